@@ -1,0 +1,234 @@
+// The C++ client: rows in from rollout workers, slices out to trainer ranks, and control calls.
+//
+//   auto client = Client::Connect({.endpoint = "server:7400"});
+//   auto run = (*client)->OpenRun("grpo-42", geometry);
+//   auto appender = (*run)->NewAppender();
+//   appender->Append({.sample = "step1/0", .token_ids = tokens, .seal_num_tokens = T}, tensor, bytes);
+//   absl::Status all_acknowledged = appender->Flush(deadline);
+//
+// Errors are absl::Status with an ErrorDetail (routing_replay/wire/error_detail.h). No exceptions.
+#ifndef ROUTING_REPLAY_CLIENT_H_
+#define ROUTING_REPLAY_CLIENT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/sample_state.h"
+#include "routing_replay/wire/tensor.h"
+
+namespace routing_replay {
+
+struct ClientOptions {
+  // "host:port", "[v6]:port", "unix:PATH". Empty: the environment's ROUTING_REPLAY_ENDPOINT.
+  std::string endpoint;
+  // HTTP proxies of the environment are ignored unless this is set.
+  bool use_http_proxy = false;
+  // For a call without a deadline of its own; transient failures (UNAVAILABLE) are retried within it.
+  std::chrono::milliseconds call_timeout = std::chrono::seconds(30);
+};
+
+struct RunSettings {
+  std::chrono::milliseconds ttl{0};  // 0: the server's default.
+  bool strict = false;
+  int32_t block_rows = 0;  // 0: the server's default.
+  std::optional<Codec> codec;
+};
+
+struct RunSummary {
+  std::string run;
+  Geometry geometry;
+  RunSettings settings;
+  int64_t samples = 0;
+  int64_t sealed_samples = 0;
+  int64_t committed_rows = 0;
+  int64_t stored_bytes = 0;
+};
+
+struct ServerSummary {
+  std::string version;
+  std::string store;
+  int64_t budget_bytes = 0;
+  int64_t stored_bytes = 0;
+  int64_t reserved_bytes = 0;
+  int64_t samples = 0;
+  int64_t runs = 0;
+  std::chrono::milliseconds uptime{0};
+  bool draining = false;
+  std::vector<std::pair<std::string, int64_t>> counters;
+};
+
+class Run;
+
+// One server. Thread-safe. Destroy it after everything made from it.
+class Client {
+ public:
+  // Does not wait for the server. INVALID_ARGUMENT for an endpoint that cannot be one.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
+  virtual ~Client() = default;
+
+  // Makes the run or joins it; another geometry or other settings than its own: FAILED_PRECONDITION.
+  virtual absl::StatusOr<std::shared_ptr<Run>> OpenRun(absl::string_view run, const Geometry& geometry,
+                                                       const RunSettings& settings = {}) = 0;
+  // NOT_FOUND (kNoRun) if there is none.
+  virtual absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) = 0;
+  virtual absl::StatusOr<std::vector<RunSummary>> ListRuns() = 0;
+  virtual absl::StatusOr<ServerSummary> GetServerInfo() = 0;
+};
+
+// What one append says of its rows.
+struct AppendOptions {
+  std::string sample;
+  Producer producer = Producer::kRollout;
+  int64_t row_start = 0;             // Absolute row of the first row.
+  std::vector<RowRange> unrecorded;  // Rows inside the append that the engine did not deliver; normal list.
+  int64_t revision = 0;              // Of the sample's life that the rows belong to; from Stat or Truncate.
+  // Not 0: the first append with this nonce begins a new life of the sample in place of `revision`. The same nonce on
+  // every append of that life.
+  uint64_t restart_nonce = 0;
+  std::optional<int64_t> group;
+  int64_t weight_version = kUnknownWeightVersion;
+  std::string weight_label;
+  // Token ids of the appended rows' positions (then one per row), or of all positions from 0 on (then the history is
+  // checked too). Empty: no token check. Copied.
+  absl::Span<const uint32_t> token_ids;
+  std::optional<int64_t> seal_num_tokens;
+  std::string prefix_sample;  // Not empty: open as rows [0, prefix_rows) of this sample.
+  int64_t prefix_rows = 0;
+  int64_t prefix_revision = 0;
+  std::string engine;
+};
+
+// What the server said of one append. `status` not OK: nothing of it was stored.
+struct AppendOutcome {
+  std::string sample;
+  absl::Status status;
+  int64_t committed_rows = 0;
+  int64_t revision = 0;
+  uint64_t content_id = 0;
+  bool sealed = false;
+  int64_t trimmed_rows = 0;
+  int64_t conflicting_rows = 0;
+  int64_t late_rows = 0;
+  int64_t unrecorded_rows = 0;
+  int64_t unverified_rows = 0;
+};
+
+struct AppenderOptions {
+  int64_t max_queued_bytes = int64_t{64} << 20;
+  // How long Append waits for room in the queue, and how long an append is retried while the server is unreachable or
+  // full.
+  std::chrono::milliseconds queue_timeout = std::chrono::seconds(60);
+  std::chrono::milliseconds append_timeout = std::chrono::seconds(120);
+  // True: decode, narrow and tile here and send blocks. False: send what the engine gave and let the server do it.
+  bool encode_blocks = true;
+  // Called once per append, in order per sample, from the appender's own thread. Must not call the appender.
+  std::function<void(const AppendOutcome&)> on_outcome;
+};
+
+struct AppenderMetrics {
+  int64_t appends = 0, acknowledged = 0, failed = 0;
+  int64_t rows = 0, trimmed_rows = 0, conflicting_rows = 0, unrecorded_rows = 0;
+  int64_t payload_bytes = 0, resent_bytes = 0;
+  int64_t reconnects = 0, credit_refusals = 0;
+};
+
+// Rows in. Many samples in flight on one stream; survives broken connections: on a new one it asks for the committed
+// rows and sends only what is missing. Appends of one sample are applied in the order of the calls. Thread-safe.
+class Appender {
+ public:
+  virtual ~Appender() = default;  // Abandons what is not acknowledged; Flush first.
+
+  // Queues one append and returns; the bytes are copied (or encoded) before. INVALID_ARGUMENT at once for a payload
+  // that the ingest checks refuse (with encode_blocks), RESOURCE_EXHAUSTED if the queue stays full for queue_timeout.
+  // Failures found later come through on_outcome, Flush and metrics.
+  virtual absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
+                              absl::Span<const uint8_t> payload) = 0;
+  // The same without recorded rows: to open, to seal, or for rows that are all unrecorded (`rows` of them).
+  virtual absl::Status AppendUnrecorded(const AppendOptions& options, int64_t rows) = 0;
+  // Waits until every append so far has its outcome. The first error since the last Flush, if any; DEADLINE_EXCEEDED.
+  virtual absl::Status Flush(std::chrono::milliseconds timeout) = 0;
+  virtual AppenderMetrics metrics() const = 0;
+};
+
+// One piece of a read as it arrives: `layer_count` cuts of `rows`, one after the other in `bytes`. CRCs are checked.
+struct ReadPiece {
+  int32_t sample_index = 0;  // Position in the request.
+  int32_t layer_begin = 0;   // Position in the request's layer list.
+  int32_t layer_count = 0;
+  RowRange rows;
+  Codec codec = Codec::kRaw;
+  int32_t bit_offset = 0;
+  absl::Span<const uint8_t> bytes;  // Valid during the call only.
+};
+
+// Receives a read in the order asked: a sample's record, then its pieces. A status that is not OK cancels the read.
+class ReadSink {
+ public:
+  virtual ~ReadSink() = default;
+  virtual absl::Status OnRecord(const SampleRecord& record) = 0;
+  virtual absl::Status OnPiece(const ReadPiece& piece) = 0;
+};
+
+// A decoded sample: ids of the asked layers and rows, for tools and tests.
+struct SampleRows {
+  SampleRecord record;
+  std::vector<RowRange> rows;  // The recorded rows read, normal list.
+  // Per asked layer: [TotalRows(rows)][K] ids, widened to u16.
+  std::vector<std::vector<uint16_t>> layers;
+};
+
+struct ReleaseOutcome {
+  int64_t samples = 0;
+  int64_t bytes = 0;
+};
+
+// One run of a server. Thread-safe. Keeps its client's channel alive.
+class Run {
+ public:
+  virtual ~Run() = default;
+  virtual const std::string& name() const = 0;
+  virtual const Geometry& geometry() const = 0;
+  virtual const RunSettings& settings() const = 0;  // In force, defaults filled in.
+
+  virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
+  // One append in one call; the payload is sent as it is and decoded by the server.
+  virtual absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
+                                            absl::Span<const uint8_t> payload) = 0;
+
+  // request.run is filled in. Streams into `sink` on the calling thread while the next messages arrive.
+  // DEADLINE_EXCEEDED and UNAVAILABLE are final: a sink that saw some pieces cannot be rewound, so the caller decides.
+  virtual absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) = 0;
+  // Reads and decodes. One entry per request.samples.
+  virtual absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout) = 0;
+
+  virtual absl::StatusOr<SampleState> Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
+                                           int64_t revision) = 0;
+  virtual absl::StatusOr<SampleState> Truncate(absl::string_view sample, Producer producer, int64_t rows,
+                                               std::optional<int64_t> expected_revision) = 0;
+  // NOT_FOUND (kNoSample) if there is none.
+  virtual absl::StatusOr<SampleState> Stat(absl::string_view sample, Producer producer = Producer::kRollout) = 0;
+  // The ones that exist, in the order asked.
+  virtual absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string> samples,
+                                                            Producer producer = Producer::kRollout) = 0;
+  // All pages. Groups are half-open; absent: all.
+  virtual absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>> groups = {},
+                                                        Producer producer = Producer::kRollout) = 0;
+  virtual absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples) = 0;
+  virtual absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end) = 0;
+  virtual absl::StatusOr<ReleaseOutcome> Drop() = 0;
+};
+
+}  // namespace routing_replay
+
+#endif  // ROUTING_REPLAY_CLIENT_H_

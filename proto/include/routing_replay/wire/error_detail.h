@@ -1,0 +1,77 @@
+// The typed part of an error: what ErrorDetail in common.proto carries, without protobuf.
+#ifndef ROUTING_REPLAY_WIRE_ERROR_DETAIL_H_
+#define ROUTING_REPLAY_WIRE_ERROR_DETAIL_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "routing_replay/wire/row_range.h"
+
+namespace routing_replay {
+
+// Numbers are those of ErrorDetail.Reason.
+enum class Reason : int32_t {
+  kUnspecified = 0,
+  kField = 1,
+  kEncoding = 2,
+  kDType = 3,
+  kShape = 4,
+  kLength = 5,
+  kIdRange = 6,
+  kPartialRow = 7,
+  kDuplicateId = 8,
+  kAllZeroLayer = 9,
+  kChecksum = 10,
+  kRowCount = 11,
+  kGap = 20,
+  kOldRevision = 21,
+  kSealed = 22,
+  kNotCommitted = 23,
+  kGeometryMismatch = 24,
+  kVersionMismatch = 25,
+  kOtherTokens = 30,
+  kConflictingRows = 31,
+  kHandleCollision = 32,
+  kOverBudget = 40,
+  kNoRun = 50,
+  kNoSample = 51,
+  kDraining = 60,
+};
+const char* ReasonName(Reason reason);
+
+struct ErrorDetail {
+  Reason reason = Reason::kUnspecified;
+  std::string field;
+  std::string sample;
+  std::optional<int64_t> row;
+  std::optional<int32_t> layer;  // Global decoder layer id.
+  std::optional<int64_t> committed_rows;
+  std::optional<int64_t> revision;
+  std::optional<int64_t> first_differing_block;
+  std::vector<RowRange> missing_rows;
+  std::optional<int32_t> retry_after_ms;
+  std::string server_version;
+  std::string client_version;
+  friend bool operator==(const ErrorDetail&, const ErrorDetail&) = default;
+};
+
+// A status that carries `detail` as its payload. The message is for people and should name field, row and layer itself.
+absl::Status MakeError(absl::StatusCode code, absl::string_view message, const ErrorDetail& detail);
+// The detail of `status`, or nothing if it carries none.
+std::optional<ErrorDetail> GetErrorDetail(const absl::Status& status);
+// `status` with the sample named in its detail (a new detail if it has none). OK stays OK.
+absl::Status WithSample(const absl::Status& status, absl::string_view sample);
+
+// google.rpc.Status bytes (code, message, one ErrorDetail in details): what gRPC carries as grpc-status-details-bin.
+std::string EncodeRpcStatus(const absl::Status& status);
+// The inverse, lenient about unknown fields and detail types; malformed bytes give `code` and `message` without a
+// detail.
+absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, absl::string_view rpc_status_bytes);
+
+}  // namespace routing_replay
+
+#endif  // ROUTING_REPLAY_WIRE_ERROR_DETAIL_H_

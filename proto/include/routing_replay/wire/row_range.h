@@ -1,0 +1,61 @@
+// Half-open ranges of absolute row numbers, instead of loose offset pairs.
+#ifndef ROUTING_REPLAY_WIRE_ROW_RANGE_H_
+#define ROUTING_REPLAY_WIRE_ROW_RANGE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace routing_replay {
+
+// Rows begin, begin + 1, …, end - 1. A value type; begin <= end is the caller's duty (RowRanges functions check it).
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  static constexpr RowRange OfSize(int64_t begin, int64_t rows) { return {begin, begin + rows}; }
+  constexpr int64_t size() const { return end - begin; }
+  constexpr bool empty() const { return begin >= end; }
+  constexpr bool contains(int64_t row) const { return begin <= row && row < end; }
+  constexpr bool contains(RowRange other) const { return begin <= other.begin && other.end <= end; }
+  constexpr bool overlaps(RowRange other) const { return begin < other.end && other.begin < end; }
+
+  friend constexpr bool operator==(RowRange a, RowRange b) { return a.begin == b.begin && a.end == b.end; }
+};
+
+// The common part; empty() if there is none.
+constexpr RowRange Intersect(RowRange a, RowRange b) {
+  const RowRange r{std::max(a.begin, b.begin), std::min(a.end, b.end)};
+  return r.empty() ? RowRange{r.begin, r.begin} : r;
+}
+
+// "[3, 17)"
+std::string ToString(RowRange range);
+
+// A list of ranges is *normal* when every range is non-empty and they are ascending, disjoint and not touching.
+// INVALID_ARGUMENT naming the first range that is not, or that is not inside `bounds`.
+absl::Status CheckNormal(absl::Span<const RowRange> ranges, RowRange bounds);
+
+// Appends `range` at the end of a normal list, merging it with a last range that it touches. No effect if empty.
+// Requires range.begin >= the last range's end.
+void AppendMerged(std::vector<RowRange>& ranges, RowRange range);
+
+// The parts of `range` that no member of the normal list `holes` covers, ascending.
+std::vector<RowRange> Subtract(RowRange range, absl::Span<const RowRange> holes);
+
+// The parts of the normal list `ranges` inside `bounds`, ascending.
+std::vector<RowRange> Clip(absl::Span<const RowRange> ranges, RowRange bounds);
+
+// Sum of sizes.
+int64_t TotalRows(absl::Span<const RowRange> ranges);
+
+// The windows of `window` rows (absolute multiples) that `range` touches, each cut to `range`. Requires window > 0.
+std::vector<RowRange> SplitAtWindows(RowRange range, int64_t window);
+
+}  // namespace routing_replay
+
+#endif  // ROUTING_REPLAY_WIRE_ROW_RANGE_H_

@@ -1,0 +1,26 @@
+// Sample ids, run names and handles.
+#ifndef ROUTING_REPLAY_WIRE_SAMPLE_ID_H_
+#define ROUTING_REPLAY_WIRE_SAMPLE_ID_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace routing_replay {
+
+// Which forward pass made the rows. Values are those of the wire.
+enum class Producer : uint8_t { kRollout = 1, kTrainer = 2 };
+const char* ProducerName(Producer producer);
+
+// INVALID_ARGUMENT unless `id` is [A-Za-z0-9._:/-]{1,128}; `field` names it in the message. Run names obey the same
+// rule.
+absl::Status CheckId(absl::string_view id, absl::string_view field);
+
+// The handle of a sample id: XXH64 of its bytes with seed 0, sign bit cleared. Needs no server call; equal on every
+// machine. Two ids of one run with the same handle are refused when the second sample opens.
+int64_t SampleHandle(absl::string_view sample_id);
+
+}  // namespace routing_replay
+
+#endif  // ROUTING_REPLAY_WIRE_SAMPLE_ID_H_

@@ -1,0 +1,29 @@
+// Cuts: any (layers x rows) of a block, in storage encoding, without decoding.
+#ifndef PROTO_WIRE_BLOCK_CUT_H_
+#define PROTO_WIRE_BLOCK_CUT_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "proto/wire/block/block.h"
+#include "routing_replay/wire/geometry.h"
+
+namespace routing_replay {
+
+// Writes rows `rows` (absolute, non-empty, inside block.rows) of layer `ordinal` to `out`, which must have exactly
+// geometry.cut_bytes(ordinal, rows.begin - block.rows.begin, rows.size(), codec) bytes, and gives the CRC32C of what it
+// wrote. The cut starts at the byte of its first bit; PACKED bits outside the cut are zero.
+// The whole plane is verified against its stored CRC first: DATA_LOSS naming the layer if it does not fit, `out`
+// untouched.
+absl::StatusOr<uint32_t> CutPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal, RowRange rows,
+                                  absl::Span<uint8_t> out);
+
+// Decodes `rows` rows of one layer from a cut (or a plane: bit_offset 0) to ids of geometry.layer(ordinal).id_bytes()
+// bytes each, [rows][K] little-endian. `cut` and `out` must have the exact sizes. Ids are not checked.
+void DecodeCut(const Geometry& geometry, int32_t ordinal, Codec codec, int32_t bit_offset, int64_t rows,
+               absl::Span<const uint8_t> cut, absl::Span<uint8_t> out);
+
+}  // namespace routing_replay
+
+#endif  // PROTO_WIRE_BLOCK_CUT_H_

@@ -1,0 +1,24 @@
+// Merging the pieces of a window, and comparing rows with rows.
+#ifndef PROTO_WIRE_BLOCK_MERGE_H_
+#define PROTO_WIRE_BLOCK_MERGE_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/wire/block/block.h"
+
+namespace routing_replay {
+
+// One block of codec `codec` (or RAW where PACKED does not shrink it) from parts whose rows follow each other without a
+// gap inside one window. Every part's planes are verified against their CRC first: DATA_LOSS naming row and layer.
+// However the rows were split, the result is the same bytes.
+absl::StatusOr<Block> Merge(const Geometry& geometry, absl::Span<const BlockRows> parts, Codec codec);
+
+// How many of the rows differ in at least one id of any layer. Both sides must show the same absolute rows; codecs may
+// differ. Ids are compared, not bytes.
+int64_t CountDifferingRows(const Geometry& geometry, const BlockRows& a, const BlockRows& b);
+
+}  // namespace routing_replay
+
+#endif  // PROTO_WIRE_BLOCK_MERGE_H_

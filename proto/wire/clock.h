@@ -1,0 +1,45 @@
+// Time as a dependency, so that tests move it by hand.
+#ifndef PROTO_WIRE_CLOCK_H_
+#define PROTO_WIRE_CLOCK_H_
+
+#include <atomic>
+#include <chrono>
+
+namespace routing_replay {
+
+// Monotonic. Thread-safe.
+class Clock {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  using Duration = std::chrono::steady_clock::duration;
+
+  virtual ~Clock() = default;
+  virtual Time Now() const = 0;
+
+  // The machine's clock; lives for ever.
+  static const Clock& Real();
+};
+
+class RealClock final : public Clock {
+ public:
+  Time Now() const override { return std::chrono::steady_clock::now(); }
+};
+
+inline const Clock& Clock::Real() {
+  static const RealClock clock;
+  return clock;
+}
+
+// Stands still until moved.
+class ManualClock final : public Clock {
+ public:
+  Time Now() const override { return Time(Duration(ticks_.load())); }
+  void Advance(Duration by) { ticks_ += by.count(); }
+
+ private:
+  std::atomic<Duration::rep> ticks_{std::chrono::duration_cast<Duration>(std::chrono::hours(1)).count()};
+};
+
+}  // namespace routing_replay
+
+#endif  // PROTO_WIRE_CLOCK_H_

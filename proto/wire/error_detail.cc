@@ -1,0 +1,201 @@
+#include "routing_replay/wire/error_detail.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "proto/wire/message/protobuf_bytes.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr char kTypeUrl[] = "type.googleapis.com/routing_replay.v1.ErrorDetail";
+
+std::string EncodeRange(RowRange range) {
+  ProtobufWriter w;
+  w.Int(1, range.begin);
+  w.Int(2, range.end);
+  return w.Take();
+}
+
+RowRange DecodeRange(absl::string_view bytes) {
+  RowRange range;
+  ProtobufReader r(bytes);
+  while (r.Next()) {
+    if (r.field() == 1) range.begin = r.int64();
+    if (r.field() == 2) range.end = r.int64();
+  }
+  return range;
+}
+
+std::string EncodeDetail(const ErrorDetail& d) {
+  ProtobufWriter w;
+  w.Int(1, static_cast<int64_t>(d.reason));
+  w.Bytes(2, d.field);
+  w.Bytes(3, d.sample);
+  if (d.row) w.IntAlways(4, *d.row);
+  if (d.layer) w.IntAlways(5, *d.layer);
+  if (d.committed_rows) w.IntAlways(6, *d.committed_rows);
+  if (d.revision) w.IntAlways(7, *d.revision);
+  if (d.first_differing_block) w.IntAlways(8, *d.first_differing_block);
+  for (RowRange range : d.missing_rows) w.BytesAlways(9, EncodeRange(range));
+  if (d.retry_after_ms) w.IntAlways(10, *d.retry_after_ms);
+  w.Bytes(11, d.server_version);
+  w.Bytes(12, d.client_version);
+  return w.Take();
+}
+
+std::optional<ErrorDetail> DecodeDetail(absl::string_view bytes) {
+  ErrorDetail d;
+  ProtobufReader r(bytes);
+  while (r.Next()) {
+    switch (r.field()) {
+      case 1:
+        d.reason = static_cast<Reason>(r.int64());
+        break;
+      case 2:
+        d.field = std::string(r.bytes());
+        break;
+      case 3:
+        d.sample = std::string(r.bytes());
+        break;
+      case 4:
+        d.row = r.int64();
+        break;
+      case 5:
+        d.layer = static_cast<int32_t>(r.int64());
+        break;
+      case 6:
+        d.committed_rows = r.int64();
+        break;
+      case 7:
+        d.revision = r.int64();
+        break;
+      case 8:
+        d.first_differing_block = r.int64();
+        break;
+      case 9:
+        d.missing_rows.push_back(DecodeRange(r.bytes()));
+        break;
+      case 10:
+        d.retry_after_ms = static_cast<int32_t>(r.int64());
+        break;
+      case 11:
+        d.server_version = std::string(r.bytes());
+        break;
+      case 12:
+        d.client_version = std::string(r.bytes());
+        break;
+      default:
+        break;
+    }
+  }
+  if (!r.ok()) return std::nullopt;
+  return d;
+}
+
+}  // namespace
+
+const char* ReasonName(Reason reason) {
+  switch (reason) {
+    case Reason::kUnspecified:
+      return "REASON_UNSPECIFIED";
+    case Reason::kField:
+      return "FIELD";
+    case Reason::kEncoding:
+      return "ENCODING";
+    case Reason::kDType:
+      return "DTYPE";
+    case Reason::kShape:
+      return "SHAPE";
+    case Reason::kLength:
+      return "LENGTH";
+    case Reason::kIdRange:
+      return "ID_RANGE";
+    case Reason::kPartialRow:
+      return "PARTIAL_ROW";
+    case Reason::kDuplicateId:
+      return "DUPLICATE_ID";
+    case Reason::kAllZeroLayer:
+      return "ALL_ZERO_LAYER";
+    case Reason::kChecksum:
+      return "CHECKSUM";
+    case Reason::kRowCount:
+      return "ROW_COUNT";
+    case Reason::kGap:
+      return "GAP";
+    case Reason::kOldRevision:
+      return "OLD_REVISION";
+    case Reason::kSealed:
+      return "SEALED";
+    case Reason::kNotCommitted:
+      return "NOT_COMMITTED";
+    case Reason::kGeometryMismatch:
+      return "GEOMETRY_MISMATCH";
+    case Reason::kVersionMismatch:
+      return "VERSION_MISMATCH";
+    case Reason::kOtherTokens:
+      return "OTHER_TOKENS";
+    case Reason::kConflictingRows:
+      return "CONFLICTING_ROWS";
+    case Reason::kHandleCollision:
+      return "HANDLE_COLLISION";
+    case Reason::kOverBudget:
+      return "OVER_BUDGET";
+    case Reason::kNoRun:
+      return "NO_RUN";
+    case Reason::kNoSample:
+      return "NO_SAMPLE";
+    case Reason::kDraining:
+      return "DRAINING";
+  }
+  return "UNKNOWN";
+}
+
+absl::Status MakeError(absl::StatusCode code, absl::string_view message, const ErrorDetail& detail) {
+  absl::Status status(code, message);
+  status.SetPayload(kTypeUrl, absl::Cord(EncodeDetail(detail)));
+  return status;
+}
+
+std::optional<ErrorDetail> GetErrorDetail(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kTypeUrl);
+  if (!payload) return std::nullopt;
+  return DecodeDetail(std::string(*payload));
+}
+
+absl::Status WithSample(const absl::Status& status, absl::string_view sample) {
+  if (status.ok()) return status;
+  ErrorDetail detail = GetErrorDetail(status).value_or(ErrorDetail{});
+  detail.sample = std::string(sample);
+  return MakeError(status.code(), status.message(), detail);
+}
+
+std::string EncodeRpcStatus(const absl::Status& status) {
+  ProtobufWriter w;
+  w.Int(1, static_cast<int64_t>(status.code()));
+  w.Bytes(2, status.message());
+  if (const absl::optional<absl::Cord> payload = status.GetPayload(kTypeUrl)) {
+    ProtobufWriter any;
+    any.Bytes(1, kTypeUrl);
+    any.Bytes(2, std::string(*payload));
+    w.BytesAlways(3, any.bytes());
+  }
+  return w.Take();
+}
+
+absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, absl::string_view rpc_status_bytes) {
+  absl::Status status(code, message);
+  ProtobufReader r(rpc_status_bytes);
+  while (r.Next()) {
+    if (r.field() != 3) continue;
+    absl::string_view type_url, value;
+    ProtobufReader any(r.bytes());
+    while (any.Next()) {
+      if (any.field() == 1) type_url = any.bytes();
+      if (any.field() == 2) value = any.bytes();
+    }
+    if (any.ok() && type_url == kTypeUrl && DecodeDetail(value)) status.SetPayload(kTypeUrl, absl::Cord(value));
+  }
+  return status;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,102 @@
+// The messages of Append and Put, as bytes: written and read by hand, so that payloads are sent and received without a
+// copy through a protobuf object, and so that processes without protobuf can speak them. append.proto is the contract;
+// tests hold these functions against the generated classes.
+#ifndef PROTO_WIRE_MESSAGE_APPEND_MESSAGE_H_
+#define PROTO_WIRE_MESSAGE_APPEND_MESSAGE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/wire/message/byte_chain.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample_state.h"
+
+namespace routing_replay {
+
+struct PrefixReference {
+  std::string sample;
+  int64_t rows = 0;
+  int64_t revision = 0;
+  friend bool operator==(const PrefixReference&, const PrefixReference&) = default;
+};
+
+struct BlockHeader {
+  RowRange rows;
+  Codec codec = Codec::kRaw;
+  std::vector<uint32_t> plane_crc32c;
+};
+
+// AppendHeader. Fields mean what append.proto says.
+struct AppendHeader {
+  uint64_t append_id = 0;
+  std::string sample;
+  Producer producer = Producer::kRollout;
+  RowRange rows;  // [row_start, row_start + rows)
+  std::vector<RowRange> unrecorded;
+  int64_t revision = 0;
+  uint64_t restart_nonce = 0;
+  std::optional<int64_t> group;
+  int64_t weight_version = kUnknownWeightVersion;
+  std::string weight_label;
+  std::string token_ids;  // 4 bytes per row, or empty.
+  std::optional<uint32_t> token_check_start;
+  std::optional<int64_t> seal_num_tokens;
+  std::optional<PrefixReference> prefix;
+  std::string engine;
+  // monostate: no recorded rows and no payload.
+  std::variant<std::monostate, TensorDescription, std::vector<BlockHeader>> payload_kind;
+};
+
+struct AppendRequest {
+  std::string run;
+  uint64_t want_bytes = 0;
+  std::optional<AppendHeader> append;
+  ByteChain payload;  // Points into the bytes that were parsed.
+};
+
+// Everything of the message but the payload's bytes: send this, then exactly `payload_size` payload bytes.
+std::string EncodeAppendRequest(const AppendRequest& request, size_t payload_size);
+// INVALID_ARGUMENT (kField, kEncoding) naming the field. Unknown fields are skipped. `request.payload` points into
+// `bytes`.
+absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes);
+
+struct Credit {
+  uint64_t granted_bytes = 0;
+  absl::Status refusal;
+};
+
+struct AppendAck {
+  uint64_t append_id = 0;
+  std::string sample;
+  int64_t committed_rows = 0;
+  int64_t revision = 0;
+  uint64_t content_id = 0;
+  bool sealed = false;
+  int64_t trimmed_rows = 0;
+  int64_t conflicting_rows = 0;
+  int64_t late_rows = 0;
+  int64_t unrecorded_rows = 0;
+  int64_t unverified_rows = 0;
+  absl::Status error;  // With its ErrorDetail.
+};
+
+struct AppendResponse {
+  std::optional<Credit> credit;
+  std::optional<AppendAck> ack;
+};
+
+std::string EncodeAppendAck(const AppendAck& ack);  // Also the answer of Put.
+absl::StatusOr<AppendAck> ParseAppendAck(const ByteChain& bytes);
+std::string EncodeAppendResponse(const AppendResponse& response);
+absl::StatusOr<AppendResponse> ParseAppendResponse(const ByteChain& bytes);
+
+}  // namespace routing_replay
+
+#endif  // PROTO_WIRE_MESSAGE_APPEND_MESSAGE_H_

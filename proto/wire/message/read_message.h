@@ -1,0 +1,46 @@
+// The messages of Read, as bytes: see append_message.h for why, read.proto for the contract.
+#ifndef PROTO_WIRE_MESSAGE_READ_MESSAGE_H_
+#define PROTO_WIRE_MESSAGE_READ_MESSAGE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/wire/message/byte_chain.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/read_request.h"
+
+namespace routing_replay {
+
+// A run of layers x a run of rows inside one block; read.proto, Piece. Its bytes are part of the message's payload.
+struct Piece {
+  int32_t sample_index = 0;
+  int32_t layer_begin = 0;  // Position in the request's layer list.
+  int32_t layer_count = 0;
+  RowRange rows;  // Absolute.
+  Codec codec = Codec::kRaw;
+  int32_t bit_offset = 0;
+  int64_t bytes = 0;
+  std::vector<uint32_t> cut_crc32c;  // One per layer.
+};
+
+struct ReadResponse {
+  std::vector<SampleRecord> records;
+  std::vector<Piece> pieces;
+  ByteChain payload;  // Points into the bytes that were parsed; pieces in order, sizes add up to it.
+};
+
+std::string EncodeReadRequest(const ReadRequest& request);
+absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes);
+
+// Everything but the payload's bytes: send this, then exactly `payload_size` payload bytes.
+std::string EncodeReadResponse(absl::Span<const SampleRecord> records, absl::Span<const Piece> pieces,
+                               size_t payload_size);
+// INVALID_ARGUMENT if malformed, or if the pieces' bytes do not add up to the payload.
+absl::StatusOr<ReadResponse> ParseReadResponse(const ByteChain& bytes);
+
+}  // namespace routing_replay
+
+#endif  // PROTO_WIRE_MESSAGE_READ_MESSAGE_H_

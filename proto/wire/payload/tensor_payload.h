@@ -1,0 +1,50 @@
+// Engine bytes → checked blocks: the one place where what an engine gave is decoded, checked, narrowed and tiled.
+// The client library and the server call the same function.
+#ifndef PROTO_WIRE_PAYLOAD_TENSOR_PAYLOAD_H_
+#define PROTO_WIRE_PAYLOAD_TENSOR_PAYLOAD_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/wire/block/block.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/tensor.h"
+
+namespace routing_replay {
+
+struct DecodeOptions {
+  int64_t row_start = 0;  // Absolute row of the tensor's first recorded row slot.
+  // Rows of [row_start, row_start + rows) that the caller says the engine did not deliver: normal list. The tensor
+  // holds no slots for them: its rows fill the gaps between them in order.
+  std::vector<RowRange> unrecorded;
+  std::optional<int64_t> expected_rows;  // Rows of the append, unrecorded ones included; another count is refused.
+  int32_t block_rows = kDefaultBlockRows;
+  Codec codec = Codec::kRaw;
+  int64_t max_payload_bytes = int64_t{256} << 20;  // After decompression and base64.
+};
+
+struct DecodedRows {
+  RowRange rows;                     // Absolute, unrecorded ones included.
+  std::vector<RowRange> unrecorded;  // The caller's and the whole −1 rows found, merged: normal list.
+  std::vector<Block> blocks;         // Ascending, cut at windows and unrecorded ranges, CRCs made.
+};
+
+// Decodes, checks and tiles. Every refusal of the ingest table (design sheet "Ingest checks") is INVALID_ARGUMENT with
+// an ErrorDetail whose field is "append.tensor.…" or "payload", and whose row (absolute) and layer (global id) are set
+// where they exist:
+//   malformed base64, npy or zstd: kEncoding          dtype not allowed or contradicting the header: kDType
+//   rank, layer axis or K unfit: kShape               bytes != rows·layers·K·itemsize, or over the limit: kLength
+//   id >= E, or negative outside a whole −1 row: kIdRange       row −1 in part: kPartialRow
+//   id twice in a row of a MoE layer (K >= 2): kDuplicateId     a MoE layer zero in every row (K >= 2): kAllZeroLayer
+//   row count other than expected_rows: kRowCount
+// Dense columns are never looked at. No allocation is larger than max_payload_bytes plus the result.
+absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorDescription& description,
+                                         absl::Span<const uint8_t> payload, const DecodeOptions& options);
+
+}  // namespace routing_replay
+
+#endif  // PROTO_WIRE_PAYLOAD_TENSOR_PAYLOAD_H_

@@ -1,0 +1,39 @@
+#include "routing_replay/wire/sample_id.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr size_t kMaxIdBytes = 128;
+
+bool IsIdByte(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == ':' || c == '/' || c == '-';
+}
+
+}  // namespace
+
+const char* ProducerName(Producer producer) { return producer == Producer::kTrainer ? "trainer" : "rollout"; }
+
+absl::Status CheckId(absl::string_view id, absl::string_view field) {
+  const bool good = !id.empty() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), IsIdByte);
+  if (good) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kInvalidArgument,
+      absl::StrCat(field, ": an id is 1 to ", kMaxIdBytes, " bytes of [A-Za-z0-9._:/-], got ", id.size(), " bytes"),
+      {.reason = Reason::kField, .field = std::string(field)});
+}
+
+int64_t SampleHandle(absl::string_view sample_id) {
+  constexpr uint64_t kPositive = std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(XXH64(sample_id.data(), sample_id.size(), 0) & kPositive);
+}
+
+}  // namespace routing_replay

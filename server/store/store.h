@@ -1,0 +1,167 @@
+// The store: committed rows of samples, per run and producer. One interface; every implementation passes the suite in
+// conformance/.
+//
+// Steps of an append, the same in every store (conformance/ tests each one):
+//   1. the life: revision or restart nonce fits, or the sample is opened (or forked from a prefix)
+//   2. the overlap with committed rows: tokens compared (other tokens: ALREADY_EXISTS), then routes (counted, or an
+//   error in a
+//      strict run), then trimmed: first write wins
+//   3. the rest starts at the committed count, or is refused (GAP)
+//   4. blocks are charged, kept, and pieces of a completed window merged into one block
+//   5. the seal, if the append carries one
+// An append that is refused at any step changes nothing at all.
+#ifndef SERVER_STORE_STORE_H_
+#define SERVER_STORE_STORE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "proto/wire/block/block.h"
+#include "proto/wire/clock.h"
+#include "proto/wire/message/append_message.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/sample_state.h"
+#include "server/admission/byte_budget.h"
+
+namespace routing_replay {
+
+// What is in force for a run; fixed when it is created.
+struct RunOptions {
+  Clock::Duration ttl = std::chrono::hours(24);  // A sample idle for so long is removed by Sweep.
+  bool strict = false;
+  int32_t block_rows = kDefaultBlockRows;
+  Codec codec = Codec::kRaw;
+  friend bool operator==(const RunOptions&, const RunOptions&) = default;
+};
+
+struct RunInfo {
+  std::string run;
+  std::shared_ptr<const Geometry> geometry;
+  RunOptions options;
+  bool created = false;  // By this call.
+};
+
+struct RunState {
+  RunInfo info;
+  int64_t samples = 0;
+  int64_t sealed_samples = 0;
+  int64_t committed_rows = 0;
+  int64_t stored_bytes = 0;
+};
+
+// A sample by id, or by handle where `sample` is empty.
+struct SampleRef {
+  std::string sample;
+  int64_t handle = 0;
+};
+
+struct AppendCommand {
+  std::string run;
+  AppendHeader header;  // payload_kind is not looked at.
+  std::vector<Block>
+      blocks;  // Exactly header.rows without header.unrecorded, ascending, shape and CRC already checked.
+  ByteReservation reservation;  // Taken for the bytes on their way; the store charges from it first.
+};
+
+// A range of rows of a block that the store keeps alive as long as this object lives.
+struct StoredRows {
+  std::shared_ptr<const void> owner;
+  BlockRows rows;
+};
+
+// One consistent look at a sample.
+struct SampleSnapshot {
+  SampleState state;
+  std::vector<StoredRows> rows;  // Ascending; exactly the asked rows that are committed and recorded.
+};
+
+// Half-open range of groups.
+struct GroupRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+struct ReleaseResult {
+  int64_t samples = 0;
+  int64_t bytes = 0;  // Given back to the budget now.
+};
+
+struct ListPage {
+  std::vector<SampleState> samples;  // By sample id, ascending.
+  std::string next_token;            // Empty: the end.
+};
+
+// Thread-safe. Calls of one sample are applied in the order they return; calls of different samples run in parallel.
+// Errors carry an ErrorDetail. NOT_FOUND: kNoRun or kNoSample.
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  virtual std::string name() const = 0;  // "memory", …
+
+  // Makes the run or joins it. Joining with another geometry (or other options, where given): FAILED_PRECONDITION
+  // (kGeometryMismatch). Without a geometry and without such a run: NOT_FOUND.
+  virtual absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
+                                          const std::optional<RunOptions>& options) = 0;
+  virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
+  virtual std::vector<RunState> ListRuns() = 0;
+  virtual absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) = 0;
+
+  // The ack without append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted), ALREADY_EXISTS
+  // (kOtherTokens, kConflictingRows, kHandleCollision), RESOURCE_EXHAUSTED (kOverBudget), INVALID_ARGUMENT (kRowCount,
+  // kField). committed_rows and revision of the sample are in every detail where the sample exists.
+  virtual absl::StatusOr<AppendAck> Append(AppendCommand command) = 0;
+  virtual absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
+                                           int64_t num_tokens, int64_t revision) = 0;
+  virtual absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample,
+                                               int64_t rows, std::optional<int64_t> expected_revision) = 0;
+
+  // State and the recorded rows inside `rows` (normal list). Counts as use for the TTL.
+  virtual absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
+                                                  absl::Span<const RowRange> rows) = 0;
+  // State alone; does not count as use.
+  virtual absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) = 0;
+  // Whether the check fits the sample's tokens; nothing if the store cannot tell at that row.
+  virtual absl::StatusOr<std::optional<bool>> MatchesTokens(absl::string_view run, Producer producer,
+                                                            const SampleRef& sample, const TokenCheck& check) = 0;
+  virtual absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
+                                        int32_t page_size, absl::string_view page_token) = 0;
+
+  // Unknown samples are skipped.
+  virtual absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
+                                                absl::Span<const SampleRef> samples) = 0;
+  virtual absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
+                                                      GroupRange groups) = 0;
+
+  // Calls `changed` once, from any thread and without a lock held, after the next change of the sample (append, seal,
+  // truncate, release, drop; also its creation). Register, then look with Snapshot, so that no change is missed. The
+  // watch ends with the returned object; after its destruction `changed` is not running and will not run.
+  class Watch {
+   public:
+    virtual ~Watch() = default;
+  };
+  virtual absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer,
+                                                             const SampleRef& sample,
+                                                             std::function<void()> changed) = 0;
+
+  // Removes samples idle longer than their run's TTL, at most `limit` of them, and says how many.
+  virtual int64_t Sweep(int64_t limit) = 0;
+
+  struct Totals {
+    int64_t runs = 0;
+    int64_t samples = 0;
+    int64_t stored_bytes = 0;  // Charged to the budget for committed data.
+  };
+  virtual Totals GetTotals() = 0;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_STORE_H_
