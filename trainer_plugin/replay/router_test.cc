@@ -290,6 +290,17 @@ TEST(RouterReplay, SqrtSoftplusStaysFiniteWhereTheScoreVanishes) {
   EXPECT_NEAR(t.probs[2], 1, kTolerance);
 }
 
+TEST(RouterReplay, SqrtSoftplusKeepsItsGradientWhereTheScoreIsTiny) {
+  Tensors t({.score_function = ScoreFunction::kSqrtSoftplus, .num_experts = 2, .top_k = 1}, 1);
+  t.logits = {-80, 0};
+  t.grad_probs = {1, 1};
+  ASSERT_OK(t.Forward());
+  ASSERT_OK(t.Backward());
+  const double a = std::exp(-40.0);  // √softplus(x) → e^(x/2), whose derivative is half of it.
+  EXPECT_NEAR(t.probs[0] / a, 1, 1e-5);
+  EXPECT_NEAR(t.grad_logits[0] / a, 0.5, 1e-5);
+}
+
 TEST(RouterReplay, NoRowsIsFine) {
   Tensors t({.num_experts = 4, .top_k = 2}, 0);
   EXPECT_OK(t.Forward());

@@ -31,12 +31,12 @@ RR_HOST_DEVICE inline float Score(ScoreFunction function, float x) {
   return sqrtf(x > kSoftplusThreshold ? x : log1pf(expf(x)));
 }
 
-// Its derivative, given the score a. The epsilon keeps a logit whose score underflows to 0 finite, as in Transformer
-// Engine; torch gives NaN there.
+// Its derivative, given the score a. 0 where sqrtsoftplus underflows to 0; torch gives NaN there.
 RR_HOST_DEVICE inline float ScoreDerivative(ScoreFunction function, float x, float a) {
   if (function == ScoreFunction::kSigmoid) return a * (1.0f - a);
-  const float inner = x > kSoftplusThreshold ? 1.0f : Logistic(x);
-  return inner / (2.0f * a + kSumEpsilon);
+  if (a == 0.0f) return 0.0f;
+  const float z = expf(x);  // z / (1 + z) keeps digits for large negative x, where 1 / (1 + e^-x) is 0 already.
+  return (x > kSoftplusThreshold ? 1.0f : z / (1.0f + z)) / (2.0f * a);
 }
 
 // softmax(x)_e = e^(x_e - max) / sum.
