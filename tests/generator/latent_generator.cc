@@ -28,6 +28,11 @@ std::vector<double> ZipfCumulative() {
   return cumulative;
 }
 
+uint32_t DrawToken(const std::vector<double>& cumulative, Prng& prng) {
+  const auto found = std::lower_bound(cumulative.begin(), cumulative.end() - 1, prng.Uniform());
+  return static_cast<uint32_t>(found - cumulative.begin());
+}
+
 // One independent xorshift32 generator per expert, so that the noise of a row is a loop without dependences.
 class NoiseLanes {
  public:
@@ -92,11 +97,7 @@ class LatentGenerator::Sequence {
         walk_(Normals(text_, model.config_.dimensions, 1)),
         logits_(model.config_.num_experts) {}
 
-  uint32_t NextToken() {
-    const double u = text_.Uniform();
-    return static_cast<uint32_t>(std::lower_bound(model_.zipf_.begin(), model_.zipf_.end() - 1, u) -
-                                 model_.zipf_.begin());
-  }
+  uint32_t NextToken() { return DrawToken(model_.zipf_, text_); }
 
   // The row of `token`, [layers][K] at `ids`, and one step of the walk.
   void NextRow(uint32_t token, uint16_t* ids) {
@@ -157,6 +158,14 @@ GeneratedSample LatentGenerator::Generate(int64_t sample_index, int64_t rows) co
   }
   sample.tokens.push_back(sequence.NextToken());
   return sample;
+}
+
+std::vector<uint32_t> ZipfTokens(uint64_t seed, int64_t count) {
+  const std::vector<double> cumulative = ZipfCumulative();
+  Prng prng(seed);
+  std::vector<uint32_t> tokens(count);
+  for (uint32_t& token : tokens) token = DrawToken(cumulative, prng);
+  return tokens;
 }
 
 std::vector<int64_t> LognormalLengths(uint64_t seed, int64_t samples, double median, double sigma, int64_t minimum,

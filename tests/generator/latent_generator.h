@@ -63,6 +63,9 @@ class LatentGenerator {
   std::vector<double> zipf_;       // Cumulative probability per token type.
 };
 
+// `count` token ids of the same vocabulary and frequencies, for recorded traces that come without their tokens.
+std::vector<uint32_t> ZipfTokens(uint64_t seed, int64_t count);
+
 // `samples` lengths in tokens: lognormal with this median and sigma (of the logarithm), cut to [minimum, maximum].
 std::vector<int64_t> LognormalLengths(uint64_t seed, int64_t samples, double median, double sigma, int64_t minimum,
                                       int64_t maximum);
