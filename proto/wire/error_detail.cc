@@ -198,4 +198,30 @@ absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, a
   return status;
 }
 
+std::string EncodeStreamStatus(const absl::Status& status) {
+  ProtobufWriter w;
+  w.Int(1, static_cast<int64_t>(status.code()));
+  w.Bytes(2, status.message());
+  if (const absl::optional<absl::Cord> payload = status.GetPayload(kTypeUrl)) w.BytesAlways(3, std::string(*payload));
+  return w.Take();
+}
+
+absl::Status DecodeStreamStatus(absl::string_view bytes) {
+  int64_t code = 0;
+  absl::string_view message;
+  std::optional<absl::string_view> detail;
+  ProtobufReader r(bytes);
+  while (r.Next()) {
+    if (r.field() == 1) code = r.int64();
+    if (r.field() == 2) message = r.bytes();
+    if (r.field() == 3) detail = r.bytes();
+  }
+  if (!r.ok()) return absl::InternalError("malformed Status message");
+  constexpr auto kLastCode = static_cast<int64_t>(absl::StatusCode::kUnauthenticated);
+  const bool known = code >= 0 && code <= kLastCode;
+  absl::Status status(known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown, message);
+  if (detail && DecodeDetail(*detail)) status.SetPayload(kTypeUrl, absl::Cord(*detail));
+  return status;
+}
+
 }  // namespace routing_replay

@@ -64,6 +64,9 @@ struct SampleRef {
 
 struct AppendCommand {
   std::string run;
+  // What the blocks were made with. If the run was dropped and made again with another one meanwhile, the append is
+  // refused (FAILED_PRECONDITION, kGeometryMismatch). Null where there are no blocks.
+  std::shared_ptr<const Geometry> geometry;
   AppendHeader header;  // payload_kind is not looked at.
   std::vector<Block>
       blocks;  // Exactly header.rows without header.unrecorded, ascending, shape and CRC already checked.

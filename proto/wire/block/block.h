@@ -24,7 +24,10 @@ struct BlockView {
   absl::Span<const uint32_t> plane_crc32c;  // One per MoE layer, over the plane's bytes as stored.
   absl::Span<const uint8_t> bytes;          // geometry.block_bytes(rows.size(), codec)
 
-  absl::Span<const uint8_t> plane(const Geometry& geometry, int32_t ordinal) const;
+  absl::Span<const uint8_t> plane(const Geometry& geometry, int32_t ordinal) const {
+    return bytes.subspan(geometry.plane_offset(ordinal, rows.size(), codec),
+                         geometry.plane_bytes(ordinal, rows.size(), codec));
+  }
 };
 
 // A block that owns its bytes. Move-only.

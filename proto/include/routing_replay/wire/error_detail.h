@@ -72,6 +72,11 @@ std::string EncodeRpcStatus(const absl::Status& status);
 // detail.
 absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, absl::string_view rpc_status_bytes);
 
+// routing_replay.v1.Status bytes: what an ack or a credit refusal carries inside a stream.
+std::string EncodeStreamStatus(const absl::Status& status);
+// The inverse; a code that this version does not know becomes UNKNOWN, malformed bytes become INTERNAL.
+absl::Status DecodeStreamStatus(absl::string_view bytes);
+
 }  // namespace routing_replay
 
 #endif  // ROUTING_REPLAY_WIRE_ERROR_DETAIL_H_

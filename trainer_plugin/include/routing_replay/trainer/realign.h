@@ -32,7 +32,7 @@ struct StagedPiece {
 struct RealignInput {
   int64_t staging_bytes = 0;
   absl::Span<const StagedPiece> pieces;  // Any order; no (sequence, layer, row) twice.
-  absl::Span<const LocalRow> row_map;    // layout.rows() entries. A row of a sequence may be shown more than once.
+  absl::Span<const LocalRow> row_map;    // ExpandRowMap, layout.rows() entries; a row may be shown more than once.
   // Per sequence the rows declared to have no route (a normal list): those become kUnrecorded, staged or not. A
   // sequence that falls back to live routing declares all its rows.
   absl::Span<const std::vector<RowRange>> unrecorded;
@@ -53,6 +53,7 @@ struct RealignFill {
 };
 
 struct RealignPlan {
+  int64_t staging_bytes = 0;
   std::vector<StagedPiece> pieces;
   std::vector<RealignCopy> copies;
   // Pads in local order with ordinals 0, 1, …, then unrecorded rows with the ordinals after them: filler is balanced
@@ -71,8 +72,8 @@ struct RealignPlan {
 absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input);
 
 // Carries the plan out on the CPU. `staging` is what input.staging_bytes stood for; `indices` has layout.bytes() bytes
-// and `states` layout.rows() entries, both fully overwritten but for the gaps between slabs.
-// INVALID_ARGUMENT (kLength) for other sizes, nothing written. Ids are not checked.
+// and `states` layout.rows() entries, both fully overwritten but for the gaps between slabs. `plan` must come from
+// PlanRealign with this layout. INVALID_ARGUMENT (kLength) for other sizes, nothing written. Ids are not checked.
 absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
                      absl::Span<uint8_t> indices, absl::Span<RowState> states);
 

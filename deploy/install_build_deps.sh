@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages that the build and the tests need. Does nothing if all of them are there.
+# Runs as root, or as a user who may use sudo. CUDA is not among them: the build uses nvcc where it finds one.
+set -euo pipefail
+
+packages=(
+  build-essential cmake ninja-build ccache pkg-config
+  libabsl-dev libgrpc-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libc-ares-dev libre2-dev libssl-dev zlib1g-dev
+  libhwy-dev libisal-dev libxxhash-dev libzstd-dev
+  nlohmann-json3-dev libcli11-dev libspdlog-dev libyaml-cpp-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  python3 python3-grpcio python3-numpy python3-protobuf
+)
+
+missing() {
+  for package in "${packages[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
+  done
+}
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "This is not a Debian system. Please install what these Debian 12 packages hold, then build with CMake:" >&2
+  printf '  %s\n' "${packages[@]}" >&2
+  exit 1
+fi
+
+mapfile -t wanted < <(missing)
+[ ${#wanted[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "These packages are missing, and installing them needs root or sudo:" >&2
+    echo "  apt-get install ${wanted[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+
+echo "Installing ${#wanted[@]} packages: ${wanted[*]}"
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0)
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${wanted[@]}" >/dev/null

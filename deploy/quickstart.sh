@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Installs what is needed, builds, and plays one hand-off on this machine: 4 rollout workers, one server, 8 trainer ranks.
+# Every expert id that a rank receives is compared with an independent calculation.
+#
+#   deploy/quickstart.sh [--trace DIR] [--build-only] [--json FILE] [--no-install]
+#
+#   --trace DIR   plays the recorded routing traces of DIR (.npy files and index.json) instead of synthetic rows
+#   --build-only  stops after the build
+#   --json FILE   also writes the table as JSON
+#   --no-install  leaves the system's packages alone
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$root/deploy/quickstart.sh"; }
+
+install=yes
+build_only=
+arguments=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --trace | --json)
+      [ $# -gt 1 ] || { usage >&2; exit 2; }
+      arguments+=("$1" "$2")
+      shift
+      ;;
+    --build-only) build_only=yes ;;
+    --no-install) install= ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+  shift
+done
+
+[ -z "$install" ] || "$root/deploy/install_build_deps.sh"
+(
+  cd "$root"
+  cmake --preset release
+  cmake --build build/release -j "$(nproc)" --target routing-replay-server routing-replay-quickstart
+)
+[ -z "$build_only" ] || exit 0
+exec "$root/build/release/bin/routing-replay-quickstart" --server "$root/build/release/bin/routing-replay-server" \
+  "${arguments[@]}"

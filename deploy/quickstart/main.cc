@@ -1,0 +1,167 @@
+// routing-replay-quickstart: one hand-off on this machine, from rollout workers to trainer ranks, checked id by id.
+//
+// The program starts itself once per worker and rank, and the server beside it. Expected rows come from the generator
+// (or the trace files) and from tests/reference, never from what was sent.
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "deploy/quickstart/phase_gate.h"
+#include "deploy/quickstart/rank.h"
+#include "deploy/quickstart/report.h"
+#include "deploy/quickstart/scenario.h"
+#include "deploy/quickstart/server_process.h"
+#include "deploy/quickstart/worker.h"
+
+namespace routing_replay::quickstart {
+namespace {
+
+struct Options {
+  std::string server;
+  std::string trace;
+  std::string json;
+  std::string role;  // Empty: the parent.
+  std::string endpoint;
+  int32_t index = 0;
+};
+
+// Removed with all it holds.
+class ScopedDirectory {
+ public:
+  static absl::StatusOr<std::unique_ptr<ScopedDirectory>> Create() {
+    std::string path = (std::filesystem::temp_directory_path() / "routing-replay-quickstart.XXXXXX").string();
+    if (mkdtemp(path.data()) == nullptr) return absl::InternalError(absl::StrCat("cannot make ", path));
+    return std::unique_ptr<ScopedDirectory>(new ScopedDirectory(std::move(path)));
+  }
+  ~ScopedDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScopedDirectory(const ScopedDirectory&) = delete;
+  ScopedDirectory& operator=(const ScopedDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit ScopedDirectory(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+absl::StatusOr<Children> StartChildren(const Options& options, const std::string& endpoint, const std::string& role,
+                                       int32_t count) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  Children children;
+  for (int32_t i = 0; i < count; ++i) {
+    std::vector<std::string> arguments = {self, "--role", role, "--index", absl::StrCat(i), "--endpoint", endpoint};
+    if (!options.trace.empty()) arguments.insert(arguments.end(), {"--trace", options.trace});
+    absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(absl::StrCat(role, " ", i), arguments);
+    if (!child.ok()) return child.status();
+    children.push_back(*std::move(child));
+  }
+  return children;
+}
+
+// Runs the named phases, each a hop of the table, and returns the children's results.
+absl::StatusOr<std::vector<nlohmann::json>> RunHops(const Children& children,
+                                                    const std::vector<std::pair<std::string, std::string>>& phases,
+                                                    Report& report) {
+  if (absl::Status status = AwaitPhase(children, "ready"); !status.ok()) return status;
+  for (const auto& [phase, hop] : phases) {
+    const absl::StatusOr<std::chrono::nanoseconds> time = RunPhase(children, phase);
+    if (!time.ok()) return time.status();
+    report.hops.emplace_back(hop, *time);
+  }
+  return CollectResults(children);
+}
+
+absl::Status RunWorkers(const Options& options, const std::string& endpoint, Report& report) {
+  const absl::StatusOr<Children> workers = StartChildren(options, endpoint, "worker", kWorkers);
+  if (!workers.ok()) return workers.status();
+  const auto results = RunHops(*workers, {{"appended", "engine arrays -> server, acknowledged"}}, report);
+  if (!results.ok()) return results.status();
+  for (const nlohmann::json& result : *results) {
+    if (absl::Status status = AddWorker(result, report); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunRanks(const Options& options, const std::string& endpoint, Report& report) {
+  const absl::StatusOr<Children> ranks = StartChildren(options, endpoint, "rank", kRanks);
+  if (!ranks.ok()) return ranks.status();
+  const auto results = RunHops(*ranks,
+                               {{"fetched", "server -> staging of the ranks"},
+                                {"realigned", "staging -> index buffers"},
+                                {"checked", "check of every id, and of routing maps"}},
+                               report);
+  if (!results.ok()) return results.status();
+  for (const nlohmann::json& result : *results) {
+    if (absl::Status status = AddRank(result, report); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Play(const Options& options, const std::vector<quickstart::Play>& plays) {
+  const absl::StatusOr<std::unique_ptr<ScopedDirectory>> directory = ScopedDirectory::Create();
+  if (!directory.ok()) return directory.status();
+  absl::StatusOr<ServerProcess> server = StartServer(options.server, (*directory)->path());
+  if (!server.ok()) return server.status();
+  std::cout << "1 server at " << server->endpoint << ", " << kWorkers << " rollout workers, " << kRanks
+            << " trainer ranks (" << kLayoutDescription << ")\n"
+            << std::flush;
+  Report report;
+  for (const quickstart::Play& play : plays) {
+    report.runs.push_back(absl::StrCat(play.description, ": ", play.geometry.DebugString()));
+    for (const SamplePlan& sample : play.samples) {
+      report.expected_ids += sample.recorded_rows() * play.geometry.ids_per_row();
+    }
+  }
+  if (absl::Status status = RunWorkers(options, server->endpoint, report); !status.ok()) return status;
+  if (absl::Status status = RunRanks(options, server->endpoint, report); !status.ok()) return status;
+  if (absl::Status status = StopServer(*server); !status.ok()) return status;
+  std::cout << ReportTable(report);
+  if (!options.json.empty()) {
+    std::ofstream file(options.json);
+    file << ReportJson(report).dump(2) << "\n";
+    if (!file.flush()) return absl::InternalError(absl::StrCat(options.json, " cannot be written"));
+  }
+  if (absl::Status status = CheckComplete(report); !status.ok()) return status;
+  std::cout << report.out.compared_ids << " expert ids compared, all matched\n";
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Options& options) {
+  const absl::StatusOr<std::vector<quickstart::Play>> plays = MakeScenario(options.trace);
+  if (!plays.ok()) return plays.status();
+  if (options.role == "worker") return RunWorker(*plays, options.endpoint, options.index);
+  if (options.role == "rank") return RunRank(*plays, options.endpoint, options.index);
+  return Play(options, *plays);
+}
+
+}  // namespace
+}  // namespace routing_replay::quickstart
+
+int main(int argc, char** argv) {
+  routing_replay::quickstart::Options options;
+  CLI::App app("Plays one hand-off of routing rows on this machine and checks every expert id");
+  app.add_option("--server", options.server, "Path of routing-replay-server");
+  app.add_option("--trace", options.trace, "Directory of recorded traces instead of synthetic rows");
+  app.add_option("--json", options.json, "Also write the table to this file");
+  // For the processes that the program starts itself.
+  app.add_option("--role", options.role)->group("");
+  app.add_option("--endpoint", options.endpoint)->group("");
+  app.add_option("--index", options.index)->group("");
+  CLI11_PARSE(app, argc, argv);
+  signal(SIGPIPE, SIG_IGN);
+  const absl::Status status = routing_replay::quickstart::Run(options);
+  if (status.ok()) return 0;
+  const std::string who = options.role.empty() ? "quickstart" : absl::StrCat(options.role, " ", options.index);
+  std::cerr << who << ": " << status << "\n";
+  return 1;
+}

@@ -1,0 +1,53 @@
+// A child process that speaks lines: commands on its standard input, answers on its standard output.
+#ifndef DEPLOY_QUICKSTART_PROCESS_H_
+#define DEPLOY_QUICKSTART_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace routing_replay::quickstart {
+
+// Not thread-safe. The child dies with its parent, and at the latest in the destructor.
+class ChildProcess {
+ public:
+  // Starts `arguments` (the first one is the program's path). Standard error is the parent's. Must run before the
+  // process has threads.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::string& name,
+                                                             const std::vector<std::string>& arguments);
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  const std::string& name() const { return name_; }
+  absl::Status WriteLine(absl::string_view line);
+  // The next line without its end. UNAVAILABLE if the child closed its output, DEADLINE_EXCEEDED.
+  absl::StatusOr<std::string> ReadLine(std::chrono::milliseconds timeout);
+  // INTERNAL unless the child has ended or ends within the time with status 0.
+  absl::Status WaitForSuccess(std::chrono::milliseconds timeout);
+  bool running();
+  void Terminate();  // SIGTERM
+
+ private:
+  ChildProcess(std::string name, pid_t pid, int input, int output)
+      : name_(std::move(name)), pid_(pid), input_(input), output_(output) {}
+
+  std::string name_;
+  pid_t pid_;
+  int input_;
+  int output_;
+  std::string unread_;
+  int wait_status_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace routing_replay::quickstart
+
+#endif  // DEPLOY_QUICKSTART_PROCESS_H_

@@ -1,0 +1,26 @@
+// The server of the quick start: routing-replay-server on a free port of the loopback interface.
+#ifndef DEPLOY_QUICKSTART_SERVER_PROCESS_H_
+#define DEPLOY_QUICKSTART_SERVER_PROCESS_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "deploy/quickstart/process.h"
+
+namespace routing_replay::quickstart {
+
+struct ServerProcess {
+  std::unique_ptr<ChildProcess> process;
+  std::string endpoint;  // "127.0.0.1:PORT"
+};
+
+// Returns when the server listens. Its endpoint file is made in `directory`.
+absl::StatusOr<ServerProcess> StartServer(const std::string& program, const std::string& directory);
+
+// Asks the server to drain and end. INTERNAL unless it ends with status 0.
+absl::Status StopServer(ServerProcess& server);
+
+}  // namespace routing_replay::quickstart
+
+#endif  // DEPLOY_QUICKSTART_SERVER_PROCESS_H_

@@ -1,0 +1,16 @@
+// absl::Status over gRPC: the code, the message and the ErrorDetail survive the way.
+#ifndef PROTO_TRANSPORT_GRPC_STATUS_H_
+#define PROTO_TRANSPORT_GRPC_STATUS_H_
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+
+namespace routing_replay {
+
+grpc::Status ToGrpcStatus(const absl::Status& status);
+absl::Status FromGrpcStatus(const grpc::Status& status);
+
+}  // namespace routing_replay
+
+#endif  // PROTO_TRANSPORT_GRPC_STATUS_H_

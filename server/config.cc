@@ -1,0 +1,208 @@
+#include "server/config.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+
+namespace routing_replay {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Unit {
+  const char* suffix;
+  int64_t factor;
+};
+constexpr Unit kByteUnits[] = {
+    {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}, {"", 1}};
+constexpr Unit kTimeUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
+
+// "256MiB", "90s": a whole number and a unit of `units`.
+int64_t ParseQuantity(const std::string& key, absl::string_view text, absl::Span<const Unit> units) {
+  size_t digits = 0;
+  while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) ++digits;
+  const absl::string_view suffix = absl::StripAsciiWhitespace(text.substr(digits));
+  int64_t number, product;
+  for (const Unit& unit : units) {
+    if (suffix == unit.suffix && absl::SimpleAtoi(text.substr(0, digits), &number) &&
+        !__builtin_mul_overflow(number, unit.factor, &product)) {
+      return product;
+    }
+  }
+  std::vector<std::string> names;
+  for (const Unit& unit : units) names.push_back(absl::StrCat("'", unit.suffix, "'"));
+  throw CLI::ValidationError(absl::StrCat("--", key, ": '", text, "' is not a whole number with one of the units ",
+                                          absl::StrJoin(names, ", ")));
+}
+
+std::string FormatQuantity(int64_t value, absl::Span<const Unit> units) {
+  const Unit* best = nullptr;
+  for (const Unit& unit : units) {
+    if (value % unit.factor == 0 && (best == nullptr || unit.factor > best->factor)) best = &unit;
+  }
+  return absl::StrCat(value / best->factor, best->suffix);
+}
+
+std::string Bytes(int64_t value) { return FormatQuantity(value, kByteUnits); }
+std::string Time(milliseconds value) { return FormatQuantity(value.count(), kTimeUnits); }
+
+// One place that names every key: flags, YAML and variables are made from it.
+class Parser {
+ public:
+  explicit Parser(ServerConfig& config) : config_(config) {
+    app_.set_version_flag("--version", ROUTING_REPLAY_VERSION);
+    app_.add_option("--config", config_file_, "YAML file with any of the keys below")->envname("RR_CONFIG");
+    Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH");
+    Key("advertise", config_.advertise, "address that clients are told");
+    Key("endpoint-file", config_.endpoint_file, "file to write the advertised address to");
+    Key("store", config_.store, "memory");
+    BytesKey("memory-budget", config_.memory_budget, "bytes of routing data held and on their way");
+    TimeKey("default-ttl", config_.default_ttl, "a sample idle for so long is removed, where its run does not say");
+    TimeKey("sweep-interval", config_.sweep_interval, "how often idle samples are looked for");
+    BytesKey("max-message-bytes", config_.max_message_bytes, "of one received message");
+    BytesKey("max-payload-bytes", config_.max_payload_bytes, "of one append after decompression");
+    BytesKey("stream-window-bytes", config_.stream_window_bytes, "credit that one append stream may hold");
+    BytesKey("read-message-bytes", config_.read_message_bytes, "payload of one read message");
+    TimeKey("max-wait", config_.max_wait, "longest wait of a waiting read");
+    TimeKey("stall-timeout", config_.stall_timeout, "a reader that takes nothing for so long is cut off");
+    TimeKey("drain-timeout", config_.drain_timeout, "time for calls in flight after SIGTERM");
+    Key("threads", config_.threads, "completion-queue threads")->check(CLI::Range(1, 256));
+    Key("verify", config_.verify, "check encoded blocks for duplicate ids too");
+    Key("log-level", config_.log_level, "debug, info, warning or error")
+        ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+    app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
+    app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
+  }
+
+  // The file is found first, its values become the defaults, then flags and variables are read over them.
+  void Parse(int argc, const char* const* argv) {
+    const std::string file = ConfigFile(argc, argv);
+    if (!file.empty()) ApplyFile(file);
+    app_.parse(argc, argv);
+  }
+
+  // What CLI11 would print for --help or --version.
+  std::string Text(const CLI::Success& done) const {
+    std::ostringstream out;
+    app_.exit(done, out, out);
+    return out.str();
+  }
+
+ private:
+  template <typename T>
+  CLI::Option* Key(const std::string& key, T& value, const std::string& help) {
+    keys_.push_back(key);
+    return app_.add_option("--" + key, value, help)->capture_default_str()->envname(Variable(key));
+  }
+  void BytesKey(const std::string& key, int64_t& value, const std::string& help) {
+    keys_.push_back(key);
+    app_.add_option_function<std::string>(
+            "--" + key, [key, &value](const std::string& text) { value = ParseQuantity(key, text, kByteUnits); }, help)
+        ->default_str(Bytes(value))
+        ->envname(Variable(key));
+  }
+  void TimeKey(const std::string& key, milliseconds& value, const std::string& help) {
+    keys_.push_back(key);
+    app_.add_option_function<std::string>(
+            "--" + key,
+            [key, &value](const std::string& text) { value = milliseconds(ParseQuantity(key, text, kTimeUnits)); },
+            help)
+        ->default_str(Time(value))
+        ->envname(Variable(key));
+  }
+  static std::string Variable(const std::string& key) {
+    return "RR_" + absl::AsciiStrToUpper(absl::StrReplaceAll(key, {{"-", "_"}}));
+  }
+
+  static std::string ConfigFile(int argc, const char* const* argv) {
+    for (int i = 1; i < argc; ++i) {
+      const absl::string_view argument = argv[i];
+      if (argument == "--config" && i + 1 < argc) return argv[i + 1];
+      if (absl::StartsWith(argument, "--config=")) return std::string(argument.substr(9));
+    }
+    const char* variable = std::getenv("RR_CONFIG");
+    return variable == nullptr ? "" : variable;
+  }
+
+  // Reads the file through the options themselves, so that each key has one parser and one set of checks.
+  void ApplyFile(const std::string& path) {
+    const YAML::Node file = YAML::LoadFile(path);
+    if (file.IsNull()) return;
+    if (!file.IsMap()) throw CLI::ValidationError(path + ": not a mapping of keys");
+    for (const auto& entry : file) {
+      const auto key = entry.first.as<std::string>();
+      if (std::find(keys_.begin(), keys_.end(), key) == keys_.end()) {
+        throw CLI::ValidationError(path + ": unknown key '" + key + "'");
+      }
+      CLI::Option* option = app_.get_option("--" + key);
+      if (entry.second.IsSequence()) {
+        for (const auto& item : entry.second) option->add_result(item.as<std::string>());
+      } else {
+        option->add_result(entry.second.as<std::string>());
+      }
+      option->run_callback();
+      option->clear();
+    }
+  }
+
+  ServerConfig& config_;
+  CLI::App app_{"routing-replay-server: carries expert choices from rollout to trainer", "routing-replay-server"};
+  std::string config_file_;
+  std::vector<std::string> keys_;
+};
+
+}  // namespace
+
+absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv) {
+  ServerConfig config;
+  Parser parser(config);
+  try {
+    parser.Parse(argc, argv);
+  } catch (const CLI::Success& done) {
+    return absl::CancelledError(parser.Text(done));
+  } catch (const CLI::Error& error) {
+    return absl::InvalidArgumentError(error.what());
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  if (config.store != "memory") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--store: '", config.store, "' is not a store of this build: memory"));
+  }
+  return config;
+}
+
+std::string ToYaml(const ServerConfig& c) {
+  YAML::Emitter out;
+  out << YAML::BeginMap;
+  out << YAML::Key << "listen" << YAML::Value << c.listen;
+  out << YAML::Key << "advertise" << YAML::Value << c.advertise;
+  out << YAML::Key << "endpoint-file" << YAML::Value << c.endpoint_file;
+  out << YAML::Key << "store" << YAML::Value << c.store;
+  out << YAML::Key << "memory-budget" << YAML::Value << Bytes(c.memory_budget);
+  out << YAML::Key << "default-ttl" << YAML::Value << Time(c.default_ttl);
+  out << YAML::Key << "sweep-interval" << YAML::Value << Time(c.sweep_interval);
+  out << YAML::Key << "max-message-bytes" << YAML::Value << Bytes(c.max_message_bytes);
+  out << YAML::Key << "max-payload-bytes" << YAML::Value << Bytes(c.max_payload_bytes);
+  out << YAML::Key << "stream-window-bytes" << YAML::Value << Bytes(c.stream_window_bytes);
+  out << YAML::Key << "read-message-bytes" << YAML::Value << Bytes(c.read_message_bytes);
+  out << YAML::Key << "max-wait" << YAML::Value << Time(c.max_wait);
+  out << YAML::Key << "stall-timeout" << YAML::Value << Time(c.stall_timeout);
+  out << YAML::Key << "drain-timeout" << YAML::Value << Time(c.drain_timeout);
+  out << YAML::Key << "threads" << YAML::Value << c.threads;
+  out << YAML::Key << "verify" << YAML::Value << c.verify;
+  out << YAML::Key << "log-level" << YAML::Value << c.log_level;
+  out << YAML::EndMap;
+  return absl::StrCat(out.c_str(), "\n");
+}
+
+}  // namespace routing_replay

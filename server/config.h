@@ -1,0 +1,49 @@
+// Configuration of routing-replay-server. Every key is a flag, a YAML key and a variable: --memory-budget,
+// memory-budget:, RR_MEMORY_BUDGET. A flag wins over a variable, a variable over the file.
+#ifndef SERVER_CONFIG_H_
+#define SERVER_CONFIG_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace routing_replay {
+
+struct ServerConfig {
+  std::vector<std::string> listen = {"[::]:7400"};  // host:port, [v6]:port or unix:PATH; port 0: any free one.
+  std::string advertise;                            // What OpenRun tells clients; empty: the first listener.
+  std::string endpoint_file;  // Written atomically with the advertised address once the server listens.
+  std::string store = "memory";
+  int64_t memory_budget = int64_t{4} << 30;
+  std::chrono::milliseconds default_ttl = std::chrono::hours(24);
+  std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);
+  int64_t max_message_bytes = int64_t{64} << 20;    // Of one received message.
+  int64_t max_payload_bytes = int64_t{256} << 20;   // Of one append after decompression and base64.
+  int64_t stream_window_bytes = int64_t{32} << 20;  // Credit that one append stream may hold.
+  int64_t read_message_bytes = int64_t{2} << 20;    // Payload of a read message where the reader does not say.
+  std::chrono::milliseconds max_wait = std::chrono::minutes(10);  // Cap on a waiting read.
+  std::chrono::milliseconds stall_timeout =
+      std::chrono::minutes(2);  // A reader that takes nothing for so long is cut off.
+  std::chrono::milliseconds drain_timeout = std::chrono::seconds(15);
+  int threads = 2;      // Completion-queue threads.
+  bool verify = false;  // Check encoded blocks for duplicate ids too.
+  std::string log_level = "info";
+
+  // What the process was asked to do instead of serving.
+  bool check_config = false;
+  bool print_config = false;
+};
+
+// Parses flags, variables and the file that --config or RR_CONFIG names. INVALID_ARGUMENT naming the key; CANCELLED
+// with the text to print for --help and --version.
+absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv);
+
+// The configuration as YAML that ParseServerConfig accepts.
+std::string ToYaml(const ServerConfig& config);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_CONFIG_H_

@@ -1,0 +1,72 @@
+#include "server/config.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+absl::StatusOr<ServerConfig> Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "routing-replay-server");
+  return ParseServerConfig(static_cast<int>(arguments.size()), arguments.data());
+}
+
+std::string FileWith(const std::string& text) {
+  const std::string path = ::testing::TempDir() + "/config_test.yaml";
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(ConfigTest, UnitsAndLists) {
+  ASSERT_OK_AND_ASSIGN(const ServerConfig c, Parse({"--memory-budget", "256MiB", "--default-ttl=90s", "--listen",
+                                                    "127.0.0.1:0", "[::1]:7401", "--verify=true"}));
+  EXPECT_EQ(c.memory_budget, 256 << 20);
+  EXPECT_EQ(c.default_ttl, std::chrono::seconds(90));
+  EXPECT_THAT(c.listen, ::testing::ElementsAre("127.0.0.1:0", "[::1]:7401"));
+  EXPECT_TRUE(c.verify);
+}
+
+TEST(ConfigTest, FlagBeatsVariableBeatsFile) {
+  const std::string path = FileWith("memory-budget: 1GiB\nthreads: 3\nlisten: [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n");
+  setenv("RR_THREADS", "5", 1);
+  auto c = Parse({"--config", path.c_str()});
+  ASSERT_OK(c);
+  EXPECT_EQ(c->memory_budget, 1 << 30);
+  EXPECT_EQ(c->threads, 5);
+  EXPECT_EQ(c->listen.size(), 2u);
+  c = Parse({"--config", path.c_str(), "--threads", "7", "--listen", "127.0.0.1:9"});
+  unsetenv("RR_THREADS");
+  ASSERT_OK(c);
+  EXPECT_EQ(c->threads, 7);
+  EXPECT_THAT(c->listen, ::testing::ElementsAre("127.0.0.1:9"));
+}
+
+TEST(ConfigTest, PrintedYamlReadsBack) {
+  ASSERT_OK_AND_ASSIGN(const ServerConfig c,
+                       Parse({"--threads", "9", "--max-wait", "1500ms", "--memory-budget", "3MiB"}));
+  const std::string path = FileWith(ToYaml(c));
+  ASSERT_OK_AND_ASSIGN(const ServerConfig again, Parse({"--config", path.c_str()}));
+  EXPECT_EQ(ToYaml(again), ToYaml(c));
+}
+
+TEST(ConfigTest, FaultsNameTheKey) {
+  for (const auto& [arguments, word] : std::vector<std::pair<std::vector<const char*>, std::string>>{
+           {{"--memory-budget", "12parsecs"}, "memory-budget"},
+           {{"--no-such-flag"}, "no-such-flag"},
+           {{"--store", "tape"}, "tape"},
+           {{"--threads", "0"}, "threads"},
+           {{"--config", "/does/not/exist"}, "/does/not/exist"}}) {
+    const auto c = Parse(arguments);
+    EXPECT_EQ(c.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(c.status().message()), ::testing::HasSubstr(word));
+  }
+  const std::string path = FileWith("memory_budget: 1\n");
+  EXPECT_THAT(std::string(Parse({"--config", path.c_str()}).status().message()), ::testing::HasSubstr("memory_budget"));
+}
+
+TEST(ConfigTest, HelpIsNotAnError) { EXPECT_EQ(Parse({"--help"}).status().code(), absl::StatusCode::kCancelled); }
+
+}  // namespace
+}  // namespace routing_replay

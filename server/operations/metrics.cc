@@ -1,0 +1,80 @@
+#include "server/operations/metrics.h"
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+
+Metrics::Metrics()
+    : refusals_(prometheus::BuildCounter()
+                    .Name("routing_replay_append_refusals_total")
+                    .Help("Appends refused, by reason; nothing of them was stored.")
+                    .Register(registry_)),
+      records_(prometheus::BuildCounter()
+                   .Name("routing_replay_read_samples_total")
+                   .Help("Samples answered by reads, by status.")
+                   .Register(registry_)),
+      appends_(Add("routing_replay_appends_total", "Appends accepted.")),
+      rows_(Add("routing_replay_append_rows_total", "Rows of accepted appends.")),
+      ingest_bytes_(Add("routing_replay_ingest_bytes_total", "Payload bytes of accepted appends.")),
+      trimmed_rows_(Add("routing_replay_trimmed_rows_total", "Rows sent again that were already committed.")),
+      conflicting_rows_(
+          Add("routing_replay_conflicting_rows_total", "Trimmed rows with other routes than the stored.")),
+      late_rows_(Add("routing_replay_late_rows_total", "Rows that came after they were declared unrecorded.")),
+      unrecorded_rows_(Add("routing_replay_unrecorded_rows_total", "Rows committed without a route.")),
+      unverified_rows_(Add("routing_replay_unverified_rows_total", "Trimmed rows whose tokens could not be compared.")),
+      credits_(Add("routing_replay_credits_total", "Credit requests granted.")),
+      credit_refusals_(Add("routing_replay_credit_refusals_total", "Credit requests refused: over budget.")),
+      reads_(Add("routing_replay_reads_total", "Reads begun.")),
+      egress_bytes_(Add("routing_replay_egress_bytes_total", "Payload bytes of read messages.")),
+      egress_table_bytes_(Add("routing_replay_egress_table_bytes_total", "Bytes of read messages beside the payload.")),
+      expired_(Add("routing_replay_expired_samples_total", "Samples removed because they were idle past their TTL.")) {}
+
+prometheus::Counter& Metrics::Add(const std::string& name, const std::string& help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add({});
+}
+
+void Metrics::CountAppend(const AppendAck& ack, int64_t rows, int64_t payload_bytes) {
+  if (!ack.error.ok()) return CountRefusal(ack.error);
+  appends_.Increment();
+  rows_.Increment(static_cast<double>(rows));
+  ingest_bytes_.Increment(static_cast<double>(payload_bytes));
+  trimmed_rows_.Increment(static_cast<double>(ack.trimmed_rows));
+  conflicting_rows_.Increment(static_cast<double>(ack.conflicting_rows));
+  late_rows_.Increment(static_cast<double>(ack.late_rows));
+  unrecorded_rows_.Increment(static_cast<double>(ack.unrecorded_rows));
+  unverified_rows_.Increment(static_cast<double>(ack.unverified_rows));
+}
+
+void Metrics::CountRefusal(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  refusals_.Add({{"reason", ReasonName(detail ? detail->reason : Reason::kUnspecified)}}).Increment();
+}
+
+void Metrics::CountCredit(bool granted) { (granted ? credits_ : credit_refusals_).Increment(); }
+
+void Metrics::CountRead() { reads_.Increment(); }
+
+void Metrics::CountRecord(SampleStatus status) { records_.Add({{"status", SampleStatusName(status)}}).Increment(); }
+
+void Metrics::CountSent(int64_t table_bytes, int64_t payload_bytes) {
+  egress_table_bytes_.Increment(static_cast<double>(table_bytes));
+  egress_bytes_.Increment(static_cast<double>(payload_bytes));
+}
+
+void Metrics::CountExpired(int64_t samples) { expired_.Increment(static_cast<double>(samples)); }
+
+std::vector<std::pair<std::string, int64_t>> Metrics::Values() const {
+  std::vector<std::pair<std::string, int64_t>> values;
+  for (const prometheus::MetricFamily& family : registry_.Collect()) {
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      std::string name = family.name;
+      for (const auto& label : metric.label) absl::StrAppend(&name, "{", label.name, "=\"", label.value, "\"}");
+      values.emplace_back(std::move(name), static_cast<int64_t>(metric.counter.value));
+    }
+  }
+  std::sort(values.begin(), values.end());
+  return values;
+}
+
+}  // namespace routing_replay

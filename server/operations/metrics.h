@@ -1,0 +1,49 @@
+// Counters of the server, in Prometheus form. Every fallback and refusal has one: nothing is silent.
+#ifndef SERVER_OPERATIONS_METRICS_H_
+#define SERVER_OPERATIONS_METRICS_H_
+
+#include <prometheus/counter.h>
+#include <prometheus/registry.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/wire/message/append_message.h"
+#include "routing_replay/wire/read_request.h"
+
+namespace routing_replay {
+
+// Thread-safe; all counters are monotonic since start.
+class Metrics {
+ public:
+  Metrics();
+
+  void CountAppend(const AppendAck& ack, int64_t rows, int64_t payload_bytes);
+  void CountCredit(bool granted);
+  void CountRead();
+  void CountRecord(SampleStatus status);
+  void CountSent(int64_t table_bytes, int64_t payload_bytes);
+  void CountExpired(int64_t samples);
+
+  // Name (labels in braces) and value of every counter, by name.
+  std::vector<std::pair<std::string, int64_t>> Values() const;
+  prometheus::Registry& registry() { return registry_; }
+
+ private:
+  prometheus::Counter& Add(const std::string& name, const std::string& help);
+  void CountRefusal(const absl::Status& status);
+
+  prometheus::Registry registry_;
+  prometheus::Family<prometheus::Counter>& refusals_;
+  prometheus::Family<prometheus::Counter>& records_;
+  prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,
+      &unrecorded_rows_, &unverified_rows_, &credits_, &credit_refusals_, &reads_, &egress_bytes_, &egress_table_bytes_,
+      &expired_;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_OPERATIONS_METRICS_H_

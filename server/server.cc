@@ -1,0 +1,142 @@
+#include "server/server.h"
+
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server_builder.h>
+
+#include <cstdio>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/admission/byte_budget.h"
+#include "server/operations/sweeper.h"
+#include "server/service/append_handler.h"
+#include "server/service/put_handler.h"
+#include "server/service/read_handler.h"
+#include "server/store/memory/memory_store.h"
+
+namespace routing_replay {
+namespace {
+
+// "host:port" with the port replaced; a Unix socket stays as it is.
+std::string WithPort(const std::string& address, int port) {
+  if (absl::StartsWith(address, "unix:")) return address;
+  return absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
+}
+
+absl::Status CheckListenAddress(const std::string& address) {
+  if (absl::StartsWith(address, "unix:") && address.size() > 5) return absl::OkStatus();
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon != std::string::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
+      port <= 65535 && (address[0] == '[' ? address[colon - 1] == ']' : address.find(':') == colon)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--listen: '", address, "' is not host:port, [v6]:port or unix:PATH"));
+}
+
+// Written beside and renamed, so that a reader sees the whole address or no file.
+absl::Status WriteEndpointFile(const std::string& path, const std::string& address) {
+  const std::string part = path + ".part";
+  std::ofstream file(part);
+  file << address << "\n";
+  file.close();
+  if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--endpoint-file: cannot write ", path));
+  }
+  return absl::OkStatus();
+}
+
+class GrpcServer final : public Server {
+ public:
+  GrpcServer(ServerConfig config, const Clock& clock)
+      : config_(std::move(config)),
+        budget_(config_.memory_budget),
+        store_(NewMemoryStore({.clock = &clock, .budget = &budget_, .default_ttl = config_.default_ttl})),
+        context_(config_, clock, budget_, *store_) {}
+
+  ~GrpcServer() override { Shutdown(std::chrono::milliseconds(0)); }
+
+  absl::Status Listen();
+
+  const std::vector<std::string>& addresses() const override { return addresses_; }
+  const std::string& advertised() const override { return context_.advertised; }
+  std::string StartLine() const override {
+    return absl::StrCat("routing-replay-server ", ROUTING_REPLAY_VERSION, " listening on ",
+                        absl::StrJoin(addresses_, ", "), " store ", store_->name(), " budget ",
+                        config_.memory_budget >> 20, " MiB");
+  }
+  void Shutdown(std::chrono::milliseconds patience) override;
+
+ private:
+  const ServerConfig config_;
+  ByteBudget budget_;
+  std::unique_ptr<Store> store_;
+  ServiceContext context_;
+  RawService service_;
+  std::vector<std::unique_ptr<CallLoop>> loops_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Sweeper> sweeper_;
+  std::vector<std::string> addresses_;
+};
+
+absl::Status GrpcServer::Listen() {
+  service_.Bind(context_);
+  grpc::ServerBuilder builder;
+  std::vector<int> ports(config_.listen.size(), 0);
+  for (size_t i = 0; i < config_.listen.size(); ++i) {
+    if (absl::Status status = CheckListenAddress(config_.listen[i]); !status.ok()) return status;
+    builder.AddListeningPort(config_.listen[i], grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  builder.RegisterService(&service_);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(config_.max_message_bytes));
+  builder.SetMaxSendMessageSize(-1);
+  // Clients keep idle connections alive every 30 s; gRPC's default floor of 5 minutes would cut them off.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+  for (int i = 0; i < config_.threads; ++i) loops_.push_back(std::make_unique<CallLoop>(builder.AddCompletionQueue()));
+  server_ = builder.BuildAndStart();
+  const bool all_bound = std::all_of(ports.begin(), ports.end(), [](int port) { return port > 0; });
+  if (server_ == nullptr || !all_bound) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", absl::StrJoin(config_.listen, ", ")));
+  }
+  for (size_t i = 0; i < ports.size(); ++i) addresses_.push_back(WithPort(config_.listen[i], ports[i]));
+  context_.advertised = config_.advertise.empty() ? addresses_[0] : config_.advertise;
+  for (const auto& loop : loops_) {
+    AppendCall::Listen(context_, service_, *loop);
+    PutCall::Listen(context_, service_, *loop);
+    ReadCall::Listen(context_, service_, *loop);
+    loop->Start();
+  }
+  sweeper_ = std::make_unique<Sweeper>(*store_, context_.metrics, config_.sweep_interval);
+  if (config_.endpoint_file.empty()) return absl::OkStatus();
+  return WriteEndpointFile(config_.endpoint_file, context_.advertised);
+}
+
+void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
+  sweeper_.reset();
+  context_.draining = true;
+  if (server_ != nullptr) {
+    for (const auto& loop : loops_) loop->Drain();
+    server_->Shutdown(std::chrono::system_clock::now() + patience);
+  }
+  for (const auto& loop : loops_) loop->ShutdownAndJoin();
+  loops_.clear();
+  server_.reset();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const Clock& clock) {
+  auto server = std::make_unique<GrpcServer>(std::move(config), clock);
+  if (absl::Status status = server->Listen(); !status.ok()) return status;
+  return server;
+}
+
+}  // namespace routing_replay

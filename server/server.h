@@ -1,0 +1,35 @@
+// The server as an object: main.cc runs one, tests run one in their own process.
+#ifndef SERVER_SERVER_H_
+#define SERVER_SERVER_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/wire/clock.h"
+#include "server/config.h"
+
+namespace routing_replay {
+
+class Server {
+ public:
+  // Listens and serves when it returns. INVALID_ARGUMENT for an address that cannot be one, UNAVAILABLE if an address
+  // is taken. `clock` must outlive the server.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(ServerConfig config, const Clock& clock = Clock::Real());
+  virtual ~Server() = default;  // Shuts down with no patience if Shutdown was not called.
+
+  // Addresses with the ports that were chosen, in the order of config.listen.
+  virtual const std::vector<std::string>& addresses() const = 0;
+  // What clients are told.
+  virtual const std::string& advertised() const = 0;
+  // One line: version, ports, store, budget.
+  virtual std::string StartLine() const = 0;
+  // Refuses new work, lets calls in flight end within `patience`, cancels the rest, stops all threads. Once.
+  virtual void Shutdown(std::chrono::milliseconds patience) = 0;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_SERVER_H_

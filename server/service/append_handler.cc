@@ -1,0 +1,134 @@
+#include "server/service/append_handler.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/transport/byte_buffer.h"
+#include "proto/transport/grpc_status.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+// A client that does not read its acks is not read from either.
+constexpr size_t kMaxUnsentResponses = 64;
+
+absl::Status Draining() {
+  return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
+}
+
+}  // namespace
+
+void AppendCall::Listen(ServiceContext& context, RawService& service, CallLoop& loop) {
+  auto call = std::unique_ptr<AppendCall>(new AppendCall(context, service, loop));
+  AppendCall* c = call.get();
+  loop.Adopt(std::move(call));
+  service.RequestAppend(&c->grpc_context_, &c->stream_, loop.queue(), loop.queue(), c->arrived_.Begin());
+}
+
+void AppendCall::OnArrived(bool ok) {
+  if (!ok) return SetFinished();  // The server is shutting down.
+  arrived_already_ = true;
+  Listen(context_, service_, loop_);
+  ReadNext();
+}
+
+void AppendCall::ReadNext() {
+  if (reading_ || final_status_ || outgoing_.size() >= kMaxUnsentResponses) return;
+  if (context_.draining) return FinishWith(Draining());
+  reading_ = true;
+  stream_.Read(&incoming_, read_.Begin());
+}
+
+void AppendCall::OnRead(bool ok) {
+  reading_ = false;
+  if (finishing_) return;
+  if (!ok) return FinishWith(absl::OkStatus());  // The client said it is done, or is gone.
+  Handle(incoming_);
+  ReadNext();
+}
+
+void AppendCall::Handle(grpc::ByteBuffer& message) {
+  auto bytes = ReceivedBytes::From(message);
+  if (!bytes.ok()) return FinishWith(bytes.status());
+  auto request = ParseAppendRequest(bytes->chain());
+  // A message that cannot be read names no append to acknowledge: the stream cannot go on.
+  if (!request.ok()) return FinishWith(request.status());
+  if (!request->run.empty()) run_ = request->run;
+  AppendResponse response;
+  if (request->append) response.ack = Process(*std::move(request));
+  if (request->want_bytes > 0) response.credit = Grant(request->want_bytes);
+  if (response.ack || response.credit) Send(response);
+}
+
+Credit AppendCall::Grant(uint64_t want_bytes) {
+  const int64_t room = std::max<int64_t>(0, context_.config.stream_window_bytes - credit_.bytes());
+  const auto bytes = static_cast<int64_t>(std::min<uint64_t>(want_bytes, room));
+  auto reservation = context_.budget.Reserve(bytes);
+  context_.metrics.CountCredit(reservation.ok());
+  if (!reservation.ok()) return {.granted_bytes = 0, .refusal = reservation.status()};
+  credit_.Merge(*std::move(reservation));
+  return {.granted_bytes = static_cast<uint64_t>(bytes)};
+}
+
+AppendAck AppendCall::Process(AppendRequest request) {
+  const auto payload_bytes = static_cast<int64_t>(request.payload.size());
+  const int64_t rows = request.append->rows.size();
+  AppendAck ack;
+  if (payload_bytes > credit_.bytes()) {
+    ErrorDetail detail{.reason = Reason::kOverBudget, .field = "payload", .sample = request.append->sample};
+    detail.retry_after_ms = 0;
+    ack.append_id = request.append->append_id;
+    ack.sample = request.append->sample;
+    ack.error = MakeError(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrCat("payload: ", payload_bytes, " bytes sent, ", credit_.bytes(), " granted; ask for credit first"),
+        detail);
+  } else {
+    ack = context_.processor.Process(run_, std::move(request), credit_.Split(payload_bytes));
+  }
+  context_.metrics.CountAppend(ack, rows, payload_bytes);
+  return ack;
+}
+
+void AppendCall::Send(const AppendResponse& response) {
+  outgoing_.push_back(EncodeAppendResponse(response));
+  Pump();
+}
+
+void AppendCall::FinishWith(const absl::Status& status) {
+  if (!final_status_) final_status_ = status;
+  Pump();
+}
+
+void AppendCall::Pump() {
+  if (writing_ || finishing_) return;
+  if (!outgoing_.empty()) {
+    ByteBufferBuilder builder;
+    builder.Add(std::move(outgoing_.front()));
+    outgoing_.pop_front();
+    writing_ = true;
+    stream_.Write(builder.Build(), written_.Begin());
+  } else if (final_status_) {
+    finishing_ = true;
+    credit_.Release();
+    stream_.Finish(ToGrpcStatus(*final_status_), ended_.Begin());
+  }
+}
+
+void AppendCall::OnWritten(bool ok) {
+  writing_ = false;
+  if (!ok) {
+    outgoing_.clear();
+    final_status_ = absl::CancelledError("the client is gone");
+  }
+  Pump();
+  ReadNext();
+}
+
+void AppendCall::Drain() {
+  if (arrived_already_) FinishWith(Draining());
+}
+
+}  // namespace routing_replay

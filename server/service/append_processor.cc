@@ -1,0 +1,123 @@
+#include "server/service/append_processor.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = reason, .field = std::string(field)});
+}
+
+// The blocks' rows, in order, are exactly the recorded rows of the header.
+absl::Status CheckCover(const AppendHeader& header, absl::Span<const BlockHeader> blocks) {
+  std::vector<RowRange> covered;
+  for (const BlockHeader& block : blocks) {
+    if (!covered.empty() && block.rows.begin < covered.back().end) {
+      return Invalid(Reason::kField, "append.blocks", absl::StrCat("block ", ToString(block.rows), " is out of order"));
+    }
+    AppendMerged(covered, block.rows);
+  }
+  if (covered == Subtract(header.rows, header.unrecorded)) return absl::OkStatus();
+  return Invalid(Reason::kRowCount, "append.blocks",
+                 absl::StrCat("the blocks are not exactly the recorded rows of ", ToString(header.rows)));
+}
+
+bool HasPayloadKind(const AppendHeader& header) { return !std::holds_alternative<std::monostate>(header.payload_kind); }
+
+absl::Status CheckNoPayload(const AppendHeader& header, const ByteChain& payload) {
+  if (payload.size() > 0)
+    return Invalid(Reason::kField, "payload", "neither append.tensor nor append.blocks describes it");
+  if (Subtract(header.rows, header.unrecorded).empty()) return absl::OkStatus();
+  return Invalid(Reason::kRowCount, "append.rows",
+                 absl::StrCat(ToString(header.rows), " has recorded rows but no payload"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, int32_t block_rows,
+                                                     const AppendHeader& header, const ByteChain& payload,
+                                                     bool verify_duplicates) {
+  const auto& headers = std::get<std::vector<BlockHeader>>(header.payload_kind);
+  if (absl::Status cover = CheckCover(header, headers); !cover.ok()) return cover;
+  std::vector<Block> blocks;
+  size_t offset = 0;
+  for (const BlockHeader& h : headers) {
+    const int64_t bytes = geometry.block_bytes(h.rows.size(), h.codec);
+    if (static_cast<size_t>(bytes) > payload.size() - offset) {
+      return Invalid(Reason::kLength, "payload", absl::StrCat("ends inside block ", ToString(h.rows)));
+    }
+    Block block{h.rows, h.codec, h.plane_crc32c, Buffer(bytes)};
+    payload.CopyTo(offset, block.bytes.span());
+    offset += bytes;
+    absl::Status good = CheckShape(geometry, block.view(), block_rows);
+    if (good.ok()) good = CheckCrc(geometry, block.view());
+    if (good.ok()) good = CheckIds(geometry, block.view(), verify_duplicates);
+    if (!good.ok()) return good;
+    blocks.push_back(std::move(block));
+  }
+  if (offset != payload.size()) {
+    return Invalid(Reason::kLength, "payload", absl::StrCat(payload.size() - offset, " bytes after the last block"));
+  }
+  return blocks;
+}
+
+AppendAck AppendProcessor::Process(absl::string_view run, AppendRequest request, ByteReservation reservation) const {
+  const uint64_t append_id = request.append->append_id;
+  const std::string sample = request.append->sample;
+  auto result = Run(run, request, std::move(reservation));
+  AppendAck ack;
+  if (result.ok()) {
+    ack = *std::move(result);
+  } else {
+    ack.error = WithSample(result.status(), sample);
+  }
+  ack.append_id = append_id;
+  ack.sample = sample;
+  return ack;
+}
+
+absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequest& request,
+                                               ByteReservation reservation) const {
+  auto info = store_.GetRun(run);
+  if (!info.ok()) return info.status();
+  const Geometry& geometry = *info->geometry;
+  AppendHeader& header = *request.append;
+  AppendCommand command{.run = std::string(run), .geometry = info->geometry};
+  if (const auto* tensor = std::get_if<TensorDescription>(&header.payload_kind)) {
+    // Decompression may need far more than what was credited for the bytes on the wire.
+    auto extra = budget_.Reserve(tensor->compression == Compression::kZstd
+                                     ? std::min(std::max<int64_t>(tensor->raw_size, 0), options_.max_payload_bytes)
+                                     : 0);
+    if (!extra.ok()) return extra.status();
+    Buffer scratch;
+    auto decoded = DecodeTensor(geometry, *tensor, request.payload.Flatten(scratch),
+                                {.row_start = header.rows.begin,
+                                 .unrecorded = header.unrecorded,
+                                 .expected_rows = header.rows.size(),
+                                 .block_rows = info->options.block_rows,
+                                 .codec = info->options.codec,
+                                 .max_payload_bytes = options_.max_payload_bytes});
+    if (!decoded.ok()) return decoded.status();
+    header.unrecorded = std::move(decoded->unrecorded);
+    command.blocks = std::move(decoded->blocks);
+  } else if (HasPayloadKind(header)) {
+    auto blocks =
+        TakeEncodedBlocks(geometry, info->options.block_rows, header, request.payload, options_.verify_duplicates);
+    if (!blocks.ok()) return blocks.status();
+    command.blocks = *std::move(blocks);
+  } else if (absl::Status status = CheckNoPayload(header, request.payload); !status.ok()) {
+    return status;
+  }
+  command.header = std::move(header);
+  command.reservation = std::move(reservation);
+  return store_.Append(std::move(command));
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,56 @@
+#include "server/service/call_loop.h"
+
+#include <vector>
+
+namespace routing_replay {
+
+void* CallEvent::Begin() {
+  ++call_->open_operations_;
+  return this;
+}
+
+void CallEvent::Post(grpc::Alarm& alarm, grpc::CompletionQueue* queue) {
+  alarm.Set(queue, gpr_now(GPR_CLOCK_MONOTONIC), this);
+}
+
+void CallLoop::Adopt(std::unique_ptr<Call> call) { calls_.insert(call.release()); }
+
+void CallLoop::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void CallLoop::Drain() { drain_alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), this); }
+
+void CallLoop::ShutdownAndJoin() {
+  queue_->Shutdown();
+  if (thread_.joinable()) thread_.join();
+  for (Call* call : calls_) delete call;
+  calls_.clear();
+}
+
+void CallLoop::Run() {
+  void* tag;
+  bool ok;
+  while (queue_->Next(&tag, &ok)) {
+    if (tag == this) {
+      DrainCalls();
+      continue;
+    }
+    auto* event = static_cast<CallEvent*>(tag);
+    Call* call = event->call_;
+    --call->open_operations_;
+    event->on_event_(ok);
+    if (call->finished_ && call->open_operations_ == 0) {
+      calls_.erase(call);
+      delete call;
+    }
+  }
+}
+
+void CallLoop::DrainCalls() {
+  // A call may end others' existence but not its own here: deletion waits for an event.
+  const std::vector<Call*> calls(calls_.begin(), calls_.end());
+  for (Call* call : calls) call->Drain();
+}
+
+}  // namespace routing_replay

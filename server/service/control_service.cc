@@ -1,0 +1,266 @@
+#include "server/service/control_service.h"
+
+#include <chrono>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/convert/convert.h"
+#include "proto/transport/grpc_status.h"
+#include "routing_replay/wire/error_detail.h"
+#include "server/service/features.h"
+#include "server/service/service_context.h"
+
+namespace routing_replay {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int64_t kMaxTtlMs = int64_t{30} * 24 * 3600 * 1000;
+constexpr uint32_t kDefaultPageSize = 1000;
+constexpr uint32_t kMaxPageSize = 10000;
+
+absl::Status Invalid(absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = Reason::kField, .field = std::string(field)});
+}
+
+milliseconds ToMs(Clock::Duration duration) { return std::chrono::duration_cast<milliseconds>(duration); }
+
+// Options as asked; zeros become what is in force by default.
+absl::StatusOr<RunOptions> ReadOptions(const v1::RunOptions& asked, const Geometry& geometry,
+                                       milliseconds default_ttl) {
+  if (asked.ttl_ms() < 0 || asked.ttl_ms() > kMaxTtlMs) return Invalid("options.ttl_ms", "not in 0 … 30 days");
+  const uint32_t rows = asked.block_rows();
+  const bool power_of_two = (rows & (rows - 1)) == 0;
+  if (rows != 0 && (!power_of_two || rows < kMinBlockRows || rows > kMaxBlockRows)) {
+    return Invalid("options.block_rows",
+                   absl::StrCat(rows, " is not a power of two in ", kMinBlockRows, " … ", kMaxBlockRows));
+  }
+  auto codec = FromProto(asked.codec(), "options.codec");
+  if (!codec.ok()) return codec.status();
+  return RunOptions{.ttl = asked.ttl_ms() > 0 ? milliseconds(asked.ttl_ms()) : default_ttl,
+                    .strict = asked.strict(),
+                    .block_rows = rows == 0 ? kDefaultBlockRows : static_cast<int32_t>(rows),
+                    .codec = codec->value_or(geometry.default_codec())};
+}
+
+void WriteOptions(const RunOptions& options, v1::RunOptions& out) {
+  out.set_ttl_ms(ToMs(options.ttl).count());
+  out.set_strict(options.strict);
+  out.set_block_rows(options.block_rows);
+  out.set_codec(ToProto(options.codec));
+}
+
+template <typename Samples, typename Handles>
+std::vector<SampleRef> ReadRefs(const Samples& samples, const Handles& handles) {
+  std::vector<SampleRef> refs;
+  for (const std::string& sample : samples) refs.push_back({sample, 0});
+  for (const int64_t handle : handles) refs.push_back({"", handle});
+  return refs;
+}
+
+absl::StatusOr<GroupRange> ReadGroups(const v1::GroupRange& groups) {
+  if (groups.begin() > groups.end()) return Invalid("groups", "begin is above end");
+  return GroupRange{groups.begin(), groups.end()};
+}
+
+absl::Status DoOpenRun(ServiceContext& context, const v1::OpenRunRequest& request, v1::OpenRunResponse& response) {
+  const std::vector<std::string> required(request.required_features().begin(), request.required_features().end());
+  absl::Status status = CheckClient(ROUTING_REPLAY_VERSION, request.client_version(), required);
+  if (status.ok()) status = CheckId(request.run(), "run");
+  if (!status.ok()) return status;
+  std::optional<Geometry> geometry;
+  if (request.has_geometry()) {
+    auto read = FromProto(request.geometry());
+    if (!read.ok()) return read.status();
+    geometry = *std::move(read);
+  }
+  std::optional<RunOptions> options;
+  if (request.has_options()) {
+    // A run that is joined without a geometry is compared in its own.
+    std::optional<RunInfo> existing;
+    if (!geometry) {
+      auto run = context.store.GetRun(request.run());
+      if (!run.ok()) return run.status();
+      existing = *std::move(run);
+    }
+    auto read = ReadOptions(request.options(), geometry ? *geometry : *existing->geometry, context.config.default_ttl);
+    if (!read.ok()) return read.status();
+    options = *read;
+  }
+  auto run = context.store.OpenRun(request.run(), geometry ? &*geometry : nullptr, options);
+  if (!run.ok()) return run.status();
+  response.set_server_version(ROUTING_REPLAY_VERSION);
+  for (const char* feature : ServerFeatures()) response.add_features(feature);
+  *response.mutable_geometry() = ToProto(*run->geometry);
+  WriteOptions(run->options, *response.mutable_options());
+  response.set_created(run->created);
+  response.set_max_message_bytes(context.config.max_message_bytes);
+  response.set_max_payload_bytes(context.config.max_payload_bytes);
+  response.set_endpoint(context.advertised);
+  return absl::OkStatus();
+}
+
+absl::Status DoSeal(ServiceContext& context, const v1::SealRequest& request, v1::SampleState& response) {
+  auto producer = FromProto(request.producer(), "producer");
+  if (!producer.ok()) return producer.status();
+  auto num_tokens = CountFromProto(request.num_tokens(), kMaxRows + 1, "num_tokens");
+  if (!num_tokens.ok()) return num_tokens.status();
+  if (*num_tokens < 1) return Invalid("num_tokens", "must be at least 1");
+  auto revision = CountFromProto(request.revision(), INT64_MAX, "revision");
+  if (!revision.ok()) return revision.status();
+  auto state = context.store.Seal(request.run(), *producer, request.sample(), *num_tokens, *revision);
+  if (!state.ok()) return state.status();
+  response = ToProto(*state);
+  return absl::OkStatus();
+}
+
+absl::Status DoTruncate(ServiceContext& context, const v1::TruncateRequest& request, v1::SampleState& response) {
+  auto producer = FromProto(request.producer(), "producer");
+  if (!producer.ok()) return producer.status();
+  auto rows = CountFromProto(request.rows(), kMaxRows, "rows");
+  if (!rows.ok()) return rows.status();
+  std::optional<int64_t> expected;
+  if (request.has_expected_revision()) {
+    auto revision = CountFromProto(request.expected_revision(), INT64_MAX, "expected_revision");
+    if (!revision.ok()) return revision.status();
+    expected = *revision;
+  }
+  auto state = context.store.Truncate(request.run(), *producer, request.sample(), *rows, expected);
+  if (!state.ok()) return state.status();
+  response = ToProto(*state);
+  return absl::OkStatus();
+}
+
+absl::Status DoStat(ServiceContext& context, const v1::StatRequest& request, v1::StatResponse& response) {
+  auto producer = FromProto(request.producer(), "producer");
+  if (!producer.ok()) return producer.status();
+  if (auto run = context.store.GetRun(request.run()); !run.ok()) return run.status();
+  for (const SampleRef& ref : ReadRefs(request.samples(), request.handles())) {
+    auto state = context.store.Stat(request.run(), *producer, ref);
+    if (state.ok()) {
+      *response.add_found() = ToProto(*state);
+    } else if (state.status().code() != absl::StatusCode::kNotFound) {
+      return state.status();
+    } else if (ref.sample.empty()) {
+      response.add_missing_handles(ref.handle);
+    } else {
+      response.add_missing(ref.sample);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DoList(ServiceContext& context, const v1::ListRequest& request, v1::ListResponse& response) {
+  auto producer = FromProto(request.producer(), "producer");
+  if (!producer.ok()) return producer.status();
+  std::optional<GroupRange> groups;
+  if (request.has_groups()) {
+    auto read = ReadGroups(request.groups());
+    if (!read.ok()) return read.status();
+    groups = *read;
+  }
+  const uint32_t size = request.page_size() == 0 ? kDefaultPageSize : std::min(request.page_size(), kMaxPageSize);
+  auto page = context.store.List(request.run(), *producer, groups, static_cast<int32_t>(size), request.page_token());
+  if (!page.ok()) return page.status();
+  for (const SampleState& state : page->samples) *response.add_samples() = ToProto(state);
+  response.set_next_page_token(page->next_token);
+  return absl::OkStatus();
+}
+
+absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& request, v1::ReleaseResponse& response) {
+  std::optional<Producer> producer;
+  if (request.producer() != v1::PRODUCER_UNSPECIFIED) {
+    auto read = FromProto(request.producer(), "producer");
+    if (!read.ok()) return read.status();
+    producer = *read;
+  }
+  const std::vector<SampleRef> refs = ReadRefs(request.samples(), request.handles());
+  if (request.has_groups() && !refs.empty()) return Invalid("groups", "given together with samples or handles");
+  absl::StatusOr<ReleaseResult> result;
+  if (request.has_groups()) {
+    auto groups = ReadGroups(request.groups());
+    if (!groups.ok()) return groups.status();
+    result = context.store.ReleaseGroups(request.run(), producer, *groups);
+  } else {
+    result = context.store.Release(request.run(), producer, refs);
+  }
+  if (!result.ok()) return result.status();
+  response.set_samples(result->samples);
+  response.set_bytes(result->bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+grpc::Status ControlService::OpenRun(grpc::ServerContext*, const v1::OpenRunRequest* request,
+                                     v1::OpenRunResponse* response) {
+  return ToGrpcStatus(DoOpenRun(*context_, *request, *response));
+}
+
+grpc::Status ControlService::Seal(grpc::ServerContext*, const v1::SealRequest* request, v1::SampleState* response) {
+  return ToGrpcStatus(DoSeal(*context_, *request, *response));
+}
+
+grpc::Status ControlService::Truncate(grpc::ServerContext*, const v1::TruncateRequest* request,
+                                      v1::SampleState* response) {
+  return ToGrpcStatus(DoTruncate(*context_, *request, *response));
+}
+
+grpc::Status ControlService::Stat(grpc::ServerContext*, const v1::StatRequest* request, v1::StatResponse* response) {
+  return ToGrpcStatus(DoStat(*context_, *request, *response));
+}
+
+grpc::Status ControlService::List(grpc::ServerContext*, const v1::ListRequest* request, v1::ListResponse* response) {
+  return ToGrpcStatus(DoList(*context_, *request, *response));
+}
+
+grpc::Status ControlService::ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*,
+                                      v1::ListRunsResponse* response) {
+  for (const RunState& state : context_->store.ListRuns()) {
+    v1::RunState& out = *response->add_runs();
+    out.set_run(state.info.run);
+    *out.mutable_geometry() = ToProto(*state.info.geometry);
+    WriteOptions(state.info.options, *out.mutable_options());
+    out.set_samples(state.samples);
+    out.set_sealed_samples(state.sealed_samples);
+    out.set_committed_rows(state.committed_rows);
+    out.set_stored_bytes(state.stored_bytes);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlService::Release(grpc::ServerContext*, const v1::ReleaseRequest* request,
+                                     v1::ReleaseResponse* response) {
+  return ToGrpcStatus(DoRelease(*context_, *request, *response));
+}
+
+grpc::Status ControlService::DropRun(grpc::ServerContext*, const v1::DropRunRequest* request,
+                                     v1::DropRunResponse* response) {
+  const auto result = context_->store.DropRun(request->run());
+  if (!result.ok()) return ToGrpcStatus(result.status());
+  response->set_samples(result->samples);
+  response->set_bytes(result->bytes);
+  return grpc::Status::OK;
+}
+
+grpc::Status ControlService::GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
+                                           v1::ServerInfo* response) {
+  const Store::Totals totals = context_->store.GetTotals();
+  response->set_version(ROUTING_REPLAY_VERSION);
+  for (const char* feature : ServerFeatures()) response->add_features(feature);
+  response->set_store(context_->store.name());
+  response->set_budget_bytes(context_->budget.limit());
+  response->set_stored_bytes(totals.stored_bytes);
+  response->set_reserved_bytes(std::max<int64_t>(0, context_->budget.used() - totals.stored_bytes));
+  response->set_samples(totals.samples);
+  response->set_runs(totals.runs);
+  response->set_uptime_ms(ToMs(context_->clock.Now() - context_->started).count());
+  response->set_draining(context_->draining);
+  for (const auto& [name, value] : context_->metrics.Values()) (*response->mutable_counters())[name] = value;
+  return grpc::Status::OK;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,32 @@
+// The calls that carry no payload: generated messages in and out, on gRPC's own threads.
+#ifndef SERVER_SERVICE_CONTROL_SERVICE_H_
+#define SERVER_SERVICE_CONTROL_SERVICE_H_
+
+#include "routing_replay/v1/routing_replay.grpc.pb.h"
+
+namespace routing_replay {
+
+struct ServiceContext;
+
+// Thread-safe. Bind must be called before the first call.
+class ControlService : public v1::RoutingReplay::Service {
+ public:
+  void Bind(ServiceContext& context) { context_ = &context; }
+
+  grpc::Status OpenRun(grpc::ServerContext*, const v1::OpenRunRequest*, v1::OpenRunResponse*) override;
+  grpc::Status Seal(grpc::ServerContext*, const v1::SealRequest*, v1::SampleState*) override;
+  grpc::Status Truncate(grpc::ServerContext*, const v1::TruncateRequest*, v1::SampleState*) override;
+  grpc::Status Stat(grpc::ServerContext*, const v1::StatRequest*, v1::StatResponse*) override;
+  grpc::Status List(grpc::ServerContext*, const v1::ListRequest*, v1::ListResponse*) override;
+  grpc::Status ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*, v1::ListRunsResponse*) override;
+  grpc::Status Release(grpc::ServerContext*, const v1::ReleaseRequest*, v1::ReleaseResponse*) override;
+  grpc::Status DropRun(grpc::ServerContext*, const v1::DropRunRequest*, v1::DropRunResponse*) override;
+  grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*, v1::ServerInfo*) override;
+
+ private:
+  ServiceContext* context_ = nullptr;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_SERVICE_CONTROL_SERVICE_H_

@@ -1,0 +1,53 @@
+#include "server/service/put_handler.h"
+
+#include <memory>
+#include <utility>
+
+#include "proto/transport/byte_buffer.h"
+#include "proto/transport/grpc_status.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+
+void PutCall::Listen(ServiceContext& context, RawService& service, CallLoop& loop) {
+  auto call = std::unique_ptr<PutCall>(new PutCall(context, service, loop));
+  PutCall* c = call.get();
+  loop.Adopt(std::move(call));
+  service.RequestPut(&c->grpc_context_, &c->request_, &c->writer_, loop.queue(), loop.queue(), c->arrived_.Begin());
+}
+
+void PutCall::OnArrived(bool ok) {
+  if (!ok) return SetFinished();  // The server is shutting down.
+  Listen(context_, service_, loop_);
+  const auto ack = Handle();
+  if (!ack.ok()) return writer_.FinishWithError(ToGrpcStatus(ack.status()), ended_.Begin());
+  ByteBufferBuilder builder;
+  builder.Add(EncodeAppendAck(*ack));
+  writer_.Finish(builder.Build(), grpc::Status::OK, ended_.Begin());
+}
+
+absl::StatusOr<AppendAck> PutCall::Handle() {
+  auto bytes = ReceivedBytes::From(request_);
+  if (!bytes.ok()) return bytes.status();
+  auto request = ParseAppendRequest(bytes->chain());
+  if (!request.ok()) return request.status();
+  if (!request->append) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "append: missing",
+                     {.reason = Reason::kField, .field = "append"});
+  }
+  const auto payload_bytes = static_cast<int64_t>(request->payload.size());
+  const int64_t rows = request->append->rows.size();
+  auto reservation = context_.budget.Reserve(payload_bytes);
+  AppendAck ack;
+  if (reservation.ok()) {
+    const std::string run = request->run;
+    ack = context_.processor.Process(run, *std::move(request), *std::move(reservation));
+  } else {
+    ack.error = WithSample(reservation.status(), request->append->sample);
+  }
+  context_.metrics.CountAppend(ack, rows, payload_bytes);
+  if (!ack.error.ok()) return ack.error;
+  return ack;
+}
+
+}  // namespace routing_replay

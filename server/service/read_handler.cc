@@ -1,0 +1,155 @@
+#include "server/service/read_handler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/transport/byte_buffer.h"
+#include "proto/transport/grpc_status.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+using std::chrono::system_clock;
+
+// A waiting read answers NOT_READY a little before the caller's deadline, or the caller would only see the deadline.
+constexpr std::chrono::milliseconds kAnswerTime(200);
+
+}  // namespace
+
+ReadCall::ReadCall(ServiceContext& context, RawService& service, CallLoop& loop)
+    : context_(context), service_(service), loop_(loop) {}
+
+void ReadCall::Listen(ServiceContext& context, RawService& service, CallLoop& loop) {
+  auto call = std::unique_ptr<ReadCall>(new ReadCall(context, service, loop));
+  ReadCall* c = call.get();
+  loop.Adopt(std::move(call));
+  c->grpc_context_.AsyncNotifyWhenDone(&c->done_);
+  service.RequestRead(&c->grpc_context_, &c->request_, &c->writer_, loop.queue(), loop.queue(), c->arrived_.Begin());
+}
+
+void ReadCall::OnArrived(bool ok) {
+  if (!ok) return SetFinished();  // The server is shutting down.
+  done_.Begin();                  // Promised only for calls that arrive.
+  Listen(context_, service_, loop_);
+  context_.metrics.CountRead();
+  auto bytes = ReceivedBytes::From(request_);
+  if (!bytes.ok()) return FinishWith(bytes.status());
+  auto request = ParseReadRequest(bytes->chain());
+  if (!request.ok()) return FinishWith(request.status());
+  auto session = ReadSession::Create(context_.store, *std::move(request), context_.config.read_message_bytes);
+  if (!session.ok()) return FinishWith(session.status());
+  session_ = *std::move(session);
+  wait_until_ = std::min(system_clock::now() + context_.config.max_wait, grpc_context_.deadline() - kAnswerTime);
+  StartTimers();
+  Advance();
+}
+
+void ReadCall::StartTimers() {
+  wait_alarm_.Set(loop_.queue(), wait_until_, wait_over_.Begin());
+  stall_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.stall_timeout, stall_check_.Begin());
+}
+
+void ReadCall::Advance() {
+  if (writing_ || finishing_) return;
+  if (system_clock::now() >= wait_until_) waiting_is_over_ = true;
+  ReadStep step = session_->Next(waiting_is_over_);
+  if (step.kind == ReadStep::Kind::kWait) {
+    if (Park(step.wait_for)) step = session_->Next(waiting_is_over_);
+    if (step.kind == ReadStep::Kind::kWait) return;
+    Unpark();
+  }
+  if (step.kind == ReadStep::Kind::kDone) return FinishWith(absl::OkStatus());
+  SendStep(std::move(step));
+}
+
+void ReadCall::SendStep(ReadStep step) {
+  for (const SampleRecord& record : step.records) context_.metrics.CountRecord(record.status);
+  context_.metrics.CountSent(static_cast<int64_t>(step.header.size()), step.payload_bytes);
+  ByteBufferBuilder builder;
+  builder.Add(std::move(step.header));
+  for (PayloadPart& part : step.payload) builder.Add(part.bytes, std::move(part.owner));
+  writing_ = true;
+  writer_.Write(builder.Build(), written_.Begin());
+}
+
+void ReadCall::OnWritten(bool ok) {
+  writing_ = false;
+  ++writes_;
+  if (!ok) {
+    return FinishWith(stalled_ ? absl::DeadlineExceededError("the reader took nothing for stall-timeout")
+                               : absl::CancelledError("the reader is gone"));
+  }
+  Advance();
+}
+
+// Watch first, then look again: a change between the two is not missed.
+bool ReadCall::Park(const SampleRef& sample) {
+  if (watch_ != nullptr || change_expected_) return false;
+  change_alarm_ = std::make_unique<grpc::Alarm>();
+  change_posted_ = false;
+  auto watch = context_.store.WatchSample(session_->run(), session_->producer(), sample, [this] {
+    if (!change_posted_.exchange(true)) changed_.Post(*change_alarm_, loop_.queue());
+  });
+  // Without a watch (the run is gone) the next look says so.
+  if (!watch.ok()) {
+    waiting_is_over_ = true;
+    return true;
+  }
+  changed_.Begin();
+  change_expected_ = true;
+  watch_ = *std::move(watch);
+  return true;
+}
+
+// Ends the watch; the event that was promised for it comes in any case.
+void ReadCall::Unpark() {
+  watch_.reset();
+  if (change_expected_ && !change_posted_.exchange(true)) changed_.Post(*change_alarm_, loop_.queue());
+}
+
+void ReadCall::OnChanged() {
+  change_expected_ = false;
+  watch_.reset();
+  if (!finishing_ && !writing_) Advance();
+}
+
+void ReadCall::OnWaitOver(bool fired) {
+  if (!fired || finishing_) return;
+  waiting_is_over_ = true;
+  Unpark();
+}
+
+// Looks once per stall_timeout; a write that was open at two looks in a row is a reader that takes nothing.
+void ReadCall::OnStallCheck(bool fired) {
+  if (!fired || finishing_) return;
+  if (writing_ && writes_ == writes_at_check_) {
+    stalled_ = true;
+    grpc_context_.TryCancel();
+    return;
+  }
+  writes_at_check_ = writing_ ? writes_ : -1;
+  stall_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.stall_timeout, stall_check_.Begin());
+}
+
+// The call is over, by our Finish or because the reader went away.
+void ReadCall::OnDone() {
+  if (!writing_) FinishWith(absl::CancelledError("the reader is gone"));
+}
+
+void ReadCall::FinishWith(const absl::Status& status) {
+  if (finishing_) return;
+  finishing_ = true;
+  Unpark();
+  wait_alarm_.Cancel();
+  stall_alarm_.Cancel();
+  writer_.Finish(ToGrpcStatus(status), ended_.Begin());
+}
+
+void ReadCall::Drain() {
+  if (change_expected_ && !finishing_ && !writing_) {
+    FinishWith(MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining}));
+  }
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,75 @@
+// Read: streams the messages of a ReadSession. One message is in flight at a time, so a slow reader costs one message;
+// a waiting read holds no thread.
+#ifndef SERVER_SERVICE_READ_HANDLER_H_
+#define SERVER_SERVICE_READ_HANDLER_H_
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "server/service/call_loop.h"
+#include "server/service/raw_service.h"
+#include "server/service/read_session.h"
+#include "server/service/service_context.h"
+
+namespace routing_replay {
+
+class ReadCall final : public Call {
+ public:
+  // Waits for the next Read call on `loop`; makes its own successor when one comes.
+  static void Listen(ServiceContext& context, RawService& service, CallLoop& loop);
+
+  void Drain() override;
+
+ private:
+  ReadCall(ServiceContext& context, RawService& service, CallLoop& loop);
+
+  void OnArrived(bool ok);
+  void OnWritten(bool ok);
+  void OnChanged();
+  void OnWaitOver(bool fired);
+  void OnStallCheck(bool fired);
+  void OnDone();
+
+  // Sends the next message, parks the call, or finishes it.
+  void Advance();
+  void SendStep(ReadStep step);
+  // True if the sample may have changed between the look and the watch: look again.
+  bool Park(const SampleRef& sample);
+  void Unpark();
+  void StartTimers();
+  void FinishWith(const absl::Status& status);
+
+  ServiceContext& context_;
+  RawService& service_;
+  CallLoop& loop_;
+  grpc::ServerContext grpc_context_;
+  grpc::ByteBuffer request_;
+  grpc::ServerAsyncWriter<grpc::ByteBuffer> writer_{&grpc_context_};
+  CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};
+  CallEvent written_{this, [this](bool ok) { OnWritten(ok); }};
+  CallEvent changed_{this, [this](bool) { OnChanged(); }};
+  CallEvent wait_over_{this, [this](bool fired) { OnWaitOver(fired); }};
+  CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
+  CallEvent done_{this, [this](bool) { OnDone(); }};
+  CallEvent ended_{this, [this](bool) { SetFinished(); }};
+
+  std::unique_ptr<ReadSession> session_;
+  std::chrono::system_clock::time_point wait_until_;
+  std::unique_ptr<Store::Watch> watch_;
+  std::unique_ptr<grpc::Alarm> change_alarm_;
+  grpc::Alarm wait_alarm_;
+  grpc::Alarm stall_alarm_;
+  bool change_expected_ = false;  // changed_ is open: its event comes by the watch or by Unpark.
+  std::atomic<bool> change_posted_{false};
+  bool writing_ = false;
+  int64_t writes_ = 0;            // Completed …
+  int64_t writes_at_check_ = -1;  // … and at the last stall check that found one open.
+  bool waiting_is_over_ = false;
+  bool stalled_ = false;
+  bool finishing_ = false;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_SERVICE_READ_HANDLER_H_

@@ -1,0 +1,222 @@
+#include "server/service/read_session.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/block/cut.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr int64_t kMinMessageBytes = 64 << 10;
+constexpr int64_t kMaxMessageBytes = 4 << 20;
+// Records of samples without pieces also fill a message.
+constexpr size_t kMaxRecordsPerMessage = 4096;
+// Below this a copy is cheaper than a slice of its own.
+constexpr int64_t kReferenceBytes = 4 << 10;
+
+SampleRecord MakeRecord(int32_t index, SampleState state, SampleVerdict verdict) {
+  return {.index = index,
+          .status = verdict.status,
+          .message = std::move(verdict.message),
+          .committed_rows = state.committed_rows,
+          .num_tokens = state.num_tokens,
+          .revision = state.revision,
+          .content_id = state.content_id,
+          .unrecorded = std::move(state.unrecorded),
+          .weights = std::move(state.weights)};
+}
+
+// Copied bytes of one message, grown in large steps; parts point into them.
+std::shared_ptr<Buffer> NewCopyBuffer(int64_t bytes) { return std::make_shared<Buffer>(bytes); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ReadSession>> ReadSession::Create(Store& store, ReadRequest request,
+                                                                 int64_t default_message_bytes) {
+  auto run = store.GetRun(request.run);
+  if (!run.ok()) return run.status();
+  auto session = std::unique_ptr<ReadSession>(new ReadSession(store, std::move(request)));
+  session->geometry_ = run->geometry;
+  const int64_t asked = session->request_.max_message_bytes;
+  session->message_bytes_ = std::clamp(asked > 0 ? asked : default_message_bytes, kMinMessageBytes, kMaxMessageBytes);
+  if (session->request_.layers.empty()) {
+    for (const LayerRouting& layer : session->geometry_->layers()) session->request_.layers.push_back(layer.layer_id);
+  }
+  for (const int32_t layer : session->request_.layers) {
+    const auto ordinal = session->geometry_->FindOrdinal(layer);
+    if (!ordinal) {
+      ErrorDetail detail{.reason = Reason::kField, .field = "layers"};
+      detail.layer = layer;
+      return MakeError(absl::StatusCode::kInvalidArgument,
+                       absl::StrCat("layers: decoder layer ", layer, " carries no routes"), detail);
+    }
+    session->ordinals_.push_back(*ordinal);
+  }
+  return session;
+}
+
+ReadStep ReadSession::Next(bool waiting_is_over) {
+  ReadStep step;
+  pieces_.clear();
+  bool must_wait = false;
+  while (next_sample_ < request_.samples.size() && !Full(step)) {
+    if (!open_) {
+      const Open opened = OpenSample(step, waiting_is_over);
+      if (opened == Open::kMustWait) {
+        must_wait = true;
+        break;
+      }
+      open_ = opened == Open::kReady;
+    }
+    if (open_) AddPieces(step);
+    if (open_ && next_rows_ < snapshot_.rows.size()) break;  // The message is full.
+    open_ = false;
+    snapshot_ = {};
+    ++next_sample_;
+  }
+  if (!step.records.empty() || !pieces_.empty()) {
+    step.kind = ReadStep::Kind::kMessage;
+    step.header = EncodeReadResponse(step.records, pieces_, step.payload_bytes);
+  } else if (must_wait) {
+    step.kind = ReadStep::Kind::kWait;
+    step.wait_for = {request_.samples[next_sample_].sample, request_.samples[next_sample_].handle};
+  }
+  return step;
+}
+
+bool ReadSession::Full(const ReadStep& step) const {
+  return step.payload_bytes >= message_bytes_ || step.records.size() >= kMaxRecordsPerMessage;
+}
+
+ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) {
+  const SampleRead& asked = request_.samples[next_sample_];
+  const auto index = static_cast<int32_t>(next_sample_);
+  const SampleRef ref{asked.sample, asked.handle};
+  static constexpr RowRange kAllRows{0, std::numeric_limits<int64_t>::max()};
+  auto snapshot =
+      store_.Snapshot(request_.run, request_.producer, ref,
+                      asked.rows.empty() ? absl::MakeConstSpan(&kAllRows, 1) : absl::MakeConstSpan(asked.rows));
+  if (!snapshot.ok()) {
+    const bool missing = snapshot.status().code() == absl::StatusCode::kNotFound;
+    step.records.push_back({.index = index,
+                            .status = missing ? SampleStatus::kNotFound : SampleStatus::kLost,
+                            .message = std::string(snapshot.status().message())});
+    return Open::kRefused;
+  }
+  const bool wait = request_.wait && !waiting_is_over;
+  SampleVerdict verdict =
+      CheckSample(snapshot->state, asked, request_.wait, [&](const TokenCheck& check) -> std::optional<bool> {
+        return store_.MatchesTokens(request_.run, request_.producer, ref, check).value_or(std::nullopt);
+      });
+  if (verdict.status == SampleStatus::kNotReady && wait) return Open::kMustWait;
+  const bool ready = verdict.status == SampleStatus::kOk;
+  step.records.push_back(MakeRecord(index, std::move(snapshot->state), std::move(verdict)));
+  if (!ready) return Open::kRefused;
+  snapshot_ = *std::move(snapshot);
+  next_rows_ = 0;
+  next_layer_ = 0;
+  return Open::kReady;
+}
+
+void ReadSession::AddPieces(ReadStep& step) {
+  const auto layers = static_cast<int32_t>(ordinals_.size());
+  while (next_rows_ < snapshot_.rows.size() && !Full(step)) {
+    const StoredRows& stored = snapshot_.rows[next_rows_];
+    const int32_t end = RunEnd(stored, next_layer_, message_bytes_ - step.payload_bytes);
+    AddRun(step, stored, next_layer_, end);
+    if (next_rows_ >= snapshot_.rows.size()) return;  // Withdrawn.
+    next_layer_ = end;
+    if (next_layer_ == layers) {
+      next_layer_ = 0;
+      ++next_rows_;
+    }
+  }
+}
+
+// The longest run of layers from `layer_begin` on whose cuts share one bit offset and fit into `room`; at least one
+// layer.
+int32_t ReadSession::RunEnd(const StoredRows& stored, int32_t layer_begin, int64_t room) const {
+  const BlockView& block = stored.rows.block;
+  const int64_t row = stored.rows.rows.begin - block.rows.begin;
+  const int64_t rows = stored.rows.rows.size();
+  const int32_t bit_offset = geometry_->cut_bit_offset(ordinals_[layer_begin], row, block.codec);
+  auto end = layer_begin;
+  for (; end < static_cast<int32_t>(ordinals_.size()); ++end) {
+    if (geometry_->cut_bit_offset(ordinals_[end], row, block.codec) != bit_offset) break;
+    room -= geometry_->cut_bytes(ordinals_[end], row, rows, block.codec);
+    if (room < 0 && end > layer_begin) break;
+  }
+  return end;
+}
+
+void ReadSession::AddRun(ReadStep& step, const StoredRows& stored, int32_t layer_begin, int32_t layer_end) {
+  const BlockView& block = stored.rows.block;
+  const int64_t row = stored.rows.rows.begin - block.rows.begin;
+  Piece piece{.sample_index = static_cast<int32_t>(next_sample_),
+              .layer_begin = layer_begin,
+              .layer_count = layer_end - layer_begin,
+              .rows = stored.rows.rows,
+              .codec = block.codec,
+              .bit_offset = geometry_->cut_bit_offset(ordinals_[layer_begin], row, block.codec)};
+  for (int32_t i = layer_begin; i < layer_end; ++i) {
+    piece.bytes += geometry_->cut_bytes(ordinals_[i], row, piece.rows.size(), block.codec);
+  }
+  if (piece.rows == block.rows) {
+    for (int32_t i = layer_begin; i < layer_end; ++i) piece.cut_crc32c.push_back(block.plane_crc32c[ordinals_[i]]);
+    AddWholePlanes(step, stored, piece);
+  } else {
+    AddCut(step, stored, piece);
+    if (next_rows_ >= snapshot_.rows.size()) return;
+  }
+  step.payload_bytes += piece.bytes;
+  pieces_.push_back(std::move(piece));
+}
+
+// Planes of neighbouring ordinals lie side by side in the block: they go out as one slice, by reference where it is
+// long.
+void ReadSession::AddWholePlanes(ReadStep& step, const StoredRows& stored, const Piece& piece) {
+  const BlockView& block = stored.rows.block;
+  for (int32_t i = piece.layer_begin, end = piece.layer_begin + piece.layer_count; i < end;) {
+    int32_t next = i + 1;
+    while (next < end && ordinals_[next] == ordinals_[next - 1] + 1) ++next;
+    const int64_t from = geometry_->plane_offset(ordinals_[i], block.rows.size(), block.codec);
+    const int64_t to = geometry_->plane_offset(ordinals_[next - 1] + 1, block.rows.size(), block.codec);
+    const absl::Span<const uint8_t> bytes = block.bytes.subspan(from, to - from);
+    if (to - from >= kReferenceBytes) {
+      step.payload.push_back({bytes, stored.owner});
+    } else {
+      auto copy = NewCopyBuffer(to - from);
+      std::copy(bytes.begin(), bytes.end(), copy->data());
+      step.payload.push_back({copy->span(), copy});
+    }
+    i = next;
+  }
+}
+
+void ReadSession::AddCut(ReadStep& step, const StoredRows& stored, Piece& piece) {
+  const BlockView& block = stored.rows.block;
+  const int64_t row = piece.rows.begin - block.rows.begin;
+  auto copy = NewCopyBuffer(piece.bytes);
+  absl::Span<uint8_t> out = copy->span();
+  for (int32_t i = piece.layer_begin; i < piece.layer_begin + piece.layer_count; ++i) {
+    const int64_t bytes = geometry_->cut_bytes(ordinals_[i], row, piece.rows.size(), block.codec);
+    const auto crc = CutPlane(*geometry_, block, ordinals_[i], piece.rows, out.subspan(0, bytes));
+    if (!crc.ok()) return Withdraw(step, crc.status());
+    piece.cut_crc32c.push_back(*crc);
+    out.remove_prefix(bytes);
+  }
+  step.payload.push_back({copy->span(), copy});
+}
+
+// The open sample turned out to be damaged: a second record takes back the first, and nothing more of it is sent.
+void ReadSession::Withdraw(ReadStep& step, const absl::Status& lost) {
+  step.records.push_back({.index = static_cast<int32_t>(next_sample_),
+                          .status = SampleStatus::kLost,
+                          .message = std::string(lost.message())});
+  next_rows_ = snapshot_.rows.size();
+}
+
+}  // namespace routing_replay

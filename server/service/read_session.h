@@ -1,0 +1,81 @@
+// One read: turns a request into messages, piece by piece, without gRPC. At most one sample's snapshot is held at a
+// time.
+#ifndef SERVER_SERVICE_READ_SESSION_H_
+#define SERVER_SERVICE_READ_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/wire/message/read_message.h"
+#include "server/service/sample_check.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+// Payload bytes to send: by reference, kept alive by `owner`.
+struct PayloadPart {
+  absl::Span<const uint8_t> bytes;
+  std::shared_ptr<const void> owner;
+};
+
+struct ReadStep {
+  enum class Kind {
+    kMessage,  // Send `header`, then `payload`.
+    kWait,     // Nothing to send until `wait_for` changes; then call Next again.
+    kDone,
+  };
+  Kind kind = Kind::kDone;
+  std::string header;
+  std::vector<PayloadPart> payload;
+  int64_t payload_bytes = 0;
+  std::vector<SampleRecord> records;  // Already in `header`; for the caller's counters.
+  SampleRef wait_for;
+};
+
+// Not thread-safe.
+class ReadSession {
+ public:
+  // NOT_FOUND (kNoRun); INVALID_ARGUMENT naming a layer that carries no routes. `store` must outlive the session.
+  static absl::StatusOr<std::unique_ptr<ReadSession>> Create(Store& store, ReadRequest request,
+                                                             int64_t default_message_bytes);
+
+  // The next step. With `waiting_is_over` a sample that is still not ready is answered NOT_READY instead of waited for.
+  ReadStep Next(bool waiting_is_over);
+
+  const std::string& run() const { return request_.run; }
+  Producer producer() const { return request_.producer; }
+
+ private:
+  ReadSession(Store& store, ReadRequest request) : store_(store), request_(std::move(request)) {}
+
+  enum class Open { kReady, kRefused, kMustWait };
+  Open OpenSample(ReadStep& step, bool waiting_is_over);
+  // Adds pieces of the open sample until it ends or the message is full.
+  void AddPieces(ReadStep& step);
+  void AddRun(ReadStep& step, const StoredRows& stored, int32_t layer_begin, int32_t layer_end);
+  void AddCut(ReadStep& step, const StoredRows& stored, Piece& piece);
+  void AddWholePlanes(ReadStep& step, const StoredRows& stored, const Piece& piece);
+  void Withdraw(ReadStep& step, const absl::Status& lost);
+  int32_t RunEnd(const StoredRows& stored, int32_t layer_begin, int64_t room) const;
+  bool Full(const ReadStep& step) const;
+
+  Store& store_;
+  ReadRequest request_;
+  std::shared_ptr<const Geometry> geometry_;
+  std::vector<int32_t> ordinals_;  // Of request_.layers.
+  int64_t message_bytes_ = 0;
+
+  size_t next_sample_ = 0;  // Index of the open sample, or of the next one to open.
+  bool open_ = false;
+  SampleSnapshot snapshot_;
+  size_t next_rows_ = 0;    // Index in snapshot_.rows …
+  int32_t next_layer_ = 0;  // … and the position of the first layer not sent yet.
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_SERVICE_READ_SESSION_H_

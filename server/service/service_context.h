@@ -1,0 +1,38 @@
+// What every handler needs. Owned by the server; outlives the handlers.
+#ifndef SERVER_SERVICE_SERVICE_CONTEXT_H_
+#define SERVER_SERVICE_SERVICE_CONTEXT_H_
+
+#include <atomic>
+
+#include "proto/wire/clock.h"
+#include "server/admission/byte_budget.h"
+#include "server/config.h"
+#include "server/operations/metrics.h"
+#include "server/service/append_processor.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+struct ServiceContext {
+  ServiceContext(const ServerConfig& config, const Clock& clock, ByteBudget& budget, Store& store)
+      : config(config),
+        clock(clock),
+        budget(budget),
+        store(store),
+        started(clock.Now()),
+        processor(store, budget, {.max_payload_bytes = config.max_payload_bytes, .verify_duplicates = config.verify}) {}
+
+  const ServerConfig& config;
+  const Clock& clock;
+  ByteBudget& budget;
+  Store& store;
+  const Clock::Time started;
+  const AppendProcessor processor;
+  Metrics metrics;
+  std::string advertised;  // Set before the first call.
+  std::atomic<bool> draining{false};
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_SERVICE_SERVICE_CONTEXT_H_

@@ -1,0 +1,75 @@
+// Synthetic routes with the popularity, the stickiness in time and the correlation across layers of real models.
+//
+// A latent state of D dimensions per token, z(t) = a(l)·emb[token(t)] + m(l)·(b·c(t) + g·topic), feeds every layer's
+// random router: logits_l = popularity_l + W_l z(t) + noise; the K highest logits are the row. Tokens follow Zipf's law
+// over 3000 types, c(t) is a first-order autoregressive walk, the topic is drawn once per sample; the token's part
+// halves with depth and the others' grows.
+//
+//   const LatentGenerator generator(Qwen3_30B_A3B(), 1);
+//   GeneratedSample sample = generator.Generate(0, 512);
+#ifndef TESTS_GENERATOR_LATENT_GENERATOR_H_
+#define TESTS_GENERATOR_LATENT_GENERATOR_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/generator/routes.h"
+
+namespace routing_replay::testing {
+
+struct LatentConfig {
+  std::string name;
+  int32_t layers = 0;       // MoE layers.
+  int32_t num_experts = 0;  // Multiple of 4.
+  int32_t top_k = 0;
+  int32_t dimensions = 0;  // D
+  double popularity = 0;   // Standard deviation of a layer's expert popularity.
+  double token = 0;        // Weights of the token's, the walk's and the topic's part of z.
+  double walk = 0;
+  double topic = 0;
+  double walk_coefficient = 0;  // Of the autoregressive walk, in [0, 1).
+  double noise = 0;             // Standard deviation per token, layer and expert.
+};
+
+// Fitted to recorded traces of the models (gpt-oss-20b, Kimi-Linear, OLMoE) or of a relative with K = 6 (Qwen3).
+LatentConfig Qwen3_30B_A3B();  // 48 layers, E 128, K 8.
+LatentConfig KimiLinear();     // 26 layers, E 256, K 8.
+LatentConfig KimiK2();         // 60 layers, E 384, K 8, with Kimi-Linear's parameters.
+LatentConfig GptOss20B();      // 24 layers, E 32, K 4.
+LatentConfig Olmoe();          // 16 layers, E 64, K 8.
+
+struct GeneratedSample {
+  std::vector<uint32_t> tokens;  // rows + 1 ids: the last sampled token has no row.
+  Routes routes;                 // Ids of a row by descending logit, all different.
+};
+
+// Immutable once made, thread-safe. The same (config, seed, sample index) gives the same sample on every machine, and
+// fewer rows of it are its first rows.
+class LatentGenerator {
+ public:
+  LatentGenerator(const LatentConfig& config, uint64_t seed);
+  GeneratedSample Generate(int64_t sample_index, int64_t rows) const;
+  const LatentConfig& config() const { return config_; }
+
+ private:
+  class Sequence;
+
+  LatentConfig config_;
+  uint64_t seed_;
+  std::vector<float> weights_;     // [layers][D][E]
+  std::vector<float> popularity_;  // [layers][E]
+  std::vector<float> embedding_;   // [token types][D]
+  std::vector<double> zipf_;       // Cumulative probability per token type.
+};
+
+// `count` token ids of the same vocabulary and frequencies, for recorded traces that come without their tokens.
+std::vector<uint32_t> ZipfTokens(uint64_t seed, int64_t count);
+
+// `samples` lengths in tokens: lognormal with this median and sigma (of the logarithm), cut to [minimum, maximum].
+std::vector<int64_t> LognormalLengths(uint64_t seed, int64_t samples, double median, double sigma, int64_t minimum,
+                                      int64_t maximum);
+
+}  // namespace routing_replay::testing
+
+#endif  // TESTS_GENERATOR_LATENT_GENERATOR_H_

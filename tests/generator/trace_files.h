@@ -1,0 +1,24 @@
+// Reads a directory of recorded routing traces: one [tokens, layers, top_k] u8 .npy file per model and an index.json
+// {"<file stem>": {"shape": [...], "seq_lens": [...], "experts": E, "topk": K}} that says where its sequences end.
+#ifndef TESTS_GENERATOR_TRACE_FILES_H_
+#define TESTS_GENERATOR_TRACE_FILES_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/generator/routes.h"
+
+namespace routing_replay::testing {
+
+struct RoutingTrace {
+  std::string name;               // The file's stem.
+  std::vector<Routes> sequences;  // Of one shape each, in file order.
+};
+
+// All traces of the directory, by name. NOT_FOUND without index.json, INVALID_ARGUMENT naming the file otherwise.
+absl::StatusOr<std::vector<RoutingTrace>> ReadTraceDirectory(const std::string& directory);
+
+}  // namespace routing_replay::testing
+
+#endif  // TESTS_GENERATOR_TRACE_FILES_H_

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Installs what is needed, builds once and runs every test that this machine can run.
+#
+#   tests/run.sh [--sanitizers] [--peers] [--chaos] [--fuzz] [--coverage] [--no-install]
+#
+#   --sanitizers  also the unit and integration tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the
+#                 gRPC-free core under ThreadSanitizer
+#   --peers       also the benchmarks beside their peers
+#   --chaos       also the long runs that kill and stop processes
+#   --fuzz        also the long fuzzing runs
+#   --coverage    also a coverage report
+#   --no-install  leaves the system's packages alone
+#
+# Ends with ctest's own summary of the release suite. The exit status is not 0 if anything failed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/run.sh; }
+
+install=yes
+extras=()
+for argument in "$@"; do
+  case $argument in
+    --sanitizers | --peers | --chaos | --fuzz | --coverage) extras+=("${argument#--}") ;;
+    --no-install) install= ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+done
+
+jobs=$(nproc)
+failed=()
+
+# suite PRESET [ctest arguments]: builds the preset and runs its tests; what was skipped, and why, comes before ctest's
+# summary.
+suite() {
+  local preset=$1 status=0
+  shift
+  local build=build/$preset
+  cmake --preset "$preset"
+  cmake --build "$build" -j "$jobs"
+  local log=$build/tests.log
+  ctest --preset "$preset" -j "$jobs" --test-output-size-passed 1000000 --output-junit tests.xml "$@" |
+    tee "$log" | sed '/tests passed, .* out of/,$d' || status=$?
+  python3 tests/support/print_skipped.py "$build/tests.xml"
+  [ ${#failed[@]} -eq 0 ] || echo "Failed before: ${failed[*]}"
+  sed -n '/tests passed, .* out of/,$p' "$log"
+  [ $status -eq 0 ] || failed+=("$preset")
+}
+
+sanitizers() {
+  suite asan -L '^(unit|integration)$'
+  suite tsan
+}
+
+# long NAME SCRIPT: the long runs of one kind.
+long() {
+  if [ ! -x "$2" ]; then
+    echo "$1: there are no long runs yet"
+  elif ! "$2"; then
+    failed+=("$1")
+  fi
+}
+
+[ -z "$install" ] || deploy/install_build_deps.sh
+for extra in "${extras[@]}"; do
+  case $extra in
+    sanitizers) sanitizers ;;
+    peers) long peers tests/bench/peers.sh ;;
+    chaos) long chaos tests/chaos/long.sh ;;
+    fuzz) long fuzz tests/fuzz/long.sh ;;
+    coverage) long coverage tests/coverage.sh ;;
+  esac
+done
+suite release
+[ ${#failed[@]} -eq 0 ]
