@@ -119,7 +119,11 @@ int64_t Geometry::plane_offset(int32_t ordinal, int64_t rows, Codec codec) const
 }
 
 int64_t Geometry::cut_bytes(int32_t ordinal, int64_t row, int64_t rows, Codec codec) const {
-  return (cut_bit_offset(ordinal, row, codec) + rows * row_bits(ordinal, codec) + 7) / 8;
+  return cut_bytes_at(ordinal, cut_bit_offset(ordinal, row, codec), rows, codec);
+}
+
+int64_t Geometry::cut_bytes_at(int32_t ordinal, int32_t bit_offset, int64_t rows, Codec codec) const {
+  return (bit_offset + rows * row_bits(ordinal, codec) + 7) / 8;
 }
 
 int32_t Geometry::cut_bit_offset(int32_t ordinal, int64_t row, Codec codec) const {

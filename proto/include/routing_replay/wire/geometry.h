@@ -89,6 +89,9 @@ class Geometry {
   // Where the first id of row `row` of a plane lies inside its byte: 0 … 7, always 0 for RAW.
   int32_t cut_bit_offset(int32_t ordinal, int64_t row, Codec codec) const;
 
+  // Bytes of a cut of `rows` rows whose first id lies at `bit_offset` of its first byte.
+  int64_t cut_bytes_at(int32_t ordinal, int32_t bit_offset, int64_t rows, Codec codec) const;
+
   // PACKED where it saves a quarter or more of RAW, else RAW.
   Codec default_codec() const;
   // 64-bit fingerprint of everything above; equal geometries have equal fingerprints on every machine.

@@ -1,0 +1,98 @@
+#include "proto/wire/message/payload_split.h"
+
+#include <random>
+
+#include "proto/wire/message/byte_chain.h"
+#include "proto/wire/message/message_test_support.h"
+#include "proto/wire/message/protobuf_bytes.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::Below;
+using testing::Fails;
+using testing::Random;
+using testing::RandomBytes;
+using testing::RandomChain;
+using testing::ToBytes;
+
+TEST(ByteChainTest, SubCopyAndFlattenEqualTheFlatBytes) {
+  Random random(1);
+  for (int i = 0; i < 300; ++i) {
+    const std::string bytes = RandomBytes(random, Below(random, 300));
+    const ByteChain chain = RandomChain(random, bytes);
+    ASSERT_EQ(chain.size(), bytes.size());
+    Buffer scratch;
+    const auto flat = chain.Flatten(scratch);
+    EXPECT_EQ(std::string(flat.begin(), flat.end()), bytes);
+    const size_t offset = Below(random, bytes.size() + 1);
+    const size_t size = Below(random, bytes.size() - offset + 1);
+    EXPECT_EQ(ToBytes(chain.Sub(offset, size)), bytes.substr(offset, size));
+    std::string copy(size, '\0');
+    chain.CopyTo(offset, {reinterpret_cast<uint8_t*>(copy.data()), size});
+    EXPECT_EQ(copy, bytes.substr(offset, size));
+  }
+}
+
+TEST(ByteChainTest, OneSpanIsFlattenedWithoutACopy) {
+  const std::string bytes = "abc";
+  const ByteChain chain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+  Buffer scratch;
+  EXPECT_EQ(static_cast<const void*>(chain.Flatten(scratch).data()), bytes.data());
+  EXPECT_TRUE(scratch.empty());
+}
+
+TEST(PayloadSplitTest, ThePayloadStandsAnywhereAndIsNotCopied) {
+  Random random(2);
+  for (int i = 0; i < 300; ++i) {
+    const std::string payload = RandomBytes(random, Below(random, 500));
+    ProtobufWriter before, after, whole;
+    before.VarintAlways(1, random());
+    before.Bytes(3, RandomBytes(random, Below(random, 50)));
+    if (Below(random, 2)) {
+      after.Fixed32Always(20, 1);
+      after.Fixed64(21, random());
+    }
+    whole.BytesAlways(15, payload);
+    const std::string bytes = before.bytes() + whole.bytes() + after.bytes();
+    const ByteChain chain = RandomChain(random, bytes);
+    ASSERT_OK_AND_ASSIGN(const SplitMessage split, SplitPayload(chain, 15));
+    EXPECT_EQ(split.header, before.bytes() + after.bytes());
+    EXPECT_EQ(ToBytes(split.payload), payload);
+    for (const auto span : split.payload.spans()) {
+      EXPECT_GE(reinterpret_cast<const char*>(span.data()), bytes.data());
+      EXPECT_LE(reinterpret_cast<const char*>(span.data() + span.size()), bytes.data() + bytes.size());
+    }
+  }
+}
+
+TEST(PayloadSplitTest, OfSeveralPayloadsTheLastCounts) {
+  ProtobufWriter w;
+  w.BytesAlways(15, "first");
+  w.VarintAlways(1, 7);
+  w.BytesAlways(15, "second");
+  Random random(3);
+  ASSERT_OK_AND_ASSIGN(const SplitMessage split, SplitPayload(RandomChain(random, w.bytes()), 15));
+  EXPECT_EQ(ToBytes(split.payload), "second");
+  EXPECT_EQ(split.header, std::string("\x08\x07"));
+}
+
+TEST(PayloadSplitTest, MalformedTagsAreRefused) {
+  Random random(4);
+  const auto refuses = [&](const std::string& bytes) {
+    const ByteChain chain = RandomChain(random, bytes);
+    EXPECT_THAT(SplitPayload(chain, 15).status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kEncoding));
+  };
+  refuses("\x80");  // A tag that does not end.
+  refuses(
+      "\x7a\x05"
+      "abc");                                               // Longer than the message.
+  refuses("\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01");  // 2^64 - 1 bytes.
+  refuses("\x0b");                                          // A group.
+  refuses("\x09\x01");                                      // A cut fixed64.
+  refuses(std::string("\x08") + std::string(11, '\xff'));   // A varint of more than ten bytes.
+}
+
+}  // namespace
+}  // namespace routing_replay

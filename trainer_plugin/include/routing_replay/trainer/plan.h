@@ -1,0 +1,46 @@
+// The replay plan: all that one rank must know to replay one micro-batch.
+#ifndef ROUTING_REPLAY_TRAINER_PLAN_H_
+#define ROUTING_REPLAY_TRAINER_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "routing_replay/trainer/layers.h"
+#include "routing_replay/trainer/row_map.h"
+#include "routing_replay/trainer/rows.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/row_range.h"
+
+namespace routing_replay::trainer {
+
+// What to read of one sequence, for all layers of the plan.
+struct PlanSlice {
+  int32_t sequence = 0;        // Index in MicroBatchLayout::sequences.
+  std::vector<RowRange> rows;  // Normal list, not empty.
+  friend bool operator==(const PlanSlice&, const PlanSlice&) = default;
+};
+
+struct ReplayPlan {
+  std::vector<OwnedLayer> layers;  // Ids ascend: the layer list of a read, and the slots of the index buffer.
+  RowMap row_map;
+  // Ascending by sequence. Exactly the rows that the map replays: none where the rank owns no MoE layer.
+  std::vector<PlanSlice> slices;
+  int64_t rows_to_read = 0;   // Sum over slices, for one layer.
+  int64_t bytes_to_read = 0;  // Of ids in decoded form, over all layers.
+};
+
+struct PlanRank {
+  int32_t pp_rank = 0;
+  std::optional<int32_t> chunk;  // One virtual stage; not set: all chunks of the rank.
+  RowRank rows;
+};
+
+// INVALID_ARGUMENT as OwnedMoeLayers and BuildRowMap.
+absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, const LayerTable& table,
+                                          const MicroBatchLayout& layout, const PlanRank& rank);
+
+}  // namespace routing_replay::trainer
+
+#endif  // ROUTING_REPLAY_TRAINER_PLAN_H_

@@ -1,0 +1,78 @@
+// Router replay: the probabilities and the routing map of a MoE layer whose experts were chosen elsewhere.
+//
+// Only the choice is replayed. Probabilities come from the live logits, so gradients reach the router. What is computed
+// is Megatron-Core's topk_routing_with_score_function with the top-k replaced by given ids; rows of three kinds go
+// through one call. With x the row's logits, j_1 … j_K its ids and c the scaling factor:
+//
+//   softmax, post:   p_k = c · softmax over the K gathered logits             gradient at the K ids only
+//   softmax, pre:    p_k = c · (softmax over all E logits)[j_k]               gradient dense over E
+//   sigmoid:         a = 1 / (1 + e^-x), p_k = c · a_k / (Σ a + 1e-20)        gradient at the K ids only
+//   sqrtsoftplus:    a = √softplus(x), the rest as sigmoid
+//
+// K = 1 is not renormalised with sigmoid and sqrtsoftplus. All arithmetic is fp32, sums over K run in slot order.
+// Everything here is pure and thread-safe; nothing is written when a status is not OK.
+#ifndef ROUTING_REPLAY_TRAINER_ROUTER_H_
+#define ROUTING_REPLAY_TRAINER_ROUTER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "routing_replay/trainer/router_config.h"
+#include "routing_replay/trainer/row_map.h"
+
+namespace routing_replay::trainer {
+
+// INVALID_ARGUMENT (kField, field "router.…") for sizes that cannot be, and for a group limit that leaves fewer than K
+// experts.
+absl::Status CheckRouterConfig(const RouterConfig& config);
+
+// Added to by every call, never reset.
+struct RouterCounters {
+  int64_t replayed_rows = 0;
+  int64_t live_rows = 0;
+  int64_t pad_rows = 0;
+  // Ids >= E. They are clamped to E - 1, as a kernel cannot stop; anything but 0 means a broken buffer.
+  int64_t clamped_ids = 0;
+  // Replayed ids whose probability came out as 0: dispatchers that derive ids from probabilities lose that expert.
+  int64_t zero_probabilities = 0;
+};
+
+// N rows of one layer. Ids are compact: u8 for E <= 256, else u16 little-endian.
+struct RouterForwardInput {
+  absl::Span<const float> logits;       // [N][E]
+  absl::Span<const uint8_t> indices;    // Bytes of [N][K] ids. Read for replayed rows and pads.
+  absl::Span<const RowState> states;    // [N]
+  absl::Span<const float> expert_bias;  // [E] or empty. Enters a live choice of sigmoid and sqrtsoftplus, nothing else.
+};
+
+// Owned by the caller; fully overwritten.
+struct RouterForwardOutput {
+  absl::Span<float> probs;          // [N][E], zero outside the map.
+  absl::Span<uint8_t> routing_map;  // [N][E], 1 where routed, else 0: a bool tensor.
+  absl::Span<float> compact_probs;  // [N][K] in slot order, or empty.
+  absl::Span<uint8_t> chosen;       // Bytes of [N][K] ids in use, or empty. May be the very memory of `indices`.
+};
+
+// kReplayed: `indices` as they are, the bias and the group limit have no part. kPad: the same, `indices` holding
+// filler. kUnrecorded: the live choice, top-k of the scores (plus bias) under the group limit, best first, ties by
+// lower id; a pure function of logits and bias, so that a recompute chooses alike. A NaN score ranks first, as in
+// torch.topk.
+// INVALID_ARGUMENT (kShape, naming the tensor) unless every size fits N = states.size(), E and K.
+absl::Status RouterReplayForward(const RouterConfig& config, const RouterForwardInput& input,
+                                 const RouterForwardOutput& output, RouterCounters& counters);
+
+struct RouterBackwardInput {
+  absl::Span<const float> logits;      // [N][E], those of the forward call.
+  absl::Span<const uint8_t> chosen;    // Of the forward call; `indices` serves where no row was kUnrecorded.
+  absl::Span<const float> grad_probs;  // [N][E], gradient of the loss by `probs`.
+};
+
+// Writes the gradient of the loss by the logits to `grad_logits`, [N][E], N = logits.size() / E. Only clamped_ids is
+// counted. INVALID_ARGUMENT (kShape) as above.
+absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwardInput& input,
+                                  absl::Span<float> grad_logits, RouterCounters& counters);
+
+}  // namespace routing_replay::trainer
+
+#endif  // ROUTING_REPLAY_TRAINER_ROUTER_H_

@@ -1,0 +1,26 @@
+// What a MoE layer's router computes. Plain data without further headers: CUDA code includes it too.
+#ifndef ROUTING_REPLAY_TRAINER_ROUTER_CONFIG_H_
+#define ROUTING_REPLAY_TRAINER_ROUTER_CONFIG_H_
+
+#include <cstdint>
+
+namespace routing_replay::trainer {
+
+enum class ScoreFunction : uint8_t { kSoftmax = 0, kSigmoid = 1, kSqrtSoftplus = 2 };
+
+// One MoE layer's router; names in parentheses are Megatron-Core's.
+struct RouterConfig {
+  ScoreFunction score_function = ScoreFunction::kSoftmax;  // (moe_router_score_function)
+  bool pre_softmax = false;                                // (moe_router_pre_softmax) Only with softmax.
+  int32_t num_experts = 0;                                 // E
+  int32_t top_k = 0;                                       // K
+  float scaling_factor = 1.0f;                             // c (moe_router_topk_scaling_factor); 0 counts as 1.
+  // Group limit of a live choice (moe_router_num_groups, moe_router_group_topk); one group: no limit. Replayed rows
+  // and pads are not subject to it.
+  int32_t num_groups = 1;
+  int32_t group_topk = 1;
+};
+
+}  // namespace routing_replay::trainer
+
+#endif  // ROUTING_REPLAY_TRAINER_ROUTER_CONFIG_H_

@@ -1,0 +1,129 @@
+// From what the trainer did with a micro-batch to the rows that the router of one rank sees.
+//
+// Nothing is inferred: format, padded boundaries, partition, sizes and flags are what the trainer really used. The
+// steps are those of a Megatron forward pass: padded sequences → context-parallel (CP) slice → router's row order →
+// sequence-parallel (SP) slice → padding to a target row count.
+#ifndef ROUTING_REPLAY_TRAINER_ROWS_H_
+#define ROUTING_REPLAY_TRAINER_ROWS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "routing_replay/trainer/row_map.h"
+#include "routing_replay/wire/row_range.h"
+
+namespace routing_replay::trainer {
+
+// Rows of one micro-batch over all ranks.
+inline constexpr int64_t kMaxStreamRows = int64_t{1} << 26;
+
+enum class TokenFormat : uint8_t {
+  kThd = 0,   // Packed: one stream of documents.
+  kBshd = 1,  // A rectangle [batch_size][padded_length].
+};
+
+// Which rows a CP rank r of C keeps. Zigzag over a span of S rows, a multiple of 2C: with h = S / 2C first
+// [r·h, (r+1)·h), then [S - (r+1)·h, S - r·h). Contiguous over S, a multiple of C: [r·S/C, (r+1)·S/C).
+enum class Partition : uint8_t {
+  kZigzagPerDocument = 0,      // THD: zigzag over each document.
+  kZigzagPerSequence = 1,      // BSHD: over each sequence of the batch. THD: over the stream as a whole.
+  kContiguous = 2,             // THD: over the stream as a whole.
+  kContiguousPerSequence = 3,  // BSHD: over each sequence of the batch.
+  kExplicit = 4,               // Whatever RowRank::positions says.
+};
+
+// BSHD only: which row (s, b) of the rectangle is at the router, for local rows s and sequences b.
+enum class RowOrder : uint8_t {
+  kSequenceMajor = 0,  // s·B + b: hidden states are [s, b, h], as in Megatron.
+  kBatchMajor = 1,     // b·S + s
+};
+
+// BSHD in batch-major order only: what the SP slice divides. Sequence-major order gives the same rows either way.
+enum class SpSlice : uint8_t {
+  kAfterFlatten = 0,   // All local rows of the micro-batch, as one list.
+  kBeforeFlatten = 1,  // The local rows of each sequence.
+};
+
+struct SequenceShape {
+  int64_t tokens = 0;         // T, without padding. 0: the whole document is padding.
+  int64_t recorded_rows = 0;  // Rows 0 … recorded_rows - 1 have a route, as far as lengths tell: T - 1, T or fewer.
+};
+
+// The micro-batch, the same on every rank.
+struct MicroBatchLayout {
+  TokenFormat format = TokenFormat::kThd;
+  std::vector<SequenceShape> sequences;
+  // THD: boundaries of the padded documents before CP. Document i holds sequence i from its first row on; documents
+  // after the last sequence are padding.
+  std::vector<int64_t> cu_seqlens_padded;
+  // THD: rows of the padded stream as the token tensor has them, before CP.
+  int64_t total_rows = 0;
+  // BSHD. Rows of the batch after the last sequence are padding.
+  int64_t batch_size = 0;
+  int64_t padded_length = 0;
+
+  Partition partition = Partition::kZigzagPerDocument;
+  int32_t cp_size = 1;
+  int32_t tp_size = 1;
+  bool sequence_parallel = false;
+  RowOrder row_order = RowOrder::kSequenceMajor;
+  SpSlice sp_slice = SpSlice::kAfterFlatten;
+  // Rows at the router of every rank, where something pads them further after SP: pads are added at the end.
+  std::optional<int64_t> target_rows;
+};
+
+// The rank that asks.
+struct RowRank {
+  int32_t cp_rank = 0;
+  int32_t tp_rank = 0;
+  // kExplicit: for each row that this rank holds after CP and before SP, in the router's order, its position in the
+  // padded stream (THD) or b·padded_length + s (BSHD).
+  std::vector<int64_t> positions;
+};
+
+// Rows row, row + 1, …, row + count - 1 of a sequence at local rows local_row, local_row + stride, ….
+struct RowRun {
+  int64_t local_row = 0;
+  int64_t stride = 1;
+  int64_t count = 0;
+  int32_t sequence = 0;
+  int64_t row = 0;
+  RowState state = RowState::kReplayed;  // Never kPad.
+  friend bool operator==(const RowRun&, const RowRun&) = default;
+};
+
+// What every local row shows, in compact form: local rows that no run names are pads. A row that is replayed here may
+// still turn out to be unrecorded when its sample is read.
+struct RowMap {
+  int64_t rows = 0;          // Local rows at the router, pads included.
+  std::vector<RowRun> runs;  // No local row twice.
+  int64_t replayed_rows = 0;
+  int64_t unrecorded_rows = 0;
+
+  int64_t pad_rows() const { return rows - replayed_rows - unrecorded_rows; }
+};
+
+// INVALID_ARGUMENT, the message naming numbers and rule, reason kField for sizes, ranks and combinations that cannot
+// be, and kShape for lengths that do not divide or add up:
+//   more recorded rows than tokens, or more tokens than their document or padded_length;
+//   cu_seqlens_padded that does not start at 0, descends, or does not end at total_rows (the rows outside it would
+//     silently repeat others);
+//   a document with tokens, a sequence or a stream that its partition does not divide (for zigzag by 2C when C > 1); a
+//     document of padding alone need only be a multiple of C;
+//   local rows that tp_size does not divide under SP; target_rows below the local rows;
+//   a position outside the stream.
+absl::StatusOr<RowMap> BuildRowMap(const MicroBatchLayout& layout, const RowRank& rank);
+
+// One entry per local row.
+std::vector<LocalRow> ExpandRowMap(const RowMap& map);
+
+// Per sequence the rows that some local row replays: normal lists, `sequences` of them.
+std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t sequences);
+
+}  // namespace routing_replay::trainer
+
+#endif  // ROUTING_REPLAY_TRAINER_ROWS_H_

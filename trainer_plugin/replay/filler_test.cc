@@ -1,0 +1,57 @@
+#include "trainer_plugin/replay/filler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+namespace routing_replay::trainer {
+namespace {
+
+// Shapes of released models and their usual expert-parallel groups, and the corners.
+const FillerShape kShapes[] = {{128, 8, 8},   {256, 8, 16}, {384, 8, 8},  {64, 6, 4},  {512, 22, 32},
+                               {512, 10, 64}, {8, 8, 4},    {8, 6, 4},    {128, 8, 1}, {1, 1, 1},
+                               {64, 64, 64},  {60, 4, 5},   {65535, 8, 3}};
+constexpr int kLayers[] = {0, 1, 2, 47, 93};
+
+TEST(Filler, IdsOfARowAreDistinctAndInRange) {
+  for (const FillerShape& shape : kShapes) {
+    for (int layer : kLayers) {
+      for (int64_t ordinal = 0; ordinal < 300; ++ordinal) {
+        std::set<int> ids;
+        for (int k = 0; k < shape.top_k; ++k) ids.insert(FillerId(shape, ordinal, k, layer));
+        ASSERT_EQ(static_cast<int>(ids.size()), shape.top_k);
+        ASSERT_LT(*ids.rbegin(), shape.num_experts);
+      }
+    }
+  }
+}
+
+TEST(Filler, LoadsRanksAlikeForAnyRowCount) {
+  for (const FillerShape& shape : kShapes) {
+    for (int layer : kLayers) {
+      std::vector<int64_t> load(shape.ep_size, 0);
+      for (int64_t ordinal = 0; ordinal < 300; ++ordinal) {
+        for (int k = 0; k < shape.top_k; ++k) {
+          ++load[FillerId(shape, ordinal, k, layer) / (shape.num_experts / shape.ep_size)];
+        }
+        const auto [low, high] = std::minmax_element(load.begin(), load.end());
+        ASSERT_LE(*high - *low, 1) << "E " << shape.num_experts << " layer " << layer << " rows " << ordinal + 1;
+      }
+    }
+  }
+}
+
+// A layer term that is a multiple of E would send the same row to the same experts in every layer.
+TEST(Filler, NeighbouringLayersDiffer) {
+  const FillerShape shape{128, 8, 8};
+  for (int layer = 0; layer < 47; ++layer) {
+    for (int k = 0; k < shape.top_k; ++k) {
+      EXPECT_NE(FillerId(shape, 0, k, layer), FillerId(shape, 0, k, layer + 1)) << "layer " << layer << " slot " << k;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer

@@ -1,0 +1,104 @@
+#include "trainer_plugin/replay/router_check.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/geometry.h"
+#include "trainer_plugin/replay/live_choice.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+static_assert(kMaxSlots == kMaxTopK, "per-row scratch must hold every row that the wire carries");
+
+absl::Status Refuse(Reason reason, absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("router.", field, ": ", what),
+                   {.reason = reason, .field = absl::StrCat("router.", field)});
+}
+
+absl::Status CheckInRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Refuse(Reason::kField, field, absl::StrCat(value, " is not in ", low, " … ", high));
+}
+
+// A tensor of `size` elements must be [rows][width].
+absl::Status CheckSize(absl::string_view field, uint64_t size, uint64_t rows, uint64_t width) {
+  if (size % width == 0 && size / width == rows) return absl::OkStatus();
+  return Refuse(Reason::kShape, field, absl::StrCat(size, " elements are not ", rows, " rows of ", width));
+}
+
+absl::Status CheckOptionalSize(absl::string_view field, uint64_t size, uint64_t rows, uint64_t width) {
+  return size == 0 ? absl::OkStatus() : CheckSize(field, size, rows, width);
+}
+
+absl::Status CheckGroups(const RouterConfig& config) {
+  if (auto s = CheckInRange("num_groups", config.num_groups, 1, std::min(kMaxGroups, config.num_experts)); !s.ok()) {
+    return s;
+  }
+  const int32_t max_chosen = std::min(config.num_groups, config.top_k);
+  if (auto s = CheckInRange("group_topk", config.group_topk, 1, max_chosen); !s.ok()) return s;
+  if (config.num_experts % config.num_groups != 0) {
+    return Refuse(Reason::kField, "num_groups", absl::StrCat("does not divide ", config.num_experts, " experts"));
+  }
+  const int32_t group_size = config.num_experts / config.num_groups;
+  if (config.top_k > config.group_topk * group_size) {
+    return Refuse(Reason::kField, "group_topk",
+                  absl::StrCat(config.group_topk, " groups of ", group_size, " hold fewer than K = ", config.top_k));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int32_t IdBytes(const RouterConfig& config) { return LayerRouting{.num_experts = config.num_experts}.id_bytes(); }
+
+absl::Status CheckRouterConfig(const RouterConfig& config) {
+  if (auto s = CheckInRange("num_experts", config.num_experts, 1, kMaxExperts); !s.ok()) return s;
+  if (auto s = CheckInRange("top_k", config.top_k, 1, std::min(kMaxTopK, config.num_experts)); !s.ok()) return s;
+  if (config.score_function > ScoreFunction::kSqrtSoftplus) {
+    return Refuse(Reason::kField, "score_function", "is none of softmax, sigmoid, sqrtsoftplus");
+  }
+  if (config.pre_softmax && config.score_function != ScoreFunction::kSoftmax) {
+    return Refuse(Reason::kField, "pre_softmax", "needs the softmax score function");
+  }
+  if (!std::isfinite(config.scaling_factor)) return Refuse(Reason::kField, "scaling_factor", "is not finite");
+  return CheckGroups(config);
+}
+
+absl::Status CheckForward(const RouterConfig& config, const RouterForwardInput& input,
+                          const RouterForwardOutput& output) {
+  if (auto s = CheckRouterConfig(config); !s.ok()) return s;
+  const uint64_t rows = input.states.size();
+  const uint64_t experts = config.num_experts, slots = config.top_k, row_bytes = slots * IdBytes(config);
+  for (const absl::Status& status : {
+           CheckSize("logits", input.logits.size(), rows, experts),
+           CheckSize("indices", input.indices.size(), rows, row_bytes),
+           CheckOptionalSize("expert_bias", input.expert_bias.size(), 1, experts),
+           CheckSize("probs", output.probs.size(), rows, experts),
+           CheckSize("routing_map", output.routing_map.size(), rows, experts),
+           CheckOptionalSize("compact_probs", output.compact_probs.size(), rows, slots),
+           CheckOptionalSize("chosen", output.chosen.size(), rows, row_bytes),
+       }) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBackward(const RouterConfig& config, const RouterBackwardInput& input,
+                           absl::Span<const float> grad_logits) {
+  if (auto s = CheckRouterConfig(config); !s.ok()) return s;
+  const uint64_t experts = config.num_experts, rows = input.logits.size() / experts;
+  const uint64_t row_bytes = static_cast<uint64_t>(config.top_k) * IdBytes(config);
+  for (const absl::Status& status : {
+           CheckSize("logits", input.logits.size(), rows, experts),
+           CheckSize("chosen", input.chosen.size(), rows, row_bytes),
+           CheckSize("grad_probs", input.grad_probs.size(), rows, experts),
+           CheckSize("grad_logits", grad_logits.size(), rows, experts),
+       }) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace routing_replay::trainer
