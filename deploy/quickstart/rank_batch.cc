@@ -71,34 +71,30 @@ absl::StatusOr<RankBatch> RankBatch::Plan(const Play& play, RowRange range, Rank
 }
 
 absl::Status RankBatch::Fetch(Run& run) {
-  ReadRequest request;
-  for (const trainer::OwnedLayer& layer : plan_.layers) request.layers.push_back(layer.layer_id);
-  std::vector<int32_t> sequences;
-  for (const trainer::PlanSlice& slice : plan_.slices) {
-    const SamplePlan& sample = play_->samples[sample_indices_[slice.sequence]];
-    sequences.push_back(slice.sequence);
-    request.samples.push_back({.sample = sample.id,
-                               .rows = slice.rows,
-                               .num_tokens = sample.num_tokens,
-                               .token_checks = {CheckOfTokens(truth_[slice.sequence].tokens, sample.rows())}});
+  std::vector<trainer::FetchSequence> sequences;
+  for (size_t i = 0; i < sample_indices_.size(); ++i) {
+    const SamplePlan& sample = play_->samples[sample_indices_[i]];
+    sequences.push_back({.sample = sample.id,
+                         .num_tokens = sample.num_tokens,
+                         .token_checks = {CheckOfTokens(truth_[i].tokens, sample.rows())}});
   }
-  staging_.bytes.reserve(plan_.bytes_to_read);
-  staging_.unrecorded.resize(layout_.sequences.size());
-  StagingSink sink(std::move(sequences), staging_);
-  return run.Read(std::move(request), sink, kFetchTimeout);
+  absl::StatusOr<trainer::StagedRows> staged = trainer::FetchSlices(run, plan_, sequences, {.timeout = kFetchTimeout});
+  if (!staged.ok()) return staged.status();
+  staged_ = *std::move(staged);
+  return absl::OkStatus();
 }
 
 absl::Status RankBatch::Realign() {
   const std::vector<trainer::LocalRow> row_map = trainer::ExpandRowMap(plan_.row_map);
   const absl::StatusOr<trainer::RealignPlan> plan =
-      trainer::PlanRealign(buffer_, {.staging_bytes = static_cast<int64_t>(staging_.bytes.size()),
-                                     .pieces = staging_.pieces,
+      trainer::PlanRealign(buffer_, {.staging_bytes = static_cast<int64_t>(staged_.staging.size()),
+                                     .pieces = staged_.pieces,
                                      .row_map = row_map,
-                                     .unrecorded = staging_.unrecorded});
+                                     .unrecorded = staged_.unrecorded});
   if (!plan.ok()) return plan.status();
   indices_.resize(buffer_.bytes());
   states_.resize(buffer_.rows());
-  return trainer::Realign(buffer_, *plan, staging_.bytes, absl::MakeSpan(indices_), absl::MakeSpan(states_));
+  return trainer::Realign(buffer_, *plan, staged_.staging, absl::MakeSpan(indices_), absl::MakeSpan(states_));
 }
 
 absl::Status RankBatch::Check(RankResult& result) const {
@@ -116,7 +112,7 @@ absl::Status RankBatch::Check(RankResult& result) const {
     return status;
   }
   ++result.micro_batches;
-  result.received_bytes += static_cast<int64_t>(staging_.bytes.size());
+  result.received_bytes += static_cast<int64_t>(staged_.staging.size());
   return absl::OkStatus();
 }
 

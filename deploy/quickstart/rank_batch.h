@@ -8,9 +8,9 @@
 #include "absl/status/statusor.h"
 #include "deploy/quickstart/results.h"
 #include "deploy/quickstart/scenario.h"
-#include "deploy/quickstart/staging_sink.h"
 #include "routing_replay/client.h"
 #include "routing_replay/trainer/buffer_layout.h"
+#include "routing_replay/trainer/fetch.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/row_map.h"
 
@@ -47,7 +47,7 @@ class RankBatch {
   trainer::MicroBatchLayout layout_;
   trainer::ReplayPlan plan_;
   trainer::BufferLayout buffer_;
-  Staging staging_;
+  trainer::StagedRows staged_;
   std::vector<uint8_t> indices_;
   std::vector<trainer::RowState> states_;
 };
