@@ -7,26 +7,21 @@
 
 #include "absl/types/span.h"
 #include "deploy/quickstart/rank_check.h"
+#include "routing_replay/trainer/rows.h"
 #include "routing_replay/wire/row_range.h"
 #include "tests/generator/routes.h"
 
 namespace routing_replay::quickstart {
 
-// One sequence of the packed micro-batch.
+// One sequence of a micro-batch: what its engine really chose, and the rows of it that were lost.
 struct TrueSequence {
   const testing::Routes& routes;
   absl::Span<const RowRange> unrecorded;
-  int64_t num_tokens = 0;
-  int64_t padded_length = 0;
 };
 
-struct TrueRank {
-  int32_t cp_size = 1, cp_rank = 0;
-  int32_t tp_size = 1, tp_rank = 0;
-};
-
-// Packed sequences, zigzag per document, sequence parallel. The spans point into the routes.
-std::vector<ExpectedRow> ExpectedRows(const std::vector<TrueSequence>& sequences, TrueRank rank);
+// One entry per local row of the rank. The spans point into the routes.
+std::vector<ExpectedRow> ExpectedRows(const trainer::MicroBatchLayout& layout, absl::Span<const TrueSequence> sequences,
+                                      int32_t cp_rank, int32_t tp_rank);
 
 }  // namespace routing_replay::quickstart
 

@@ -100,12 +100,9 @@ absl::Status RankBatch::Realign() {
 absl::Status RankBatch::Check(RankResult& result) const {
   std::vector<TrueSequence> sequences;
   for (size_t i = 0; i < truth_.size(); ++i) {
-    const SamplePlan& sample = play_->samples[sample_indices_[i]];
-    sequences.push_back({truth_[i].routes, sample.unrecorded, sample.num_tokens,
-                         layout_.cu_seqlens_padded[i + 1] - layout_.cu_seqlens_padded[i]});
+    sequences.push_back({truth_[i].routes, play_->samples[sample_indices_[i]].unrecorded});
   }
-  const std::vector<ExpectedRow> expected =
-      ExpectedRows(sequences, {kContextParallel, place_.cp, kTensorParallel, place_.tp});
+  const std::vector<ExpectedRow> expected = ExpectedRows(layout_, sequences, place_.cp, place_.tp);
   const InjectedRows injected{buffer_, indices_, states_};
   if (absl::Status status = CheckIndices(injected, expected, result); !status.ok()) return status;
   if (absl::Status status = CheckRouter(injected, expected, sample_indices_.front(), result); !status.ok()) {
