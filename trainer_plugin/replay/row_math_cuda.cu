@@ -1,4 +1,4 @@
-// The shared row arithmetic as kernels of one thread per row: proves that it is valid device code for every logit dtype.
+// The shared row arithmetic as kernels of one thread per row: valid device code for every dtype of logits.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -32,7 +32,7 @@ struct StagedPiece {
 struct RealignInput {
   int64_t staging_bytes = 0;
   absl::Span<const StagedPiece> pieces;  // Any order; no (sequence, layer, row) twice.
-  absl::Span<const LocalRow> row_map;    // layout.rows() entries. A row of a sequence may be shown more than once.
+  absl::Span<const LocalRow> row_map;    // ExpandRowMap, layout.rows() entries; a row may be shown more than once.
   // Per sequence the rows declared to have no route (a normal list): those become kUnrecorded, staged or not. A
   // sequence that falls back to live routing declares all its rows.
   absl::Span<const std::vector<RowRange>> unrecorded;

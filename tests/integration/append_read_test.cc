@@ -1,0 +1,173 @@
+// What goes in comes out: any split, any encoding, any slice.
+#include <random>
+
+#include "tests/integration/fixture.h"
+
+namespace routing_replay::testing {
+namespace {
+
+class AppendReadTest : public ServerTest {
+ protected:
+  void SetUp() override { StartServer(); }
+};
+
+std::vector<RowRange> RandomRanges(std::mt19937_64& random, int64_t rows) {
+  std::vector<RowRange> ranges;
+  for (int64_t begin = static_cast<int64_t>(random() % 40); begin < rows;) {
+    const int64_t end = std::min<int64_t>(rows, begin + 1 + static_cast<int64_t>(random() % 300));
+    ranges.push_back({begin, end});
+    begin = end + 1 + static_cast<int64_t>(random() % 200);
+  }
+  if (ranges.empty()) ranges.push_back({0, 1});
+  return ranges;
+}
+
+std::vector<int32_t> RandomLayers(std::mt19937_64& random, const Geometry& geometry) {
+  std::vector<int32_t> layers;
+  for (const LayerRouting& layer : geometry.layers()) {
+    if (random() % 2 == 0) layers.push_back(layer.layer_id);
+  }
+  if (layers.empty()) layers.push_back(geometry.layer(0).layer_id);
+  return layers;
+}
+
+// Any (layers x row ranges) read is the slice of the original.
+TEST_F(AppendReadTest, AnySliceIsTheSliceOfTheOriginal) {
+  const auto mixed = Geometry::Create(
+      {.num_layers = 6, .moe_layer_ids = {1, 2, 4, 5}, .num_experts = {64, 300, 7, 256}, .top_k = {2, 2, 2, 2}});
+  ASSERT_OK(mixed);
+  const std::vector<Geometry> geometries = {Geometry::Uniform(5, 128, 8), Geometry::Uniform(3, 384, 6),
+                                            Geometry::Uniform(4, 60, 3), *mixed};
+  std::mt19937_64 random(7);
+  for (size_t g = 0; g < geometries.size(); ++g) {
+    for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
+      const Geometry& geometry = geometries[g];
+      const auto run = OpenRun(absl::StrCat("slice/", g, CodecName(codec)), geometry, {.codec = codec});
+      const RandomRoutes routes = MakeRandomRoutes(geometry, 700, g);
+      ASSERT_OK(PutRows(*run, routes, {0, 700}, {.sample = "a", .seal_num_tokens = 701}));
+      for (int round = 0; round < 25; ++round) {
+        const std::vector<RowRange> ranges = RandomRanges(random, 700);
+        const std::vector<int32_t> layers = RandomLayers(random, geometry);
+        ASSERT_OK_AND_ASSIGN(const auto read,
+                             run->ReadRows({.layers = layers, .samples = {{.sample = "a", .rows = ranges}}}, kCallTimeout));
+        ASSERT_EQ(read[0].record.status, SampleStatus::kOk);
+        ASSERT_EQ(read[0].rows, ranges);
+        for (size_t i = 0; i < layers.size(); ++i) {
+          ASSERT_EQ(read[0].layers[i], routes.Slice(*geometry.FindOrdinal(layers[i]), ranges));
+        }
+      }
+    }
+  }
+}
+
+// Any split into appends, with retries, through the appender in both forms, gives the same sample.
+TEST_F(AppendReadTest, AnySplitAndRetryGivesTheSameRows) {
+  const Geometry geometry = Geometry::Uniform(4, 128, 8);
+  const auto run = OpenRun("split", geometry);
+  constexpr int64_t kRows = 900;
+  const RandomRoutes routes = MakeRandomRoutes(geometry, kRows, 3);
+  const std::vector<uint32_t> tokens = MakeTokens(kRows + 1, 4);
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 12; ++round) {
+    const std::string sample = absl::StrCat("s", round);
+    const auto appender = run->NewAppender({.encode_blocks = round % 2 == 0});
+    for (int64_t begin = 0; begin < kRows;) {
+      const int64_t end = std::min<int64_t>(kRows, begin + 1 + static_cast<int64_t>(random() % 400));
+      AppendOptions options{.sample = sample, .row_start = begin, .token_ids = tokens};
+      if (end == kRows) options.seal_num_tokens = kRows + 1;
+      const std::vector<int32_t> tensor = routes.Tensor({begin, end});
+      for (uint64_t times = 1 + random() % 2; times > 0; --times) {
+        ASSERT_OK(appender->Append(options, Int32Tensor(geometry, end - begin), AsBytes(tensor)));
+      }
+      begin = end;
+    }
+    ASSERT_OK(appender->Flush(kCallTimeout));
+    EXPECT_EQ(appender->metrics().conflicting_rows, 0);
+    ExpectRows(*run, sample, routes, {{0, kRows}});
+    ASSERT_OK_AND_ASSIGN(const SampleState state, run->Stat(sample));
+    EXPECT_EQ(state.num_tokens, kRows + 1);
+    EXPECT_EQ(state.weights.size(), 1u);
+    ASSERT_TRUE(state.token_check.has_value());
+  }
+}
+
+TEST_F(AppendReadTest, UnrecordedRowsAreListedAndHoldNothing) {
+  const Geometry geometry = Geometry::Uniform(2, 256, 4);
+  const auto run = OpenRun("holes", geometry);
+  const RandomRoutes routes = MakeRandomRoutes(geometry, 300, 1);
+  std::vector<int32_t> tensor = routes.Tensor({0, 300});
+  std::fill(tensor.begin() + 10 * 8, tensor.begin() + 20 * 8, -1);
+  ASSERT_OK(run->Put({.sample = "a", .seal_num_tokens = 301}, Int32Tensor(geometry, 300), AsBytes(tensor)));
+  ExpectRows(*run, "a", routes, {{0, 10}, {20, 300}});
+  ASSERT_OK_AND_ASSIGN(const SampleState state, run->Stat("a"));
+  EXPECT_EQ(state.unrecorded, (std::vector<RowRange>{{10, 20}}));
+}
+
+TEST_F(AppendReadTest, RecordsSayWhyASampleCannotAnswer) {
+  const Geometry geometry = Geometry::Uniform(2, 16, 2);
+  const auto run = OpenRun("why", geometry);
+  const RandomRoutes routes = MakeRandomRoutes(geometry, 50, 1);
+  const std::vector<uint32_t> tokens = MakeTokens(51, 1);
+  ASSERT_OK(PutRows(*run, routes, {0, 50}, {.sample = "sealed", .weight_version = 3, .token_ids = tokens, .seal_num_tokens = 51}));
+  ASSERT_OK(PutRows(*run, routes, {0, 20}, {.sample = "open"}));
+  const auto appender = run->NewAppender();
+  ASSERT_OK(appender->AppendUnrecorded({.sample = "dropped", .seal_num_tokens = 51}, 50));
+  ASSERT_OK(appender->Flush(kCallTimeout));
+  ReadRequest request{.samples = {{.sample = "nobody"},
+                                  {.sample = "sealed"},
+                                  {.sample = "open", .rows = {{10, 30}}},
+                                  {.sample = "dropped"},
+                                  {.sample = "sealed", .rows = {{40, 60}}},
+                                  {.sample = "sealed", .num_tokens = 50},
+                                  {.sample = "sealed", .token_checks = {{50, 12345}}},
+                                  {.sample = "sealed", .min_weight_version = 4},
+                                  {.sample = "open"}}};
+  ASSERT_OK_AND_ASSIGN(const auto read, run->ReadRows(request, kCallTimeout));
+  std::vector<SampleStatus> statuses;
+  for (const SampleRows& sample : read) statuses.push_back(sample.record.status);
+  EXPECT_THAT(statuses, ::testing::ElementsAre(SampleStatus::kNotFound, SampleStatus::kOk, SampleStatus::kNotReady,
+                                               SampleStatus::kNotRecorded, SampleStatus::kOutOfRange,
+                                               SampleStatus::kLengthMismatch, SampleStatus::kTokensMismatch,
+                                               SampleStatus::kVersionRefused, SampleStatus::kOk));
+  EXPECT_EQ(read[8].rows, (std::vector<RowRange>{{0, 20}}));
+}
+
+TEST_F(AppendReadTest, WaitingReadGetsRowsThatComeLater) {
+  const Geometry geometry = Geometry::Uniform(2, 16, 2);
+  const auto run = OpenRun("wait", geometry);
+  const RandomRoutes routes = MakeRandomRoutes(geometry, 50, 1);
+  ASSERT_OK(PutRows(*run, routes, {0, 20}, {.sample = "a"}));
+  absl::StatusOr<std::vector<SampleRows>> read = absl::UnknownError("not run");
+  std::thread reader([&] { read = run->ReadRows({.samples = {{.sample = "a"}}, .wait = true}, kCallTimeout); });
+  ASSERT_OK(PutRows(*run, routes, {20, 40}, {.sample = "a"}));
+  ASSERT_OK(PutRows(*run, routes, {40, 50}, {.sample = "a", .seal_num_tokens = 51}));
+  reader.join();
+  ASSERT_OK(read);
+  EXPECT_EQ((*read)[0].rows, (std::vector<RowRange>{{0, 50}}));
+  EXPECT_EQ((*read)[0].layers[1], routes.layers[1]);
+}
+
+TEST_F(AppendReadTest, WaitingReadEndsWithNotReadyAtItsDeadline) {
+  const Geometry geometry = Geometry::Uniform(2, 16, 2);
+  const auto run = OpenRun("wait", geometry);
+  ASSERT_OK(PutRows(*run, MakeRandomRoutes(geometry, 20, 1), {0, 20}, {.sample = "a"}));
+  ASSERT_OK_AND_ASSIGN(const auto read, run->ReadRows({.samples = {{.sample = "a"}}, .wait = true}, std::chrono::seconds(1)));
+  EXPECT_EQ(read[0].record.status, SampleStatus::kNotReady);
+}
+
+TEST_F(AppendReadTest, ForkReadsAsItsParentAndGoesItsOwnWay) {
+  const Geometry geometry = Geometry::Uniform(3, 128, 4);
+  const auto run = OpenRun("fork", geometry);
+  const RandomRoutes parent = MakeRandomRoutes(geometry, 600, 1);
+  RandomRoutes child = MakeRandomRoutes(geometry, 800, 2);
+  for (int32_t i = 0; i < 3; ++i) std::copy_n(parent.layers[i].begin(), 333 * 4, child.layers[i].begin());
+  ASSERT_OK(PutRows(*run, parent, {0, 600}, {.sample = "p", .seal_num_tokens = 601}));
+  ASSERT_OK(PutRows(*run, child, {333, 800},
+                    {.sample = "c", .seal_num_tokens = 801, .prefix_sample = "p", .prefix_rows = 333}));
+  ASSERT_OK(run->Release({"p"}));
+  EXPECT_THAT(run->Stat("p"), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+  ExpectRows(*run, "c", child, {{0, 800}});
+}
+
+}  // namespace
+}  // namespace routing_replay::testing

@@ -1,0 +1,74 @@
+// A server in this process and clients of it.
+#ifndef TESTS_INTEGRATION_FIXTURE_H_
+#define TESTS_INTEGRATION_FIXTURE_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "routing_replay/client.h"
+#include "server/server.h"
+#include "tests/support/random_routes.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::testing {
+
+inline constexpr std::chrono::seconds kCallTimeout(60);
+
+class ServerTest : public ::testing::Test {
+ protected:
+  void StartServer(ServerConfig config = {}) {
+    config.listen = {"127.0.0.1:0"};
+    auto server = Server::Start(std::move(config));
+    ASSERT_OK(server);
+    server_ = *std::move(server);
+    client_ = NewClient();
+  }
+
+  std::unique_ptr<Client> NewClient() {
+    auto client = Client::Connect({.endpoint = server_->advertised()});
+    EXPECT_OK(client);
+    return *std::move(client);
+  }
+
+  std::shared_ptr<Run> OpenRun(const std::string& name, const Geometry& geometry, const RunSettings& settings = {}) {
+    auto run = client_->OpenRun(name, geometry, settings);
+    EXPECT_OK(run);
+    return *std::move(run);
+  }
+
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+// Describes a [rows][MoE layers][K] int32 tensor of a geometry with one K.
+inline TensorDescription Int32Tensor(const Geometry& geometry, int64_t rows) {
+  return {.dtype = DType::kI32,
+          .shape = {rows, geometry.num_moe_layers(), geometry.layer(0).top_k},
+          .layer_basis = LayerBasis::kMoeLayers};
+}
+
+// Puts rows `range` of `routes` in one call.
+inline absl::StatusOr<AppendOutcome> PutRows(Run& run, const RandomRoutes& routes, RowRange range, AppendOptions options) {
+  options.row_start = range.begin;
+  const std::vector<int32_t> tensor = routes.Tensor(range);
+  return run.Put(options, Int32Tensor(run.geometry(), range.size()), AsBytes(tensor));
+}
+
+// Reads a whole sample and expects it to be exactly `routes` where recorded.
+inline void ExpectRows(Run& run, const std::string& sample, const RandomRoutes& routes,
+                       const std::vector<RowRange>& recorded) {
+  auto read = run.ReadRows({.samples = {{.sample = sample}}}, kCallTimeout);
+  ASSERT_OK(read);
+  ASSERT_EQ((*read)[0].record.status, SampleStatus::kOk) << (*read)[0].record.message;
+  EXPECT_EQ((*read)[0].rows, recorded);
+  for (int32_t i = 0; i < run.geometry().num_moe_layers(); ++i) {
+    EXPECT_EQ((*read)[0].layers[i], routes.Slice(i, recorded)) << "layer ordinal " << i;
+  }
+}
+
+}  // namespace routing_replay::testing
+
+#endif  // TESTS_INTEGRATION_FIXTURE_H_

@@ -1,0 +1,86 @@
+#include "tests/support/server_process.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+extern char** environ;
+
+namespace routing_replay::testing {
+namespace {
+
+constexpr std::chrono::milliseconds kPoll(5);
+constexpr std::chrono::seconds kStartTimeout(20);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Process>> Process::Start(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  pid_t pid;
+  if (posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), environ) != 0) {
+    return absl::NotFoundError(absl::StrCat("cannot start ", arguments[0]));
+  }
+  return std::unique_ptr<Process>(new Process(pid));
+}
+
+Process::~Process() {
+  Signal(SIGKILL);
+  if (!reaped_) waitpid(pid_, nullptr, 0);
+}
+
+void Process::Signal(int signal) const {
+  if (!reaped_) kill(pid_, signal);
+}
+
+absl::StatusOr<int> Process::Wait(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (std::chrono::steady_clock::now() < deadline) {
+    int status;
+    if (waitpid(pid_, &status, WNOHANG) == pid_) {
+      reaped_ = true;
+      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " is still running"));
+}
+
+absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags, int port) {
+  std::string directory = "/tmp/routing-replay-test.XXXXXX";
+  if (mkdtemp(directory.data()) == nullptr) return absl::InternalError("mkdtemp");
+  const std::string file = directory + "/endpoint";
+  flags.insert(flags.begin(), {program, "--listen", absl::StrCat("127.0.0.1:", port), "--endpoint-file", file});
+  auto process = Process::Start(flags);
+  if (!process.ok()) return process.status();
+  ServerProcess server{*std::move(process), ""};
+  const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  while (server.endpoint.empty() && std::chrono::steady_clock::now() < deadline) {
+    std::ifstream(file) >> server.endpoint;
+    if (server.endpoint.empty()) std::this_thread::sleep_for(kPoll);
+  }
+  std::remove(file.c_str());
+  rmdir(directory.c_str());
+  if (server.endpoint.empty()) return absl::DeadlineExceededError("the server did not come up");
+  return server;
+}
+
+absl::StatusOr<int64_t> ProcessMemory(pid_t pid, const std::string& figure) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (absl::StartsWith(line, figure + ":")) return std::atoll(line.c_str() + figure.size() + 1) * 1024;
+  }
+  return absl::NotFoundError(figure);
+}
+
+}  // namespace routing_replay::testing
