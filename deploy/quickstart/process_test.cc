@@ -1,6 +1,7 @@
 #include "deploy/quickstart/process.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "tests/support/status_matchers.h"
 
@@ -30,6 +31,18 @@ TEST(ChildProcess, ReportsAnEarlyEnd) {
   ASSERT_OK_AND_ASSIGN(const auto good, ChildProcess::Start("true", {"/bin/true"}));
   EXPECT_OK(good->WaitForSuccess(kLong));
   EXPECT_FALSE(good->running());
+}
+
+TEST(ChildProcess, RunsAFunctionInACopy) {
+  int32_t value = 1;
+  ASSERT_OK_AND_ASSIGN(const auto child, ChildProcess::Fork("copy", [&value] {
+                         value = 2;
+                         return write(STDOUT_FILENO, "done\n", 5) == 5 ? 0 : 1;
+                       }));
+  ASSERT_OK_AND_ASSIGN(const std::string line, child->ReadLine(kLong));
+  EXPECT_EQ(line, "done");
+  EXPECT_OK(child->WaitForSuccess(kLong));
+  EXPECT_EQ(value, 1);
 }
 
 TEST(ChildProcess, EndsBySignal) {

@@ -63,7 +63,6 @@ absl::StatusOr<RankBatch> RankBatch::Plan(const Play& play, RowRange range, Rank
   RankBatch batch(play, place, *std::move(buffer));
   for (int64_t i = range.begin; i < range.end; ++i) {
     batch.sample_indices_.push_back(i);
-    batch.truth_.push_back(play.load(i));
   }
   batch.layout_ = std::move(layout);
   batch.plan_ = *std::move(plan);
@@ -76,7 +75,7 @@ absl::Status RankBatch::Fetch(Run& run) {
     const SamplePlan& sample = play_->samples[sample_indices_[i]];
     sequences.push_back({.sample = sample.id,
                          .num_tokens = sample.num_tokens,
-                         .token_checks = {CheckOfTokens(truth_[i].tokens, sample.rows())}});
+                         .token_checks = {CheckOfTokens(play_->truth[sample_indices_[i]].tokens, sample.rows())}});
   }
   absl::StatusOr<trainer::StagedRows> staged = trainer::FetchSlices(run, plan_, sequences, {.timeout = kFetchTimeout});
   if (!staged.ok()) return staged.status();
@@ -99,8 +98,8 @@ absl::Status RankBatch::Realign() {
 
 absl::Status RankBatch::Check(RankResult& result) const {
   std::vector<TrueSequence> sequences;
-  for (size_t i = 0; i < truth_.size(); ++i) {
-    sequences.push_back({truth_[i].routes, play_->samples[sample_indices_[i]].unrecorded});
+  for (const int64_t index : sample_indices_) {
+    sequences.push_back({play_->truth[index].routes, play_->samples[index].unrecorded});
   }
   const std::vector<ExpectedRow> expected = ExpectedRows(layout_, sequences, place_.cp, place_.tp);
   const InjectedRows injected{buffer_, indices_, states_};

@@ -26,8 +26,8 @@ RankPlace PlaceOf(int32_t rank);
 // Not thread-safe. Each step once, in this order.
 class RankBatch {
  public:
-  // Samples [range) of the play as one packed micro-batch, each padded to a multiple of 2 · cp · tp. Loads what the
-  // trainer knows of them: their tokens; and, for Check, what their rows must be.
+  // Samples [range) of the play as one packed micro-batch, each padded to a multiple of 2 · cp · tp. The play outlives
+  // the batch.
   static absl::StatusOr<RankBatch> Plan(const Play& play, RowRange range, RankPlace place);
 
   // Reads the slices of the plan.
@@ -43,7 +43,6 @@ class RankBatch {
   const Play* play_;
   RankPlace place_;
   std::vector<int64_t> sample_indices_;
-  std::vector<testing::GeneratedSample> truth_;
   trainer::MicroBatchLayout layout_;
   trainer::ReplayPlan plan_;
   trainer::BufferLayout buffer_;
