@@ -1,6 +1,7 @@
 // The store that keeps everything in memory, bounded by a byte budget. The default.
 //
-//   MemoryStore ─▶ Run ─▶ SampleIndex (16 shards) ─▶ Sample ─▶ RowPieces ─▶ counted blocks, charged to the budget
+//   MemoryStore ─▶ MemoryRun ─▶ SampleIndex (16 shards) ─▶ MemorySample ─▶ RowPieces ─▶ counted blocks, charged to the
+//   budget
 //
 // Samples are gone after a restart of the process; reads then say NOT_FOUND at once.
 #ifndef SERVER_STORE_MEMORY_MEMORY_STORE_H_
@@ -54,12 +55,12 @@ class MemoryStore final : public Store {
   Totals GetTotals() override;
 
  private:
-  absl::StatusOr<std::shared_ptr<Run>> FindRun(absl::string_view run) const;
-  absl::StatusOr<std::shared_ptr<Sample>> FindSample(absl::string_view run, Producer producer,
-                                                     const SampleRef& sample) const;
-  absl::StatusOr<std::shared_ptr<Sample>> FindById(absl::string_view run, Producer producer,
-                                                   absl::string_view sample) const;
-  std::vector<std::shared_ptr<Run>> AllRuns() const;
+  absl::StatusOr<std::shared_ptr<MemoryRun>> FindRun(absl::string_view run) const;
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindSample(absl::string_view run, Producer producer,
+                                                           const SampleRef& sample) const;
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindById(absl::string_view run, Producer producer,
+                                                         absl::string_view sample) const;
+  std::vector<std::shared_ptr<MemoryRun>> AllRuns() const;
 
   ByteBudget& budget_;
   const Clock& clock_;
@@ -67,7 +68,7 @@ class MemoryStore final : public Store {
   ContentIds content_ids_;
 
   mutable Mutex mutex_;
-  std::map<std::string, std::shared_ptr<Run>> runs_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<MemoryRun>> runs_ ABSL_GUARDED_BY(mutex_);
   size_t sweep_start_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
