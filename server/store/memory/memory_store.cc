@@ -1,15 +1,68 @@
 #include "server/store/memory/memory_store.h"
 
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/store/memory/content_ids.h"
+#include "server/store/memory/run.h"
 #include "server/store/run_options.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay {
 
-MemoryStore::MemoryStore(ByteBudget& budget, const Clock& clock, HandleFunction handle_of)
-    : budget_(budget), clock_(clock), handle_of_(std::move(handle_of)) {}
+namespace {
+
+class MemoryStore final : public Store {
+ public:
+  explicit MemoryStore(MemoryStoreOptions options) : options_(std::move(options)) {}
+  ~MemoryStore() override;
+
+  std::string name() const override { return "memory"; }
+  absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
+                                  const std::optional<RunOptions>& options) override;
+  absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
+  std::vector<RunState> ListRuns() override;
+  absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override;
+  absl::StatusOr<AppendAck> Append(AppendCommand command) override;
+  absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
+                                   int64_t num_tokens, int64_t revision) override;
+  absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample, int64_t rows,
+                                       std::optional<int64_t> expected_revision) override;
+  absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
+                                          absl::Span<const RowRange> rows) override;
+  absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
+  absl::StatusOr<std::optional<bool>> MatchesTokens(absl::string_view run, Producer producer, const SampleRef& sample,
+                                                    const TokenCheck& check) override;
+  absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
+                                int32_t page_size, absl::string_view page_token) override;
+  absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
+                                        absl::Span<const SampleRef> samples) override;
+  absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
+                                              GroupRange groups) override;
+  absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
+                                                     std::function<void()> changed) override;
+  int64_t Sweep(int64_t limit) override;
+  Totals GetTotals() override;
+
+ private:
+  absl::StatusOr<std::shared_ptr<MemoryRun>> FindRun(absl::string_view run) const;
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindSample(absl::string_view run, Producer producer,
+                                                           const SampleRef& sample) const;
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindById(absl::string_view run, Producer producer,
+                                                         absl::string_view sample) const;
+  std::vector<std::shared_ptr<MemoryRun>> AllRuns() const;
+
+  const MemoryStoreOptions options_;
+  ContentIds content_ids_;
+
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<MemoryRun>> runs_ ABSL_GUARDED_BY(mutex_);
+  size_t sweep_start_ ABSL_GUARDED_BY(mutex_) = 0;
+};
 
 MemoryStore::~MemoryStore() {
   for (const std::shared_ptr<MemoryRun>& run : AllRuns()) run->Drop();
@@ -29,9 +82,9 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
   }
   if (geometry == nullptr) return NoRunError(run);
   RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
-  info.options = options.value_or(RunOptions{.codec = geometry->default_codec()});
-  auto context = std::make_shared<const RunContext>(RunContext{info, budget_, clock_, content_ids_});
-  runs_.emplace(info.run, std::make_shared<MemoryRun>(std::move(context), handle_of_));
+  info.options = options.value_or(RunOptions{.ttl = options_.default_ttl, .codec = geometry->default_codec()});
+  auto context = std::make_shared<const RunContext>(RunContext{info, *options_.budget, *options_.clock, content_ids_});
+  runs_.emplace(info.run, std::make_shared<MemoryRun>(std::move(context), options_.handle_of));
   info.created = true;
   return info;
 }
@@ -184,6 +237,12 @@ std::vector<std::shared_ptr<MemoryRun>> MemoryStore::AllRuns() const {
   std::vector<std::shared_ptr<MemoryRun>> runs;
   for (const auto& [name, run] : runs_) runs.push_back(run);
   return runs;
+}
+
+}  // namespace
+
+std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options) {
+  return std::make_unique<MemoryStore>(std::move(options));
 }
 
 }  // namespace routing_replay

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/append_check.h"
+#include "server/store/run_options.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay {
@@ -29,6 +30,7 @@ RunState MemoryRun::State() const {
 
 absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
   if (absl::Status status = CheckAppend(command.header, command.blocks); !status.ok()) return status;
+  if (absl::Status status = CheckBlocks(command); !status.ok()) return status;
   const int64_t handle = handle_of_(command.header.sample);
   ParentRows parent = FindParent(command.header);
   for (;;) {
@@ -43,6 +45,16 @@ absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
     if (!ack->ok() && (*sample)->RemoveUnborn()) index_.Remove(**sample);
     return *std::move(ack);
   }
+}
+
+// The run may be another one than when the blocks were checked. Reads no payload byte.
+absl::Status MemoryRun::CheckBlocks(const AppendCommand& command) const {
+  if (absl::Status status = CheckJoin(info(), command.geometry.get(), std::nullopt); !status.ok()) return status;
+  for (const Block& block : command.blocks) {
+    const absl::Status shape = CheckShape(*info().geometry, block.view(), info().options.block_rows);
+    if (!shape.ok()) return shape;
+  }
+  return absl::OkStatus();
 }
 
 ParentRows MemoryRun::FindParent(const AppendHeader& header) const {

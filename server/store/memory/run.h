@@ -8,15 +8,13 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "server/store/memory/memory_store.h"
 #include "server/store/memory/run_context.h"
 #include "server/store/memory/sample.h"
 #include "server/store/memory/sample_index.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
-
-// Gives the handle of a sample id; SampleHandle unless a test wants collisions.
-using HandleFunction = std::function<int64_t(absl::string_view)>;
 
 // Thread-safe. Methods mean what the same ones of Store mean.
 class MemoryRun {
@@ -42,6 +40,7 @@ class MemoryRun {
   ReleaseResult Drop();
 
  private:
+  absl::Status CheckBlocks(const AppendCommand& command) const;
   ParentRows FindParent(const AppendHeader& header) const;
   void Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
 
