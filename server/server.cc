@@ -56,7 +56,7 @@ class GrpcServer final : public Server {
   GrpcServer(ServerConfig config, const Clock& clock)
       : config_(std::move(config)),
         budget_(config_.memory_budget),
-        store_(std::make_unique<MemoryStore>(budget_, clock)),
+        store_(NewMemoryStore({.clock = &clock, .budget = &budget_, .default_ttl = config_.default_ttl})),
         context_(config_, clock, budget_, *store_) {}
 
   ~GrpcServer() override { Shutdown(std::chrono::milliseconds(0)); }
