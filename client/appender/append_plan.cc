@@ -17,6 +17,8 @@ namespace {
 
 // Base64 text of more bytes than a .npy header may have; whole groups of four.
 constexpr size_t kBase64HeadBytes = 2048;
+// Room for everything of a message but its payload.
+constexpr int64_t kMaxHeaderBytes = int64_t{1} << 20;
 
 absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
@@ -213,7 +215,12 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
 }
 
 absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const TensorDescription& tensor,
-                                      absl::Span<const uint8_t> payload) {
+                                      absl::Span<const uint8_t> payload, int64_t max_message_bytes) {
+  if (static_cast<int64_t>(payload.size()) > max_message_bytes - kMaxHeaderBytes) {
+    return Invalid(Reason::kLength, "payload",
+                   absl::StrCat(payload.size(), " bytes do not fit into one message of the server's ",
+                                max_message_bytes, "; append fewer rows, or let the client encode"));
+  }
   if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
     return Invalid(Reason::kField, "append.unrecorded", status.message());
   }

@@ -42,9 +42,9 @@ inline constexpr int64_t kPieceBytes = int64_t{2} << 20;
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
                                       int64_t piece_bytes = kPieceBytes);
 // What the engine gave, as it is, in one piece; copies `payload`. The header states the number of rows, so tensor.shape
-// may be empty only where an uncompressed .npy header says it.
+// may be empty only where an uncompressed .npy header says it. `max_message_bytes` is what the server takes.
 absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const TensorDescription& tensor,
-                                      absl::Span<const uint8_t> payload);
+                                      absl::Span<const uint8_t> payload, int64_t max_message_bytes);
 // `rows` rows that are all unrecorded; options.unrecorded must be empty or say so.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
 

@@ -50,6 +50,18 @@ bool Proves(const SampleState& state, const AppendPiece& piece) {
 
 }  // namespace
 
+void AddAck(const AppendAck& ack, AppendOutcome& outcome) {
+  outcome.committed_rows = ack.committed_rows;
+  outcome.revision = ack.revision;
+  outcome.content_id = ack.content_id;
+  outcome.sealed = outcome.sealed || ack.sealed;
+  outcome.trimmed_rows += ack.trimmed_rows;
+  outcome.conflicting_rows += ack.conflicting_rows;
+  outcome.late_rows += ack.late_rows;
+  outcome.unrecorded_rows += ack.unrecorded_rows;
+  outcome.unverified_rows += ack.unverified_rows;
+}
+
 uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
   const uint64_t sequence = next_sequence_++;
   Pending& pending = pending_[sequence];
@@ -176,16 +188,7 @@ void AppendQueue::SendAgain(PieceRef ref) {
 
 void AppendQueue::Acknowledge(PieceRef ref, const AppendAck& ack) {
   Pending& pending = pending_.at(ref.sequence);
-  AppendOutcome& outcome = pending.outcome;
-  outcome.committed_rows = ack.committed_rows;
-  outcome.revision = ack.revision;
-  outcome.content_id = ack.content_id;
-  outcome.sealed = outcome.sealed || ack.sealed;
-  outcome.trimmed_rows += ack.trimmed_rows;
-  outcome.conflicting_rows += ack.conflicting_rows;
-  outcome.late_rows += ack.late_rows;
-  outcome.unrecorded_rows += ack.unrecorded_rows;
-  outcome.unverified_rows += ack.unverified_rows;
+  AddAck(ack, pending.outcome);
   metrics_.rows += At(ref).piece.header.rows.size();
   if (--pending.unacknowledged == 0) Finish(ref.sequence, absl::OkStatus());
 }

@@ -27,14 +27,15 @@ constexpr Backoff::Options kRefusalBackoff{.initial = std::chrono::milliseconds(
 constexpr Backoff::Options kReconnectBackoff{.initial = std::chrono::milliseconds(50),
                                              .maximum = std::chrono::seconds(1)};
 constexpr std::chrono::seconds kStatTimeout(5);
-// Room for everything of a message but its payload.
-constexpr int64_t kMaxHeaderBytes = int64_t{1} << 20;
 
 // Callers put appends into the queue; one thread owns the connection, sends, receives and reports.
 class AppenderImpl final : public Appender {
  public:
   AppenderImpl(AppenderRun run, AppenderOptions options)
-      : run_(std::move(run)), options_(std::move(options)), stub_(run_.channel), queue_(run_.name, Backoff(kRefusalBackoff)) {
+      : run_(std::move(run)),
+        options_(std::move(options)),
+        stub_(run_.channel),
+        queue_(run_.name, Backoff(kRefusalBackoff)) {
     thread_ = std::thread([this] { Loop(); });
   }
   ~AppenderImpl() override;
@@ -111,14 +112,7 @@ void AppenderImpl::Wake() {
 
 absl::StatusOr<AppendPlan> AppenderImpl::Plan(const AppendOptions& options, const TensorDescription& tensor,
                                               absl::Span<const uint8_t> payload) const {
-  if (!options_.encode_blocks) {
-    const auto bytes = static_cast<int64_t>(payload.size());
-    if (bytes <= run_.max_message_bytes - kMaxHeaderBytes) return PlanTensor(options, tensor, payload);
-    return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("payload: ", bytes, " bytes do not fit into one message of the server's ",
-                                  run_.max_message_bytes, "; append fewer rows, or let the client encode"),
-                     {.reason = Reason::kLength, .field = "payload"});
-  }
+  if (!options_.encode_blocks) return PlanTensor(options, tensor, payload, run_.max_message_bytes);
   auto rows = DecodeTensor(*run_.geometry, tensor, payload,
                            {.row_start = options.row_start,
                             .unrecorded = options.unrecorded,
@@ -240,7 +234,8 @@ bool AppenderImpl::ResolveDoubts() {
   return true;
 }
 
-absl::StatusOr<std::vector<SampleState>> AppenderImpl::Stat(Producer producer, const std::vector<std::string>& samples) {
+absl::StatusOr<std::vector<SampleState>> AppenderImpl::Stat(Producer producer,
+                                                            const std::vector<std::string>& samples) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kStatTimeout);
   {

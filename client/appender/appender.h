@@ -26,7 +26,8 @@ struct AppenderRun {
   int64_t max_message_bytes = 0;  // That the server takes.
   int64_t max_payload_bytes = 0;
   // One Stat call, cancelled through its context. Called from the appender's thread.
-  std::function<absl::StatusOr<std::vector<SampleState>>(grpc::ClientContext&, Producer, const std::vector<std::string>&)>
+  std::function<absl::StatusOr<std::vector<SampleState>>(grpc::ClientContext&, Producer,
+                                                         const std::vector<std::string>&)>
       stat;
 };
 
