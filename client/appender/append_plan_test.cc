@@ -1,0 +1,173 @@
+#include "client/appender/append_plan.h"
+
+#include <random>
+
+#include "client/testing/model_server.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "tests/support/random_routes.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::Fails;
+using testing::MakeTokens;
+using testing::ModelIds;
+using testing::ModelRows;
+using testing::ModelServer;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+// As the server would see the piece.
+AppendRequest AsRequest(const AppendPiece& piece) {
+  AppendRequest request{.append = piece.header};
+  for (const auto part : piece.payload) request.payload.Append(part);
+  return request;
+}
+
+std::vector<RowRange> SomeHoles(std::mt19937_64& random, RowRange rows) {
+  std::vector<RowRange> holes;
+  for (int64_t at = rows.begin + static_cast<int64_t>(random() % 100); at + 90 < rows.end;
+       at += 91 + static_cast<int64_t>(random() % 300)) {
+    holes.push_back({at, at + 1 + static_cast<int64_t>(random() % 80)});
+  }
+  return holes;
+}
+
+TEST(AppendPlanTest, ThePiecesTogetherAreTheAppend) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 300; ++round) {
+    const auto start = static_cast<int64_t>(random() % 500);
+    const auto total = start + static_cast<int64_t>(random() % 2000);
+    const std::vector<uint8_t> ids = ModelIds(random, total);
+    const std::vector<uint32_t> tokens = MakeTokens(total + 1, round);
+    const std::vector<RowRange> holes = SomeHoles(random, {start, total});
+    const AppendOptions options{.sample = "s",
+                                .row_start = start,
+                                .group = 7,
+                                .weight_version = 3,
+                                .token_ids = tokens,
+                                .seal_num_tokens = total + 1};
+    const auto piece_bytes = 1 + static_cast<int64_t>(random() % 600);
+    ASSERT_OK_AND_ASSIGN(const AppendPlan plan,
+                         PlanBlocks(options, ModelRows(ids, {start, total}, holes, 64), 64, piece_bytes));
+
+    ModelServer server;
+    server.samples["s"].rows.resize(start);
+    for (int64_t row = 0; row < start; ++row) server.samples["s"].rows[row] = {ids[row], tokens[row]};
+    int64_t next = start;
+    for (const AppendPiece& piece : plan.pieces) {
+      EXPECT_EQ(piece.header.rows.begin, next);
+      next = piece.header.rows.end;
+      const bool last = &piece == &plan.pieces.back();
+      EXPECT_EQ(piece.header.seal_num_tokens.has_value(), last);
+      EXPECT_TRUE(last || next % 64 == 0) << next;
+      EXPECT_LE(piece.payload_bytes, std::max<int64_t>(piece_bytes, 64));
+      EXPECT_EQ(piece.header.group, 7);
+      EXPECT_EQ(piece.token_check_end, TokenCheckExtend(0, testing::AsBytes(tokens).first(4 * next)));
+      if (piece.header.rows.begin > 0) {
+        EXPECT_EQ(piece.header.token_check_start,
+                  TokenCheckExtend(0, testing::AsBytes(tokens).first(4 * piece.header.rows.begin)));
+      }
+      ASSERT_OK(server.Apply(AsRequest(piece)).error);
+    }
+    EXPECT_EQ(next, total);
+    for (int64_t row = start; row < total; ++row) {
+      const bool hole = std::any_of(holes.begin(), holes.end(), [&](RowRange r) { return r.contains(row); });
+      const testing::ModelRow& kept = server.samples["s"].rows.at(row);
+      ASSERT_EQ(kept.id, hole ? std::nullopt : std::optional<uint8_t>(ids[row]));
+      ASSERT_EQ(kept.token, tokens[row]);
+    }
+  }
+}
+
+TEST(AppendPlanTest, TokensOfTheRowsAloneLeaveTheHistoryUnchecked) {
+  std::mt19937_64 random(2);
+  const std::vector<uint8_t> ids = ModelIds(random, 300);
+  const std::vector<uint32_t> tokens = MakeTokens(200, 1);
+  ASSERT_OK_AND_ASSIGN(const AppendPlan plan, PlanBlocks({.sample = "s", .row_start = 100, .token_ids = tokens},
+                                                         ModelRows(ids, {100, 300}, {}, 64), 64, 64));
+  EXPECT_GT(plan.pieces.size(), 1u);
+  std::string all;
+  for (const AppendPiece& piece : plan.pieces) {
+    EXPECT_FALSE(piece.header.token_check_start);
+    EXPECT_FALSE(piece.token_check_end);
+    all += piece.header.token_ids;
+  }
+  EXPECT_EQ(all, std::string(reinterpret_cast<const char*>(tokens.data()), 800));
+
+  ASSERT_OK_AND_ASSIGN(const AppendPlan silent,
+                       PlanBlocks({.sample = "s", .row_start = 100}, ModelRows(ids, {100, 300}, {}, 64), 64));
+  EXPECT_EQ(silent.pieces.size(), 1u);
+  EXPECT_TRUE(silent.pieces[0].header.token_ids.empty());
+}
+
+TEST(AppendPlanTest, OnlyTheFirstPieceOpensFromAPrefix) {
+  std::mt19937_64 random(3);
+  const std::vector<uint8_t> ids = ModelIds(random, 300);
+  ASSERT_OK_AND_ASSIGN(const AppendPlan plan,
+                       PlanBlocks({.sample = "s", .row_start = 10, .prefix_sample = "p", .prefix_rows = 10},
+                                  ModelRows(ids, {10, 300}, {}, 64), 64, 1));
+  for (const AppendPiece& piece : plan.pieces) {
+    EXPECT_EQ(piece.header.prefix.has_value(), &piece == &plan.pieces.front());
+  }
+}
+
+TEST(AppendPlanTest, BadOptionsAreRefusedByName) {
+  const std::vector<uint32_t> tokens = MakeTokens(7, 1);
+  const auto refuse = [](const AppendOptions& options, int64_t rows, const std::string& field) {
+    const absl::Status status = PlanUnrecorded(options, rows).status();
+    EXPECT_EQ(status.code(), kInvalid) << field;
+    EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, field) << status;
+  };
+  refuse({.sample = ""}, 1, "append.sample");
+  refuse({.sample = "a b"}, 1, "append.sample");
+  refuse({.sample = "s", .row_start = -1}, 1, "append.row_start");
+  refuse({.sample = "s"}, -1, "append.rows");
+  refuse({.sample = "s", .row_start = 5}, kMaxRows, "append.rows");
+  refuse({.sample = "s", .revision = -1}, 1, "append.revision");
+  refuse({.sample = "s", .weight_version = -2}, 1, "append.weight_version");
+  refuse({.sample = "s", .weight_label = std::string(200, 'a')}, 1, "append.weight_label");
+  refuse({.sample = "s", .row_start = 5, .token_ids = tokens}, 4, "append.token_ids");
+  refuse({.sample = "s", .seal_num_tokens = 0}, 1, "append.seal_num_tokens");
+  refuse({.sample = "s", .seal_num_tokens = -4}, 1, "append.seal_num_tokens");
+  refuse({.sample = "s", .prefix_sample = "a b"}, 1, "append.prefix.sample");
+  refuse({.sample = "s", .prefix_sample = "p", .prefix_rows = -1}, 1, "append.prefix.rows");
+  refuse({.sample = "s", .unrecorded = {{0, 1}}}, 2, "append.unrecorded");
+  EXPECT_OK(PlanUnrecorded({.sample = "s", .row_start = 5, .token_ids = tokens}, 2));
+  EXPECT_OK(PlanUnrecorded({.sample = "s", .row_start = 5, .token_ids = tokens}, 0));
+}
+
+TEST(AppendPlanTest, TensorsGoAsTheyAre) {
+  const std::vector<uint8_t> bytes = {1, 2, 3, 4, 5, 6};
+  TensorDescription tensor{.dtype = DType::kU8, .shape = {3, 2, 1}};
+  ASSERT_OK_AND_ASSIGN(const AppendPlan plan,
+                       PlanTensor({.sample = "s", .row_start = 4, .unrecorded = {{5, 7}}}, tensor, bytes, 4 << 20));
+  ASSERT_EQ(plan.pieces.size(), 1u);
+  EXPECT_EQ(plan.pieces[0].header.rows, (RowRange{4, 9}));
+  EXPECT_EQ(plan.pieces[0].payload_bytes, 6);
+  ASSERT_EQ(plan.pieces[0].payload.size(), 1u);
+  EXPECT_EQ(std::vector<uint8_t>(plan.pieces[0].payload[0].begin(), plan.pieces[0].payload[0].end()), bytes);
+  EXPECT_NE(plan.pieces[0].payload[0].data(), bytes.data());
+
+  EXPECT_THAT(PlanTensor({.sample = "s"}, tensor, bytes, 5), Fails(kInvalid, Reason::kLength));
+  tensor.shape.clear();
+  EXPECT_THAT(PlanTensor({.sample = "s"}, tensor, bytes, 4 << 20), Fails(kInvalid, Reason::kShape));
+}
+
+TEST(AppendPlanTest, RowsOfANpyFileAreInItsHeader) {
+  std::string header = "{'descr': '|u1', 'fortran_order': False, 'shape': (5, 2, 1), }";
+  header.resize(117, ' ');
+  header += '\n';
+  std::string file = std::string("\x93NUMPY\x01\x00", 8) + std::string("\x76\x00", 2) + header + std::string(10, '\1');
+  const auto bytes = absl::Span<const uint8_t>(reinterpret_cast<const uint8_t*>(file.data()), file.size());
+  ASSERT_OK_AND_ASSIGN(const AppendPlan plan,
+                       PlanTensor({.sample = "s"}, {.encoding = Encoding::kNpy}, bytes, 4 << 20));
+  EXPECT_EQ(plan.pieces[0].header.rows, (RowRange{0, 5}));
+  EXPECT_THAT(
+      PlanTensor({.sample = "s"}, {.encoding = Encoding::kNpy, .compression = Compression::kZstd}, bytes, 4 << 20),
+      Fails(kInvalid, Reason::kShape));
+}
+
+}  // namespace
+}  // namespace routing_replay
