@@ -1,0 +1,248 @@
+#include "server/store/memory/memory_store.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/wire/mutex.h"
+#include "routing_replay/wire/error_detail.h"
+#include "server/store/memory/content_ids.h"
+#include "server/store/memory/run.h"
+#include "server/store/run_options.h"
+#include "server/store/store_errors.h"
+
+namespace routing_replay {
+
+namespace {
+
+class MemoryStore final : public Store {
+ public:
+  explicit MemoryStore(MemoryStoreOptions options) : options_(std::move(options)) {}
+  ~MemoryStore() override;
+
+  std::string name() const override { return "memory"; }
+  absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
+                                  const std::optional<RunOptions>& options) override;
+  absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
+  std::vector<RunState> ListRuns() override;
+  absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override;
+  absl::StatusOr<AppendAck> Append(AppendCommand command) override;
+  absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
+                                   int64_t num_tokens, int64_t revision) override;
+  absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample, int64_t rows,
+                                       std::optional<int64_t> expected_revision) override;
+  absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
+                                          absl::Span<const RowRange> rows) override;
+  absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
+  absl::StatusOr<std::optional<bool>> MatchesTokens(absl::string_view run, Producer producer, const SampleRef& sample,
+                                                    const TokenCheck& check) override;
+  absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
+                                int32_t page_size, absl::string_view page_token) override;
+  absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
+                                        absl::Span<const SampleRef> samples) override;
+  absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
+                                              GroupRange groups) override;
+  absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
+                                                     std::function<void()> changed) override;
+  int64_t Sweep(int64_t limit) override;
+  Totals GetTotals() override;
+
+ private:
+  absl::StatusOr<std::shared_ptr<MemoryRun>> FindRun(absl::string_view run) const;
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindSample(absl::string_view run, Producer producer,
+                                                           const SampleRef& sample) const;
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindById(absl::string_view run, Producer producer,
+                                                         absl::string_view sample) const;
+  std::vector<std::shared_ptr<MemoryRun>> AllRuns() const;
+
+  const MemoryStoreOptions options_;
+  ContentIds content_ids_;
+
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<MemoryRun>> runs_ ABSL_GUARDED_BY(mutex_);
+  size_t sweep_start_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+MemoryStore::~MemoryStore() {
+  for (const std::shared_ptr<MemoryRun>& run : AllRuns()) run->Drop();
+}
+
+absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geometry* geometry,
+                                             const std::optional<RunOptions>& options) {
+  if (absl::Status status = CheckId(run, "run"); !status.ok()) return status;
+  if (options) {
+    if (absl::Status status = CheckRunOptions(*options); !status.ok()) return status;
+  }
+  MutexLock lock(mutex_);
+  const auto it = runs_.find(std::string(run));
+  if (it != runs_.end()) {
+    if (absl::Status status = CheckJoin(it->second->info(), geometry, options); !status.ok()) return status;
+    return it->second->info();
+  }
+  if (geometry == nullptr) return NoRunError(run);
+  RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
+  info.options = options.value_or(RunOptions{.ttl = options_.default_ttl, .codec = geometry->default_codec()});
+  auto context = std::make_shared<const RunContext>(RunContext{info, *options_.budget, *options_.clock, content_ids_});
+  runs_.emplace(info.run, std::make_shared<MemoryRun>(std::move(context), options_.handle_of));
+  info.created = true;
+  return info;
+}
+
+absl::StatusOr<RunInfo> MemoryStore::GetRun(absl::string_view run) {
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
+  if (!found.ok()) return found.status();
+  return (*found)->info();
+}
+
+std::vector<RunState> MemoryStore::ListRuns() {
+  std::vector<RunState> states;
+  for (const std::shared_ptr<MemoryRun>& run : AllRuns()) states.push_back(run->State());
+  return states;
+}
+
+absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
+  std::shared_ptr<MemoryRun> dropped;
+  {
+    MutexLock lock(mutex_);
+    const auto it = runs_.find(std::string(run));
+    if (it == runs_.end()) return NoRunError(run);
+    dropped = std::move(it->second);
+    runs_.erase(it);
+  }
+  return dropped->Drop();
+}
+
+absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> run = FindRun(command.run);
+  if (!run.ok()) return run.status();
+  return (*run)->Append(std::move(command));
+}
+
+absl::StatusOr<SampleState> MemoryStore::Seal(absl::string_view run, Producer producer, absl::string_view sample,
+                                              int64_t num_tokens, int64_t revision) {
+  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindById(run, producer, sample);
+  if (!found.ok()) return found.status();
+  return (*found)->Seal(num_tokens, revision);
+}
+
+absl::StatusOr<SampleState> MemoryStore::Truncate(absl::string_view run, Producer producer, absl::string_view sample,
+                                                  int64_t rows, std::optional<int64_t> expected_revision) {
+  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindById(run, producer, sample);
+  if (!found.ok()) return found.status();
+  return (*found)->Truncate(rows, expected_revision);
+}
+
+absl::StatusOr<SampleSnapshot> MemoryStore::Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
+                                                     absl::Span<const RowRange> rows) {
+  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
+  if (!found.ok()) return found.status();
+  return (*found)->Snapshot(rows);
+}
+
+absl::StatusOr<SampleState> MemoryStore::Stat(absl::string_view run, Producer producer, const SampleRef& sample) {
+  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
+  if (!found.ok()) return found.status();
+  return (*found)->Stat();
+}
+
+absl::StatusOr<std::optional<bool>> MemoryStore::MatchesTokens(absl::string_view run, Producer producer,
+                                                               const SampleRef& sample, const TokenCheck& check) {
+  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
+  if (!found.ok()) return found.status();
+  return (*found)->MatchesTokens(check);
+}
+
+absl::StatusOr<ListPage> MemoryStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
+                                           int32_t page_size, absl::string_view page_token) {
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
+  if (!found.ok()) return found.status();
+  return (*found)->List(producer, groups, page_size, page_token);
+}
+
+absl::StatusOr<ReleaseResult> MemoryStore::Release(absl::string_view run, std::optional<Producer> producer,
+                                                   absl::Span<const SampleRef> samples) {
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
+  if (!found.ok()) return found.status();
+  return (*found)->Release(producer, samples);
+}
+
+absl::StatusOr<ReleaseResult> MemoryStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
+                                                         GroupRange groups) {
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
+  if (!found.ok()) return found.status();
+  return (*found)->ReleaseGroups(producer, groups);
+}
+
+absl::StatusOr<std::unique_ptr<Store::Watch>> MemoryStore::WatchSample(absl::string_view run, Producer producer,
+                                                                       const SampleRef& sample,
+                                                                       std::function<void()> changed) {
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
+  if (!found.ok()) return found.status();
+  return (*found)->WatchSample(producer, sample, std::move(changed));
+}
+
+int64_t MemoryStore::Sweep(int64_t limit) {
+  const std::vector<std::shared_ptr<MemoryRun>> runs = AllRuns();
+  const size_t shards = runs.size() * SampleIndex::kShards;
+  if (shards == 0) return 0;
+  size_t start;
+  {
+    MutexLock lock(mutex_);
+    start = sweep_start_;
+  }
+  int64_t removed = 0;
+  size_t visited = 0;
+  for (; visited < shards && removed < limit; ++visited) {
+    const size_t at = (start + visited) % shards;
+    removed += runs[at / SampleIndex::kShards]->Sweep(at % SampleIndex::kShards, limit - removed);
+  }
+  MutexLock lock(mutex_);
+  sweep_start_ = start + visited;  // So that a busy shard does not keep the others waiting.
+  return removed;
+}
+
+Store::Totals MemoryStore::GetTotals() {
+  Totals totals;
+  for (const RunState& run : ListRuns()) {
+    ++totals.runs;
+    totals.samples += run.samples;
+    totals.stored_bytes += run.stored_bytes;
+  }
+  return totals;
+}
+
+absl::StatusOr<std::shared_ptr<MemoryRun>> MemoryStore::FindRun(absl::string_view run) const {
+  MutexLock lock(mutex_);
+  const auto it = runs_.find(std::string(run));
+  if (it == runs_.end()) return NoRunError(run);
+  return it->second;
+}
+
+absl::StatusOr<std::shared_ptr<MemorySample>> MemoryStore::FindSample(absl::string_view run, Producer producer,
+                                                                      const SampleRef& sample) const {
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
+  if (!found.ok()) return found.status();
+  return (*found)->Find(producer, sample);
+}
+
+absl::StatusOr<std::shared_ptr<MemorySample>> MemoryStore::FindById(absl::string_view run, Producer producer,
+                                                                    absl::string_view sample) const {
+  if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+  return FindSample(run, producer, {.sample = std::string(sample)});
+}
+
+std::vector<std::shared_ptr<MemoryRun>> MemoryStore::AllRuns() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<MemoryRun>> runs;
+  for (const auto& [name, run] : runs_) runs.push_back(run);
+  return runs;
+}
+
+}  // namespace
+
+std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options) {
+  return std::make_unique<MemoryStore>(std::move(options));
+}
+
+}  // namespace routing_replay

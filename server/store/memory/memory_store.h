@@ -1,0 +1,33 @@
+// The store that keeps everything in memory, bounded by a byte budget. The default.
+//
+//   MemoryStore ─▶ MemoryRun ─▶ SampleIndex (16 shards) ─▶ MemorySample ─▶ RowPieces ─▶ counted blocks, charged to the
+//   budget
+//
+// Samples are gone after a restart of the process; reads then say NOT_FOUND at once.
+#ifndef SERVER_STORE_MEMORY_MEMORY_STORE_H_
+#define SERVER_STORE_MEMORY_MEMORY_STORE_H_
+
+#include <functional>
+#include <memory>
+
+#include "proto/wire/clock.h"
+#include "server/admission/byte_budget.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+// Gives the handle of a sample id.
+using HandleFunction = std::function<int64_t(absl::string_view)>;
+
+struct MemoryStoreOptions {
+  const Clock* clock = &Clock::Real();             // Outlives the store.
+  ByteBudget* budget = nullptr;                    // Required. Outlives the store and every snapshot.
+  Clock::Duration default_ttl = RunOptions{}.ttl;  // Of runs that are made without options.
+  HandleFunction handle_of = SampleHandle;         // Tests inject collisions here.
+};
+
+std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_MEMORY_MEMORY_STORE_H_

@@ -1,0 +1,138 @@
+#include "server/store/memory/piece_change.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "proto/wire/block/merge.h"
+
+namespace routing_replay {
+namespace {
+
+// So many pieces may lie in an open run before small ones are merged.
+constexpr size_t kOpenPieces = 8;
+
+// What Merge gives for so many rows: PACKED only where it is smaller.
+Codec FinalCodec(const RunInfo& run, int64_t rows) {
+  const Geometry& geometry = *run.geometry;
+  const bool packed = run.options.codec == Codec::kPacked &&
+                      geometry.block_bytes(rows, Codec::kPacked) < geometry.block_bytes(rows, Codec::kRaw);
+  return packed ? Codec::kPacked : Codec::kRaw;
+}
+
+}  // namespace
+
+PieceChange::PieceChange(const RunInfo& run, const RowPieces& pieces, std::vector<Block> blocks, RowRange committed,
+                         bool sealed)
+    : run_(run), pieces_(pieces) {
+  const int64_t block_rows = run.options.block_rows;
+  first_piece_ = pieces.FirstEndingAfter(committed.begin / block_rows * block_rows);
+  for (size_t i = first_piece_; i < pieces.size(); ++i) Add({.rows = pieces[i].rows, .piece = i});
+  for (Block& block : blocks) {
+    const RowRange rows = Intersect(block.rows, committed);
+    if (!rows.empty()) Add({.rows = rows, .block = std::move(block)});
+  }
+  for (Group& group : groups_) Finish(group, committed, sealed);
+  if (!groups_.empty() && !groups_.back().merge && groups_.back().parts.size() >= kOpenPieces) MergeOpenTail();
+  for (const Group& group : groups_) Count(group);
+}
+
+void PieceChange::Add(Part part) {
+  const bool same_run = !groups_.empty() && groups_.back().rows().end == part.rows.begin &&
+                        part.rows.begin % run_.options.block_rows != 0;
+  if (!same_run) groups_.emplace_back();
+  groups_.back().parts.push_back(std::move(part));
+}
+
+void PieceChange::Finish(Group& group, RowRange committed, bool sealed) {
+  const int64_t end = group.rows().end;
+  const bool complete = sealed || end < committed.end || end % run_.options.block_rows == 0;
+  group.merge = complete && (group.parts.size() > 1 || !IsFinal(group.parts.front()));
+}
+
+// Takes pieces from the end as long as the one before is not longer than all behind it together. Whatever is merged so
+// ends in a piece at least twice as long as its own, so each row is merged at most log2(block_rows) times.
+void PieceChange::MergeOpenTail() {
+  std::vector<Part>& parts = groups_.back().parts;
+  size_t first = parts.size() - 1;
+  int64_t rows = parts[first].rows.size();
+  while (first > 0 && parts[first - 1].rows.size() <= rows) rows += parts[--first].rows.size();
+  if (first + 1 == parts.size()) return;
+  Group tail{.merge = true};
+  std::move(parts.begin() + first, parts.end(), std::back_inserter(tail.parts));
+  parts.resize(first);
+  if (parts.empty()) groups_.pop_back();
+  groups_.push_back(std::move(tail));
+}
+
+bool PieceChange::IsFinal(const Part& part) const {
+  const BlockView block = ViewOf(part).block;
+  const bool whole = part.rows == block.rows || (part.piece && pieces_[*part.piece].shared);
+  return whole && block.codec == FinalCodec(run_, block.rows.size());
+}
+
+BlockRows PieceChange::ViewOf(const Part& part) const {
+  return part.piece ? pieces_[*part.piece].view() : BlockRows{part.block.view(), part.rows};
+}
+
+void PieceChange::Count(const Group& group) {
+  if (group.merge) {
+    cost_ += StoredBlockCost(*run_.geometry, group.rows().size(), FinalCodec(run_, group.rows().size()));
+  }
+  for (const Part& part : group.parts) {
+    if (!part.piece && !group.merge) {
+      cost_ += StoredBlockCost(*run_.geometry, part.block.rows.size(), part.block.codec);
+    }
+    if (part.piece && group.merge && pieces_[*part.piece].exclusive()) {
+      reclaimable_bytes_ += pieces_[*part.piece].stored->cost;
+    }
+  }
+}
+
+absl::Status PieceChange::Merge() {
+  for (Group& group : groups_) {
+    if (!group.merge) continue;
+    std::vector<BlockRows> parts;
+    for (const Part& part : group.parts) parts.push_back(ViewOf(part));
+    absl::StatusOr<Block> merged = routing_replay::Merge(*run_.geometry, parts, FinalCodec(run_, group.rows().size()));
+    if (!merged.ok()) return merged.status();
+    group.merged = *std::move(merged);
+    for (Part& part : group.parts) part.block = Block{};  // At most one window is in memory twice.
+  }
+  return absl::OkStatus();
+}
+
+std::vector<RowPiece> PieceChange::Commit(RowPieces& pieces, ByteReservation& pool,
+                                          const std::shared_ptr<RunUsage>& usage) {
+  std::vector<RowPiece> old = pieces.TakeFrom(first_piece_);
+  for (Group& group : groups_) {
+    if (!group.merge) continue;
+    for (const Part& part : group.parts) {
+      if (!part.piece) continue;
+      RowPiece& piece = old[*part.piece - first_piece_];
+      if (piece.exclusive()) pool.Merge(piece.stored->charge.Take());
+    }
+  }
+  for (Group& group : groups_) CommitGroup(group, old, pieces, pool, usage);
+  std::erase_if(old, [](const RowPiece& piece) { return piece.stored == nullptr; });
+  return old;
+}
+
+void PieceChange::CommitGroup(Group& group, std::vector<RowPiece>& old, RowPieces& pieces, ByteReservation& pool,
+                              const std::shared_ptr<RunUsage>& usage) {
+  const auto store = [&](Block block, RowRange rows) {
+    const int64_t cost = StoredBlockCost(*run_.geometry, block.rows.size(), block.codec);
+    StoredCharge charge(pool.Split(cost), usage);
+    pieces.Append({std::make_shared<StoredBlock>(std::move(block), std::move(charge)), rows});
+  };
+  if (group.merge) return store(*std::move(group.merged), group.rows());
+  for (Part& part : group.parts) {
+    if (part.piece) {
+      pieces.Append(std::move(old[*part.piece - first_piece_]));
+    } else {
+      store(std::move(part.block), part.rows);
+    }
+  }
+}
+
+}  // namespace routing_replay

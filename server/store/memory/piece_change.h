@@ -1,0 +1,81 @@
+// How new rows join the pieces of a sample: planned, paid for and merged before anything of the sample is touched, then
+// put in place in one step that cannot fail.
+//
+//   PieceChange change(run, pieces, …);                                what to keep, what to merge
+//   pay for change.cost() - change.reclaimable_bytes();
+//   change.Merge();                                                    the heavy part; may find damage
+//   change.Commit(pieces, pool, usage);
+//
+// A maximal run of recorded rows inside one window becomes one block in the run's codec as soon as it is complete: when
+// the window ends, an unrecorded range or another window follows, or the sample is sealed. So after a seal the blocks
+// are the same however the rows arrived. The pieces of the run that is still open are merged in growing groups, so that
+// n appends of one row cost n log n and not n squared.
+#ifndef SERVER_STORE_MEMORY_PIECE_CHANGE_H_
+#define SERVER_STORE_MEMORY_PIECE_CHANGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/wire/block/block.h"
+#include "server/store/memory/row_pieces.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+// Not thread-safe. `pieces` must not change between construction and Commit.
+class PieceChange {
+ public:
+  // The sample holds rows [0, committed.begin) in `pieces`; afterwards its end is committed.end. Of `blocks` only the
+  // rows inside `committed` are taken.
+  PieceChange(const RunInfo& run, const RowPieces& pieces, std::vector<Block> blocks, RowRange committed, bool sealed);
+
+  // Budget bytes of the blocks that this change makes.
+  int64_t cost() const { return cost_; }
+  // Budget bytes of the blocks that it replaces and that nobody else holds.
+  int64_t reclaimable_bytes() const { return reclaimable_bytes_; }
+
+  // DATA_LOSS naming row and layer if a part's bytes do not fit their CRC.
+  absl::Status Merge();
+  // Requires that Merge was OK. Takes cost() bytes out of `pool` after putting reclaimable_bytes() into it. Gives back
+  // the pieces that it replaced.
+  std::vector<RowPiece> Commit(RowPieces& pieces, ByteReservation& pool, const std::shared_ptr<RunUsage>& usage);
+
+ private:
+  // Rows of a present piece, or of a new block.
+  struct Part {
+    RowRange rows;
+    std::optional<size_t> piece;
+    Block block;
+  };
+  // Consecutive parts of one run of rows. Merged: `parts` become one new block.
+  struct Group {
+    std::vector<Part> parts;
+    bool merge = false;
+    std::optional<Block> merged;
+
+    RowRange rows() const { return {parts.front().rows.begin, parts.back().rows.end}; }
+  };
+
+  void Add(Part part);
+  void Finish(Group& group, RowRange committed, bool sealed);
+  void MergeOpenTail();
+  bool IsFinal(const Part& part) const;
+  BlockRows ViewOf(const Part& part) const;
+  void Count(const Group& group);
+  void CommitGroup(Group& group, std::vector<RowPiece>& old, RowPieces& pieces, ByteReservation& pool,
+                   const std::shared_ptr<RunUsage>& usage);
+
+  const RunInfo& run_;
+  const RowPieces& pieces_;
+  size_t first_piece_ = 0;  // Pieces before it are not touched.
+  std::vector<Group> groups_;
+  int64_t cost_ = 0;
+  int64_t reclaimable_bytes_ = 0;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_MEMORY_PIECE_CHANGE_H_

@@ -1,0 +1,163 @@
+#include "server/store/memory/run.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "server/store/append_check.h"
+#include "server/store/run_options.h"
+#include "server/store/store_errors.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr int32_t kDefaultPageSize = 1000;
+constexpr int32_t kMaxPageSize = 10000;
+// Samples looked at in one go while filtering by group.
+constexpr size_t kScanBatch = 1024;
+constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
+
+bool Contains(const GroupRange& range, int64_t group) { return range.begin <= group && group < range.end; }
+
+}  // namespace
+
+RunState MemoryRun::State() const {
+  const RunUsage& usage = *context_->usage;
+  return {info(), usage.samples, usage.sealed_samples, usage.committed_rows, usage.stored_bytes};
+}
+
+absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
+  if (absl::Status status = CheckAppend(command.header, command.blocks); !status.ok()) return status;
+  if (absl::Status status = CheckBlocks(command); !status.ok()) return status;
+  const int64_t handle = handle_of_(command.header.sample);
+  ParentRows parent = FindParent(command.header);
+  for (;;) {
+    absl::StatusOr<std::shared_ptr<MemorySample>> sample =
+        index_.FindOrInsert(handle, command.header.sample, command.header.producer);
+    if (!sample.ok()) return sample.status();
+    std::optional<absl::StatusOr<AppendAck>> ack = (*sample)->Append(command, parent);
+    if (!ack) {
+      std::this_thread::yield();  // Until whoever ended it has taken it out of the index.
+      continue;
+    }
+    if (!ack->ok() && (*sample)->RemoveUnborn()) index_.Remove(**sample);
+    return *std::move(ack);
+  }
+}
+
+// The run may be another one than when the blocks were checked. Reads no payload byte.
+absl::Status MemoryRun::CheckBlocks(const AppendCommand& command) const {
+  if (absl::Status status = CheckJoin(info(), command.geometry.get(), std::nullopt); !status.ok()) return status;
+  for (const Block& block : command.blocks) {
+    const absl::Status shape = CheckShape(*info().geometry, block.view(), info().options.block_rows);
+    if (!shape.ok()) return shape;
+  }
+  return absl::OkStatus();
+}
+
+ParentRows MemoryRun::FindParent(const AppendHeader& header) const {
+  if (!header.prefix) return std::nullopt;
+  const absl::StatusOr<std::shared_ptr<MemorySample>> parent = Find(header.producer, {.sample = header.prefix->sample});
+  if (!parent.ok()) return parent.status();
+  return (*parent)->Prefix(*header.prefix);
+}
+
+absl::StatusOr<std::shared_ptr<MemorySample>> MemoryRun::Find(Producer producer, const SampleRef& ref) const {
+  const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
+  std::shared_ptr<MemorySample> sample = index_.Find(handle, ref.sample, producer);
+  if (sample != nullptr) return sample;
+  return NoSampleError(ref.sample.empty() ? absl::StrCat("handle ", ref.handle) : ref.sample);
+}
+
+absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
+                                         absl::string_view page_token) const {
+  if (page_size < 0) {
+    return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("page_size: ", page_size, " is negative"),
+                     {.reason = Reason::kField, .field = "page_size"});
+  }
+  const size_t limit = page_size == 0 ? kDefaultPageSize : std::min(page_size, kMaxPageSize);
+  ListPage page;
+  std::string after(page_token);
+  for (;;) {
+    const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
+    for (const std::shared_ptr<MemorySample>& sample : batch) {
+      absl::StatusOr<SampleState> state = sample->Stat();
+      if (!state.ok() || (groups && !Contains(*groups, state->group))) continue;
+      if (page.samples.size() == limit) {
+        page.next_token = page.samples.back().sample;
+        return page;
+      }
+      page.samples.push_back(*std::move(state));
+    }
+    if (batch.size() < kScanBatch) return page;
+    after = batch.back()->id();
+  }
+}
+
+void MemoryRun::Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result) {
+  const std::optional<int64_t> bytes = sample.Remove(unused_since);
+  if (!bytes) return;
+  index_.Remove(sample);
+  ++result.samples;
+  result.bytes += *bytes;
+}
+
+ReleaseResult MemoryRun::Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples) {
+  ReleaseResult result;
+  for (const SampleRef& ref : samples) {
+    for (Producer p : kProducers) {
+      if (producer && *producer != p) continue;
+      if (const auto sample = Find(p, ref); sample.ok()) Remove(**sample, Clock::Time::max(), result);
+    }
+  }
+  return result;
+}
+
+ReleaseResult MemoryRun::ReleaseGroups(std::optional<Producer> producer, GroupRange groups) {
+  ReleaseResult result;
+  for (Producer p : kProducers) {
+    if (producer && *producer != p) continue;
+    std::string after;
+    for (;;) {
+      const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(p, after, kScanBatch);
+      for (const std::shared_ptr<MemorySample>& sample : batch) {
+        const std::optional<int64_t> group = sample->group();
+        if (group && Contains(groups, *group)) Remove(*sample, Clock::Time::max(), result);
+      }
+      if (batch.size() < kScanBatch) break;
+      after = batch.back()->id();
+    }
+  }
+  return result;
+}
+
+std::unique_ptr<Store::Watch> MemoryRun::WatchSample(Producer producer, const SampleRef& ref,
+                                                     std::function<void()> changed) {
+  const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
+  return context_->watches->Add(handle, producer, ref.sample, std::move(changed));
+}
+
+int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
+  ReleaseResult result;
+  const Clock::Time now = context_->clock.Now();
+  for (const std::shared_ptr<MemorySample>& sample : index_.FindIdle(shard, now, limit)) {
+    Remove(*sample, now - info().options.ttl, result);
+  }
+  return result.samples;
+}
+
+ReleaseResult MemoryRun::Drop() {
+  ReleaseResult result;
+  for (const std::shared_ptr<MemorySample>& sample : index_.Close()) {
+    const std::optional<int64_t> bytes = sample->Remove();
+    if (!bytes) continue;
+    ++result.samples;
+    result.bytes += *bytes;
+  }
+  context_->watches->NotifyAll();
+  return result;
+}
+
+}  // namespace routing_replay

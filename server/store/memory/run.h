@@ -1,0 +1,54 @@
+// One run of the memory store.
+#ifndef SERVER_STORE_MEMORY_RUN_H_
+#define SERVER_STORE_MEMORY_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "server/store/memory/memory_store.h"
+#include "server/store/memory/run_context.h"
+#include "server/store/memory/sample.h"
+#include "server/store/memory/sample_index.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+// Thread-safe. Methods mean what the same ones of Store mean.
+class MemoryRun {
+ public:
+  MemoryRun(std::shared_ptr<const RunContext> context, HandleFunction handle_of)
+      : context_(std::move(context)), handle_of_(std::move(handle_of)), index_(context_) {}
+
+  const RunInfo& info() const { return context_->info; }
+  RunState State() const;
+
+  absl::StatusOr<AppendAck> Append(AppendCommand command);
+  // Never null. NOT_FOUND (kNoSample).
+  absl::StatusOr<std::shared_ptr<MemorySample>> Find(Producer producer, const SampleRef& ref) const;
+  absl::StatusOr<ListPage> List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
+                                absl::string_view page_token) const;
+
+  ReleaseResult Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
+  ReleaseResult ReleaseGroups(std::optional<Producer> producer, GroupRange groups);
+  std::unique_ptr<Store::Watch> WatchSample(Producer producer, const SampleRef& ref, std::function<void()> changed);
+  // Removes at most `limit` idle samples of one shard of the index.
+  int64_t Sweep(size_t shard, int64_t limit);
+  // Ends every sample. The run takes no new ones.
+  ReleaseResult Drop();
+
+ private:
+  absl::Status CheckBlocks(const AppendCommand& command) const;
+  ParentRows FindParent(const AppendHeader& header) const;
+  void Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
+
+  const std::shared_ptr<const RunContext> context_;
+  const HandleFunction handle_of_;
+  SampleIndex index_;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_MEMORY_RUN_H_

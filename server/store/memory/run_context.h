@@ -1,0 +1,28 @@
+// What the samples of one run share.
+#ifndef SERVER_STORE_MEMORY_RUN_CONTEXT_H_
+#define SERVER_STORE_MEMORY_RUN_CONTEXT_H_
+
+#include <memory>
+
+#include "proto/wire/clock.h"
+#include "server/admission/byte_budget.h"
+#include "server/store/memory/content_ids.h"
+#include "server/store/memory/stored_charge.h"
+#include "server/store/memory/watch_list.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+// Budget, clock and content ids belong to the store and outlive it.
+struct RunContext {
+  RunInfo info;
+  ByteBudget& budget;
+  const Clock& clock;
+  ContentIds& content_ids;
+  std::shared_ptr<RunUsage> usage = std::make_shared<RunUsage>();
+  std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_MEMORY_RUN_CONTEXT_H_

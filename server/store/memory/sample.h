@@ -1,0 +1,116 @@
+// One sample of the memory store: its content under one lock.
+//
+//   (made by the index)  unborn ──first append──▶ alive ──release, expiry, drop──▶ removed
+//                           └──────first append refused───────────────────────────▶
+//
+// An unborn sample is in the index only so that two appends that open it wait for each other; nobody else sees it.
+// Heavy work (comparing, merging) runs under the sample's own lock; what a change frees is destroyed after the lock is
+// gone.
+#ifndef SERVER_STORE_MEMORY_SAMPLE_H_
+#define SERVER_STORE_MEMORY_SAMPLE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/wire/mutex.h"
+#include "server/store/memory/append_plan.h"
+#include "server/store/memory/piece_change.h"
+#include "server/store/memory/run_context.h"
+#include "server/store/memory/sample_content.h"
+
+namespace routing_replay {
+
+// The prefix that an append wants to open with, looked up before the sample is locked, so that no two samples are ever
+// locked together. Used only if the append opens the sample.
+using ParentRows = std::optional<absl::StatusOr<SampleContent>>;
+
+// Thread-safe. Errors as in store.h; NOT_FOUND (kNoSample) unless alive.
+class MemorySample {
+ public:
+  MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer);
+
+  const std::string& id() const { return id_; }
+  int64_t handle() const { return handle_; }
+  Producer producer() const { return producer_; }
+  Clock::Time last_used() const { return last_used_.load(std::memory_order_relaxed); }
+
+  // Nothing if the sample was removed: look it up again. Otherwise `command` and `parent` are used up.
+  std::optional<absl::StatusOr<AppendAck>> Append(AppendCommand& command, ParentRows& parent);
+  absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
+  absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
+
+  absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows);
+  absl::StatusOr<SampleState> Stat() const;
+  absl::StatusOr<std::optional<bool>> MatchesTokens(const TokenCheck& check) const;
+  // The rows [0, prefix.rows) for a child. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
+  absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix) const;
+
+  bool alive() const;
+  // Its group, if alive.
+  std::optional<int64_t> group() const;
+
+  // Ends an alive sample, if it was last used at or before `unused_since`. Gives the bytes that went back to the
+  // budget.
+  std::optional<int64_t> Remove(Clock::Time unused_since = Clock::Time::max());
+  // Ends an unborn sample: true if it was one.
+  bool RemoveUnborn();
+
+ private:
+  enum class Life { kUnborn, kAlive, kRemoved };
+  enum class Step { kContinue, kOpen, kRestart };
+  // What a change prepares, and afterwards what it freed: made before the lock is taken, destroyed after it is gone.
+  struct Work {
+    std::optional<SampleContent> life;  // The life that the append begins; once committed, the one before.
+    std::optional<PieceChange> change;
+    std::vector<RowPiece> replaced;
+    ByteReservation pool;
+    bool changed = false;
+  };
+
+  absl::StatusOr<AppendAck> AppendLocked(AppendCommand& command, ParentRows& parent, Work& work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Step> CheckLife(const AppendHeader& header) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<SampleContent> NewLife(Step step, const AppendHeader& header, ParentRows& parent) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Prepare(AppendCommand& command, const AppendPlan& plan, Work& work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Commit(const AppendHeader& header, const AppendPlan& plan, Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::StatusOr<SampleState> SealLocked(int64_t num_tokens, int64_t revision, Work& work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<SampleState> TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision, Work& work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Tops `pool` up to `bytes`. RESOURCE_EXHAUSTED (kOverBudget).
+  absl::Status Pay(int64_t bytes, ByteReservation& pool) const;
+  // Charges what the metadata now takes, from the charge before and `pool`.
+  void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckRevision(int64_t revision) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `status` with the sample, its committed rows and its revision in the detail.
+  absl::Status Describe(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds (+1) or takes back (-1) the content in the run's totals.
+  void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Touch() { last_used_.store(run_->clock.Now(), std::memory_order_relaxed); }
+  void Notify() const { run_->watches->Notify(handle_, producer_, id_); }
+
+  const std::shared_ptr<const RunContext> run_;
+  const std::string id_;
+  const int64_t handle_;
+  const Producer producer_;
+  std::atomic<Clock::Time> last_used_;
+
+  mutable Mutex mutex_;
+  Life life_ ABSL_GUARDED_BY(mutex_) = Life::kUnborn;
+  SampleContent content_ ABSL_GUARDED_BY(mutex_);
+  StoredCharge metadata_charge_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_MEMORY_SAMPLE_H_

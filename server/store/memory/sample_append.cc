@@ -1,0 +1,123 @@
+// MemorySample::Append: the steps of store.h.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "server/store/memory/sample.h"
+#include "server/store/weight_spans.h"
+
+namespace routing_replay {
+
+std::optional<absl::StatusOr<AppendAck>> MemorySample::Append(AppendCommand& command, ParentRows& parent) {
+  Work work;
+  std::optional<absl::StatusOr<AppendAck>> ack;
+  {
+    MutexLock lock(mutex_);
+    if (life_ == Life::kRemoved) return std::nullopt;
+    ack = AppendLocked(command, parent, work);
+    if (ack->ok()) {
+      Touch();
+    } else {
+      ack = Describe(ack->status());
+    }
+  }
+  if (work.changed) Notify();
+  return ack;
+}
+
+absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, ParentRows& parent, Work& work) {
+  const AppendHeader& header = command.header;
+  const absl::StatusOr<Step> step = CheckLife(header);
+  if (!step.ok()) return step.status();
+  if (*step != Step::kContinue) {
+    absl::StatusOr<SampleContent> life = NewLife(*step, header, parent);
+    if (!life.ok()) return life.status();
+    work.life = *std::move(life);
+  }
+  const SampleContent& content = work.life ? *work.life : content_;
+  const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
+  if (!plan.ok()) return plan.status();
+  if (work.life || plan->seals || !plan->added.empty()) {
+    if (absl::Status status = Prepare(command, *plan, work); !status.ok()) return status;
+    Commit(header, *plan, work);
+  }
+  if (header.group) content_.group = *header.group;
+  return AppendAck{.sample = id_,
+                   .committed_rows = content_.rows(),
+                   .revision = content_.revision,
+                   .content_id = content_.content_id,
+                   .sealed = content_.sealed(),
+                   .trimmed_rows = plan->trimmed_rows,
+                   .conflicting_rows = plan->conflicting_rows,
+                   .late_rows = plan->late_rows,
+                   .unrecorded_rows = TotalRows(plan->unrecorded),
+                   .unverified_rows = plan->unverified_rows};
+}
+
+absl::StatusOr<MemorySample::Step> MemorySample::CheckLife(const AppendHeader& header) const {
+  if (life_ == Life::kUnborn) {
+    if (header.restart_nonce != 0 || header.revision == 0) return Step::kOpen;
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     absl::StrCat("the append is for revision ", header.revision,
+                                  " of a sample that does not exist (any more); a new one starts at revision 0"),
+                     {.reason = Reason::kOldRevision});
+  }
+  if (header.restart_nonce == 0 || header.restart_nonce != content_.restart_nonce) {
+    if (absl::Status status = CheckRevision(header.revision); !status.ok()) return status;
+    if (header.restart_nonce != 0) return Step::kRestart;
+  }
+  if (header.prefix && header.prefix != content_.prefix) {
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     "append.prefix: the sample exists and was not opened with this prefix",
+                     {.reason = Reason::kField, .field = "append.prefix"});
+  }
+  return Step::kContinue;
+}
+
+absl::StatusOr<SampleContent> MemorySample::NewLife(Step step, const AppendHeader& header, ParentRows& parent) const {
+  SampleContent life{TokenChecks(run_->info.options.block_rows)};
+  if (header.prefix) {
+    if (!parent->ok()) return parent->status();
+    life = *std::move(*parent);
+  }
+  const bool restart = step == Step::kRestart;
+  life.revision = restart ? content_.revision + 1 : 0;
+  life.restart_nonce = header.restart_nonce;
+  life.prefix = header.prefix;
+  life.group = restart ? content_.group : 0;
+  life.engine = header.engine;
+  return life;
+}
+
+absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& plan, Work& work) {
+  const SampleContent& content = work.life ? *work.life : content_;
+  PieceChange& change =
+      work.change.emplace(run_->info, content.pieces, std::move(command.blocks), plan.added, plan.seals);
+  int64_t bytes = change.cost() - change.reclaimable_bytes() - metadata_charge_.bytes() + content.metadata_bytes() +
+                  content.growth_bytes(plan.added.end, plan.unrecorded.size());
+  if (work.life) bytes -= content_.pieces.exclusive_bytes();
+  work.pool = std::move(command.reservation);
+  if (absl::Status status = Pay(bytes, work.pool); !status.ok()) return status;
+  return change.Merge();
+}
+
+void MemorySample::Commit(const AppendHeader& header, const AppendPlan& plan, Work& work) {
+  CountUsage(-1);
+  const bool new_rows = work.life || !plan.added.empty();
+  RowPieces& pieces = work.life ? work.life->pieces : content_.pieces;
+  work.pool.Merge(metadata_charge_.Take());
+  if (work.life) content_.pieces.TakeExclusiveCharges(work.pool);
+  work.replaced = work.change->Commit(pieces, work.pool, run_->usage);
+  if (work.life) std::swap(content_, *work.life);
+  for (RowRange range : plan.unrecorded) AppendMerged(content_.unrecorded, range);
+  AppendSpan(content_.weights, {plan.added, header.weight_version, header.weight_label});
+  content_.tokens.Extend(TokensOf(header), plan.token_check);
+  if (plan.seals) content_.num_tokens = header.seal_num_tokens;
+  if (new_rows) content_.content_id = run_->content_ids.Next();
+  ChargeMetadata(work.pool);
+  life_ = Life::kAlive;
+  CountUsage(+1);
+  work.changed = true;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,43 @@
+#include "server/store/memory/sample_content.h"
+
+#include "server/store/weight_spans.h"
+
+namespace routing_replay {
+
+namespace {
+
+// The sample object, its ids and its places in the index.
+constexpr int64_t kSampleOverhead = 1024;
+// A weight span with the longest label.
+constexpr int64_t kSpanBytes = sizeof(WeightSpan) + 128;
+
+}  // namespace
+
+int64_t SampleContent::growth_bytes(int64_t end, size_t ranges) const {
+  return kSpanBytes + static_cast<int64_t>(ranges * sizeof(RowRange)) + tokens.growth_bytes(end);
+}
+
+int64_t SampleContent::metadata_bytes() const {
+  return kSampleOverhead + static_cast<int64_t>(weights.size()) * kSpanBytes +
+         static_cast<int64_t>(unrecorded.size() * sizeof(RowRange)) + tokens.memory_bytes();
+}
+
+std::vector<RowPiece> SampleContent::Truncate(int64_t rows) {
+  num_tokens.reset();
+  unrecorded = Clip(unrecorded, {0, rows});
+  TruncateSpans(weights, rows);
+  tokens.Truncate(rows);
+  return pieces.Truncate(rows);
+}
+
+SampleContent SampleContent::Prefix(int64_t rows) const {
+  SampleContent child(tokens);
+  child.unrecorded = Clip(unrecorded, {0, rows});
+  child.weights = weights;
+  TruncateSpans(child.weights, rows);
+  child.tokens.Truncate(rows);
+  child.pieces = pieces.Prefix(rows);
+  return child;
+}
+
+}  // namespace routing_replay

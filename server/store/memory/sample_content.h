@@ -1,0 +1,50 @@
+// Everything that an append, a seal or a truncation can change of a sample.
+#ifndef SERVER_STORE_MEMORY_SAMPLE_CONTENT_H_
+#define SERVER_STORE_MEMORY_SAMPLE_CONTENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/wire/message/append_message.h"
+#include "routing_replay/wire/sample_state.h"
+#include "server/store/memory/row_pieces.h"
+#include "server/store/token_checks.h"
+
+namespace routing_replay {
+
+// Move-only. Not thread-safe.
+struct SampleContent {
+  // `checks` of no rows, or what the caller goes on from.
+  explicit SampleContent(TokenChecks checks) : tokens(std::move(checks)) {}
+
+  int64_t revision = 0;
+  uint64_t content_id = 0;
+  uint64_t restart_nonce = 0;             // Of the append that began this life; 0 after a truncation.
+  std::optional<PrefixReference> prefix;  // What this life was opened with.
+  int64_t group = 0;
+  std::string engine;
+  std::optional<int64_t> num_tokens;
+  std::vector<RowRange> unrecorded;  // Normal list.
+  std::vector<WeightSpan> weights;
+  TokenChecks tokens;  // tokens.rows() is the committed row count.
+  RowPieces pieces;
+
+  int64_t rows() const { return tokens.rows(); }
+  bool sealed() const { return num_tokens.has_value(); }
+  // What the lists take in memory, the pieces excluded.
+  int64_t metadata_bytes() const;
+  // At most so much more with rows up to `end`, of them `ranges` unrecorded ranges, of one weight version.
+  int64_t growth_bytes(int64_t end, size_t ranges) const;
+
+  // Keeps rows [0, rows), unsealed. Gives back the pieces that went.
+  std::vector<RowPiece> Truncate(int64_t rows);
+  // A sample that opens as rows [0, rows) of this one: the same blocks, and nothing else that is this sample's own.
+  SampleContent Prefix(int64_t rows) const;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_MEMORY_SAMPLE_CONTENT_H_

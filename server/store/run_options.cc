@@ -1,0 +1,53 @@
+#include "server/store/run_options.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+absl::Status BadOption(absl::string_view field, absl::string_view why) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", why),
+                   {.reason = Reason::kField, .field = std::string(field)});
+}
+
+absl::Status Mismatch(absl::string_view field, absl::string_view why) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, why,
+                   {.reason = Reason::kGeometryMismatch, .field = std::string(field)});
+}
+
+std::string Describe(const RunOptions& options) {
+  return absl::StrCat("ttl ", std::chrono::duration_cast<std::chrono::milliseconds>(options.ttl).count(), " ms, ",
+                      options.strict ? "strict" : "not strict", ", block_rows ", options.block_rows, ", codec ",
+                      CodecName(options.codec));
+}
+
+}  // namespace
+
+absl::Status CheckRunOptions(const RunOptions& options) {
+  const int32_t rows = options.block_rows;
+  if (rows < kMinBlockRows || rows > kMaxBlockRows || (rows & (rows - 1)) != 0) {
+    return BadOption("options.block_rows",
+                     absl::StrCat(rows, " is not a power of two in [", kMinBlockRows, ", ", kMaxBlockRows, "]"));
+  }
+  if (options.ttl <= Clock::Duration::zero() || options.ttl > kMaxTtl) {
+    return BadOption("options.ttl_ms", "is not above 0 and at most 30 days");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::optional<RunOptions>& options) {
+  if (geometry != nullptr && !(*geometry == *run.geometry)) {
+    return Mismatch("geometry", absl::StrCat("run \"", run.run, "\" has ", run.geometry->DebugString(), ", not ",
+                                             geometry->DebugString()));
+  }
+  if (options && !(*options == run.options)) {
+    return Mismatch("options",
+                    absl::StrCat("run \"", run.run, "\" has ", Describe(run.options), ", not ", Describe(*options)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace routing_replay

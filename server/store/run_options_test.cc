@@ -1,0 +1,42 @@
+#include "server/store/run_options.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::Fails;
+
+std::string BadField(const RunOptions& options) {
+  const absl::Status status = CheckRunOptions(options);
+  EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  return GetErrorDetail(status)->field;
+}
+
+TEST(RunOptionsTest, RangesAreChecked) {
+  EXPECT_OK(CheckRunOptions({}));
+  for (int32_t rows : {32, 64, 4096}) EXPECT_OK(CheckRunOptions({.block_rows = rows}));
+  for (int32_t rows : {-32, 0, 16, 33, 100, 8192}) {
+    EXPECT_EQ(BadField({.block_rows = rows}), "options.block_rows") << rows;
+  }
+  EXPECT_OK(CheckRunOptions({.ttl = kMaxTtl}));
+  EXPECT_EQ(BadField({.ttl = Clock::Duration(0)}), "options.ttl_ms");
+  EXPECT_EQ(BadField({.ttl = kMaxTtl + Clock::Duration(1)}), "options.ttl_ms");
+}
+
+TEST(RunOptionsTest, JoiningComparesWhatIsGiven) {
+  const Geometry geometry = Geometry::Uniform(4, 64, 8), other = Geometry::Uniform(4, 64, 4);
+  const RunInfo run{.run = "r", .geometry = std::make_shared<Geometry>(geometry), .options = {.strict = true}};
+  EXPECT_OK(CheckJoin(run, nullptr, std::nullopt));
+  EXPECT_OK(CheckJoin(run, &geometry, RunOptions{.strict = true}));
+  const auto mismatch = Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch);
+  EXPECT_THAT(CheckJoin(run, &other, std::nullopt), mismatch);
+  EXPECT_THAT(CheckJoin(run, &geometry, RunOptions{}), mismatch);
+}
+
+}  // namespace
+}  // namespace routing_replay

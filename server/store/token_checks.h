@@ -1,0 +1,76 @@
+// What a store knows of a sample's tokens: CRC32C prefix checks at every block boundary and at the committed end, never
+// the tokens. Finds out whether an append belongs to the same trajectory.
+//
+//   stored checks     0────────B────────2B────────3B──e        (each one may be unknown)
+//   an append             s─────┬────────┬────────┬───┬──▶     chain: start check, then extended over its token ids
+//                         compared where both sides know
+#ifndef SERVER_STORE_TOKEN_CHECKS_H_
+#define SERVER_STORE_TOKEN_CHECKS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "routing_replay/wire/row_range.h"
+
+namespace routing_replay {
+
+// What an append says of its tokens.
+struct AppendTokens {
+  RowRange rows;
+  absl::Span<const uint8_t> ids;  // 4 bytes per row, or empty: not given.
+  std::optional<uint32_t> start;  // The check at rows.begin.
+
+  absl::Span<const uint8_t> of(RowRange part) const {
+    return ids.subspan((part.begin - rows.begin) * 4, part.size() * 4);
+  }
+};
+
+// How an append's tokens compare with the stored ones over the rows that both have.
+struct TokenComparison {
+  std::optional<int64_t> differs_at;     // Rows of the first check that differs.
+  std::vector<RowRange> unverified;      // Overlapping rows that no check spoke for; normal list.
+  std::vector<RowRange> suspect;         // … of them, those whose tokens both sides know. Normal list.
+  std::optional<uint32_t> check_at_end;  // The append's own check where its new rows start.
+};
+
+// A value type. Not thread-safe.
+class TokenChecks {
+ public:
+  explicit TokenChecks(int32_t block_rows) : block_rows_(block_rows) {}
+
+  int64_t rows() const { return rows_; }
+  int64_t memory_bytes() const {
+    return static_cast<int64_t>(boundaries_.size() * sizeof(boundaries_[0]) + known_.size() * sizeof(RowRange));
+  }
+  // The check at `rows`, where known. At 0 it always is.
+  std::optional<uint32_t> At(int64_t rows) const;
+  // At most so much more after Extend to `end` rows.
+  int64_t growth_bytes(int64_t end) const {
+    return static_cast<int64_t>((end / block_rows_ - rows_ / block_rows_) * sizeof(boundaries_[0]) + sizeof(RowRange));
+  }
+  // The window that a check at `rows` closes or, at the end, lies in.
+  int64_t WindowOf(int64_t rows) const { return rows == 0 ? 0 : (rows - 1) / block_rows_; }
+
+  // Without a start check the append's chain starts at the first stored check on its way, and the rows before that one
+  // are unverified; so are the rows after the last stored check.
+  TokenComparison Compare(const AppendTokens& tokens) const;
+
+  // Takes the rows [rows(), tokens.rows.end) in, if there are any. `check` is TokenComparison::check_at_end. Without
+  // token ids or without a check, everything from rows() on is unknown.
+  void Extend(const AppendTokens& tokens, std::optional<uint32_t> check);
+  // Keeps the checks of the first `rows` (at most rows()). The one at `rows` stays known only at a block boundary.
+  void Truncate(int64_t rows);
+
+ private:
+  int32_t block_rows_;
+  int64_t rows_ = 0;
+  std::optional<uint32_t> end_ = 0;                  // At rows_.
+  std::vector<std::optional<uint32_t>> boundaries_;  // [i]: at (i + 1) * block_rows_.
+  std::vector<RowRange> known_;                      // Rows whose tokens went into a check; normal list.
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_TOKEN_CHECKS_H_
