@@ -34,7 +34,7 @@ using Command = std::function<absl::StatusOr<Rows>(Client&)>;
 // Parses standard input as a micro-batch description; needs no server.
 int PlanCommand() {
   const std::string text(std::istreambuf_iterator<char>(std::cin), {});
-  const auto plan = PlanFromJson(text);
+  const auto plan = trainer::PlanFromJson(text);
   if (!plan.ok()) {
     std::cerr << "rrctl: " << plan.status().message() << "\n";
     return kExitFailed;
