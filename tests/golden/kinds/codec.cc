@@ -1,0 +1,139 @@
+// codec_vllm, codec_sglang: engine payloads through the decoder.
+#include <cstring>
+#include <map>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "routing_replay/wire/error_detail.h"
+#include "tests/golden/kind.h"
+
+namespace routing_replay::golden {
+namespace {
+
+// A payload as the engine's adapter hands it to the decoder.
+struct CodecCase {
+  absl::StatusOr<Geometry> geometry = absl::UnknownError("");
+  TensorDescription tensor;
+  DecodeOptions options;
+  std::string payload;
+  int64_t layers = 0;
+  int64_t top_k = 0;
+};
+
+// Dense layers are columns without a meaning.
+Geometry::Options GeometryOptions(const Json& input) {
+  Geometry::Options options{.num_layers = input.at("layers").get<int32_t>(),
+                            .moe_layer_ids = {},
+                            .num_experts = {input.at("num_experts").get<int32_t>()},
+                            .top_k = {input.at("topk").get<int32_t>()}};
+  const auto dense = input.value("dense_layers", std::vector<int32_t>{});
+  for (int32_t i = 0; i < options.num_layers; ++i) {
+    if (std::find(dense.begin(), dense.end(), i) == dense.end()) options.moe_layer_ids.push_back(i);
+  }
+  return options;
+}
+
+CodecCase Parse(const Json& input) {
+  CodecCase c{.geometry = Geometry::Create(GeometryOptions(input)),
+              .payload = input.at("payload").get<std::string>(),
+              .layers = input.at("layers").get<int64_t>(),
+              .top_k = input.at("topk").get<int64_t>()};
+  c.tensor.layer_basis = LayerBasis::kAllLayers;
+  if (input.at("encoding") == "BASE64_NPY") {
+    c.tensor.encoding = Encoding::kBase64Npy;
+    c.options.expected_rows = input.at("tokens").get<int64_t>() - 1;
+    return c;
+  }
+  c.options.row_start = input.at("start_len").get<int64_t>();
+  const int64_t tokens = input.at("prompt_tokens").get<int64_t>() + input.at("completion_tokens").get<int64_t>();
+  c.options.expected_rows = std::max<int64_t>(0, tokens - 1 - c.options.row_start);
+  c.tensor.encoding = Encoding::kBase64;
+  c.tensor.dtype = DType::kI32;
+  c.tensor.shape = {*c.options.expected_rows, c.layers, c.top_k};
+  return c;
+}
+
+absl::StatusOr<DecodedRows> Decode(const CodecCase& c) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(c.payload.data());
+  return DecodeTensor(*c.geometry, c.tensor, {bytes, c.payload.size()}, c.options);
+}
+
+const char* GoldenReason(Reason reason) {
+  static const auto& names = *new std::map<Reason, const char*>{
+      {Reason::kEncoding, "encoding"},       {Reason::kDType, "dtype"},         {Reason::kShape, "shape"},
+      {Reason::kLength, "length"},           {Reason::kIdRange, "range"},       {Reason::kDuplicateId, "duplicate"},
+      {Reason::kPartialRow, "partial sentinel"}};
+  const auto found = names.find(reason);
+  return found == names.end() ? "another reason" : found->second;
+}
+
+Outcome RunError(const CodecCase& c, const Json& expect) {
+  const auto decoded = Decode(c);
+  if (decoded.ok()) return expect.value("may_accept", false) ? Passed() : Failed("accepted, expected a refusal");
+  const ErrorDetail detail = GetErrorDetail(decoded.status()).value_or(ErrorDetail{});
+  const auto place = [](auto number) { return number ? Json(*number) : Json(); };
+  if (GoldenReason(detail.reason) != expect.at("reason") ||
+      (expect.contains("row") && place(detail.row) != expect["row"]) ||
+      (expect.contains("layer") && place(detail.layer) != expect["layer"])) {
+    return Failed(absl::StrCat("refused for ", GoldenReason(detail.reason), " (", decoded.status().message(),
+                               "), expected ", expect.dump()));
+  }
+  return Passed();
+}
+
+// Ids of every MoE layer of every row against the expected tensor [rows][layers][K].
+Outcome CompareIds(const CodecCase& c, const DecodedRows& decoded, const Json& expect) {
+  std::string ids;
+  if (!absl::Base64Unescape(expect.at("ids_int32_le").get<std::string>(), &ids)) return Failed("ids are no base64");
+  int64_t rows = 0;
+  for (const Block& block : decoded.blocks) {
+    for (int32_t ordinal = 0; ordinal < c.geometry->num_moe_layers(); ++ordinal) {
+      const LayerRouting& layer = c.geometry->layer(ordinal);
+      const absl::Span<const uint8_t> plane = block.view().plane(*c.geometry, ordinal);
+      for (int64_t i = 0; i < block.rows.size() * c.top_k; ++i) {
+        const int64_t row = block.rows.begin - decoded.rows.begin + i / c.top_k;
+        const size_t offset = 4 * ((row * c.layers + layer.layer_id) * c.top_k + i % c.top_k);
+        const int32_t ours = layer.id_bytes() == 1 ? plane[i] : plane[2 * i] | plane[2 * i + 1] << 8;
+        int32_t theirs = -1;
+        if (offset + 4 <= ids.size()) std::memcpy(&theirs, ids.data() + offset, 4);
+        if (ours != theirs) {
+          return Failed(absl::StrCat("row ", row, ", layer ", layer.layer_id, ", slot ", i % c.top_k, " is ", ours,
+                                     ", expected ", theirs));
+        }
+      }
+    }
+    rows += block.rows.size();
+  }
+  return rows == decoded.rows.size() ? Passed() : Failed("rows without a block");
+}
+
+Outcome Run(const Json& golden_case) {
+  const Json& expect = golden_case.at("expect");
+  CodecCase c = Parse(golden_case.at("input"));
+  if (!c.geometry.ok()) return Failed(absl::StrCat("geometry refused: ", c.geometry.status().message()));
+  if (expect.value("error", false)) return RunError(c, expect);
+  // A source that holds a row for the last token too gives it to its adapter, which drops it.
+  const int64_t dropped = expect.value("dropped_tail_rows", int64_t{0});
+  c.options.expected_rows = *c.options.expected_rows + dropped;
+  if (!c.tensor.shape.empty()) c.tensor.shape[0] += dropped;
+  auto decoded = Decode(c);
+  if (!decoded.ok()) {
+    return expect.value("may_refuse", false) ? Passed() : Failed(absl::StrCat("refused: ", decoded.status().message()));
+  }
+  const int64_t rows = decoded->rows.size() - dropped;
+  const Json shape = {rows, c.layers, c.top_k};
+  if (shape != expect.at("shape")) {
+    return Failed(absl::StrCat("shape is ", shape.dump(), ", expected ", expect["shape"].dump()));
+  }
+  if (decoded->rows.begin != expect.value("row_start", int64_t{0})) {
+    return Failed(absl::StrCat("rows start at ", decoded->rows.begin));
+  }
+  return CompareIds(c, *decoded, expect);
+}
+
+}  // namespace
+
+Kind CodecKind() { return {{"codec_sglang", "codec_vllm"}, Run}; }
+
+}  // namespace routing_replay::golden
