@@ -39,7 +39,8 @@ absl::StatusOr<std::string> Decompress(const std::string& compressed) {
   return text;
 }
 
-// Python writes non-finite numbers as bare words, which JSON lacks: they become the strings that the files use elsewhere.
+// Python writes non-finite numbers as bare words, which JSON lacks: they become the strings that the files use
+// elsewhere.
 std::string QuoteNonFinite(const std::string& text) {
   constexpr std::pair<const char*, const char*> kWords[] = {
       {"-Infinity", "\"-inf\""}, {"Infinity", "\"inf\""}, {"NaN", "\"nan\""}};

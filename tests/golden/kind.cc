@@ -6,7 +6,7 @@ namespace routing_replay::golden {
 
 const std::vector<Kind>& AnsweredKinds() {
   static const std::vector<Kind>& kinds = *new std::vector<Kind>{
-      CpSlicesKind(), FrameworkLayersKind(), InvalidLayersKind(), LayersKind(), RowsKind(),
+      CodecKind(), CpSlicesKind(), FrameworkLayersKind(), InvalidLayersKind(), LayersKind(), RoutingKind(), RowsKind(),
   };
   return kinds;
 }
@@ -16,11 +16,9 @@ const std::vector<std::string>& NotYetAnsweredStems() {
       "codec_msswift",
       "codec_nemo",
       "codec_primerl",
-      "codec_sglang",
       "codec_sglang_wire_dtype",
       "codec_skyrl",
       "codec_turns",
-      "codec_vllm",
       "geometry_",
       "hybrid",
       "layers_layout",
@@ -43,9 +41,6 @@ const std::vector<std::string>& NotYetAnsweredStems() {
       "routing_edge_indices",
       "routing_edge_values",
       "routing_fp64",
-      "routing_sigmoid",
-      "routing_softmax",
-      "routing_sqrtsoftplus",
       "schedule",
   };
   return stems;

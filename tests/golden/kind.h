@@ -28,10 +28,12 @@ struct Kind {
 };
 
 // Kinds that the project answers, one file each in kinds/.
+Kind CodecKind();
 Kind CpSlicesKind();
 Kind FrameworkLayersKind();
 Kind InvalidLayersKind();
 Kind LayersKind();
+Kind RoutingKind();
 Kind RowsKind();
 
 // All of the above.

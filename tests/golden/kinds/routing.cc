@@ -104,17 +104,18 @@ Outcome RunAction(const RouterCase& c, const Json& golden_case, const std::strin
       c.config, {.logits = c.logits, .indices = c.indices, .states = states, .expert_bias = c.bias},
       {.probs = absl::MakeSpan(probs), .routing_map = absl::MakeSpan(map), .chosen = absl::MakeSpan(chosen)}, counters);
   if (status.ok()) {
-    status = trainer::RouterReplayBackward(
-        c.config, {.logits = c.logits, .chosen = chosen, .grad_probs = c.grad_probs}, absl::MakeSpan(grad), counters);
+    status = trainer::RouterReplayBackward(c.config, {.logits = c.logits, .chosen = chosen, .grad_probs = c.grad_probs},
+                                           absl::MakeSpan(grad), counters);
   }
   if (!status.ok()) return Failed(absl::StrCat(action, ": refused: ", status.message()));
   const Json experts = Experts(map, c.rows, c.config.num_experts);
   if (experts != expect.at("routing_map")) {
-    return Failed(absl::StrCat(action, ": routing_map is ", experts.dump(), ", expected ", expect["routing_map"].dump()));
+    return Failed(
+        absl::StrCat(action, ": routing_map is ", experts.dump(), ", expected ", expect["routing_map"].dump()));
   }
   if (state == RowState::kUnrecorded && Slots(c, chosen) != expect.at("recorded_indices")) {
-    return Failed(absl::StrCat(action, ": chosen ", Slots(c, chosen).dump(), ", expected ",
-                               expect["recorded_indices"].dump()));
+    return Failed(
+        absl::StrCat(action, ": chosen ", Slots(c, chosen).dump(), ", expected ", expect["recorded_indices"].dump()));
   }
   const auto tolerance = [&](const char* name) { return tolerances.at(action + name).get<double>(); };
   std::string words = FirstDifference("probs", probs, expect.at("probs"), tolerance("_probs"));
