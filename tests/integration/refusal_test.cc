@@ -45,7 +45,7 @@ class RefusalTest : public ServerTest {
 
   std::vector<Bad> IngestTable() const;
 
-  std::shared_ptr<Run> run_;
+  RunHandle run_;
   RandomRoutes routes_;
 };
 
