@@ -53,7 +53,8 @@ inline TensorDescription Int32Tensor(const Geometry& geometry, int64_t rows) {
 }
 
 // Puts rows `range` of `routes` in one call.
-inline absl::StatusOr<AppendOutcome> PutRows(Run& run, const RandomRoutes& routes, RowRange range, AppendOptions options) {
+inline absl::StatusOr<AppendOutcome> PutRows(Run& run, const RandomRoutes& routes, RowRange range,
+                                             AppendOptions options) {
   options.row_start = range.begin;
   const std::vector<int32_t> tensor = routes.Tensor(range);
   return run.Put(options, Int32Tensor(run.geometry(), range.size()), AsBytes(tensor));

@@ -60,10 +60,8 @@ std::vector<Bad> RefusalTest::IngestTable() const {
   base64.encoding = Encoding::kBase64;
   no_dtype.dtype = DType::kUnspecified;
   const TensorDescription npy{.encoding = Encoding::kNpy};
-  const TensorDescription zstd{.compression = Compression::kZstd,
-                               .raw_size = 100,
-                               .dtype = DType::kI32,
-                               .shape = Int32().shape};
+  const TensorDescription zstd{
+      .compression = Compression::kZstd, .raw_size = 100, .dtype = DType::kI32, .shape = Int32().shape};
   const std::vector<uint8_t> text = {'A', 'A', '!', 'A'};
   const auto code = absl::StatusCode::kInvalidArgument;
   return {
@@ -81,7 +79,11 @@ std::vector<Bad> RefusalTest::IngestTable() const {
       {"dtype", {}, no_dtype, Bytes(Good()), code, Reason::kDType},
       {"row count at the seal", {.seal_num_tokens = kRows + 5}, Int32(), Bytes(Good()), code, Reason::kRowCount},
       {"gap", {.row_start = 9}, Int32(), Bytes(Good()), absl::StatusCode::kFailedPrecondition, Reason::kGap},
-      {"old revision", {.revision = 4}, Int32(), Bytes(Good()), absl::StatusCode::kFailedPrecondition,
+      {"old revision",
+       {.revision = 4},
+       Int32(),
+       Bytes(Good()),
+       absl::StatusCode::kFailedPrecondition,
        Reason::kOldRevision},
   };
 }
@@ -89,8 +91,8 @@ std::vector<Bad> RefusalTest::IngestTable() const {
 TEST_F(RefusalTest, OnTheAppendStream) {
   for (const bool encode_blocks : {false, true}) {
     std::vector<AppendOutcome> outcomes;
-    const auto appender = run_->NewAppender({.encode_blocks = encode_blocks,
-                                             .on_outcome = [&](const AppendOutcome& o) { outcomes.push_back(o); }});
+    const auto appender = run_->NewAppender(
+        {.encode_blocks = encode_blocks, .on_outcome = [&](const AppendOutcome& o) { outcomes.push_back(o); }});
     int good = 0;
     for (const Bad& bad : IngestTable()) {
       SCOPED_TRACE(absl::StrCat(bad.name, encode_blocks ? ", encoded here" : ", sent as it is"));
