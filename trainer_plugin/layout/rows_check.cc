@@ -137,7 +137,7 @@ absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
   if (layout.partition != Partition::kExplicit && !rank.positions.empty()) {
     return Invalid("rank.positions", "are given, but the partition is not explicit");
   }
-  const absl::Status status = layout.format == TokenFormat::kThd ? CheckThd(layout) : CheckBshd(layout);
+  absl::Status status = layout.format == TokenFormat::kThd ? CheckThd(layout) : CheckBshd(layout);
   if (!status.ok()) return status;
   if (rank.positions.size() > static_cast<size_t>(kMaxStreamRows)) {
     return Invalid("rank.positions", absl::StrCat(rank.positions.size(), " are more than ", kMaxStreamRows));

@@ -1,7 +1,5 @@
 #include "routing_replay/trainer/rows.h"
 
-#include <map>
-
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::trainer {

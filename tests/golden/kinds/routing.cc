@@ -1,6 +1,5 @@
 // routing_*: probabilities, map and gradient of a router, its choice replayed or live.
 #include <cmath>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/router.h"

@@ -126,7 +126,7 @@ Outcome Run(const Json& golden_case) {
   const Json& ranks = expect.at("ranks");
   if (ranks.empty()) return Failed("the case has no ranks");
   for (const Json& rank : ranks) {
-    const Outcome outcome = RunRank(layout, input.at("neutral"), rank);
+    Outcome outcome = RunRank(layout, input.at("neutral"), rank);
     if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
   }
   return Passed();
