@@ -43,6 +43,7 @@ suite() {
   ctest --preset "$preset" -j "$jobs" --test-output-size-passed 1000000 --output-junit tests.xml "$@" |
     tee "$log" | sed '/tests passed, .* out of/,$d' || status=$?
   python3 tests/support/print_skipped.py "$build/tests.xml"
+  echo
   [ ${#failed[@]} -eq 0 ] || echo "Failed before: ${failed[*]}"
   sed -n '/tests passed, .* out of/,$p' "$log"
   [ $status -eq 0 ] || failed+=("$preset")

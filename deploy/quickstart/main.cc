@@ -1,7 +1,7 @@
 // routing-replay-quickstart: one hand-off on this machine, from rollout workers to trainer ranks, checked id by id.
 //
-// The program starts itself once per worker and rank, and the server beside it. Expected rows come from the generator
-// (or the trace files) and from tests/reference, never from what was sent.
+// One process per worker and rank, and the server beside them. Expected rows come from the generator (or the trace
+// files) and from tests/reference, never from what was sent.
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,11 +9,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "deploy/quickstart/phase_gate.h"
 #include "deploy/quickstart/rank.h"
 #include "deploy/quickstart/report.h"
@@ -24,13 +24,12 @@
 namespace routing_replay::quickstart {
 namespace {
 
+using Plays = std::vector<Play>;
+
 struct Options {
   std::string server;
   std::string trace;
   std::string json;
-  std::string role;  // Empty: the parent.
-  std::string endpoint;
-  int32_t index = 0;
 };
 
 // Removed with all it holds.
@@ -54,14 +53,18 @@ class ScopedDirectory {
   std::string path_;
 };
 
-absl::StatusOr<Children> StartChildren(const Options& options, const std::string& endpoint, const std::string& role,
-                                       int32_t count) {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+// One child per index below `count`.
+absl::StatusOr<Children> StartChildren(const std::string& role, int32_t count,
+                                       const std::function<absl::Status(int32_t)>& run) {
   Children children;
+  std::cout.flush();
   for (int32_t i = 0; i < count; ++i) {
-    std::vector<std::string> arguments = {self, "--role", role, "--index", absl::StrCat(i), "--endpoint", endpoint};
-    if (!options.trace.empty()) arguments.insert(arguments.end(), {"--trace", options.trace});
-    absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(absl::StrCat(role, " ", i), arguments);
+    const std::string name = absl::StrCat(role, " ", i);
+    absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Fork(name, [&] {
+      const absl::Status status = run(i);
+      if (!status.ok()) std::cerr << name << ": " << status << std::endl;
+      return status.ok() ? 0 : 1;
+    });
     if (!child.ok()) return child.status();
     children.push_back(*std::move(child));
   }
@@ -76,13 +79,14 @@ absl::StatusOr<std::vector<nlohmann::json>> RunHops(const Children& children,
   for (const auto& [phase, hop] : phases) {
     const absl::StatusOr<std::chrono::nanoseconds> time = RunPhase(children, phase);
     if (!time.ok()) return time.status();
-    report.hops.emplace_back(hop, *time);
+    report.hops.push_back({phase, hop, *time});
   }
   return CollectResults(children);
 }
 
-absl::Status RunWorkers(const Options& options, const std::string& endpoint, Report& report) {
-  const absl::StatusOr<Children> workers = StartChildren(options, endpoint, "worker", kWorkers);
+absl::Status RunWorkers(const Plays& plays, const std::string& endpoint, Report& report) {
+  const absl::StatusOr<Children> workers =
+      StartChildren("worker", kWorkers, [&](int32_t worker) { return RunWorker(plays, endpoint, worker); });
   if (!workers.ok()) return workers.status();
   const auto results = RunHops(*workers, {{"appended", "engine arrays -> server, acknowledged"}}, report);
   if (!results.ok()) return results.status();
@@ -92,8 +96,9 @@ absl::Status RunWorkers(const Options& options, const std::string& endpoint, Rep
   return absl::OkStatus();
 }
 
-absl::Status RunRanks(const Options& options, const std::string& endpoint, Report& report) {
-  const absl::StatusOr<Children> ranks = StartChildren(options, endpoint, "rank", kRanks);
+absl::Status RunRanks(const Plays& plays, const std::string& endpoint, Report& report) {
+  const absl::StatusOr<Children> ranks =
+      StartChildren("rank", kRanks, [&](int32_t rank) { return RunRank(plays, endpoint, rank); });
   if (!ranks.ok()) return ranks.status();
   const auto results = RunHops(*ranks,
                                {{"fetched", "server -> staging of the ranks"},
@@ -107,7 +112,10 @@ absl::Status RunRanks(const Options& options, const std::string& endpoint, Repor
   return absl::OkStatus();
 }
 
-absl::Status Play(const Options& options, const std::vector<quickstart::Play>& plays) {
+absl::Status Run(const Options& options) {
+  const absl::StatusOr<Plays> made = MakeScenario(options.trace);
+  if (!made.ok()) return made.status();
+  const Plays& plays = *made;
   const absl::StatusOr<std::unique_ptr<ScopedDirectory>> directory = ScopedDirectory::Create();
   if (!directory.ok()) return directory.status();
   absl::StatusOr<ServerProcess> server = StartServer(options.server, (*directory)->path());
@@ -116,14 +124,14 @@ absl::Status Play(const Options& options, const std::vector<quickstart::Play>& p
             << " trainer ranks (" << kLayoutDescription << ")\n"
             << std::flush;
   Report report;
-  for (const quickstart::Play& play : plays) {
+  for (const Play& play : plays) {
     report.runs.push_back(absl::StrCat(play.description, ": ", play.geometry.DebugString()));
     for (const SamplePlan& sample : play.samples) {
       report.expected_ids += sample.recorded_rows() * play.geometry.ids_per_row();
     }
   }
-  if (absl::Status status = RunWorkers(options, server->endpoint, report); !status.ok()) return status;
-  if (absl::Status status = RunRanks(options, server->endpoint, report); !status.ok()) return status;
+  if (absl::Status status = RunWorkers(plays, server->endpoint, report); !status.ok()) return status;
+  if (absl::Status status = RunRanks(plays, server->endpoint, report); !status.ok()) return status;
   if (absl::Status status = StopServer(*server); !status.ok()) return status;
   std::cout << ReportTable(report);
   if (!options.json.empty()) {
@@ -136,32 +144,19 @@ absl::Status Play(const Options& options, const std::vector<quickstart::Play>& p
   return absl::OkStatus();
 }
 
-absl::Status Run(const Options& options) {
-  const absl::StatusOr<std::vector<quickstart::Play>> plays = MakeScenario(options.trace);
-  if (!plays.ok()) return plays.status();
-  if (options.role == "worker") return RunWorker(*plays, options.endpoint, options.index);
-  if (options.role == "rank") return RunRank(*plays, options.endpoint, options.index);
-  return Play(options, *plays);
-}
-
 }  // namespace
 }  // namespace routing_replay::quickstart
 
 int main(int argc, char** argv) {
   routing_replay::quickstart::Options options;
   CLI::App app("Plays one hand-off of routing rows on this machine and checks every expert id");
-  app.add_option("--server", options.server, "Path of routing-replay-server");
+  app.add_option("--server", options.server, "Path of routing-replay-server")->required();
   app.add_option("--trace", options.trace, "Directory of recorded traces instead of synthetic rows");
   app.add_option("--json", options.json, "Also write the table to this file");
-  // For the processes that the program starts itself.
-  app.add_option("--role", options.role)->group("");
-  app.add_option("--endpoint", options.endpoint)->group("");
-  app.add_option("--index", options.index)->group("");
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);
   const absl::Status status = routing_replay::quickstart::Run(options);
   if (status.ok()) return 0;
-  const std::string who = options.role.empty() ? "quickstart" : absl::StrCat(options.role, " ", options.index);
-  std::cerr << who << ": " << status << "\n";
+  std::cerr << "quickstart: " << status << "\n";
   return 1;
 }

@@ -18,15 +18,16 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
+constexpr int kCannotRun = 127;  // As of a shell.
+
 absl::Status SystemError(absl::string_view what) {
   return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// In the child after fork: only async-signal-safe calls.
-[[noreturn]] void RunChild(pid_t parent, int input, int output, char* const* argv) {
+// In the child after fork. Without the parent there is nothing to do.
+bool TakePipes(pid_t parent, int input, int output) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() == parent && dup2(input, STDIN_FILENO) >= 0 && dup2(output, STDOUT_FILENO) >= 0) execv(argv[0], argv);
-  _exit(127);
+  return getppid() == parent && dup2(input, STDIN_FILENO) >= 0 && dup2(output, STDOUT_FILENO) >= 0;
 }
 
 }  // namespace
@@ -36,6 +37,12 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::str
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  // Only async-signal-safe calls in the child.
+  return Fork(name, [&argv] { return execv(argv[0], argv.data()) == 0 ? 0 : kCannotRun; });
+}
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Fork(const std::string& name,
+                                                                 const std::function<int()>& role) {
   int to_child[2], from_child[2];
   if (pipe2(to_child, O_CLOEXEC) != 0) return SystemError("pipe");
   if (pipe2(from_child, O_CLOEXEC) != 0) {
@@ -45,7 +52,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::str
   }
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid == 0) RunChild(parent, to_child[0], from_child[1], argv.data());
+  if (pid == 0) _exit(TakePipes(parent, to_child[0], from_child[1]) ? role() : kCannotRun);
   const int fork_error = errno;
   close(to_child[0]);
   close(from_child[1]);

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,10 +19,12 @@ namespace routing_replay::quickstart {
 // Not thread-safe. The child dies with its parent, and at the latest in the destructor.
 class ChildProcess {
  public:
-  // Starts `arguments` (the first one is the program's path). Standard error is the parent's. Must run before the
-  // process has threads.
+  // Starts the program `arguments` (the first one is its path). Standard error is the parent's.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::string& name,
                                                              const std::vector<std::string>& arguments);
+  // Runs `role` in a copy of this process; its value is the child's exit status. This process must have no threads and
+  // must have flushed its streams.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Fork(const std::string& name, const std::function<int()>& role);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;

@@ -23,7 +23,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerResult, samples, rows, recorded_rows, e
 
 struct RankResult {
   int64_t micro_batches = 0;
-  int64_t layers = 0;          // Local MoE layers of the last play.
   int64_t received_bytes = 0;  // Payload bytes from the server.
   // Local rows: every row of a micro-batch is on one rank of each pipeline stage.
   int64_t replayed_rows = 0;
@@ -32,8 +31,8 @@ struct RankResult {
   int64_t compared_ids = 0;  // Index buffer against expectation.
   int64_t router_rows = 0;   // Rows whose routing map was checked, over the layers that were.
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankResult, micro_batches, layers, received_bytes, replayed_rows, unrecorded_rows,
-                                   pad_rows, compared_ids, router_rows)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankResult, micro_batches, received_bytes, replayed_rows, unrecorded_rows, pad_rows,
+                                   compared_ids, router_rows)
 
 }  // namespace routing_replay::quickstart
 

@@ -1,6 +1,5 @@
 #include "deploy/quickstart/scenario.h"
 
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +9,6 @@ namespace routing_replay::quickstart {
 namespace {
 
 using testing::GeneratedSample;
-using testing::LatentGenerator;
 using testing::RoutingTrace;
 
 constexpr uint64_t kSeed = 20251110;
@@ -33,17 +31,22 @@ SamplePlan PlanSample(int64_t index, int64_t rows) {
   return plan;
 }
 
+void AddSample(GeneratedSample truth, Play& play) {
+  play.samples.push_back(PlanSample(static_cast<int64_t>(play.samples.size()), truth.routes.rows));
+  play.truth.push_back(std::move(truth));
+}
+
 Play SyntheticPlay() {
   const testing::LatentConfig config = testing::Qwen3_30B_A3B();
-  const auto generator = std::make_shared<const LatentGenerator>(config, kSeed);
-  const std::vector<int64_t> lengths = testing::LognormalLengths(kSeed, kSyntheticSamples, 1400, .5, 200, 4096);
-  std::vector<SamplePlan> samples;
-  for (const int64_t tokens : lengths) samples.push_back(PlanSample(static_cast<int64_t>(samples.size()), tokens - 1));
-  return {.run = "quickstart",
-          .description = absl::StrCat(config.name, " (synthetic rows)"),
-          .geometry = Geometry::Uniform(config.layers, config.num_experts, config.top_k),
-          .samples = samples,
-          .load = [generator, lengths](int64_t index) { return generator->Generate(index, lengths[index] - 1); }};
+  const testing::LatentGenerator generator(config, kSeed);
+  Play play{.run = "quickstart",
+            .description = absl::StrCat(config.name, " (synthetic rows)"),
+            .geometry = Geometry::Uniform(config.layers, config.num_experts, config.top_k)};
+  int64_t index = 0;
+  for (const int64_t tokens : testing::LognormalLengths(kSeed, kSyntheticSamples, 1400, .5, 200, 4096)) {
+    AddSample(generator.Generate(index++, tokens - 1), play);
+  }
+  return play;
 }
 
 Play TracePlay(RoutingTrace trace) {
@@ -51,14 +54,11 @@ Play TracePlay(RoutingTrace trace) {
   Play play{.run = absl::StrCat("quickstart-", trace.name),
             .description = absl::StrCat(trace.name, " (recorded rows)"),
             .geometry = Geometry::Uniform(first.layers, first.num_experts, first.top_k)};
-  for (const testing::Routes& routes : trace.sequences) {
-    play.samples.push_back(PlanSample(static_cast<int64_t>(play.samples.size()), routes.rows));
+  uint64_t index = 0;
+  for (testing::Routes& routes : trace.sequences) {
+    std::vector<uint32_t> tokens = testing::ZipfTokens(kSeed + index++, routes.rows + 1);
+    AddSample({std::move(tokens), std::move(routes)}, play);
   }
-  const auto shared = std::make_shared<const RoutingTrace>(std::move(trace));
-  play.load = [shared](int64_t index) {
-    const testing::Routes& routes = shared->sequences[index];
-    return GeneratedSample{testing::ZipfTokens(kSeed + index, routes.rows + 1), routes};
-  };
   return play;
 }
 

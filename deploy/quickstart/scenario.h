@@ -1,10 +1,9 @@
-// What is played: runs, their samples and how each sample travels. Every process makes the same scenario by itself, so
-// that a rank's expectation never passed through the server.
+// What is played: runs, their samples, what their engines chose, and how each sample travels. Every process inherits
+// the scenario from the first one, so that a rank's expectation never passed through the server.
 #ifndef DEPLOY_QUICKSTART_SCENARIO_H_
 #define DEPLOY_QUICKSTART_SCENARIO_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -40,7 +39,7 @@ struct Play {
   std::string description;
   Geometry geometry;
   std::vector<SamplePlan> samples;
-  std::function<testing::GeneratedSample(int64_t)> load;  // Tokens and all rows of samples[index]; slow.
+  std::vector<testing::GeneratedSample> truth;  // Per sample its tokens and all its rows, the lost ones too.
 
   // Samples packed into micro-batches of at most kMicroBatchTokens tokens (or one sample): half-open index ranges.
   std::vector<RowRange> MicroBatches() const;

@@ -32,19 +32,19 @@ struct HeldPlay {
   std::vector<std::vector<HeldTurn>> turns;
 };
 
-HeldTurn HoldTurn(const SamplePlan& sample, const testing::GeneratedSample& generated, RowRange rows,
+HeldTurn HoldTurn(const SamplePlan& sample, const testing::GeneratedSample& truth, RowRange rows,
                   WorkerResult& result) {
   HeldTurn turn{.sample = &sample, .rows = rows, .unrecorded = Clip(sample.unrecorded, rows)};
   const std::vector<RowRange> recorded = Subtract(rows, turn.unrecorded);
-  turn.tokens.assign(generated.tokens.begin(), generated.tokens.begin() + rows.end);
-  turn.payload = MakeEnginePayload(sample.form, generated.routes, recorded);
+  turn.tokens.assign(truth.tokens.begin(), truth.tokens.begin() + rows.end);
+  turn.payload = MakeEnginePayload(sample.form, truth.routes, recorded);
   const int64_t recorded_rows = TotalRows(recorded);
   result.rows += rows.size();
   result.recorded_rows += recorded_rows;
   result.engine_bytes += static_cast<int64_t>(turn.payload.bytes.size());
-  result.json_bytes += JsonListBytes(generated.routes, recorded);
-  result.base64_bytes += Base64Int32Bytes(generated.routes, recorded);
-  result.int32_bytes += recorded_rows * generated.routes.layers * generated.routes.top_k * int64_t{sizeof(int32_t)};
+  result.json_bytes += JsonListBytes(truth.routes, recorded);
+  result.base64_bytes += Base64Int32Bytes(truth.routes, recorded);
+  result.int32_bytes += recorded_rows * truth.routes.layers * truth.routes.top_k * int64_t{sizeof(int32_t)};
   return turn;
 }
 
@@ -52,10 +52,9 @@ HeldPlay HoldPlay(const Play& play, int32_t worker, WorkerResult& result) {
   HeldPlay held{&play, {}};
   for (size_t i = worker; i < play.samples.size(); i += kWorkers) {
     const SamplePlan& sample = play.samples[i];
-    const testing::GeneratedSample generated = play.load(static_cast<int64_t>(i));
     held.turns.resize(std::max(held.turns.size(), sample.turns.size()));
     for (size_t turn = 0; turn < sample.turns.size(); ++turn) {
-      held.turns[turn].push_back(HoldTurn(sample, generated, sample.turns[turn], result));
+      held.turns[turn].push_back(HoldTurn(sample, play.truth[i], sample.turns[turn], result));
     }
     ++result.samples;
   }

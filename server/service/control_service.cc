@@ -66,6 +66,18 @@ absl::StatusOr<GroupRange> ReadGroups(const v1::GroupRange& groups) {
   return GroupRange{groups.begin(), groups.end()};
 }
 
+// What to open the run with: the options asked for, the defaults for a new run, nothing when joining without options.
+absl::StatusOr<std::optional<RunOptions>> OptionsFor(ServiceContext& context, const v1::OpenRunRequest& request,
+                                                     const std::optional<Geometry>& geometry) {
+  auto existing = context.store.GetRun(request.run());
+  if (!geometry && !existing.ok()) return existing.status();
+  if (!request.has_options() && existing.ok()) return std::nullopt;
+  auto options =
+      ReadOptions(request.options(), geometry ? *geometry : *existing->geometry, context.config.default_ttl);
+  if (!options.ok()) return options.status();
+  return *std::move(options);
+}
+
 absl::Status DoOpenRun(ServiceContext& context, const v1::OpenRunRequest& request, v1::OpenRunResponse& response) {
   const std::vector<std::string> required(request.required_features().begin(), request.required_features().end());
   absl::Status status = CheckClient(ROUTING_REPLAY_VERSION, request.client_version(), required);
@@ -77,20 +89,9 @@ absl::Status DoOpenRun(ServiceContext& context, const v1::OpenRunRequest& reques
     if (!read.ok()) return read.status();
     geometry = *std::move(read);
   }
-  std::optional<RunOptions> options;
-  if (request.has_options()) {
-    // A run that is joined without a geometry is compared in its own.
-    std::optional<RunInfo> existing;
-    if (!geometry) {
-      auto run = context.store.GetRun(request.run());
-      if (!run.ok()) return run.status();
-      existing = *std::move(run);
-    }
-    auto read = ReadOptions(request.options(), geometry ? *geometry : *existing->geometry, context.config.default_ttl);
-    if (!read.ok()) return read.status();
-    options = *read;
-  }
-  auto run = context.store.OpenRun(request.run(), geometry ? &*geometry : nullptr, options);
+  auto options = OptionsFor(context, request, geometry);
+  if (!options.ok()) return options.status();
+  auto run = context.store.OpenRun(request.run(), geometry ? &*geometry : nullptr, *options);
   if (!run.ok()) return run.status();
   response.set_server_version(ROUTING_REPLAY_VERSION);
   for (const char* feature : ServerFeatures()) response.add_features(feature);

@@ -16,6 +16,8 @@
 namespace routing_replay::testing {
 
 inline constexpr std::chrono::seconds kCallTimeout(60);
+// Inside a test class `Run` is a member of ::testing::Test.
+using RunHandle = std::shared_ptr<Run>;
 
 class ServerTest : public ::testing::Test {
  protected:
@@ -33,7 +35,7 @@ class ServerTest : public ::testing::Test {
     return *std::move(client);
   }
 
-  std::shared_ptr<Run> OpenRun(const std::string& name, const Geometry& geometry, const RunSettings& settings = {}) {
+  RunHandle OpenRun(const std::string& name, const Geometry& geometry, const RunSettings& settings = {}) {
     auto run = client_->OpenRun(name, geometry, settings);
     EXPECT_OK(run);
     return *std::move(run);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/block/bits.h"
 #include "proto/wire/block/cut.h"
+#include "proto/wire/block/id_check.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -20,34 +21,13 @@ absl::Status Invalid(Reason reason, absl::string_view what, std::optional<int32_
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("append.blocks: ", what), detail);
 }
 
-int64_t IdAt(absl::Span<const uint8_t> ids, int id_bytes, int64_t i) {
-  uint16_t id = 0;
-  std::memcpy(&id, ids.data() + i * id_bytes, id_bytes);
-  return id;
-}
-
-absl::Status CheckLayerIds(const BlockView& block, const LayerRouting& layer, absl::Span<const uint8_t> ids,
-                           bool duplicates) {
-  const int32_t k = layer.top_k;
-  for (int64_t row = 0; row < block.rows.size(); ++row) {
-    for (int32_t i = 0; i < k; ++i) {
-      const int64_t id = IdAt(ids, layer.id_bytes(), row * k + i);
-      if (id >= layer.num_experts) {
-        return Invalid(Reason::kIdRange,
-                       absl::StrCat("row ", block.rows.begin + row, ", layer ", layer.layer_id, ": expert id ", id,
-                                    " is not in [0, ", layer.num_experts, ")"),
-                       layer.layer_id, block.rows.begin + row);
-      }
-      for (int32_t j = 0; duplicates && j < i; ++j) {
-        if (IdAt(ids, layer.id_bytes(), row * k + j) != id) continue;
-        return Invalid(Reason::kDuplicateId,
-                       absl::StrCat("row ", block.rows.begin + row, ", layer ", layer.layer_id, ": expert id ", id,
-                                    " stands twice"),
-                       layer.layer_id, block.rows.begin + row);
-      }
-    }
+absl::Status Describe(const BlockView& block, const LayerRouting& layer, const IdFault& fault) {
+  const int64_t row = block.rows.begin + fault.row;
+  const std::string where = absl::StrCat("row ", row, ", layer ", layer.layer_id, ": expert id ", fault.id);
+  if (fault.kind == IdFault::Kind::kDuplicate) {
+    return Invalid(Reason::kDuplicateId, absl::StrCat(where, " stands twice"), layer.layer_id, row);
   }
-  return absl::OkStatus();
+  return Invalid(Reason::kIdRange, absl::StrCat(where, " is not in [0, ", layer.num_experts, ")"), layer.layer_id, row);
 }
 
 // Bits behind the last id of a PACKED plane.
@@ -91,7 +71,9 @@ absl::Status CheckIds(const Geometry& geometry, const BlockView& block, bool dup
     const absl::Span<const uint8_t> plane = block.plane(geometry, i);
     Buffer ids(block.rows.size() * layer.top_k * layer.id_bytes());
     DecodeCut(geometry, i, block.codec, 0, block.rows.size(), plane, ids.span());
-    if (absl::Status status = CheckLayerIds(block, layer, ids.span(), duplicates); !status.ok()) return status;
+    if (const auto fault = FindIdFault(layer, ids.span(), block.rows.size(), duplicates)) {
+      return Describe(block, layer, *fault);
+    }
     if (PaddingIsZero(plane, block.rows.size() * geometry.row_bits(i, block.codec))) continue;
     return Invalid(
         Reason::kEncoding,

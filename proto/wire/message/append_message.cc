@@ -195,24 +195,6 @@ absl::StatusOr<PrefixReference> ParsePrefix(absl::string_view bytes, const Field
   return prefix;
 }
 
-// Blocks ascend and cover exactly the recorded rows.
-absl::Status CheckBlocks(const AppendHeader& header, absl::Span<const BlockHeader> blocks, const FieldPath& path) {
-  std::vector<RowRange> covered;
-  int64_t end = header.rows.begin;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const RowRange rows = blocks[i].rows;
-    if (rows.begin < end || rows.end > header.rows.end) {
-      return FieldError(
-          path.Child("blocks").Child("blocks", i),
-          absl::StrCat("rows ", ToString(rows), " are out of order or outside the append's ", ToString(header.rows)));
-    }
-    AppendMerged(covered, rows);
-    end = rows.end;
-  }
-  if (covered == Subtract(header.rows, header.unrecorded)) return absl::OkStatus();
-  return FieldError(path.Child("blocks"), "the blocks are not exactly the append's recorded rows");
-}
-
 // What holds between fields.
 absl::Status CheckHeader(const AppendHeader& header, const FieldPath& path) {
   if (header.rows.end > kMaxRows) {
@@ -226,13 +208,6 @@ absl::Status CheckHeader(const AppendHeader& header, const FieldPath& path) {
     return FieldError(path.Child("token_ids"),
                       absl::StrCat(token_bytes, " bytes for ", header.rows.size(), " rows; 4 per row or none"),
                       Reason::kLength);
-  }
-  if (const auto* blocks = std::get_if<std::vector<BlockHeader>>(&header.payload_kind)) {
-    return CheckBlocks(header, *blocks, path);
-  }
-  const bool has_tensor = std::holds_alternative<TensorDescription>(header.payload_kind);
-  if (!has_tensor && TotalRows(header.unrecorded) != header.rows.size()) {
-    return FieldError(path.Child("rows"), "recorded rows without a tensor or blocks");
   }
   return absl::OkStatus();
 }
@@ -366,10 +341,32 @@ absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes) {
         break;
     }
   }
-  const bool described = request.append && !std::holds_alternative<std::monostate>(request.append->payload_kind);
-  if (!described && request.payload.size() != 0) r.FailField("payload", "bytes that no tensor or blocks describe");
+  if (!request.append && request.payload.size() != 0) r.FailField("payload", "bytes without an append");
   if (!r.status().ok()) return r.status();
   return request;
+}
+
+std::optional<RefusedAppend> ParseRefusedAppend(const ByteChain& bytes) {
+  const absl::StatusOr<SplitMessage> split = SplitPayload(bytes, kPayloadField);
+  if (!split.ok()) return std::nullopt;
+  RefusedAppend refused{.payload_bytes = split->payload.size()};
+  std::optional<absl::string_view> header;
+  ProtobufReader r(split->header);
+  while (r.Next()) {
+    if (r.field() == 1) refused.run = std::string(r.bytes());
+    if (r.field() == 2) refused.want_bytes = r.varint();
+    if (r.field() == 3) header = r.bytes();
+  }
+  if (!r.ok() || !header) return std::nullopt;
+  if (!refused.run.empty() && !CheckId(refused.run, "run").ok()) return std::nullopt;
+  // Of a malformed header, what stands before the damage still counts.
+  ProtobufReader fields(*header);
+  while (fields.Next()) {
+    if (fields.field() == 1) refused.append_id = fields.varint();
+    if (fields.field() == 2) refused.sample = std::string(fields.bytes());
+  }
+  if (!CheckId(refused.sample, "append.sample").ok()) refused.sample.clear();
+  return refused;
 }
 
 }  // namespace routing_replay

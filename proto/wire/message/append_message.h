@@ -67,6 +67,18 @@ std::string EncodeAppendRequest(const AppendRequest& request, size_t payload_siz
 // `bytes`.
 absl::StatusOr<AppendRequest> ParseAppendRequest(const ByteChain& bytes);
 
+// Of a message that ParseAppendRequest refuses for what its append says: whose append it is, so that the refusal can be
+// that append's ack and the stream goes on.
+struct RefusedAppend {
+  std::string run;
+  uint64_t want_bytes = 0;
+  uint64_t append_id = 0;
+  std::string sample;  // Empty if it is not an id.
+  size_t payload_bytes = 0;
+};
+// Nothing if the message has no append or is malformed itself: then nobody can be told but the stream.
+std::optional<RefusedAppend> ParseRefusedAppend(const ByteChain& bytes);
+
 struct Credit {
   uint64_t granted_bytes = 0;
   absl::Status refusal;

@@ -189,11 +189,6 @@ std::vector<RefusalCase> HeaderRefusals() {
        [](M& m) { m.mutable_append()->set_token_ids(std::string(4 * 50 - 1, 'a')); }},
       {"append.seal_num_tokens", Reason::kField, [](M& m) { m.mutable_append()->set_seal_num_tokens(0); }},
       {"append.prefix.sample", Reason::kField, [](M& m) { m.mutable_append()->mutable_prefix()->set_rows(1); }},
-      {"append.rows", Reason::kField,
-       [](M& m) {
-         m.mutable_append()->clear_tensor();
-         m.clear_payload();
-       }},
       {"payload", Reason::kField, [](M& m) { m.clear_append(); }},
   };
 }
@@ -231,9 +226,6 @@ std::vector<RefusalCase> PartRefusals() {
        [](M& m) { m.mutable_append()->mutable_tensor()->add_shape(~uint64_t{0}); }},
       {"append.tensor.layer_ids", Reason::kField,
        [](M& m) { m.mutable_append()->mutable_tensor()->add_layer_ids(kMaxLayers); }},
-      {"append.blocks", Reason::kField, [=](M& m) { block(m, 100, 49); }},
-      {"append.blocks.blocks[0]", Reason::kField, [=](M& m) { block(m, 100, 51); }},
-      {"append.blocks.blocks[1]", Reason::kField, [=](M& m) { block(m, 100, 40), block(m, 139, 11); }},
       {"append.blocks.blocks[0].rows", Reason::kField, [=](M& m) { block(m, 100, 0); }},
       {"append.blocks.blocks[0].rows", Reason::kField, [=](M& m) { block(m, 100, kMaxBlockRows + 1); }},
       {"append.blocks.blocks[0].codec", Reason::kField, [=](M& m) { block(m, 100, 50).clear_codec(); }},
@@ -252,6 +244,34 @@ TEST(AppendMessageTest, RefusalsNameTheField) {
     EXPECT_EQ(detail->field, cases[i].field) << i << " " << status;
     EXPECT_TRUE(absl::StrContains(status.message(), cases[i].field)) << status;
   }
+}
+
+TEST(AppendMessageTest, ARefusedAppendIsStillKnownByName) {
+  v1::AppendRequest message;
+  message.set_run("run");
+  message.set_want_bytes(9);
+  message.mutable_append()->set_append_id(77);
+  message.mutable_append()->set_sample("s");
+  message.mutable_append()->set_rows(~uint64_t{0});
+  message.set_payload("abc");
+  Random random(7);
+  const std::string bytes = message.SerializeAsString();
+  EXPECT_FALSE(ParseAppendRequest(RandomChain(random, bytes)).ok());
+  const auto refused = ParseRefusedAppend(RandomChain(random, bytes));
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->run, "run");
+  EXPECT_EQ(refused->want_bytes, 9u);
+  EXPECT_EQ(refused->append_id, 77u);
+  EXPECT_EQ(refused->sample, "s");
+  EXPECT_EQ(refused->payload_bytes, 3u);
+
+  message.mutable_append()->set_sample("no id");
+  const std::string nameless = message.SerializeAsString();
+  EXPECT_EQ(ParseRefusedAppend(RandomChain(random, nameless))->sample, "");
+  message.clear_append();
+  const std::string empty = message.SerializeAsString();
+  EXPECT_FALSE(ParseRefusedAppend(RandomChain(random, empty)));
+  ParseDamaged(random, bytes, 2000, [](const ByteChain& chain) { ParseRefusedAppend(chain); });
 }
 
 TEST(AppendMessageTest, ReservedCodecIsNotImplemented) {

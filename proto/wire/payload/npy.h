@@ -18,8 +18,8 @@ struct NpyHeader {
 };
 
 // Reads the header. Only little-endian (or one-byte) integers in C order are taken; the header may have at most 1 KiB.
-// INVALID_ARGUMENT: kEncoding for a malformed header, kDType for another dtype, kShape for Fortran order or too many axes.
-// Field "payload". The bytes behind the header are not looked at.
+// INVALID_ARGUMENT: kEncoding for a malformed header, kDType for another dtype, kShape for Fortran order or too many
+// axes. Field "payload". The bytes behind the header are not looked at.
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file);
 
 }  // namespace routing_replay

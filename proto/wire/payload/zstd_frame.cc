@@ -24,7 +24,8 @@ absl::StatusOr<Buffer> DecompressZstd(absl::Span<const uint8_t> frame, int64_t r
   }
   const unsigned long long content = ZSTD_getFrameContentSize(frame.data(), frame.size());
   if (content == ZSTD_CONTENTSIZE_ERROR) return Malformed(Reason::kEncoding, "payload", "not a frame");
-  if (content == ZSTD_CONTENTSIZE_UNKNOWN) return Malformed(Reason::kEncoding, "payload", "no content size in the frame");
+  if (content == ZSTD_CONTENTSIZE_UNKNOWN)
+    return Malformed(Reason::kEncoding, "payload", "no content size in the frame");
   if (content != static_cast<unsigned long long>(raw_size)) {
     return Malformed(Reason::kLength, "append.tensor.raw_size",
                      absl::StrCat(raw_size, " bytes declared, the frame holds ", content));

@@ -49,23 +49,23 @@ class MemoryStore final : public Store {
   Totals GetTotals() override;
 
  private:
-  absl::StatusOr<std::shared_ptr<Run>> FindRun(absl::string_view run) const;
-  absl::StatusOr<std::shared_ptr<Sample>> FindSample(absl::string_view run, Producer producer,
-                                                     const SampleRef& sample) const;
-  absl::StatusOr<std::shared_ptr<Sample>> FindById(absl::string_view run, Producer producer,
-                                                   absl::string_view sample) const;
-  std::vector<std::shared_ptr<Run>> AllRuns() const;
+  absl::StatusOr<std::shared_ptr<MemoryRun>> FindRun(absl::string_view run) const;
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindSample(absl::string_view run, Producer producer,
+                                                           const SampleRef& sample) const;
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindById(absl::string_view run, Producer producer,
+                                                         absl::string_view sample) const;
+  std::vector<std::shared_ptr<MemoryRun>> AllRuns() const;
 
   const MemoryStoreOptions options_;
   ContentIds content_ids_;
 
   mutable Mutex mutex_;
-  std::map<std::string, std::shared_ptr<Run>> runs_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<MemoryRun>> runs_ ABSL_GUARDED_BY(mutex_);
   size_t sweep_start_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 MemoryStore::~MemoryStore() {
-  for (const std::shared_ptr<Run>& run : AllRuns()) run->Drop();
+  for (const std::shared_ptr<MemoryRun>& run : AllRuns()) run->Drop();
 }
 
 absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geometry* geometry,
@@ -84,25 +84,25 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
   RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
   info.options = options.value_or(RunOptions{.ttl = options_.default_ttl, .codec = geometry->default_codec()});
   auto context = std::make_shared<const RunContext>(RunContext{info, *options_.budget, *options_.clock, content_ids_});
-  runs_.emplace(info.run, std::make_shared<Run>(std::move(context), options_.handle_of));
+  runs_.emplace(info.run, std::make_shared<MemoryRun>(std::move(context), options_.handle_of));
   info.created = true;
   return info;
 }
 
 absl::StatusOr<RunInfo> MemoryStore::GetRun(absl::string_view run) {
-  const absl::StatusOr<std::shared_ptr<Run>> found = FindRun(run);
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
   return (*found)->info();
 }
 
 std::vector<RunState> MemoryStore::ListRuns() {
   std::vector<RunState> states;
-  for (const std::shared_ptr<Run>& run : AllRuns()) states.push_back(run->State());
+  for (const std::shared_ptr<MemoryRun>& run : AllRuns()) states.push_back(run->State());
   return states;
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
-  std::shared_ptr<Run> dropped;
+  std::shared_ptr<MemoryRun> dropped;
   {
     MutexLock lock(mutex_);
     const auto it = runs_.find(std::string(run));
@@ -114,62 +114,62 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
 }
 
 absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
-  const absl::StatusOr<std::shared_ptr<Run>> run = FindRun(command.run);
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> run = FindRun(command.run);
   if (!run.ok()) return run.status();
   return (*run)->Append(std::move(command));
 }
 
 absl::StatusOr<SampleState> MemoryStore::Seal(absl::string_view run, Producer producer, absl::string_view sample,
                                               int64_t num_tokens, int64_t revision) {
-  const absl::StatusOr<std::shared_ptr<Sample>> found = FindById(run, producer, sample);
+  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindById(run, producer, sample);
   if (!found.ok()) return found.status();
   return (*found)->Seal(num_tokens, revision);
 }
 
 absl::StatusOr<SampleState> MemoryStore::Truncate(absl::string_view run, Producer producer, absl::string_view sample,
                                                   int64_t rows, std::optional<int64_t> expected_revision) {
-  const absl::StatusOr<std::shared_ptr<Sample>> found = FindById(run, producer, sample);
+  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindById(run, producer, sample);
   if (!found.ok()) return found.status();
   return (*found)->Truncate(rows, expected_revision);
 }
 
 absl::StatusOr<SampleSnapshot> MemoryStore::Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      absl::Span<const RowRange> rows) {
-  const absl::StatusOr<std::shared_ptr<Sample>> found = FindSample(run, producer, sample);
+  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
   if (!found.ok()) return found.status();
   return (*found)->Snapshot(rows);
 }
 
 absl::StatusOr<SampleState> MemoryStore::Stat(absl::string_view run, Producer producer, const SampleRef& sample) {
-  const absl::StatusOr<std::shared_ptr<Sample>> found = FindSample(run, producer, sample);
+  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
   if (!found.ok()) return found.status();
   return (*found)->Stat();
 }
 
 absl::StatusOr<std::optional<bool>> MemoryStore::MatchesTokens(absl::string_view run, Producer producer,
                                                                const SampleRef& sample, const TokenCheck& check) {
-  const absl::StatusOr<std::shared_ptr<Sample>> found = FindSample(run, producer, sample);
+  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
   if (!found.ok()) return found.status();
   return (*found)->MatchesTokens(check);
 }
 
 absl::StatusOr<ListPage> MemoryStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                            int32_t page_size, absl::string_view page_token) {
-  const absl::StatusOr<std::shared_ptr<Run>> found = FindRun(run);
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
   return (*found)->List(producer, groups, page_size, page_token);
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::Release(absl::string_view run, std::optional<Producer> producer,
                                                    absl::Span<const SampleRef> samples) {
-  const absl::StatusOr<std::shared_ptr<Run>> found = FindRun(run);
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
   return (*found)->Release(producer, samples);
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
                                                          GroupRange groups) {
-  const absl::StatusOr<std::shared_ptr<Run>> found = FindRun(run);
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
   return (*found)->ReleaseGroups(producer, groups);
 }
@@ -177,13 +177,13 @@ absl::StatusOr<ReleaseResult> MemoryStore::ReleaseGroups(absl::string_view run, 
 absl::StatusOr<std::unique_ptr<Store::Watch>> MemoryStore::WatchSample(absl::string_view run, Producer producer,
                                                                        const SampleRef& sample,
                                                                        std::function<void()> changed) {
-  const absl::StatusOr<std::shared_ptr<Run>> found = FindRun(run);
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
   return (*found)->WatchSample(producer, sample, std::move(changed));
 }
 
 int64_t MemoryStore::Sweep(int64_t limit) {
-  const std::vector<std::shared_ptr<Run>> runs = AllRuns();
+  const std::vector<std::shared_ptr<MemoryRun>> runs = AllRuns();
   const size_t shards = runs.size() * SampleIndex::kShards;
   if (shards == 0) return 0;
   size_t start;
@@ -212,29 +212,29 @@ Store::Totals MemoryStore::GetTotals() {
   return totals;
 }
 
-absl::StatusOr<std::shared_ptr<Run>> MemoryStore::FindRun(absl::string_view run) const {
+absl::StatusOr<std::shared_ptr<MemoryRun>> MemoryStore::FindRun(absl::string_view run) const {
   MutexLock lock(mutex_);
   const auto it = runs_.find(std::string(run));
   if (it == runs_.end()) return NoRunError(run);
   return it->second;
 }
 
-absl::StatusOr<std::shared_ptr<Sample>> MemoryStore::FindSample(absl::string_view run, Producer producer,
-                                                                const SampleRef& sample) const {
-  const absl::StatusOr<std::shared_ptr<Run>> found = FindRun(run);
+absl::StatusOr<std::shared_ptr<MemorySample>> MemoryStore::FindSample(absl::string_view run, Producer producer,
+                                                                      const SampleRef& sample) const {
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
   return (*found)->Find(producer, sample);
 }
 
-absl::StatusOr<std::shared_ptr<Sample>> MemoryStore::FindById(absl::string_view run, Producer producer,
-                                                              absl::string_view sample) const {
+absl::StatusOr<std::shared_ptr<MemorySample>> MemoryStore::FindById(absl::string_view run, Producer producer,
+                                                                    absl::string_view sample) const {
   if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
   return FindSample(run, producer, {.sample = std::string(sample)});
 }
 
-std::vector<std::shared_ptr<Run>> MemoryStore::AllRuns() const {
+std::vector<std::shared_ptr<MemoryRun>> MemoryStore::AllRuns() const {
   MutexLock lock(mutex_);
-  std::vector<std::shared_ptr<Run>> runs;
+  std::vector<std::shared_ptr<MemoryRun>> runs;
   for (const auto& [name, run] : runs_) runs.push_back(run);
   return runs;
 }

@@ -1,6 +1,7 @@
 // The store that keeps everything in memory, bounded by a byte budget. The default.
 //
-//   MemoryStore ─▶ Run ─▶ SampleIndex (16 shards) ─▶ Sample ─▶ RowPieces ─▶ counted blocks, charged to the budget
+//   MemoryStore ─▶ MemoryRun ─▶ SampleIndex (16 shards) ─▶ MemorySample ─▶ RowPieces ─▶ counted blocks, charged to the
+//   budget
 //
 // Samples are gone after a restart of the process; reads then say NOT_FOUND at once.
 #ifndef SERVER_STORE_MEMORY_MEMORY_STORE_H_

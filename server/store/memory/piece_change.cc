@@ -102,23 +102,23 @@ absl::Status PieceChange::Merge() {
   return absl::OkStatus();
 }
 
-std::vector<Piece> PieceChange::Commit(RowPieces& pieces, ByteReservation& pool,
-                                       const std::shared_ptr<RunUsage>& usage) {
-  std::vector<Piece> old = pieces.TakeFrom(first_piece_);
+std::vector<RowPiece> PieceChange::Commit(RowPieces& pieces, ByteReservation& pool,
+                                          const std::shared_ptr<RunUsage>& usage) {
+  std::vector<RowPiece> old = pieces.TakeFrom(first_piece_);
   for (Group& group : groups_) {
     if (!group.merge) continue;
     for (const Part& part : group.parts) {
       if (!part.piece) continue;
-      Piece& piece = old[*part.piece - first_piece_];
+      RowPiece& piece = old[*part.piece - first_piece_];
       if (piece.exclusive()) pool.Merge(piece.stored->charge.Take());
     }
   }
   for (Group& group : groups_) CommitGroup(group, old, pieces, pool, usage);
-  std::erase_if(old, [](const Piece& piece) { return piece.stored == nullptr; });
+  std::erase_if(old, [](const RowPiece& piece) { return piece.stored == nullptr; });
   return old;
 }
 
-void PieceChange::CommitGroup(Group& group, std::vector<Piece>& old, RowPieces& pieces, ByteReservation& pool,
+void PieceChange::CommitGroup(Group& group, std::vector<RowPiece>& old, RowPieces& pieces, ByteReservation& pool,
                               const std::shared_ptr<RunUsage>& usage) {
   const auto store = [&](Block block, RowRange rows) {
     const int64_t cost = StoredBlockCost(*run_.geometry, block.rows.size(), block.codec);

@@ -41,7 +41,7 @@ class PieceChange {
   absl::Status Merge();
   // Requires that Merge was OK. Takes cost() bytes out of `pool` after putting reclaimable_bytes() into it. Gives back
   // the pieces that it replaced.
-  std::vector<Piece> Commit(RowPieces& pieces, ByteReservation& pool, const std::shared_ptr<RunUsage>& usage);
+  std::vector<RowPiece> Commit(RowPieces& pieces, ByteReservation& pool, const std::shared_ptr<RunUsage>& usage);
 
  private:
   // Rows of a present piece, or of a new block.
@@ -65,7 +65,7 @@ class PieceChange {
   bool IsFinal(const Part& part) const;
   BlockRows ViewOf(const Part& part) const;
   void Count(const Group& group);
-  void CommitGroup(Group& group, std::vector<Piece>& old, RowPieces& pieces, ByteReservation& pool,
+  void CommitGroup(Group& group, std::vector<RowPiece>& old, RowPieces& pieces, ByteReservation& pool,
                    const std::shared_ptr<RunUsage>& usage);
 
   const RunInfo& run_;

@@ -35,7 +35,7 @@ absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPi
                                            absl::Span<const Block> blocks, RowRange range) {
   RowDifferences differences;
   for (const Block& block : blocks) {
-    for (const Piece& piece : stored.Find(Intersect(block.rows, range))) {
+    for (const RowPiece& piece : stored.Find(Intersect(block.rows, range))) {
       const BlockView kept = piece.stored->block.view();
       const int64_t rows = CountIn(geometry, kept, block.view(), piece.rows);
       if (rows == 0) continue;

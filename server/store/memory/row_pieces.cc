@@ -10,49 +10,49 @@ namespace {
 // The allocator's share: headers of the block, its bytes, its CRC list and the growing piece list.
 constexpr int64_t kAllocationOverhead = 128;
 
-int64_t ChargedBytes(const Piece& piece) { return piece.shared ? 0 : piece.stored->cost; }
+int64_t ChargedBytes(const RowPiece& piece) { return piece.shared ? 0 : piece.stored->cost; }
 
 }  // namespace
 
 int64_t StoredBlockCost(const Geometry& geometry, int64_t rows, Codec codec) {
   const int64_t crc_bytes = static_cast<int64_t>(sizeof(uint32_t)) * geometry.num_moe_layers();
   return geometry.block_bytes(rows, codec) + crc_bytes + kAllocationOverhead +
-         static_cast<int64_t>(sizeof(StoredBlock) + sizeof(Piece));
+         static_cast<int64_t>(sizeof(StoredBlock) + sizeof(RowPiece));
 }
 
 size_t RowPieces::FirstEndingAfter(int64_t row) const {
-  const auto first =
-      std::partition_point(pieces_.begin(), pieces_.end(), [row](const Piece& piece) { return piece.rows.end <= row; });
+  const auto first = std::partition_point(pieces_.begin(), pieces_.end(),
+                                          [row](const RowPiece& piece) { return piece.rows.end <= row; });
   return first - pieces_.begin();
 }
 
 int64_t RowPieces::exclusive_bytes() const {
   int64_t bytes = 0;
-  for (const Piece& piece : pieces_) bytes += piece.exclusive() ? piece.stored->cost : 0;
+  for (const RowPiece& piece : pieces_) bytes += piece.exclusive() ? piece.stored->cost : 0;
   return bytes;
 }
 
 void RowPieces::TakeExclusiveCharges(ByteReservation& pool) {
-  for (Piece& piece : pieces_) {
+  for (RowPiece& piece : pieces_) {
     if (piece.exclusive()) pool.Merge(piece.stored->charge.Take());
   }
   charged_bytes_ = 0;
 }
 
-void RowPieces::Append(Piece piece) {
+void RowPieces::Append(RowPiece piece) {
   charged_bytes_ += ChargedBytes(piece);
   pieces_.push_back(std::move(piece));
 }
 
-std::vector<Piece> RowPieces::TakeFrom(size_t first) {
-  std::vector<Piece> taken(std::make_move_iterator(pieces_.begin() + first), std::make_move_iterator(pieces_.end()));
+std::vector<RowPiece> RowPieces::TakeFrom(size_t first) {
+  std::vector<RowPiece> taken(std::make_move_iterator(pieces_.begin() + first), std::make_move_iterator(pieces_.end()));
   pieces_.resize(first);
-  for (const Piece& piece : taken) charged_bytes_ -= ChargedBytes(piece);
+  for (const RowPiece& piece : taken) charged_bytes_ -= ChargedBytes(piece);
   return taken;
 }
 
-std::vector<Piece> RowPieces::Truncate(int64_t rows) {
-  std::vector<Piece> removed = TakeFrom(FirstEndingAfter(rows));
+std::vector<RowPiece> RowPieces::Truncate(int64_t rows) {
+  std::vector<RowPiece> removed = TakeFrom(FirstEndingAfter(rows));
   if (!removed.empty() && removed.front().rows.begin < rows) {
     Append({removed.front().stored, {removed.front().rows.begin, rows}, removed.front().shared});
   }
@@ -61,15 +61,15 @@ std::vector<Piece> RowPieces::Truncate(int64_t rows) {
 
 RowPieces RowPieces::Prefix(int64_t rows) const {
   RowPieces prefix;
-  for (Piece& piece : Find({0, rows})) {
+  for (RowPiece& piece : Find({0, rows})) {
     piece.shared = true;
     prefix.Append(std::move(piece));
   }
   return prefix;
 }
 
-std::vector<Piece> RowPieces::Find(RowRange range) const {
-  std::vector<Piece> found;
+std::vector<RowPiece> RowPieces::Find(RowRange range) const {
+  std::vector<RowPiece> found;
   if (range.empty()) return found;
   for (size_t i = FirstEndingAfter(range.begin); i < pieces_.size() && pieces_[i].rows.begin < range.end; ++i) {
     found.push_back({pieces_[i].stored, Intersect(pieces_[i].rows, range), pieces_[i].shared});

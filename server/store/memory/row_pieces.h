@@ -30,7 +30,7 @@ struct StoredBlock {
 // What a block of `rows` rows in `codec` costs: bytes, CRCs and the fixed overhead of keeping it.
 int64_t StoredBlockCost(const Geometry& geometry, int64_t rows, Codec codec);
 
-struct Piece {
+struct RowPiece {
   std::shared_ptr<StoredBlock> stored;
   RowRange rows;        // Inside stored->block.rows.
   bool shared = false;  // Came with a prefix: charged to the sample that it came from.
@@ -47,9 +47,9 @@ class RowPieces {
   RowPieces(RowPieces&&) = default;
   RowPieces& operator=(RowPieces&&) = default;
 
-  absl::Span<const Piece> all() const { return pieces_; }
+  absl::Span<const RowPiece> all() const { return pieces_; }
   size_t size() const { return pieces_.size(); }
-  const Piece& operator[](size_t i) const { return pieces_[i]; }
+  const RowPiece& operator[](size_t i) const { return pieces_[i]; }
   // Index of the first piece that ends after `row`; size() if there is none.
   size_t FirstEndingAfter(int64_t row) const;
   // Bytes charged for the pieces that are not shared.
@@ -59,19 +59,19 @@ class RowPieces {
   // Moves exclusive_bytes() into `pool`, for pieces that are about to go.
   void TakeExclusiveCharges(ByteReservation& pool);
 
-  void Append(Piece piece);
+  void Append(RowPiece piece);
   // Removes the pieces from index `first` on.
-  std::vector<Piece> TakeFrom(size_t first);
+  std::vector<RowPiece> TakeFrom(size_t first);
   // Keeps rows [0, rows): a piece across the end is cut, its block stays whole.
-  std::vector<Piece> Truncate(int64_t rows);
+  std::vector<RowPiece> Truncate(int64_t rows);
   // The rows [0, rows) of the same blocks, marked as shared.
   RowPieces Prefix(int64_t rows) const;
 
   // The parts of pieces inside `range`, ascending.
-  std::vector<Piece> Find(RowRange range) const;
+  std::vector<RowPiece> Find(RowRange range) const;
 
  private:
-  std::vector<Piece> pieces_;
+  std::vector<RowPiece> pieces_;
   int64_t charged_bytes_ = 0;
 };
 

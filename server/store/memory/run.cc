@@ -23,18 +23,18 @@ bool Contains(const GroupRange& range, int64_t group) { return range.begin <= gr
 
 }  // namespace
 
-RunState Run::State() const {
+RunState MemoryRun::State() const {
   const RunUsage& usage = *context_->usage;
   return {info(), usage.samples, usage.sealed_samples, usage.committed_rows, usage.stored_bytes};
 }
 
-absl::StatusOr<AppendAck> Run::Append(AppendCommand command) {
+absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
   if (absl::Status status = CheckAppend(command.header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(command); !status.ok()) return status;
   const int64_t handle = handle_of_(command.header.sample);
   ParentRows parent = FindParent(command.header);
   for (;;) {
-    absl::StatusOr<std::shared_ptr<Sample>> sample =
+    absl::StatusOr<std::shared_ptr<MemorySample>> sample =
         index_.FindOrInsert(handle, command.header.sample, command.header.producer);
     if (!sample.ok()) return sample.status();
     std::optional<absl::StatusOr<AppendAck>> ack = (*sample)->Append(command, parent);
@@ -48,7 +48,7 @@ absl::StatusOr<AppendAck> Run::Append(AppendCommand command) {
 }
 
 // The run may be another one than when the blocks were checked. Reads no payload byte.
-absl::Status Run::CheckBlocks(const AppendCommand& command) const {
+absl::Status MemoryRun::CheckBlocks(const AppendCommand& command) const {
   if (absl::Status status = CheckJoin(info(), command.geometry.get(), std::nullopt); !status.ok()) return status;
   for (const Block& block : command.blocks) {
     const absl::Status shape = CheckShape(*info().geometry, block.view(), info().options.block_rows);
@@ -57,22 +57,22 @@ absl::Status Run::CheckBlocks(const AppendCommand& command) const {
   return absl::OkStatus();
 }
 
-ParentRows Run::FindParent(const AppendHeader& header) const {
+ParentRows MemoryRun::FindParent(const AppendHeader& header) const {
   if (!header.prefix) return std::nullopt;
-  const absl::StatusOr<std::shared_ptr<Sample>> parent = Find(header.producer, {.sample = header.prefix->sample});
+  const absl::StatusOr<std::shared_ptr<MemorySample>> parent = Find(header.producer, {.sample = header.prefix->sample});
   if (!parent.ok()) return parent.status();
   return (*parent)->Prefix(*header.prefix);
 }
 
-absl::StatusOr<std::shared_ptr<Sample>> Run::Find(Producer producer, const SampleRef& ref) const {
+absl::StatusOr<std::shared_ptr<MemorySample>> MemoryRun::Find(Producer producer, const SampleRef& ref) const {
   const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
-  std::shared_ptr<Sample> sample = index_.Find(handle, ref.sample, producer);
+  std::shared_ptr<MemorySample> sample = index_.Find(handle, ref.sample, producer);
   if (sample != nullptr) return sample;
   return NoSampleError(ref.sample.empty() ? absl::StrCat("handle ", ref.handle) : ref.sample);
 }
 
-absl::StatusOr<ListPage> Run::List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
-                                   absl::string_view page_token) const {
+absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
+                                         absl::string_view page_token) const {
   if (page_size < 0) {
     return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("page_size: ", page_size, " is negative"),
                      {.reason = Reason::kField, .field = "page_size"});
@@ -81,8 +81,8 @@ absl::StatusOr<ListPage> Run::List(Producer producer, std::optional<GroupRange> 
   ListPage page;
   std::string after(page_token);
   for (;;) {
-    const std::vector<std::shared_ptr<Sample>> batch = index_.After(producer, after, kScanBatch);
-    for (const std::shared_ptr<Sample>& sample : batch) {
+    const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
+    for (const std::shared_ptr<MemorySample>& sample : batch) {
       absl::StatusOr<SampleState> state = sample->Stat();
       if (!state.ok() || (groups && !Contains(*groups, state->group))) continue;
       if (page.samples.size() == limit) {
@@ -96,7 +96,7 @@ absl::StatusOr<ListPage> Run::List(Producer producer, std::optional<GroupRange> 
   }
 }
 
-void Run::Remove(Sample& sample, Clock::Time unused_since, ReleaseResult& result) {
+void MemoryRun::Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result) {
   const std::optional<int64_t> bytes = sample.Remove(unused_since);
   if (!bytes) return;
   index_.Remove(sample);
@@ -104,7 +104,7 @@ void Run::Remove(Sample& sample, Clock::Time unused_since, ReleaseResult& result
   result.bytes += *bytes;
 }
 
-ReleaseResult Run::Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples) {
+ReleaseResult MemoryRun::Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples) {
   ReleaseResult result;
   for (const SampleRef& ref : samples) {
     for (Producer p : kProducers) {
@@ -115,14 +115,14 @@ ReleaseResult Run::Release(std::optional<Producer> producer, absl::Span<const Sa
   return result;
 }
 
-ReleaseResult Run::ReleaseGroups(std::optional<Producer> producer, GroupRange groups) {
+ReleaseResult MemoryRun::ReleaseGroups(std::optional<Producer> producer, GroupRange groups) {
   ReleaseResult result;
   for (Producer p : kProducers) {
     if (producer && *producer != p) continue;
     std::string after;
     for (;;) {
-      const std::vector<std::shared_ptr<Sample>> batch = index_.After(p, after, kScanBatch);
-      for (const std::shared_ptr<Sample>& sample : batch) {
+      const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(p, after, kScanBatch);
+      for (const std::shared_ptr<MemorySample>& sample : batch) {
         const std::optional<int64_t> group = sample->group();
         if (group && Contains(groups, *group)) Remove(*sample, Clock::Time::max(), result);
       }
@@ -133,23 +133,24 @@ ReleaseResult Run::ReleaseGroups(std::optional<Producer> producer, GroupRange gr
   return result;
 }
 
-std::unique_ptr<Store::Watch> Run::WatchSample(Producer producer, const SampleRef& ref, std::function<void()> changed) {
+std::unique_ptr<Store::Watch> MemoryRun::WatchSample(Producer producer, const SampleRef& ref,
+                                                     std::function<void()> changed) {
   const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
   return context_->watches->Add(handle, producer, ref.sample, std::move(changed));
 }
 
-int64_t Run::Sweep(size_t shard, int64_t limit) {
+int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
   ReleaseResult result;
   const Clock::Time now = context_->clock.Now();
-  for (const std::shared_ptr<Sample>& sample : index_.FindIdle(shard, now, limit)) {
+  for (const std::shared_ptr<MemorySample>& sample : index_.FindIdle(shard, now, limit)) {
     Remove(*sample, now - info().options.ttl, result);
   }
   return result.samples;
 }
 
-ReleaseResult Run::Drop() {
+ReleaseResult MemoryRun::Drop() {
   ReleaseResult result;
-  for (const std::shared_ptr<Sample>& sample : index_.Close()) {
+  for (const std::shared_ptr<MemorySample>& sample : index_.Close()) {
     const std::optional<int64_t> bytes = sample->Remove();
     if (!bytes) continue;
     ++result.samples;

@@ -17,9 +17,9 @@
 namespace routing_replay {
 
 // Thread-safe. Methods mean what the same ones of Store mean.
-class Run {
+class MemoryRun {
  public:
-  Run(std::shared_ptr<const RunContext> context, HandleFunction handle_of)
+  MemoryRun(std::shared_ptr<const RunContext> context, HandleFunction handle_of)
       : context_(std::move(context)), handle_of_(std::move(handle_of)), index_(context_) {}
 
   const RunInfo& info() const { return context_->info; }
@@ -27,7 +27,7 @@ class Run {
 
   absl::StatusOr<AppendAck> Append(AppendCommand command);
   // Never null. NOT_FOUND (kNoSample).
-  absl::StatusOr<std::shared_ptr<Sample>> Find(Producer producer, const SampleRef& ref) const;
+  absl::StatusOr<std::shared_ptr<MemorySample>> Find(Producer producer, const SampleRef& ref) const;
   absl::StatusOr<ListPage> List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
                                 absl::string_view page_token) const;
 
@@ -42,7 +42,7 @@ class Run {
  private:
   absl::Status CheckBlocks(const AppendCommand& command) const;
   ParentRows FindParent(const AppendHeader& header) const;
-  void Remove(Sample& sample, Clock::Time unused_since, ReleaseResult& result);
+  void Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
 
   const std::shared_ptr<const RunContext> context_;
   const HandleFunction handle_of_;

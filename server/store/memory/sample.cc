@@ -8,7 +8,7 @@
 
 namespace routing_replay {
 
-Sample::Sample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer)
+MemorySample::MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer)
     : run_(std::move(run)),
       id_(std::move(id)),
       handle_(handle),
@@ -16,7 +16,7 @@ Sample::Sample(std::shared_ptr<const RunContext> run, std::string id, int64_t ha
       last_used_(run_->clock.Now()),
       content_(TokenChecks(run_->info.options.block_rows)) {}
 
-absl::StatusOr<SampleState> Sample::Seal(int64_t num_tokens, int64_t revision) {
+absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revision) {
   Work work;
   absl::StatusOr<SampleState> state;
   {
@@ -29,7 +29,7 @@ absl::StatusOr<SampleState> Sample::Seal(int64_t num_tokens, int64_t revision) {
   return state;
 }
 
-absl::StatusOr<SampleState> Sample::SealLocked(int64_t num_tokens, int64_t revision, Work& work) {
+absl::StatusOr<SampleState> MemorySample::SealLocked(int64_t num_tokens, int64_t revision, Work& work) {
   if (absl::Status status = CheckRevision(revision); !status.ok()) return status;
   const int64_t rows = content_.rows();
   if (content_.sealed() && *content_.num_tokens != num_tokens) {
@@ -63,7 +63,7 @@ absl::StatusOr<SampleState> Sample::SealLocked(int64_t num_tokens, int64_t revis
   return State();
 }
 
-absl::StatusOr<SampleState> Sample::Truncate(int64_t rows, std::optional<int64_t> expected_revision) {
+absl::StatusOr<SampleState> MemorySample::Truncate(int64_t rows, std::optional<int64_t> expected_revision) {
   Work work;
   absl::StatusOr<SampleState> state;
   {
@@ -76,7 +76,8 @@ absl::StatusOr<SampleState> Sample::Truncate(int64_t rows, std::optional<int64_t
   return state;
 }
 
-absl::StatusOr<SampleState> Sample::TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision, Work& work) {
+absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision,
+                                                         Work& work) {
   if (expected_revision) {
     if (absl::Status status = CheckRevision(*expected_revision); !status.ok()) return status;
   }
@@ -100,13 +101,13 @@ absl::StatusOr<SampleState> Sample::TruncateLocked(int64_t rows, std::optional<i
   return State();
 }
 
-absl::StatusOr<SampleSnapshot> Sample::Snapshot(absl::Span<const RowRange> rows) {
+absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange> rows) {
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   Touch();
   SampleSnapshot snapshot{.state = State()};
   for (RowRange range : rows) {
-    for (Piece& piece : content_.pieces.Find(range)) {
+    for (RowPiece& piece : content_.pieces.Find(range)) {
       const BlockRows view = piece.view();
       snapshot.rows.push_back({std::move(piece.stored), view});
     }
@@ -114,20 +115,20 @@ absl::StatusOr<SampleSnapshot> Sample::Snapshot(absl::Span<const RowRange> rows)
   return snapshot;
 }
 
-absl::StatusOr<SampleState> Sample::Stat() const {
+absl::StatusOr<SampleState> MemorySample::Stat() const {
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   return State();
 }
 
-absl::StatusOr<std::optional<bool>> Sample::MatchesTokens(const TokenCheck& check) const {
+absl::StatusOr<std::optional<bool>> MemorySample::MatchesTokens(const TokenCheck& check) const {
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   const std::optional<uint32_t> stored = content_.tokens.At(check.rows);
   return stored ? std::optional(*stored == check.crc32c) : std::nullopt;
 }
 
-absl::StatusOr<SampleContent> Sample::Prefix(const PrefixReference& prefix) const {
+absl::StatusOr<SampleContent> MemorySample::Prefix(const PrefixReference& prefix) const {
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   if (prefix.revision != content_.revision) {
@@ -145,18 +146,18 @@ absl::StatusOr<SampleContent> Sample::Prefix(const PrefixReference& prefix) cons
   return content_.Prefix(prefix.rows);
 }
 
-bool Sample::alive() const {
+bool MemorySample::alive() const {
   MutexLock lock(mutex_);
   return life_ == Life::kAlive;
 }
 
-std::optional<int64_t> Sample::group() const {
+std::optional<int64_t> MemorySample::group() const {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive) return std::nullopt;
   return content_.group;
 }
 
-std::optional<int64_t> Sample::Remove(Clock::Time unused_since) {
+std::optional<int64_t> MemorySample::Remove(Clock::Time unused_since) {
   SampleContent content{TokenChecks(run_->info.options.block_rows)};
   StoredCharge charge;
   {
@@ -168,7 +169,7 @@ std::optional<int64_t> Sample::Remove(Clock::Time unused_since) {
     std::swap(charge, metadata_charge_);
   }
   int64_t bytes = charge.bytes();
-  for (Piece& piece : content.pieces.TakeFrom(0)) {
+  for (RowPiece& piece : content.pieces.TakeFrom(0)) {
     if (piece.exclusive()) bytes += piece.stored->cost;
     piece.stored.reset();
   }
@@ -177,14 +178,14 @@ std::optional<int64_t> Sample::Remove(Clock::Time unused_since) {
   return bytes;
 }
 
-bool Sample::RemoveUnborn() {
+bool MemorySample::RemoveUnborn() {
   MutexLock lock(mutex_);
   if (life_ != Life::kUnborn) return false;
   life_ = Life::kRemoved;
   return true;
 }
 
-absl::Status Sample::Pay(int64_t bytes, ByteReservation& pool) const {
+absl::Status MemorySample::Pay(int64_t bytes, ByteReservation& pool) const {
   if (bytes <= pool.bytes()) return absl::OkStatus();
   absl::StatusOr<ByteReservation> more = run_->budget.Reserve(bytes - pool.bytes());
   if (!more.ok()) return more.status();
@@ -192,24 +193,24 @@ absl::Status Sample::Pay(int64_t bytes, ByteReservation& pool) const {
   return absl::OkStatus();
 }
 
-void Sample::ChargeMetadata(ByteReservation& pool) {
+void MemorySample::ChargeMetadata(ByteReservation& pool) {
   pool.Merge(metadata_charge_.Take());
   metadata_charge_ = StoredCharge(pool.Split(content_.metadata_bytes()), run_->usage);
 }
 
-absl::Status Sample::CheckAlive() const {
+absl::Status MemorySample::CheckAlive() const {
   if (life_ == Life::kAlive) return absl::OkStatus();
   return NoSampleError(id_);
 }
 
-absl::Status Sample::CheckRevision(int64_t revision) const {
+absl::Status MemorySample::CheckRevision(int64_t revision) const {
   if (revision == content_.revision) return absl::OkStatus();
   return MakeError(absl::StatusCode::kFailedPrecondition,
                    absl::StrCat("revision ", revision, " is not the sample's, which is ", content_.revision),
                    {.reason = Reason::kOldRevision});
 }
 
-absl::Status Sample::Describe(const absl::Status& status) const {
+absl::Status MemorySample::Describe(const absl::Status& status) const {
   ErrorDetail detail = GetErrorDetail(status).value_or(ErrorDetail{});
   detail.sample = id_;
   if (life_ == Life::kAlive) {
@@ -219,7 +220,7 @@ absl::Status Sample::Describe(const absl::Status& status) const {
   return MakeError(status.code(), status.message(), detail);
 }
 
-SampleState Sample::State() const {
+SampleState MemorySample::State() const {
   SampleState state{.sample = id_, .handle = handle_, .producer = producer_};
   state.group = content_.group;
   state.committed_rows = content_.rows();
@@ -237,7 +238,7 @@ SampleState Sample::State() const {
   return state;
 }
 
-void Sample::CountUsage(int sign) const {
+void MemorySample::CountUsage(int sign) const {
   if (life_ != Life::kAlive) return;
   run_->usage->samples += sign;
   run_->usage->sealed_samples += content_.sealed() ? sign : 0;

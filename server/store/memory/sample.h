@@ -29,9 +29,9 @@ namespace routing_replay {
 using ParentRows = std::optional<absl::StatusOr<SampleContent>>;
 
 // Thread-safe. Errors as in store.h; NOT_FOUND (kNoSample) unless alive.
-class Sample {
+class MemorySample {
  public:
-  Sample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer);
+  MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer);
 
   const std::string& id() const { return id_; }
   int64_t handle() const { return handle_; }
@@ -66,7 +66,7 @@ class Sample {
   struct Work {
     std::optional<SampleContent> life;  // The life that the append begins; once committed, the one before.
     std::optional<PieceChange> change;
-    std::vector<Piece> replaced;
+    std::vector<RowPiece> replaced;
     ByteReservation pool;
     bool changed = false;
   };

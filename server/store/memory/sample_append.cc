@@ -1,4 +1,4 @@
-// Sample::Append: the steps of store.h.
+// MemorySample::Append: the steps of store.h.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,7 +8,7 @@
 
 namespace routing_replay {
 
-std::optional<absl::StatusOr<AppendAck>> Sample::Append(AppendCommand& command, ParentRows& parent) {
+std::optional<absl::StatusOr<AppendAck>> MemorySample::Append(AppendCommand& command, ParentRows& parent) {
   Work work;
   std::optional<absl::StatusOr<AppendAck>> ack;
   {
@@ -25,7 +25,7 @@ std::optional<absl::StatusOr<AppendAck>> Sample::Append(AppendCommand& command, 
   return ack;
 }
 
-absl::StatusOr<AppendAck> Sample::AppendLocked(AppendCommand& command, ParentRows& parent, Work& work) {
+absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, ParentRows& parent, Work& work) {
   const AppendHeader& header = command.header;
   const absl::StatusOr<Step> step = CheckLife(header);
   if (!step.ok()) return step.status();
@@ -54,7 +54,7 @@ absl::StatusOr<AppendAck> Sample::AppendLocked(AppendCommand& command, ParentRow
                    .unverified_rows = plan->unverified_rows};
 }
 
-absl::StatusOr<Sample::Step> Sample::CheckLife(const AppendHeader& header) const {
+absl::StatusOr<MemorySample::Step> MemorySample::CheckLife(const AppendHeader& header) const {
   if (life_ == Life::kUnborn) {
     if (header.restart_nonce != 0 || header.revision == 0) return Step::kOpen;
     return MakeError(absl::StatusCode::kFailedPrecondition,
@@ -74,7 +74,7 @@ absl::StatusOr<Sample::Step> Sample::CheckLife(const AppendHeader& header) const
   return Step::kContinue;
 }
 
-absl::StatusOr<SampleContent> Sample::NewLife(Step step, const AppendHeader& header, ParentRows& parent) const {
+absl::StatusOr<SampleContent> MemorySample::NewLife(Step step, const AppendHeader& header, ParentRows& parent) const {
   SampleContent life{TokenChecks(run_->info.options.block_rows)};
   if (header.prefix) {
     if (!parent->ok()) return parent->status();
@@ -89,7 +89,7 @@ absl::StatusOr<SampleContent> Sample::NewLife(Step step, const AppendHeader& hea
   return life;
 }
 
-absl::Status Sample::Prepare(AppendCommand& command, const AppendPlan& plan, Work& work) {
+absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& plan, Work& work) {
   const SampleContent& content = work.life ? *work.life : content_;
   PieceChange& change =
       work.change.emplace(run_->info, content.pieces, std::move(command.blocks), plan.added, plan.seals);
@@ -101,7 +101,7 @@ absl::Status Sample::Prepare(AppendCommand& command, const AppendPlan& plan, Wor
   return change.Merge();
 }
 
-void Sample::Commit(const AppendHeader& header, const AppendPlan& plan, Work& work) {
+void MemorySample::Commit(const AppendHeader& header, const AppendPlan& plan, Work& work) {
   CountUsage(-1);
   const bool new_rows = work.life || !plan.added.empty();
   RowPieces& pieces = work.life ? work.life->pieces : content_.pieces;

@@ -22,7 +22,7 @@ int64_t SampleContent::metadata_bytes() const {
          static_cast<int64_t>(unrecorded.size() * sizeof(RowRange)) + tokens.memory_bytes();
 }
 
-std::vector<Piece> SampleContent::Truncate(int64_t rows) {
+std::vector<RowPiece> SampleContent::Truncate(int64_t rows) {
   num_tokens.reset();
   unrecorded = Clip(unrecorded, {0, rows});
   TruncateSpans(weights, rows);

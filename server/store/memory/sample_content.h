@@ -40,7 +40,7 @@ struct SampleContent {
   int64_t growth_bytes(int64_t end, size_t ranges) const;
 
   // Keeps rows [0, rows), unsealed. Gives back the pieces that went.
-  std::vector<Piece> Truncate(int64_t rows);
+  std::vector<RowPiece> Truncate(int64_t rows);
   // A sample that opens as rows [0, rows) of this one: the same blocks, and nothing else that is this sample's own.
   SampleContent Prefix(int64_t rows) const;
 };

@@ -17,13 +17,13 @@ absl::Status HandleCollision(const std::string& id, const std::string& other) {
       {.reason = Reason::kHandleCollision, .sample = id});
 }
 
-bool AnyAlive(const std::vector<std::shared_ptr<Sample>>& samples) {
+bool AnyAlive(const std::vector<std::shared_ptr<MemorySample>>& samples) {
   return std::any_of(samples.begin(), samples.end(), [](const auto& sample) { return sample->alive(); });
 }
 
 }  // namespace
 
-std::shared_ptr<Sample> SampleIndex::Find(int64_t handle, absl::string_view id, Producer producer) const {
+std::shared_ptr<MemorySample> SampleIndex::Find(int64_t handle, absl::string_view id, Producer producer) const {
   const Shard& shard = ShardOf(handle);
   MutexLock lock(shard.mutex);
   const auto it = shard.by_handle.find(handle);
@@ -33,12 +33,12 @@ std::shared_ptr<Sample> SampleIndex::Find(int64_t handle, absl::string_view id, 
   return slot.entries[IndexOf(producer)].sample;
 }
 
-absl::StatusOr<std::shared_ptr<Sample>> SampleIndex::FindOrInsert(int64_t handle, const std::string& id,
-                                                                  Producer producer) {
+absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t handle, const std::string& id,
+                                                                        Producer producer) {
   Shard& shard = ShardOf(handle);
   for (;;) {
     std::string other;
-    std::vector<std::shared_ptr<Sample>> others;
+    std::vector<std::shared_ptr<MemorySample>> others;
     {
       MutexLock lock(shard.mutex);
       if (shard.closed) return NoRunError(run_->info.run);
@@ -55,22 +55,23 @@ absl::StatusOr<std::shared_ptr<Sample>> SampleIndex::FindOrInsert(int64_t handle
   }
 }
 
-std::shared_ptr<Sample> SampleIndex::Insert(Shard& shard, int64_t handle, const std::string& id, Producer producer) {
+std::shared_ptr<MemorySample> SampleIndex::Insert(Shard& shard, int64_t handle, const std::string& id,
+                                                  Producer producer) {
   const auto slot = shard.slots.try_emplace(id).first;
   slot->second.handle = handle;
   shard.by_handle.emplace(handle, slot);
   Entry& entry = slot->second.entries[IndexOf(producer)];
   if (entry.sample == nullptr) {
-    entry.sample = std::make_shared<Sample>(run_, id, handle, producer);
+    entry.sample = std::make_shared<MemorySample>(run_, id, handle, producer);
     entry.due = run_->clock.Now() + run_->info.options.ttl;
     shard.due.emplace(Due{entry.due, entry.sample.get()}, &entry);
   }
   return entry.sample;
 }
 
-void SampleIndex::Remove(const Sample& sample) {
+void SampleIndex::Remove(const MemorySample& sample) {
   Shard& shard = ShardOf(sample.handle());
-  std::shared_ptr<Sample> removed;  // Outlives the lock.
+  std::shared_ptr<MemorySample> removed;  // Outlives the lock.
   MutexLock lock(shard.mutex);
   const auto slot = shard.slots.find(sample.id());
   if (slot == shard.slots.end()) return;
@@ -84,15 +85,16 @@ void SampleIndex::Remove(const Sample& sample) {
   shard.slots.erase(slot);
 }
 
-std::vector<std::shared_ptr<Sample>> SampleIndex::After(Producer producer, absl::string_view id, size_t limit) const {
-  std::vector<std::shared_ptr<Sample>> found;
+std::vector<std::shared_ptr<MemorySample>> SampleIndex::After(Producer producer, absl::string_view id,
+                                                              size_t limit) const {
+  std::vector<std::shared_ptr<MemorySample>> found;
   const auto by_id = [](const auto& a, const auto& b) { return a->id() < b->id(); };
   for (const Shard& shard : shards_) {
     const size_t middle = found.size();
     MutexLock lock(shard.mutex);
     auto it = shard.slots.upper_bound(std::string(id));
     for (; it != shard.slots.end() && found.size() - middle < limit; ++it) {
-      const std::shared_ptr<Sample>& sample = it->second.entries[IndexOf(producer)].sample;
+      const std::shared_ptr<MemorySample>& sample = it->second.entries[IndexOf(producer)].sample;
       if (sample != nullptr) found.push_back(sample);
     }
     std::inplace_merge(found.begin(), found.begin() + middle, found.end(), by_id);
@@ -101,10 +103,10 @@ std::vector<std::shared_ptr<Sample>> SampleIndex::After(Producer producer, absl:
   return found;
 }
 
-std::vector<std::shared_ptr<Sample>> SampleIndex::FindIdle(size_t shard_index, Clock::Time now, int64_t limit) {
+std::vector<std::shared_ptr<MemorySample>> SampleIndex::FindIdle(size_t shard_index, Clock::Time now, int64_t limit) {
   Shard& shard = shards_[shard_index];
   const Clock::Duration ttl = run_->info.options.ttl;
-  std::vector<std::shared_ptr<Sample>> idle;
+  std::vector<std::shared_ptr<MemorySample>> idle;
   MutexLock lock(shard.mutex);
   // A sample that was used since it was queued goes back with its new time, once per TTL.
   for (auto it = shard.due.begin(); it != shard.due.end() && it->first.first <= now;) {
@@ -123,8 +125,8 @@ std::vector<std::shared_ptr<Sample>> SampleIndex::FindIdle(size_t shard_index, C
   return idle;
 }
 
-std::vector<std::shared_ptr<Sample>> SampleIndex::Close() {
-  std::vector<std::shared_ptr<Sample>> all;
+std::vector<std::shared_ptr<MemorySample>> SampleIndex::Close() {
+  std::vector<std::shared_ptr<MemorySample>> all;
   for (Shard& shard : shards_) {
     Slots slots;  // Destroyed after the lock is gone.
     MutexLock lock(shard.mutex);

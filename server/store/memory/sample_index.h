@@ -28,23 +28,23 @@ class SampleIndex {
   explicit SampleIndex(std::shared_ptr<const RunContext> run) : run_(std::move(run)) {}
 
   // Null if there is none; it may be unborn or removed. Without an id whichever has the handle is found.
-  std::shared_ptr<Sample> Find(int64_t handle, absl::string_view id, Producer producer) const;
+  std::shared_ptr<MemorySample> Find(int64_t handle, absl::string_view id, Producer producer) const;
   // The sample, made unborn if there was none. ALREADY_EXISTS (kHandleCollision) if another id has the handle;
   // NOT_FOUND (kNoRun) once closed.
-  absl::StatusOr<std::shared_ptr<Sample>> FindOrInsert(int64_t handle, const std::string& id, Producer producer);
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindOrInsert(int64_t handle, const std::string& id, Producer producer);
   // Takes the sample out. It must have ended already. No effect if another one is in its place.
-  void Remove(const Sample& sample);
+  void Remove(const MemorySample& sample);
 
   // At most `limit` of a producer's samples with ids after `id`, by id.
-  std::vector<std::shared_ptr<Sample>> After(Producer producer, absl::string_view id, size_t limit) const;
+  std::vector<std::shared_ptr<MemorySample>> After(Producer producer, absl::string_view id, size_t limit) const;
   // At most `limit` samples of a shard that were not used for the run's TTL. They stay in the index.
-  std::vector<std::shared_ptr<Sample>> FindIdle(size_t shard, Clock::Time now, int64_t limit);
+  std::vector<std::shared_ptr<MemorySample>> FindIdle(size_t shard, Clock::Time now, int64_t limit);
   // Takes all samples out, and refuses new ones from now on.
-  std::vector<std::shared_ptr<Sample>> Close();
+  std::vector<std::shared_ptr<MemorySample>> Close();
 
  private:
   struct Entry {
-    std::shared_ptr<Sample> sample;
+    std::shared_ptr<MemorySample> sample;
     Clock::Time due;  // Its key in Shard::due: not later than last use + TTL.
   };
   struct Slot {
@@ -53,7 +53,7 @@ class SampleIndex {
     bool empty() const { return entries[0].sample == nullptr && entries[1].sample == nullptr; }
   };
   using Slots = std::map<std::string, Slot, std::less<>>;
-  using Due = std::pair<Clock::Time, const Sample*>;
+  using Due = std::pair<Clock::Time, const MemorySample*>;
   struct Shard {
     mutable Mutex mutex;
     bool closed ABSL_GUARDED_BY(mutex) = false;
@@ -65,7 +65,7 @@ class SampleIndex {
   static size_t IndexOf(Producer producer) { return producer == Producer::kTrainer ? 1 : 0; }
   Shard& ShardOf(int64_t handle) { return shards_[static_cast<uint64_t>(handle) % kShards]; }
   const Shard& ShardOf(int64_t handle) const { return shards_[static_cast<uint64_t>(handle) % kShards]; }
-  std::shared_ptr<Sample> Insert(Shard& shard, int64_t handle, const std::string& id, Producer producer)
+  std::shared_ptr<MemorySample> Insert(Shard& shard, int64_t handle, const std::string& id, Producer producer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
 
   const std::shared_ptr<const RunContext> run_;

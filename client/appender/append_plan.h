@@ -1,0 +1,53 @@
+// From what a caller appends to the messages that carry it.
+#ifndef CLIENT_APPENDER_APPEND_PLAN_H_
+#define CLIENT_APPENDER_APPEND_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/wire/message/append_message.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "routing_replay/client.h"
+#include "routing_replay/wire/geometry.h"
+
+namespace routing_replay {
+
+// One message to send. `header.append_id` is left to the sender.
+struct AppendPiece {
+  AppendHeader header;
+  std::vector<absl::Span<const uint8_t>> payload;  // Its bytes, in order …
+  std::shared_ptr<const void> owner;               // … kept alive by this.
+  int64_t payload_bytes = 0;
+  // CRC32C over the token ids of positions 0 … header.rows.end − 1, where all of them are known.
+  std::optional<uint32_t> token_check_end;
+};
+
+// One append: pieces whose rows follow each other. Only the last one seals, only the first one opens from a prefix.
+struct AppendPlan {
+  std::vector<AppendPiece> pieces;  // At least one.
+  int64_t bytes = 0;                // Memory that it holds, for the queue's bound.
+};
+
+// Payload bytes of a message above which encoded blocks go into the next one. gRPC moves messages of 1 to 4 MiB best.
+inline constexpr int64_t kPieceBytes = int64_t{2} << 20;
+
+// All three: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the options are
+// bad, or if token_ids has neither one id per row nor one per position from 0 on.
+
+// Decoded rows, as encoded blocks: cut between windows of `block_rows` rows wherever a piece would pass `piece_bytes`.
+absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
+                                      int64_t piece_bytes = kPieceBytes);
+// What the engine gave, as it is, in one piece; copies `payload`. The header states the number of rows, so tensor.shape
+// may be empty only where an uncompressed .npy header says it. `max_message_bytes` is what the server takes.
+absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const TensorDescription& tensor,
+                                      absl::Span<const uint8_t> payload, int64_t max_message_bytes);
+// `rows` rows that are all unrecorded; options.unrecorded must be empty or say so.
+absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_APPENDER_APPEND_PLAN_H_

@@ -1,0 +1,63 @@
+#include "client/appender/append_stream.h"
+
+#include <utility>
+
+#include "proto/transport/byte_buffer.h"
+#include "proto/transport/grpc_status.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Append";
+
+}  // namespace
+
+AppendStream::AppendStream(grpc::GenericStub& stub, grpc::CompletionQueue& queue)
+    : call_(stub.PrepareCall(&context_, kMethod, &queue)) {
+  call_->StartCall(AsTag(kStarted));
+}
+
+AppendStream::Event AppendStream::OnEvent(Tag tag, bool ok) {
+  Event event;
+  switch (tag) {
+    case kStarted:
+      started_ = true;
+      break;
+    case kWritten:
+      writing_ = false;
+      break;
+    case kReceived:
+      receiving_ = false;
+      if (ok) event.message = std::exchange(incoming_, {});
+      break;
+    case kEnded:
+      event.end = FromGrpcStatus(status_);
+      return event;
+  }
+  ending_ = ending_ || !ok;
+  if (ending_) {
+    End();
+  } else if (!receiving_) {
+    Receive();
+  }
+  return event;
+}
+
+void AppendStream::Receive() {
+  receiving_ = true;
+  call_->Read(&incoming_, AsTag(kReceived));
+}
+
+void AppendStream::Write(AppendQueue::Message message) {
+  ByteBufferBuilder builder;
+  builder.Add(std::move(message.header));
+  for (const absl::Span<const uint8_t> part : message.payload) builder.Add(part, message.owner);
+  writing_ = true;
+  call_->Write(builder.Build(), AsTag(kWritten));
+}
+
+void AppendStream::End() {
+  if (!receiving_ && !writing_) call_->Finish(&status_, AsTag(kEnded));
+}
+
+}  // namespace routing_replay

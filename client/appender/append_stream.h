@@ -1,0 +1,55 @@
+// One Append call: raw messages both ways on a completion queue.
+#ifndef CLIENT_APPENDER_APPEND_STREAM_H_
+#define CLIENT_APPENDER_APPEND_STREAM_H_
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "client/appender/append_queue.h"
+
+namespace routing_replay {
+
+// Not thread-safe: for the one thread that polls the queue. Between construction and the event that has `end` the queue
+// gives events with this class's tags; each goes to OnEvent. After that event the object may be destroyed, not before.
+class AppendStream {
+ public:
+  enum Tag : intptr_t { kStarted = 1, kWritten, kReceived, kEnded };
+  struct Event {
+    std::optional<grpc::ByteBuffer> message;
+    std::optional<absl::Status> end;  // The call's status.
+  };
+
+  AppendStream(grpc::GenericStub& stub, grpc::CompletionQueue& queue);
+
+  Event OnEvent(Tag tag, bool ok);
+  bool CanWrite() const { return started_ && !writing_ && !ending_; }
+  // Requires CanWrite().
+  void Write(AppendQueue::Message message);
+  // Ends the call soon, whatever it is doing.
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  void Receive();
+  // Finishes the call once nothing else of it is open.
+  void End();
+
+  static void* AsTag(Tag tag) { return reinterpret_cast<void*>(tag); }
+
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  grpc::ByteBuffer incoming_;
+  grpc::Status status_;
+  bool started_ = false;
+  bool receiving_ = false;
+  bool writing_ = false;
+  bool ending_ = false;
+};
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_APPENDER_APPEND_STREAM_H_

@@ -1,0 +1,38 @@
+// How long to wait before trying again: the one rule of the client.
+#ifndef CLIENT_BACKOFF_H_
+#define CLIENT_BACKOFF_H_
+
+#include <functional>
+
+#include "proto/wire/clock.h"
+
+namespace routing_replay {
+
+// Exponential with jitter. Not thread-safe; copies are independent.
+class Backoff {
+ public:
+  struct Options {
+    Clock::Duration initial = std::chrono::milliseconds(50);
+    Clock::Duration maximum = std::chrono::seconds(5);
+    double factor = 2;
+    // Each wait is spread evenly over ± this share of it, so that many clients do not come back at once.
+    double jitter = 0.2;
+  };
+
+  // `random` gives numbers in [0, 1); without one every Backoff has a random seed of its own.
+  explicit Backoff(const Options& options, std::function<double()> random = {});
+
+  // The next wait: initial, initial * factor, …, spread, never above maximum.
+  Clock::Duration Next();
+  // After a success: the next wait is the first again.
+  void Reset() { nominal_ = options_.initial; }
+
+ private:
+  Options options_;
+  std::function<double()> random_;
+  Clock::Duration nominal_;
+};
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_BACKOFF_H_

@@ -1,0 +1,48 @@
+#include "client/caller.h"
+
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/generic_stub.h>
+
+namespace routing_replay {
+namespace {
+
+constexpr Backoff::Options kRetryBackoff{.initial = std::chrono::milliseconds(50), .maximum = std::chrono::seconds(2)};
+
+}  // namespace
+
+absl::Status Caller::Attempt(Repeat repeat, const std::function<absl::Status(grpc::ClientContext&)>& attempt) const {
+  const Clock::Time deadline = Clock::Real().Now() + timeout_;
+  const auto once = [&] {
+    grpc::ClientContext context;
+    context.set_deadline(GrpcDeadline(deadline));
+    context.set_wait_for_ready(repeat == Repeat::kNever);
+    return attempt(context);
+  };
+  if (repeat == Repeat::kNever) return once();
+  return RetryUnavailable(deadline, Backoff(kRetryBackoff), RetryTime::Real(), once);
+}
+
+absl::StatusOr<grpc::ByteBuffer> Caller::CallRaw(const std::string& method,
+                                                 const std::function<grpc::ByteBuffer()>& make_request) const {
+  grpc::ByteBuffer response;
+  grpc::GenericStub stub(channel_);
+  const absl::Status status = Attempt(Repeat::kAlways, [&](grpc::ClientContext& context) {
+    grpc::CompletionQueue queue;
+    grpc::Status result;
+    const grpc::ByteBuffer request = make_request();
+    const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+    call->StartCall();
+    call->Finish(&response, &result, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    queue.Shutdown();
+    while (queue.Next(&tag, &ok)) {
+    }
+    return FromGrpcStatus(result);
+  });
+  if (!status.ok()) return status;
+  return response;
+}
+
+}  // namespace routing_replay

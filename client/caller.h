@@ -1,0 +1,75 @@
+// Unary calls with the client's deadline and retry.
+#ifndef CLIENT_CALLER_H_
+#define CLIENT_CALLER_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "client/channel/channel.h"
+#include "client/retry.h"
+#include "proto/transport/grpc_status.h"
+#include "routing_replay/v1/routing_replay.grpc.pb.h"
+
+namespace routing_replay {
+
+// What happens to a call whose answer may have been lost.
+enum class Repeat {
+  kAlways,  // Idempotent: made again.
+  kNever,   // Waits for a connection, then is made once.
+};
+
+// Thread-safe.
+class Caller {
+ public:
+  using Stub = v1::RoutingReplay::Stub;
+
+  Caller(std::shared_ptr<grpc::Channel> channel, std::chrono::milliseconds timeout)
+      : channel_(std::move(channel)), stub_(v1::RoutingReplay::NewStub(channel_)), timeout_(timeout) {}
+
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                                const Request& request, Repeat repeat = Repeat::kAlways) const {
+    Response response;
+    const absl::Status status = Attempt(repeat, [&](grpc::ClientContext& context) {
+      return FromGrpcStatus((stub_.get()->*method)(&context, request, &response));
+    });
+    if (!status.ok()) return status;
+    return response;
+  }
+
+  // One attempt under `context`, without a retry.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> CallOnce(grpc::ClientContext& context,
+                                    grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                                    const Request& request) const {
+    Response response;
+    const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return response;
+  }
+
+  // A call with bytes in and out, for "/package.Service/Method". `make_request` is asked anew for each attempt.
+  absl::StatusOr<grpc::ByteBuffer> CallRaw(const std::string& method,
+                                           const std::function<grpc::ByteBuffer()>& make_request) const;
+
+ private:
+  absl::Status Attempt(Repeat repeat, const std::function<absl::Status(grpc::ClientContext&)>& attempt) const;
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<Stub> stub_;
+  const std::chrono::milliseconds timeout_;
+};
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_CALLER_H_

@@ -1,0 +1,27 @@
+// Channels to a server, with the settings that every one of ours has.
+#ifndef CLIENT_CHANNEL_CHANNEL_H_
+#define CLIENT_CHANNEL_CHANNEL_H_
+
+#include <grpcpp/channel.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "proto/wire/clock.h"
+
+namespace routing_replay {
+
+// A channel to `target` (from GrpcTarget) over a connection of its own. Does not wait for the server. HTTP proxies of
+// the environment are ignored unless `use_http_proxy`.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, bool use_http_proxy);
+
+// The deadline of a call in the clock that gRPC takes.
+inline std::chrono::system_clock::time_point GrpcDeadline(Clock::Time deadline) {
+  const Clock::Duration left = deadline - Clock::Real().Now();
+  return std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::system_clock::duration>(left);
+}
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_CHANNEL_CHANNEL_H_

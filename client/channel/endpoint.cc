@@ -1,0 +1,91 @@
+#include "client/channel/endpoint.h"
+
+#include <arpa/inet.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+absl::Status Invalid(absl::string_view endpoint, absl::string_view why) {
+  return MakeError(
+      absl::StatusCode::kInvalidArgument,
+      absl::StrCat("endpoint: \"", endpoint, "\" ", why, "; write host:port, [v6-address]:port or unix:PATH"),
+      {.reason = Reason::kField, .field = "endpoint"});
+}
+
+bool IsPort(absl::string_view text) {
+  int port = 0;
+  const bool digits = !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  return digits && absl::SimpleAtoi(text, &port) && port >= 1 && port <= 65535;
+}
+
+bool IsHostByte(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
+}
+
+// The scope of a link-local address ("%eth0") is not part of what inet_pton reads.
+bool IsV6(absl::string_view address) {
+  in6_addr parsed;
+  return inet_pton(AF_INET6, std::string(address.substr(0, address.find('%'))).c_str(), &parsed) == 1;
+}
+
+absl::StatusOr<std::string> UnixTarget(absl::string_view endpoint, absl::string_view path) {
+  if (path.empty()) return Invalid(endpoint, "has no path");
+  if (path.size() >= sizeof(sockaddr_un{}.sun_path)) {
+    return Invalid(endpoint, absl::StrCat("has a path of ", path.size(), " bytes; a socket's has fewer than ",
+                                          sizeof(sockaddr_un{}.sun_path)));
+  }
+  return absl::StrCat("unix:", path);
+}
+
+absl::StatusOr<std::string> V6Target(absl::string_view endpoint) {
+  const size_t close = endpoint.find(']');
+  if (close == absl::string_view::npos) return Invalid(endpoint, "has no closing bracket");
+  const absl::string_view address = endpoint.substr(1, close - 1);
+  absl::string_view port = endpoint.substr(close + 1);
+  if (!IsV6(address)) return Invalid(endpoint, "has no IPv6 address between its brackets");
+  if (!absl::ConsumePrefix(&port, ":") || !IsPort(port)) return Invalid(endpoint, "has no port of 1 to 65535");
+  // Brackets and the scope's percent sign must be escaped in a target's path.
+  std::string escaped;
+  for (const char c : address) absl::StrAppend(&escaped, c == '%' ? "%25" : std::string(1, c));
+  return absl::StrCat("dns:///%5B", escaped, "%5D:", port);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> EndpointOrEnvironment(absl::string_view endpoint) {
+  if (!endpoint.empty()) return std::string(endpoint);
+  const char* value = std::getenv(kEndpointVariable);
+  if (value != nullptr && value[0] != '\0') return std::string(value);
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("endpoint: none given, and ", kEndpointVariable, " is not set"),
+                   {.reason = Reason::kField, .field = "endpoint"});
+}
+
+absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
+  absl::string_view rest = endpoint;
+  if (absl::ConsumePrefix(&rest, "unix:")) return UnixTarget(endpoint, rest);
+  if (absl::StartsWith(endpoint, "[")) return V6Target(endpoint);
+  const size_t colon = endpoint.find(':');
+  if (colon == absl::string_view::npos) return Invalid(endpoint, "has no port");
+  if (endpoint.find(':', colon + 1) != absl::string_view::npos) {
+    return Invalid(endpoint, "has several colons; an IPv6 address stands in brackets");
+  }
+  const absl::string_view host = endpoint.substr(0, colon);
+  if (host.empty() || !std::all_of(host.begin(), host.end(), IsHostByte)) return Invalid(endpoint, "has no host name");
+  if (!IsPort(endpoint.substr(colon + 1))) return Invalid(endpoint, "has no port of 1 to 65535");
+  // With the scheme stated, a host that is called like one ("unix") stays a host.
+  return absl::StrCat("dns:///", endpoint);
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,170 @@
+#include "client/reader/read_checker.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/buffer.h"
+#include "routing_replay/wire/checksum.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+// The rows that an OK record promises.
+std::vector<RowRange> PromisedRows(const SampleRead& asked, const SampleRecord& record) {
+  std::vector<RowRange> rows = asked.rows;
+  if (rows.empty()) AppendMerged(rows, {0, record.num_tokens ? *record.num_tokens - 1 : record.committed_rows});
+  std::vector<RowRange> recorded;
+  for (const RowRange range : rows) {
+    for (const RowRange part : Subtract(range, record.unrecorded)) AppendMerged(recorded, part);
+  }
+  return recorded;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int32_t>> LayerOrdinals(const Geometry& geometry, absl::Span<const int32_t> layers) {
+  std::vector<int32_t> ordinals;
+  for (const int32_t layer : layers) {
+    const std::optional<int32_t> ordinal = geometry.FindOrdinal(layer);
+    if (!ordinal) {
+      ErrorDetail detail{.reason = Reason::kField, .field = "layers"};
+      detail.layer = layer;
+      return MakeError(absl::StatusCode::kInvalidArgument,
+                       absl::StrCat("layers: decoder layer ", layer, " carries no routes"), detail);
+    }
+    ordinals.push_back(*ordinal);
+  }
+  for (int32_t i = 0; layers.empty() && i < geometry.num_moe_layers(); ++i) ordinals.push_back(i);
+  return ordinals;
+}
+
+absl::StatusOr<std::unique_ptr<ReadChecker>> ReadChecker::Create(const Geometry& geometry, const ReadRequest& request,
+                                                                 ReadSink& sink) {
+  auto ordinals = LayerOrdinals(geometry, request.layers);
+  if (!ordinals.ok()) return ordinals.status();
+  auto checker = std::unique_ptr<ReadChecker>(new ReadChecker(geometry, request, sink));
+  checker->ordinals_ = *std::move(ordinals);
+  return checker;
+}
+
+absl::Status ReadChecker::OnMessage(const ReadResponse& message) {
+  Buffer scratch;
+  absl::Span<const uint8_t> payload = message.payload.Flatten(scratch);
+  auto record = message.records.begin();
+  for (const Piece& piece : message.pieces) {
+    for (; record != message.records.end() && record->index <= piece.sample_index; ++record) {
+      if (absl::Status status = OnRecord(*record); !status.ok()) return status;
+    }
+    if (absl::Status status = OnPiece(piece, payload.first(piece.bytes)); !status.ok()) return status;
+    payload.remove_prefix(piece.bytes);
+  }
+  for (; record != message.records.end(); ++record) {
+    if (absl::Status status = OnRecord(*record); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadChecker::OnRecord(const SampleRecord& record) {
+  const bool taken_back = record.index == sample_ && record.status == SampleStatus::kLost;
+  if (!taken_back) {
+    if (record.index != sample_ + 1 || record.index >= static_cast<int64_t>(request_.samples.size())) {
+      return Error(absl::StatusCode::kInternal, Reason::kUnspecified,
+                   absl::StrCat("the record of sample ", record.index, " is out of order"));
+    }
+    if (absl::Status status = EndSample(); !status.ok()) return status;
+    ++sample_;
+  }
+  expects_pieces_ = record.status == SampleStatus::kOk;
+  missing_ = expects_pieces_ ? PromisedRows(request_.samples[sample_], record) : std::vector<RowRange>();
+  next_missing_ = 0;
+  next_layer_ = 0;
+  return sink_.OnRecord(record);
+}
+
+absl::Status ReadChecker::OnPiece(const Piece& piece, absl::Span<const uint8_t> bytes) {
+  // What a message still holds of a sample that it takes back.
+  if (piece.sample_index == sample_ && !expects_pieces_) return absl::OkStatus();
+  absl::Status status = CheckPlace(piece);
+  if (status.ok()) status = CheckBytes(piece, bytes);
+  if (!status.ok()) return status;
+  return sink_.OnPiece({.sample_index = piece.sample_index,
+                        .layer_begin = piece.layer_begin,
+                        .layer_count = piece.layer_count,
+                        .rows = piece.rows,
+                        .codec = piece.codec,
+                        .bit_offset = piece.bit_offset,
+                        .bytes = bytes});
+}
+
+absl::Status ReadChecker::CheckPlace(const Piece& piece) {
+  const auto layers = static_cast<int32_t>(ordinals_.size());
+  const bool continues = next_layer_ > 0;
+  const bool begins = !continues && next_missing_ < missing_.size() &&
+                      missing_[next_missing_].begin == piece.rows.begin && missing_[next_missing_].contains(piece.rows);
+  const bool in_place = piece.sample_index == sample_ && piece.layer_begin == next_layer_ &&
+                        piece.layer_count <= layers - next_layer_ && (continues ? piece.rows == open_rows_ : begins);
+  if (!in_place) {
+    return Error(absl::StatusCode::kInternal, Reason::kUnspecified,
+                 absl::StrCat("a piece of sample ", piece.sample_index, ", rows ", ToString(piece.rows),
+                              ", layers from position ", piece.layer_begin, " was not asked for or is out of order"));
+  }
+  if (begins) {
+    open_rows_ = piece.rows;
+    missing_[next_missing_].begin = piece.rows.end;
+    if (missing_[next_missing_].empty()) ++next_missing_;
+  }
+  next_layer_ += piece.layer_count;
+  if (next_layer_ == layers) next_layer_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status ReadChecker::CheckBytes(const Piece& piece, absl::Span<const uint8_t> bytes) const {
+  for (int32_t i = 0; i < piece.layer_count; ++i) {
+    const int32_t ordinal = ordinals_[piece.layer_begin + i];
+    const int64_t size = geometry_.cut_bytes_at(ordinal, piece.bit_offset, piece.rows.size(), piece.codec);
+    if (size > static_cast<int64_t>(bytes.size())) {
+      return Error(absl::StatusCode::kInternal, Reason::kLength,
+                   absl::StrCat("a piece of rows ", ToString(piece.rows), " is shorter than its cuts"));
+    }
+    if (Crc32c(bytes.first(size)) != piece.cut_crc32c[i]) {
+      ErrorDetail detail{.reason = Reason::kChecksum, .field = "payload", .sample = SampleName()};
+      detail.layer = geometry_.layer(ordinal).layer_id;
+      detail.row = piece.rows.begin;
+      return MakeError(absl::StatusCode::kDataLoss,
+                       absl::StrCat("sample ", SampleName(), ": layer ", *detail.layer, ", rows ", ToString(piece.rows),
+                                    ": the bytes do not fit their CRC32C"),
+                       detail);
+    }
+    bytes.remove_prefix(size);
+  }
+  if (bytes.empty()) return absl::OkStatus();
+  return Error(absl::StatusCode::kInternal, Reason::kLength,
+               absl::StrCat("a piece of rows ", ToString(piece.rows), " is longer than its cuts"));
+}
+
+absl::Status ReadChecker::EndSample() const {
+  if (!expects_pieces_ || (next_layer_ == 0 && next_missing_ == missing_.size())) return absl::OkStatus();
+  const RowRange first = next_layer_ > 0 ? open_rows_ : missing_[next_missing_];
+  return Error(absl::StatusCode::kDataLoss, Reason::kUnspecified,
+               absl::StrCat("rows from ", first.begin, " on did not come in full"));
+}
+
+absl::Status ReadChecker::OnEnd() {
+  if (absl::Status status = EndSample(); !status.ok()) return status;
+  const auto samples = static_cast<int64_t>(request_.samples.size());
+  if (sample_ + 1 == samples) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("the read ended after ", sample_ + 1, " of ", samples, " samples"));
+}
+
+absl::Status ReadChecker::Error(absl::StatusCode code, Reason reason, absl::string_view what) const {
+  return MakeError(code, absl::StrCat("sample ", SampleName(), ": ", what), {.reason = reason, .sample = SampleName()});
+}
+
+std::string ReadChecker::SampleName() const {
+  if (sample_ < 0) return "(none yet)";
+  const SampleRead& asked = request_.samples[sample_];
+  return asked.sample.empty() ? absl::StrCat("of handle ", asked.handle) : asked.sample;
+}
+
+}  // namespace routing_replay

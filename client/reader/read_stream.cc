@@ -1,0 +1,102 @@
+#include "client/reader/read_stream.h"
+
+#include <utility>
+
+#include "client/channel/channel.h"
+#include "proto/transport/grpc_status.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Read";
+
+}  // namespace
+
+ReadStream::ReadStream(std::shared_ptr<grpc::Channel> channel, std::string request, Clock::Time deadline)
+    : channel_(std::move(channel)), stub_(channel_) {
+  context_.set_deadline(GrpcDeadline(deadline));
+  ByteBufferBuilder builder;
+  builder.Add(std::move(request));
+  request_ = builder.Build();
+  call_ = stub_.PrepareCall(&context_, kMethod, &queue_);
+  call_->StartCall(reinterpret_cast<void*>(kStarted));
+  receiver_ = std::thread([this] { Receive(); });
+}
+
+ReadStream::~ReadStream() {
+  {
+    MutexLock lock(mutex_);
+    cancelled_ = true;
+    changed_.NotifyAll();
+  }
+  context_.TryCancel();
+  receiver_.join();
+}
+
+void ReadStream::Receive() {
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue_.Next(&tag, &ok)) OnEvent(static_cast<Tag>(reinterpret_cast<intptr_t>(tag)), ok);
+}
+
+// One operation is open at a time, so that nothing is left when the call has finished.
+void ReadStream::OnEvent(Tag tag, bool ok) {
+  if (tag == kFinished) {
+    {
+      MutexLock lock(mutex_);
+      end_ = FromGrpcStatus(grpc_status_);
+      changed_.NotifyAll();
+    }
+    queue_.Shutdown();
+    return;
+  }
+  if (!ok) return Finish();
+  switch (tag) {
+    case kStarted:
+      call_->WriteLast(request_, grpc::WriteOptions(), reinterpret_cast<void*>(kSent));
+      return;
+    case kReceived: {
+      MutexLock lock(mutex_);
+      received_.push_back(std::move(incoming_));
+      changed_.NotifyAll();
+      break;
+    }
+    default:
+      break;
+  }
+  ReadNext();
+}
+
+void ReadStream::ReadNext() {
+  {
+    MutexLock lock(mutex_);
+    while (received_.size() >= kWindow && !cancelled_) changed_.Wait(mutex_);
+  }
+  incoming_ = grpc::ByteBuffer();
+  call_->Read(&incoming_, reinterpret_cast<void*>(kReceived));
+}
+
+void ReadStream::Finish() {
+  if (std::exchange(finishing_, true)) return;
+  call_->Finish(&grpc_status_, reinterpret_cast<void*>(kFinished));
+}
+
+absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {
+  grpc::ByteBuffer message;
+  {
+    MutexLock lock(mutex_);
+    while (received_.empty() && !end_) changed_.Wait(mutex_);
+    if (received_.empty()) {
+      if (!end_->ok()) return *end_;
+      return std::optional<ReceivedBytes>();
+    }
+    message = std::move(received_.front());
+    received_.pop_front();
+    changed_.NotifyAll();
+  }
+  absl::StatusOr<ReceivedBytes> bytes = ReceivedBytes::From(message);
+  if (!bytes.ok()) return bytes.status();
+  return std::optional<ReceivedBytes>(*std::move(bytes));
+}
+
+}  // namespace routing_replay

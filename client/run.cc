@@ -1,0 +1,318 @@
+#include "client/run.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/appender/append_plan.h"
+#include "client/appender/append_queue.h"
+#include "client/appender/appender.h"
+#include "client/reader/reader.h"
+#include "proto/convert/convert.h"
+#include "proto/transport/byte_buffer.h"
+#include "proto/wire/message/append_message.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+using Stub = v1::RoutingReplay::Stub;
+
+constexpr char kPutMethod[] = "/routing_replay.v1.RoutingReplay/Put";
+// Names in one request: far below any message limit.
+constexpr size_t kMaxNamesPerCall = 10000;
+// What is assumed of a server that does not say.
+constexpr int64_t kDefaultMessageBytes = int64_t{4} << 20;
+constexpr int64_t kDefaultPayloadBytes = int64_t{256} << 20;
+
+struct RunLimits {
+  int64_t max_message_bytes = kDefaultMessageBytes;
+  int64_t max_payload_bytes = kDefaultPayloadBytes;
+};
+
+absl::StatusOr<std::vector<SampleState>> States(const google::protobuf::RepeatedPtrField<v1::SampleState>& messages) {
+  std::vector<SampleState> states;
+  states.reserve(messages.size());
+  for (const v1::SampleState& message : messages) {
+    absl::StatusOr<SampleState> state = FromProto(message);
+    if (!state.ok()) return state.status();
+    states.push_back(*std::move(state));
+  }
+  return states;
+}
+
+absl::StatusOr<SampleState> State(const absl::StatusOr<v1::SampleState>& message) {
+  if (!message.ok()) return message.status();
+  return FromProto(*message);
+}
+
+v1::StatRequest MakeStat(const std::string& run, Producer producer, absl::Span<const std::string> samples) {
+  v1::StatRequest request;
+  request.set_run(run);
+  request.set_producer(ToProto(producer));
+  for (const std::string& sample : samples) request.add_samples(sample);
+  return request;
+}
+
+grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
+  AppendRequest request{.run = run, .append = piece.header};
+  ByteBufferBuilder builder;
+  builder.Add(EncodeAppendRequest(request, piece.payload_bytes));
+  for (const absl::Span<const uint8_t> part : piece.payload) builder.Add(part, piece.owner);
+  return builder.Build();
+}
+
+class RunImpl final : public Run {
+ public:
+  RunImpl(std::shared_ptr<const Caller> caller, std::string name, Geometry geometry, const RunSettings& settings,
+          const RunLimits& limits)
+      : caller_(std::move(caller)),
+        name_(std::move(name)),
+        geometry_(std::make_shared<const Geometry>(std::move(geometry))),
+        settings_(settings),
+        limits_(limits) {}
+
+  const std::string& name() const override { return name_; }
+  const Geometry& geometry() const override { return *geometry_; }
+  const RunSettings& settings() const override { return settings_; }
+
+  std::unique_ptr<Appender> NewAppender(AppenderOptions options) override;
+  absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
+                                    absl::Span<const uint8_t> payload) override;
+  absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) override;
+  absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout) override;
+
+  absl::StatusOr<SampleState> Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
+                                   int64_t revision) override;
+  absl::StatusOr<SampleState> Truncate(absl::string_view sample, Producer producer, int64_t rows,
+                                       std::optional<int64_t> expected_revision) override;
+  absl::StatusOr<SampleState> Stat(absl::string_view sample, Producer producer) override;
+  absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string> samples, Producer producer) override;
+  absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>> groups,
+                                                Producer producer) override;
+  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples) override;
+  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end) override;
+  absl::StatusOr<ReleaseOutcome> Drop() override;
+
+ private:
+  absl::StatusOr<ReleaseOutcome> CallRelease(const v1::ReleaseRequest& request);
+
+  const std::shared_ptr<const Caller> caller_;
+  const std::string name_;
+  const std::shared_ptr<const Geometry> geometry_;
+  const RunSettings settings_;
+  const RunLimits limits_;
+};
+
+std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
+  const auto stat = [caller = caller_, run = name_](
+                        grpc::ClientContext& context, Producer producer,
+                        const std::vector<std::string>& samples) -> absl::StatusOr<std::vector<SampleState>> {
+    const auto response = caller->CallOnce(context, &Stub::Stat, MakeStat(run, producer, samples));
+    if (!response.ok()) return response.status();
+    return States(response->found());
+  };
+  return MakeAppender({.channel = caller_->channel(),
+                       .name = name_,
+                       .geometry = geometry_,
+                       .block_rows = settings_.block_rows,
+                       .codec = settings_.codec.value_or(geometry_->default_codec()),
+                       .max_message_bytes = limits_.max_message_bytes,
+                       .max_payload_bytes = limits_.max_payload_bytes,
+                       .stat = stat},
+                      std::move(options));
+}
+
+absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const TensorDescription& tensor,
+                                           absl::Span<const uint8_t> payload) {
+  const auto plan = PlanTensor(options, tensor, payload, limits_.max_message_bytes);
+  if (!plan.ok()) return WithSample(plan.status(), options.sample);
+  auto response = caller_->CallRaw(kPutMethod, [&] { return PutMessage(name_, plan->pieces[0]); });
+  if (!response.ok()) return response.status();
+  const auto bytes = ReceivedBytes::From(*response);
+  if (!bytes.ok()) return bytes.status();
+  const auto ack = ParseAppendAck(bytes->chain());
+  if (!ack.ok()) return absl::InternalError(absl::StrCat("unreadable ack: ", ack.status().message()));
+  if (!ack->error.ok()) return ack->error;
+  AppendOutcome outcome{.sample = options.sample};
+  AddAck(*ack, outcome);
+  return outcome;
+}
+
+absl::Status RunImpl::Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) {
+  request.run = name_;
+  return ReadInto(caller_->channel(), *geometry_, request, sink, Clock::Real().Now() + timeout);
+}
+
+absl::StatusOr<std::vector<SampleRows>> RunImpl::ReadRows(ReadRequest request, std::chrono::milliseconds timeout) {
+  request.run = name_;
+  return ReadDecoded(caller_->channel(), *geometry_, request, Clock::Real().Now() + timeout);
+}
+
+absl::StatusOr<SampleState> RunImpl::Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
+                                          int64_t revision) {
+  v1::SealRequest request;
+  request.set_run(name_);
+  request.set_sample(std::string(sample));
+  request.set_producer(ToProto(producer));
+  request.set_num_tokens(num_tokens);
+  request.set_revision(revision);
+  return State(caller_->Call(&Stub::Seal, request));
+}
+
+absl::StatusOr<SampleState> RunImpl::Truncate(absl::string_view sample, Producer producer, int64_t rows,
+                                              std::optional<int64_t> expected_revision) {
+  v1::TruncateRequest request;
+  request.set_run(name_);
+  request.set_sample(std::string(sample));
+  request.set_producer(ToProto(producer));
+  request.set_rows(rows);
+  if (expected_revision) request.set_expected_revision(*expected_revision);
+  // Each one begins a new life of the sample.
+  return State(caller_->Call(&Stub::Truncate, request, Repeat::kNever));
+}
+
+absl::StatusOr<SampleState> RunImpl::Stat(absl::string_view sample, Producer producer) {
+  const std::string name(sample);
+  auto states = StatMany({&name, 1}, producer);
+  if (!states.ok()) return states.status();
+  if (!states->empty()) return states->front();
+  return MakeError(absl::StatusCode::kNotFound, absl::StrCat("run ", name_, " has no sample ", name),
+                   {.reason = Reason::kNoSample, .sample = name});
+}
+
+absl::StatusOr<std::vector<SampleState>> RunImpl::StatMany(absl::Span<const std::string> samples, Producer producer) {
+  std::vector<SampleState> all;
+  for (size_t at = 0; at < samples.size(); at += kMaxNamesPerCall) {
+    const auto response = caller_->Call(&Stub::Stat, MakeStat(name_, producer, samples.subspan(at, kMaxNamesPerCall)));
+    if (!response.ok()) return response.status();
+    auto states = States(response->found());
+    if (!states.ok()) return states.status();
+    std::move(states->begin(), states->end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<SampleState>> RunImpl::List(std::optional<std::pair<int64_t, int64_t>> groups,
+                                                       Producer producer) {
+  v1::ListRequest request;
+  request.set_run(name_);
+  request.set_producer(ToProto(producer));
+  if (groups) {
+    request.mutable_groups()->set_begin(groups->first);
+    request.mutable_groups()->set_end(groups->second);
+  }
+  std::vector<SampleState> all;
+  do {
+    const auto page = caller_->Call(&Stub::List, request);
+    if (!page.ok()) return page.status();
+    auto states = States(page->samples());
+    if (!states.ok()) return states.status();
+    std::move(states->begin(), states->end(), std::back_inserter(all));
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  return all;
+}
+
+absl::StatusOr<ReleaseOutcome> RunImpl::CallRelease(const v1::ReleaseRequest& request) {
+  const auto response = caller_->Call(&Stub::Release, request);
+  if (!response.ok()) return response.status();
+  return ReleaseOutcome{static_cast<int64_t>(response->samples()), static_cast<int64_t>(response->bytes())};
+}
+
+absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> samples) {
+  ReleaseOutcome total;
+  for (size_t at = 0; at < samples.size(); at += kMaxNamesPerCall) {
+    v1::ReleaseRequest request;
+    request.set_run(name_);
+    for (const std::string& sample : samples.subspan(at, kMaxNamesPerCall)) request.add_samples(sample);
+    const auto part = CallRelease(request);
+    if (!part.ok()) return part.status();
+    total.samples += part->samples;
+    total.bytes += part->bytes;
+  }
+  return total;
+}
+
+absl::StatusOr<ReleaseOutcome> RunImpl::ReleaseGroups(int64_t begin, int64_t end) {
+  v1::ReleaseRequest request;
+  request.set_run(name_);
+  request.mutable_groups()->set_begin(begin);
+  request.mutable_groups()->set_end(end);
+  return CallRelease(request);
+}
+
+absl::StatusOr<ReleaseOutcome> RunImpl::Drop() {
+  v1::DropRunRequest request;
+  request.set_run(name_);
+  const auto response = caller_->Call(&Stub::DropRun, request, Repeat::kNever);
+  if (!response.ok()) return response.status();
+  return ReleaseOutcome{static_cast<int64_t>(response->samples()), static_cast<int64_t>(response->bytes())};
+}
+
+// The part of "major.minor.patch" before the first dot; nothing for what is not a version.
+std::optional<int> Major(absl::string_view version) {
+  int major = 0;
+  if (!absl::SimpleAtoi(version.substr(0, version.find('.')), &major)) return std::nullopt;
+  return major;
+}
+
+absl::Status CheckVersion(const std::string& server_version) {
+  const std::optional<int> theirs = Major(server_version);
+  if (!theirs || theirs == Major(ROUTING_REPLAY_VERSION)) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition,
+      absl::StrCat("a server of version ", server_version, " and a client of version ", ROUTING_REPLAY_VERSION,
+                   " do not understand each other"),
+      {.reason = Reason::kVersionMismatch, .server_version = server_version, .client_version = ROUTING_REPLAY_VERSION});
+}
+
+RunLimits Limits(const v1::OpenRunResponse& response) {
+  RunLimits limits;
+  const auto positive = [](uint64_t value, int64_t otherwise) {
+    return value == 0 ? otherwise : static_cast<int64_t>(std::min<uint64_t>(value, uint64_t{1} << 40));
+  };
+  limits.max_message_bytes = positive(response.max_message_bytes(), limits.max_message_bytes);
+  limits.max_payload_bytes = positive(response.max_payload_bytes(), limits.max_payload_bytes);
+  return limits;
+}
+
+}  // namespace
+
+v1::RunOptions ToProto(const RunSettings& settings) {
+  v1::RunOptions options;
+  options.set_ttl_ms(settings.ttl.count());
+  options.set_strict(settings.strict);
+  options.set_block_rows(settings.block_rows);
+  options.set_codec(ToProto(settings.codec));
+  return options;
+}
+
+absl::StatusOr<RunSettings> FromProto(const v1::RunOptions& options) {
+  const auto codec = FromProto(options.codec(), "options.codec");
+  if (!codec.ok()) return codec.status();
+  const auto block_rows = CountFromProto(options.block_rows(), kMaxBlockRows, "options.block_rows");
+  if (!block_rows.ok()) return block_rows.status();
+  return RunSettings{.ttl = std::chrono::milliseconds(options.ttl_ms()),
+                     .strict = options.strict(),
+                     .block_rows = *block_rows == 0 ? kDefaultBlockRows : static_cast<int32_t>(*block_rows),
+                     .codec = *codec};
+}
+
+absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {
+  request.set_client_version(ROUTING_REPLAY_VERSION);
+  const auto response = caller->Call(&Stub::OpenRun, request);
+  if (!response.ok()) return response.status();
+  if (absl::Status status = CheckVersion(response->server_version()); !status.ok()) return status;
+  auto geometry = FromProto(response->geometry());
+  if (!geometry.ok()) return geometry.status();
+  const auto settings = FromProto(response->options());
+  if (!settings.ok()) return settings.status();
+  return std::make_shared<RunImpl>(std::move(caller), request.run(), *std::move(geometry), *settings,
+                                   Limits(*response));
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,28 @@
+// What each local row of a rank must show, from the slow reference and the generator alone.
+#ifndef DEPLOY_QUICKSTART_EXPECTED_ROWS_H_
+#define DEPLOY_QUICKSTART_EXPECTED_ROWS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "deploy/quickstart/rank_check.h"
+#include "routing_replay/trainer/rows.h"
+#include "routing_replay/wire/row_range.h"
+#include "tests/generator/routes.h"
+
+namespace routing_replay::quickstart {
+
+// One sequence of a micro-batch: what its engine really chose, and the rows of it that were lost.
+struct TrueSequence {
+  const testing::Routes& routes;
+  absl::Span<const RowRange> unrecorded;
+};
+
+// One entry per local row of the rank. The spans point into the routes.
+std::vector<ExpectedRow> ExpectedRows(const trainer::MicroBatchLayout& layout, absl::Span<const TrueSequence> sequences,
+                                      int32_t cp_rank, int32_t tp_rank);
+
+}  // namespace routing_replay::quickstart
+
+#endif  // DEPLOY_QUICKSTART_EXPECTED_ROWS_H_

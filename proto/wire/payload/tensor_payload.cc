@@ -1,0 +1,269 @@
+#include "proto/wire/payload/tensor_payload.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/block/id_check.h"
+#include "proto/wire/payload/columns.h"
+#include "proto/wire/payload/narrow.h"
+#include "proto/wire/payload/tensor_view.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what, std::optional<int64_t> row = {},
+                     std::optional<int32_t> layer = {}) {
+  ErrorDetail detail{.reason = reason, .field = std::string(field)};
+  detail.row = row;
+  detail.layer = layer;
+  std::string where = std::string(field);
+  if (row) absl::StrAppend(&where, ": row ", *row);
+  if (layer) absl::StrAppend(&where, row ? ", layer " : ": layer ", *layer);
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(where, ": ", what), detail);
+}
+
+// MoE layers that lie side by side in the tensor and share E and width: narrowed and checked together.
+struct ColumnRun {
+  int64_t first_element = 0;  // Within a row of the tensor.
+  int64_t elements = 0;
+  int64_t first_byte = 0;  // Within a row of narrowed ids.
+  LayerRouting layer;      // Of the first one.
+};
+
+// Rows of one window that follow each other, and where their elements start.
+struct Piece {
+  RowRange rows;           // Absolute.
+  int64_t first_slot = 0;  // Row of the tensor.
+};
+
+class Decoder {
+ public:
+  Decoder(const Geometry& geometry, const TensorView& tensor, std::vector<int32_t> columns,
+          const DecodeOptions& options)
+      : geometry_(geometry), tensor_(tensor), columns_(std::move(columns)), options_(options) {
+    MakeRuns();
+    scratch_ = Buffer(options.block_rows * geometry.raw_row_bytes());
+  }
+
+  absl::StatusOr<DecodedRows> Decode(RowRange rows);
+
+ private:
+  void MakeRuns();
+  absl::Status DecodePiece(const Piece& piece, DecodedRows& out);
+  bool NarrowPiece(const Piece& piece);
+  absl::Status FindMissingRows(const Piece& piece, std::vector<RowRange>& missing) const;
+  absl::Status EncodeRun(const Piece& piece, RowRange rows, DecodedRows& out) const;
+  void Tile(int32_t ordinal, const Piece& piece, RowRange rows, uint8_t* plane) const;
+  bool IsZeroThroughout(int32_t ordinal) const;
+  int64_t Id(int64_t slot, int32_t ordinal, int32_t k) const {
+    return ElementAt(tensor_.dtype, tensor_.elements.data(),
+                     slot * tensor_.row_elements() + columns_[ordinal] * tensor_.top_k + k);
+  }
+
+  const Geometry& geometry_;
+  const TensorView& tensor_;
+  const std::vector<int32_t> columns_;
+  const DecodeOptions& options_;
+  std::vector<ColumnRun> runs_;
+  Buffer scratch_;  // Narrowed rows of the piece at hand: [rows][raw_row_bytes].
+};
+
+void Decoder::MakeRuns() {
+  int64_t first_byte = 0;
+  for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
+    const LayerRouting& layer = geometry_.layer(i);
+    const int64_t first_element = columns_[i] * tensor_.top_k;
+    const bool continues = !runs_.empty() && runs_.back().layer.num_experts == layer.num_experts &&
+                           runs_.back().first_element + runs_.back().elements == first_element;
+    if (!continues) runs_.push_back({.first_element = first_element, .first_byte = first_byte, .layer = layer});
+    runs_.back().elements += layer.top_k;
+    first_byte += static_cast<int64_t>(layer.top_k) * layer.id_bytes();
+  }
+}
+
+absl::StatusOr<DecodedRows> Decoder::Decode(RowRange rows) {
+  DecodedRows out{.rows = rows};
+  std::vector<RowRange> found = options_.unrecorded;
+  int64_t slot = 0;
+  for (RowRange gap : Subtract(rows, options_.unrecorded)) {
+    for (RowRange window : SplitAtWindows(gap, options_.block_rows)) {
+      if (absl::Status status = DecodePiece({window, slot}, out); !status.ok()) return status;
+      slot += window.size();
+    }
+  }
+  // The caller's ranges and the rows found missing, in one normal list.
+  found.insert(found.end(), out.unrecorded.begin(), out.unrecorded.end());
+  std::sort(found.begin(), found.end(), [](RowRange a, RowRange b) { return a.begin < b.begin; });
+  out.unrecorded.clear();
+  for (RowRange range : found) AppendMerged(out.unrecorded, range);
+  return out;
+}
+
+absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
+  std::vector<RowRange> missing;
+  if (!NarrowPiece(piece)) {
+    if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
+  }
+  for (RowRange run : Subtract(piece.rows, missing)) {
+    if (absl::Status status = EncodeRun(piece, run, out); !status.ok()) return status;
+  }
+  for (RowRange range : missing) AppendMerged(out.unrecorded, range);
+  return absl::OkStatus();
+}
+
+// Fills scratch_; false if an id is not below its layer's E.
+bool Decoder::NarrowPiece(const Piece& piece) {
+  const int64_t element_bytes = DTypeBytes(tensor_.dtype);
+  const int64_t row_bytes = tensor_.row_elements() * element_bytes;
+  const uint8_t* from = tensor_.elements.data() + piece.first_slot * row_bytes;
+  bool good = true;
+  for (const ColumnRun& run : runs_) {
+    const int32_t id_bytes = run.layer.id_bytes();
+    uint64_t largest = 0;
+    if (run.elements == tensor_.row_elements()) {
+      largest = NarrowIds(tensor_.dtype, from, piece.rows.size() * run.elements, id_bytes, scratch_.data());
+    } else {
+      for (int64_t row = 0; row < piece.rows.size(); ++row) {
+        largest = std::max(
+            largest, NarrowIds(tensor_.dtype, from + row * row_bytes + run.first_element * element_bytes, run.elements,
+                               id_bytes, scratch_.data() + row * geometry_.raw_row_bytes() + run.first_byte));
+      }
+    }
+    good = good && largest < static_cast<uint64_t>(run.layer.num_experts);
+  }
+  return good;
+}
+
+// Some id of the piece is out of range: finds the rows that are −1 throughout, or the first fault.
+absl::Status Decoder::FindMissingRows(const Piece& piece, std::vector<RowRange>& missing) const {
+  for (int64_t row = piece.rows.begin; row < piece.rows.end; ++row) {
+    const int64_t slot = piece.first_slot + row - piece.rows.begin;
+    int64_t marked = 0;
+    std::optional<int32_t> first_marked, first_bad;
+    int64_t bad_id = 0;
+    for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
+      const LayerRouting& layer = geometry_.layer(i);
+      for (int32_t k = 0; k < layer.top_k; ++k) {
+        const int64_t id = Id(slot, i, k);
+        if (id == -1) {
+          ++marked;
+          if (!first_marked) first_marked = layer.layer_id;
+        } else if ((id < 0 || id >= layer.num_experts) && !first_bad) {
+          first_bad = layer.layer_id;
+          bad_id = id;
+        }
+      }
+    }
+    if (first_bad) {
+      return Invalid(Reason::kIdRange, "payload",
+                     absl::StrCat("expert id ", bad_id, " is not in [0, ",
+                                  geometry_.layer(*geometry_.FindOrdinal(*first_bad)).num_experts, ")"),
+                     row, first_bad);
+    }
+    if (marked == geometry_.ids_per_row()) {
+      AppendMerged(missing, RowRange::OfSize(row, 1));
+    } else if (marked > 0) {
+      return Invalid(Reason::kPartialRow, "payload", "marked missing (-1) in part", row, first_marked);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::EncodeRun(const Piece& piece, RowRange rows, DecodedRows& out) const {
+  Block block;
+  block.rows = rows;
+  block.bytes = Buffer(geometry_.block_bytes(rows.size(), Codec::kRaw));
+  for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
+    uint8_t* plane = block.bytes.data() + geometry_.plane_offset(i, rows.size(), Codec::kRaw);
+    Tile(i, piece, rows, plane);
+    const LayerRouting& layer = geometry_.layer(i);
+    const auto bytes = static_cast<size_t>(geometry_.plane_bytes(i, rows.size(), Codec::kRaw));
+    const auto fault = FindIdFault(layer, {plane, bytes}, rows.size(), /*duplicates=*/true);
+    if (!fault) continue;
+    if (IsZeroThroughout(i)) {
+      return Invalid(Reason::kAllZeroLayer, "payload",
+                     "zero in every row: the engine's capture is broken, or its pipeline stages were not merged",
+                     std::nullopt, layer.layer_id);
+    }
+    return Invalid(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", fault->id, " stands twice"),
+                   rows.begin + fault->row, layer.layer_id);
+  }
+  if (options_.codec == Codec::kRaw) {
+    ComputeCrc(geometry_, block);
+  } else {
+    block = Transcode(geometry_, block.view(), options_.codec);
+  }
+  out.blocks.push_back(std::move(block));
+  return absl::OkStatus();
+}
+
+// Copies `count` groups of kBytes bytes from every `stride` bytes to places side by side.
+template <int kBytes>
+void Gather(const uint8_t* from, int64_t stride, int64_t count, uint8_t* to) {
+  for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * kBytes, from + i * stride, kBytes);
+}
+
+// Row-major scratch → one plane.
+void Decoder::Tile(int32_t ordinal, const Piece& piece, RowRange rows, uint8_t* plane) const {
+  const int64_t stride = geometry_.raw_row_bytes();
+  const int64_t bytes = geometry_.plane_bytes(ordinal, 1, Codec::kRaw);
+  const uint8_t* from =
+      scratch_.data() + (rows.begin - piece.rows.begin) * stride + geometry_.plane_offset(ordinal, 1, Codec::kRaw);
+  // Fixed sizes are single loads and stores.
+  switch (bytes) {
+    case 4:
+      return Gather<4>(from, stride, rows.size(), plane);
+    case 8:
+      return Gather<8>(from, stride, rows.size(), plane);
+    case 16:
+      return Gather<16>(from, stride, rows.size(), plane);
+    default:
+      for (int64_t i = 0; i < rows.size(); ++i) std::memcpy(plane + i * bytes, from + i * stride, bytes);
+  }
+}
+
+bool Decoder::IsZeroThroughout(int32_t ordinal) const {
+  for (int64_t slot = 0; slot < tensor_.rows; ++slot) {
+    for (int32_t k = 0; k < geometry_.layer(ordinal).top_k; ++k) {
+      const int64_t id = Id(slot, ordinal, k);
+      if (id != 0 && id != -1) return false;
+    }
+  }
+  return true;
+}
+
+absl::Status CheckTopK(const Geometry& geometry, int64_t top_k) {
+  int64_t expected = 0;
+  for (const LayerRouting& layer : geometry.layers()) expected = std::max<int64_t>(expected, layer.top_k);
+  if (top_k == expected) return absl::OkStatus();
+  return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat("K axis of ", top_k, ", not ", expected));
+}
+
+}  // namespace
+
+absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorDescription& description,
+                                         absl::Span<const uint8_t> payload, const DecodeOptions& options) {
+  auto tensor = OpenTensor(description, payload, options.max_payload_bytes);
+  if (!tensor.ok()) return tensor.status();
+  auto columns = MoeColumns(geometry, description, tensor->layers);
+  if (!columns.ok()) return columns.status();
+  if (absl::Status status = CheckTopK(geometry, tensor->top_k); !status.ok()) return status;
+  const int64_t rows = tensor->rows + TotalRows(options.unrecorded);
+  if (options.expected_rows && *options.expected_rows != rows) {
+    return Invalid(Reason::kRowCount, "append.rows",
+                   absl::StrCat(*options.expected_rows, " rows declared, the tensor has ", tensor->rows, " and ",
+                                TotalRows(options.unrecorded), " are unrecorded"));
+  }
+  if (options.row_start < 0 || options.row_start > kMaxRows - rows) {
+    return Invalid(Reason::kRowCount, "append.row_start", absl::StrCat("rows past the limit of ", kMaxRows));
+  }
+  const RowRange range = RowRange::OfSize(options.row_start, rows);
+  if (absl::Status status = CheckNormal(options.unrecorded, range); !status.ok()) {
+    return Invalid(Reason::kField, "append.unrecorded", status.message());
+  }
+  return Decoder(geometry, *tensor, *std::move(columns), options).Decode(range);
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,99 @@
+#include "proto/wire/payload/tensor_view.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/wire/payload/base64.h"
+#include "proto/wire/payload/narrow.h"
+#include "proto/wire/payload/npy.h"
+#include "proto/wire/payload/zstd_frame.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/geometry.h"
+
+namespace routing_replay {
+namespace {
+
+absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = reason, .field = std::string(field)});
+}
+
+bool IsBase64(Encoding encoding) { return encoding == Encoding::kBase64 || encoding == Encoding::kBase64Npy; }
+bool IsNpy(Encoding encoding) { return encoding == Encoding::kNpy || encoding == Encoding::kBase64Npy; }
+
+// Takes dtype and shape from the header, and the header off the elements.
+absl::Status ReadNpy(const TensorDescription& description, TensorView& view, std::vector<int64_t>& shape) {
+  auto header = ParseNpyHeader(view.elements);
+  if (!header.ok()) return header.status();
+  if (description.dtype != DType::kUnspecified && description.dtype != header->dtype) {
+    return Invalid(Reason::kDType, "append.tensor.dtype", "is not the dtype of the .npy header");
+  }
+  if (!shape.empty() && shape != header->shape) {
+    return Invalid(Reason::kShape, "append.tensor.shape",
+                   absl::StrCat("[", absl::StrJoin(shape, ", "), "] is not the .npy header's [",
+                                absl::StrJoin(header->shape, ", "), "]"));
+  }
+  view.dtype = header->dtype;
+  shape = std::move(header->shape);
+  view.elements.remove_prefix(header->data_offset);
+  return absl::OkStatus();
+}
+
+absl::Status CheckShape(absl::Span<const int64_t> shape) {
+  const std::string text = absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+  if (shape.size() != 3)
+    return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat(text, " is not [rows, layers, K]"));
+  const int64_t limits[] = {kMaxRows, kMaxLayers, kMaxTopK};
+  for (int i = 0; i < 3; ++i) {
+    if (shape[i] >= 0 && shape[i] <= limits[i]) continue;
+    return Invalid(Reason::kShape, "append.tensor.shape",
+                   absl::StrCat(text, ": axis ", i, " is not in 0 … ", limits[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl::Span<const uint8_t> payload,
+                                      int64_t max_payload_bytes) {
+  TensorView view{.dtype = description.dtype, .elements = payload};
+  if (description.compression == Compression::kZstd) {
+    auto raw = DecompressZstd(payload, description.raw_size, max_payload_bytes);
+    if (!raw.ok()) return raw.status();
+    view.decompressed = *std::move(raw);
+    view.elements = std::as_const(view.decompressed).span();
+  }
+  if (static_cast<int64_t>(view.elements.size()) > max_payload_bytes) {
+    return Invalid(Reason::kLength, "payload",
+                   absl::StrCat(view.elements.size(), " bytes, the limit is ", max_payload_bytes));
+  }
+  if (IsBase64(description.encoding)) {
+    auto bytes = DecodeBase64(view.elements);
+    if (!bytes.ok()) return bytes.status();
+    view.decoded = *std::move(bytes);
+    view.elements = std::as_const(view.decoded).span();
+  }
+  std::vector<int64_t> shape = description.shape;
+  if (IsNpy(description.encoding)) {
+    if (absl::Status status = ReadNpy(description, view, shape); !status.ok()) return status;
+  } else if (description.dtype == DType::kUnspecified) {
+    return Invalid(Reason::kDType, "append.tensor.dtype", "required with this encoding");
+  }
+  if (absl::Status status = CheckShape(shape); !status.ok()) return status;
+  view.rows = shape[0];
+  view.layers = shape[1];
+  view.top_k = shape[2];
+  // Cannot overflow: the axes are limited.
+  const int64_t expected = view.rows * view.row_elements() * DTypeBytes(view.dtype);
+  const int64_t size = static_cast<int64_t>(view.elements.size());
+  if (expected != size) {
+    // A .npy file that contradicts its own header is malformed, and so is what ends inside an element.
+    const bool malformed = IsNpy(description.encoding) || size % DTypeBytes(view.dtype) != 0;
+    return Invalid(malformed ? Reason::kEncoding : Reason::kLength, "payload",
+                   absl::StrCat(size, " bytes of elements, the shape says ", expected));
+  }
+  return view;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,36 @@
+// The elements of a payload, found and measured but not looked at.
+#ifndef PROTO_WIRE_PAYLOAD_TENSOR_VIEW_H_
+#define PROTO_WIRE_PAYLOAD_TENSOR_VIEW_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/wire/buffer.h"
+#include "routing_replay/wire/tensor.h"
+
+namespace routing_replay {
+
+// [rows][layers][top_k] little-endian elements in C order, at any alignment. Points into the payload or into the
+// buffers kept beside it.
+struct TensorView {
+  DType dtype = DType::kUnspecified;
+  int64_t rows = 0;
+  int64_t layers = 0;
+  int64_t top_k = 0;
+  absl::Span<const uint8_t> elements;
+
+  Buffer decompressed;
+  Buffer decoded;
+
+  int64_t row_elements() const { return layers * top_k; }
+};
+
+// Undoes compression and encoding and checks dtype, shape and length against each other; INVALID_ARGUMENT as
+// DecodeTensor.
+absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl::Span<const uint8_t> payload,
+                                      int64_t max_payload_bytes);
+
+}  // namespace routing_replay
+
+#endif  // PROTO_WIRE_PAYLOAD_TENSOR_VIEW_H_

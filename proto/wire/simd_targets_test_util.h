@@ -1,0 +1,28 @@
+// Runs a test body once for every instruction set that this build holds and this CPU has, the portable one included.
+#ifndef PROTO_WIRE_SIMD_TARGETS_TEST_UTIL_H_
+#define PROTO_WIRE_SIMD_TARGETS_TEST_UTIL_H_
+
+#include <hwy/targets.h>
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+namespace routing_replay::testing {
+
+// Not thread-safe: the choice is the process's.
+inline void ForEachSimdTarget(const std::function<void()>& body) {
+  for (int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+    const int64_t target = targets & -targets;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(target);
+    body();
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
+}
+
+}  // namespace routing_replay::testing
+
+#endif  // PROTO_WIRE_SIMD_TARGETS_TEST_UTIL_H_

@@ -1,0 +1,25 @@
+#include "routing_replay/trainer/plan.h"
+
+namespace routing_replay::trainer {
+
+absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, const LayerTable& table,
+                                          const MicroBatchLayout& layout, const PlanRank& rank) {
+  absl::StatusOr<std::vector<OwnedLayer>> layers = OwnedMoeLayers(geometry, table, rank.pp_rank, rank.chunk);
+  if (!layers.ok()) return layers.status();
+  absl::StatusOr<RowMap> map = BuildRowMap(layout, rank.rows);
+  if (!map.ok()) return map.status();
+  ReplayPlan plan{.layers = *std::move(layers), .row_map = *std::move(map)};
+  if (plan.layers.empty()) return plan;
+  std::vector<std::vector<RowRange>> rows = ReplayedRows(plan.row_map, static_cast<int32_t>(layout.sequences.size()));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].empty()) continue;
+    plan.rows_to_read += TotalRows(rows[i]);
+    plan.slices.push_back({.sequence = static_cast<int32_t>(i), .rows = std::move(rows[i])});
+  }
+  for (const OwnedLayer& layer : plan.layers) {
+    plan.bytes_to_read += geometry.plane_bytes(layer.ordinal, plan.rows_to_read, Codec::kRaw);
+  }
+  return plan;
+}
+
+}  // namespace routing_replay::trainer

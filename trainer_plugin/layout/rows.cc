@@ -1,0 +1,205 @@
+#include "routing_replay/trainer/rows.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "trainer_plugin/layout/invalid.h"
+#include "trainer_plugin/layout/row_run.h"
+#include "trainer_plugin/layout/rows_check.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+// What CP rank r keeps of rows 0 … size - 1, in its order: one or two ranges, the second possibly empty.
+struct Kept {
+  RowRange ranges[2];
+};
+
+Kept KeptRows(Partition partition, int64_t size, int64_t cp_size, int64_t cp_rank) {
+  const bool zigzag = partition == Partition::kZigzagPerDocument || partition == Partition::kZigzagPerSequence;
+  if (!zigzag || cp_size == 1) {
+    const int64_t rows = size / cp_size;
+    return {{RowRange::OfSize(cp_rank * rows, rows), {}}};
+  }
+  const int64_t half = size / (2 * cp_size);
+  return {{RowRange::OfSize(cp_rank * half, half), RowRange::OfSize(size - (cp_rank + 1) * half, half)}};
+}
+
+// Collects the rows of one rank in the router's order before the SP slice, then cuts that.
+class RowMapBuilder {
+ public:
+  RowMapBuilder(const MicroBatchLayout& layout, const RowRank& rank) : layout_(layout), rank_(rank) {
+    if (layout.format == TokenFormat::kThd) {
+      bounds_ = layout.cu_seqlens_padded;
+    } else {
+      for (int64_t b = 0; b <= layout.batch_size; ++b) bounds_.push_back(b * layout.padded_length);
+    }
+  }
+
+  absl::StatusOr<RowMap> Build() {
+    if (layout_.partition == Partition::kExplicit) {
+      AddPositions();
+    } else if (layout_.format == TokenFormat::kBshd) {
+      if (absl::Status status = AddRectangle(); !status.ok()) return status;
+    } else if (layout_.partition == Partition::kZigzagPerDocument) {
+      AddDocuments();
+    } else {
+      for (const RowRange& range : Keep(layout_.total_rows).ranges) AddStream(range);
+    }
+    return Finish();
+  }
+
+ private:
+  Kept Keep(int64_t size) const { return KeptRows(layout_.partition, size, layout_.cp_size, rank_.cp_rank); }
+  bool slices() const { return layout_.sequence_parallel && layout_.tp_size > 1; }
+  bool HasTokens(size_t document) const {
+    return document < layout_.sequences.size() && layout_.sequences[document].tokens > 0;
+  }
+
+  // Rows of a document, padding behind its tokens included, at `run`'s local rows.
+  void Add(const RowRun& run) {
+    if (run.count > 0 && HasTokens(run.sequence)) runs_.push_back(run);
+  }
+
+  // The next rows in order, given as a range of the stream.
+  void AddStream(RowRange stream) {
+    size_t d = std::upper_bound(bounds_.begin(), bounds_.end(), stream.begin) - bounds_.begin() - 1;
+    for (; !stream.empty(); ++d) {
+      const int64_t rows = std::min(stream.end, bounds_[d + 1]) - stream.begin;
+      Add({.local_row = rows_, .count = rows, .sequence = static_cast<int32_t>(d), .row = stream.begin - bounds_[d]});
+      rows_ += rows;
+      stream.begin += rows;
+    }
+  }
+
+  void AddDocuments() {
+    for (size_t d = 0; d + 1 < bounds_.size(); ++d) {
+      const int64_t size = bounds_[d + 1] - bounds_[d];
+      if (!HasTokens(d)) {
+        rows_ += size / layout_.cp_size;
+        continue;
+      }
+      for (const RowRange& range : Keep(size).ranges) {
+        AddStream({bounds_[d] + range.begin, bounds_[d] + range.end});
+      }
+    }
+  }
+
+  void AddPositions() {
+    const std::vector<int64_t>& positions = rank_.positions;
+    for (size_t begin = 0, end = 0; begin < positions.size(); begin = end) {
+      for (end = begin + 1; end < positions.size() && positions[end] == positions[end - 1] + 1;) ++end;
+      AddStream({positions[begin], positions[end - 1] + 1});
+    }
+  }
+
+  absl::Status AddRectangle() {
+    const int64_t batch = layout_.batch_size;
+    const bool sequence_major = layout_.row_order == RowOrder::kSequenceMajor;
+    // Dividing rows or sequences is the same in sequence-major order, and Megatron divides the sequence.
+    const bool per_sequence = slices() && (sequence_major || layout_.sp_slice == SpSlice::kBeforeFlatten);
+    int64_t length = layout_.padded_length / layout_.cp_size;
+    RowRange window{0, length};
+    if (per_sequence) {
+      if (length % layout_.tp_size != 0) return NotDivisible("the local rows of a sequence", length);
+      length /= layout_.tp_size;
+      window = RowRange::OfSize(rank_.tp_rank * length, length);
+      sliced_ = true;
+    }
+    for (int64_t b = 0; b < batch; ++b) {
+      int64_t s = 0;
+      for (const RowRange& range : Keep(layout_.padded_length).ranges) {
+        const RowRun in_sequence{
+            .local_row = s, .count = range.size(), .sequence = static_cast<int32_t>(b), .row = range.begin};
+        s += range.size();
+        RowRun run = ClipToWindow(in_sequence, window);
+        run.stride = sequence_major ? batch : 1;
+        run.local_row = sequence_major ? run.local_row * batch + b : b * length + run.local_row;
+        Add(run);
+      }
+    }
+    rows_ = batch * length;
+    return absl::OkStatus();
+  }
+
+  absl::Status NotDivisible(absl::string_view what, int64_t rows) const {
+    return Invalid("sequence_parallel",
+                   absl::StrCat(what, ", ", rows, ", are not a multiple of tp_size = ", layout_.tp_size),
+                   Reason::kShape);
+  }
+
+  absl::StatusOr<RowMap> Finish() {
+    RowRange window{0, rows_};
+    if (slices() && !sliced_) {
+      if (rows_ % layout_.tp_size != 0) return NotDivisible("the local rows", rows_);
+      window = RowRange::OfSize(rank_.tp_rank * (rows_ / layout_.tp_size), rows_ / layout_.tp_size);
+    }
+    RowMap map;
+    map.rows = layout_.target_rows.value_or(window.size());
+    if (map.rows < window.size() || map.rows > kMaxStreamRows) {
+      return Invalid("target_rows", absl::StrCat(map.rows, " is not in ", window.size(), " … ", kMaxStreamRows),
+                     Reason::kShape);
+    }
+    for (const RowRun& run : runs_) Split(ClipToWindow(run, window), map);
+    return map;
+  }
+
+  // Rows of a document are first replayed, then without a route, then padding.
+  void Split(RowRun run, RowMap& map) const {
+    const SequenceShape& shape = layout_.sequences[run.sequence];
+    const int64_t replayed = std::clamp<int64_t>(shape.recorded_rows - run.row, 0, run.count);
+    const int64_t real = std::clamp<int64_t>(shape.tokens - run.row, 0, run.count);
+    if (replayed > 0) map.runs.push_back(SubRun(run, 0, replayed));
+    if (real > replayed) {
+      map.runs.push_back(SubRun(run, replayed, real));
+      map.runs.back().state = RowState::kUnrecorded;
+    }
+    map.replayed_rows += replayed;
+    map.unrecorded_rows += real - replayed;
+  }
+
+  const MicroBatchLayout& layout_;
+  const RowRank& rank_;
+  std::vector<int64_t> bounds_;  // Of documents or sequences, in stream positions.
+  std::vector<RowRun> runs_;
+  int64_t rows_ = 0;  // Local rows so far.
+  bool sliced_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<RowMap> BuildRowMap(const MicroBatchLayout& layout, const RowRank& rank) {
+  if (absl::Status status = CheckRows(layout, rank); !status.ok()) return status;
+  return RowMapBuilder(layout, rank).Build();
+}
+
+std::vector<LocalRow> ExpandRowMap(const RowMap& map) {
+  std::vector<LocalRow> rows(map.rows);
+  for (const RowRun& run : map.runs) {
+    LocalRow* out = rows.data() + run.local_row;
+    for (int64_t i = 0; i < run.count; ++i) {
+      out[i * run.stride] = {.sequence = run.sequence, .row = static_cast<int32_t>(run.row + i), .state = run.state};
+    }
+  }
+  return rows;
+}
+
+std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t sequences) {
+  std::vector<std::vector<RowRange>> found(sequences);
+  for (const RowRun& run : map.runs) {
+    if (run.state == RowState::kReplayed) found[run.sequence].push_back(RowRange::OfSize(run.row, run.count));
+  }
+  for (std::vector<RowRange>& ranges : found) {
+    std::sort(ranges.begin(), ranges.end(), [](RowRange a, RowRange b) { return a.begin < b.begin; });
+    std::vector<RowRange> merged;
+    for (RowRange range : ranges) {
+      // An explicit list may show a row twice.
+      if (!merged.empty()) range.begin = std::max(range.begin, merged.back().end);
+      AppendMerged(merged, range);
+    }
+    ranges = std::move(merged);
+  }
+  return found;
+}
+
+}  // namespace routing_replay::trainer
