@@ -89,10 +89,18 @@ uint32_t CheckOf(const Tokens& tokens) {
   return Crc32c(bytes);
 }
 
+// How often each thing happened, so that the choice of operations cannot go blind unnoticed.
+using Tally = std::map<std::string, int>;
+
 class ModelTest {
  public:
-  ModelTest(Store& store, ByteBudget& budget, RunInfo run, uint32_t seed)
-      : store_(store), budget_(budget), run_(std::move(run)), model_(run_, *run_.geometry), choose_(seed) {}
+  ModelTest(Store& store, ByteBudget& budget, RunInfo run, uint32_t seed, Tally& tally)
+      : store_(store),
+        budget_(budget),
+        run_(std::move(run)),
+        model_(run_, *run_.geometry),
+        choose_(seed),
+        tally_(tally) {}
 
   void Step() {
     const std::string name = choose_.Sample();
@@ -129,6 +137,10 @@ class ModelTest {
     const absl::StatusOr<AppendAck> ack = store_.Append(MakeAppend(run_, spec));
     CheckStatus(ack.status(), expected);
     if (!ack.ok()) return;
+    tally_["conflicting"] += expected.conflicting > 0;
+    tally_["late"] += expected.late > 0;
+    tally_["unverified"] += expected.unverified > 0;
+    tally_["restart or fork"] += spec.restart_nonce != 0 || spec.prefix;
     EXPECT_EQ(ack->trimmed_rows, expected.trimmed);
     EXPECT_EQ(ack->conflicting_rows, expected.conflicting);
     EXPECT_EQ(ack->late_rows, expected.late);
@@ -162,6 +174,7 @@ class ModelTest {
   }
 
   void CheckStatus(const absl::Status& status, const ModelAnswer& expected) {
+    ++tally_[ReasonName(expected.reason)];
     EXPECT_EQ(status.code(), expected.code) << status;
     const ErrorDetail detail = GetErrorDetail(status).value_or(ErrorDetail{});
     EXPECT_EQ(detail.reason, expected.reason) << status;
@@ -232,20 +245,27 @@ class ModelTest {
   const RunInfo run_;
   ReferenceModel model_;
   Chooser choose_;
+  Tally& tally_;
   std::string last_;
   std::map<std::pair<std::string, int64_t>, uint64_t> content_ids_;
   std::set<uint64_t> seen_ids_;
 };
 
 TEST_P(StoreConformance, RandomOperationsDoWhatTheModelDoes) {
+  Tally tally;
   for (uint32_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     ReopenRun({.strict = seed % 3 == 0, .block_rows = kWindow, .codec = seed % 2 == 0 ? Codec::kRaw : Codec::kPacked});
-    ModelTest test(*store_, *budget_, run_, seed);
+    ModelTest test(*store_, *budget_, run_, seed, tally);
     for (int step = 0; step < 250 && !HasFailure(); ++step) test.Step();
     test.Finish();
     if (HasFailure()) return;
   }
+  for (const char* name : {"FIELD", "ROW_COUNT", "GAP", "OLD_REVISION", "SEALED", "NOT_COMMITTED", "OTHER_TOKENS",
+                           "CONFLICTING_ROWS", "NO_SAMPLE", "conflicting", "late", "unverified", "restart or fork"}) {
+    EXPECT_GT(tally[name], 20) << name;
+  }
+  EXPECT_GT(tally["REASON_UNSPECIFIED"], 1500);
 }
 
 }  // namespace
