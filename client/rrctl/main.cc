@@ -34,7 +34,7 @@ using Command = std::function<absl::StatusOr<Rows>(Client&)>;
 // Parses standard input as a micro-batch description; needs no server.
 int PlanCommand() {
   const std::string text(std::istreambuf_iterator<char>(std::cin), {});
-  const auto plan = PlanFromJson(text);
+  const auto plan = trainer::PlanFromJson(text);
   if (!plan.ok()) {
     std::cerr << "rrctl: " << plan.status().message() << "\n";
     return kExitFailed;
@@ -43,7 +43,7 @@ int PlanCommand() {
   return 0;
 }
 
-int Run(const Flags& flags, const Command& command) {
+int RunCommand(const Flags& flags, const Command& command) {
   auto client = Client::Connect({.endpoint = flags.endpoint});
   const auto rows = client.ok() ? command(**client) : client.status();
   if (!rows.ok()) {
@@ -88,7 +88,7 @@ class Application {
       const int code = app_.exit(e);
       return code == 0 ? 0 : kExitUsage;
     }
-    return command_ ? routing_replay::Run(flags_, command_) : PlanCommand();
+    return command_ ? RunCommand(flags_, command_) : PlanCommand();
   }
 
  private:
@@ -112,7 +112,7 @@ class Application {
                        [this](Client& c) { return RemoveCommand(c, run_, flags_.samples); });
     rm->add_option("RUN", run_)->required();
     auto* samples = rm->add_option("SAMPLE", flags_.samples);
-    auto* all = rm->add_flag("--all", "drop the whole run");
+    auto* all = rm->add_flag("--all", drop_run_, "drop the whole run");
     rm->callback([this, samples, all] {
       if (samples->empty() == all->empty()) throw CLI::ValidationError("rm", "name samples, or give --all");
       command_ = [this](Client& c) { return RemoveCommand(c, run_, flags_.samples); };
@@ -149,6 +149,7 @@ class Application {
   CLI::App app_{"rrctl: look into a routing-replay server", "rrctl"};
   Flags flags_;
   std::string run_;
+  bool drop_run_ = false;
   Command command_;
 };
 

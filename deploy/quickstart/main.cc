@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<nlohmann::json>> RunHops(const Children& children,
   for (const auto& [phase, hop] : phases) {
     const absl::StatusOr<std::chrono::nanoseconds> time = RunPhase(children, phase);
     if (!time.ok()) return time.status();
-    report.hops.emplace_back(hop, *time);
+    report.hops.push_back({phase, hop, *time});
   }
   return CollectResults(children);
 }

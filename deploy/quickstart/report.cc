@@ -29,9 +29,13 @@ std::vector<Traffic> TrafficLines(const Report& report) {
 double Milliseconds(std::chrono::nanoseconds time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
 std::string Grouped(int64_t number) {
-  std::string digits = absl::StrCat(number);
-  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(at, ",");
-  return digits;
+  const std::string digits = absl::StrCat(number);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text.push_back(',');
+    text.push_back(digits[i]);
+  }
+  return text;
 }
 
 std::string TrafficTable(const Report& report, bool sent) {
@@ -86,8 +90,8 @@ std::string ReportTable(const Report& report) {
   absl::StrAppendFormat(&text, "%-46s %15s %12s\n", "other ways would have moved", "payload bytes", "per row");
   absl::StrAppend(&text, TrafficTable(report, false));
   absl::StrAppendFormat(&text, "\n%-46s %15s\n", "hop, all processes of it together", "wall time");
-  for (const auto& [name, time] : report.hops) {
-    absl::StrAppendFormat(&text, "  %-44s %12.1f ms\n", name, Milliseconds(time));
+  for (const Hop& hop : report.hops) {
+    absl::StrAppendFormat(&text, "  %-44s %12.1f ms\n", hop.text, Milliseconds(hop.time));
   }
   absl::StrAppendFormat(&text, "\n%-46s %15s\n", "rows on the ranks, once per pipeline stage", "rows");
   absl::StrAppendFormat(&text, "  %-44s %15s\n", "replayed", Grouped(report.out.replayed_rows));
@@ -111,7 +115,7 @@ nlohmann::json ReportJson(const Report& report) {
                            {"router_checked", report.out.router_rows}}},
                          {"compared_ids", report.out.compared_ids}};
   for (const Traffic& line : TrafficLines(report)) json["bytes"][line.key] = line.bytes;
-  for (const auto& [name, time] : report.hops) json["hop_ms"][name] = Milliseconds(time);
+  for (const Hop& hop : report.hops) json["hop_ms"][hop.key] = Milliseconds(hop.time);
   return json;
 }
 

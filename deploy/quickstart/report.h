@@ -5,7 +5,6 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,13 +13,19 @@
 
 namespace routing_replay::quickstart {
 
+struct Hop {
+  std::string key;   // In the JSON form.
+  std::string text;  // In the table.
+  std::chrono::nanoseconds time{0};
+};
+
 struct Report {
   std::vector<std::string> runs;  // One description each.
   WorkerResult in;                // Sums over the workers.
   RankResult out;                 // Sums over the ranks.
   int32_t ranks = 0;
   int64_t expected_ids = 0;  // What the ranks together have to compare: every recorded id once.
-  std::vector<std::pair<std::string, std::chrono::nanoseconds>> hops;
+  std::vector<Hop> hops;
 };
 
 // Adds up the results of the processes. INTERNAL if one of them is incomplete.

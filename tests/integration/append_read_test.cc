@@ -48,8 +48,9 @@ TEST_F(AppendReadTest, AnySliceIsTheSliceOfTheOriginal) {
       for (int round = 0; round < 25; ++round) {
         const std::vector<RowRange> ranges = RandomRanges(random, 700);
         const std::vector<int32_t> layers = RandomLayers(random, geometry);
-        ASSERT_OK_AND_ASSIGN(const auto read,
-                             run->ReadRows({.layers = layers, .samples = {{.sample = "a", .rows = ranges}}}, kCallTimeout));
+        ASSERT_OK_AND_ASSIGN(
+            const auto read,
+            run->ReadRows({.layers = layers, .samples = {{.sample = "a", .rows = ranges}}}, kCallTimeout));
         ASSERT_EQ(read[0].record.status, SampleStatus::kOk);
         ASSERT_EQ(read[0].rows, ranges);
         for (size_t i = 0; i < layers.size(); ++i) {
@@ -108,7 +109,8 @@ TEST_F(AppendReadTest, RecordsSayWhyASampleCannotAnswer) {
   const auto run = OpenRun("why", geometry);
   const RandomRoutes routes = MakeRandomRoutes(geometry, 50, 1);
   const std::vector<uint32_t> tokens = MakeTokens(51, 1);
-  ASSERT_OK(PutRows(*run, routes, {0, 50}, {.sample = "sealed", .weight_version = 3, .token_ids = tokens, .seal_num_tokens = 51}));
+  ASSERT_OK(PutRows(*run, routes, {0, 50},
+                    {.sample = "sealed", .weight_version = 3, .token_ids = tokens, .seal_num_tokens = 51}));
   ASSERT_OK(PutRows(*run, routes, {0, 20}, {.sample = "open"}));
   const auto appender = run->NewAppender();
   ASSERT_OK(appender->AppendUnrecorded({.sample = "dropped", .seal_num_tokens = 51}, 50));
@@ -151,7 +153,8 @@ TEST_F(AppendReadTest, WaitingReadEndsWithNotReadyAtItsDeadline) {
   const Geometry geometry = Geometry::Uniform(2, 16, 2);
   const auto run = OpenRun("wait", geometry);
   ASSERT_OK(PutRows(*run, MakeRandomRoutes(geometry, 20, 1), {0, 20}, {.sample = "a"}));
-  ASSERT_OK_AND_ASSIGN(const auto read, run->ReadRows({.samples = {{.sample = "a"}}, .wait = true}, std::chrono::seconds(1)));
+  ASSERT_OK_AND_ASSIGN(const auto read,
+                       run->ReadRows({.samples = {{.sample = "a"}}, .wait = true}, std::chrono::seconds(1)));
   EXPECT_EQ(read[0].record.status, SampleStatus::kNotReady);
 }
 

@@ -16,6 +16,8 @@
 namespace routing_replay::testing {
 
 inline constexpr std::chrono::seconds kCallTimeout(60);
+// Inside a test class `Run` is a member of ::testing::Test.
+using RunHandle = std::shared_ptr<Run>;
 
 class ServerTest : public ::testing::Test {
  protected:
@@ -33,7 +35,7 @@ class ServerTest : public ::testing::Test {
     return *std::move(client);
   }
 
-  std::shared_ptr<Run> OpenRun(const std::string& name, const Geometry& geometry, const RunSettings& settings = {}) {
+  RunHandle OpenRun(const std::string& name, const Geometry& geometry, const RunSettings& settings = {}) {
     auto run = client_->OpenRun(name, geometry, settings);
     EXPECT_OK(run);
     return *std::move(run);
@@ -51,7 +53,8 @@ inline TensorDescription Int32Tensor(const Geometry& geometry, int64_t rows) {
 }
 
 // Puts rows `range` of `routes` in one call.
-inline absl::StatusOr<AppendOutcome> PutRows(Run& run, const RandomRoutes& routes, RowRange range, AppendOptions options) {
+inline absl::StatusOr<AppendOutcome> PutRows(Run& run, const RandomRoutes& routes, RowRange range,
+                                             AppendOptions options) {
   options.row_start = range.begin;
   const std::vector<int32_t> tensor = routes.Tensor(range);
   return run.Put(options, Int32Tensor(run.geometry(), range.size()), AsBytes(tensor));

@@ -23,7 +23,7 @@ class TokenCheckTest : public ServerTest {
   const Geometry geometry_ = Geometry::Uniform(3, 128, 8);
   const RandomRoutes routes_ = MakeRandomRoutes(geometry_, 600, 1);
   const std::vector<uint32_t> tokens_ = MakeTokens(601, 1);
-  std::shared_ptr<Run> run_;
+  RunHandle run_;
 };
 
 TEST_F(TokenCheckTest, TwoWorkersWithOneId) {

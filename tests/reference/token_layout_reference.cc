@@ -15,7 +15,7 @@ Rows PaddedSequence(const MicroBatchLayout& layout, size_t index, int64_t padded
   for (int64_t t = 0; t < padded_length; ++t) {
     LocalRow row;  // A pad.
     if (index < layout.sequences.size() && t < layout.sequences[index].tokens) {
-      row = {.sequence = static_cast<int32_t>(index), .row = t, .state = RowState::kReplayed};
+      row = {.sequence = static_cast<int32_t>(index), .row = static_cast<int32_t>(t), .state = RowState::kReplayed};
       if (t >= layout.sequences[index].recorded_rows) row.state = RowState::kUnrecorded;
     }
     rows.push_back(row);

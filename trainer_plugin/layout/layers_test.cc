@@ -1,5 +1,6 @@
 #include "routing_replay/trainer/layers.h"
 
+#include <random>
 #include <set>
 
 #include "tests/reference/layer_layout_reference.h"

@@ -1,5 +1,7 @@
 #include "routing_replay/trainer/plan.h"
 
+#include <random>
+
 #include "tests/reference/token_layout_reference.h"
 #include "tests/support/status_matchers.h"
 

@@ -178,7 +178,7 @@ std::vector<LocalRow> ExpandRowMap(const RowMap& map) {
   for (const RowRun& run : map.runs) {
     LocalRow* out = rows.data() + run.local_row;
     for (int64_t i = 0; i < run.count; ++i) {
-      out[i * run.stride] = {.sequence = run.sequence, .row = run.row + i, .state = run.state};
+      out[i * run.stride] = {.sequence = run.sequence, .row = static_cast<int32_t>(run.row + i), .state = run.state};
     }
   }
   return rows;

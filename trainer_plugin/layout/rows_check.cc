@@ -1,6 +1,7 @@
 #include "trainer_plugin/layout/rows_check.h"
 
 #include "absl/strings/str_cat.h"
+#include "routing_replay/wire/geometry.h"
 #include "trainer_plugin/layout/invalid.h"
 
 namespace routing_replay::trainer {
@@ -21,6 +22,9 @@ absl::Status CheckRank(absl::string_view name, int32_t rank, int32_t size) {
 absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t padded_length) {
   const std::string field = absl::StrCat("sequences[", index, "]");
   if (sequence.tokens < 0 || sequence.recorded_rows < 0) return Invalid(field, "a length is negative");
+  if (sequence.recorded_rows > kMaxRows) {
+    return Invalid(field, absl::StrCat(sequence.recorded_rows, " recorded rows are more than ", kMaxRows));
+  }
   if (sequence.recorded_rows > sequence.tokens) {
     return Invalid(field, absl::StrCat(sequence.recorded_rows, " recorded rows for ", sequence.tokens, " tokens"),
                    Reason::kShape);
@@ -133,7 +137,7 @@ absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
   if (layout.partition != Partition::kExplicit && !rank.positions.empty()) {
     return Invalid("rank.positions", "are given, but the partition is not explicit");
   }
-  const absl::Status status = layout.format == TokenFormat::kThd ? CheckThd(layout) : CheckBshd(layout);
+  absl::Status status = layout.format == TokenFormat::kThd ? CheckThd(layout) : CheckBshd(layout);
   if (!status.ok()) return status;
   if (rank.positions.size() > static_cast<size_t>(kMaxStreamRows)) {
     return Invalid("rank.positions", absl::StrCat(rank.positions.size(), " are more than ", kMaxStreamRows));

@@ -1,5 +1,6 @@
 // Random layouts against the reference, and what all ranks see together.
 #include <map>
+#include <random>
 #include <utility>
 
 #include "routing_replay/trainer/rows.h"

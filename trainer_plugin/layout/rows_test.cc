@@ -1,7 +1,5 @@
 #include "routing_replay/trainer/rows.h"
 
-#include <map>
-
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::trainer {
@@ -220,6 +218,7 @@ std::vector<Refusal> Refusals() {
   add("9 recorded rows for 8 tokens", Reason::kShape, good,
       [](Refusal& r) { r.layout.sequences[0].recorded_rows = 9; });
   add("9 tokens in 8 padded rows", Reason::kShape, good, [](Refusal& r) { r.layout.sequences[0].tokens = 9; });
+  add("more than 4194304", Reason::kField, good, [](Refusal& r) { r.layout.sequences[0].recorded_rows = 5 << 20; });
   add("negative", Reason::kField, good, [](Refusal& r) { r.layout.sequences[0].recorded_rows = -1; });
   add("not a multiple of tp_size = 3", Reason::kShape, good, [](Refusal& r) {
     r.layout.tp_size = 3;

@@ -110,13 +110,14 @@ std::vector<LocalRow> RandomRowMap(const std::vector<int64_t>& lengths, std::mt1
   std::vector<LocalRow> map;
   for (int part = Pick(random, 0, 12); part > 0; --part) {
     const int32_t sequence = Pick(random, 0, static_cast<int>(lengths.size()) - 1);
-    const int64_t begin = Pick(random, 0, static_cast<int>(lengths[sequence]) - 1);
-    const int64_t end = Pick(random, static_cast<int>(begin), static_cast<int>(lengths[sequence]));
+    const int32_t length = static_cast<int32_t>(lengths[sequence]);
+    const int32_t begin = Pick(random, 0, length - 1);
+    const int32_t end = Pick(random, begin, length);
     const int copies = Pick(random, 0, 4) == 0 ? 2 : 1;
-    for (int64_t row = begin; row < end; ++row) {
+    for (int32_t row = begin; row < end; ++row) {
       for (int copy = 0; copy < copies; ++copy) map.push_back({sequence, row, RowState::kReplayed});
     }
-    if (Pick(random, 0, 1)) map.push_back({sequence, lengths[sequence], RowState::kUnrecorded});
+    if (Pick(random, 0, 1)) map.push_back({sequence, length, RowState::kUnrecorded});
     for (int pad = Pick(random, 0, 5); pad > 0; --pad) map.push_back({-1, -1, RowState::kPad});
   }
   return map;

@@ -36,7 +36,8 @@ struct DecodedRows {
 // Decodes, checks and tiles. Every refusal of the ingest table (design sheet "Ingest checks") is INVALID_ARGUMENT with
 // an ErrorDetail whose field is "append.tensor.…" or "payload", and whose row (absolute) and layer (global id) are set
 // where they exist:
-//   malformed base64, npy or zstd: kEncoding          dtype not allowed or contradicting the header: kDType
+//   malformed base64, npy (data of another size than its header states) or zstd, or part of an element: kEncoding
+//   dtype not allowed or contradicting the header: kDType
 //   rank, layer axis or K unfit: kShape               bytes != rows·layers·K·itemsize, or over the limit: kLength
 //   id >= E, or negative outside a whole −1 row: kIdRange       row −1 in part: kPartialRow
 //   id twice in a row of a MoE layer (K >= 2): kDuplicateId     a MoE layer zero in every row (K >= 2): kAllZeroLayer

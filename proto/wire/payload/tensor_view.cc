@@ -86,9 +86,12 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
   view.top_k = shape[2];
   // Cannot overflow: the axes are limited.
   const int64_t expected = view.rows * view.row_elements() * DTypeBytes(view.dtype);
-  if (expected != static_cast<int64_t>(view.elements.size())) {
-    return Invalid(Reason::kLength, "payload",
-                   absl::StrCat(view.elements.size(), " bytes of elements, the shape says ", expected));
+  const int64_t size = static_cast<int64_t>(view.elements.size());
+  if (expected != size) {
+    // A .npy file that contradicts its own header is malformed, and so is what ends inside an element.
+    const bool malformed = IsNpy(description.encoding) || size % DTypeBytes(view.dtype) != 0;
+    return Invalid(malformed ? Reason::kEncoding : Reason::kLength, "payload",
+                   absl::StrCat(size, " bytes of elements, the shape says ", expected));
   }
   return view;
 }

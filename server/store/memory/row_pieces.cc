@@ -70,6 +70,7 @@ RowPieces RowPieces::Prefix(int64_t rows) const {
 
 std::vector<RowPiece> RowPieces::Find(RowRange range) const {
   std::vector<RowPiece> found;
+  if (range.empty()) return found;
   for (size_t i = FirstEndingAfter(range.begin); i < pieces_.size() && pieces_[i].rows.begin < range.end; ++i) {
     found.push_back({pieces_[i].stored, Intersect(pieces_[i].rows, range), pieces_[i].shared});
   }

@@ -15,7 +15,7 @@ enum class RowState : uint8_t {
 // One local row. `sequence` and `row` mean nothing for a pad.
 struct LocalRow {
   int32_t sequence = 0;  // Index of the sequence in the micro-batch.
-  int64_t row = 0;       // Row (token position) of the sequence.
+  int32_t row = 0;       // Row (token position) of the sequence.
   RowState state = RowState::kPad;
   friend bool operator==(const LocalRow&, const LocalRow&) = default;
 };

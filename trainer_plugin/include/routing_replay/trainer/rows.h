@@ -107,8 +107,8 @@ struct RowMap {
   int64_t pad_rows() const { return rows - replayed_rows - unrecorded_rows; }
 };
 
-// INVALID_ARGUMENT, the message naming numbers and rule, reason kField for sizes, ranks and combinations that cannot
-// be, and kShape for lengths that do not divide or add up:
+// INVALID_ARGUMENT, the message naming numbers and rule; reason kField for sizes, ranks and combinations that cannot
+// be (more than kMaxRows recorded rows among them), and kShape for lengths that do not divide or add up:
 //   more recorded rows than tokens, or more tokens than their document or padded_length;
 //   cu_seqlens_padded that does not start at 0, descends, or does not end at total_rows (the rows outside it would
 //     silently repeat others);

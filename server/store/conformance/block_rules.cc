@@ -1,0 +1,128 @@
+// After a seal the blocks do not tell how the rows arrived.
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "server/store/conformance/conformance.h"
+
+namespace routing_replay::testing {
+namespace {
+
+constexpr auto kRollout = Producer::kRollout;
+constexpr int64_t kRows = 150;
+
+struct StoredBytes {
+  RowRange rows;
+  Codec codec;
+  std::vector<uint32_t> crc;
+  std::vector<uint8_t> bytes;
+  friend bool operator==(const StoredBytes&, const StoredBytes&) = default;
+};
+
+std::vector<StoredBytes> StoredIn(Store& store, const std::string& sample) {
+  const std::vector<RowRange> all{{0, kMaxRows}};
+  absl::StatusOr<SampleSnapshot> snapshot = store.Snapshot("run", kRollout, {.sample = sample}, all);
+  EXPECT_OK(snapshot);
+  std::vector<StoredBytes> blocks;
+  for (const StoredRows& stored : snapshot->rows) {
+    const BlockView& block = stored.rows.block;
+    EXPECT_EQ(stored.rows.rows, block.rows);
+    blocks.push_back({block.rows,
+                      block.codec,
+                      {block.plane_crc32c.begin(), block.plane_crc32c.end()},
+                      {block.bytes.begin(), block.bytes.end()}});
+  }
+  return blocks;
+}
+
+// Sends rows [0, kRows) in random pieces, some twice or thrice, overlapping, in random codecs.
+class RandomSender {
+ public:
+  RandomSender(uint32_t seed, std::vector<RowRange> unrecorded) : random_(seed), unrecorded_(std::move(unrecorded)) {}
+
+  AppendSpec Next(const std::string& sample, int64_t committed) {
+    AppendSpec spec{.sample = sample};
+    const int64_t back = random_() % 3 == 0 ? random_() % 40 : 0;
+    spec.rows.begin = std::max<int64_t>(0, committed - back);
+    spec.rows.end = std::min<int64_t>(kRows, committed + random_() % (random_() % 4 == 0 ? 70 : 6));
+    spec.rows.end = std::max(spec.rows.begin, spec.rows.end);
+    spec.token_check_start = random_() % 2 == 0;
+    // Each version is a range of rows of its own.
+    const int64_t window = committed / 50;
+    spec.rows.end = std::min(spec.rows.end, std::max((window + 1) * 50, spec.rows.begin));
+    spec.weight_version = window;
+    spec.unrecorded = Clip(unrecorded_, spec.rows);
+    spec.codec = random_() % 2 == 0 ? Codec::kRaw : Codec::kPacked;
+    spec.max_block_rows = 1 + random_() % 40;
+    if (spec.rows.end == kRows && random_() % 2 == 0) spec.seal_num_tokens = kRows + 1;
+    return spec;
+  }
+
+ private:
+  std::mt19937 random_;
+  const std::vector<RowRange> unrecorded_;
+};
+
+TEST_P(StoreConformance, AnySplitGivesTheSameBlocksAfterTheSeal) {
+  const std::vector<RowRange> unrecorded{{0, 2}, {10, 33}, {64, 65}, {96, 130}, {149, 150}};
+  for (Codec codec : {Codec::kRaw, Codec::kPacked}) {
+    ReopenRun({.block_rows = kWindow, .codec = codec});
+    std::vector<RowRange> expected_rows;
+    for (RowRange recorded : Subtract({0, kRows}, unrecorded)) {
+      for (RowRange rows : SplitAtWindows(recorded, kWindow)) expected_rows.push_back(rows);
+    }
+    std::vector<StoredBytes> first;
+    SampleState first_state;
+    for (uint32_t seed = 0; seed < 40; ++seed) {
+      const std::string sample = absl::StrCat("s", seed);
+      RandomSender sender(seed, unrecorded);
+      int64_t committed = 0;
+      while (committed < kRows) {
+        ASSERT_OK_AND_ASSIGN(const AppendAck ack, Append(sender.Next(sample, committed)));
+        EXPECT_EQ(ack.conflicting_rows, 0);
+        committed = ack.committed_rows;
+      }
+      ASSERT_OK_AND_ASSIGN(SampleState state, store_->Seal("run", kRollout, sample, kRows + 1, 0));
+      EXPECT_EQ(Read(sample), ExpectedRows(geometry(), {}, kRows, unrecorded));
+      const std::vector<StoredBytes> blocks = StoredIn(*store_, sample);
+      if (seed == 0) {
+        first = blocks;
+        first_state = state;
+        EXPECT_EQ(Blocks(sample), expected_rows);
+        EXPECT_EQ(first[1].codec, codec);
+      }
+      EXPECT_EQ(blocks, first) << seed;
+      EXPECT_EQ(state.unrecorded, unrecorded);
+      EXPECT_EQ(state.weights, first_state.weights);
+      EXPECT_EQ(state.token_check, first_state.token_check);
+      EXPECT_EQ(state.stored_bytes, first_state.stored_bytes);
+    }
+  }
+}
+
+TEST_P(StoreConformance, ATruncatedSampleEndsInTheSameBlocks) {
+  ASSERT_OK(Append({.sample = "plain", .rows = {0, 100}, .seal_num_tokens = 101}));
+  for (int64_t rows : {0, 5, 32, 40, 95, 96, 99, 100}) {
+    const std::string sample = absl::StrCat("s", rows);
+    ASSERT_OK(Append({.sample = sample, .rows = {0, 100}, .seal_num_tokens = 101}));
+    ASSERT_OK(store_->Truncate("run", kRollout, sample, rows, std::nullopt));
+    ASSERT_OK(Append({.sample = sample, .rows = {rows, 100}, .revision = 1, .seal_num_tokens = 101}));
+    EXPECT_EQ(StoredIn(*store_, sample), StoredIn(*store_, "plain")) << rows;
+  }
+}
+
+TEST_P(StoreConformance, RowByRowAppendsAreReadableAtAnyTime) {
+  ReopenRun({.block_rows = 256});
+  for (int64_t row = 0; row < 600; ++row) {
+    ASSERT_OK(Append({.rows = {row, row + 1}}));
+    if (row % 37 == 0) {
+      EXPECT_EQ(Read("s"), ExpectedRows(geometry(), {}, row + 1));
+    }
+  }
+  // The open window is not a heap of single rows.
+  const std::vector<RowRange> all{{0, 600}};
+  ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot, store_->Snapshot("run", kRollout, {.sample = "s"}, all));
+  EXPECT_LE(snapshot.rows.size(), 40u);
+}
+
+}  // namespace
+}  // namespace routing_replay::testing

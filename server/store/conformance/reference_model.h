@@ -1,0 +1,78 @@
+// A slow and obvious model of a store with one run: every row, every token and every claimed history in plain vectors.
+// What a real store must answer, step for step.
+#ifndef SERVER_STORE_CONFORMANCE_REFERENCE_MODEL_H_
+#define SERVER_STORE_CONFORMANCE_REFERENCE_MODEL_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "routing_replay/wire/error_detail.h"
+#include "server/store/conformance/trajectory.h"
+
+namespace routing_replay::testing {
+
+using Tokens = std::vector<uint32_t>;
+
+// What a call gives: an error, or an ack.
+struct ModelAnswer {
+  absl::StatusCode code = absl::StatusCode::kOk;
+  Reason reason = Reason::kUnspecified;
+  std::optional<int64_t> first_differing_block;
+  std::optional<int64_t> row;
+  int64_t trimmed = 0, conflicting = 0, late = 0, unrecorded = 0, unverified = 0;
+};
+
+struct ModelSample {
+  int64_t revision = 0;
+  uint64_t nonce = 0;
+  std::optional<PrefixReference> prefix;
+  int64_t group = 0;
+  std::optional<int64_t> num_tokens;
+  Rows rows;
+  std::vector<std::pair<int64_t, std::string>> weights;  // Per row.
+  std::vector<bool> tokens_seen;                         // Per row.
+  // All token ids before a row, as the writers claimed them, for the rows where a store keeps a check.
+  std::map<int64_t, Tokens> history{{0, {}}};
+  int64_t content = 0;  // Counts changes of content.
+};
+
+class ReferenceModel {
+ public:
+  ReferenceModel(RunInfo run, const Geometry& geometry) : run_(std::move(run)), geometry_(geometry) {}
+
+  ModelAnswer Append(const AppendSpec& spec);
+  ModelAnswer Seal(const std::string& sample, int64_t num_tokens, int64_t revision);
+  ModelAnswer Truncate(const std::string& sample, int64_t rows, std::optional<int64_t> revision);
+  void Release(const std::string& sample) { samples_.erase(sample); }
+  // Null if there is none.
+  const ModelSample* Find(const std::string& sample) const;
+
+ private:
+  bool IsCheckRow(int64_t row, int64_t committed) const {
+    return row % run_.options.block_rows == 0 || row == committed;
+  }
+  int64_t WindowOf(int64_t rows) const { return rows == 0 ? 0 : (rows - 1) / run_.options.block_rows; }
+  ModelAnswer Open(const AppendSpec& spec, ModelSample& sample) const;
+  // Compares the tokens row by row. `chain`: the tokens that the append claims to come before the row reached.
+  ModelAnswer CompareTokens(const AppendSpec& spec, const ModelSample& sample, std::optional<Tokens>& chain,
+                            std::vector<bool>& verified) const;
+  ModelAnswer CompareRoutes(const AppendSpec& spec, const ModelSample& sample, const std::vector<bool>& verified,
+                            ModelAnswer answer) const;
+  void Extend(const AppendSpec& spec, ModelSample& sample, std::optional<Tokens> chain) const;
+  // The row as the append shows it.
+  std::optional<RowIds> Shown(const AppendSpec& spec, int64_t row) const;
+  void Forget(ModelSample& sample) const;
+
+  const RunInfo run_;
+  const Geometry& geometry_;
+  std::map<std::string, ModelSample> samples_;
+  int64_t contents_ = 0;
+};
+
+}  // namespace routing_replay::testing
+
+#endif  // SERVER_STORE_CONFORMANCE_REFERENCE_MODEL_H_

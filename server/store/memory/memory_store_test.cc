@@ -1,0 +1,53 @@
+#include "server/store/memory/memory_store.h"
+
+#include "server/store/conformance/conformance.h"
+
+namespace routing_replay::testing {
+
+namespace {
+
+// The store trusts that the CRC was checked; what breaks afterwards is reported as lost, and never goes further.
+TEST(MemoryStoreTest, DamagedRowsAreLostAndNeverMerged) {
+  ByteBudget budget(1 << 20);
+  const std::unique_ptr<Store> store = NewMemoryStore({.budget = &budget});
+  const RunInfo run = *store->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  AppendCommand damaged = MakeAppend(run, {.rows = {0, 20}});
+  damaged.blocks[0].bytes.data()[5] ^= 1;
+  ASSERT_OK(store->Append(std::move(damaged)));
+  const int64_t used = budget.used();
+
+  const auto is_lost = ::testing::Property(&absl::Status::code, absl::StatusCode::kDataLoss);
+  const auto next = store->Append(MakeAppend(run, {.rows = {20, 40}}));
+  EXPECT_THAT(next.status(), is_lost);
+  EXPECT_EQ(GetErrorDetail(next.status())->committed_rows, 20);
+  EXPECT_THAT(store->Append(MakeAppend(run, {.rows = {0, 20}})).status(), is_lost);
+  EXPECT_EQ(budget.used(), used);
+  const std::vector<RowRange> all{{0, 20}};
+  const auto snapshot = store->Snapshot("run", Producer::kRollout, {.sample = "s"}, all);
+  ASSERT_OK(snapshot);
+  EXPECT_THAT(RowsOf(TestGeometry(), *snapshot).status(), is_lost);
+  // A new life goes on.
+  EXPECT_OK(store->Append(MakeAppend(run, {.rows = {0, 40}, .restart_nonce = 1})));
+}
+
+TEST(MemoryStoreTest, RunsWithoutOptionsGetTheDefaults) {
+  ByteBudget budget(1 << 20);
+  const std::unique_ptr<Store> store = NewMemoryStore({.budget = &budget, .default_ttl = std::chrono::hours(3)});
+  EXPECT_EQ(store->name(), "memory");
+  const RunInfo run = *store->OpenRun("run", &TestGeometry(), std::nullopt);
+  EXPECT_EQ(run.options.ttl, std::chrono::hours(3));
+  EXPECT_EQ(run.options.codec, TestGeometry().default_codec());
+}
+
+}  // namespace
+
+INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance,
+                         ::testing::Values(StoreFactory{
+                             "memory",
+                             [](ByteBudget& budget, const Clock& clock, HandleFunction handle_of) {
+                               return NewMemoryStore(
+                                   {.clock = &clock, .budget = &budget, .handle_of = std::move(handle_of)});
+                             }}),
+                         FactoryName);
+
+}  // namespace routing_replay::testing

@@ -1,0 +1,73 @@
+#include "tests/golden/kind.h"
+
+#include <algorithm>
+
+namespace routing_replay::golden {
+
+const std::vector<Kind>& AnsweredKinds() {
+  static const std::vector<Kind>& kinds = *new std::vector<Kind>{
+      CodecKind(), CpSlicesKind(), FrameworkLayersKind(), InvalidLayersKind(), LayersKind(), RoutingKind(), RowsKind(),
+  };
+  return kinds;
+}
+
+const std::vector<std::string>& NotYetAnsweredStems() {
+  static const std::vector<std::string>& stems = *new std::vector<std::string>{
+      "codec_msswift",
+      "codec_nemo",
+      "codec_primerl",
+      "codec_sglang_wire_dtype",
+      "codec_skyrl",
+      "codec_turns",
+      "geometry_",
+      "hybrid",
+      "layers_layout",
+      "layout_parse",
+      "moe_pattern",
+      "mtp",
+      "padding_miles",
+      "padding_msswift",
+      "padding_msswift_older",
+      "padding_msswift_pr8393",
+      "padding_nemo",
+      "padding_skyrl",
+      "padding_slime",
+      "padding_verl",
+      "r2_",
+      "replay_traces",
+      "router_forward",
+      "router_parts",
+      "routing_bf16",
+      "routing_edge_indices",
+      "routing_edge_values",
+      "routing_fp64",
+      "schedule",
+  };
+  return stems;
+}
+
+bool IsWholeStem(const std::vector<std::string>& stems, const std::string& stem) {
+  return std::find(stems.begin(), stems.end(), stem) != stems.end();
+}
+
+bool HasPrefix(const std::vector<std::string>& stems, const std::string& stem) {
+  return std::any_of(stems.begin(), stems.end(),
+                     [&](const std::string& prefix) { return prefix.ends_with('_') && stem.starts_with(prefix); });
+}
+
+bool IsNotYetAnswered(const std::string& stem) {
+  return IsWholeStem(NotYetAnsweredStems(), stem) || HasPrefix(NotYetAnsweredStems(), stem);
+}
+
+const Kind* FindKind(const std::string& stem) {
+  for (const Kind& kind : AnsweredKinds()) {
+    if (IsWholeStem(kind.stems, stem)) return &kind;
+  }
+  if (IsWholeStem(NotYetAnsweredStems(), stem)) return nullptr;
+  for (const Kind& kind : AnsweredKinds()) {
+    if (HasPrefix(kind.stems, stem)) return &kind;
+  }
+  return nullptr;
+}
+
+}  // namespace routing_replay::golden

@@ -1,0 +1,70 @@
+// layers_*: the decoder layers and the payload columns of one pipeline rank. Asked against Megatron's own placement and
+// the right columns, whatever the framework did.
+#include "absl/strings/str_cat.h"
+#include "tests/golden/kind.h"
+#include "tests/golden/kinds/split_of.h"
+
+namespace routing_replay::golden {
+namespace {
+
+trainer::LayerSplit SplitOf(const Json& input) {
+  return {.num_layers = input.at("num_layers").get<int32_t>(),
+          .pipeline_size = input.at("pipeline_size").get<int32_t>(),
+          .virtual_stages = IntOr(input.at("virtual_pipeline_size"), 1),
+          .first_stage_layers = OptionalInt(input.at("first_stage_layers")),
+          .last_stage_layers = OptionalInt(input.at("last_stage_layers")),
+          .account_for_embedding = input.at("embedding_in_split").get<bool>(),
+          .account_for_loss = input.at("loss_in_split").get<bool>()};
+}
+
+// Megatron's moe_layer_freq: N for every N-th layer from layer 0 on, or a flag per layer.
+absl::StatusOr<Geometry> GeometryOf(const Json& input) {
+  Geometry::Options options{
+      .num_layers = input.at("num_layers").get<int32_t>(), .moe_layer_ids = {}, .num_experts = {8}, .top_k = {2}};
+  const Json& frequency = input.at("moe_layer_freq");
+  for (int32_t i = 0; i < options.num_layers; ++i) {
+    const bool moe = frequency.is_array() ? frequency.at(i).get<int32_t>() == 1 : i % frequency.get<int32_t>() == 0;
+    if (moe) options.moe_layer_ids.push_back(i);
+  }
+  return Geometry::Create(options);
+}
+
+Json ColumnsOf(const std::vector<trainer::OwnedLayer>& layers, bool all_layers) {
+  Json columns = Json::array();
+  for (const trainer::OwnedLayer& layer : layers) columns.push_back(all_layers ? layer.layer_id : layer.ordinal);
+  return columns;
+}
+
+Outcome Run(const Json& golden_case) {
+  const Json& input = golden_case.at("input");
+  const Json& expect = golden_case.at("expect");
+  if (!input.at("layout").is_null()) return NotYetAnswered("layouts");
+  const auto table = trainer::LayerTable::Create(SplitOf(input));
+  if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
+  const auto geometry = GeometryOf(input);
+  if (!geometry.ok()) return Failed(absl::StrCat("refused: ", geometry.status().message()));
+  const Json& megatron = expect.at("megatron");
+  const Json& columns = expect.value("known_wrong", false) ? expect.at("correct") : expect.at("columns");
+  const size_t chunks = table->virtual_stages();
+  if (megatron.size() != chunks || columns.size() != chunks) return Failed("the case has another number of chunks");
+  const int32_t rank = input.at("pipeline_rank").get<int32_t>();
+  for (int32_t v = 0; v < table->virtual_stages(); ++v) {
+    const auto owned = trainer::OwnedMoeLayers(*geometry, *table, rank, v);
+    if (!owned.ok()) return Failed(absl::StrCat("refused: ", owned.status().message()));
+    const trainer::LayerRange range = table->range(rank, v);
+    const Json chunk = {{"offset", range.begin}, {"count", range.size()}};
+    if (chunk != megatron[v])
+      return Failed(absl::StrCat("chunk ", v, " is ", chunk.dump(), ", expected ", megatron[v].dump()));
+    const Json ours = ColumnsOf(*owned, input.at("payload_basis") == "all_layers");
+    if (ours != columns[v]) {
+      return Failed(absl::StrCat("columns of chunk ", v, " are ", ours.dump(), ", expected ", columns[v].dump()));
+    }
+  }
+  return Passed();
+}
+
+}  // namespace
+
+Kind FrameworkLayersKind() { return {{"layers_"}, Run}; }
+
+}  // namespace routing_replay::golden

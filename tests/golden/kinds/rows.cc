@@ -1,0 +1,139 @@
+// rows_*: from the observed layout (`neutral`) to the rows at the router of every rank. Where the framework's own order
+// is known to be wrong, ours must be Megatron's.
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/trainer/rows.h"
+#include "tests/golden/kind.h"
+
+namespace routing_replay::golden {
+namespace {
+
+using trainer::MicroBatchLayout;
+using trainer::RowState;
+using Lengths = std::vector<int64_t>;
+
+trainer::Partition PartitionOf(const std::string& name) {
+  static const auto& partitions = *new std::map<std::string, trainer::Partition>{
+      {"zigzag_per_document", trainer::Partition::kZigzagPerDocument},
+      {"zigzag_per_sequence", trainer::Partition::kZigzagPerSequence},
+      {"contiguous", trainer::Partition::kContiguous},
+      {"contiguous_per_sequence", trainer::Partition::kContiguousPerSequence}};
+  return partitions.at(name);
+}
+
+// Sizes and lengths, which every case has.
+MicroBatchLayout BasicLayout(const Json& neutral) {
+  MicroBatchLayout layout{.cp_size = neutral.at("cp_size").get<int32_t>(),
+                          .tp_size = neutral.at("tp_size").get<int32_t>(),
+                          .sequence_parallel = neutral.value("sequence_parallel", false)};
+  const auto lengths = neutral.at("lengths").get<Lengths>();
+  const auto available = neutral.at("rows_available").get<Lengths>();
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    layout.sequences.push_back({.tokens = lengths[i], .recorded_rows = available.at(i)});
+  }
+  return layout;
+}
+
+MicroBatchLayout LayoutOf(const Json& input) {
+  const Json& neutral = input.at("neutral");
+  MicroBatchLayout layout = BasicLayout(neutral);
+  layout.partition = PartitionOf(neutral.at("partition").get<std::string>());
+  if (neutral.at("format") == "THD") {
+    layout.cu_seqlens_padded = neutral.at("cu_seqlens_padded").get<Lengths>();
+    layout.total_rows = neutral.at("total_padded_rows").get<int64_t>();
+    return layout;
+  }
+  layout.format = trainer::TokenFormat::kBshd;
+  layout.batch_size = neutral.at("batch_size").get<int64_t>();
+  layout.padded_length = neutral.at("padded_length").get<int64_t>();
+  const Json& order = input.value("known_wrong", false) ? input.at("megatron_row_order") : neutral.at("row_order");
+  layout.row_order = order == "batch_major" ? trainer::RowOrder::kBatchMajor : trainer::RowOrder::kSequenceMajor;
+  layout.sp_slice =
+      neutral.at("sp_slice") == "before_flatten" ? trainer::SpSlice::kBeforeFlatten : trainer::SpSlice::kAfterFlatten;
+  return layout;
+}
+
+// What an error case states, with valid values for all that it leaves open.
+MicroBatchLayout CompletedLayout(const Json& neutral) {
+  MicroBatchLayout layout = BasicLayout(neutral);
+  const bool stated_total = neutral.contains("total_padded_rows");
+  if (stated_total) layout.partition = trainer::Partition::kContiguous;
+  const int64_t unit = stated_total ? 1 : int64_t{2} * layout.cp_size * layout.tp_size;
+  layout.cu_seqlens_padded = {0};
+  for (const trainer::SequenceShape& shape : layout.sequences) {
+    layout.cu_seqlens_padded.push_back(layout.cu_seqlens_padded.back() + (shape.tokens + unit - 1) / unit * unit);
+  }
+  if (neutral.contains("cu_seqlens_padded")) layout.cu_seqlens_padded = neutral["cu_seqlens_padded"].get<Lengths>();
+  layout.total_rows = neutral.value("total_padded_rows", layout.cu_seqlens_padded.back());
+  return layout;
+}
+
+Outcome RunError(const Json& input) {
+  if (!trainer::BuildRowMap(CompletedLayout(input.at("neutral")), {}).ok()) return Passed();
+  return NotYetAnswered("refusals that follow from a framework's options");
+}
+
+Outcome RunAccepted(const MicroBatchLayout& layout) {
+  for (int32_t c = 0; c < layout.cp_size; ++c) {
+    for (int32_t t = 0; t < layout.tp_size; ++t) {
+      const auto map = trainer::BuildRowMap(layout, {.cp_rank = c, .tp_rank = t});
+      if (!map.ok()) return Failed(absl::StrCat("refused: ", map.status().message()));
+    }
+  }
+  return Passed();
+}
+
+char Letter(RowState state) { return state == RowState::kReplayed ? 'R' : state == RowState::kUnrecorded ? 'U' : 'P'; }
+
+// "[2, 5] R"
+std::string Word(const Json& row, char state) { return absl::StrCat(row.dump(), " ", std::string(1, state)); }
+
+Outcome RunRank(const MicroBatchLayout& layout, const Json& neutral, const Json& rank) {
+  const int32_t cp_rank = rank.at("cp_rank").get<int32_t>();
+  const int32_t tp_rank = rank.at("tp_rank").get<int32_t>();
+  const auto map = trainer::BuildRowMap(layout, {.cp_rank = cp_rank, .tp_rank = tp_rank});
+  if (!map.ok()) return Failed(absl::StrCat("refused: ", map.status().message()));
+  const std::string where = absl::StrCat("CP rank ", cp_rank, ", TP rank ", tp_rank, ": ");
+  const bool megatron = rank.contains("megatron_rows");
+  const Json& expected = megatron ? rank["megatron_rows"] : rank.at("rows");
+  const std::string states = rank.at("state").get<std::string>();
+  const int64_t size = static_cast<int64_t>(expected.size());
+  if (map->rows != size || size != neutral.at("local_rows").get<int64_t>()) {
+    return Failed(absl::StrCat(where, map->rows, " rows, expected ", size));
+  }
+  const std::vector<trainer::LocalRow> rows = trainer::ExpandRowMap(*map);
+  for (int64_t i = 0; i < size; ++i) {
+    const bool pad = rows[i].state == RowState::kPad;
+    const Json ours = pad ? Json{-1, -1} : Json{rows[i].sequence, rows[i].row};
+    // `state` is in the order of `rows`; in Megatron's order it follows from the row.
+    char state = pad ? 'P' : rows[i].row < neutral.at("rows_available").at(rows[i].sequence) ? 'R' : 'U';
+    if (!megatron) state = states.at(i);
+    if (ours != expected[i] || Letter(rows[i].state) != state) {
+      return Failed(absl::StrCat(where, "row ", i, " shows ", Word(ours, Letter(rows[i].state)), ", expected ",
+                                 Word(expected[i], state)));
+    }
+  }
+  return Passed();
+}
+
+Outcome Run(const Json& golden_case) {
+  const Json& input = golden_case.at("input");
+  const Json& expect = golden_case.at("expect");
+  if (expect.value("error", false)) return RunError(input);
+  const MicroBatchLayout layout = LayoutOf(input);
+  if (expect.value("framework_fails", false) && !expect.contains("ranks")) return RunAccepted(layout);
+  const Json& ranks = expect.at("ranks");
+  if (ranks.empty()) return Failed("the case has no ranks");
+  for (const Json& rank : ranks) {
+    Outcome outcome = RunRank(layout, input.at("neutral"), rank);
+    if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
+  }
+  return Passed();
+}
+
+}  // namespace
+
+Kind RowsKind() { return {{"rows_"}, Run}; }
+
+}  // namespace routing_replay::golden

@@ -1,0 +1,100 @@
+#include "trainer_plugin/layout/plan_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using Json = nlohmann::json;
+using routing_replay::testing::Fails;
+
+// The example of the header.
+Json Moonlight() {
+  Json description = Json::parse(R"({
+    "geometry": {"num_layers": 27, "num_experts": 64, "top_k": 6},
+    "split": {"pipeline_size": 2, "first_stage_layers": 13},
+    "micro_batch": {
+      "format": "THD", "sequences": [{"sample": "math-7/0", "tokens": 13}],
+      "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
+      "cp_size": 2, "tp_size": 2, "sequence_parallel": true
+    },
+    "rank": {"pp": 1, "cp": 0, "tp": 0}
+  })");
+  for (int i = 1; i < 27; ++i) description["geometry"]["moe_layers"].push_back(i);
+  return description;
+}
+
+Json PlanOf(const Json& description) {
+  const auto plan = PlanFromJson(description.dump());
+  EXPECT_OK(plan);
+  return plan.ok() ? Json::parse(*plan) : Json();
+}
+
+TEST(PlanFromJson, Example) {
+  const Json plan = PlanOf(Moonlight());
+  ASSERT_EQ(plan["layers"].size(), 14u);
+  EXPECT_EQ(plan["layers"][0], Json::parse(R"({"layer": 13, "ordinal": 12, "chunk": 0})"));
+  EXPECT_EQ(plan["row_map"], Json::parse(R"({"rows": 4, "replayed": 4, "unrecorded": 0, "pads": 0, "runs": [
+    {"local_row": 0, "stride": 1, "count": 4, "sequence": 0, "row": 0, "state": "replayed"}]})"));
+  EXPECT_EQ(plan["slices"], Json::parse(R"([{"sequence": 0, "sample": "math-7/0", "rows": [[0, 4]]}])"));
+  EXPECT_EQ(plan["rows_to_read"], 4);
+  EXPECT_EQ(plan["bytes_to_read"], 336);
+}
+
+TEST(PlanFromJson, DefaultsAndRectangle) {
+  const Json plan = PlanOf(Json::parse(R"({
+    "geometry": {"num_layers": 2, "num_experts": [8, 300], "top_k": 2},
+    "micro_batch": {"format": "BSHD", "sequences": [{"tokens": 3}, {"tokens": 2, "recorded_rows": 2}],
+                    "batch_size": 2, "padded_length": 4, "partition": "zigzag_per_sequence"}
+  })"));
+  EXPECT_EQ(plan["layers"].size(), 2u);
+  EXPECT_EQ(plan["row_map"]["rows"], 8);
+  EXPECT_EQ(plan["row_map"]["replayed"], 4);
+  EXPECT_EQ(plan["row_map"]["unrecorded"], 1);
+  EXPECT_EQ(plan["row_map"]["runs"][0]["stride"], 2);
+  EXPECT_EQ(plan["slices"][1]["rows"], Json::parse("[[0, 2]]"));
+  EXPECT_EQ(plan["bytes_to_read"], 4 * 2 * 1 + 4 * 2 * 2);
+}
+
+TEST(PlanFromJson, NamesWhatIsWrong) {
+  const auto refused = [](const std::string& field, auto change) {
+    Json description = Moonlight();
+    change(description);
+    const auto plan = PlanFromJson(description.dump());
+    EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument) << field;
+    EXPECT_THAT(std::string(plan.status().message()), ::testing::StartsWith(field + ":"));
+  };
+  refused("gometry", [](Json& d) { d["gometry"] = 1; });
+  refused("geometry.experts", [](Json& d) { d["geometry"]["experts"] = 1; });
+  refused("split.vpp", [](Json& d) { d["split"]["vpp"] = 1; });
+  refused("micro_batch.cp", [](Json& d) { d["micro_batch"]["cp"] = 1; });
+  refused("micro_batch.batch_size", [](Json& d) { d["micro_batch"]["batch_size"] = 1; });
+  refused("micro_batch.sequences[0].length", [](Json& d) { d["micro_batch"]["sequences"][0]["length"] = 1; });
+  refused("rank.ep", [](Json& d) { d["rank"]["ep"] = 1; });
+  refused("geometry", [](Json& d) { d.erase("geometry"); });
+  refused("micro_batch.total_rows", [](Json& d) { d["micro_batch"].erase("total_rows"); });
+  refused("micro_batch.sequences[0].tokens", [](Json& d) { d["micro_batch"]["sequences"][0].erase("tokens"); });
+  refused("micro_batch.format", [](Json& d) { d["micro_batch"]["format"] = "SBHD"; });
+  refused("micro_batch.sequence_parallel", [](Json& d) { d["micro_batch"]["sequence_parallel"] = 1; });
+  refused("micro_batch.cp_size", [](Json& d) { d["micro_batch"]["cp_size"] = 2.5; });
+  refused("micro_batch.cp_size", [](Json& d) { d["micro_batch"]["cp_size"] = int64_t{1} << 40; });
+  refused("micro_batch.total_rows", [](Json& d) { d["micro_batch"]["total_rows"] = ~uint64_t{0}; });
+  refused("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["cu_seqlens_padded"] = 16; });
+  refused("rank.positions", [](Json& d) { d["rank"]["positions"] = {"a"}; });
+  refused("rank", [](Json& d) { d["rank"] = 3; });
+  // Refused behind the description.
+  refused("rank.pp", [](Json& d) { d["rank"]["pp"] = 2; });
+  refused("cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
+  refused("geometry.top_k", [](Json& d) { d["geometry"]["top_k"] = 0; });
+}
+
+TEST(PlanFromJson, NotJson) {
+  for (const char* text : {"", "{", "[]", "null", "{\"geometry\": "}) {
+    EXPECT_THAT(PlanFromJson(text), Fails(absl::StatusCode::kInvalidArgument, Reason::kField)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer
