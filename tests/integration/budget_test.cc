@@ -16,20 +16,29 @@ constexpr int64_t kTotal = int64_t{2} << 30;
 constexpr int64_t kSampleRows = 4096;
 constexpr int kWriters = 2;
 
-// Rows of every sample, as u8 [rows][48][8]; a sample's number is added to each id, mod E.
-std::vector<uint8_t> SampleTensor(const Geometry& geometry, int64_t sample) {
-  std::vector<uint8_t> tensor(kSampleRows * geometry.raw_row_bytes());
-  for (size_t i = 0; i < tensor.size(); ++i) {
-    tensor[i] = static_cast<uint8_t>((i / 8 * 37 + i % 8 * 5 + static_cast<size_t>(sample)) % 128);
-  }
-  return tensor;
+constexpr int64_t kVariants = 8;
+constexpr std::chrono::milliseconds kReaderPause(5);
+
+// u8 [rows][48][8]. Made once per variant: making ids must not slow the writers down.
+const std::vector<uint8_t>& SampleTensor(int64_t sample) {
+  static const auto* const kTensors = [] {
+    auto* tensors = new std::vector<std::vector<uint8_t>>(kVariants);
+    for (int64_t variant = 0; variant < kVariants; ++variant) {
+      std::vector<uint8_t>& tensor = (*tensors)[variant];
+      tensor.resize(kSampleRows * 48 * 8);
+      for (size_t i = 0; i < tensor.size(); ++i) {
+        tensor[i] = static_cast<uint8_t>((i / 8 * 37 + i % 8 * 5 + static_cast<size_t>(variant)) % 128);
+      }
+    }
+    return tensors;
+  }();
+  return (*kTensors)[sample % kVariants];
 }
 
 // Compares a whole sample with what was written, plane by plane.
 class CheckingSink final : public ReadSink {
  public:
-  CheckingSink(const Geometry& geometry, int64_t sample)
-      : geometry_(geometry), expected_(SampleTensor(geometry, sample)) {}
+  CheckingSink(const Geometry& geometry, int64_t sample) : geometry_(geometry), expected_(SampleTensor(sample)) {}
   absl::Status OnRecord(const SampleRecord& record) override {
     if (record.status == SampleStatus::kOk) return absl::OkStatus();
     return absl::DataLossError(record.message);
@@ -49,7 +58,7 @@ class CheckingSink final : public ReadSink {
 
  private:
   const Geometry& geometry_;
-  const std::vector<uint8_t> expected_;
+  const std::vector<uint8_t>& expected_;
   int64_t rows_ = 0;
 };
 
@@ -104,7 +113,7 @@ TEST(BudgetTest, WritersFasterThanReaders) {
       const TensorDescription tensor{.dtype = DType::kU8, .shape = {kSampleRows, 48, 8}};
       for (int64_t i = writer; i < samples; i += kWriters) {
         const AppendOptions options{.sample = absl::StrCat("s", i), .seal_num_tokens = kSampleRows + 1};
-        if (!appender->Append(options, tensor, SampleTensor(geometry, i)).ok()) ++other_failures;
+        if (!appender->Append(options, tensor, SampleTensor(i)).ok()) ++other_failures;
       }
       if (!appender->Flush(std::chrono::seconds(120)).ok()) ++other_failures;
       credit_refusals += appender->metrics().credit_refusals;
@@ -117,6 +126,7 @@ TEST(BudgetTest, WritersFasterThanReaders) {
   for (int64_t read = 0; read < samples; ++read) {
     const std::optional<int64_t> i = sealed.Pop();
     if (!i) break;
+    std::this_thread::sleep_for(kReaderPause);
     const std::string id = absl::StrCat("s", *i);
     CheckingSink sink(geometry, *i);
     const absl::Status status = run->Read({.samples = {{.sample = id}}}, sink, std::chrono::seconds(60));

@@ -1,0 +1,218 @@
+// Blocks, cuts and merges against a reference that goes bit by bit.
+#include "proto/wire/block/block.h"
+
+#include <random>
+
+#include "proto/wire/block/cut.h"
+#include "proto/wire/block/merge.h"
+#include "routing_replay/wire/checksum.h"
+#include "tests/support/random_routes.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::Fails;
+using testing::MakeRandomRoutes;
+using testing::RandomRoutes;
+
+// The bytes of bits [first, end) of a stream of fields, from the byte of the first bit on.
+std::vector<uint8_t> SlowCut(const std::vector<uint16_t>& ids, int bits, int64_t first_id, int64_t end_id) {
+  const int64_t first = first_id * bits, end = end_id * bits;
+  std::vector<uint8_t> bytes((first % 8 + end - first + 7) / 8, 0);
+  for (int64_t bit = first; bit < end; ++bit) {
+    const int value = ids[bit / bits] >> (bit % bits) & 1;
+    const int64_t at = bit - first / 8 * 8;
+    bytes[at / 8] = static_cast<uint8_t>(bytes[at / 8] | value << (at % 8));
+  }
+  return bytes;
+}
+
+int Width(const LayerRouting& layer, Codec codec) {
+  if (codec == Codec::kRaw) return layer.num_experts <= 256 ? 8 : 16;
+  int bits = 1;
+  while ((1 << bits) < layer.num_experts) ++bits;
+  return bits;
+}
+
+Block SlowBlock(const Geometry& geometry, const RandomRoutes& routes, RowRange rows, Codec codec) {
+  std::vector<uint8_t> bytes;
+  Block block{.rows = rows, .codec = codec};
+  for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
+    const LayerRouting& layer = geometry.layer(i);
+    const std::vector<uint8_t> plane =
+        SlowCut(routes.Slice(i, {rows}), Width(layer, codec), 0, rows.size() * layer.top_k);
+    block.plane_crc32c.push_back(Crc32c(plane));
+    bytes.insert(bytes.end(), plane.begin(), plane.end());
+  }
+  block.bytes = Buffer(bytes.size());
+  std::copy(bytes.begin(), bytes.end(), block.bytes.data());
+  return block;
+}
+
+std::vector<Geometry> Geometries() {
+  std::vector<Geometry> out;
+  for (const auto& [experts, k] : std::vector<std::pair<int, int>>{{1, 1},
+                                                                   {2, 1},
+                                                                   {3, 2},
+                                                                   {8, 2},
+                                                                   {32, 4},
+                                                                   {64, 6},
+                                                                   {127, 8},
+                                                                   {128, 8},
+                                                                   {129, 3},
+                                                                   {255, 8},
+                                                                   {256, 8},
+                                                                   {257, 5},
+                                                                   {384, 8},
+                                                                   {512, 22},
+                                                                   {768, 12},
+                                                                   {4096, 7},
+                                                                   {65535, 2}}) {
+    out.push_back(Geometry::Uniform(3, experts, k));
+  }
+  out.push_back(*Geometry::Create(
+      {.num_layers = 9, .moe_layer_ids = {1, 4, 5, 8}, .num_experts = {60, 300, 256, 5}, .top_k = {3, 6, 1, 4}}));
+  return out;
+}
+
+absl::Span<const uint8_t> Bytes(const Block& block) { return block.bytes.span(); }
+
+TEST(BlockTest, EncodingCutsAndDecodingFollowTheFormat) {
+  std::mt19937_64 random(1);
+  for (const Geometry& geometry : Geometries()) {
+    SCOPED_TRACE(geometry.DebugString());
+    const RandomRoutes routes = MakeRandomRoutes(geometry, 100, 7);
+    const RowRange rows{0, 100};
+    const Block raw = SlowBlock(geometry, routes, rows, Codec::kRaw);
+    for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
+      const Block block = SlowBlock(geometry, routes, rows, codec);
+      ASSERT_EQ(block.bytes.size(), static_cast<size_t>(geometry.block_bytes(100, codec)));
+      EXPECT_OK(CheckShape(geometry, block.view(), 256));
+      EXPECT_OK(CheckCrc(geometry, block.view()));
+      EXPECT_OK(CheckIds(geometry, block.view(), true));
+      EXPECT_EQ(Bytes(Transcode(geometry, block.view(), Codec::kRaw)), Bytes(raw));
+      const Block packed = Transcode(geometry, raw.view(), codec);
+      if (packed.codec == codec) {
+        EXPECT_EQ(Bytes(packed), Bytes(block));
+        EXPECT_EQ(packed.plane_crc32c, block.plane_crc32c);
+      }
+      for (int round = 0; round < 20; ++round) {
+        const auto begin = static_cast<int64_t>(random() % 100);
+        const RowRange cut{begin, begin + 1 + static_cast<int64_t>(random() % (100 - begin))};
+        const auto i = static_cast<int32_t>(random() % geometry.num_moe_layers());
+        const LayerRouting& layer = geometry.layer(i);
+        std::vector<uint8_t> bytes(geometry.cut_bytes(i, cut.begin, cut.size(), codec), 0xEE);
+        ASSERT_OK_AND_ASSIGN(const uint32_t crc, CutPlane(geometry, block.view(), i, cut, absl::MakeSpan(bytes)));
+        EXPECT_EQ(bytes,
+                  SlowCut(routes.layers[i], Width(layer, codec), cut.begin * layer.top_k, cut.end * layer.top_k));
+        EXPECT_EQ(crc, Crc32c(bytes));
+        std::vector<uint8_t> ids(cut.size() * layer.top_k * layer.id_bytes());
+        DecodeCut(geometry, i, codec, geometry.cut_bit_offset(i, cut.begin, codec), cut.size(), bytes,
+                  absl::MakeSpan(ids));
+        EXPECT_EQ(ids, SlowCut(routes.Slice(i, {cut}), 8 * layer.id_bytes(), 0, cut.size() * layer.top_k));
+      }
+    }
+  }
+}
+
+TEST(BlockTest, AnySplitMergesToTheSameBytes) {
+  std::mt19937_64 random(2);
+  for (const Geometry& geometry : Geometries()) {
+    SCOPED_TRACE(geometry.DebugString());
+    const RandomRoutes routes = MakeRandomRoutes(geometry, 120, 8);
+    for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
+      std::vector<Block> blocks;
+      std::vector<BlockRows> parts;
+      for (int64_t begin = 20; begin < 120;) {
+        const int64_t end = std::min<int64_t>(120, begin + 1 + static_cast<int64_t>(random() % 40));
+        // A part may be the middle of a larger block, of either codec.
+        const RowRange whole{begin - static_cast<int64_t>(random() % 5),
+                             end + static_cast<int64_t>(random() % (121 - end))};
+        blocks.push_back(SlowBlock(geometry, routes, whole, random() % 2 == 0 ? Codec::kRaw : Codec::kPacked));
+        parts.push_back({{}, {begin, end}});
+        begin = end;
+      }
+      for (size_t i = 0; i < parts.size(); ++i) parts[i].block = blocks[i].view();
+      ASSERT_OK_AND_ASSIGN(const Block merged, Merge(geometry, parts, codec));
+      EXPECT_EQ(merged.rows, (RowRange{20, 120}));
+      const Block expected = SlowBlock(geometry, routes, {20, 120}, merged.codec);
+      EXPECT_EQ(Bytes(merged), Bytes(expected));
+      EXPECT_EQ(merged.plane_crc32c, expected.plane_crc32c);
+      for (const BlockRows& part : parts) {
+        EXPECT_EQ(CountDifferingRows(geometry, {expected.view(), part.rows}, part), 0);
+      }
+    }
+  }
+}
+
+TEST(BlockTest, PackedThatDoesNotShrinkStaysRaw) {
+  const Geometry geometry = Geometry::Uniform(2, 256, 4);
+  const Block raw = SlowBlock(geometry, MakeRandomRoutes(geometry, 10, 1), {0, 10}, Codec::kRaw);
+  EXPECT_EQ(Transcode(geometry, raw.view(), Codec::kPacked).codec, Codec::kRaw);
+}
+
+TEST(BlockTest, DamageIsFoundAndNamed) {
+  const Geometry geometry = Geometry::Uniform(4, 60, 4);
+  for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
+    Block block = SlowBlock(geometry, MakeRandomRoutes(geometry, 50, 1), {0, 50}, codec);
+    block.bytes.data()[geometry.plane_offset(2, 50, codec) + 7] ^= 1;
+    const absl::Status status = CheckCrc(geometry, block.view());
+    EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, Reason::kChecksum));
+    EXPECT_EQ(GetErrorDetail(status)->layer, 2);
+    std::vector<uint8_t> out(geometry.cut_bytes(2, 3, 5, codec), 0xAB);
+    const auto crc = CutPlane(geometry, block.view(), 2, {3, 8}, absl::MakeSpan(out));
+    EXPECT_THAT(crc, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+    EXPECT_THAT(out, ::testing::Each(0xAB));
+    EXPECT_EQ(Merge(geometry, {{block.view(), {0, 50}}}, codec).status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(BlockTest, ShapesAndIdsThatCannotBe) {
+  const Geometry geometry = Geometry::Uniform(2, 60, 4);
+  const RandomRoutes routes = MakeRandomRoutes(geometry, 60, 1);
+  const Block good = SlowBlock(geometry, routes, {0, 50}, Codec::kRaw);
+  BlockView view = good.view();
+  EXPECT_THAT(CheckShape(geometry, view, 32), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  view.bytes.remove_suffix(1);
+  EXPECT_THAT(CheckShape(geometry, view, 256), Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+  view = good.view();
+  view.plane_crc32c.remove_suffix(1);
+  EXPECT_THAT(CheckShape(geometry, view, 256), Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+
+  RandomRoutes bad = routes;
+  bad.layers[1][30 * 4 + 2] = 61;
+  absl::Status status = CheckIds(geometry, SlowBlock(geometry, bad, {0, 50}, Codec::kPacked).view(), false);
+  EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, Reason::kIdRange));
+  EXPECT_EQ(GetErrorDetail(status)->row, 30);
+  EXPECT_EQ(GetErrorDetail(status)->layer, 1);
+  bad = routes;
+  bad.layers[0][20 * 4] = bad.layers[0][20 * 4 + 3];
+  const Block twice = SlowBlock(geometry, bad, {0, 50}, Codec::kRaw);
+  EXPECT_OK(CheckIds(geometry, twice.view(), false));
+  status = CheckIds(geometry, twice.view(), true);
+  EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, Reason::kDuplicateId));
+  EXPECT_EQ(GetErrorDetail(status)->row, 20);
+  EXPECT_EQ(CountDifferingRows(geometry, {good.view(), {10, 40}}, {twice.view(), {10, 40}}), 1);
+
+  // 3 bits x 3 ids: the upper bits of the second byte are padding.
+  const Geometry narrow = Geometry::Uniform(1, 8, 3);
+  Block padded = SlowBlock(narrow, MakeRandomRoutes(narrow, 1, 1), {0, 1}, Codec::kPacked);
+  padded.bytes.data()[1] |= 0x80;
+  EXPECT_THAT(CheckIds(narrow, padded.view(), false), Fails(absl::StatusCode::kInvalidArgument, Reason::kEncoding));
+}
+
+TEST(BlockTest, ExampleOfFormatMd) {
+  const Geometry geometry = Geometry::Uniform(1, 6, 2);
+  const RandomRoutes routes{.rows = 3, .layers = {{5, 1, 0, 3, 4, 2}}};
+  const Block raw = SlowBlock(geometry, routes, {0, 3}, Codec::kRaw);
+  const Block packed = Transcode(geometry, raw.view(), Codec::kPacked);
+  EXPECT_THAT(Bytes(packed), ::testing::ElementsAre(0x0d, 0x46, 0x01));
+  std::vector<uint8_t> cut(geometry.cut_bytes(0, 1, 2, Codec::kPacked));
+  ASSERT_OK(CutPlane(geometry, packed.view(), 0, {1, 3}, absl::MakeSpan(cut)));
+  EXPECT_THAT(cut, ::testing::ElementsAre(0x00, 0x46, 0x01));
+  EXPECT_EQ(geometry.cut_bit_offset(0, 1, Codec::kPacked), 6);
+}
+
+}  // namespace
+}  // namespace routing_replay
