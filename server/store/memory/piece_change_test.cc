@@ -47,7 +47,7 @@ class PieceChangeTest : public ::testing::Test {
   }
   std::vector<RowRange> Rows() const {
     std::vector<RowRange> rows;
-    for (const Piece& piece : pieces_.all()) rows.push_back(piece.rows);
+    for (const RowPiece& piece : pieces_.all()) rows.push_back(piece.rows);
     return rows;
   }
 
@@ -55,7 +55,7 @@ class PieceChangeTest : public ::testing::Test {
   std::shared_ptr<RunUsage> usage_ = std::make_shared<RunUsage>();
   RunInfo run_{.run = "r", .geometry = std::make_shared<Geometry>(TestGeometry()), .options = {.block_rows = 32}};
   RowPieces pieces_;
-  std::vector<Piece> replaced_;
+  std::vector<RowPiece> replaced_;
 };
 
 TEST_F(PieceChangeTest, PiecesMergeWhenTheirWindowEnds) {

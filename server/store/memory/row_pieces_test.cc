@@ -12,7 +12,7 @@ using testing::TestGeometry;
 
 class RowPiecesTest : public ::testing::Test {
  protected:
-  Piece MakePiece(RowRange block_rows, RowRange rows) {
+  RowPiece MakePiece(RowRange block_rows, RowRange rows) {
     Block block{.rows = block_rows};
     const int64_t cost = StoredBlockCost(TestGeometry(), block_rows.size(), Codec::kRaw);
     return {std::make_shared<StoredBlock>(std::move(block), StoredCharge(*budget_.Reserve(cost), usage_)), rows};
@@ -26,9 +26,9 @@ class RowPiecesTest : public ::testing::Test {
     pieces.Append(MakePiece({64, 96}, {64, 90}));
     return pieces;
   }
-  static std::vector<RowRange> Rows(absl::Span<const Piece> pieces) {
+  static std::vector<RowRange> Rows(absl::Span<const RowPiece> pieces) {
     std::vector<RowRange> rows;
-    for (const Piece& piece : pieces) rows.push_back(piece.rows);
+    for (const RowPiece& piece : pieces) rows.push_back(piece.rows);
     return rows;
   }
 
@@ -41,7 +41,7 @@ TEST_F(RowPiecesTest, FindsEveryRangeAsAScanDoes) {
   for (int64_t begin = 0; begin < 100; ++begin) {
     for (int64_t end = begin; end < 100; ++end) {
       std::vector<RowRange> expected;
-      for (const Piece& piece : pieces.all()) {
+      for (const RowPiece& piece : pieces.all()) {
         const RowRange common = Intersect(piece.rows, {begin, end});
         if (!common.empty()) expected.push_back(common);
       }
@@ -55,10 +55,10 @@ TEST_F(RowPiecesTest, TruncateCutsAtAnyRow) {
     RowPieces pieces = Sample();
     const std::vector<RowRange> expected = Rows(pieces.Find({0, rows}));
     const int64_t before = pieces.charged_bytes();
-    const std::vector<Piece> removed = pieces.Truncate(rows);
+    const std::vector<RowPiece> removed = pieces.Truncate(rows);
     EXPECT_EQ(Rows(pieces.all()), expected) << rows;
     int64_t charged = 0;
-    for (const Piece& piece : pieces.all()) charged += piece.stored->cost;
+    for (const RowPiece& piece : pieces.all()) charged += piece.stored->cost;
     EXPECT_EQ(pieces.charged_bytes(), charged);
     EXPECT_LE(charged, before);
   }

@@ -16,8 +16,8 @@ constexpr auto kRollout = Producer::kRollout;
 class SampleIndexTest : public ::testing::Test {
  protected:
   // An alive sample.
-  std::shared_ptr<Sample> Open(const std::string& id, int64_t handle) {
-    std::shared_ptr<Sample> sample = *index_.FindOrInsert(handle, id, kRollout);
+  std::shared_ptr<MemorySample> Open(const std::string& id, int64_t handle) {
+    std::shared_ptr<MemorySample> sample = *index_.FindOrInsert(handle, id, kRollout);
     AppendCommand command;
     command.header.sample = id;
     ParentRows parent;
