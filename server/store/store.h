@@ -117,12 +117,16 @@ class Store {
   virtual std::vector<RunState> ListRuns() = 0;
   virtual absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) = 0;
 
-  // The ack without append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted), ALREADY_EXISTS
-  // (kOtherTokens, kConflictingRows, kHandleCollision), RESOURCE_EXHAUSTED (kOverBudget), INVALID_ARGUMENT (kRowCount,
-  // kField). committed_rows and revision of the sample are in every detail where the sample exists.
+  // The ack without append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted, kField: another
+  // prefix, kGeometryMismatch), ALREADY_EXISTS (kOtherTokens, kConflictingRows, kHandleCollision), RESOURCE_EXHAUSTED
+  // (kOverBudget), INVALID_ARGUMENT (kRowCount, kField), DATA_LOSS (stored rows that it needs are damaged).
+  // committed_rows and revision of the sample are in every detail where the sample exists.
   virtual absl::StatusOr<AppendAck> Append(AppendCommand command) = 0;
+  // Errors: FAILED_PRECONDITION (kOldRevision, kSealed with another num_tokens, kNotCommitted with missing_rows),
+  // INVALID_ARGUMENT (kRowCount: more rows are committed), RESOURCE_EXHAUSTED, DATA_LOSS as in Append.
   virtual absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
                                            int64_t num_tokens, int64_t revision) = 0;
+  // Errors: OUT_OF_RANGE (kNotCommitted), FAILED_PRECONDITION (kOldRevision).
   virtual absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample,
                                                int64_t rows, std::optional<int64_t> expected_revision) = 0;
 
@@ -145,7 +149,9 @@ class Store {
 
   // Calls `changed` once, from any thread and without a lock held, after the next change of the sample (append, seal,
   // truncate, release, drop; also its creation). Register, then look with Snapshot, so that no change is missed. The
-  // watch ends with the returned object; after its destruction `changed` is not running and will not run.
+  // watch ends with the returned object; after its destruction `changed` is not running and will not run,
+  // `changed` may call the store, but must not destroy its own watch. so `changed`
+  // must not destroy its own watch. It may call the store.
   class Watch {
    public:
     virtual ~Watch() = default;

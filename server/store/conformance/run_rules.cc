@@ -263,6 +263,20 @@ TEST_P(StoreConformance, AWatchTellsOfTheNextChangeOnce) {
   EXPECT_THAT(store_->WatchSample("run", kRollout, {.sample = "s"}, [] {}), Fails(kNotFound, Reason::kNoRun));
 }
 
+TEST_P(StoreConformance, ACallbackMayUseTheStore) {
+  Fill("s", 10);
+  int calls = 0;
+  const auto watch = *store_->WatchSample("run", kRollout, {.sample = "s"}, [&] {
+    ++calls;
+    EXPECT_FALSE(Exists("s"));
+    Fill("s", 5);
+  });
+  const std::vector<SampleRef> refs{{.sample = "s"}};
+  ASSERT_OK(store_->Release("run", std::nullopt, refs));
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(Stat("s").committed_rows, 5);
+}
+
 TEST_P(StoreConformance, AWatchIsSilentWithoutAChangeAndAfterItsEnd) {
   Fill("s", 10);
   std::atomic<int> calls{0};

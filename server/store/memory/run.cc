@@ -97,11 +97,12 @@ absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupR
 }
 
 void MemoryRun::Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result) {
-  const std::optional<int64_t> bytes = sample.Remove(unused_since);
-  if (!bytes) return;
+  std::optional<MemorySample::Remains> remains = sample.Remove(unused_since);
+  if (!remains) return;
   index_.Remove(sample);
   ++result.samples;
-  result.bytes += *bytes;
+  result.bytes += remains->Free();
+  sample.Notify();
 }
 
 ReleaseResult MemoryRun::Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples) {
@@ -151,10 +152,8 @@ int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
 ReleaseResult MemoryRun::Drop() {
   ReleaseResult result;
   for (const std::shared_ptr<MemorySample>& sample : index_.Close()) {
-    const std::optional<int64_t> bytes = sample->Remove();
-    if (!bytes) continue;
-    ++result.samples;
-    result.bytes += *bytes;
+    sample->RemoveUnborn();  // An append that is about to open it looks again, and finds no run.
+    Remove(*sample, Clock::Time::max(), result);
   }
   context_->watches->NotifyAll();
   return result;

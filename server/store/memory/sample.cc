@@ -157,24 +157,23 @@ std::optional<int64_t> MemorySample::group() const {
   return content_.group;
 }
 
-std::optional<int64_t> MemorySample::Remove(Clock::Time unused_since) {
-  SampleContent content{TokenChecks(run_->info.options.block_rows)};
-  StoredCharge charge;
-  {
-    MutexLock lock(mutex_);
-    if (life_ != Life::kAlive || last_used() > unused_since) return std::nullopt;
-    CountUsage(-1);
-    life_ = Life::kRemoved;
-    std::swap(content, content_);
-    std::swap(charge, metadata_charge_);
-  }
-  int64_t bytes = charge.bytes();
+std::optional<MemorySample::Remains> MemorySample::Remove(Clock::Time unused_since) {
+  MutexLock lock(mutex_);
+  if (life_ != Life::kAlive || last_used() > unused_since) return std::nullopt;
+  CountUsage(-1);
+  life_ = Life::kRemoved;
+  Remains remains{SampleContent{TokenChecks(run_->info.options.block_rows)}, std::move(metadata_charge_)};
+  std::swap(remains.content, content_);
+  return remains;
+}
+
+int64_t MemorySample::Remains::Free() {
+  int64_t bytes = metadata_charge.bytes();
+  metadata_charge.Take().Release();
   for (RowPiece& piece : content.pieces.TakeFrom(0)) {
     if (piece.exclusive()) bytes += piece.stored->cost;
     piece.stored.reset();
   }
-  charge.Take().Release();
-  Notify();
   return bytes;
 }
 

@@ -53,11 +53,21 @@ class MemorySample {
   // Its group, if alive.
   std::optional<int64_t> group() const;
 
-  // Ends an alive sample, if it was last used at or before `unused_since`. Gives the bytes that went back to the
-  // budget.
-  std::optional<int64_t> Remove(Clock::Time unused_since = Clock::Time::max());
+  // What is left of a sample that ended: to be destroyed without a lock, once the index has let go of it.
+  struct Remains {
+    SampleContent content;
+    StoredCharge metadata_charge;
+
+    // Destroys it, and tells how many bytes went back to the budget.
+    int64_t Free();
+  };
+  // Ends an alive sample, if it was last used at or before `unused_since`. Tells no watcher: see Notify.
+  std::optional<Remains> Remove(Clock::Time unused_since = Clock::Time::max());
   // Ends an unborn sample: true if it was one.
   bool RemoveUnborn();
+  // Calls the watchers, who may call the store again. No lock may be held, and an ended sample must be out of the
+  // index.
+  void Notify() const { run_->watches->Notify(handle_, producer_, id_); }
 
  private:
   enum class Life { kUnborn, kAlive, kRemoved };
@@ -97,7 +107,6 @@ class MemorySample {
   // Adds (+1) or takes back (-1) the content in the run's totals.
   void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Touch() { last_used_.store(run_->clock.Now(), std::memory_order_relaxed); }
-  void Notify() const { run_->watches->Notify(handle_, producer_, id_); }
 
   const std::shared_ptr<const RunContext> run_;
   const std::string id_;
