@@ -149,9 +149,8 @@ class Store {
 
   // Calls `changed` once, from any thread and without a lock held, after the next change of the sample (append, seal,
   // truncate, release, drop; also its creation). Register, then look with Snapshot, so that no change is missed. The
-  // watch ends with the returned object; after its destruction `changed` is not running and will not run,
-  // `changed` may call the store, but must not destroy its own watch. so `changed`
-  // must not destroy its own watch. It may call the store.
+  // watch ends with the returned object: after its destruction `changed` is not running and will not run. `changed` may
+  // call the store, but must not destroy its own watch.
   class Watch {
    public:
     virtual ~Watch() = default;

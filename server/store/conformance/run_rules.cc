@@ -94,6 +94,8 @@ TEST_P(StoreConformance, SamplesAreFoundByHandle) {
 
 TEST_P(StoreConformance, TwoIdsOfOneHandleAreRefused) {
   Remake(int64_t{1} << 30, [](absl::string_view id) { return id == "x" || id == "y" ? 5 : SampleHandle(id); });
+  // A sample that was refused when it opened leaves the handle free.
+  Refused({.sample = "y", .rows = {5, 10}}, absl::StatusCode::kFailedPrecondition, Reason::kGap);
   Fill("x", 20);
   const ErrorDetail detail =
       Refused({.sample = "y", .rows = {0, 10}}, absl::StatusCode::kAlreadyExists, Reason::kHandleCollision);
