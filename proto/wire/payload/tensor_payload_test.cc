@@ -40,7 +40,10 @@ std::string NpyHeader(DType dtype, const std::vector<int64_t>& shape) {
                    ", ", shape[1], ", ", shape[2], "), }");
   dict.append(117 - dict.size(), ' ');
   dict += '\n';
-  return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(dict.size()) + '\0' + dict;
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header.push_back(static_cast<char>(dict.size()));
+  header.push_back('\0');
+  return header.append(dict);
 }
 
 // What an engine would send.
