@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -86,15 +87,26 @@ bool CallHasDuplicate(const uint16_t* ids, size_t n, size_t k, const uint16_t* s
 // At least the lanes of any instruction set's vector. HWY_MAX_BYTES would be those of this file's last one only.
 constexpr size_t kMaxLanes = 256;
 
+// What HasDuplicate takes as `same_row`; made once per K, because making it costs more than using it.
+template <typename T>
+const std::vector<T>& SameRow(size_t k) {
+  static std::array<std::once_flag, kMaxTopK + 1> made;
+  static auto& masks = *new std::array<std::vector<T>, kMaxTopK + 1>;
+  std::call_once(made[k], [k] {
+    const size_t stride = k + kMaxLanes;
+    masks[k].resize((k - 1) * stride);
+    for (size_t shift = 1; shift < k; ++shift) {
+      for (size_t i = 0; i < stride; ++i) {
+        masks[k][(shift - 1) * stride + i] = i % k + shift < k ? static_cast<T>(~T{0}) : T{0};
+      }
+    }
+  });
+  return masks[k];
+}
+
 template <typename T>
 bool AnyDuplicate(const std::vector<T>& padded_ids, size_t count, size_t k) {
-  const size_t stride = k + kMaxLanes;
-  std::vector<T> same_row((k - 1) * stride);
-  for (size_t shift = 1; shift < k; ++shift) {
-    for (size_t i = 0; i < stride; ++i)
-      same_row[(shift - 1) * stride + i] = i % k + shift < k ? static_cast<T>(~T{0}) : T{0};
-  }
-  return CallHasDuplicate(padded_ids.data(), count, k, same_row.data(), stride);
+  return CallHasDuplicate(padded_ids.data(), count, k, SameRow<T>(k).data(), k + kMaxLanes);
 }
 
 // Row by row, for the message.
