@@ -1,0 +1,76 @@
+// A real gRPC server around ModelServer that misbehaves on request.
+#ifndef CLIENT_TESTING_FAKE_SERVICE_H_
+#define CLIENT_TESTING_FAKE_SERVICE_H_
+
+#include <grpcpp/server.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "client/testing/model_server.h"
+#include "proto/wire/mutex.h"
+#include "routing_replay/v1/routing_replay.grpc.pb.h"
+
+namespace routing_replay::testing {
+
+// What the server does with a message.
+enum class Do {
+  kAnswer,
+  kLoseMessage,  // The stream breaks before the server has looked at the message …
+  kLoseAnswer,   // … or after it took it.
+  kRefuse,       // OVER_BUDGET, for credit or as the ack.
+  kHang,         // No answer until the call is cancelled.
+};
+
+// Listens on a free port of the loopback interface. Thread-safe.
+class FakeService final : public v1::RoutingReplay::Service {
+ public:
+  FakeService();
+  ~FakeService() override;
+
+  const std::string& endpoint() const { return endpoint_; }
+
+  // Asked for every message of an Append stream and for every Put. Called under a lock, one at a time.
+  void OnAppend(std::function<Do(const AppendRequest&)> decide);
+  // The next `count` calls of every unary method fail with UNAVAILABLE.
+  void FailNext(int count);
+  // What OpenRun says of the server.
+  void SetVersion(const std::string& version);
+  // Called for each message of a Read before it is sent; false: the stream hangs there until it is cancelled.
+  void OnRead(std::function<bool(v1::ReadResponse&)> change);
+
+  ModelSample Sample(const std::string& name);
+  int Calls(const std::string& method);
+
+  grpc::Status OpenRun(grpc::ServerContext*, const v1::OpenRunRequest*, v1::OpenRunResponse*) override;
+  grpc::Status Append(grpc::ServerContext*, grpc::ServerReaderWriter<v1::AppendResponse, v1::AppendRequest>*) override;
+  grpc::Status Put(grpc::ServerContext*, const v1::AppendRequest*, v1::AppendAck*) override;
+  grpc::Status Truncate(grpc::ServerContext*, const v1::TruncateRequest*, v1::SampleState*) override;
+  grpc::Status Read(grpc::ServerContext*, const v1::ReadRequest*, grpc::ServerWriter<v1::ReadResponse>*) override;
+  grpc::Status Stat(grpc::ServerContext*, const v1::StatRequest*, v1::StatResponse*) override;
+  grpc::Status List(grpc::ServerContext*, const v1::ListRequest*, v1::ListResponse*) override;
+  grpc::Status Release(grpc::ServerContext*, const v1::ReleaseRequest*, v1::ReleaseResponse*) override;
+
+ private:
+  // OK, or the failure that FailNext asked for. Counts the call.
+  grpc::Status Begin(const std::string& method);
+  Do Decide(const AppendRequest& request);
+  AppendAck Apply(const AppendRequest& request, Do action);
+  v1::ReadResponse Answer(int index, const std::string& name);
+
+  Mutex mutex_;
+  ModelServer model_ ABSL_GUARDED_BY(mutex_);
+  std::function<Do(const AppendRequest&)> decide_ ABSL_GUARDED_BY(mutex_);
+  std::function<bool(v1::ReadResponse&)> change_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int> calls_ ABSL_GUARDED_BY(mutex_);
+  std::string version_ ABSL_GUARDED_BY(mutex_) = ROUTING_REPLAY_VERSION;
+  int failures_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string endpoint_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace routing_replay::testing
+
+#endif  // CLIENT_TESTING_FAKE_SERVICE_H_
