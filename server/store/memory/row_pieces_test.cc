@@ -18,7 +18,7 @@ class RowPiecesTest : public ::testing::Test {
     return {std::make_shared<StoredBlock>(std::move(block), StoredCharge(*budget_.Reserve(cost), usage_)), rows};
   }
   // [0, 32) [32, 40) gap [50, 64) [64, 90)
-  RowPieces Sample() {
+  RowPieces MemorySample() {
     RowPieces pieces;
     pieces.Append(MakePiece({0, 32}, {0, 32}));
     pieces.Append(MakePiece({30, 40}, {32, 40}));
@@ -37,7 +37,7 @@ class RowPiecesTest : public ::testing::Test {
 };
 
 TEST_F(RowPiecesTest, FindsEveryRangeAsAScanDoes) {
-  const RowPieces pieces = Sample();
+  const RowPieces pieces = MemorySample();
   for (int64_t begin = 0; begin < 100; ++begin) {
     for (int64_t end = begin; end < 100; ++end) {
       std::vector<RowRange> expected;
@@ -52,7 +52,7 @@ TEST_F(RowPiecesTest, FindsEveryRangeAsAScanDoes) {
 
 TEST_F(RowPiecesTest, TruncateCutsAtAnyRow) {
   for (int64_t rows = 0; rows <= 100; ++rows) {
-    RowPieces pieces = Sample();
+    RowPieces pieces = MemorySample();
     const std::vector<RowRange> expected = Rows(pieces.Find({0, rows}));
     const int64_t before = pieces.charged_bytes();
     const std::vector<RowPiece> removed = pieces.Truncate(rows);
@@ -66,7 +66,7 @@ TEST_F(RowPiecesTest, TruncateCutsAtAnyRow) {
 }
 
 TEST_F(RowPiecesTest, APrefixSharesBlocksAndCostsNothing) {
-  RowPieces pieces = Sample();
+  RowPieces pieces = MemorySample();
   const int64_t used = budget_.used();
   EXPECT_EQ(used, pieces.charged_bytes());
   EXPECT_EQ(pieces.exclusive_bytes(), used);
@@ -82,7 +82,7 @@ TEST_F(RowPiecesTest, APrefixSharesBlocksAndCostsNothing) {
 }
 
 TEST_F(RowPiecesTest, ExclusiveChargesCanBeTakenAway) {
-  RowPieces pieces = Sample();
+  RowPieces pieces = MemorySample();
   const RowPieces prefix = pieces.Prefix(10);
   const int64_t exclusive = pieces.exclusive_bytes(), used = budget_.used();
   ByteReservation pool;
