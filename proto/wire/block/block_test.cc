@@ -5,6 +5,7 @@
 
 #include "proto/wire/block/cut.h"
 #include "proto/wire/block/merge.h"
+#include "proto/wire/simd_targets_test_util.h"
 #include "routing_replay/wire/checksum.h"
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
@@ -78,7 +79,7 @@ std::vector<Geometry> Geometries() {
 
 absl::Span<const uint8_t> Bytes(const Block& block) { return block.bytes.span(); }
 
-TEST(BlockTest, EncodingCutsAndDecodingFollowTheFormat) {
+void CheckEncodingCutsAndDecoding() {
   std::mt19937_64 random(1);
   for (const Geometry& geometry : Geometries()) {
     SCOPED_TRACE(geometry.DebugString());
@@ -115,6 +116,8 @@ TEST(BlockTest, EncodingCutsAndDecodingFollowTheFormat) {
     }
   }
 }
+
+TEST(BlockTest, EncodingCutsAndDecodingFollowTheFormat) { testing::ForEachSimdTarget(CheckEncodingCutsAndDecoding); }
 
 TEST(BlockTest, AnySplitMergesToTheSameBytes) {
   std::mt19937_64 random(2);
