@@ -137,6 +137,7 @@ int32_t DTypeBytes(DType dtype) {
 }
 
 uint64_t NarrowIds(DType dtype, const uint8_t* from, int64_t count, int32_t id_bytes, uint8_t* to) {
+  if (count == 0) return 0;  // Neither pointer need be one then.
   const uint64_t largest = HWY_DYNAMIC_DISPATCH(Narrow)(DTypeBytes(dtype), from, count, id_bytes, to);
   // A negative i8 may look like an id of a model with 256 experts.
   const bool negative = dtype == DType::kI8 ? largest > 127 : dtype == DType::kI16 && largest > 32767;
