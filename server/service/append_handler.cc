@@ -53,13 +53,28 @@ void AppendCall::Handle(grpc::ByteBuffer& message) {
   auto bytes = ReceivedBytes::From(message);
   if (!bytes.ok()) return FinishWith(bytes.status());
   auto request = ParseAppendRequest(bytes->chain());
-  // A message that cannot be read names no append to acknowledge: the stream cannot go on.
-  if (!request.ok()) return FinishWith(request.status());
+  if (!request.ok()) return Refuse(bytes->chain(), request.status());
   if (!request->run.empty()) run_ = request->run;
+  const uint64_t want_bytes = request->want_bytes;
   AppendResponse response;
   if (request->append) response.ack = Process(*std::move(request));
-  if (request->want_bytes > 0) response.credit = Grant(request->want_bytes);
+  if (want_bytes > 0) response.credit = Grant(want_bytes);
   if (response.ack || response.credit) Send(response);
+}
+
+// The message was not understood. If it says whose append it is, that append is refused and the stream goes on.
+void AppendCall::Refuse(const ByteChain& message, const absl::Status& status) {
+  const auto refused = ParseRefusedAppend(message);
+  if (!refused) return FinishWith(status);
+  if (!refused->run.empty()) run_ = refused->run;
+  AppendResponse response;
+  response.ack = AppendAck{
+      .append_id = refused->append_id, .sample = refused->sample, .error = WithSample(status, refused->sample)};
+  // The client has counted the payload against its credit.
+  credit_.Split(std::min<int64_t>(static_cast<int64_t>(refused->payload_bytes), credit_.bytes()));
+  context_.metrics.CountAppend(*response.ack, 0, 0);
+  if (refused->want_bytes > 0) response.credit = Grant(refused->want_bytes);
+  Send(response);
 }
 
 Credit AppendCall::Grant(uint64_t want_bytes) {
