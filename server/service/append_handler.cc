@@ -18,6 +18,14 @@ absl::Status Draining() {
   return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
 }
 
+absl::Status WindowIsFull(int64_t window) {
+  ErrorDetail detail{.reason = Reason::kOverBudget, .field = "want_bytes"};
+  detail.retry_after_ms = 0;
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("want_bytes: the stream holds ", window, " bytes of credit already; send first"),
+                   detail);
+}
+
 }  // namespace
 
 void AppendCall::Listen(ServiceContext& context, RawService& service, CallLoop& loop) {
@@ -78,13 +86,16 @@ void AppendCall::Refuse(const ByteChain& message, const absl::Status& status) {
 }
 
 Credit AppendCall::Grant(uint64_t want_bytes) {
-  const int64_t room = std::max<int64_t>(0, context_.config.stream_window_bytes - credit_.bytes());
-  const auto bytes = static_cast<int64_t>(std::min<uint64_t>(want_bytes, room));
-  auto reservation = context_.budget.Reserve(bytes);
+  // Room for the largest message at least, or it could never be sent.
+  const int64_t window = std::max(context_.config.stream_window_bytes, context_.config.max_message_bytes);
+  const int64_t room = window - credit_.bytes();
+  absl::StatusOr<ByteReservation> reservation = WindowIsFull(window);
+  if (room > 0) reservation = context_.budget.Reserve(static_cast<int64_t>(std::min<uint64_t>(want_bytes, room)));
   context_.metrics.CountCredit(reservation.ok());
   if (!reservation.ok()) return {.granted_bytes = 0, .refusal = reservation.status()};
+  const auto granted = static_cast<uint64_t>(reservation->bytes());
   credit_.Merge(*std::move(reservation));
-  return {.granted_bytes = static_cast<uint64_t>(bytes)};
+  return {.granted_bytes = granted};
 }
 
 AppendAck AppendCall::Process(AppendRequest request) {
