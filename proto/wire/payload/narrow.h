@@ -8,7 +8,7 @@
 
 namespace routing_replay {
 
-// Bytes of one element; 0 for kUnspecified.
+// Bytes of one element; 0 for kUnspecified and for numbers that are no dtype.
 int32_t DTypeBytes(DType dtype);
 
 // Writes `count` little-endian elements of `dtype` at `from` (any alignment) as `id_bytes` (1 or 2) bytes each to `to`,

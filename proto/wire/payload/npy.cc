@@ -68,7 +68,7 @@ std::optional<std::vector<int64_t>> TakeShape(Literal& literal) {
   while (!literal.Take(')')) {
     int64_t axis;
     const absl::string_view word = literal.TakeWord();
-    if (word.empty() || !absl::SimpleAtoi(word, &axis) || axis < 0 || shape.size() > kMaxAxes) return std::nullopt;
+    if (word.empty() || !absl::SimpleAtoi(word, &axis) || axis < 0) return std::nullopt;
     shape.push_back(axis);
     if (!literal.Take(',')) {
       if (!literal.Take(')')) return std::nullopt;

@@ -250,6 +250,10 @@ absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorD
   auto columns = MoeColumns(geometry, description, tensor->layers);
   if (!columns.ok()) return columns.status();
   if (absl::Status status = CheckTopK(geometry, tensor->top_k); !status.ok()) return status;
+  // Before their rows are added up: far ends would overflow.
+  if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
+    return Invalid(Reason::kField, "append.unrecorded", status.message());
+  }
   const int64_t rows = tensor->rows + TotalRows(options.unrecorded);
   if (options.expected_rows && *options.expected_rows != rows) {
     return Invalid(Reason::kRowCount, "append.rows",

@@ -42,7 +42,8 @@ struct DecodedRows {
 //   id >= E, or negative outside a whole −1 row: kIdRange       row −1 in part: kPartialRow
 //   id twice in a row of a MoE layer (K >= 2): kDuplicateId     a MoE layer zero in every row (K >= 2): kAllZeroLayer
 //   row count other than expected_rows: kRowCount
-// Dense columns are never looked at. No allocation is larger than max_payload_bytes plus the result.
+// The K axis is as long as the largest K of all layers; slots beyond a layer's own K are not looked at, dense columns
+// neither. No allocation is larger than max_payload_bytes plus the result.
 absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorDescription& description,
                                          absl::Span<const uint8_t> payload, const DecodeOptions& options);
 

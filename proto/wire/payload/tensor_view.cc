@@ -77,8 +77,8 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
   std::vector<int64_t> shape = description.shape;
   if (IsNpy(description.encoding)) {
     if (absl::Status status = ReadNpy(description, view, shape); !status.ok()) return status;
-  } else if (description.dtype == DType::kUnspecified) {
-    return Invalid(Reason::kDType, "append.tensor.dtype", "required with this encoding");
+  } else if (DTypeBytes(description.dtype) == 0) {
+    return Invalid(Reason::kDType, "append.tensor.dtype", "a known one is required with this encoding");
   }
   if (absl::Status status = CheckShape(shape); !status.ok()) return status;
   view.rows = shape[0];
