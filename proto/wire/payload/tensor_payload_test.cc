@@ -83,7 +83,9 @@ absl::StatusOr<DecodedRows> Decode(const Geometry& geometry, const Message& m, c
 
 std::vector<Geometry> Geometries() {
   std::vector<Geometry> out;
-  for (const auto& [experts, k] : std::vector<std::pair<int, int>>{{2, 1},
+  for (const auto& [experts, k] : std::vector<std::pair<int, int>>{{1, 1},
+                                                                   {2, 1},
+                                                                   {8, 1},
                                                                    {8, 2},
                                                                    {64, 6},
                                                                    {128, 8},
@@ -97,6 +99,9 @@ std::vector<Geometry> Geometries() {
     out.push_back(
         *Geometry::Create({.num_layers = 7, .moe_layer_ids = {1, 2, 5, 6}, .num_experts = {experts}, .top_k = {k}}));
   }
+  // Neighbours that share E but not K, and the other way round.
+  out.push_back(*Geometry::Create(
+      {.num_layers = 4, .moe_layer_ids = {0, 1, 2, 3}, .num_experts = {64, 64, 512, 64}, .top_k = {8, 4, 8, 1}}));
   out.push_back(*Geometry::Create(
       {.num_layers = 4, .moe_layer_ids = {0, 2, 3}, .num_experts = {60, 300, 256}, .top_k = {2, 6, 3}}));
   return out;
@@ -140,10 +145,17 @@ void RoundTrip(const Geometry& geometry, std::mt19937_64& random) {
   }
   const DType dtype = RandomDType(random, geometry);
   const bool has_sign = dtype == DType::kI8 || dtype == DType::kI16 || dtype == DType::kI32 || dtype == DType::kI64;
-  DecodeOptions options{.row_start = static_cast<int64_t>(random() % 100),
-                        .block_rows = 32,
+  const int32_t block_rows = 32 << random() % 4;
+  DecodeOptions options{.row_start = static_cast<int64_t>(random() % 1000),
+                        .block_rows = block_rows,
                         .codec = random() % 2 == 0 ? Codec::kRaw : Codec::kPacked};
-  if (random() % 2 == 0) options.unrecorded = {{options.row_start + slots / 2, options.row_start + slots / 2 + 5}};
+  // In front, in the middle or at the end of the slots.
+  for (int64_t slot = 0, next = options.row_start; slot <= slots && random() % 3 != 0;) {
+    const auto rows = static_cast<int64_t>(1 + random() % 40);
+    options.unrecorded.push_back(RowRange::OfSize(next + slot, rows));
+    next += rows;
+    slot += static_cast<int64_t>(1 + random() % 100);
+  }
   const RowRange all = RowRange::OfSize(options.row_start, slots + TotalRows(options.unrecorded));
   options.expected_rows = all.size();
   // Absolute row of every slot, and the slots that are marked missing as a whole.
@@ -178,7 +190,7 @@ void RoundTrip(const Geometry& geometry, std::mt19937_64& random) {
   for (int64_t row = all.begin; row < all.end; ++row) {
     if (!recorded[row - all.begin]) {
       AppendMerged(expected_holes, RowRange::OfSize(row, 1));
-    } else if (!expected_blocks.empty() && expected_blocks.back().end == row && row % 32 != 0) {
+    } else if (!expected_blocks.empty() && expected_blocks.back().end == row && row % block_rows != 0) {
       ++expected_blocks.back().end;
     } else {
       expected_blocks.push_back(RowRange::OfSize(row, 1));
@@ -189,7 +201,7 @@ void RoundTrip(const Geometry& geometry, std::mt19937_64& random) {
   for (size_t b = 0; b < decoded.blocks.size(); ++b) {
     const BlockView block = decoded.blocks[b].view();
     ASSERT_EQ(block.rows, expected_blocks[b]);
-    ASSERT_OK(CheckShape(geometry, block, 32));
+    ASSERT_OK(CheckShape(geometry, block, block_rows));
     ASSERT_OK(CheckCrc(geometry, block));
     for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
       const LayerRouting& layer = geometry.layer(i);
@@ -234,13 +246,14 @@ class RefusalTest : public ::testing::Test {
     }
     return rows;
   }
-  void Expect(const Message& m, Reason reason, std::optional<int64_t> row = {}, std::optional<int32_t> layer = {}) {
+  void Expect(const Message& m, Reason reason, absl::string_view field, std::optional<int64_t> row = {},
+              std::optional<int32_t> layer = {}) {
     const absl::Status status = Decode(geometry_, m, options_).status();
     EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, reason));
     const ErrorDetail detail = GetErrorDetail(status).value_or(ErrorDetail{});
     EXPECT_EQ(detail.row, row);
     EXPECT_EQ(detail.layer, layer);
-    EXPECT_FALSE(detail.field.empty());
+    EXPECT_EQ(detail.field, field);
   }
   Message Int32(const std::vector<std::vector<int64_t>>& rows) const {
     return Encode(rows, 2, 4, DType::kI32, Encoding::kRaw, Compression::kNone);
@@ -253,50 +266,50 @@ TEST_F(RefusalTest, IdsNameRowAndLayer) {
          {int64_t{64}, int64_t{256}, int64_t{65536}, int64_t{INT32_MAX}, int64_t{-2}, int64_t{INT32_MIN}}) {
       auto rows = Good();
       rows[66][4 + 1] = id;
-      Expect(Int32(rows), Reason::kIdRange, 166, 5);
+      Expect(Int32(rows), Reason::kIdRange, "payload", 166, 5);
     }
     auto rows = Good();
     rows[10][2] = -1;
-    Expect(Int32(rows), Reason::kPartialRow, 110, 3);
+    Expect(Int32(rows), Reason::kPartialRow, "payload", 110, 3);
     rows = Good();
     for (int k = 0; k < 4; ++k) rows[9][4 + k] = -1;  // One layer of two.
-    Expect(Int32(rows), Reason::kPartialRow, 109, 5);
+    Expect(Int32(rows), Reason::kPartialRow, "payload", 109, 5);
     rows = Good();
     rows[69][7] = rows[69][4];
-    Expect(Int32(rows), Reason::kDuplicateId, 169, 5);
+    Expect(Int32(rows), Reason::kDuplicateId, "payload", 169, 5);
     rows = Good();
     for (auto& row : rows) std::fill(row.begin() + 4, row.end(), 0);
-    Expect(Int32(rows), Reason::kAllZeroLayer, {}, 5);
+    Expect(Int32(rows), Reason::kAllZeroLayer, "payload", {}, 5);
   });
 }
 
 TEST_F(RefusalTest, ShapesLengthsAndEncodings) {
   Message m = Int32(Good());
   m.description.shape = {kRows, 3, 4};
-  Expect(m, Reason::kLength);
+  Expect(m, Reason::kLength, "payload");
   m = Encode(Good(), 2, 4, DType::kI32, Encoding::kRaw, Compression::kNone);
   m.description.shape = {kRows, 8};
-  Expect(m, Reason::kShape);
+  Expect(m, Reason::kShape, "append.tensor.shape");
   m.description.shape = {kRows, 4, 2};
-  Expect(m, Reason::kShape);
+  Expect(m, Reason::kShape, "append.tensor.shape");
   m.description.shape = {int64_t{1} << 40, int64_t{1} << 40, 1};
-  Expect(m, Reason::kShape);
+  Expect(m, Reason::kShape, "append.tensor.shape");
   m = Int32(Good());
   m.description.dtype = DType::kUnspecified;
-  Expect(m, Reason::kDType);
+  Expect(m, Reason::kDType, "append.tensor.dtype");
   m = Int32(Good());
   m.description.layer_basis = LayerBasis::kAllLayers;
-  Expect(m, Reason::kShape);
+  Expect(m, Reason::kShape, "append.tensor.shape");
   m.description.layer_basis = LayerBasis::kExplicit;
   m.description.layer_ids = {3, 3};
-  Expect(m, Reason::kField, {}, 3);
+  Expect(m, Reason::kField, "append.tensor.layer_ids", {}, 3);
   m.description.layer_ids = {3, 4};
-  Expect(m, Reason::kField, {}, 5);
+  Expect(m, Reason::kField, "append.tensor.layer_ids", {}, 5);
   m.description.layer_ids = {3, 6};
-  Expect(m, Reason::kField, {}, 6);
+  Expect(m, Reason::kField, "append.tensor.layer_ids", {}, 6);
   m = Encode(Good(), 2, 4, DType::kI32, Encoding::kNpy, Compression::kNone);
   m.description.dtype = DType::kU8;
-  Expect(m, Reason::kDType);
+  Expect(m, Reason::kDType, "append.tensor.dtype");
 }
 
 // Whatever a stranger sends: an answer, never a crash.
@@ -330,19 +343,19 @@ TEST_F(RefusalTest, CompressionBombs) {
                             .dtype = DType::kU8,
                             .shape = {kRows, 2, 4}},
             .payload = frame};
-  Expect(m, Reason::kLength);
+  Expect(m, Reason::kLength, "payload");
   m.description.raw_size = 100;
-  Expect(m, Reason::kLength);
+  Expect(m, Reason::kLength, "append.tensor.raw_size");
   DecodeOptions small = options_;
   small.max_payload_bytes = 1000;
   m.description.raw_size = 1 << 20;
   EXPECT_THAT(Decode(geometry_, m, small), Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
   m.description.raw_size = 1 << 20;
   m.payload += frame;
-  Expect(m, Reason::kEncoding);
+  Expect(m, Reason::kEncoding, "payload");
   m.payload = std::string("\x50\x2a\x4d\x18\x00\x00\x00\x00", 8);  // A skippable frame.
   m.description.raw_size = 0;
-  Expect(m, Reason::kEncoding);
+  Expect(m, Reason::kEncoding, "payload");
 }
 
 TEST_F(RefusalTest, RowCounts) {
@@ -354,6 +367,57 @@ TEST_F(RefusalTest, RowCounts) {
   EXPECT_THAT(Decode(geometry_, Int32(Good()), options), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   options = {.row_start = kMaxRows - 3};
   EXPECT_THAT(Decode(geometry_, Int32(Good()), options), Fails(absl::StatusCode::kInvalidArgument, Reason::kRowCount));
+}
+
+// Ranges come from a caller too: far ends must not overflow, and order matters.
+TEST_F(RefusalTest, UnrecordedRangesThatAreNotNormal) {
+  for (const std::vector<RowRange>& list : std::vector<std::vector<RowRange>>{{{INT64_MIN, INT64_MAX}},
+                                                                              {{0, INT64_MAX}, {INT64_MIN, 0}},
+                                                                              {{0, INT64_MAX}, {0, INT64_MAX}},
+                                                                              {{104, 104}},
+                                                                              {{105, 104}},
+                                                                              {{99, 101}},
+                                                                              {{104, 106}, {106, 107}},
+                                                                              {{104, 106}, {101, 102}},
+                                                                              {{kMaxRows - 1, kMaxRows}}}) {
+    DecodeOptions options = options_;
+    options.unrecorded = list;
+    const absl::Status status = Decode(geometry_, Int32(Good()), options).status();
+    EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+    EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, "append.unrecorded");
+  }
+}
+
+TEST_F(RefusalTest, NumbersThatAreNoDType) {
+  for (const int number : {0, 7, 255}) {
+    Message m = Int32(Good());
+    m.description.dtype = static_cast<DType>(number);
+    Expect(m, Reason::kDType, "append.tensor.dtype");
+    m.payload.clear();
+    Expect(m, Reason::kDType, "append.tensor.dtype");
+  }
+}
+
+// K = 1 has no duplicates, and a layer of zeros is a legal one.
+TEST_F(RefusalTest, OneIdPerRowMayBeZeroThroughout) {
+  const Geometry geometry =
+      *Geometry::Create({.num_layers = 2, .moe_layer_ids = {0, 1}, .num_experts = {64}, .top_k = {1}});
+  const std::vector<std::vector<int64_t>> rows(kRows, {0, 0});
+  EXPECT_OK(Decode(geometry, Encode(rows, 2, 1, DType::kU8, Encoding::kRaw, Compression::kNone), options_));
+}
+
+// -1 marks a row in types that have it; in the others the same bits are an id like any other.
+TEST_F(RefusalTest, AllOnesWithoutASignAreIds) {
+  const Geometry geometry =
+      *Geometry::Create({.num_layers = 1, .moe_layer_ids = {0}, .num_experts = {256}, .top_k = {1}});
+  const std::vector<std::vector<int64_t>> rows(3, {255});
+  ASSERT_OK_AND_ASSIGN(const DecodedRows ids,
+                       Decode(geometry, Encode(rows, 1, 1, DType::kU8, Encoding::kRaw, Compression::kNone), options_));
+  EXPECT_TRUE(ids.unrecorded.empty());
+  ASSERT_OK_AND_ASSIGN(const DecodedRows marks,
+                       Decode(geometry, Encode(rows, 1, 1, DType::kI8, Encoding::kRaw, Compression::kNone), options_));
+  EXPECT_EQ(marks.unrecorded, (std::vector<RowRange>{{100, 103}}));
+  EXPECT_TRUE(marks.blocks.empty());
 }
 
 }  // namespace
