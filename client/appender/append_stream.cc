@@ -21,10 +21,10 @@ AppendStream::Event AppendStream::OnEvent(Tag tag, bool ok) {
   Event event;
   switch (tag) {
     case kStarted:
-      started_ = true;
       break;
     case kWritten:
       writing_ = false;
+      broken_ = broken_ || !ok;
       break;
     case kReceived:
       receiving_ = false;
@@ -34,11 +34,11 @@ AppendStream::Event AppendStream::OnEvent(Tag tag, bool ok) {
       event.end = FromGrpcStatus(status_);
       return event;
   }
-  ending_ = ending_ || !ok;
-  if (ending_) {
-    End();
-  } else if (!receiving_) {
+  // What the server said before the call broke is still to be received, and the call cannot finish before it is.
+  if (tag != kWritten && ok) {
     Receive();
+  } else if (!receiving_ && !writing_) {
+    call_->Finish(&status_, AsTag(kEnded));
   }
   return event;
 }
@@ -54,10 +54,6 @@ void AppendStream::Write(AppendQueue::Message message) {
   for (const absl::Span<const uint8_t> part : message.payload) builder.Add(part, message.owner);
   writing_ = true;
   call_->Write(builder.Build(), AsTag(kWritten));
-}
-
-void AppendStream::End() {
-  if (!receiving_ && !writing_) call_->Finish(&status_, AsTag(kEnded));
 }
 
 }  // namespace routing_replay

@@ -27,7 +27,7 @@ class AppendStream {
   AppendStream(grpc::GenericStub& stub, grpc::CompletionQueue& queue);
 
   Event OnEvent(Tag tag, bool ok);
-  bool CanWrite() const { return started_ && !writing_ && !ending_; }
+  bool CanWrite() const { return receiving_ && !writing_ && !broken_; }
   // Requires CanWrite().
   void Write(AppendQueue::Message message);
   // Ends the call soon, whatever it is doing.
@@ -35,8 +35,6 @@ class AppendStream {
 
  private:
   void Receive();
-  // Finishes the call once nothing else of it is open.
-  void End();
 
   static void* AsTag(Tag tag) { return reinterpret_cast<void*>(tag); }
 
@@ -44,10 +42,9 @@ class AppendStream {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer incoming_;
   grpc::Status status_;
-  bool started_ = false;
-  bool receiving_ = false;
+  bool receiving_ = false;  // From the start until there is nothing more.
   bool writing_ = false;
-  bool ending_ = false;
+  bool broken_ = false;  // A write failed.
 };
 
 }  // namespace routing_replay

@@ -50,19 +50,19 @@ void ReadStream::OnEvent(Tag tag, bool ok) {
     queue_.Shutdown();
     return;
   }
-  if (!ok) return Finish();
-  switch (tag) {
-    case kStarted:
-      call_->WriteLast(request_, grpc::WriteOptions(), reinterpret_cast<void*>(kSent));
-      return;
-    case kReceived: {
-      MutexLock lock(mutex_);
-      received_.push_back(std::move(incoming_));
-      changed_.NotifyAll();
-      break;
-    }
-    default:
-      break;
+  // A request that could not be sent: the status comes after whatever the server said.
+  if (!ok && tag != kSent) {
+    call_->Finish(&grpc_status_, reinterpret_cast<void*>(kFinished));
+    return;
+  }
+  if (tag == kStarted) {
+    call_->WriteLast(request_, grpc::WriteOptions(), reinterpret_cast<void*>(kSent));
+    return;
+  }
+  if (tag == kReceived) {
+    MutexLock lock(mutex_);
+    received_.push_back(std::move(incoming_));
+    changed_.NotifyAll();
   }
   ReadNext();
 }
@@ -74,11 +74,6 @@ void ReadStream::ReadNext() {
   }
   incoming_ = grpc::ByteBuffer();
   call_->Read(&incoming_, reinterpret_cast<void*>(kReceived));
-}
-
-void ReadStream::Finish() {
-  if (std::exchange(finishing_, true)) return;
-  call_->Finish(&grpc_status_, reinterpret_cast<void*>(kFinished));
 }
 
 absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {

@@ -41,7 +41,6 @@ class ReadStream {
   void OnEvent(Tag tag, bool ok);
   // Asks for the next message once there is room for it.
   void ReadNext();
-  void Finish();
 
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::GenericStub stub_;
@@ -51,7 +50,6 @@ class ReadStream {
   grpc::ByteBuffer request_;
   grpc::ByteBuffer incoming_;
   grpc::Status grpc_status_;
-  bool finishing_ = false;  // Receiver only.
 
   Mutex mutex_;
   CondVar changed_;

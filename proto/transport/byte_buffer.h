@@ -18,8 +18,8 @@ namespace routing_replay {
 // A received message: keeps gRPC's slices alive as long as it lives. Move-only.
 class ReceivedBytes {
  public:
-  // Takes the slices of `buffer`, which is empty afterwards. INTERNAL if gRPC cannot give them (a compressed message that
-  // is malformed).
+  // Takes the slices of `buffer`, which is empty afterwards. INTERNAL if gRPC cannot give them (a compressed message
+  // that is malformed).
   static absl::StatusOr<ReceivedBytes> From(grpc::ByteBuffer& buffer);
 
   const ByteChain& chain() const { return chain_; }

@@ -18,6 +18,14 @@ absl::Status Draining() {
   return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
 }
 
+absl::Status WindowIsFull(int64_t window) {
+  ErrorDetail detail{.reason = Reason::kOverBudget, .field = "want_bytes"};
+  detail.retry_after_ms = 0;
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("want_bytes: the stream holds ", window, " bytes of credit already; send first"),
+                   detail);
+}
+
 }  // namespace
 
 void AppendCall::Listen(ServiceContext& context, RawService& service, CallLoop& loop) {
@@ -53,23 +61,41 @@ void AppendCall::Handle(grpc::ByteBuffer& message) {
   auto bytes = ReceivedBytes::From(message);
   if (!bytes.ok()) return FinishWith(bytes.status());
   auto request = ParseAppendRequest(bytes->chain());
-  // A message that cannot be read names no append to acknowledge: the stream cannot go on.
-  if (!request.ok()) return FinishWith(request.status());
+  if (!request.ok()) return Refuse(bytes->chain(), request.status());
   if (!request->run.empty()) run_ = request->run;
+  const uint64_t want_bytes = request->want_bytes;
   AppendResponse response;
   if (request->append) response.ack = Process(*std::move(request));
-  if (request->want_bytes > 0) response.credit = Grant(request->want_bytes);
+  if (want_bytes > 0) response.credit = Grant(want_bytes);
   if (response.ack || response.credit) Send(response);
 }
 
+// The message was not understood. If it says whose append it is, that append is refused and the stream goes on.
+void AppendCall::Refuse(const ByteChain& message, const absl::Status& status) {
+  const auto refused = ParseRefusedAppend(message);
+  if (!refused) return FinishWith(status);
+  if (!refused->run.empty()) run_ = refused->run;
+  AppendResponse response;
+  response.ack = AppendAck{
+      .append_id = refused->append_id, .sample = refused->sample, .error = WithSample(status, refused->sample)};
+  // The client has counted the payload against its credit.
+  credit_.Split(std::min<int64_t>(static_cast<int64_t>(refused->payload_bytes), credit_.bytes()));
+  context_.metrics.CountAppend(*response.ack, 0, 0);
+  if (refused->want_bytes > 0) response.credit = Grant(refused->want_bytes);
+  Send(response);
+}
+
 Credit AppendCall::Grant(uint64_t want_bytes) {
-  const int64_t room = std::max<int64_t>(0, context_.config.stream_window_bytes - credit_.bytes());
-  const auto bytes = static_cast<int64_t>(std::min<uint64_t>(want_bytes, room));
-  auto reservation = context_.budget.Reserve(bytes);
+  // Room for the largest message at least, or it could never be sent.
+  const int64_t window = std::max(context_.config.stream_window_bytes, context_.config.max_message_bytes);
+  const int64_t room = window - credit_.bytes();
+  absl::StatusOr<ByteReservation> reservation = WindowIsFull(window);
+  if (room > 0) reservation = context_.budget.Reserve(static_cast<int64_t>(std::min<uint64_t>(want_bytes, room)));
   context_.metrics.CountCredit(reservation.ok());
   if (!reservation.ok()) return {.granted_bytes = 0, .refusal = reservation.status()};
+  const auto granted = static_cast<uint64_t>(reservation->bytes());
   credit_.Merge(*std::move(reservation));
-  return {.granted_bytes = static_cast<uint64_t>(bytes)};
+  return {.granted_bytes = granted};
 }
 
 AppendAck AppendCall::Process(AppendRequest request) {

@@ -29,6 +29,7 @@ class AppendCall final : public Call {
 
   void ReadNext();
   void Handle(grpc::ByteBuffer& message);
+  void Refuse(const ByteChain& message, const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
   AppendAck Process(AppendRequest request);
   void Send(const AppendResponse& response);

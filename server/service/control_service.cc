@@ -72,8 +72,7 @@ absl::StatusOr<std::optional<RunOptions>> OptionsFor(ServiceContext& context, co
   auto existing = context.store.GetRun(request.run());
   if (!geometry && !existing.ok()) return existing.status();
   if (!request.has_options() && existing.ok()) return std::nullopt;
-  auto options =
-      ReadOptions(request.options(), geometry ? *geometry : *existing->geometry, context.config.default_ttl);
+  auto options = ReadOptions(request.options(), geometry ? *geometry : *existing->geometry, context.config.default_ttl);
   if (!options.ok()) return options.status();
   return *std::move(options);
 }

@@ -61,6 +61,7 @@ absl::StatusOr<std::unique_ptr<ReadSession>> ReadSession::Create(Store& store, R
 ReadStep ReadSession::Next(bool waiting_is_over) {
   ReadStep step;
   pieces_.clear();
+  TakeWithdrawal(step);
   bool must_wait = false;
   while (next_sample_ < request_.samples.size() && !Full(step)) {
     if (!open_) {
@@ -77,6 +78,7 @@ ReadStep ReadSession::Next(bool waiting_is_over) {
     snapshot_ = {};
     ++next_sample_;
   }
+  if (pieces_.empty() && step.records.empty()) TakeWithdrawal(step);
   if (!step.records.empty() || !pieces_.empty()) {
     step.kind = ReadStep::Kind::kMessage;
     step.header = EncodeReadResponse(step.records, pieces_, step.payload_bytes);
@@ -88,7 +90,7 @@ ReadStep ReadSession::Next(bool waiting_is_over) {
 }
 
 bool ReadSession::Full(const ReadStep& step) const {
-  return step.payload_bytes >= message_bytes_ || step.records.size() >= kMaxRecordsPerMessage;
+  return withdrawal_ || step.payload_bytes >= message_bytes_ || step.records.size() >= kMaxRecordsPerMessage;
 }
 
 ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) {
@@ -204,19 +206,25 @@ void ReadSession::AddCut(ReadStep& step, const StoredRows& stored, Piece& piece)
   for (int32_t i = piece.layer_begin; i < piece.layer_begin + piece.layer_count; ++i) {
     const int64_t bytes = geometry_->cut_bytes(ordinals_[i], row, piece.rows.size(), block.codec);
     const auto crc = CutPlane(*geometry_, block, ordinals_[i], piece.rows, out.subspan(0, bytes));
-    if (!crc.ok()) return Withdraw(step, crc.status());
+    if (!crc.ok()) return Withdraw(crc.status());
     piece.cut_crc32c.push_back(*crc);
     out.remove_prefix(bytes);
   }
   step.payload.push_back({copy->span(), copy});
 }
 
-// The open sample turned out to be damaged: a second record takes back the first, and nothing more of it is sent.
-void ReadSession::Withdraw(ReadStep& step, const absl::Status& lost) {
-  step.records.push_back({.index = static_cast<int32_t>(next_sample_),
-                          .status = SampleStatus::kLost,
-                          .message = std::string(lost.message())});
+// The open sample turned out to be damaged: a second record takes back the first, and nothing more of it is sent. It
+// begins a message of its own, behind every piece that it takes back.
+void ReadSession::Withdraw(const absl::Status& lost) {
+  withdrawal_ = SampleRecord{.index = static_cast<int32_t>(next_sample_),
+                             .status = SampleStatus::kLost,
+                             .message = std::string(lost.message())};
   next_rows_ = snapshot_.rows.size();
+}
+
+void ReadSession::TakeWithdrawal(ReadStep& step) {
+  if (withdrawal_) step.records.push_back(*std::move(withdrawal_));
+  withdrawal_.reset();
 }
 
 }  // namespace routing_replay

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,7 +59,8 @@ class ReadSession {
   void AddRun(ReadStep& step, const StoredRows& stored, int32_t layer_begin, int32_t layer_end);
   void AddCut(ReadStep& step, const StoredRows& stored, Piece& piece);
   void AddWholePlanes(ReadStep& step, const StoredRows& stored, const Piece& piece);
-  void Withdraw(ReadStep& step, const absl::Status& lost);
+  void Withdraw(const absl::Status& lost);
+  void TakeWithdrawal(ReadStep& step);
   int32_t RunEnd(const StoredRows& stored, int32_t layer_begin, int64_t room) const;
   bool Full(const ReadStep& step) const;
 
@@ -73,6 +75,7 @@ class ReadSession {
   SampleSnapshot snapshot_;
   size_t next_rows_ = 0;    // Index in snapshot_.rows …
   int32_t next_layer_ = 0;  // … and the position of the first layer not sent yet.
+  std::optional<SampleRecord> withdrawal_;
   std::vector<Piece> pieces_;
 };
 

@@ -130,9 +130,24 @@ TEST_F(StockClientTest, AppendStreamWithCredit) {
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.ack().error().code(), grpc::RESOURCE_EXHAUSTED);
   EXPECT_EQ(response.ack().error().detail().reason(), v1::ErrorDetail::OVER_BUDGET);
+  // A header that makes no sense is refused in its ack, too.
+  append.mutable_append()->set_append_id(18);
+  append.mutable_append()->set_weight_version(-5);
+  append.set_want_bytes(AllLayersTensor().size());
+  ASSERT_TRUE(stream->Write(append));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.ack().append_id(), 18u);
+  EXPECT_EQ(response.ack().error().code(), grpc::INVALID_ARGUMENT);
+  EXPECT_EQ(response.ack().error().detail().field(), "append.weight_version");
+  append.mutable_append()->clear_weight_version();
+  append.clear_want_bytes();
+  ASSERT_TRUE(stream->Write(append));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.ack().error().code(), 0) << response.ack().error().message();
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
   ExpectSlice("b");
+  ExpectSlice("c");
 }
 
 TEST_F(StockClientTest, RefusalCarriesItsDetail) {

@@ -36,7 +36,8 @@ struct ServerProcess {
   std::string endpoint;
 };
 // Returns when it listens. `port` 0: any.
-absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags, int port = 0);
+absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags,
+                                                 int port = 0);
 
 // A figure of /proc/PID/status in bytes, such as "VmHWM" or "VmRSS".
 absl::StatusOr<int64_t> ProcessMemory(pid_t pid, const std::string& figure);

@@ -1,0 +1,107 @@
+#include "server/service/read_session.h"
+
+#include <deque>
+#include <map>
+
+#include "proto/wire/payload/tensor_payload.h"
+#include "server/store/memory/memory_store.h"
+#include "tests/support/random_routes.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::AsBytes;
+using testing::MakeRandomRoutes;
+
+class ReadSessionTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_OK(store_->OpenRun("r", &geometry_, RunOptions{}));
+    for (const std::string sample : {"a", "b"}) Append(sample);
+  }
+
+  void Append(const std::string& sample) {
+    const std::vector<int32_t> tensor = MakeRandomRoutes(geometry_, 300, 1).Tensor({0, 300});
+    ASSERT_OK_AND_ASSIGN(DecodedRows decoded,
+                         DecodeTensor(geometry_, {.dtype = DType::kI32, .shape = {300, 3, 4}}, AsBytes(tensor), {}));
+    AppendCommand command{.run = "r", .geometry = store_->GetRun("r")->geometry};
+    command.header.sample = sample;
+    command.header.rows = {0, 300};
+    command.header.seal_num_tokens = 301;
+    command.blocks = std::move(decoded.blocks);
+    ASSERT_OK(store_->Append(std::move(command)));
+  }
+
+  // Flips a bit of the sample's stored rows behind row 256.
+  void Damage(const std::string& sample) {
+    const std::vector<RowRange> rows = {{256, 300}};
+    ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot,
+                         store_->Snapshot("r", Producer::kRollout, {.sample = sample}, rows));
+    const_cast<uint8_t&>(snapshot.rows[0].rows.block.bytes.front()) ^= 1;
+  }
+
+  // All messages of a read, taken apart.
+  std::vector<ReadResponse> Read(ReadRequest request) {
+    request.run = "r";
+    auto session = ReadSession::Create(*store_, std::move(request), 1 << 20);
+    EXPECT_OK(session);
+    std::vector<ReadResponse> messages;
+    for (ReadStep step = (*session)->Next(true); step.kind == ReadStep::Kind::kMessage; step = (*session)->Next(true)) {
+      std::string& bytes = bytes_.emplace_back(step.header);
+      for (const PayloadPart& part : step.payload) bytes.append(part.bytes.begin(), part.bytes.end());
+      auto parsed = ParseReadResponse(ByteChain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}));
+      EXPECT_OK(parsed);
+      messages.push_back(*std::move(parsed));
+    }
+    return messages;
+  }
+
+  const Geometry geometry_ = Geometry::Uniform(3, 128, 4);
+  ByteBudget budget_{1 << 30};
+  std::unique_ptr<Store> store_ = NewMemoryStore({.budget = &budget_});
+  std::deque<std::string> bytes_;
+};
+
+TEST_F(ReadSessionTest, DamageFoundWhileCuttingTakesTheSampleBackAndNoOther) {
+  Damage("a");
+  const auto messages = Read({.samples = {{.sample = "a", .rows = {{0, 290}}}, {.sample = "b", .rows = {{0, 290}}}}});
+  std::map<int32_t, std::vector<SampleStatus>> statuses;
+  std::map<int32_t, int64_t> rows;
+  for (const ReadResponse& message : messages) {
+    for (const SampleRecord& record : message.records) statuses[record.index].push_back(record.status);
+    for (const Piece& piece : message.pieces) {
+      // Nothing of a sample comes behind the record that takes it back, nor in one message with it.
+      EXPECT_EQ(statuses[piece.sample_index].back(), SampleStatus::kOk);
+      rows[piece.sample_index] += piece.rows.size() * piece.layer_count;
+    }
+  }
+  EXPECT_EQ(statuses[0], (std::vector<SampleStatus>{SampleStatus::kOk, SampleStatus::kLost}));
+  EXPECT_EQ(statuses[1], (std::vector<SampleStatus>{SampleStatus::kOk}));
+  EXPECT_LT(rows[0], 290 * 3);
+  EXPECT_EQ(rows[1], 290 * 3);
+}
+
+TEST_F(ReadSessionTest, DamageInTheFirstCutIsAnsweredToo) {
+  Damage("b");
+  const auto messages = Read({.samples = {{.sample = "b", .rows = {{260, 270}}}}});
+  ASSERT_FALSE(messages.empty());
+  EXPECT_EQ(messages.back().records.back().status, SampleStatus::kLost);
+}
+
+TEST_F(ReadSessionTest, MessagesStayNearTheSizeAskedFor) {
+  for (int i = 0; i < 30; ++i) Append(absl::StrCat("more", i));
+  ReadRequest request{.max_message_bytes = 64 << 10};
+  for (int i = 0; i < 30; ++i) request.samples.push_back({.sample = absl::StrCat("more", i)});
+  const auto messages = Read(request);
+  int64_t bytes = 0;
+  for (const ReadResponse& message : messages) {
+    EXPECT_LE(message.payload.size(), (64u << 10) + 256 * 4);  // A cut goes out whole.
+    bytes += static_cast<int64_t>(message.payload.size());
+  }
+  EXPECT_EQ(bytes, 30 * 300 * geometry_.raw_row_bytes());
+  EXPECT_LT(messages.size(), 12u);
+}
+
+}  // namespace
+}  // namespace routing_replay
