@@ -88,7 +88,7 @@ class Parser {
     BytesKey("max-message-bytes", config_.max_message_bytes, kMessageBytes, "of one received message");
     BytesKey("max-payload-bytes", config_.max_payload_bytes, kAnyBytes, "of one append after decompression");
     BytesKey("stream-window-bytes", config_.stream_window_bytes, kAnyBytes, "credit that one append stream may hold");
-    BytesKey("read-message-bytes", config_.read_message_bytes, kAnyBytes, "payload of one read message");
+    BytesKey("read-message-bytes", config_.read_message_bytes, kAnyBytes, "of one read message");
     TimeKey("max-wait", config_.max_wait, kTimeOrNone, "longest wait of a waiting read");
     TimeKey("stall-timeout", config_.stall_timeout, kSomeTime, "a reader that takes nothing for so long is cut off");
     TimeKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
