@@ -172,5 +172,18 @@ TEST_F(AppendReadTest, ForkReadsAsItsParentAndGoesItsOwnWay) {
   ExpectRows(*run, "c", child, {{0, 800}});
 }
 
+// The server says what it takes in one message, and the appender keeps below.
+TEST_F(AppendReadTest, ALongAppendGoesThroughSmallMessages) {
+  StartServer({.max_message_bytes = 256 << 10});
+  const auto run = OpenRun("small", Geometry::Uniform(40, 128, 8));
+  const RandomRoutes routes = MakeRandomRoutes(run->geometry(), 2000, 1);
+  const std::vector<int32_t> tensor = routes.Tensor({0, 2000});
+  const auto appender = run->NewAppender({.append_timeout = kCallTimeout});
+  ASSERT_OK(
+      appender->Append({.sample = "a", .seal_num_tokens = 2001}, Int32Tensor(run->geometry(), 2000), AsBytes(tensor)));
+  ASSERT_OK(appender->Flush(kCallTimeout));
+  ExpectRows(*run, "a", routes, {{0, 2000}});
+}
+
 }  // namespace
 }  // namespace routing_replay::testing

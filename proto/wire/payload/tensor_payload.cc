@@ -110,7 +110,10 @@ absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
     if (absl::Status status = EncodeRun(piece, run, out); !status.ok()) return status;
   }
   for (RowRange range : missing) AppendMerged(out.unrecorded, range);
-  return absl::OkStatus();
+  if (out.unrecorded.size() <= kMaxUnrecordedRanges) return absl::OkStatus();
+  return Invalid(Reason::kLength, "payload",
+                 absl::StrCat("more than ", kMaxUnrecordedRanges, " runs of rows marked missing (-1)"),
+                 piece.rows.begin);
 }
 
 // Fills scratch_; false if an id is not below its layer's E.
