@@ -9,6 +9,8 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
+#include "proto/wire/simd_load-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace routing_replay {
 namespace HWY_NAMESPACE {
@@ -34,14 +36,6 @@ uint64_t NarrowScalar(const uint8_t* from, size_t begin, size_t end, uint8_t* to
   return largest;
 }
 
-// `from` may lie anywhere; the copy becomes one unaligned load.
-template <typename From, class D = hn::ScalableTag<From>>
-hn::Vec<D> LoadBytes(D d, const uint8_t* from) {
-  HWY_ALIGN From lane[HWY_MAX_BYTES / sizeof(From)];
-  std::memcpy(lane, from, hn::Lanes(d) * sizeof(From));
-  return hn::Load(d, lane);
-}
-
 template <typename To>
 uint64_t Narrow32(const uint8_t* from, size_t count, uint8_t* to) {
   const hn::ScalableTag<uint32_t> d;
@@ -52,7 +46,7 @@ uint64_t Narrow32(const uint8_t* from, size_t count, uint8_t* to) {
   size_t i = 0;
   HWY_ALIGN To narrow[HWY_MAX_BYTES];
   for (; i + lanes <= count; i += lanes) {
-    const auto v = LoadBytes<uint32_t>(d, from + 4 * i);
+    const auto v = LoadBytes(d, from + 4 * i);
     largest = hn::Max(largest, v);
     hn::StoreU(hn::DemoteTo(d_to, hn::BitCast(di, v)), d_to, narrow);
     std::memcpy(to + i * sizeof(To), narrow, lanes * sizeof(To));
@@ -70,7 +64,7 @@ uint64_t Narrow16To8(const uint8_t* from, size_t count, uint8_t* to) {
   auto largest = hn::Zero(d);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    const auto v = LoadBytes<uint16_t>(d, from + 2 * i);
+    const auto v = LoadBytes(d, from + 2 * i);
     largest = hn::Max(largest, v);
     hn::StoreU(hn::DemoteTo(d_to, hn::BitCast(di, v)), d_to, to + i);
   }
@@ -86,7 +80,7 @@ uint64_t CopyIds(const uint8_t* from, size_t count, uint8_t* to) {
   const size_t lanes = hn::Lanes(d);
   auto largest = hn::Zero(d);
   size_t i = 0;
-  for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, LoadBytes<T>(d, from + i * sizeof(T)));
+  for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, LoadBytes(d, from + i * sizeof(T)));
   std::memcpy(to, from, i * sizeof(T));
   HWY_ALIGN T lane[HWY_MAX_BYTES / sizeof(T)];
   hn::Store(largest, d, lane);
