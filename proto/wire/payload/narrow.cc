@@ -73,18 +73,33 @@ uint64_t Narrow16To8(const uint8_t* from, size_t count, uint8_t* to) {
   return std::max(MaxLane(lane, lanes), NarrowScalar<uint16_t, uint8_t>(from, i, count, to));
 }
 
-// Same width: a copy with the largest.
 template <typename T>
-uint64_t CopyIds(const uint8_t* from, size_t count, uint8_t* to) {
+uint64_t LargestOf(const uint8_t* from, size_t count) {
   const hn::ScalableTag<T> d;
   const size_t lanes = hn::Lanes(d);
   auto largest = hn::Zero(d);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, LoadBytes(d, from + i * sizeof(T)));
-  std::memcpy(to, from, i * sizeof(T));
   HWY_ALIGN T lane[HWY_MAX_BYTES / sizeof(T)];
   hn::Store(largest, d, lane);
-  return std::max(MaxLane(lane, lanes), NarrowScalar<T, T>(from, i, count, to));
+  uint64_t max = MaxLane(lane, lanes);
+  for (; i < count; ++i) {
+    T value;
+    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+    max = std::max<uint64_t>(max, value);
+  }
+  return max;
+}
+
+uint64_t LargestElement(size_t element_bytes, const uint8_t* from, size_t count) {
+  return element_bytes == 1 ? LargestOf<uint8_t>(from, count) : LargestOf<uint16_t>(from, count);
+}
+
+// Same width.
+template <typename T>
+uint64_t CopyIds(const uint8_t* from, size_t count, uint8_t* to) {
+  std::memcpy(to, from, count * sizeof(T));
+  return LargestOf<T>(from, count);
 }
 
 // `element_bytes` 1, 2, 4 or 8; elements are taken as unsigned.
@@ -111,6 +126,17 @@ HWY_AFTER_NAMESPACE();
 namespace routing_replay {
 
 HWY_EXPORT(Narrow);
+HWY_EXPORT(LargestElement);
+
+namespace {
+
+// A negative i8 may look like an id of a model with 256 experts.
+uint64_t NegativesLargest(DType dtype, uint64_t largest) {
+  const bool negative = dtype == DType::kI8 ? largest > 127 : dtype == DType::kI16 && largest > 32767;
+  return negative ? UINT64_MAX : largest;
+}
+
+}  // namespace
 
 int32_t DTypeBytes(DType dtype) {
   switch (dtype) {
@@ -132,10 +158,12 @@ int32_t DTypeBytes(DType dtype) {
 
 uint64_t NarrowIds(DType dtype, const uint8_t* from, int64_t count, int32_t id_bytes, uint8_t* to) {
   if (count == 0) return 0;  // Neither pointer need be one then.
-  const uint64_t largest = HWY_DYNAMIC_DISPATCH(Narrow)(DTypeBytes(dtype), from, count, id_bytes, to);
-  // A negative i8 may look like an id of a model with 256 experts.
-  const bool negative = dtype == DType::kI8 ? largest > 127 : dtype == DType::kI16 && largest > 32767;
-  return negative ? UINT64_MAX : largest;
+  return NegativesLargest(dtype, HWY_DYNAMIC_DISPATCH(Narrow)(DTypeBytes(dtype), from, count, id_bytes, to));
+}
+
+uint64_t LargestId(DType dtype, const uint8_t* from, int64_t count) {
+  if (count == 0) return 0;
+  return NegativesLargest(dtype, HWY_DYNAMIC_DISPATCH(LargestElement)(DTypeBytes(dtype), from, count));
 }
 
 int64_t ElementAt(DType dtype, const uint8_t* from, int64_t index) {
