@@ -17,6 +17,23 @@
 
 #include "proto/wire/simd_load-inl.h"
 
+#ifndef PROTO_WIRE_BLOCK_ID_CHECK_TURNS_
+#define PROTO_WIRE_BLOCK_ID_CHECK_TURNS_
+namespace routing_replay {
+
+inline constexpr size_t kGroupBytes = 16;  // TableLookupBytes moves bytes within groups of so many.
+
+// For the turns by 1, 2, … slots of each row in a group: which byte comes to each place.
+struct alignas(kGroupBytes) Turns {
+  uint8_t from[kGroupBytes / 2][kGroupBytes];
+};
+
+// Whether rows of so many bytes lie in groups without crossing them: 2, 4, 8 or 16.
+constexpr bool FitsGroups(size_t row_bytes) { return kGroupBytes % row_bytes == 0; }
+
+}  // namespace routing_replay
+#endif  // PROTO_WIRE_BLOCK_ID_CHECK_TURNS_
+
 HWY_BEFORE_NAMESPACE();
 namespace routing_replay {
 namespace HWY_NAMESPACE {
@@ -41,29 +58,19 @@ T MaxId(const uint8_t* ids, size_t count) {
   return max;
 }
 
-inline constexpr size_t kGroupBytes = 16;  // TableLookupBytes moves bytes within groups of so many.
-
 #if HWY_TARGET != HWY_SCALAR
 
-// For rows that fit into groups, of 2, 4, 8 or 16 bytes: turning each row by 1 … K/2 slots brings any two of its ids
-// together.
+// For rows that fit into groups: turning each row by 1 … K/2 slots brings any two of its ids together.
 template <typename T>
-bool HasDuplicateInGroups(const uint8_t* ids, size_t size, size_t top_k) {
+bool HasDuplicateInGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns& turns) {
   const hn::ScalableTag<T> d;
   const hn::Repartition<uint8_t, decltype(d)> bytes;
   const size_t step = hn::Lanes(bytes);
-  const size_t row = top_k * sizeof(T);
-  HWY_ALIGN uint8_t sources[kGroupBytes / 2][kGroupBytes];
-  for (size_t turn = 1; turn <= top_k / 2; ++turn) {
-    for (size_t i = 0; i < kGroupBytes; ++i) {
-      sources[turn - 1][i] = static_cast<uint8_t>(i / row * row + (i + turn * sizeof(T)) % row);
-    }
-  }
   auto found = hn::Zero(d);
   const auto check = [&](const uint8_t* from) HWY_ATTR {
     const auto here = hn::LoadU(bytes, from);
     for (size_t turn = 0; turn < top_k / 2; ++turn) {
-      const auto turned = hn::TableLookupBytes(here, hn::LoadDup128(bytes, sources[turn]));
+      const auto turned = hn::TableLookupBytes(here, hn::LoadDup128(bytes, turns.from[turn]));
       found = hn::Or(found, hn::VecFromMask(d, hn::Eq(hn::BitCast(d, here), hn::BitCast(d, turned))));
     }
   };
@@ -83,7 +90,7 @@ bool HasDuplicateInGroups(const uint8_t* ids, size_t size, size_t top_k) {
 #else
 
 template <typename T>
-bool HasDuplicateInGroups(const uint8_t* ids, size_t size, size_t top_k) {
+bool HasDuplicateInGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns&) {
   T row[kGroupBytes / sizeof(T)];
   for (const uint8_t* end = ids + size; ids != end; ids += top_k * sizeof(T)) {
     std::memcpy(row, ids, top_k * sizeof(T));
@@ -118,11 +125,11 @@ bool HasDuplicate(const T* ids, size_t count, size_t top_k, const T* same_row, s
 
 size_t MaxIdU8(const uint8_t* ids, size_t count) { return MaxId<uint8_t>(ids, count); }
 size_t MaxIdU16(const uint8_t* ids, size_t count) { return MaxId<uint16_t>(ids, count); }
-bool HasDuplicateInGroupsU8(const uint8_t* ids, size_t size, size_t k) {
-  return HasDuplicateInGroups<uint8_t>(ids, size, k);
+bool HasDuplicateInGroupsU8(const uint8_t* ids, size_t size, size_t k, const Turns& turns) {
+  return HasDuplicateInGroups<uint8_t>(ids, size, k, turns);
 }
-bool HasDuplicateInGroupsU16(const uint8_t* ids, size_t size, size_t k) {
-  return HasDuplicateInGroups<uint16_t>(ids, size, k);
+bool HasDuplicateInGroupsU16(const uint8_t* ids, size_t size, size_t k, const Turns& turns) {
+  return HasDuplicateInGroups<uint16_t>(ids, size, k, turns);
 }
 bool HasDuplicateU8(const uint8_t* ids, size_t count, size_t k, const uint8_t* same_row, size_t stride) {
   return HasDuplicate(ids, count, k, same_row, stride);
@@ -184,12 +191,35 @@ bool HasDuplicateAnywhere(absl::Span<const uint8_t> ids, size_t k) {
   return CallHasDuplicate(padded.data(), count, k, SameRow<T>(k).data(), k + kMaxLanes);
 }
 
+constexpr Turns MakeTurns(size_t row_bytes, size_t id_bytes) {
+  Turns turns{};
+  for (size_t turn = 1; turn <= row_bytes / id_bytes / 2; ++turn) {
+    for (size_t i = 0; i < kGroupBytes; ++i) {
+      const size_t row = i / row_bytes * row_bytes;
+      turns.from[turn - 1][i] = static_cast<uint8_t>(row + (i - row + turn * id_bytes) % row_bytes);
+    }
+  }
+  return turns;
+}
+
+// Requires FitsGroups(row_bytes) and two or more ids in a row.
+template <typename T>
+const Turns& TurnsOf(size_t row_bytes) {
+  static constexpr Turns kRows2 = MakeTurns(2, sizeof(T)), kRows4 = MakeTurns(4, sizeof(T)),
+                         kRows8 = MakeTurns(8, sizeof(T)), kRows16 = MakeTurns(16, sizeof(T));
+  if (row_bytes == 8) return kRows8;
+  if (row_bytes == 16) return kRows16;
+  return row_bytes == 4 ? kRows4 : kRows2;
+}
+
 template <typename T>
 bool AnyDuplicate(absl::Span<const uint8_t> ids, size_t k) {
+  const size_t row_bytes = k * sizeof(T);
   if (k == 1 || ids.empty()) return false;
-  if (HWY_NAMESPACE::kGroupBytes % (k * sizeof(T)) != 0) return HasDuplicateAnywhere<T>(ids, k);
-  return sizeof(T) == 1 ? HWY_DYNAMIC_DISPATCH(HasDuplicateInGroupsU8)(ids.data(), ids.size(), k)
-                        : HWY_DYNAMIC_DISPATCH(HasDuplicateInGroupsU16)(ids.data(), ids.size(), k);
+  if (!FitsGroups(row_bytes)) return HasDuplicateAnywhere<T>(ids, k);
+  const Turns& turns = TurnsOf<T>(row_bytes);
+  return sizeof(T) == 1 ? HWY_DYNAMIC_DISPATCH(HasDuplicateInGroupsU8)(ids.data(), ids.size(), k, turns)
+                        : HWY_DYNAMIC_DISPATCH(HasDuplicateInGroupsU16)(ids.data(), ids.size(), k, turns);
 }
 
 // Row by row, for the message.

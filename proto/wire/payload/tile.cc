@@ -12,18 +12,21 @@ constexpr size_t kGroup = 8;
 
 template <int64_t kBytes>
 void TileGroup(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns) {
+  // Copies, because bytes that are written could be part of `columns` for all that the compiler knows.
+  const uint8_t* from[kGroup] = {};
+  uint8_t* to[kGroup] = {};
+  for (size_t i = 0; i < columns.size(); ++i) {
+    from[i] = rows + columns[i].offset;
+    to[i] = columns[i].plane;
+  }
   if (columns.size() == kGroup) {  // A constant, so that the inner loop unrolls.
-    for (int64_t row = 0; row < count; ++row, rows += stride) {
-      for (size_t i = 0; i < kGroup; ++i) {
-        std::memcpy(columns[i].plane + row * kBytes, rows + columns[i].offset, kBytes);
-      }
+    for (int64_t row = 0; row < count; ++row) {
+      for (size_t i = 0; i < kGroup; ++i) std::memcpy(to[i] + row * kBytes, from[i] + row * stride, kBytes);
     }
     return;
   }
-  for (const TileColumn& column : columns) {
-    for (int64_t row = 0; row < count; ++row) {
-      std::memcpy(column.plane + row * kBytes, rows + row * stride + column.offset, kBytes);
-    }
+  for (size_t i = 0; i < columns.size(); ++i) {
+    for (int64_t row = 0; row < count; ++row) std::memcpy(to[i] + row * kBytes, from[i] + row * stride, kBytes);
   }
 }
 
