@@ -237,6 +237,12 @@ std::vector<Refusal> Refusals() {
     r.layout.partition = Partition::kExplicit;
     r.rank.positions = {0, 8};
   });
+  add("cut as one list", Reason::kField, rectangle, [](Refusal& r) {
+    r.layout.partition = Partition::kExplicit;
+    r.layout.row_order = RowOrder::kBatchMajor;
+    r.layout.sp_slice = SpSlice::kBeforeFlatten;
+    r.layout.sequence_parallel = true;
+  });
   add("partition of BSHD", Reason::kField, good,
       [](Refusal& r) { r.layout.partition = Partition::kContiguousPerSequence; });
   add("are of THD", Reason::kField, rectangle, [](Refusal& r) { r.layout.partition = Partition::kContiguous; });
