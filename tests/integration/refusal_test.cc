@@ -4,6 +4,8 @@
 namespace routing_replay::testing {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr int64_t kRows = 6;
 
 struct Bad {
@@ -108,7 +110,14 @@ TEST_F(RefusalTest, OnTheAppendStream) {
       const auto detail = GetErrorDetail(status).value_or(ErrorDetail{});
       EXPECT_EQ(detail.row, bad.row);
       EXPECT_EQ(detail.layer, bad.layer);
-      EXPECT_FALSE(std::string(status.message()).empty());
+      const std::string message(status.message());
+      EXPECT_FALSE(message.empty());
+      if (bad.row) {
+        EXPECT_THAT(message, HasSubstr(absl::StrCat("row ", *bad.row)));
+      }
+      if (bad.layer) {
+        EXPECT_THAT(message, HasSubstr(absl::StrCat("layer ", *bad.layer)));
+      }
       ASSERT_OK_AND_ASSIGN(const SampleState after, run_->Stat("stored"));
       EXPECT_EQ(after.content_id, before.content_id);
       EXPECT_EQ(after.committed_rows, 3);
