@@ -120,7 +120,8 @@ absl::StatusOr<AppendPlan> AppenderImpl::Plan(const AppendOptions& options, cons
                             .codec = run_.codec,
                             .max_payload_bytes = run_.max_payload_bytes});
   if (!rows.ok()) return rows.status();
-  return PlanBlocks(options, *std::move(rows), run_.block_rows);
+  // Half of a message is left for the headers and the token ids.
+  return PlanBlocks(options, *std::move(rows), run_.block_rows, std::min(kPieceBytes, run_.max_message_bytes / 2));
 }
 
 absl::Status AppenderImpl::Append(const AppendOptions& options, const TensorDescription& tensor,
