@@ -24,7 +24,7 @@ struct Unit {
   int64_t factor;
 };
 constexpr Unit kByteUnits[] = {
-    {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}, {"", 1}};
+    {"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}};
 constexpr Unit kTimeUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
 
 // What a quantity may be, in bytes or milliseconds.
@@ -39,9 +39,9 @@ constexpr Limits kTimeOrNone = {0, int64_t{30} * 24 * 3600 * 1000};
 constexpr Limits kSomeTime = {1, kTimeOrNone.maximum};
 
 std::string FormatQuantity(int64_t value, absl::Span<const Unit> units) {
-  const Unit* best = nullptr;
+  const Unit* best = &units.front();  // The smallest, which divides everything.
   for (const Unit& unit : units) {
-    if (value % unit.factor == 0 && (best == nullptr || unit.factor > best->factor)) best = &unit;
+    if (value % unit.factor == 0 && unit.factor > best->factor) best = &unit;
   }
   return absl::StrCat(value / best->factor, best->suffix);
 }
@@ -140,7 +140,7 @@ class Parser {
         ->envname(Variable(key));
   }
   static std::string Variable(const std::string& key) {
-    return "RR_" + absl::AsciiStrToUpper(absl::StrReplaceAll(key, {{"-", "_"}}));
+    return absl::StrCat("RR_", absl::AsciiStrToUpper(absl::StrReplaceAll(key, {{"-", "_"}})));
   }
 
   static std::string ConfigFile(int argc, const char* const* argv) {

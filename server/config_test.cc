@@ -14,7 +14,7 @@ absl::StatusOr<ServerConfig> Parse(std::vector<const char*> arguments) {
 }
 
 std::string FileWith(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "/config_test.yaml";
+  std::string path = ::testing::TempDir() + "/config_test.yaml";
   std::ofstream(path) << text;
   return path;
 }

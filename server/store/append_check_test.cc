@@ -12,8 +12,9 @@ namespace {
 
 using testing::Fails;
 
-std::vector<Block> BlocksOf(std::vector<RowRange> ranges) {
+std::vector<Block> BlocksOf(const std::vector<RowRange>& ranges) {
   std::vector<Block> blocks;
+  blocks.reserve(ranges.size());
   for (RowRange rows : ranges) blocks.push_back({.rows = rows});
   return blocks;
 }

@@ -177,14 +177,34 @@ TEST_F(AppendReadTest, WaitingReadGetsRowsThatComeLater) {
   const auto run = OpenRun("wait", geometry);
   const RandomRoutes routes = MakeRandomRoutes(geometry, 50, 1);
   ASSERT_OK(PutRows(*run, routes, {0, 20}, {.sample = "a"}));
-  absl::StatusOr<std::vector<SampleRows>> read = absl::UnknownError("not run");
-  std::thread reader([&] { read = run->ReadRows({.samples = {{.sample = "a"}}, .wait = true}, kCallTimeout); });
-  ASSERT_OK(PutRows(*run, routes, {20, 40}, {.sample = "a"}));
-  ASSERT_OK(PutRows(*run, routes, {40, 50}, {.sample = "a", .seal_num_tokens = 51}));
-  reader.join();
-  ASSERT_OK(read);
-  EXPECT_EQ((*read)[0].rows, (std::vector<RowRange>{{0, 50}}));
-  EXPECT_EQ((*read)[0].layers[1], routes.layers[1]);
+  ASSERT_OK(PutRows(*run, routes, {0, 50}, {.sample = "ready", .seal_num_tokens = 51}));
+  // The rest of "a" is put once the read has delivered "ready", and so while it waits for "a" behind it.
+  class PutWhenReady final : public ReadSink {
+   public:
+    explicit PutWhenReady(std::function<void()> put) : put_(std::move(put)) {}
+    absl::Status OnRecord(const SampleRecord& record) override {
+      EXPECT_EQ(record.status, SampleStatus::kOk) << record.message;
+      if (record.index == 0) put_();
+      return absl::OkStatus();
+    }
+    absl::Status OnPiece(const ReadPiece& piece) override {
+      rows_ += piece.rows.size() * piece.layer_count;
+      return absl::OkStatus();
+    }
+    int64_t rows() const { return rows_; }
+
+   private:
+    const std::function<void()> put_;
+    int64_t rows_ = 0;
+  };
+  PutWhenReady sink([&] {
+    EXPECT_OK(PutRows(*run, routes, {20, 40}, {.sample = "a"}));
+    EXPECT_OK(PutRows(*run, routes, {40, 50}, {.sample = "a", .seal_num_tokens = 51}));
+  });
+  ASSERT_OK(run->Read({.samples = {{.sample = "ready"}, {.sample = "a"}}, .wait = true}, sink, kCallTimeout));
+  EXPECT_EQ(sink.rows(), 2 * 2 * 50);
+  ASSERT_OK_AND_ASSIGN(const auto read, run->ReadRows({.samples = {{.sample = "a"}}}, kCallTimeout));
+  EXPECT_EQ(read[0].layers[1], routes.layers[1]);
 }
 
 TEST_F(AppendReadTest, WaitingReadEndsWithNotReadyAtItsDeadline) {

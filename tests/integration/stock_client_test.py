@@ -3,13 +3,22 @@
 Usage: stock_client_test.py SERVER PROTO_DIR
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import grpc
+try:
+    import google.protobuf  # noqa: F401
+    import grpc
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+if not shutil.which("protoc"):
+    print("skipped: there is no protoc")
+    sys.exit(77)
 
 ROWS = 5
 

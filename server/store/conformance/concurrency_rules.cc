@@ -14,6 +14,7 @@ constexpr int kThreads = 4;
 
 void RunThreads(const std::function<void(int)>& body) {
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) threads.emplace_back(body, i);
   for (std::thread& thread : threads) thread.join();
 }

@@ -112,7 +112,7 @@ TEST_P(StoreConformance, TwoIdsOfOneHandleAreRefused) {
 
 TEST_P(StoreConformance, SnapshotsAreClipped) {
   ASSERT_OK(Append({.rows = {0, 100}, .unrecorded = {{40, 50}}}));
-  const auto ranges_of = [&](std::vector<RowRange> asked) {
+  const auto ranges_of = [&](const std::vector<RowRange>& asked) {
     absl::StatusOr<SampleSnapshot> snapshot = store_->Snapshot("run", kRollout, {.sample = "s"}, asked);
     EXPECT_OK(snapshot);
     std::vector<RowRange> rows;
@@ -237,7 +237,7 @@ TEST_P(StoreConformance, SweepTakesNoMoreThanAsked) {
 
 TEST_P(StoreConformance, AWatchTellsOfTheNextChangeOnce) {
   std::atomic<int> calls{0};
-  const auto watch = [&](SampleRef ref) { return *store_->WatchSample("run", kRollout, ref, [&] { ++calls; }); };
+  const auto watch = [&](const SampleRef& ref) { return *store_->WatchSample("run", kRollout, ref, [&] { ++calls; }); };
   const std::vector<SampleRef> refs{{.sample = "s"}};
   const std::vector<std::function<void()>> changes = {
       [&] {
