@@ -9,8 +9,8 @@
 //   sigmoid:         a = 1 / (1 + e^-x), p_k = c · a_k / (Σ a + 1e-20)        gradient at the K ids only
 //   sqrtsoftplus:    a = √softplus(x), the rest as sigmoid
 //
-// K = 1 is not renormalised with sigmoid and sqrtsoftplus. All arithmetic is fp32; sums over K run in slot order, in runs of 32.
-// Everything here is pure and thread-safe; nothing is written when a status is not OK.
+// K = 1 is not renormalised with sigmoid and sqrtsoftplus. All arithmetic is fp32; sums over K run in slot order, in
+// runs of 32. Everything here is pure and thread-safe; nothing is written when a status is not OK.
 #ifndef ROUTING_REPLAY_TRAINER_ROUTER_H_
 #define ROUTING_REPLAY_TRAINER_ROUTER_H_
 
