@@ -22,9 +22,6 @@
 
 namespace routing_replay {
 
-// Adds what an ack says of one piece to the outcome of its append.
-void AddAck(const AppendAck& ack, AppendOutcome& outcome);
-
 // Appends of many samples that wait for their outcome, oldest first. What is not acknowledged is sent again: on the
 // next stream after a broken one, or after a refusal that time may cure. The server takes a repeated append once,
 // because it trims the rows that it has. Appends of one sample are sent, and their outcomes given, in the order of Add.

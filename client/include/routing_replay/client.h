@@ -141,6 +141,7 @@ struct AppenderMetrics {
   int64_t rows = 0, trimmed_rows = 0, conflicting_rows = 0, unrecorded_rows = 0;
   int64_t payload_bytes = 0, resent_bytes = 0;
   int64_t reconnects = 0, credit_refusals = 0;
+  int64_t dropped_appends = 0, dropped_rows = 0;  // Of a full queue; marked as unrecorded in the store.
 };
 
 // Rows in. Many samples in flight on one stream; survives broken connections: on a new one it asks for the committed
