@@ -205,6 +205,8 @@ rr_error* rr_appender_take_finished(rr_appender* appender, rr_bytes** json) {
   });
 }
 
+int32_t rr_appender_has_finished(const rr_appender* appender) { return appender->session.HasFinished() ? 1 : 0; }
+
 void rr_appender_delivered(rr_appender* appender) {
   appender->session.OnDelivered(appender->taken);
   appender->taken.clear();

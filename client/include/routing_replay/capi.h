@@ -150,6 +150,7 @@ RR_API void rr_appender_on_stream_end(rr_appender* appender, const rr_error* why
  * "trimmed_rows", "conflicting_rows", "late_rows", "unrecorded_rows", "unverified_rows", "error"}, …]; error is absent
  * on success, and with it nothing was stored. */
 RR_API rr_error* rr_appender_take_finished(rr_appender* appender, rr_bytes** json);
+RR_API int32_t rr_appender_has_finished(const rr_appender* appender);
 /* All that was taken so far was told to whom it concerns; until then its appends are open. */
 RR_API void rr_appender_delivered(rr_appender* appender);
 RR_API uint64_t rr_appender_newest_open(const rr_appender* appender);               /* 0: none is open. */
