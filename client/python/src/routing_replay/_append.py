@@ -35,7 +35,7 @@ def make_plan(
     engine: str = "",
     producer: Producer = "rollout",
 ) -> _core.Plan:
-    """A plan; the arguments are those of types.AppendOptions. InvalidArgumentError for what the ingest checks refuse."""
+    """A plan of types.AppendOptions. InvalidArgumentError for what the ingest checks refuse."""
     holes = [[int(begin), int(end)] for begin, end in unrecorded]
     missing = sum(end - begin for begin, end in holes)
     append: dict[str, Any] = {"sample": sample, "producer": producer, "row_start": int(row_start)}
@@ -44,7 +44,7 @@ def make_plan(
         append["unrecorded"] = holes
     if seal and num_tokens is None:
         if given is None:
-            raise _invalid("FIELD", "append.seal_num_tokens", "state num_tokens: the payload does not say its rows", sample)
+            raise _invalid("FIELD", "append.seal_num_tokens", "say num_tokens: the payload has no shape", sample)
         num_tokens = int(row_start) + given + missing + 1
     optional = {"seal_num_tokens": num_tokens, "group": group, "weight_version": weight_version}
     append.update({key: int(value) for key, value in optional.items() if value is not None})
@@ -73,7 +73,7 @@ def _tensor(rows: Any, layers: str | Sequence[int] | None, sample: str) -> tuple
             tensor["dtype"] = rows.dtype
         if rows.shape is not None:
             tensor["shape"] = [int(axis) for axis in rows.shape]
-        payload = rows.data.encode() if isinstance(rows.data, str) else rows.data
+        payload: Any = rows.data.encode() if isinstance(rows.data, str) else rows.data
         given = int(rows.shape[0]) if rows.shape else None
     else:
         array = np.asarray(rows)
@@ -99,7 +99,7 @@ def _token_ids(tokens: Any, sample: str) -> np.ndarray:
         return np.empty(0, np.uint32)
     if ids.dtype.kind not in "iu":
         raise _invalid("DTYPE", "append.token_ids", f"numpy {ids.dtype} is not one of token ids", sample)
-    if ids.dtype != np.uint32 and not (0 <= ids.min() and ids.max() < 2**32):
+    if ids.dtype != np.uint32 and not (ids.min() >= 0 and ids.max() < 2**32):
         raise _invalid("FIELD", "append.token_ids", f"{ids.min()} … {ids.max()} are not token ids of 32 bits", sample)
     return np.ascontiguousarray(ids, np.uint32).ravel()
 

@@ -9,6 +9,7 @@ import ctypes
 import os
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
 _ABI_VERSION = 1
 _DIRECTORY_VARIABLE = "ROUTING_REPLAY_LIBRARY_DIR"
@@ -31,7 +32,7 @@ _out = POINTER(c_void_p)
 _append = (*_text, *_text, c_void_p, c_size_t, c_void_p, c_size_t, _out)
 
 # Functions that give an error or NULL.
-_FALLIBLE = {
+_FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_defaults": (c_int32, _out),
     "rr_endpoint_target": (*_text, _out),
     "rr_sample_handle": (*_text, POINTER(c_int64)),
@@ -62,13 +63,13 @@ _FALLIBLE = {
     "rr_retry_new": (c_int64, _out),
 }
 # Functions that make an error to be kept or told.
-_ERRORS = {
+_ERRORS: dict[str, tuple[Any, ...]] = {
     "rr_error_from_rpc": (c_int32, *_text, *_text),
     "rr_appender_no_room": (c_void_p, *_text),
     "rr_appender_not_flushed": (c_void_p,),
     "rr_appender_take_error": (c_void_p,),
 }
-_OTHERS = {
+_OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rr_abi_version": (c_int32, ()),
     "rr_error_code": (c_int32, (c_void_p,)),
     "rr_error_json": (c_char_p, (c_void_p,)),
@@ -113,11 +114,8 @@ def find_file(name: str) -> Path:
 
 def _load() -> ctypes.CDLL:
     library = ctypes.CDLL(str(find_file("librouting_replay.so")))
-    for name, arguments in (_FALLIBLE | _ERRORS).items():
-        function = getattr(library, name)
-        function.restype = c_void_p
-        function.argtypes = arguments
-    for name, (result, arguments) in _OTHERS.items():
+    pointers = {name: (c_void_p, arguments) for name, arguments in (_FALLIBLE | _ERRORS).items()}
+    for name, (result, arguments) in (pointers | _OTHERS).items():
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments

@@ -28,9 +28,10 @@ _pool = _load()
 def message_class(name: str) -> Any:
     """The class of a message of the package, for example "SealRequest"."""
     descriptor = _pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
-    if hasattr(message_factory, "GetMessageClass"):
-        return message_factory.GetMessageClass(descriptor)
-    return message_factory.MessageFactory(_pool).GetPrototype(descriptor)
+    factory: Any = message_factory
+    if hasattr(factory, "GetMessageClass"):
+        return factory.GetMessageClass(descriptor)
+    return factory.MessageFactory(_pool).GetPrototype(descriptor)
 
 
 OpenRunRequest = message_class("OpenRunRequest")

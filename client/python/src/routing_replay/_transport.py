@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
 from typing import Any
 
-import grpc
+# gRPC looks once, when it is imported; without it any call in a forked child may hang.
+_FORK_VARIABLE = "GRPC_ENABLE_FORK_SUPPORT"
+if "grpc" not in sys.modules:
+    os.environ.setdefault(_FORK_VARIABLE, "1")
+_SUPPORTS_FORK = os.environ.get(_FORK_VARIABLE, "0").lower() in ("1", "y", "yes", "t", "true", "on", "enabled")
 
-from routing_replay import _core, errors
+import grpc  # noqa: E402
+
+from routing_replay import _core, errors  # noqa: E402
 
 SERVICE = "/routing_replay.v1.RoutingReplay/"
 DEFAULTS = _core.defaults()
+_grpc_in_use = False
+_lost_in_fork = False
 
 
 def core_error(failure: Any) -> _core.CoreError:
@@ -23,6 +32,22 @@ def core_error(failure: Any) -> _core.CoreError:
         if key == "grpc-status-details-bin":
             details = value
     return _core.rpc_error(failure.code().value[0], failure.details() or "", details)
+
+
+def note_use() -> None:
+    """Said before a channel is made."""
+    global _grpc_in_use
+    _grpc_in_use = True
+
+
+def check_fork() -> None:
+    """FailedPreconditionError in a child whose gRPC would hang or crash: it was in use when the process was forked, and
+    had not been told to expect that."""
+    if _lost_in_fork:
+        raise errors.FailedPreconditionError(
+            f"gRPC was in use before os.fork and without fork support: set {_FORK_VARIABLE}=1 before grpc is "
+            "imported, import routing_replay before grpc, or start the process with spawn"
+        )
 
 
 def channel_options(use_http_proxy: bool) -> list[tuple[str, int]]:
@@ -42,7 +67,9 @@ class Transport:
         _transports.add(self)
 
     def channel(self) -> grpc.Channel:
-        """Raises CancelledError once closed."""
+        """Raises CancelledError once closed, and what `check_fork` says."""
+        check_fork()
+        note_use()
         with self._lock:
             if self._closed:
                 raise errors.CancelledError("the client is closed")
@@ -76,7 +103,7 @@ class Transport:
             channel.close()
 
     def _after_fork(self) -> None:
-        """In the child: the parent's threads and locks are not here; its channel must not be touched, not even freed."""
+        """In the child: the parent's threads are not here, and its channel must not be touched, not even freed."""
         self._lock = threading.Lock()
         if self._channel is not None:
             _core.leak(self._channel)
@@ -87,6 +114,8 @@ _transports: weakref.WeakSet[Transport] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    global _lost_in_fork
+    _lost_in_fork = _lost_in_fork or (_grpc_in_use and not _SUPPORTS_FORK)
     for transport in list(_transports):
         transport._after_fork()
 

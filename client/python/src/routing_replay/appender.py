@@ -9,12 +9,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from routing_replay import _append, _calls, _core
-from routing_replay._transport import DEFAULTS, SERVICE, Transport, core_error
+from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork, core_error
 from routing_replay.errors import CancelledError, RoutingReplayError
 from routing_replay.types import AppendOutcome, OnFull
 
@@ -27,6 +28,40 @@ _log = logging.getLogger("routing_replay")
 _EXIT_TIMEOUT = 5.0  # Seconds that an interpreter that ends waits for what was queued.
 
 
+@dataclass(frozen=True)
+class QueueOptions:
+    """How much an appender holds and for how long; times in seconds."""
+
+    max_queued_bytes: int
+    on_full: OnFull
+    queue_timeout: float
+    append_timeout: float
+
+    def new_core(self, run: str) -> _core.Appender:
+        return _core.Appender(run, self.max_queued_bytes, round(self.append_timeout * 1000))
+
+    def add(self, core: _core.Appender, plan: _core.Plan) -> tuple[int, bool]:
+        """Adds the plan, or only its mark where there is no room: sequence number, whether it was dropped."""
+        now = time.monotonic_ns()
+        if core.has_room(plan.bytes):
+            return core.add(plan, now), False
+        return core.add_dropped(plan, now), True
+
+
+def queue_options(
+    max_queued_bytes: int | None, on_full: OnFull, queue_timeout: float | None, append_timeout: float | None
+) -> QueueOptions:
+    """With defaults where nothing is given."""
+    if on_full not in ("block", "drop", "raise"):
+        raise ValueError(f'on_full: {on_full!r} is none of "block", "drop", "raise"')
+    return QueueOptions(
+        DEFAULTS["max_queued_bytes"] if max_queued_bytes is None else max_queued_bytes,
+        on_full,
+        DEFAULTS["queue_timeout_ms"] / 1000 if queue_timeout is None else queue_timeout,
+        DEFAULTS["append_timeout_ms"] / 1000 if append_timeout is None else append_timeout,
+    )
+
+
 class Appender:
     """A queue of appends that a thread of its own sends. Thread-safe. Made by `Run.appender`.
 
@@ -36,7 +71,8 @@ class Appender:
     Survives broken connections and restarted servers: what is not acknowledged is asked for and sent again. Appends of
     one sample are applied in the order of the calls.
 
-    After os.fork the child has an empty appender of its own; what the parent had queued, the parent sends.
+    After os.fork the child has an empty appender of its own; what the parent had queued, the parent sends. Where gRPC
+    cannot live on in the child, `append` raises FailedPreconditionError there.
     """
 
     def __init__(
@@ -56,10 +92,7 @@ class Appender:
         self._transport = transport
         self._name = name
         self._run = run
-        self._max_queued_bytes = DEFAULTS["max_queued_bytes"] if max_queued_bytes is None else max_queued_bytes
-        self._on_full = on_full
-        self._queue_timeout = _seconds(queue_timeout, "queue_timeout_ms")
-        self._append_timeout = _seconds(append_timeout, "append_timeout_ms")
+        self._options = queue_options(max_queued_bytes, on_full, queue_timeout, append_timeout)
         self._encode_blocks = encode_blocks
         self._on_outcome = on_outcome
         self._start_afresh()
@@ -69,7 +102,7 @@ class Appender:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._delivery = threading.Lock()
-        self._core = _core.Appender(self._name, self._max_queued_bytes, round(self._append_timeout * 1000))
+        self._core = self._options.new_core(self._name)
         self._thread: threading.Thread | None = None
         self._closed = False
         self._stream = 0  # Number of the present stream; its sender stops when there is another one.
@@ -86,16 +119,14 @@ class Appender:
         Raises InvalidArgumentError at once for what the ingest checks refuse (with encode_blocks). Never raises for
         trouble of the service: when the queue is full, on_full decides.
         """
+        check_fork()
         plan = _append.make_plan(self._run, self._encode_blocks, sample, rows, **options)
         with self._lock:
             self._wait_for_room(plan.bytes, sample)
             if self._closed:
                 raise CancelledError("the appender is closed")
-            now = time.monotonic_ns()
-            if self._core.has_room(plan.bytes):
-                sequence = self._core.add(plan, now)
-            else:
-                sequence = self._core.add_dropped(plan, now)
+            sequence, dropped = self._options.add(self._core, plan)
+            if dropped:
                 self._tell_of_drop(sample)
             self._ensure_thread()
             self._changed.notify_all()
@@ -104,12 +135,12 @@ class Appender:
     def _wait_for_room(self, size: int, sample: str) -> None:
         if self._core.has_room(size):
             return
-        if self._on_full == "raise":
+        if self._options.on_full == "raise":
             error = self._core.no_room(sample)
             assert error is not None
             raise error
-        if self._on_full == "block":
-            self._changed.wait_for(lambda: self._closed or self._core.has_room(size), self._queue_timeout)
+        if self._options.on_full == "block":
+            self._changed.wait_for(lambda: self._closed or self._core.has_room(size), self._options.queue_timeout)
 
     def _tell_of_drop(self, sample: str) -> None:
         level = logging.DEBUG if self._told_of_drop else logging.WARNING
@@ -271,10 +302,6 @@ class Appender:
         _core.leak((self._call, self._core))
         self._start_afresh()
         self._closed = closed
-
-
-def _seconds(given: float | None, default: str) -> float:
-    return DEFAULTS[default] / 1000 if given is None else given
 
 
 def _until(nanoseconds: int) -> float:

@@ -27,12 +27,12 @@ class RoutingReplayError(Exception):
     server_version, client_version: of a pair that does not fit
     """
 
-    code = "UNKNOWN"
+    code: str = "UNKNOWN"
 
     def __init__(self, message: str, **detail: Any) -> None:
         super().__init__(message)
         self.message = message
-        self.code: str = detail.get("code_name", type(self).code)
+        self.code = detail.get("code_name", type(self).code)
         self.reason: str | None = detail.get("reason")
         self.field: str | None = detail.get("field")
         self.sample: str | None = detail.get("sample")

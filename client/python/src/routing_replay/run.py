@@ -19,6 +19,7 @@ from routing_replay.types import (
     SampleLike,
     SampleRows,
     SampleState,
+    SampleStates,
 )
 
 if TYPE_CHECKING:
@@ -114,9 +115,7 @@ class Run:
         answer = self._transport.call("Put", self._opened.core.put_message(plan))
         return _append.outcome_from(_core.put_outcome(answer))
 
-    def seal(
-        self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout"
-    ) -> SampleState:
+    def seal(self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout") -> SampleState:
         """No more rows will come: rows 0 … num_tokens - 2 must be committed. Idempotent."""
         return self._do(_calls.seal(self._name, sample, num_tokens, revision, producer))
 
@@ -136,7 +135,7 @@ class Run:
         producer: Producer = "rollout",
         wait: bool = False,
         timeout: float = 120.0,
-    ) -> list[SampleRows]:
+    ) -> Sequence[SampleRows]:
         """Reads and decodes; every byte is checked against its CRC32C. One result per sample, in the order asked.
 
         samples: ids, handles, or SampleRead where more is to be said
@@ -186,16 +185,16 @@ class Run:
             return state
         raise _calls.no_sample(self._name, sample)
 
-    def stat_many(self, samples: Iterable[str], *, producer: Producer = "rollout") -> list[SampleState]:
+    def stat_many(self, samples: Iterable[str], *, producer: Producer = "rollout") -> SampleStates:
         """The ones that exist, in the order asked."""
-        states: list[SampleState] = []
+        states: SampleStates = []
         for names in _calls.names_in_calls(samples):
             states += self._do(_calls.stat(self._name, names, producer))
         return states
 
-    def list(self, *, groups: tuple[int, int] | None = None, producer: Producer = "rollout") -> list[SampleState]:
+    def list(self, *, groups: tuple[int, int] | None = None, producer: Producer = "rollout") -> SampleStates:
         """All samples, or those of groups[0] <= group < groups[1], by id."""
-        states: list[SampleState] = []
+        states: SampleStates = []
         page_token = ""
         while True:
             page, page_token = self._do(_calls.list_page(self._name, groups, producer, page_token))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -149,6 +149,9 @@ class SampleState:
         return self.num_tokens is not None
 
 
+SampleStates = list[SampleState]
+
+
 @dataclass(frozen=True)
 class SampleRead:
     """One sample of a read, where its id alone does not say enough.
@@ -169,7 +172,7 @@ class SampleRead:
     max_weight_version: int | None = None
 
 
-SampleLike = Union[str, int, SampleRead]  # An id, a handle, or more.
+SampleLike = str | int | SampleRead  # An id, a handle, or more.
 
 
 @dataclass(frozen=True)
@@ -251,4 +254,4 @@ class ServerInfo:
 
 
 if TYPE_CHECKING:
-    Rows = Union[ArrayLike, Payload]
+    Rows = ArrayLike | Payload
