@@ -19,7 +19,7 @@ from routing_replay.types import (
     WeightSpan,
 )
 
-T = TypeVar("T")
+T_co = TypeVar("T", covariant=True)
 
 _PRODUCERS = {"rollout": 1, "trainer": 2}
 _PRODUCER_NAMES = {number: name for name, number in _PRODUCERS.items()}
@@ -27,12 +27,12 @@ _CODECS = {None: 0, "RAW": 1, "PACKED": 2}
 _CODEC_NAMES = {0: "", 1: "RAW", 2: "PACKED"}
 
 
-class Call(NamedTuple, Generic[T]):
+class Call(NamedTuple, Generic[T_co]):
     """`repeat`: idempotent, so that it is made again while the server is unavailable."""
 
     method: str
     request: bytes
-    read: Callable[[bytes], T]
+    read: Callable[[bytes], T_co]
     repeat: bool = True
 
 
