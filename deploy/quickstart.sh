@@ -19,14 +19,14 @@ arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
     --trace | --json)
-      [ $# -gt 1 ] || { usage >&2; exit 2; }
+      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; usage >&2; exit 2; }
       arguments+=("$1" "$2")
       shift
       ;;
     --build-only) build_only=yes ;;
     --no-install) install= ;;
     -h | --help) usage; exit 0 ;;
-    *) usage >&2; exit 2 ;;
+    *) echo "unknown option $1" >&2; usage >&2; exit 2 ;;
   esac
   shift
 done
@@ -35,7 +35,7 @@ done
 (
   cd "$root"
   cmake --preset release
-  cmake --build build/release -j "$(nproc)" --target routing-replay-server routing-replay-quickstart
+  cmake --build build/release -j "$(nproc)" --target routing-replay-server rrctl routing-replay-quickstart
 )
 [ -z "$build_only" ] || exit 0
 exec "$root/build/release/bin/routing-replay-quickstart" --server "$root/build/release/bin/routing-replay-server" \

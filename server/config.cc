@@ -3,6 +3,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <CLI/CLI.hpp>
+#include <climits>
 #include <cstdlib>
 #include <sstream>
 
@@ -26,23 +27,16 @@ constexpr Unit kByteUnits[] = {
     {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}, {"", 1}};
 constexpr Unit kTimeUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
 
-// "256MiB", "90s": a whole number and a unit of `units`.
-int64_t ParseQuantity(const std::string& key, absl::string_view text, absl::Span<const Unit> units) {
-  size_t digits = 0;
-  while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) ++digits;
-  const absl::string_view suffix = absl::StripAsciiWhitespace(text.substr(digits));
-  int64_t number, product;
-  for (const Unit& unit : units) {
-    if (suffix == unit.suffix && absl::SimpleAtoi(text.substr(0, digits), &number) &&
-        !__builtin_mul_overflow(number, unit.factor, &product)) {
-      return product;
-    }
-  }
-  std::vector<std::string> names;
-  for (const Unit& unit : units) names.push_back(absl::StrCat("'", unit.suffix, "'"));
-  throw CLI::ValidationError(absl::StrCat("--", key, ": '", text, "' is not a whole number with one of the units ",
-                                          absl::StrJoin(names, ", ")));
-}
+// What a quantity may be, in bytes or milliseconds.
+struct Limits {
+  int64_t minimum;
+  int64_t maximum;
+};
+constexpr Limits kAnyBytes = {1, INT64_MAX};
+constexpr Limits kMessageBytes = {64 << 10, INT_MAX};  // gRPC takes an int.
+// Far from where adding one to the present time overflows.
+constexpr Limits kTimeOrNone = {0, int64_t{30} * 24 * 3600 * 1000};
+constexpr Limits kSomeTime = {1, kTimeOrNone.maximum};
 
 std::string FormatQuantity(int64_t value, absl::Span<const Unit> units) {
   const Unit* best = nullptr;
@@ -50,6 +44,28 @@ std::string FormatQuantity(int64_t value, absl::Span<const Unit> units) {
     if (value % unit.factor == 0 && (best == nullptr || unit.factor > best->factor)) best = &unit;
   }
   return absl::StrCat(value / best->factor, best->suffix);
+}
+
+// "256MiB", "90s": a whole number and a unit of `units`.
+int64_t ParseQuantity(const std::string& key, absl::string_view text, absl::Span<const Unit> units, Limits limits) {
+  size_t digits = 0;
+  while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) ++digits;
+  const absl::string_view suffix = absl::StripAsciiWhitespace(text.substr(digits));
+  int64_t number, product;
+  for (const Unit& unit : units) {
+    if (suffix != unit.suffix || !absl::SimpleAtoi(text.substr(0, digits), &number) ||
+        __builtin_mul_overflow(number, unit.factor, &product)) {
+      continue;
+    }
+    if (product >= limits.minimum && product <= limits.maximum) return product;
+    throw CLI::ValidationError(absl::StrCat("--", key, ": '", text, "' is not in ",
+                                            FormatQuantity(limits.minimum, units), " … ",
+                                            FormatQuantity(limits.maximum, units)));
+  }
+  std::vector<std::string> names;
+  for (const Unit& unit : units) names.push_back(absl::StrCat("'", unit.suffix, "'"));
+  throw CLI::ValidationError(absl::StrCat("--", key, ": '", text, "' is not a whole number with one of the units ",
+                                          absl::StrJoin(names, ", ")));
 }
 
 std::string Bytes(int64_t value) { return FormatQuantity(value, kByteUnits); }
@@ -65,16 +81,17 @@ class Parser {
     Key("advertise", config_.advertise, "address that clients are told");
     Key("endpoint-file", config_.endpoint_file, "file to write the advertised address to");
     Key("store", config_.store, "memory");
-    BytesKey("memory-budget", config_.memory_budget, "bytes of routing data held and on their way");
-    TimeKey("default-ttl", config_.default_ttl, "a sample idle for so long is removed, where its run does not say");
-    TimeKey("sweep-interval", config_.sweep_interval, "how often idle samples are looked for");
-    BytesKey("max-message-bytes", config_.max_message_bytes, "of one received message");
-    BytesKey("max-payload-bytes", config_.max_payload_bytes, "of one append after decompression");
-    BytesKey("stream-window-bytes", config_.stream_window_bytes, "credit that one append stream may hold");
-    BytesKey("read-message-bytes", config_.read_message_bytes, "payload of one read message");
-    TimeKey("max-wait", config_.max_wait, "longest wait of a waiting read");
-    TimeKey("stall-timeout", config_.stall_timeout, "a reader that takes nothing for so long is cut off");
-    TimeKey("drain-timeout", config_.drain_timeout, "time for calls in flight after SIGTERM");
+    BytesKey("memory-budget", config_.memory_budget, kAnyBytes, "bytes of routing data held and on their way");
+    TimeKey("default-ttl", config_.default_ttl, kSomeTime,
+            "a sample idle for so long is removed, where its run does not say");
+    TimeKey("sweep-interval", config_.sweep_interval, kSomeTime, "how often idle samples are looked for");
+    BytesKey("max-message-bytes", config_.max_message_bytes, kMessageBytes, "of one received message");
+    BytesKey("max-payload-bytes", config_.max_payload_bytes, kAnyBytes, "of one append after decompression");
+    BytesKey("stream-window-bytes", config_.stream_window_bytes, kAnyBytes, "credit that one append stream may hold");
+    BytesKey("read-message-bytes", config_.read_message_bytes, kAnyBytes, "of one read message");
+    TimeKey("max-wait", config_.max_wait, kTimeOrNone, "longest wait of a waiting read");
+    TimeKey("stall-timeout", config_.stall_timeout, kSomeTime, "a reader that takes nothing for so long is cut off");
+    TimeKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
     Key("threads", config_.threads, "completion-queue threads")->check(CLI::Range(1, 256));
     Key("verify", config_.verify, "check encoded blocks for duplicate ids too");
     Key("log-level", config_.log_level, "debug, info, warning or error")
@@ -103,18 +120,21 @@ class Parser {
     keys_.push_back(key);
     return app_.add_option("--" + key, value, help)->capture_default_str()->envname(Variable(key));
   }
-  void BytesKey(const std::string& key, int64_t& value, const std::string& help) {
+  void BytesKey(const std::string& key, int64_t& value, Limits limits, const std::string& help) {
     keys_.push_back(key);
     app_.add_option_function<std::string>(
-            "--" + key, [key, &value](const std::string& text) { value = ParseQuantity(key, text, kByteUnits); }, help)
+            "--" + key, [=, &value](const std::string& text) { value = ParseQuantity(key, text, kByteUnits, limits); },
+            help)
         ->default_str(Bytes(value))
         ->envname(Variable(key));
   }
-  void TimeKey(const std::string& key, milliseconds& value, const std::string& help) {
+  void TimeKey(const std::string& key, milliseconds& value, Limits limits, const std::string& help) {
     keys_.push_back(key);
     app_.add_option_function<std::string>(
             "--" + key,
-            [key, &value](const std::string& text) { value = milliseconds(ParseQuantity(key, text, kTimeUnits)); },
+            [=, &value](const std::string& text) {
+              value = milliseconds(ParseQuantity(key, text, kTimeUnits, limits));
+            },
             help)
         ->default_str(Time(value))
         ->envname(Variable(key));
@@ -133,9 +153,18 @@ class Parser {
     return variable == nullptr ? "" : variable;
   }
 
+  // The streams of the library throw what is not a YAML::Exception where `path` is a directory.
+  static YAML::Node LoadFile(const std::string& path) {
+    try {
+      return YAML::LoadFile(path);
+    } catch (const std::exception& error) {
+      throw CLI::ValidationError(absl::StrCat("--config: ", path, ": ", error.what()));
+    }
+  }
+
   // Reads the file through the options themselves, so that each key has one parser and one set of checks.
   void ApplyFile(const std::string& path) {
-    const YAML::Node file = YAML::LoadFile(path);
+    const YAML::Node file = LoadFile(path);
     if (file.IsNull()) return;
     if (!file.IsMap()) throw CLI::ValidationError(path + ": not a mapping of keys");
     for (const auto& entry : file) {
@@ -160,6 +189,17 @@ class Parser {
   std::vector<std::string> keys_;
 };
 
+absl::Status CheckListenAddress(const std::string& address) {
+  if (absl::StartsWith(address, "unix:") && address.size() > 5) return absl::OkStatus();
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon != std::string::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
+      port <= 65535 && (address[0] == '[' ? address[colon - 1] == ']' : address.find(':') == colon)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--listen: '", address, "' is not host:port, [v6]:port or unix:PATH"));
+}
+
 }  // namespace
 
 absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv) {
@@ -177,6 +217,9 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   if (config.store != "memory") {
     return absl::InvalidArgumentError(
         absl::StrCat("--store: '", config.store, "' is not a store of this build: memory"));
+  }
+  for (const std::string& address : config.listen) {
+    if (absl::Status status = CheckListenAddress(address); !status.ok()) return status;
   }
   return config;
 }

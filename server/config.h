@@ -20,10 +20,10 @@ struct ServerConfig {
   int64_t memory_budget = int64_t{4} << 30;
   std::chrono::milliseconds default_ttl = std::chrono::hours(24);
   std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);
-  int64_t max_message_bytes = int64_t{64} << 20;    // Of one received message.
-  int64_t max_payload_bytes = int64_t{256} << 20;   // Of one append after decompression and base64.
-  int64_t stream_window_bytes = int64_t{32} << 20;  // Credit that one append stream may hold.
-  int64_t read_message_bytes = int64_t{2} << 20;    // Payload of a read message where the reader does not say.
+  int64_t max_message_bytes = int64_t{64} << 20;                  // Of one received message.
+  int64_t max_payload_bytes = int64_t{256} << 20;                 // Of one append after decompression and base64.
+  int64_t stream_window_bytes = int64_t{32} << 20;                // Credit that one append stream may hold.
+  int64_t read_message_bytes = int64_t{2} << 20;                  // Of a read message where the reader does not say.
   std::chrono::milliseconds max_wait = std::chrono::minutes(10);  // Cap on a waiting read.
   std::chrono::milliseconds stall_timeout =
       std::chrono::minutes(2);  // A reader that takes nothing for so long is cut off.

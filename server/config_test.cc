@@ -57,6 +57,14 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--no-such-flag"}, "no-such-flag"},
            {{"--store", "tape"}, "tape"},
            {{"--threads", "0"}, "threads"},
+           {{"--listen", "7400"}, "--listen"},
+           {{"--listen", "host:65536"}, "host:65536"},
+           {{"--memory-budget", "0"}, "memory-budget"},
+           {{"--max-message-bytes", "4GiB"}, "max-message-bytes"},
+           {{"--max-wait", "9223372036854775807ms"}, "max-wait"},
+           {{"--default-ttl", "0s"}, "default-ttl"},
+           {{"--sweep-interval", "0ms"}, "sweep-interval"},
+           {{"--config", "/"}, "--config: /"},
            {{"--config", "/does/not/exist"}, "/does/not/exist"}}) {
     const auto c = Parse(arguments);
     EXPECT_EQ(c.status().code(), absl::StatusCode::kInvalidArgument);

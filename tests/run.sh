@@ -24,7 +24,7 @@ for argument in "$@"; do
     --sanitizers | --peers | --chaos | --fuzz | --coverage) extras+=("${argument#--}") ;;
     --no-install) install= ;;
     -h | --help) usage; exit 0 ;;
-    *) usage >&2; exit 2 ;;
+    *) echo "unknown option $argument" >&2; usage >&2; exit 2 ;;
   esac
 done
 

@@ -39,11 +39,12 @@ inline constexpr int64_t kPieceBytes = int64_t{2} << 20;
 // All of these: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the options
 // are bad, or if token_ids has neither one id per row nor one per position from 0 on.
 
-// How a run stores rows.
+// How a run stores rows, and what its server takes.
 struct BlockOptions {
   int32_t block_rows = kDefaultBlockRows;
   Codec codec = Codec::kRaw;
-  int64_t max_payload_bytes = 0;  // That the server takes, after decompression.
+  int64_t max_message_bytes = 0;
+  int64_t max_payload_bytes = 0;  // Of an append, after decompression.
 };
 // What the engine gave, decoded, checked and tiled here (DecodeTensor, and its errors), as encoded blocks.
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,

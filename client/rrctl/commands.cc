@@ -53,6 +53,10 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 // Joins the run, or makes it with the geometry that the options and the file's shape tell.
 absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const NpyHeader& header) {
   if (options.num_experts == 0) return client.JoinRun(options.run);
+  if (header.shape[1] > kMaxLayers || header.shape[2] > kMaxTopK) {
+    return absl::InvalidArgumentError(absl::StrCat("an array of ", header.shape[1], " layers and K ", header.shape[2],
+                                                   "; at most ", kMaxLayers, " and ", kMaxTopK));
+  }
   const auto layers = static_cast<int32_t>(header.shape[1]);
   Geometry::Options geometry{.num_layers = layers,
                              .moe_layer_ids = options.moe_layers,

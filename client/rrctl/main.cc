@@ -19,6 +19,7 @@ constexpr int kExitUsage = 2;
 
 struct Flags {
   std::string endpoint;
+  int timeout_s = 10;
   std::string format = isatty(STDOUT_FILENO) ? "table" : "json";
   bool trainer = false;
   std::vector<std::string> samples;
@@ -44,7 +45,7 @@ int PlanCommand() {
 }
 
 int RunCommand(const Flags& flags, const Command& command) {
-  auto client = Client::Connect({.endpoint = flags.endpoint});
+  auto client = Client::Connect({.endpoint = flags.endpoint, .call_timeout = std::chrono::seconds(flags.timeout_s)});
   const auto rows = client.ok() ? command(**client) : client.status();
   if (!rows.ok()) {
     std::cerr << "rrctl: " << absl::StatusCodeToString(rows.status().code()) << ": " << rows.status().message() << "\n";
@@ -65,6 +66,9 @@ class Application {
     app_.require_subcommand(1);
     app_.fallthrough();
     app_.add_option("--endpoint", flags_.endpoint, "host:port of the server")->envname("ROUTING_REPLAY_ENDPOINT");
+    app_.add_option("--timeout", flags_.timeout_s, "seconds to wait for the server's answer")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 3600));
     app_.add_option("-w,--write-out", flags_.format, "table or json; json when piped")
         ->check(CLI::IsMember({"table", "json"}));
     app_.add_flag("--trainer", flags_.trainer, "rows of the trainer (R2) instead of the rollout engine (R3)");
@@ -81,7 +85,7 @@ class Application {
       app_.parse(argc, argv);
       if (!flags_.rows.empty()) {
         auto rows = ParseRows(flags_.rows);
-        if (!rows.ok()) throw CLI::ValidationError("--row", std::string(rows.status().message()));
+        if (!rows.ok()) throw CLI::ValidationError("--rows", std::string(rows.status().message()));
         flags_.get.rows = *rows;
       }
     } catch (const CLI::ParseError& e) {

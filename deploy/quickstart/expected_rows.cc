@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tests/reference/layer_layout_reference.h"
 #include "tests/reference/token_layout_reference.h"
 
 namespace routing_replay::quickstart {
@@ -28,6 +29,15 @@ std::vector<ExpectedRow> ExpectedRows(const trainer::MicroBatchLayout& layout, a
         {RowState::kReplayed, absl::MakeConstSpan(truth.routes.ids).subspan(local.row * row_ids, row_ids)});
   }
   return expected;
+}
+
+std::vector<int32_t> ExpectedOrdinals(int32_t num_layers, int32_t pipeline_size, int32_t pp_rank) {
+  const trainer::LayerSplit split{.num_layers = num_layers, .pipeline_size = pipeline_size};
+  const bool last = pp_rank + 1 == pipeline_size;
+  const int32_t end = last ? num_layers : reference::FirstLayer(split, pp_rank + 1, 0);
+  std::vector<int32_t> ordinals;
+  for (int32_t layer = reference::FirstLayer(split, pp_rank, 0); layer < end; ++layer) ordinals.push_back(layer);
+  return ordinals;
 }
 
 }  // namespace routing_replay::quickstart

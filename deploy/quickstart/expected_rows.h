@@ -1,4 +1,4 @@
-// What each local row of a rank must show, from the slow reference and the generator alone.
+// What each local row of a rank must show, and of which layers, from the slow reference and the generator alone.
 #ifndef DEPLOY_QUICKSTART_EXPECTED_ROWS_H_
 #define DEPLOY_QUICKSTART_EXPECTED_ROWS_H_
 
@@ -22,6 +22,9 @@ struct TrueSequence {
 // One entry per local row of the rank. The spans point into the routes.
 std::vector<ExpectedRow> ExpectedRows(const trainer::MicroBatchLayout& layout, absl::Span<const TrueSequence> sequences,
                                       int32_t cp_rank, int32_t tp_rank);
+
+// The MoE ordinals that a pipeline rank must hold of a model whose layers are all MoE and split evenly.
+std::vector<int32_t> ExpectedOrdinals(int32_t num_layers, int32_t pipeline_size, int32_t pp_rank);
 
 }  // namespace routing_replay::quickstart
 

@@ -101,6 +101,8 @@ absl::Status RankBatch::Check(RankResult& result) const {
   for (const int64_t index : sample_indices_) {
     sequences.push_back({play_->truth[index].routes, play_->samples[index].unrecorded});
   }
+  const std::vector<int32_t> ordinals = ExpectedOrdinals(play_->geometry.num_layers(), kPipelineParallel, place_.pp);
+  if (absl::Status status = CheckLayers(buffer_, ordinals); !status.ok()) return status;
   const std::vector<ExpectedRow> expected = ExpectedRows(layout_, sequences, place_.cp, place_.tp);
   const InjectedRows injected{buffer_, indices_, states_};
   if (absl::Status status = CheckIndices(injected, expected, result); !status.ok()) return status;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "routing_replay/trainer/router.h"
 #include "tests/generator/prng.h"
 
@@ -110,6 +111,14 @@ void CountRow(RowState state, RankResult& result) {
 }
 
 }  // namespace
+
+absl::Status CheckLayers(const BufferLayout& layout, absl::Span<const int32_t> expected_ordinals) {
+  std::vector<int32_t> ordinals;
+  for (int32_t slot = 0; slot < layout.num_layers(); ++slot) ordinals.push_back(layout.ordinal(slot));
+  if (absl::MakeConstSpan(ordinals) == expected_ordinals) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the rank holds MoE layers ", absl::StrJoin(ordinals, " "), ", expected ",
+                                          absl::StrJoin(expected_ordinals, " ")));
+}
 
 absl::Status CheckIndices(const InjectedRows& rows, absl::Span<const ExpectedRow> expected, RankResult& result) {
   if (rows.states.size() != expected.size()) {

@@ -26,6 +26,9 @@ struct InjectedRows {
   absl::Span<const trainer::RowState> states;
 };
 
+// Exactly these layers in this order. INTERNAL names both lists.
+absl::Status CheckLayers(const trainer::BufferLayout& layout, absl::Span<const int32_t> expected_ordinals);
+
 // Every state, and every id of every replayed row. Counts rows and ids in `result`. INTERNAL names the first
 // difference.
 absl::Status CheckIndices(const InjectedRows& rows, absl::Span<const ExpectedRow> expected, RankResult& result);

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "deploy/quickstart/expected_rows.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::quickstart {
@@ -50,6 +51,17 @@ TEST_F(RankCheckTest, CountsWhatItCompares) {
   EXPECT_EQ(result_.unrecorded_rows, 1);
   EXPECT_EQ(result_.pad_rows, 1);
   EXPECT_EQ(result_.router_rows, 6);
+}
+
+TEST_F(RankCheckTest, FindsOtherLayers) {
+  EXPECT_OK(CheckLayers(buffer_, {1, 2}));
+  EXPECT_EQ(CheckLayers(buffer_, {0, 1}).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(CheckLayers(buffer_, {1, 2, 3}).code(), absl::StatusCode::kInternal);
+}
+
+TEST(ExpectedOrdinals, AreAnEvenShare) {
+  EXPECT_THAT(ExpectedOrdinals(6, 2, 0), ::testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT(ExpectedOrdinals(6, 2, 1), ::testing::ElementsAre(3, 4, 5));
 }
 
 TEST_F(RankCheckTest, FindsAnotherId) {

@@ -91,10 +91,10 @@ absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequ
   AppendHeader& header = *request.append;
   AppendCommand command{.run = std::string(run), .geometry = info->geometry};
   if (const auto* tensor = std::get_if<TensorDescription>(&header.payload_kind)) {
-    // Decompression may need far more than what was credited for the bytes on the wire.
-    auto extra = budget_.Reserve(tensor->compression == Compression::kZstd
-                                     ? std::min(std::max<int64_t>(tensor->raw_size, 0), options_.max_payload_bytes)
-                                     : 0);
+    // Decompression may need far more than what was credited for the bytes on the wire. What is over the limit is
+    // refused before it takes any.
+    const bool inflates = tensor->compression == Compression::kZstd && tensor->raw_size <= options_.max_payload_bytes;
+    auto extra = budget_.Reserve(inflates ? tensor->raw_size : 0);
     if (!extra.ok()) return extra.status();
     Buffer scratch;
     auto decoded = DecodeTensor(geometry, *tensor, request.payload.Flatten(scratch),

@@ -18,8 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int64_t kMaxTtlMs = int64_t{30} * 24 * 3600 * 1000;
-constexpr uint32_t kDefaultPageSize = 1000;
-constexpr uint32_t kMaxPageSize = 10000;
 
 absl::Status Invalid(absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
@@ -66,12 +64,12 @@ absl::StatusOr<GroupRange> ReadGroups(const v1::GroupRange& groups) {
   return GroupRange{groups.begin(), groups.end()};
 }
 
-// What to open the run with: the options asked for, the defaults for a new run, nothing when joining without options.
+// The options asked for, if any; the store has the defaults.
 absl::StatusOr<std::optional<RunOptions>> OptionsFor(ServiceContext& context, const v1::OpenRunRequest& request,
                                                      const std::optional<Geometry>& geometry) {
+  if (!request.has_options()) return std::nullopt;
   auto existing = context.store.GetRun(request.run());
   if (!geometry && !existing.ok()) return existing.status();
-  if (!request.has_options() && existing.ok()) return std::nullopt;
   auto options = ReadOptions(request.options(), geometry ? *geometry : *existing->geometry, context.config.default_ttl);
   if (!options.ok()) return options.status();
   return *std::move(options);
@@ -162,8 +160,8 @@ absl::Status DoList(ServiceContext& context, const v1::ListRequest& request, v1:
     if (!read.ok()) return read.status();
     groups = *read;
   }
-  const uint32_t size = request.page_size() == 0 ? kDefaultPageSize : std::min(request.page_size(), kMaxPageSize);
-  auto page = context.store.List(request.run(), *producer, groups, static_cast<int32_t>(size), request.page_token());
+  const auto size = static_cast<int32_t>(std::min<uint32_t>(request.page_size(), INT32_MAX));
+  auto page = context.store.List(request.run(), *producer, groups, size, request.page_token());
   if (!page.ok()) return page.status();
   for (const SampleState& state : page->samples) *response.add_samples() = ToProto(state);
   response.set_next_page_token(page->next_token);

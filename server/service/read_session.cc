@@ -12,8 +12,10 @@ namespace {
 
 constexpr int64_t kMinMessageBytes = 64 << 10;
 constexpr int64_t kMaxMessageBytes = 4 << 20;
-// Records of samples without pieces also fill a message.
-constexpr size_t kMaxRecordsPerMessage = 4096;
+// What an entry of a message's table takes: its numbers, and each range that it lists.
+constexpr int64_t kRecordBytes = 64;
+constexpr int64_t kPieceBytes = 32;
+constexpr int64_t kRangeBytes = 12;
 // Below this a copy is cheaper than a slice of its own.
 constexpr int64_t kReferenceBytes = 4 << 10;
 
@@ -29,8 +31,14 @@ SampleRecord MakeRecord(int32_t index, SampleState state, SampleVerdict verdict)
           .weights = std::move(state.weights)};
 }
 
-// Copied bytes of one message, grown in large steps; parts point into them.
-std::shared_ptr<Buffer> NewCopyBuffer(int64_t bytes) { return std::make_shared<Buffer>(bytes); }
+int64_t TableBytes(const SampleRecord& record) {
+  const size_t ranges = record.unrecorded.size() + record.weights.size();
+  return kRecordBytes + static_cast<int64_t>(record.message.size() + ranges * kRangeBytes);
+}
+
+int64_t TableBytes(const Piece& piece) {
+  return kPieceBytes + static_cast<int64_t>(piece.cut_crc32c.size() * sizeof(uint32_t));
+}
 
 }  // namespace
 
@@ -61,6 +69,7 @@ absl::StatusOr<std::unique_ptr<ReadSession>> ReadSession::Create(Store& store, R
 ReadStep ReadSession::Next(bool waiting_is_over) {
   ReadStep step;
   pieces_.clear();
+  table_bytes_ = 0;
   TakeWithdrawal(step);
   bool must_wait = false;
   while (next_sample_ < request_.samples.size() && !Full(step)) {
@@ -89,8 +98,13 @@ ReadStep ReadSession::Next(bool waiting_is_over) {
   return step;
 }
 
-bool ReadSession::Full(const ReadStep& step) const {
-  return withdrawal_ || step.payload_bytes >= message_bytes_ || step.records.size() >= kMaxRecordsPerMessage;
+int64_t ReadSession::Room(const ReadStep& step) const { return message_bytes_ - table_bytes_ - step.payload_bytes; }
+
+bool ReadSession::Full(const ReadStep& step) const { return withdrawal_ || Room(step) <= 0; }
+
+void ReadSession::AddRecord(ReadStep& step, SampleRecord record) {
+  table_bytes_ += TableBytes(record);
+  step.records.push_back(std::move(record));
 }
 
 ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) {
@@ -103,9 +117,9 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
                       asked.rows.empty() ? absl::MakeConstSpan(&kAllRows, 1) : absl::MakeConstSpan(asked.rows));
   if (!snapshot.ok()) {
     const bool missing = snapshot.status().code() == absl::StatusCode::kNotFound;
-    step.records.push_back({.index = index,
-                            .status = missing ? SampleStatus::kNotFound : SampleStatus::kLost,
-                            .message = std::string(snapshot.status().message())});
+    AddRecord(step, {.index = index,
+                     .status = missing ? SampleStatus::kNotFound : SampleStatus::kLost,
+                     .message = std::string(snapshot.status().message())});
     return Open::kRefused;
   }
   const bool wait = request_.wait && !waiting_is_over;
@@ -115,7 +129,7 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
       });
   if (verdict.status == SampleStatus::kNotReady && wait) return Open::kMustWait;
   const bool ready = verdict.status == SampleStatus::kOk;
-  step.records.push_back(MakeRecord(index, std::move(snapshot->state), std::move(verdict)));
+  AddRecord(step, MakeRecord(index, std::move(snapshot->state), std::move(verdict)));
   if (!ready) return Open::kRefused;
   snapshot_ = *std::move(snapshot);
   next_rows_ = 0;
@@ -127,7 +141,7 @@ void ReadSession::AddPieces(ReadStep& step) {
   const auto layers = static_cast<int32_t>(ordinals_.size());
   while (next_rows_ < snapshot_.rows.size() && !Full(step)) {
     const StoredRows& stored = snapshot_.rows[next_rows_];
-    const int32_t end = RunEnd(stored, next_layer_, message_bytes_ - step.payload_bytes);
+    const int32_t end = RunEnd(stored, next_layer_, Room(step));
     AddRun(step, stored, next_layer_, end);
     if (next_rows_ >= snapshot_.rows.size()) return;  // Withdrawn.
     next_layer_ = end;
@@ -174,6 +188,7 @@ void ReadSession::AddRun(ReadStep& step, const StoredRows& stored, int32_t layer
     if (next_rows_ >= snapshot_.rows.size()) return;
   }
   step.payload_bytes += piece.bytes;
+  table_bytes_ += TableBytes(piece);
   pieces_.push_back(std::move(piece));
 }
 
@@ -190,7 +205,7 @@ void ReadSession::AddWholePlanes(ReadStep& step, const StoredRows& stored, const
     if (to - from >= kReferenceBytes) {
       step.payload.push_back({bytes, stored.owner});
     } else {
-      auto copy = NewCopyBuffer(to - from);
+      auto copy = std::make_shared<Buffer>(to - from);
       std::copy(bytes.begin(), bytes.end(), copy->data());
       step.payload.push_back({copy->span(), copy});
     }
@@ -201,7 +216,7 @@ void ReadSession::AddWholePlanes(ReadStep& step, const StoredRows& stored, const
 void ReadSession::AddCut(ReadStep& step, const StoredRows& stored, Piece& piece) {
   const BlockView& block = stored.rows.block;
   const int64_t row = piece.rows.begin - block.rows.begin;
-  auto copy = NewCopyBuffer(piece.bytes);
+  auto copy = std::make_shared<Buffer>(piece.bytes);
   absl::Span<uint8_t> out = copy->span();
   for (int32_t i = piece.layer_begin; i < piece.layer_begin + piece.layer_count; ++i) {
     const int64_t bytes = geometry_->cut_bytes(ordinals_[i], row, piece.rows.size(), block.codec);
@@ -223,7 +238,7 @@ void ReadSession::Withdraw(const absl::Status& lost) {
 }
 
 void ReadSession::TakeWithdrawal(ReadStep& step) {
-  if (withdrawal_) step.records.push_back(*std::move(withdrawal_));
+  if (withdrawal_) AddRecord(step, *std::move(withdrawal_));
   withdrawal_.reset();
 }
 

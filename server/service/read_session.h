@@ -62,6 +62,9 @@ class ReadSession {
   void Withdraw(const absl::Status& lost);
   void TakeWithdrawal(ReadStep& step);
   int32_t RunEnd(const StoredRows& stored, int32_t layer_begin, int64_t room) const;
+  void AddRecord(ReadStep& step, SampleRecord record);
+  // Bytes that the message may still take.
+  int64_t Room(const ReadStep& step) const;
   bool Full(const ReadStep& step) const;
 
   Store& store_;
@@ -76,7 +79,8 @@ class ReadSession {
   size_t next_rows_ = 0;    // Index in snapshot_.rows …
   int32_t next_layer_ = 0;  // … and the position of the first layer not sent yet.
   std::optional<SampleRecord> withdrawal_;
-  std::vector<Piece> pieces_;
+  std::vector<Piece> pieces_;  // Of the message at hand …
+  int64_t table_bytes_ = 0;    // … and what they and its records take, about.
 };
 
 }  // namespace routing_replay

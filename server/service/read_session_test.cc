@@ -103,5 +103,19 @@ TEST_F(ReadSessionTest, MessagesStayNearTheSizeAskedFor) {
   EXPECT_LT(messages.size(), 12u);
 }
 
+// Single rows of single layers: the table is far larger than the ids.
+TEST_F(ReadSessionTest, TheTableCountsAsPartOfAMessage) {
+  ReadRequest request{.layers = {1}, .max_message_bytes = 64 << 10};
+  for (int i = 0; i < 40; ++i) {
+    request.samples.push_back({.sample = "a"});
+    for (int64_t row = 0; row < 300; row += 2) request.samples.back().rows.push_back({row, row + 1});
+  }
+  const auto messages = Read(request);
+  size_t pieces = 0;
+  for (const ReadResponse& message : messages) pieces += message.pieces.size();
+  EXPECT_EQ(pieces, 40u * 150);
+  for (const std::string& bytes : bytes_) EXPECT_LT(bytes.size(), 65u << 10);
+}
+
 }  // namespace
 }  // namespace routing_replay

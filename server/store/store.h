@@ -110,7 +110,8 @@ class Store {
   virtual std::string name() const = 0;  // "memory", …
 
   // Makes the run or joins it. Joining with another geometry (or other options, where given): FAILED_PRECONDITION
-  // (kGeometryMismatch). Without a geometry and without such a run: NOT_FOUND.
+  // (kGeometryMismatch). Without a geometry and without such a run: NOT_FOUND. A run made without options has the
+  // defaults.
   virtual absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                           const std::optional<RunOptions>& options) = 0;
   virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
@@ -138,6 +139,7 @@ class Store {
   // Whether the check fits the sample's tokens; nothing if the store cannot tell at that row.
   virtual absl::StatusOr<std::optional<bool>> MatchesTokens(absl::string_view run, Producer producer,
                                                             const SampleRef& sample, const TokenCheck& check) = 0;
+  // `page_size` 0: 1000; at most 10000 come in one page. INVALID_ARGUMENT (kField) below 0.
   virtual absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                         int32_t page_size, absl::string_view page_token) = 0;
 

@@ -1,5 +1,6 @@
 #include "tests/generator/trace_files.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -47,7 +48,8 @@ absl::StatusOr<RoutingTrace> ReadTrace(const std::string& directory, const std::
   const auto lengths = entry.at("seq_lens").get<std::vector<int64_t>>();
   const auto experts = entry.at("experts").get<int32_t>();
   const auto top_k = entry.at("topk").get<int32_t>();
-  if (shape.size() != 3 || shape[2] != top_k ||
+  const bool negative = std::any_of(lengths.begin(), lengths.end(), [](int64_t rows) { return rows < 0; });
+  if (shape.size() != 3 || shape[2] != top_k || negative ||
       std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) != shape[0]) {
     return absl::InvalidArgumentError(absl::StrCat("index.json: ", name, " contradicts itself"));
   }

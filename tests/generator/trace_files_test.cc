@@ -63,6 +63,9 @@ TEST_F(TraceFilesTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(ReadTraceDirectory(directory_).status().code(), absl::StatusCode::kInvalidArgument);
   Write("m.npy", "not numpy at all");
   EXPECT_EQ(ReadTraceDirectory(directory_).status().code(), absl::StatusCode::kInvalidArgument);
+  Write("m.npy", Npy("\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0A\x0B\xC7"));
+  Write("index.json", R"({"m": {"shape": [3, 2, 2], "seq_lens": [4, -1], "experts": 200, "topk": 2}})");
+  EXPECT_EQ(ReadTraceDirectory(directory_).status().code(), absl::StatusCode::kInvalidArgument);
   Write("index.json", R"({"m": {"shape": [3, 2, 2]}})");
   EXPECT_EQ(ReadTraceDirectory(directory_).status().code(), absl::StatusCode::kInvalidArgument);
 }

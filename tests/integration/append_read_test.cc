@@ -1,6 +1,9 @@
 // What goes in comes out: any split, any encoding, any slice.
+#include <zstd.h>
+
 #include <random>
 
+#include "deploy/quickstart/engine_payload.h"
 #include "tests/integration/fixture.h"
 
 namespace routing_replay::testing {
@@ -61,34 +64,69 @@ TEST_F(AppendReadTest, AnySliceIsTheSliceOfTheOriginal) {
   }
 }
 
-// Any split into appends, with retries, through the appender in both forms, gives the same sample.
-TEST_F(AppendReadTest, AnySplitAndRetryGivesTheSameRows) {
+// The rows of `range` in a random one of the forms that engines use, perhaps compressed.
+quickstart::EnginePayload RandomPayload(std::mt19937_64& random, const Geometry& geometry, const RandomRoutes& routes,
+                                        RowRange range) {
+  const std::vector<int32_t> ids = routes.Tensor(range);
+  const Routes rows{.rows = range.size(),
+                    .layers = geometry.num_moe_layers(),
+                    .top_k = geometry.layer(0).top_k,
+                    .num_experts = geometry.layer(0).num_experts,
+                    .ids = {ids.begin(), ids.end()}};
+  const auto form = static_cast<quickstart::PayloadForm>(random() % quickstart::kPayloadForms);
+  quickstart::EnginePayload payload = MakeEnginePayload(form, rows, {{0, range.size()}});
+  if (random() % 2 == 0) return payload;
+  std::string frame(ZSTD_compressBound(payload.bytes.size()), '\0');
+  frame.resize(ZSTD_compress(frame.data(), frame.size(), payload.bytes.data(), payload.bytes.size(), 1));
+  payload.tensor.compression = Compression::kZstd;
+  payload.tensor.raw_size = static_cast<int64_t>(payload.bytes.size());
+  payload.bytes = std::move(frame);
+  return payload;
+}
+
+// Any split into appends, any encoding, any append sent again later, through the appender in both forms, gives the same
+// sample. The weights change every 300 rows.
+TEST_F(AppendReadTest, AnySplitEncodingAndRetryGivesTheSameSample) {
   const Geometry geometry = Geometry::Uniform(4, 128, 8);
   const auto run = OpenRun("split", geometry);
-  constexpr int64_t kRows = 900;
+  constexpr int64_t kRows = 900, kRowsPerVersion = 300;
   const RandomRoutes routes = MakeRandomRoutes(geometry, kRows, 3);
   const std::vector<uint32_t> tokens = MakeTokens(kRows + 1, 4);
   std::mt19937_64 random(11);
-  for (int round = 0; round < 12; ++round) {
+  SampleState first;
+  for (int round = 0; round < 24; ++round) {
     const std::string sample = absl::StrCat("s", round);
     const auto appender = run->NewAppender({.encode_blocks = round % 2 == 0});
-    for (int64_t begin = 0; begin < kRows;) {
-      const int64_t end = std::min<int64_t>(kRows, begin + 1 + static_cast<int64_t>(random() % 400));
-      AppendOptions options{.sample = sample, .row_start = begin, .token_ids = tokens};
-      if (end == kRows) options.seal_num_tokens = kRows + 1;
-      const std::vector<int32_t> tensor = routes.Tensor({begin, end});
-      for (uint64_t times = 1 + random() % 2; times > 0; --times) {
-        ASSERT_OK(appender->Append(options, Int32Tensor(geometry, end - begin), AsBytes(tensor)));
-      }
-      begin = end;
+    const auto send = [&](RowRange range) {
+      AppendOptions options{.sample = sample,
+                            .row_start = range.begin,
+                            .weight_version = range.begin / kRowsPerVersion,
+                            .token_ids = tokens};
+      if (range.end == kRows) options.seal_num_tokens = kRows + 1;
+      const quickstart::EnginePayload payload = RandomPayload(random, geometry, routes, range);
+      return appender->Append(options, payload.tensor, payload.span());
+    };
+    std::vector<RowRange> sent;
+    int64_t sent_again = 0;
+    for (int64_t begin = 0; begin < kRows; begin = sent.back().end) {
+      const int64_t limit = (begin / kRowsPerVersion + 1) * kRowsPerVersion;
+      sent.push_back({begin, std::min<int64_t>(limit, begin + 1 + static_cast<int64_t>(random() % 400))});
+      ASSERT_OK(send(sent.back()));
+      for (; random() % 2 == 0; ++sent_again) ASSERT_OK(send(sent[random() % sent.size()]));
     }
     ASSERT_OK(appender->Flush(kCallTimeout));
-    EXPECT_EQ(appender->metrics().conflicting_rows, 0);
+    const AppenderMetrics metrics = appender->metrics();
+    EXPECT_EQ(metrics.acknowledged, static_cast<int64_t>(sent.size()) + sent_again);
+    EXPECT_EQ(metrics.conflicting_rows, 0);
+    EXPECT_EQ(metrics.failed, 0);
     ExpectRows(*run, sample, routes, {{0, kRows}});
     ASSERT_OK_AND_ASSIGN(const SampleState state, run->Stat(sample));
     EXPECT_EQ(state.num_tokens, kRows + 1);
-    EXPECT_EQ(state.weights.size(), 1u);
+    EXPECT_EQ(state.weights, (std::vector<WeightSpan>{{{0, 300}, 0, ""}, {{300, 600}, 1, ""}, {{600, 900}, 2, ""}}));
+    if (round == 0) first = state;
     ASSERT_TRUE(state.token_check.has_value());
+    EXPECT_EQ(state.token_check, first.token_check);
+    EXPECT_EQ(state.stored_bytes, first.stored_bytes);
   }
 }
 
@@ -170,6 +208,19 @@ TEST_F(AppendReadTest, ForkReadsAsItsParentAndGoesItsOwnWay) {
   ASSERT_OK(run->Release({"p"}));
   EXPECT_THAT(run->Stat("p"), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
   ExpectRows(*run, "c", child, {{0, 800}});
+}
+
+// The server says what it takes in one message, and the appender keeps below.
+TEST_F(AppendReadTest, ALongAppendGoesThroughSmallMessages) {
+  StartServer({.max_message_bytes = 256 << 10});
+  const auto run = OpenRun("small", Geometry::Uniform(40, 128, 8));
+  const RandomRoutes routes = MakeRandomRoutes(run->geometry(), 2000, 1);
+  const std::vector<int32_t> tensor = routes.Tensor({0, 2000});
+  const auto appender = run->NewAppender({.append_timeout = kCallTimeout});
+  ASSERT_OK(
+      appender->Append({.sample = "a", .seal_num_tokens = 2001}, Int32Tensor(run->geometry(), 2000), AsBytes(tensor)));
+  ASSERT_OK(appender->Flush(kCallTimeout));
+  ExpectRows(*run, "a", routes, {{0, 2000}});
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Processes die: a worker in the middle of an append, the server under a reader, a sample's old life.
 #include <signal.h>
+#include <stdlib.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "tests/integration/chaos_routes.h"
@@ -62,9 +64,17 @@ TEST(KillTest, ReadersFailInTimeWhenTheServerDies) {
 
 TEST(KillTest, AppenderGoesOnWithANewServer) {
   // The memory store forgets; what the appender had not acknowledged lands in full, and a gap is never papered over.
-  ASSERT_OK_AND_ASSIGN(ServerProcess server, StartServerProcess(RR_SERVER, {}));
-  const int port = std::stoi(server.endpoint.substr(server.endpoint.rfind(':') + 1));
-  ASSERT_OK_AND_ASSIGN(const auto client, Client::Connect({.endpoint = server.endpoint}));
+  // The appender comes in through a link, which leads to the new server once the run is open there: before, it would be
+  // told that there is no such run.
+  std::string directory = ::testing::TempDir() + "/kill_test.XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const std::string link = directory + "/server";
+  const auto start = [&](const std::string& socket) {
+    return StartServerProcess(RR_SERVER, {"--listen", absl::StrCat("unix:", socket)});
+  };
+  ASSERT_OK_AND_ASSIGN(ServerProcess server, start(directory + "/old"));
+  std::filesystem::create_symlink(directory + "/old", link);
+  ASSERT_OK_AND_ASSIGN(const auto client, Client::Connect({.endpoint = absl::StrCat("unix:", link)}));
   ASSERT_OK_AND_ASSIGN(const auto run, client->OpenRun("kill", ChaosGeometry()));
   const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 100, 1);
   const auto appender = run->NewAppender();
@@ -75,15 +85,18 @@ TEST(KillTest, AppenderGoesOnWithANewServer) {
   ASSERT_OK(server.process->Wait(std::chrono::seconds(10)));
   ASSERT_OK(appender->Append({.sample = "old", .row_start = 50}, description, AsBytes(routes.Tensor({50, 100}))));
   ASSERT_OK(appender->Append({.sample = "new"}, description, AsBytes(routes.Tensor({0, 50}))));
-  ASSERT_OK_AND_ASSIGN(server, StartServerProcess(RR_SERVER, {}, port));
+  ASSERT_OK_AND_ASSIGN(server, start(directory + "/new"));
   ASSERT_OK_AND_ASSIGN(const auto other, Client::Connect({.endpoint = server.endpoint}));
   ASSERT_OK_AND_ASSIGN(const auto run_again, other->OpenRun("kill", ChaosGeometry()));
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(directory + "/new", link);
   EXPECT_FALSE(appender->Flush(kCallTimeout).ok());
   EXPECT_EQ(appender->metrics().failed, 1);
   RandomRoutes first_half{.rows = 50};
   for (int32_t i = 0; i < 8; ++i) first_half.layers.push_back(routes.Slice(i, {{0, 50}}));
   ExpectRows(*run_again, "new", first_half, {{0, 50}});
   EXPECT_THAT(run_again->Stat("old"), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+  std::filesystem::remove_all(directory);
 }
 
 class LifeTest : public ServerTest {};

@@ -4,6 +4,8 @@
 namespace routing_replay::testing {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr int64_t kRows = 6;
 
 struct Bad {
@@ -27,7 +29,7 @@ std::vector<uint8_t> Bytes(const std::vector<T>& values) {
 class RefusalTest : public ServerTest {
  protected:
   void SetUp() override {
-    StartServer();
+    StartServer({.memory_budget = 64 << 20});
     auto geometry = Geometry::Create({.num_layers = 4, .moe_layer_ids = {1, 3}, .num_experts = {64}, .top_k = {4}});
     ASSERT_OK(geometry);
     run_ = OpenRun("refusals", *geometry);
@@ -62,6 +64,8 @@ std::vector<Bad> RefusalTest::IngestTable() const {
   const TensorDescription npy{.encoding = Encoding::kNpy};
   const TensorDescription zstd{
       .compression = Compression::kZstd, .raw_size = 100, .dtype = DType::kI32, .shape = Int32().shape};
+  TensorDescription bomb = zstd;
+  bomb.raw_size = int64_t{1} << 40;
   const std::vector<uint8_t> text = {'A', 'A', '!', 'A'};
   const auto code = absl::StatusCode::kInvalidArgument;
   return {
@@ -76,6 +80,7 @@ std::vector<Bad> RefusalTest::IngestTable() const {
       {"base64", {}, base64, text, code, Reason::kEncoding},
       {"npy", {}, npy, text, code, Reason::kEncoding},
       {"zstd", {}, zstd, text, code, Reason::kEncoding},
+      {"zstd of more than the limit", {}, bomb, text, code, Reason::kLength},
       {"dtype", {}, no_dtype, Bytes(Good()), code, Reason::kDType},
       {"row count at the seal", {.seal_num_tokens = kRows + 5}, Int32(), Bytes(Good()), code, Reason::kRowCount},
       {"gap", {.row_start = 9}, Int32(), Bytes(Good()), absl::StatusCode::kFailedPrecondition, Reason::kGap},
@@ -105,7 +110,14 @@ TEST_F(RefusalTest, OnTheAppendStream) {
       const auto detail = GetErrorDetail(status).value_or(ErrorDetail{});
       EXPECT_EQ(detail.row, bad.row);
       EXPECT_EQ(detail.layer, bad.layer);
-      EXPECT_FALSE(std::string(status.message()).empty());
+      const std::string message(status.message());
+      EXPECT_FALSE(message.empty());
+      if (bad.row) {
+        EXPECT_THAT(message, HasSubstr(absl::StrCat("row ", *bad.row)));
+      }
+      if (bad.layer) {
+        EXPECT_THAT(message, HasSubstr(absl::StrCat("layer ", *bad.layer)));
+      }
       ASSERT_OK_AND_ASSIGN(const SampleState after, run_->Stat("stored"));
       EXPECT_EQ(after.content_id, before.content_id);
       EXPECT_EQ(after.committed_rows, 3);

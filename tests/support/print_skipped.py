@@ -5,7 +5,7 @@ A whole test is skipped by exit status 77; its reason is the last line it printe
 its cases (GTEST_SKIP); the reason is the line that GoogleTest prints before the case's verdict.
 """
 import sys
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 
 def skipped_cases(lines):

@@ -56,11 +56,11 @@ absl::StatusOr<int> Process::Wait(std::chrono::milliseconds timeout) {
   return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " is still running"));
 }
 
-absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags, int port) {
+absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags) {
   std::string directory = "/tmp/routing-replay-test.XXXXXX";
   if (mkdtemp(directory.data()) == nullptr) return absl::InternalError("mkdtemp");
   const std::string file = directory + "/endpoint";
-  flags.insert(flags.begin(), {program, "--listen", absl::StrCat("127.0.0.1:", port), "--endpoint-file", file});
+  flags.insert(flags.begin(), {program, "--listen", "127.0.0.1:0", "--endpoint-file", file});
   auto process = Process::Start(flags);
   if (!process.ok()) return process.status();
   ServerProcess server{*std::move(process), ""};

@@ -35,9 +35,8 @@ struct ServerProcess {
   std::unique_ptr<Process> process;
   std::string endpoint;
 };
-// Returns when it listens. `port` 0: any.
-absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags,
-                                                 int port = 0);
+// Returns when it listens.
+absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags);
 
 // A figure of /proc/PID/status in bytes, such as "VmHWM" or "VmRSS".
 absl::StatusOr<int64_t> ProcessMemory(pid_t pid, const std::string& figure);

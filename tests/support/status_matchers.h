@@ -35,10 +35,12 @@ MATCHER_P2(Fails, code, reason, std::string("fails with ") + ReasonName(reason))
 // ASSERT_OK_AND_ASSIGN(auto x, F()): fails the test unless F() is OK.
 #define ASSERT_OK_AND_ASSIGN(lhs, expression) \
   ASSERT_OK_AND_ASSIGN_IMPL(RR_CONCAT(status_or_, __LINE__), lhs, expression)
+// NOLINTBEGIN(bugprone-macro-parentheses): lhs is a declaration.
 #define ASSERT_OK_AND_ASSIGN_IMPL(status_or, lhs, expression) \
   auto status_or = (expression);                              \
   ASSERT_OK(status_or);                                       \
   lhs = *std::move(status_or)
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace routing_replay::testing
 

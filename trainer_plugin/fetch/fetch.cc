@@ -1,14 +1,40 @@
 #include "routing_replay/trainer/fetch.h"
 
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/geometry.h"
 
 namespace routing_replay::trainer {
 namespace {
 
-constexpr RowRange kAllRows{0, std::numeric_limits<int64_t>::max()};
+constexpr RowRange kAllRows{0, kMaxRows};
+
+// The reason of a sample that cannot be replayed.
+Reason ReasonOf(SampleStatus status) {
+  switch (status) {
+    case SampleStatus::kNotFound:
+      return Reason::kNoSample;
+    case SampleStatus::kNotRecorded:
+    case SampleStatus::kNotReady:
+    case SampleStatus::kOutOfRange:
+      return Reason::kNotCommitted;
+    case SampleStatus::kLengthMismatch:
+      return Reason::kRowCount;
+    case SampleStatus::kTokensMismatch:
+      return Reason::kOtherTokens;
+    default:
+      return Reason::kUnspecified;
+  }
+}
+
+absl::Status MissingSample(int32_t sequence, const std::string& sample, const SampleRecord& record) {
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("sequence ", sequence, ", sample ", sample, ": ", SampleStatusName(record.status), ": ",
+                                record.message),
+                   {.reason = ReasonOf(record.status), .sample = sample});
+}
 
 ReadRequest MakeRequest(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                         const FetchOptions& options) {
@@ -43,8 +69,7 @@ class StagingSink final : public ReadSink {
       return absl::OkStatus();
     }
     if (options_.missing == MissingPolicy::kStrict) {
-      return absl::FailedPreconditionError(absl::StrCat("sequence ", sequence, ", sample ", sequences_[sequence].sample,
-                                                        ": ", SampleStatusName(record.status), ": ", record.message));
+      return MissingSample(sequence, sequences_[sequence].sample, record);
     }
     out_.unrecorded[sequence] = {kAllRows};
     ++out_.fallback_sequences;
@@ -76,8 +101,10 @@ absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::S
                                        const FetchOptions& options) {
   for (const PlanSlice& slice : plan.slices) {
     if (static_cast<size_t>(slice.sequence) < sequences.size()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("the plan reads sequence ", slice.sequence, ", ", sequences.size(), " sequences are named"));
+    return MakeError(absl::StatusCode::kInvalidArgument,
+                     absl::StrCat("sequences: the plan reads sequence ", slice.sequence, ", ", sequences.size(),
+                                  " sequences are named"),
+                     {.reason = Reason::kField, .field = "sequences"});
   }
   StagedRows out;
   StagingSink sink(plan, sequences, options, out);

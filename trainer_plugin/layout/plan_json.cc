@@ -38,7 +38,7 @@ absl::Status ReadSequences(const Json& json, Description& description) {
     SequenceShape& shape = description.layout.sequences.emplace_back();
     object.Require("tokens");
     object.Read("tokens", shape.tokens);
-    shape.recorded_rows = std::max<int64_t>(0, shape.tokens - 1);
+    shape.recorded_rows = shape.tokens > 0 ? shape.tokens - 1 : 0;
     object.Read("recorded_rows", shape.recorded_rows);
     object.Read("sample", description.samples.emplace_back());
     if (absl::Status status = object.status(); !status.ok()) return status;

@@ -14,9 +14,8 @@
 //   }
 //
 //   geometry      moe_layers: all layers; num_experts, top_k: one number or one per MoE layer
-//   split         absent: one stage. pipeline_size 1, virtual_stages 1, first_stage_layers null, last_stage_layers
-//   null,
-//                 account_for_embedding false, account_for_loss false
+//   split         absent: one stage. pipeline_size 1, virtual_stages 1, first_stage_layers null,
+//                 last_stage_layers null, account_for_embedding false, account_for_loss false
 //   micro_batch   format "THD" with cu_seqlens_padded and total_rows, or "BSHD" with batch_size and padded_length;
 //                 sequences: sample "", recorded_rows tokens - 1; partition "zigzag_per_document",
 //                 "zigzag_per_sequence", "contiguous", "contiguous_per_sequence", "explicit"; cp_size 1, tp_size 1,

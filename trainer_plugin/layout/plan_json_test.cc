@@ -1,5 +1,7 @@
 #include "trainer_plugin/layout/plan_json.h"
 
+#include <limits>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/support/status_matchers.h"
@@ -88,6 +90,8 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
   refused("rank.pp", [](Json& d) { d["rank"]["pp"] = 2; });
   refused("cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
   refused("geometry.top_k", [](Json& d) { d["geometry"]["top_k"] = 0; });
+  refused("sequences[0]",
+          [](Json& d) { d["micro_batch"]["sequences"][0]["tokens"] = std::numeric_limits<int64_t>::min(); });
 }
 
 TEST(PlanFromJson, NotJson) {

@@ -118,6 +118,10 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
   }
   switch (layout.partition) {
     case Partition::kExplicit:
+      if (layout.sequence_parallel && layout.row_order == RowOrder::kBatchMajor &&
+          layout.sp_slice == SpSlice::kBeforeFlatten) {
+        return Invalid("sp_slice", "a list of positions is cut as one list: its sequences are not known apart");
+      }
       return absl::OkStatus();
     case Partition::kZigzagPerSequence:
     case Partition::kContiguousPerSequence:

@@ -184,71 +184,82 @@ struct Refusal {
   RowRank rank;
 };
 
-std::vector<Refusal> Refusals() {
-  const MicroBatchLayout good = OneDocument(8, 8, 2);
-  const MicroBatchLayout rectangle{.format = TokenFormat::kBshd,
-                                   .sequences = {{4, 4}},
-                                   .batch_size = 1,
-                                   .padded_length = 8,
-                                   .partition = Partition::kZigzagPerSequence,
-                                   .cp_size = 2};
-  std::vector<Refusal> list;
-  const auto add = [&](const char* words, Reason reason, const MicroBatchLayout& base, auto change) {
-    Refusal refusal{words, reason, base, {}};
-    change(refusal);
-    list.push_back(std::move(refusal));
+void AddStreamRefusals(std::vector<Refusal>& list) {
+  const MicroBatchLayout base = OneDocument(8, 8, 2);
+  const auto add = [&](const char* words, Reason reason, auto change) {
+    list.push_back({words, reason, base, {}});
+    change(list.back());
   };
-  add("ends at 8, the stream has 16", Reason::kShape, good, [](Refusal& r) { r.layout.total_rows = 16; });
-  add("does not start at 0", Reason::kShape, good, [](Refusal& r) { r.layout.cu_seqlens_padded = {1, 8}; });
-  add("does not start at 0", Reason::kShape, good, [](Refusal& r) { r.layout.cu_seqlens_padded = {}; });
-  add("descends from 8 to 4", Reason::kShape, good, [](Refusal& r) { r.layout.cu_seqlens_padded = {0, 8, 4, 8}; });
-  add("0 documents for 1", Reason::kShape, good, [](Refusal& r) {
+  add("ends at 8, the stream has 16", Reason::kShape, [](Refusal& r) { r.layout.total_rows = 16; });
+  add("does not start at 0", Reason::kShape, [](Refusal& r) { r.layout.cu_seqlens_padded = {1, 8}; });
+  add("does not start at 0", Reason::kShape, [](Refusal& r) { r.layout.cu_seqlens_padded = {}; });
+  add("descends from 8 to 4", Reason::kShape, [](Refusal& r) { r.layout.cu_seqlens_padded = {0, 8, 4, 8}; });
+  add("0 documents for 1", Reason::kShape, [](Refusal& r) {
     r.layout.cu_seqlens_padded = {0};
     r.layout.total_rows = 0;
   });
-  add("multiple of 2 x cp_size = 4", Reason::kShape, good, [](Refusal& r) {
+  add("multiple of 2 x cp_size = 4", Reason::kShape, [](Refusal& r) {
     r.layout.cu_seqlens_padded = {0, 10};
     r.layout.total_rows = 10;
   });
-  add("multiple of cp_size = 2", Reason::kShape, good, [](Refusal& r) {
+  add("multiple of cp_size = 2", Reason::kShape, [](Refusal& r) {
     r.layout.cu_seqlens_padded = {0, 9};
     r.layout.total_rows = 9;
     r.layout.partition = Partition::kContiguous;
   });
-  add("9 recorded rows for 8 tokens", Reason::kShape, good,
-      [](Refusal& r) { r.layout.sequences[0].recorded_rows = 9; });
-  add("9 tokens in 8 padded rows", Reason::kShape, good, [](Refusal& r) { r.layout.sequences[0].tokens = 9; });
-  add("more than 4194304", Reason::kField, good, [](Refusal& r) { r.layout.sequences[0].recorded_rows = 5 << 20; });
-  add("negative", Reason::kField, good, [](Refusal& r) { r.layout.sequences[0].recorded_rows = -1; });
-  add("not a multiple of tp_size = 3", Reason::kShape, good, [](Refusal& r) {
+  add("9 recorded rows for 8 tokens", Reason::kShape, [](Refusal& r) { r.layout.sequences[0].recorded_rows = 9; });
+  add("9 tokens in 8 padded rows", Reason::kShape, [](Refusal& r) { r.layout.sequences[0].tokens = 9; });
+  add("more than 4194304", Reason::kField, [](Refusal& r) { r.layout.sequences[0].recorded_rows = 5 << 20; });
+  add("negative", Reason::kField, [](Refusal& r) { r.layout.sequences[0].recorded_rows = -1; });
+  add("not a multiple of tp_size = 3", Reason::kShape, [](Refusal& r) {
     r.layout.tp_size = 3;
     r.layout.sequence_parallel = true;
   });
-  add("not a multiple of tp_size = 8", Reason::kShape, rectangle, [](Refusal& r) {
-    r.layout.tp_size = 8;
-    r.layout.sequence_parallel = true;
-  });
-  add("cp_size", Reason::kField, good, [](Refusal& r) { r.layout.cp_size = 0; });
-  add("rank.cp", Reason::kField, good, [](Refusal& r) { r.rank.cp_rank = 2; });
-  add("rank.tp", Reason::kField, good, [](Refusal& r) { r.rank.tp_rank = -1; });
-  add("total_rows", Reason::kField, good, [](Refusal& r) { r.layout.total_rows = int64_t{1} << 60; });
-  add("not explicit", Reason::kField, good, [](Refusal& r) { r.rank.positions = {0}; });
-  add("8 is not in [0, 8)", Reason::kShape, good, [](Refusal& r) {
+  add("cp_size", Reason::kField, [](Refusal& r) { r.layout.cp_size = 0; });
+  add("rank.cp", Reason::kField, [](Refusal& r) { r.rank.cp_rank = 2; });
+  add("rank.tp", Reason::kField, [](Refusal& r) { r.rank.tp_rank = -1; });
+  add("total_rows", Reason::kField, [](Refusal& r) { r.layout.total_rows = int64_t{1} << 60; });
+  add("not explicit", Reason::kField, [](Refusal& r) { r.rank.positions = {0}; });
+  add("8 is not in [0, 8)", Reason::kShape, [](Refusal& r) {
     r.layout.partition = Partition::kExplicit;
     r.rank.positions = {0, 8};
   });
-  add("partition of BSHD", Reason::kField, good,
-      [](Refusal& r) { r.layout.partition = Partition::kContiguousPerSequence; });
-  add("are of THD", Reason::kField, rectangle, [](Refusal& r) { r.layout.partition = Partition::kContiguous; });
-  add("are of THD", Reason::kField, rectangle, [](Refusal& r) { r.layout.partition = Partition::kZigzagPerDocument; });
-  add("rectangle", Reason::kField, rectangle, [](Refusal& r) { r.layout.batch_size = int64_t{1} << 62; });
-  add("rectangle", Reason::kField, rectangle, [](Refusal& r) { r.layout.batch_size = 0; });
-  add("1 for 2 sequences", Reason::kShape, rectangle, [](Refusal& r) { r.layout.sequences.push_back({}); });
-  return list;
+  add("partition of BSHD", Reason::kField, [](Refusal& r) { r.layout.partition = Partition::kContiguousPerSequence; });
+}
+
+void AddRectangleRefusals(std::vector<Refusal>& list) {
+  const MicroBatchLayout base{.format = TokenFormat::kBshd,
+                              .sequences = {{4, 4}},
+                              .batch_size = 1,
+                              .padded_length = 8,
+                              .partition = Partition::kZigzagPerSequence,
+                              .cp_size = 2};
+  const auto add = [&](const char* words, Reason reason, auto change) {
+    list.push_back({words, reason, base, {}});
+    change(list.back());
+  };
+  add("not a multiple of tp_size = 8", Reason::kShape, [](Refusal& r) {
+    r.layout.tp_size = 8;
+    r.layout.sequence_parallel = true;
+  });
+  add("cut as one list", Reason::kField, [](Refusal& r) {
+    r.layout.partition = Partition::kExplicit;
+    r.layout.row_order = RowOrder::kBatchMajor;
+    r.layout.sp_slice = SpSlice::kBeforeFlatten;
+    r.layout.sequence_parallel = true;
+  });
+  add("are of THD", Reason::kField, [](Refusal& r) { r.layout.partition = Partition::kContiguous; });
+  add("are of THD", Reason::kField, [](Refusal& r) { r.layout.partition = Partition::kZigzagPerDocument; });
+  add("rectangle", Reason::kField, [](Refusal& r) { r.layout.batch_size = int64_t{1} << 62; });
+  add("rectangle", Reason::kField, [](Refusal& r) { r.layout.batch_size = 0; });
+  add("1 for 2 sequences", Reason::kShape, [](Refusal& r) { r.layout.sequences.push_back({}); });
 }
 
 TEST(BuildRowMap, RefusalsNameTheNumbers) {
-  for (const Refusal& refusal : Refusals()) {
+  std::vector<Refusal> refusals;
+  AddStreamRefusals(refusals);
+  AddRectangleRefusals(refusals);
+  for (const Refusal& refusal : refusals) {
     const auto map = BuildRowMap(refusal.layout, refusal.rank);
     EXPECT_THAT(map, Fails(absl::StatusCode::kInvalidArgument, refusal.reason)) << refusal.words;
     EXPECT_THAT(std::string(map.status().message()), ::testing::HasSubstr(refusal.words));

@@ -109,7 +109,8 @@ struct AppendOptions {
   std::string engine;
 };
 
-// What the server said of one append. `status` not OK: nothing of it was stored.
+// What the server said of one append. `status` not OK: nothing of it was stored, or only its first rows, up to
+// committed_rows, where it was long enough to be sent in several messages.
 struct AppendOutcome {
   std::string sample;
   absl::Status status;

@@ -117,11 +117,11 @@ void PackIds(const uint8_t* ids, int id_bytes, int width, int64_t count, uint8_t
       const int64_t bit = (first + i) * word_bits;
       const int shift = static_cast<int>(bit % 8);
       uint8_t* to = out + bit / 8;
-      // Only the bytes that the word's bits touch; the first may hold bits of the word before.
+      // Only the bytes that the word's bits touch, 8 at most: a word starts on a byte or on half of one, and then has
+      // 60 bits or less. The first byte may hold bits of the word before.
       const int bytes = (shift + word_bits + 7) / 8;
       const uint64_t low = (fields[i] << shift) | *to;
-      std::memcpy(to, &low, std::min(bytes, 8));
-      if (bytes > 8) to[8] = static_cast<uint8_t>(fields[i] >> (64 - shift));
+      std::memcpy(to, &low, bytes);
     }
   }
   PackScalar(ids, id_bytes, width, words * per_word, count, out);

@@ -39,7 +39,7 @@ bool PaddingIsZero(absl::Span<const uint8_t> plane, int64_t used_bits) {
 
 absl::Status CheckShape(const Geometry& geometry, const BlockView& block, int32_t block_rows) {
   if (block.codec != Codec::kRaw && block.codec != Codec::kPacked) return Invalid(Reason::kField, "unknown codec");
-  if (block.rows.begin < 0 || block.rows.empty() || block.rows.size() > block_rows ||
+  if (block.rows.begin < 0 || block.rows.empty() ||
       block.rows.begin / block_rows != (block.rows.end - 1) / block_rows) {
     return Invalid(Reason::kField,
                    absl::StrCat("rows ", ToString(block.rows), " are not inside one window of ", block_rows, " rows"));

@@ -7,6 +7,7 @@
 #include "proto/wire/block/merge.h"
 #include "proto/wire/simd_targets_test_util.h"
 #include "routing_replay/wire/checksum.h"
+#include "tests/support/first_difference.h"
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
 
@@ -14,6 +15,7 @@ namespace routing_replay {
 namespace {
 
 using testing::Fails;
+using testing::FirstDifference;
 using testing::MakeRandomRoutes;
 using testing::RandomRoutes;
 
@@ -92,10 +94,10 @@ void CheckEncodingCutsAndDecoding() {
       EXPECT_OK(CheckShape(geometry, block.view(), 256));
       EXPECT_OK(CheckCrc(geometry, block.view()));
       EXPECT_OK(CheckIds(geometry, block.view(), true));
-      EXPECT_EQ(Bytes(Transcode(geometry, block.view(), Codec::kRaw)), Bytes(raw));
+      ASSERT_EQ(FirstDifference(Bytes(Transcode(geometry, block.view(), Codec::kRaw)), Bytes(raw)), "");
       const Block packed = Transcode(geometry, raw.view(), codec);
       if (packed.codec == codec) {
-        EXPECT_EQ(Bytes(packed), Bytes(block));
+        ASSERT_EQ(FirstDifference(Bytes(packed), Bytes(block)), "");
         EXPECT_EQ(packed.plane_crc32c, block.plane_crc32c);
       }
       for (int round = 0; round < 20; ++round) {
@@ -105,13 +107,16 @@ void CheckEncodingCutsAndDecoding() {
         const LayerRouting& layer = geometry.layer(i);
         std::vector<uint8_t> bytes(geometry.cut_bytes(i, cut.begin, cut.size(), codec), 0xEE);
         ASSERT_OK_AND_ASSIGN(const uint32_t crc, CutPlane(geometry, block.view(), i, cut, absl::MakeSpan(bytes)));
-        EXPECT_EQ(bytes,
-                  SlowCut(routes.layers[i], Width(layer, codec), cut.begin * layer.top_k, cut.end * layer.top_k));
+        const std::vector<uint8_t> slow =
+            SlowCut(routes.layers[i], Width(layer, codec), cut.begin * layer.top_k, cut.end * layer.top_k);
+        ASSERT_EQ(FirstDifference(bytes, slow), "") << "layer " << i << ", rows " << ToString(cut);
         EXPECT_EQ(crc, Crc32c(bytes));
         std::vector<uint8_t> ids(cut.size() * layer.top_k * layer.id_bytes());
         DecodeCut(geometry, i, codec, geometry.cut_bit_offset(i, cut.begin, codec), cut.size(), bytes,
                   absl::MakeSpan(ids));
-        EXPECT_EQ(ids, SlowCut(routes.Slice(i, {cut}), 8 * layer.id_bytes(), 0, cut.size() * layer.top_k));
+        const std::vector<uint8_t> slow_ids =
+            SlowCut(routes.Slice(i, {cut}), 8 * layer.id_bytes(), 0, cut.size() * layer.top_k);
+        ASSERT_EQ(FirstDifference(ids, slow_ids), "") << "layer " << i << ", rows " << ToString(cut);
       }
     }
   }
@@ -140,7 +145,7 @@ TEST(BlockTest, AnySplitMergesToTheSameBytes) {
       ASSERT_OK_AND_ASSIGN(const Block merged, Merge(geometry, parts, codec));
       EXPECT_EQ(merged.rows, (RowRange{20, 120}));
       const Block expected = SlowBlock(geometry, routes, {20, 120}, merged.codec);
-      EXPECT_EQ(Bytes(merged), Bytes(expected));
+      ASSERT_EQ(FirstDifference(Bytes(merged), Bytes(expected)), "");
       EXPECT_EQ(merged.plane_crc32c, expected.plane_crc32c);
       for (const BlockRows& part : parts) {
         EXPECT_EQ(CountDifferingRows(geometry, {expected.view(), part.rows}, part), 0);

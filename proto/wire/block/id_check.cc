@@ -7,11 +7,32 @@
 #include <numeric>
 #include <vector>
 
+#include "absl/types/span.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "proto/wire/block/id_check.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/highway.h>
+
+#include "proto/wire/simd_load-inl.h"
+
+#ifndef PROTO_WIRE_BLOCK_ID_CHECK_TURNS_
+#define PROTO_WIRE_BLOCK_ID_CHECK_TURNS_
+namespace routing_replay {
+
+inline constexpr size_t kGroupBytes = 16;  // TableLookupBytes moves bytes within groups of so many.
+
+// For the turns by 1, 2, … slots of each row in a group: which byte comes to each place.
+struct alignas(kGroupBytes) Turns {
+  uint8_t from[kGroupBytes / 2][kGroupBytes];
+};
+
+// Whether rows of so many bytes lie in groups without crossing them: 2, 4, 8 or 16.
+constexpr bool FitsGroups(size_t row_bytes) { return kGroupBytes % row_bytes == 0; }
+
+}  // namespace routing_replay
+#endif  // PROTO_WIRE_BLOCK_ID_CHECK_TURNS_
 
 HWY_BEFORE_NAMESPACE();
 namespace routing_replay {
@@ -20,18 +41,67 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 template <typename T>
-T MaxId(const T* ids, size_t count) {
+T MaxId(const uint8_t* ids, size_t count) {
   const hn::ScalableTag<T> d;
   const size_t lanes = hn::Lanes(d);
   auto largest = hn::Zero(d);
   size_t i = 0;
-  for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, hn::LoadU(d, ids + i));
+  for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, LoadBytes(d, ids + i * sizeof(T)));
   HWY_ALIGN T lane[HWY_MAX_BYTES / sizeof(T)];
   hn::Store(largest, d, lane);
   T max = *std::max_element(lane, lane + lanes);
-  for (; i < count; ++i) max = std::max(max, ids[i]);
+  for (; i < count; ++i) {
+    T id;
+    std::memcpy(&id, ids + i * sizeof(T), sizeof(T));
+    max = std::max(max, id);
+  }
   return max;
 }
+
+#if HWY_TARGET != HWY_SCALAR
+
+// For rows that fit into groups: turning each row by 1 … K/2 slots brings any two of its ids together.
+template <typename T>
+bool HasDuplicateInGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns& turns) {
+  const hn::ScalableTag<T> d;
+  const hn::Repartition<uint8_t, decltype(d)> bytes;
+  const size_t step = hn::Lanes(bytes);
+  auto found = hn::Zero(d);
+  const auto check = [&](const uint8_t* from) HWY_ATTR {
+    const auto here = hn::LoadU(bytes, from);
+    for (size_t turn = 0; turn < top_k / 2; ++turn) {
+      const auto turned = hn::TableLookupBytes(here, hn::LoadDup128(bytes, turns.from[turn]));
+      found = hn::Or(found, hn::VecFromMask(d, hn::Eq(hn::BitCast(d, here), hn::BitCast(d, turned))));
+    }
+  };
+  if (size < step) {
+    // What fills the vector up differs within each row.
+    HWY_ALIGN T padded[HWY_MAX_BYTES / sizeof(T)];
+    std::iota(padded, padded + step / sizeof(T), T{0});
+    std::memcpy(padded, ids, size);
+    check(reinterpret_cast<const uint8_t*>(padded));
+  } else {
+    for (size_t i = 0; i + step <= size; i += step) check(ids + i);
+    check(ids + size - step);
+  }
+  return !hn::AllTrue(d, hn::Eq(found, hn::Zero(d)));
+}
+
+#else
+
+template <typename T>
+bool HasDuplicateInGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns&) {
+  T row[kGroupBytes / sizeof(T)];
+  for (const uint8_t* end = ids + size; ids != end; ids += top_k * sizeof(T)) {
+    std::memcpy(row, ids, top_k * sizeof(T));
+    for (size_t i = 1; i < top_k; ++i) {
+      if (std::find(row, row + i, row[i]) != row + i) return true;
+    }
+  }
+  return false;
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
 
 // Compares every id with the one `shift` slots behind it, for all shifts. `same_row` says for each shift, from each
 // slot on, which of the following lanes still have their partner in the same row: [top_k - 1][top_k + lanes] of 0 or
@@ -53,8 +123,14 @@ bool HasDuplicate(const T* ids, size_t count, size_t top_k, const T* same_row, s
   return !hn::AllTrue(d, hn::Eq(found, hn::Zero(d)));
 }
 
-size_t MaxIdU8(const uint8_t* ids, size_t count) { return MaxId(ids, count); }
-size_t MaxIdU16(const uint16_t* ids, size_t count) { return MaxId(ids, count); }
+size_t MaxIdU8(const uint8_t* ids, size_t count) { return MaxId<uint8_t>(ids, count); }
+size_t MaxIdU16(const uint8_t* ids, size_t count) { return MaxId<uint16_t>(ids, count); }
+bool HasDuplicateInGroupsU8(const uint8_t* ids, size_t size, size_t k, const Turns& turns) {
+  return HasDuplicateInGroups<uint8_t>(ids, size, k, turns);
+}
+bool HasDuplicateInGroupsU16(const uint8_t* ids, size_t size, size_t k, const Turns& turns) {
+  return HasDuplicateInGroups<uint16_t>(ids, size, k, turns);
+}
 bool HasDuplicateU8(const uint8_t* ids, size_t count, size_t k, const uint8_t* same_row, size_t stride) {
   return HasDuplicate(ids, count, k, same_row, stride);
 }
@@ -72,11 +148,11 @@ namespace {
 
 HWY_EXPORT(MaxIdU8);
 HWY_EXPORT(MaxIdU16);
+HWY_EXPORT(HasDuplicateInGroupsU8);
+HWY_EXPORT(HasDuplicateInGroupsU16);
 HWY_EXPORT(HasDuplicateU8);
 HWY_EXPORT(HasDuplicateU16);
 
-size_t CallMaxId(const uint8_t* ids, size_t n) { return HWY_DYNAMIC_DISPATCH(MaxIdU8)(ids, n); }
-size_t CallMaxId(const uint16_t* ids, size_t n) { return HWY_DYNAMIC_DISPATCH(MaxIdU16)(ids, n); }
 bool CallHasDuplicate(const uint8_t* ids, size_t n, size_t k, const uint8_t* same_row, size_t stride) {
   return HWY_DYNAMIC_DISPATCH(HasDuplicateU8)(ids, n, k, same_row, stride);
 }
@@ -104,21 +180,58 @@ const std::vector<T>& SameRow(size_t k) {
   return masks[k];
 }
 
+// For rows that do not fit into groups: over a copy, because vectors read beyond the end.
 template <typename T>
-bool AnyDuplicate(const std::vector<T>& padded_ids, size_t count, size_t k) {
-  return CallHasDuplicate(padded_ids.data(), count, k, SameRow<T>(k).data(), k + kMaxLanes);
+bool HasDuplicateAnywhere(absl::Span<const uint8_t> ids, size_t k) {
+  const size_t count = ids.size() / sizeof(T);
+  std::vector<T> padded(count + k + kMaxLanes);
+  // Behind the last id all differ: what the last vector reads there is no duplicate.
+  std::iota(padded.begin() + static_cast<int64_t>(count), padded.end(), T{0});
+  if (count > 0) std::memcpy(padded.data(), ids.data(), count * sizeof(T));
+  return CallHasDuplicate(padded.data(), count, k, SameRow<T>(k).data(), k + kMaxLanes);
+}
+
+constexpr Turns MakeTurns(size_t row_bytes, size_t id_bytes) {
+  Turns turns{};
+  for (size_t turn = 1; turn <= row_bytes / id_bytes / 2; ++turn) {
+    for (size_t i = 0; i < kGroupBytes; ++i) {
+      const size_t row = i / row_bytes * row_bytes;
+      turns.from[turn - 1][i] = static_cast<uint8_t>(row + (i - row + turn * id_bytes) % row_bytes);
+    }
+  }
+  return turns;
+}
+
+// Requires FitsGroups(row_bytes) and two or more ids in a row.
+template <typename T>
+const Turns& TurnsOf(size_t row_bytes) {
+  static constexpr Turns kRows2 = MakeTurns(2, sizeof(T)), kRows4 = MakeTurns(4, sizeof(T)),
+                         kRows8 = MakeTurns(8, sizeof(T)), kRows16 = MakeTurns(16, sizeof(T));
+  if (row_bytes == 8) return kRows8;
+  if (row_bytes == 16) return kRows16;
+  return row_bytes == 4 ? kRows4 : kRows2;
+}
+
+template <typename T>
+bool AnyDuplicate(absl::Span<const uint8_t> ids, size_t k) {
+  const size_t row_bytes = k * sizeof(T);
+  if (k == 1 || ids.empty()) return false;
+  if (!FitsGroups(row_bytes)) return HasDuplicateAnywhere<T>(ids, k);
+  const Turns& turns = TurnsOf<T>(row_bytes);
+  return sizeof(T) == 1 ? HWY_DYNAMIC_DISPATCH(HasDuplicateInGroupsU8)(ids.data(), ids.size(), k, turns)
+                        : HWY_DYNAMIC_DISPATCH(HasDuplicateInGroupsU16)(ids.data(), ids.size(), k, turns);
 }
 
 // Row by row, for the message.
 template <typename T>
-std::optional<IdFault> Locate(const LayerRouting& layer, const std::vector<T>& ids, int64_t rows, bool duplicates) {
+std::optional<IdFault> Locate(const LayerRouting& layer, absl::Span<const uint8_t> bytes, int64_t rows,
+                              bool duplicates) {
+  std::vector<T> ids(layer.top_k);
   for (int64_t row = 0; row < rows; ++row) {
-    const T* first = ids.data() + row * layer.top_k;
-    for (int32_t i = 0; i < layer.top_k; ++i) {
-      if (first[i] >= layer.num_experts) return IdFault{IdFault::Kind::kRange, row, first[i]};
-      if (duplicates && std::find(first, first + i, first[i]) != first + i) {
-        return IdFault{IdFault::Kind::kDuplicate, row, first[i]};
-      }
+    std::memcpy(ids.data(), bytes.data() + row * ids.size() * sizeof(T), ids.size() * sizeof(T));
+    for (auto id = ids.begin(); id != ids.end(); ++id) {
+      if (*id >= layer.num_experts) return IdFault{IdFault::Kind::kRange, row, *id};
+      if (duplicates && std::find(ids.begin(), id, *id) != id) return IdFault{IdFault::Kind::kDuplicate, row, *id};
     }
   }
   return std::nullopt;
@@ -128,13 +241,11 @@ template <typename T>
 std::optional<IdFault> Find(const LayerRouting& layer, absl::Span<const uint8_t> bytes, int64_t rows, bool duplicates) {
   const auto k = static_cast<size_t>(layer.top_k);
   const size_t count = rows * k;
-  std::vector<T> ids(count + k + kMaxLanes);
-  // Behind the last id all differ: what the last vector reads there is no duplicate.
-  std::iota(ids.begin() + static_cast<int64_t>(count), ids.end(), T{0});
-  if (count > 0) std::memcpy(ids.data(), bytes.data(), count * sizeof(T));
-  const bool in_range = CallMaxId(ids.data(), count) < static_cast<size_t>(layer.num_experts);
-  if (in_range && !(duplicates && k > 1 && AnyDuplicate(ids, count, k))) return std::nullopt;
-  return Locate(layer, ids, rows, duplicates);
+  const size_t largest = sizeof(T) == 1 ? HWY_DYNAMIC_DISPATCH(MaxIdU8)(bytes.data(), count)
+                                        : HWY_DYNAMIC_DISPATCH(MaxIdU16)(bytes.data(), count);
+  const bool in_range = largest < static_cast<size_t>(layer.num_experts);
+  if (in_range && !(duplicates && AnyDuplicate<T>(bytes.first(count * sizeof(T)), k))) return std::nullopt;
+  return Locate<T>(layer, bytes, rows, duplicates);
 }
 
 }  // namespace

@@ -38,8 +38,20 @@ uint16_t GetId(const LayerRouting& layer, const std::vector<uint8_t>& bytes, int
 TEST(IdCheckTest, FindsTheFirstFaultAndNothingElse) {
   testing::ForEachSimdTarget([] {
     std::mt19937_64 random(5);
-    for (const auto& [experts, k] : std::vector<std::pair<int, int>>{
-             {1, 1}, {2, 2}, {8, 2}, {60, 4}, {64, 6}, {128, 8}, {200, 10}, {256, 8}, {257, 8}, {512, 22}, {896, 64}}) {
+    for (const auto& [experts, k] : std::vector<std::pair<int, int>>{{1, 1},
+                                                                     {2, 2},
+                                                                     {8, 2},
+                                                                     {60, 4},
+                                                                     {64, 6},
+                                                                     {128, 8},
+                                                                     {300, 4},
+                                                                     {300, 2},
+                                                                     {40, 16},
+                                                                     {200, 10},
+                                                                     {256, 8},
+                                                                     {257, 8},
+                                                                     {512, 22},
+                                                                     {896, 64}}) {
       const LayerRouting layer{.layer_id = 3, .num_experts = experts, .top_k = k};
       for (const int64_t rows : {0, 1, 5, 64, 256}) {
         const std::vector<uint8_t> legal = LegalIds(layer, rows, random);
@@ -48,8 +60,9 @@ TEST(IdCheckTest, FindsTheFirstFaultAndNothingElse) {
         const auto row = static_cast<int64_t>(random() % rows);
         if (k > 1) {
           std::vector<uint8_t> bytes = legal;
-          const auto slot = static_cast<int64_t>(random() % (k - 1));
-          SetId(layer, bytes, row * k + k - 1, GetId(layer, legal, row * k + slot));
+          const auto slot = static_cast<int64_t>(random() % k);
+          const auto other = static_cast<int64_t>((slot + 1 + random() % (k - 1)) % k);
+          SetId(layer, bytes, row * k + other, GetId(layer, legal, row * k + slot));
           const auto fault = FindIdFault(layer, bytes, rows, true);
           ASSERT_TRUE(fault.has_value()) << experts << " " << k << " " << rows;
           EXPECT_EQ(fault->kind, IdFault::Kind::kDuplicate);

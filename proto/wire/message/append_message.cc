@@ -104,26 +104,20 @@ absl::StatusOr<TensorDescription> ParseTensor(absl::string_view bytes, const Fie
         tensor.dtype = ReadEnum<DType>(r, "dtype", DType::kI64, DType::kUnspecified, Reason::kDType);
         break;
       case 5:
-        r.PackedCounts("shape", kMaxInt64, tensor.shape);
+        r.PackedCounts("shape", kMaxInt64, kMaxTensorRank, tensor.shape, Reason::kShape);
         break;
       case 6:
         tensor.layer_basis =
             ReadEnum<LayerBasis>(r, "layer_basis", LayerBasis::kExplicit, LayerBasis::kUnspecified, Reason::kField);
         break;
       case 7:
-        r.PackedCounts("layer_ids", kMaxLayers - 1, tensor.layer_ids);
+        r.PackedCounts("layer_ids", kMaxLayers - 1, kMaxLayers, tensor.layer_ids, Reason::kShape);
         break;
       default:
         break;
     }
   }
   if (!has_encoding) r.FailField("encoding", "missing");
-  if (tensor.shape.size() > kMaxTensorRank) {
-    r.Fail(FieldError(path.Child("shape"), absl::StrCat(tensor.shape.size(), " dimensions"), Reason::kShape));
-  }
-  if (tensor.layer_ids.size() > kMaxLayers) {
-    r.Fail(FieldError(path.Child("layer_ids"), absl::StrCat(tensor.layer_ids.size(), " ids"), Reason::kShape));
-  }
   if (!r.status().ok()) return r.status();
   return tensor;
 }
@@ -166,7 +160,7 @@ absl::StatusOr<std::vector<BlockHeader>> ParseBlocks(absl::string_view bytes, co
     if (r.field() != 1) continue;
     absl::StatusOr<BlockHeader> block = ParseBlock(r.Bytes("blocks"), path.Child("blocks", blocks.size()));
     if (!block.ok()) return block.status();
-    blocks.push_back(*std::move(block));
+    if (BlockHeader* added = r.Add("blocks", kMaxBlocks, blocks)) *added = *std::move(block);
   }
   if (!r.status().ok()) return r.status();
   return blocks;
@@ -231,9 +225,10 @@ void ParseHeaderKey(MessageReader& r, AppendHeader& header, RowRange& raw_rows) 
       raw_rows.end = r.Count("rows", kMaxRows);
       break;
     case 6:
-      header.unrecorded.emplace_back();
-      r.Fail(ParseRowRange(r.Bytes("unrecorded"), r.path().Child("unrecorded", header.unrecorded.size() - 1),
-                           header.unrecorded.back()));
+      if (RowRange* range = r.Add("unrecorded", kMaxUnrecordedRanges, header.unrecorded)) {
+        r.Fail(
+            ParseRowRange(r.Bytes("unrecorded"), r.path().Child("unrecorded", header.unrecorded.size() - 1), *range));
+      }
       break;
     case 7:
       header.revision = r.Count("revision");

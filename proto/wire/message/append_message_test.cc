@@ -226,6 +226,14 @@ std::vector<RefusalCase> PartRefusals() {
        [](M& m) { m.mutable_append()->mutable_tensor()->add_shape(~uint64_t{0}); }},
       {"append.tensor.layer_ids", Reason::kField,
        [](M& m) { m.mutable_append()->mutable_tensor()->add_layer_ids(kMaxLayers); }},
+      {"append.unrecorded", Reason::kLength,
+       [=](M& m) {
+         for (size_t i = 0; i <= kMaxUnrecordedRanges; ++i) hole(m, 0, 1);
+       }},
+      {"append.blocks.blocks", Reason::kLength,
+       [=](M& m) {
+         for (size_t i = 0; i <= kMaxBlocks; ++i) block(m, 100, 50);
+       }},
       {"append.blocks.blocks[0].rows", Reason::kField, [=](M& m) { block(m, 100, 0); }},
       {"append.blocks.blocks[0].rows", Reason::kField, [=](M& m) { block(m, 100, kMaxBlockRows + 1); }},
       {"append.blocks.blocks[0].codec", Reason::kField, [=](M& m) { block(m, 100, 50).clear_codec(); }},

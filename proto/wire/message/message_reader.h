@@ -64,13 +64,21 @@ class MessageReader {
   // Absent and 0 are the rollout engine.
   Producer ReadProducer(const char* name);
   Codec ReadCodec(const char* name);
+  // Appends to `out`, which may not get longer than `max_values`.
   template <typename T>
-  void PackedCounts(const char* name, int64_t maximum, std::vector<T>& out);
+  void PackedCounts(const char* name, int64_t maximum, size_t max_values, std::vector<T>& out,
+                    Reason too_many = Reason::kLength);
   void PackedFixed32(const char* name, std::vector<uint32_t>& out);
 
   // For what the walk finds besides: keeps the first error.
   void Fail(const absl::Status& status) { status_.Update(status); }
   void FailField(const char* name, absl::string_view message) { Fail(FieldError(path_.Child(name), message)); }
+  void FailTooMany(const char* name, size_t limit, Reason reason = Reason::kLength) {
+    Fail(FieldError(path_.Child(name), absl::StrCat("more than ", limit), reason));
+  }
+  // One more element of a repeated message, of which there may be `limit`; null if there are too many.
+  template <typename T>
+  T* Add(const char* name, size_t limit, std::vector<T>& out);
 
  private:
   template <typename T>
@@ -88,14 +96,24 @@ std::string EncodeRowRange(RowRange range);
 bool IsUtf8(absl::string_view text);
 
 template <typename T>
-void MessageReader::PackedCounts(const char* name, int64_t maximum, std::vector<T>& out) {
-  bool in_range = true;
+void MessageReader::PackedCounts(const char* name, int64_t maximum, size_t max_values, std::vector<T>& out,
+                                 Reason too_many) {
+  bool in_range = true, fits = true;
   reader_.RepeatedVarint([&](uint64_t value) {
     in_range = in_range && value <= static_cast<uint64_t>(maximum);
-    if (in_range) out.push_back(static_cast<T>(value));
+    fits = fits && out.size() < max_values;
+    if (in_range && fits) out.push_back(static_cast<T>(value));
   });
   Checked(name, 0);
   if (!in_range) FailField(name, absl::StrCat("a value is above ", maximum));
+  if (!fits) FailTooMany(name, max_values, too_many);
+}
+
+template <typename T>
+T* MessageReader::Add(const char* name, size_t limit, std::vector<T>& out) {
+  if (out.size() < limit) return &out.emplace_back();
+  FailTooMany(name, limit);
+  return nullptr;
 }
 
 template <typename T>

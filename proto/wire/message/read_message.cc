@@ -12,6 +12,8 @@ namespace {
 constexpr int kPayloadField = 15;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxUint32 = std::numeric_limits<uint32_t>::max();
+// Bounds ascend.
+constexpr size_t kMaxRowBounds = kMaxRows + 1;
 // Why a record says what it says is for people; longer than any server makes it.
 constexpr size_t kMaxMessageBytes = 1 << 16;
 
@@ -88,7 +90,7 @@ absl::Status ParseSampleRead(absl::string_view bytes, const FieldPath& path, Sam
         out.handle = static_cast<int64_t>(r.Fixed64("handle"));
         break;
       case 3:
-        r.PackedCounts("row_bounds", kMaxRows, bounds);
+        r.PackedCounts("row_bounds", kMaxRows, kMaxRowBounds, bounds);
         break;
       case 4:
         out.num_tokens = r.Count("num_tokens", kMaxTokens);
@@ -273,12 +275,12 @@ absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes) {
         request.producer = r.ReadProducer("producer");
         break;
       case 3:
-        r.PackedCounts("layers", kMaxLayers - 1, request.layers);
+        r.PackedCounts("layers", kMaxLayers - 1, kMaxLayers, request.layers);
         break;
       case 4:
-        request.samples.emplace_back();
-        r.Fail(ParseSampleRead(r.Bytes("samples"), root.Child("samples", request.samples.size() - 1),
-                               request.samples.back()));
+        if (SampleRead* sample = r.Add("samples", kMaxReadSamples, request.samples)) {
+          r.Fail(ParseSampleRead(r.Bytes("samples"), root.Child("samples", request.samples.size() - 1), *sample));
+        }
         break;
       case 5:
         request.wait = r.Unsigned("wait") != 0;

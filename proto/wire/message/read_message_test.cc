@@ -140,12 +140,13 @@ void ExpectRefused(const Message& message, Parse parse, const std::string& field
 }
 
 TEST(ReadMessageTest, RequestRefusalsNameTheField) {
-  const auto refuse = [](const std::string& field, const std::function<void(v1::ReadRequest&)>& change) {
+  const auto refuse = [](const std::string& field, const std::function<void(v1::ReadRequest&)>& change,
+                         Reason reason = Reason::kField) {
     v1::ReadRequest message;
     message.set_run("run");
     for (int i = 0; i < 5; ++i) message.add_samples()->set_sample("s");
     change(message);
-    ExpectRefused(message, ParseReadRequest, field);
+    ExpectRefused(message, ParseReadRequest, field, reason);
   };
   refuse("run", [](v1::ReadRequest& m) { m.clear_run(); });
   refuse("producer", [](v1::ReadRequest& m) { m.set_producer(static_cast<v1::Producer>(9)); });
@@ -162,6 +163,12 @@ TEST(ReadMessageTest, RequestRefusalsNameTheField) {
   refuse("samples[0].row_bounds", [](v1::ReadRequest& m) {
     for (const uint64_t bound : {uint64_t{0}, ~uint64_t{0}}) m.mutable_samples(0)->add_row_bounds(bound);
   });
+  refuse(
+      "samples",
+      [](v1::ReadRequest& m) {
+        while (m.samples_size() <= static_cast<int>(kMaxReadSamples)) m.add_samples();
+      },
+      Reason::kLength);
   refuse("samples[1].num_tokens", [](v1::ReadRequest& m) { m.mutable_samples(1)->set_num_tokens(~uint64_t{0}); });
   refuse("samples[1].token_checks[0].rows",
          [](v1::ReadRequest& m) { m.mutable_samples(1)->add_token_checks()->set_rows(~uint64_t{0}); });

@@ -9,6 +9,8 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
+#include "proto/wire/simd_load-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace routing_replay {
 namespace HWY_NAMESPACE {
@@ -34,14 +36,6 @@ uint64_t NarrowScalar(const uint8_t* from, size_t begin, size_t end, uint8_t* to
   return largest;
 }
 
-// `from` may lie anywhere; the copy becomes one unaligned load.
-template <typename From, class D = hn::ScalableTag<From>>
-hn::Vec<D> LoadBytes(D d, const uint8_t* from) {
-  HWY_ALIGN From lane[HWY_MAX_BYTES / sizeof(From)];
-  std::memcpy(lane, from, hn::Lanes(d) * sizeof(From));
-  return hn::Load(d, lane);
-}
-
 template <typename To>
 uint64_t Narrow32(const uint8_t* from, size_t count, uint8_t* to) {
   const hn::ScalableTag<uint32_t> d;
@@ -52,7 +46,7 @@ uint64_t Narrow32(const uint8_t* from, size_t count, uint8_t* to) {
   size_t i = 0;
   HWY_ALIGN To narrow[HWY_MAX_BYTES];
   for (; i + lanes <= count; i += lanes) {
-    const auto v = LoadBytes<uint32_t>(d, from + 4 * i);
+    const auto v = LoadBytes(d, from + 4 * i);
     largest = hn::Max(largest, v);
     hn::StoreU(hn::DemoteTo(d_to, hn::BitCast(di, v)), d_to, narrow);
     std::memcpy(to + i * sizeof(To), narrow, lanes * sizeof(To));
@@ -70,7 +64,7 @@ uint64_t Narrow16To8(const uint8_t* from, size_t count, uint8_t* to) {
   auto largest = hn::Zero(d);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    const auto v = LoadBytes<uint16_t>(d, from + 2 * i);
+    const auto v = LoadBytes(d, from + 2 * i);
     largest = hn::Max(largest, v);
     hn::StoreU(hn::DemoteTo(d_to, hn::BitCast(di, v)), d_to, to + i);
   }
@@ -79,18 +73,33 @@ uint64_t Narrow16To8(const uint8_t* from, size_t count, uint8_t* to) {
   return std::max(MaxLane(lane, lanes), NarrowScalar<uint16_t, uint8_t>(from, i, count, to));
 }
 
-// Same width: a copy with the largest.
 template <typename T>
-uint64_t CopyIds(const uint8_t* from, size_t count, uint8_t* to) {
+uint64_t LargestOf(const uint8_t* from, size_t count) {
   const hn::ScalableTag<T> d;
   const size_t lanes = hn::Lanes(d);
   auto largest = hn::Zero(d);
   size_t i = 0;
-  for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, LoadBytes<T>(d, from + i * sizeof(T)));
-  std::memcpy(to, from, i * sizeof(T));
+  for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, LoadBytes(d, from + i * sizeof(T)));
   HWY_ALIGN T lane[HWY_MAX_BYTES / sizeof(T)];
   hn::Store(largest, d, lane);
-  return std::max(MaxLane(lane, lanes), NarrowScalar<T, T>(from, i, count, to));
+  uint64_t max = MaxLane(lane, lanes);
+  for (; i < count; ++i) {
+    T value;
+    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+    max = std::max<uint64_t>(max, value);
+  }
+  return max;
+}
+
+uint64_t LargestElement(size_t element_bytes, const uint8_t* from, size_t count) {
+  return element_bytes == 1 ? LargestOf<uint8_t>(from, count) : LargestOf<uint16_t>(from, count);
+}
+
+// Same width.
+template <typename T>
+uint64_t CopyIds(const uint8_t* from, size_t count, uint8_t* to) {
+  std::memcpy(to, from, count * sizeof(T));
+  return LargestOf<T>(from, count);
 }
 
 // `element_bytes` 1, 2, 4 or 8; elements are taken as unsigned.
@@ -117,6 +126,17 @@ HWY_AFTER_NAMESPACE();
 namespace routing_replay {
 
 HWY_EXPORT(Narrow);
+HWY_EXPORT(LargestElement);
+
+namespace {
+
+// A negative i8 may look like an id of a model with 256 experts.
+uint64_t NegativesLargest(DType dtype, uint64_t largest) {
+  const bool negative = dtype == DType::kI8 ? largest > 127 : dtype == DType::kI16 && largest > 32767;
+  return negative ? UINT64_MAX : largest;
+}
+
+}  // namespace
 
 int32_t DTypeBytes(DType dtype) {
   switch (dtype) {
@@ -138,10 +158,12 @@ int32_t DTypeBytes(DType dtype) {
 
 uint64_t NarrowIds(DType dtype, const uint8_t* from, int64_t count, int32_t id_bytes, uint8_t* to) {
   if (count == 0) return 0;  // Neither pointer need be one then.
-  const uint64_t largest = HWY_DYNAMIC_DISPATCH(Narrow)(DTypeBytes(dtype), from, count, id_bytes, to);
-  // A negative i8 may look like an id of a model with 256 experts.
-  const bool negative = dtype == DType::kI8 ? largest > 127 : dtype == DType::kI16 && largest > 32767;
-  return negative ? UINT64_MAX : largest;
+  return NegativesLargest(dtype, HWY_DYNAMIC_DISPATCH(Narrow)(DTypeBytes(dtype), from, count, id_bytes, to));
+}
+
+uint64_t LargestId(DType dtype, const uint8_t* from, int64_t count) {
+  if (count == 0) return 0;
+  return NegativesLargest(dtype, HWY_DYNAMIC_DISPATCH(LargestElement)(DTypeBytes(dtype), from, count));
 }
 
 int64_t ElementAt(DType dtype, const uint8_t* from, int64_t index) {

@@ -1,13 +1,16 @@
 #include "proto/wire/payload/tensor_payload.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/block/id_check.h"
 #include "proto/wire/payload/columns.h"
 #include "proto/wire/payload/narrow.h"
 #include "proto/wire/payload/tensor_view.h"
+#include "proto/wire/payload/tile.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -44,18 +47,23 @@ class Decoder {
           const DecodeOptions& options)
       : geometry_(geometry), tensor_(tensor), columns_(std::move(columns)), options_(options) {
     MakeRuns();
-    scratch_ = Buffer(options.block_rows * geometry.raw_row_bytes());
+    MakeTileColumns();
+    if (!in_place_) scratch_ = Buffer(options.block_rows * geometry.raw_row_bytes());
   }
 
   absl::StatusOr<DecodedRows> Decode(RowRange rows);
 
  private:
   void MakeRuns();
+  void MakeTileColumns();
   absl::Status DecodePiece(const Piece& piece, DecodedRows& out);
   bool NarrowPiece(const Piece& piece);
+  uint64_t NarrowRun(const ColumnRun& run, const uint8_t* from, int64_t first_row, int64_t rows);
+  const uint8_t* TensorRow(int64_t slot) const { return tensor_.elements.data() + slot * tensor_row_bytes(); }
+  int64_t tensor_row_bytes() const { return tensor_.row_elements() * DTypeBytes(tensor_.dtype); }
   absl::Status FindMissingRows(const Piece& piece, std::vector<RowRange>& missing) const;
   absl::Status EncodeRun(const Piece& piece, RowRange rows, DecodedRows& out) const;
-  void Tile(int32_t ordinal, const Piece& piece, RowRange rows, uint8_t* plane) const;
+  void TileRows(const Piece& piece, RowRange rows, Block& block) const;
   bool IsZeroThroughout(int32_t ordinal) const;
   int64_t Id(int64_t slot, int32_t ordinal, int32_t k) const {
     return ElementAt(tensor_.dtype, tensor_.elements.data(),
@@ -67,7 +75,10 @@ class Decoder {
   const std::vector<int32_t> columns_;
   const DecodeOptions& options_;
   std::vector<ColumnRun> runs_;
-  Buffer scratch_;  // Narrowed rows of the piece at hand: [rows][raw_row_bytes].
+  // The tensor's elements have the width of ids in every layer: rows are tiled from where they are.
+  bool in_place_ = false;
+  Buffer scratch_;                        // Else narrowed rows of the piece at hand: [rows][raw_row_bytes].
+  std::vector<TileColumn> tile_columns_;  // Per ordinal; planes are set per block.
 };
 
 void Decoder::MakeRuns() {
@@ -110,30 +121,46 @@ absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
     if (absl::Status status = EncodeRun(piece, run, out); !status.ok()) return status;
   }
   for (RowRange range : missing) AppendMerged(out.unrecorded, range);
-  return absl::OkStatus();
+  if (out.unrecorded.size() <= kMaxUnrecordedRanges) return absl::OkStatus();
+  return Invalid(Reason::kLength, "payload",
+                 absl::StrCat("more than ", kMaxUnrecordedRanges, " runs of rows marked missing (-1)"),
+                 piece.rows.begin);
 }
 
-// Fills scratch_; false if an id is not below its layer's E.
+void Decoder::MakeTileColumns() {
+  const int32_t element_bytes = DTypeBytes(tensor_.dtype);
+  const auto same_width = [&](const LayerRouting& layer) { return layer.id_bytes() == element_bytes; };
+  in_place_ = std::all_of(geometry_.layers().begin(), geometry_.layers().end(), same_width);
+  for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
+    tile_columns_.push_back(
+        {.offset = in_place_ ? columns_[i] * tensor_.top_k * element_bytes : geometry_.plane_offset(i, 1, Codec::kRaw),
+         .bytes = geometry_.plane_bytes(i, 1, Codec::kRaw)});
+  }
+}
+
+// Makes the rows of the piece ready for TileRows; false if an id is not below its layer's E.
 bool Decoder::NarrowPiece(const Piece& piece) {
-  const int64_t element_bytes = DTypeBytes(tensor_.dtype);
-  const int64_t row_bytes = tensor_.row_elements() * element_bytes;
-  const uint8_t* from = tensor_.elements.data() + piece.first_slot * row_bytes;
+  const uint8_t* from = TensorRow(piece.first_slot);
   bool good = true;
   for (const ColumnRun& run : runs_) {
-    const int32_t id_bytes = run.layer.id_bytes();
     uint64_t largest = 0;
     if (run.elements == tensor_.row_elements()) {
-      largest = NarrowIds(tensor_.dtype, from, piece.rows.size() * run.elements, id_bytes, scratch_.data());
+      largest = NarrowRun(run, from, 0, piece.rows.size());
     } else {
-      for (int64_t row = 0; row < piece.rows.size(); ++row) {
-        largest = std::max(
-            largest, NarrowIds(tensor_.dtype, from + row * row_bytes + run.first_element * element_bytes, run.elements,
-                               id_bytes, scratch_.data() + row * geometry_.raw_row_bytes() + run.first_byte));
-      }
+      for (int64_t row = 0; row < piece.rows.size(); ++row) largest = std::max(largest, NarrowRun(run, from, row, 1));
     }
     good = good && largest < static_cast<uint64_t>(run.layer.num_experts);
   }
   return good;
+}
+
+// The largest id of the run in some rows of the piece that starts at `from`. More than one row only if the run is all
+// of a row.
+uint64_t Decoder::NarrowRun(const ColumnRun& run, const uint8_t* from, int64_t first_row, int64_t rows) {
+  from += first_row * tensor_row_bytes() + run.first_element * DTypeBytes(tensor_.dtype);
+  if (in_place_) return LargestId(tensor_.dtype, from, rows * run.elements);
+  return NarrowIds(tensor_.dtype, from, rows * run.elements, run.layer.id_bytes(),
+                   scratch_.data() + first_row * geometry_.raw_row_bytes() + run.first_byte);
 }
 
 // Some id of the piece is out of range: finds the rows that are −1 throughout, or the first fault.
@@ -175,9 +202,9 @@ absl::Status Decoder::EncodeRun(const Piece& piece, RowRange rows, DecodedRows& 
   Block block;
   block.rows = rows;
   block.bytes = Buffer(geometry_.block_bytes(rows.size(), Codec::kRaw));
+  TileRows(piece, rows, block);
   for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
-    uint8_t* plane = block.bytes.data() + geometry_.plane_offset(i, rows.size(), Codec::kRaw);
-    Tile(i, piece, rows, plane);
+    const uint8_t* plane = block.bytes.data() + geometry_.plane_offset(i, rows.size(), Codec::kRaw);
     const LayerRouting& layer = geometry_.layer(i);
     const auto bytes = static_cast<size_t>(geometry_.plane_bytes(i, rows.size(), Codec::kRaw));
     const auto fault = FindIdFault(layer, {plane, bytes}, rows.size(), /*duplicates=*/true);
@@ -199,28 +226,17 @@ absl::Status Decoder::EncodeRun(const Piece& piece, RowRange rows, DecodedRows& 
   return absl::OkStatus();
 }
 
-// Copies `count` groups of kBytes bytes from every `stride` bytes to places side by side.
-template <int kBytes>
-void Gather(const uint8_t* from, int64_t stride, int64_t count, uint8_t* to) {
-  for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * kBytes, from + i * stride, kBytes);
-}
-
-// Row-major scratch → one plane.
-void Decoder::Tile(int32_t ordinal, const Piece& piece, RowRange rows, uint8_t* plane) const {
-  const int64_t stride = geometry_.raw_row_bytes();
-  const int64_t bytes = geometry_.plane_bytes(ordinal, 1, Codec::kRaw);
-  const uint8_t* from =
-      scratch_.data() + (rows.begin - piece.rows.begin) * stride + geometry_.plane_offset(ordinal, 1, Codec::kRaw);
-  // Fixed sizes are single loads and stores.
-  switch (bytes) {
-    case 4:
-      return Gather<4>(from, stride, rows.size(), plane);
-    case 8:
-      return Gather<8>(from, stride, rows.size(), plane);
-    case 16:
-      return Gather<16>(from, stride, rows.size(), plane);
-    default:
-      for (int64_t i = 0; i < rows.size(); ++i) std::memcpy(plane + i * bytes, from + i * stride, bytes);
+void Decoder::TileRows(const Piece& piece, RowRange rows, Block& block) const {
+  std::vector<TileColumn> columns = tile_columns_;
+  for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
+    columns[i].plane = block.bytes.data() + geometry_.plane_offset(i, rows.size(), Codec::kRaw);
+  }
+  const int64_t first = rows.begin - piece.rows.begin;
+  if (in_place_) {
+    Tile(TensorRow(piece.first_slot + first), tensor_row_bytes(), rows.size(), columns);
+  } else {
+    const int64_t stride = geometry_.raw_row_bytes();
+    Tile(scratch_.data() + first * stride, stride, rows.size(), columns);
   }
 }
 

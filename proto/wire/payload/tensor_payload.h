@@ -41,7 +41,7 @@ struct DecodedRows {
 //   rank, layer axis or K unfit: kShape               bytes != rows·layers·K·itemsize, or over the limit: kLength
 //   id >= E, or negative outside a whole −1 row: kIdRange       row −1 in part: kPartialRow
 //   id twice in a row of a MoE layer (K >= 2): kDuplicateId     a MoE layer zero in every row (K >= 2): kAllZeroLayer
-//   row count other than expected_rows: kRowCount
+//   row count other than expected_rows: kRowCount      more than kMaxUnrecordedRanges runs of −1 rows: kLength
 // The K axis is as long as the largest K of all layers; slots beyond a layer's own K are not looked at, dense columns
 // neither. No allocation is larger than max_payload_bytes plus the result.
 absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorDescription& description,

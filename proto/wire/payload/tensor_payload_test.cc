@@ -420,5 +420,18 @@ TEST_F(RefusalTest, AllOnesWithoutASignAreIds) {
   EXPECT_TRUE(marks.blocks.empty());
 }
 
+// Each run of rows between marked ones is a block of its own.
+TEST(DecodeTensorTest, TooManyRunsOfMarkedRowsAreRefused) {
+  const Geometry geometry = Geometry::Uniform(1, 8, 1);
+  const auto decode = [&](size_t ranges) {
+    std::vector<int8_t> ids(2 * ranges, 1);
+    for (size_t i = 0; i < ids.size(); i += 2) ids[i] = -1;
+    const TensorDescription description{.dtype = DType::kI8, .shape = {static_cast<int64_t>(ids.size()), 1, 1}};
+    return DecodeTensor(geometry, description, testing::AsBytes(ids), {}).status();
+  };
+  EXPECT_OK(decode(kMaxUnrecordedRanges));
+  EXPECT_THAT(decode(kMaxUnrecordedRanges + 1), Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+}
+
 }  // namespace
 }  // namespace routing_replay

@@ -105,7 +105,10 @@ class AppendOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class AppendOutcome:
-    """What the server said of one append. With an error nothing of it was stored.
+    """What the server said of one append.
+
+    With an error nothing of it was stored, or only its first rows, up to committed_rows, where it was long enough to be
+    sent in several messages.
 
     trimmed_rows were there already; conflicting_rows of them hold other routes than the stored ones, which stay;
     late_rows are unrecorded in the store and stay so; unverified_rows have tokens that could not be compared.

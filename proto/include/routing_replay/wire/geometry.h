@@ -24,6 +24,11 @@ inline constexpr int64_t kMaxRows = int64_t{1} << 22;  // Rows of one sample.
 inline constexpr int32_t kDefaultBlockRows = 256;
 inline constexpr int32_t kMinBlockRows = 32;
 inline constexpr int32_t kMaxBlockRows = 4096;
+// A part of a few bytes on the wire takes hundreds in memory. Far above what is met, and enough for whole windows of a
+// sample of kMaxRows rows.
+inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Of one append, given or found.
+inline constexpr size_t kMaxBlocks = size_t{1} << 18;            // Of one append.
+inline constexpr size_t kMaxReadSamples = size_t{1} << 18;       // Of one read.
 
 // How ids are stored in a block. Values are those of the wire (Codec in common.proto).
 enum class Codec : uint8_t {

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,8 @@ struct StagedRows {
 };
 
 // Reads what plan.slices names. `sequences` has one entry per sequence of the plan's micro-batch. Blocks. Errors:
-// INVALID_ARGUMENT for another number of sequences, those of Run::Read, and FAILED_PRECONDITION under kStrict.
+// INVALID_ARGUMENT (kField) if the plan reads a sequence that `sequences` lacks, those of Run::Read, and under kStrict
+// FAILED_PRECONDITION whose detail names the first sample that cannot be replayed.
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options);
 

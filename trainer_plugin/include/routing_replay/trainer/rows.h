@@ -45,7 +45,7 @@ enum class RowOrder : uint8_t {
 // BSHD in batch-major order only: what the SP slice divides. Sequence-major order gives the same rows either way.
 enum class SpSlice : uint8_t {
   kAfterFlatten = 0,   // All local rows of the micro-batch, as one list.
-  kBeforeFlatten = 1,  // The local rows of each sequence.
+  kBeforeFlatten = 1,  // The local rows of each sequence. Not with kExplicit.
 };
 
 struct SequenceShape {

@@ -1,0 +1,30 @@
+// Vector loads from bytes that lie anywhere. For files that Highway includes once per instruction set.
+#if defined(PROTO_WIRE_SIMD_LOAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PROTO_WIRE_SIMD_LOAD_INL_H_
+#undef PROTO_WIRE_SIMD_LOAD_INL_H_
+#else
+#define PROTO_WIRE_SIMD_LOAD_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <cstring>
+
+HWY_BEFORE_NAMESPACE();
+namespace routing_replay {
+namespace HWY_NAMESPACE {
+
+// As many T as the vector has, from an address of any alignment: the copy becomes one unaligned load.
+template <class D, typename T = hwy::HWY_NAMESPACE::TFromD<D>>
+hwy::HWY_NAMESPACE::Vec<D> LoadBytes(D d, const uint8_t* from) {
+  HWY_ALIGN T lane[HWY_MAX_BYTES / sizeof(T)];
+  std::memcpy(lane, from, hwy::HWY_NAMESPACE::Lanes(d) * sizeof(T));
+  return hwy::HWY_NAMESPACE::Load(d, lane);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace routing_replay
+HWY_AFTER_NAMESPACE();
+
+#endif  // PROTO_WIRE_SIMD_LOAD_INL_H_

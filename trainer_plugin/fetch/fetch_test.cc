@@ -1,0 +1,145 @@
+// From a plan to an index buffer with a scripted read in between: what falls back, and what is refused.
+#include "routing_replay/trainer/fetch.h"
+
+#include "routing_replay/trainer/buffer_layout.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using routing_replay::testing::Fails;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::chrono::milliseconds kTimeout(1);
+
+// Answers every read with the scripted records, each followed by its bytes in RAW, all layers and rows in one piece.
+class ScriptedRun final : public Run {
+ public:
+  explicit ScriptedRun(const Geometry& geometry) : geometry_(geometry) {}
+
+  absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) override {
+    request_ = request;
+    for (const SampleRecord& record : records) {
+      if (absl::Status status = sink.OnRecord(record); !status.ok()) return status;
+      if (record.status != SampleStatus::kOk) continue;
+      const RowRange rows = request.samples[record.index].rows.front();
+      const auto layers = static_cast<int32_t>(request.layers.size());
+      const std::vector<uint8_t> bytes(layers * rows.size() * geometry_.layer(0).top_k, 3);
+      const ReadPiece piece{
+          .sample_index = record.index, .layer_begin = 0, .layer_count = layers, .rows = rows, .bytes = bytes};
+      if (absl::Status status = sink.OnPiece(piece); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+  const ReadRequest& request() const { return request_; }
+
+  const std::string& name() const override { return name_; }
+  const Geometry& geometry() const override { return geometry_; }
+  const RunSettings& settings() const override { return settings_; }
+  std::unique_ptr<Appender> NewAppender(AppenderOptions) override { return nullptr; }
+  absl::StatusOr<AppendOutcome> Put(const AppendOptions&, const TensorDescription&,
+                                    absl::Span<const uint8_t>) override {
+    return unused_;
+  }
+  absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest, std::chrono::milliseconds) override { return unused_; }
+  absl::StatusOr<SampleState> Seal(absl::string_view, Producer, int64_t, int64_t) override { return unused_; }
+  absl::StatusOr<SampleState> Truncate(absl::string_view, Producer, int64_t, std::optional<int64_t>) override {
+    return unused_;
+  }
+  absl::StatusOr<SampleState> Stat(absl::string_view, Producer) override { return unused_; }
+  absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string>, Producer) override {
+    return unused_;
+  }
+  absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>>, Producer) override {
+    return unused_;
+  }
+  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string>) override { return unused_; }
+  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t, int64_t) override { return unused_; }
+  absl::StatusOr<ReleaseOutcome> Drop() override { return unused_; }
+
+  std::vector<SampleRecord> records;
+
+ private:
+  const Geometry geometry_;
+  const std::string name_ = "scripted";
+  const RunSettings settings_;
+  const absl::Status unused_ = absl::UnimplementedError("not scripted");
+  ReadRequest request_;
+};
+
+// Two sequences of four tokens and three rows on one rank that owns both layers.
+class FetchTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<StagedRows> Fetch(MissingPolicy missing) {
+    return FetchSlices(run_, plan_, sequences_, {.missing = missing, .timeout = kTimeout});
+  }
+
+  std::vector<RowState> StatesOf(const StagedRows& staged) const {
+    const auto layout = BufferLayout::Create(geometry_, {.ordinals = {0, 1}, .rows = plan_.row_map.rows});
+    const std::vector<LocalRow> rows = ExpandRowMap(plan_.row_map);
+    const auto plan = PlanRealign(*layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
+                                            .pieces = staged.pieces,
+                                            .row_map = rows,
+                                            .unrecorded = staged.unrecorded});
+    EXPECT_OK(plan);
+    return plan.ok() ? plan->states : std::vector<RowState>();
+  }
+
+  const Geometry geometry_ = Geometry::Uniform(2, 8, 2);
+  const ReplayPlan plan_ =
+      *MakeReplayPlan(geometry_, *LayerTable::Create({.num_layers = 2}),
+                      {.sequences = {{4, 3}, {4, 3}}, .cu_seqlens_padded = {0, 4, 8}, .total_rows = 8}, {});
+  std::vector<FetchSequence> sequences_ = {{.sample = "a", .num_tokens = 4}, {.sample = "b"}};
+  ScriptedRun run_{geometry_};
+};
+
+constexpr RowState kReplayed = RowState::kReplayed, kLive = RowState::kUnrecorded;
+
+TEST_F(FetchTest, AsksForThePlansSlices) {
+  run_.records = {{.index = 0, .status = SampleStatus::kOk}, {.index = 1, .status = SampleStatus::kOk}};
+  ASSERT_OK_AND_ASSIGN(const StagedRows staged, Fetch(MissingPolicy::kStrict));
+  EXPECT_THAT(run_.request().layers, ElementsAre(0, 1));
+  ASSERT_EQ(run_.request().samples.size(), 2u);
+  EXPECT_EQ(run_.request().samples[0].sample, "a");
+  EXPECT_EQ(run_.request().samples[0].num_tokens, 4);
+  EXPECT_THAT(run_.request().samples[1].rows, ElementsAre(RowRange{0, 3}));
+  EXPECT_EQ(staged.staging.size(), 2u * 2 * 3 * 2);
+  EXPECT_EQ(staged.fallback_sequences, 0);
+  EXPECT_THAT(StatesOf(staged),
+              ElementsAre(kReplayed, kReplayed, kReplayed, kLive, kReplayed, kReplayed, kReplayed, kLive));
+}
+
+TEST_F(FetchTest, AMissingSampleIsLiveThroughout) {
+  run_.records = {{.index = 0, .status = SampleStatus::kNotFound}, {.index = 1, .status = SampleStatus::kOk}};
+  ASSERT_OK_AND_ASSIGN(const StagedRows staged, Fetch(MissingPolicy::kLive));
+  EXPECT_EQ(staged.fallback_sequences, 1);
+  EXPECT_THAT(StatesOf(staged), ElementsAre(kLive, kLive, kLive, kLive, kReplayed, kReplayed, kReplayed, kLive));
+}
+
+TEST_F(FetchTest, ASampleTakenBackIsLiveThroughout) {
+  run_.records = {{.index = 0, .status = SampleStatus::kOk},
+                  {.index = 0, .status = SampleStatus::kLost},
+                  {.index = 1, .status = SampleStatus::kOk, .unrecorded = {{1, 2}}}};
+  ASSERT_OK_AND_ASSIGN(const StagedRows staged, Fetch(MissingPolicy::kLive));
+  EXPECT_EQ(staged.fallback_sequences, 1);
+  EXPECT_EQ(staged.records[0].status, SampleStatus::kLost);
+  EXPECT_THAT(StatesOf(staged), ElementsAre(kLive, kLive, kLive, kLive, kReplayed, kLive, kReplayed, kLive));
+}
+
+TEST_F(FetchTest, StrictNamesTheSample) {
+  run_.records = {{.index = 0, .status = SampleStatus::kOk},
+                  {.index = 1, .status = SampleStatus::kTokensMismatch, .message = "other tokens"}};
+  const auto staged = Fetch(MissingPolicy::kStrict);
+  EXPECT_THAT(staged, Fails(absl::StatusCode::kFailedPrecondition, Reason::kOtherTokens));
+  EXPECT_EQ(GetErrorDetail(staged.status())->sample, "b");
+  EXPECT_THAT(std::string(staged.status().message()), HasSubstr("TOKENS_MISMATCH: other tokens"));
+}
+
+TEST_F(FetchTest, RefusesAPlanOfMoreSequences) {
+  sequences_.pop_back();
+  EXPECT_THAT(Fetch(MissingPolicy::kLive), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer
