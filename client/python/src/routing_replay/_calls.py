@@ -171,7 +171,7 @@ def names_in_calls(names: Iterable[str]) -> Iterator[list[str]]:
 
 
 def no_sample(run: str, sample: str) -> NotFoundError:
-    return NotFoundError(f"run {run} has no sample {sample}", reason="NO_SAMPLE", sample=sample)
+    return NotFoundError(f"run {run} has no sample {sample}", reason="NO_SAMPLE", sample=sample or None)
 
 
 def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
