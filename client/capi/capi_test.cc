@@ -255,7 +255,7 @@ TEST_F(CapiTest, SmallThings) {
   EXPECT_EQ(Take(rr_sample_handle("a b", 3, &handle)).code, 3);
   const uint32_t tokens[] = {1, 2, 3};
   EXPECT_EQ(rr_token_check(rr_token_check(0, tokens, 1), tokens + 1, 2), rr_token_check(0, tokens, 3));
-  ASSERT_EQ(rr_endpoint_target("[::1]:7", 7, &bytes), nullptr);
+  ASSERT_EQ(rr_endpoint_target("[::1]:7", 7, 0, &bytes), nullptr);
   EXPECT_EQ(TakeText(bytes), "dns:///%5B::1%5D:7");
   rr_geometry_free(nullptr);
   rr_plan_free(nullptr);

@@ -51,13 +51,11 @@ rr_error* rr_defaults(int32_t use_http_proxy, rr_bytes** json) {
   });
 }
 
-rr_error* rr_endpoint_target(const char* endpoint, size_t size, rr_bytes** target) {
+rr_error* rr_endpoint_target(const char* endpoint, size_t size, int64_t timeout_ms, rr_bytes** target) {
   return Guard([&] {
-    const auto resolved = EndpointOrEnvironment(Text(endpoint, size));
+    auto resolved = ResolveEndpoint(Text(endpoint, size), std::chrono::milliseconds(timeout_ms));
     if (!resolved.ok()) return resolved.status();
-    auto grpc_target = GrpcTarget(*resolved);
-    if (!grpc_target.ok()) return grpc_target.status();
-    return Give(*std::move(grpc_target), target);
+    return Give(*std::move(resolved), target);
   });
 }
 

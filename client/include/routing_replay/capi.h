@@ -51,8 +51,9 @@ RR_API void rr_bytes_free(rr_bytes* bytes);
 /* {"version", "endpoint_variable", "call_timeout_ms", "ask_timeout_ms", "queue_timeout_ms", "append_timeout_ms",
  *  "max_queued_bytes", "max_names_per_call", "channel_options": [["grpc.…", 1], …]} */
 RR_API rr_error* rr_defaults(int32_t use_http_proxy, rr_bytes** json);
-/* The gRPC target of an endpoint as users write it; empty: of the environment's. */
-RR_API rr_error* rr_endpoint_target(const char* endpoint, size_t size, rr_bytes** target);
+/* The gRPC target of an endpoint as users write it; empty: of the environment's. A "file:PATH" is waited for for at most
+ * timeout_ms: DEADLINE_EXCEEDED. */
+RR_API rr_error* rr_endpoint_target(const char* endpoint, size_t size, int64_t timeout_ms, rr_bytes** target);
 /* The handle of a sample id. */
 RR_API rr_error* rr_sample_handle(const char* sample, size_t size, int64_t* handle);
 /* The token check of the tokens so far (0 of none), extended by more. */

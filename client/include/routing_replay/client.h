@@ -30,7 +30,8 @@
 namespace routing_replay {
 
 struct ClientOptions {
-  // "host:port", "[v6]:port", "unix:PATH". Empty: the environment's ROUTING_REPLAY_ENDPOINT.
+  // "host:port", "[v6]:port", "unix:PATH", or "file:PATH" of a file that holds one of these. Empty: the environment's
+  // ROUTING_REPLAY_ENDPOINT.
   std::string endpoint;
   // HTTP proxies of the environment are ignored unless this is set.
   bool use_http_proxy = false;
@@ -73,7 +74,8 @@ class Run;
 // One server. Thread-safe. Destroy it after everything made from it.
 class Client {
  public:
-  // Does not wait for the server. INVALID_ARGUMENT for an endpoint that cannot be one.
+  // Does not wait for the server, but for the file of a "file:PATH" for call_timeout: DEADLINE_EXCEEDED.
+  // INVALID_ARGUMENT for an endpoint that cannot be one.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   virtual ~Client() = default;
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from routing_replay import _core, _messages
@@ -19,7 +20,7 @@ from routing_replay.types import (
     WeightSpan,
 )
 
-T_co = TypeVar("T", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 _PRODUCERS = {"rollout": 1, "trainer": 2}
 _PRODUCER_NAMES = {number: name for name, number in _PRODUCERS.items()}
@@ -27,7 +28,8 @@ _CODECS = {None: 0, "RAW": 1, "PACKED": 2}
 _CODEC_NAMES = {0: "", 1: "RAW", 2: "PACKED"}
 
 
-class Call(NamedTuple, Generic[T_co]):
+@dataclass(frozen=True)
+class Call(Generic[T_co]):
     """`repeat`: idempotent, so that it is made again while the server is unavailable."""
 
     method: str

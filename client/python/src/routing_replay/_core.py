@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 from collections.abc import Sequence
@@ -112,9 +113,25 @@ def defaults(use_http_proxy: bool = False) -> dict[str, Any]:
     return json.loads(_give(_lib.rr_defaults, int(use_http_proxy)))
 
 
-def endpoint_target(endpoint: str) -> str:
+def endpoint_target(endpoint: str, timeout: float) -> str:
+    """The gRPC target; waits `timeout` seconds for the file of a "file:PATH", then DeadlineExceededError."""
     text = endpoint.encode()
-    return _give(_lib.rr_endpoint_target, text, len(text)).decode()
+    return _give(_lib.rr_endpoint_target, text, len(text), round(timeout * 1000)).decode()
+
+
+class Target:
+    """The target of an endpoint, which may have to be waited for. InvalidArgumentError at once for a bad endpoint."""
+
+    def __init__(self, endpoint: str | None) -> None:
+        self._endpoint = endpoint or ""
+        self.known: str | None = None
+        with contextlib.suppress(errors.DeadlineExceededError):
+            self.known = endpoint_target(self._endpoint, 0)
+
+    def wait(self, timeout: float) -> str:
+        if self.known is None:
+            self.known = endpoint_target(self._endpoint, timeout)
+        return self.known
 
 
 def sample_handle(sample: str) -> int:

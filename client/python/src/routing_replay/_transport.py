@@ -58,7 +58,7 @@ class Transport:
     """A channel that is made when it is first used, anew in a process that was forked. Thread-safe."""
 
     def __init__(self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None) -> None:
-        self.target = _core.endpoint_target(endpoint or "")
+        self._target = _core.Target(endpoint)
         self.call_timeout = DEFAULTS["call_timeout_ms"] / 1000 if call_timeout is None else call_timeout
         self._options = channel_options(use_http_proxy)
         self._lock = threading.Lock()
@@ -70,11 +70,12 @@ class Transport:
         """Raises CancelledError once closed, and what `check_fork` says."""
         check_fork()
         note_use()
+        target = self._target.wait(self.call_timeout)
         with self._lock:
             if self._closed:
                 raise errors.CancelledError("the client is closed")
             if self._channel is None:
-                self._channel = grpc.insecure_channel(self.target, self._options)
+                self._channel = grpc.insecure_channel(target, self._options)
             return self._channel
 
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:

@@ -88,7 +88,7 @@ class Appender:
 
         Large arrays are encoded in a thread; do not change them before this returns.
         """
-        self._transport.channel()
+        await self._transport.channel()
         loop = asyncio.get_running_loop()
         make = functools.partial(_append.make_plan, self._run, self._encode_blocks, sample, rows, **options)
         large = getattr(rows, "nbytes", 0) >= _LARGE_BYTES
@@ -177,7 +177,8 @@ class Appender:
     async def _ask(self, producer: str, samples: list[str]) -> None:
         call = _calls.stat(self._name, samples, producer)
         try:
-            stub = self._transport.channel().unary_unary(SERVICE + call.method)
+            channel = await self._transport.channel()
+            stub = channel.unary_unary(SERVICE + call.method)
             states = call.read(await stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
         except grpc.aio.AioRpcError as failure:
             self._core.on_ask_error(core_error(failure), time.monotonic_ns())
@@ -188,7 +189,7 @@ class Appender:
         """One stream, from its start to its end."""
         why: _core.CoreError | None = None
         self._gave_up = False
-        call = self._transport.channel().stream_stream(SERVICE + "Append")()
+        call = (await self._transport.channel()).stream_stream(SERVICE + "Append")()
         sender = asyncio.get_running_loop().create_task(self._send(call))
         try:
             while (message := await call.read()) is not grpc.aio.EOF:

@@ -142,7 +142,7 @@ class Run:
 
     async def read_messages(self, request: bytes, timeout: float = 120.0) -> AsyncIterator[bytes]:
         """The messages of a Read as they come."""
-        call = self._transport.channel().unary_stream(SERVICE + "Read")(request, timeout=timeout)
+        call = (await self._transport.channel()).unary_stream(SERVICE + "Read")(request, timeout=timeout)
         try:
             async for message in call:
                 yield message
