@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -34,6 +37,58 @@ class Server:
         self.process.kill()
         self.process.wait()
         self._directory.cleanup()
+
+
+class Gate:
+    """Stands before a server and can be shut: then the server cannot be reached, but keeps what it has."""
+
+    def __init__(self, server: Server) -> None:
+        host, port = server.endpoint.rsplit(":", 1)
+        self._server = host, int(port)
+        self._listener: socket.socket | None = None
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._address = free.getsockname()
+        self.endpoint = f"127.0.0.1:{self._address[1]}"
+        self.open()
+
+    def open(self) -> None:
+        self._listener = socket.create_server(self._address, reuse_port=False)
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def shut(self) -> None:
+        if self._listener is not None:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._listener = None
+        with self._lock:
+            for end in self._open:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+                server = socket.create_connection(self._server)
+            except OSError:
+                return
+            for source, sink in ((client, server), (server, client)):
+                with self._lock:
+                    self._open.add(source)
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._open.discard(source)
+        source.close()
 
 
 class ServerTest(unittest.TestCase):
