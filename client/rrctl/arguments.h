@@ -7,7 +7,7 @@
 
 namespace routing_replay {
 
-// "--watch", "5" → "--watch=5" where the second word is an interval: an option whose value may be left out would
+// "--watch", "5" → "--watch=5" where the second word is a number or a time: an option whose value may be left out would
 // otherwise take whatever comes next. Nothing changes behind "--".
 std::vector<std::string> JoinWatchInterval(std::vector<std::string> words);
 

@@ -11,6 +11,7 @@ using ::testing::ElementsAre;
 TEST(ArgumentsTest, AnIntervalIsJoined) {
   EXPECT_THAT(JoinWatchInterval({"stat", "--watch", "5", "run"}), ElementsAre("stat", "--watch=5", "run"));
   EXPECT_THAT(JoinWatchInterval({"stat", "run", "--watch", "500ms"}), ElementsAre("stat", "run", "--watch=500ms"));
+  EXPECT_THAT(JoinWatchInterval({"--watch", "0"}), ElementsAre("--watch=0"));
 }
 
 TEST(ArgumentsTest, EverythingElseStays) {

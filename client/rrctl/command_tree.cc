@@ -8,6 +8,26 @@
 namespace routing_replay {
 namespace {
 
+constexpr char kFooter[] = R"(
+Examples:
+  export ROUTING_REPLAY_ENDPOINT=localhost:7400
+  rrctl status --watch                        what the server does, every 2 seconds
+  rrctl ls grpo-42                            the samples of a run
+  rrctl stat grpo-42 step1/0                  one sample: rows, weight versions, gaps
+  rrctl get grpo-42 step1/0 --layer 24 --rows 0:4
+  rrctl put grpo-42 step1/0 rows.npy --experts 128 --seal
+  rrctl -w json ls grpo-42 | jq '.[] | select(.sealed | not) | .sample'
+  rrctl bench --samples 64 --workers 8
+  source <(rrctl completion bash)
+
+Answers go to standard output: tables on a terminal, else JSON with exact numbers.
+Failures go to standard error, with code, reason and fields.
+
+Exit codes: 0 done; 1 refused by the server, or not there; 2 wrong command line;
+3 no server there, or none that answers in time; 130 bench stopped with Ctrl-C.)";
+
+constexpr char kCommandFooter[] = "\n--endpoint, --timeout and -w are for every command: see rrctl --help.";
+
 constexpr int64_t kMaxBenchSamples = 1000000;
 constexpr int kMaxBenchWorkers = 64;
 
@@ -17,10 +37,22 @@ T OrUsageError(const absl::StatusOr<T>& value, const std::string& option) {
   return *value;
 }
 
+// "--watch{2}" → "--watch [SECONDS]"
+class Formatter final : public CLI::Formatter {
+ public:
+  Formatter() { column_width(30); }
+  std::string make_option_name(const CLI::Option* option, bool positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, positional);
+    if (const size_t brace = name.find('{'); brace != std::string::npos) name.replace(brace, name.npos, " [SECONDS]");
+    return name;
+  }
+};
+
 }  // namespace
 
 CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
     : app_(app), settings_(settings), command_(command) {
+  AddProgram();
   AddLooks();
   AddGet();
   AddPut();
@@ -36,8 +68,31 @@ CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
       ->check(CLI::IsMember(std::vector<std::string>{"bash", "zsh", "fish"}));
 }
 
+void CommandTree::AddProgram() {
+  app_.set_version_flag("--version", ROUTING_REPLAY_VERSION, "print the version and exit");
+  app_.set_help_flag("-h,--help", "print this help and exit");
+  app_.formatter(std::make_shared<Formatter>());
+  app_.require_subcommand(1);
+  app_.fallthrough();
+  app_.footer(kFooter);
+  app_.add_option("--endpoint", settings_.endpoint, "the server: host:port, [v6]:port, unix:PATH or file:PATH")
+      ->envname("ROUTING_REPLAY_ENDPOINT")
+      ->type_name("ADDRESS");
+  app_.add_option("--timeout", settings_.timeout_s, "longest wait for an answer")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 3600));
+  app_.add_option_function<std::string>(
+          "-w,--write-out",
+          [this](const std::string& name) { settings_.format = name == "table" ? Format::kTable : Format::kJson; },
+          "left out: table on a terminal, else json")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember(std::vector<std::string>{"table", "json"}));
+}
+
 CLI::App* CommandTree::Add(const std::string& name, const std::string& help, Command command) {
   CLI::App* sub = app_.add_subcommand(name, help);
+  sub->footer(kCommandFooter);
   sub->callback([this, command = std::move(command)] { command_ = command; });
   return sub;
 }
@@ -68,7 +123,7 @@ void CommandTree::AddWatch(CLI::App* command) {
       });
   command->add_option("--count", settings_.watch.count, "with --watch: end after so many answers")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 62));
+      ->check(CLI::PositiveNumber);
 }
 
 void CommandTree::AddLooks() {
@@ -146,7 +201,7 @@ void CommandTree::AddRemove() {
 void CommandTree::AddBench() {
   BenchOptions& options = settings_.bench;
   CLI::App* bench = Add("bench",
-                        "put a short load on the server and measure it\n"
+                        "append and read a little, and measure it\n"
                         "Appends random samples to a run of its own and reads them back; the run is dropped at the "
                         "end.",
                         &Session::Bench);

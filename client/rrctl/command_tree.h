@@ -22,6 +22,7 @@ class CommandTree {
   CommandTree& operator=(const CommandTree&) = delete;
 
  private:
+  void AddProgram();
   CLI::App* Add(const std::string& name, const std::string& help, Command command);
   // A command that shows the answer to a question.
   CLI::App* AddLook(const std::string& name, const std::string& help, Layout layout, Query query);

@@ -32,8 +32,9 @@ Document DescribeFully(const SampleState& s) {
   row["unrecorded"] = RangesToJson(s.unrecorded);
   row["weights"] = Document::array();
   for (const WeightSpan& span : s.weights) {
-    row["weights"].push_back(
-        {{"rows", RangesToJson({&span.rows, 1})[0]}, {"version", span.version}, {"label", span.label}});
+    Document weights = {{"rows", {span.rows.begin, span.rows.end}}, {"version", nullptr}, {"label", span.label}};
+    if (span.version != kUnknownWeightVersion) weights["version"] = span.version;
+    row["weights"].push_back(std::move(weights));
   }
   return row;
 }
@@ -88,7 +89,8 @@ absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run) {
     object["codec"] = CodecName(settings.codec.value_or(summary.geometry.default_codec()));
     return object;
   }
-  return MakeError(absl::StatusCode::kNotFound, absl::StrCat("there is no run ", run), {.reason = Reason::kNoRun});
+  return MakeError(absl::StatusCode::kNotFound, absl::StrCat("there is no run \"", run, "\""),
+                   {.reason = Reason::kNoRun, .field = "run"});
 }
 
 absl::StatusOr<Document> ListSamples(Client& client, const std::string& run, Producer producer) {

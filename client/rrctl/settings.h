@@ -2,6 +2,8 @@
 #ifndef CLIENT_RRCTL_SETTINGS_H_
 #define CLIENT_RRCTL_SETTINGS_H_
 
+#include <unistd.h>
+
 #include <chrono>
 #include <string>
 #include <vector>
@@ -17,7 +19,7 @@ namespace routing_replay {
 struct Settings {
   std::string endpoint;  // Empty: the environment's.
   int timeout_s = 10;
-  Format format = Format::kJson;
+  Format format = IsTerminal(STDOUT_FILENO) ? Format::kTable : Format::kJson;
 
   std::string run;
   std::vector<std::string> samples;

@@ -37,6 +37,12 @@ void Flatten(const Document& object, int depth, std::vector<Line>& lines) {
   }
 }
 
+// A value inside another.
+std::string InnerCell(absl::string_view key, const Document& value) {
+  if (value.is_array() && value.size() == 2) return absl::StrCat(Cell(key, value[0]), ":", Cell(key, value[1]));
+  return Cell(key, value);
+}
+
 }  // namespace
 
 std::string Cell(absl::string_view key, const Document& value) {
@@ -49,13 +55,14 @@ std::string Cell(absl::string_view key, const Document& value) {
   }
   if (value.is_array()) {
     std::string text;
-    for (const Document& element : value) absl::StrAppend(&text, text.empty() ? "" : ", ", Cell(key, element));
+    for (const Document& element : value) absl::StrAppend(&text, text.empty() ? "" : ", ", InnerCell(key, element));
     return text.empty() ? "-" : text;
   }
   if (value.is_object()) {
     std::string text;
     for (const auto& [name, element] : value.items()) {
-      absl::StrAppend(&text, text.empty() ? "" : " ", Title(name), " ", Cell(name, element));
+      if (element.is_string() && element.get_ref<const std::string&>().empty()) continue;
+      absl::StrAppend(&text, text.empty() ? "" : " ", Title(name), " ", InnerCell(name, element));
     }
     return text;
   }

@@ -1,7 +1,7 @@
 // JSON documents as text for people.
 //
 // A key ending in "_bytes" or "_ms" says its unit: the value is shown as "1.2 MiB" or "3.2 s", the key without the
-// unit. Null is "-". Nested values are flattened into their cell.
+// unit. Null is "-". Nested values are flattened into their cell, a range [3, 17] as "3:17" and without empty texts.
 #ifndef CLIENT_RRCTL_TABLE_H_
 #define CLIENT_RRCTL_TABLE_H_
 

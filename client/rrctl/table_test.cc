@@ -47,7 +47,9 @@ TEST(TableTest, CellsShowUnitsAndNestedValues) {
   EXPECT_EQ(Cell("name", "a\033[2J"), "a\\x1B[2J");
   EXPECT_EQ(Cell("experts", {3, 1, 2}), "3, 1, 2");
   EXPECT_EQ(Cell("unrecorded", Document::array()), "-");
-  EXPECT_EQ(Cell("weights", Document::array({{{"rows", "[0, 3)"}, {"version", 7}}})), "rows [0, 3) version 7");
+  EXPECT_EQ(Cell("unrecorded", {{3, 17}, {20, 21}}), "3:17, 20:21");
+  EXPECT_EQ(Cell("weights", Document::array({{{"rows", {0, 3}}, {"version", nullptr}, {"label", ""}}})),
+            "rows 0:3 version -");
 }
 
 TEST(TableTest, RecordIsALinePerKey) {
