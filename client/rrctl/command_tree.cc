@@ -117,9 +117,11 @@ void CommandTree::AddTrainerFlag(CLI::App* command, Producer& producer) {
 
 void CommandTree::AddWatch(CLI::App* command) {
   command->add_flag("--watch{2}", watch_, "ask again every so many seconds (--watch 5, --watch 500ms) until Ctrl-C")
-      ->each([this](const std::string& text) {
+      ->check([this](const std::string& text) {
+        const auto interval = ParseInterval(text);
         settings_.watching = true;
-        settings_.watch.interval = OrUsageError(ParseInterval(text), "--watch");
+        settings_.watch.interval = interval.value_or(settings_.watch.interval);
+        return std::string(interval.status().message());
       });
   command->add_option("--count", settings_.watch.count, "with --watch: end after so many answers")
       ->type_name("N")

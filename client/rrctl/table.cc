@@ -104,21 +104,23 @@ void PrintRecord(const Document& object, std::ostream& out, const Style& style,
                  const std::map<std::string, std::string>& notes) {
   std::vector<Line> lines;
   Flatten(object, 0, lines);
-  size_t key_width = 0;
-  size_t value_width = 0;
+  std::map<int, size_t> key_widths, value_widths;  // By depth.
   for (const Line& line : lines) {
     if (line.value == nullptr) continue;
-    key_width = std::max<size_t>(key_width, DisplayWidth(Title(line.key)) + 2 * line.depth);
+    size_t& key_width = key_widths[line.depth];
+    key_width = std::max<size_t>(key_width, DisplayWidth(Title(line.key)));
     if (notes.count(line.key) == 0) continue;
+    size_t& value_width = value_widths[line.depth];
     value_width = std::max<size_t>(value_width, DisplayWidth(Cell(line.key, *line.value)));
   }
   for (const Line& line : lines) {
-    const std::string indent(2 * line.depth, ' ');
-    out << indent << style.Heading(Padded(Title(line.key), line.value == nullptr ? 0 : key_width - indent.size()));
+    const size_t width = line.value == nullptr ? 0 : key_widths[line.depth];
+    out << std::string(2 * line.depth, ' ') << style.Heading(Padded(Title(line.key), width));
     if (line.value != nullptr) {
       const auto note = notes.find(line.key);
       const std::string cell = Cell(line.key, *line.value);
-      out << "  " << (note == notes.end() ? cell : absl::StrCat(Padded(cell, value_width), "  ", note->second));
+      out << "  ";
+      out << (note == notes.end() ? cell : absl::StrCat(Padded(cell, value_widths[line.depth]), "  ", note->second));
     }
     out << "\n";
   }

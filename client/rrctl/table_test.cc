@@ -57,8 +57,8 @@ TEST(TableTest, RecordIsALinePerKey) {
   PrintRecord({{"version", "0.1.0"}, {"stored_bytes", 2048}, {"counters", {{"appends_total", 12}, {"x", 3}}}}, out,
               kPlain, {{"appends_total", "5/s"}, {"x", "1/s"}});
   EXPECT_EQ(out.str(),
-            "version          0.1.0\n"
-            "stored           2.0 KiB\n"
+            "version  0.1.0\n"
+            "stored   2.0 KiB\n"
             "counters\n"
             "  appends_total  12  5/s\n"
             "  x              3   1/s\n");

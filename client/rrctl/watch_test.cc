@@ -44,8 +44,8 @@ TEST_F(WatchTest, JsonIsALinePerAnswer) {
 TEST_F(WatchTest, ChangesPerSecondAreShown) {
   EXPECT_OK(Run({Server(1), Server(4)}, Format::kTable, 2));
   EXPECT_EQ(out_.str(),
-            "1970-01-01T00:00:00.000Z\nrows           1\nuptime         1 ms\ncounters\n  bytes_total  1\n\n"
-            "1970-01-01T00:00:02.000Z\nrows           4  +1.5/s\nuptime         4 ms\ncounters\n  bytes_total  1\n\n");
+            "1970-01-01T00:00:00.000Z\nrows    1\nuptime  1 ms\ncounters\n  bytes_total  1\n\n"
+            "1970-01-01T00:00:02.000Z\nrows    4  +1.5/s\nuptime  4 ms\ncounters\n  bytes_total  1\n\n");
 }
 
 TEST_F(WatchTest, ATerminalIsDrawnOver) {
