@@ -173,13 +173,14 @@ constexpr char kZsh[] = R"(#compdef rrctl
 # rrctl completion for zsh; load it with: source <(rrctl completion zsh)
 _rrctl() {
   local -a candidates
-  local line value
+  local line value description
   for line in "${(@f)$(${~words[1]} __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
     if [[ $line == :files ]]; then
       _files
     elif [[ -n $line ]]; then
       value=${line%%$'\t'*}
-      candidates+=("${value//:/\\:}:${line#*$'\t'}")
+      description=${line#*$'\t'}
+      candidates+=("${value//:/\\:}${description:+:$description}")
     fi
   done
   _describe -V rrctl candidates

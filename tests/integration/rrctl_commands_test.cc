@@ -1,0 +1,158 @@
+// The commands of rrctl that need a server, without the process around them: portions of a read, and the load.
+#include <thread>
+
+#include "client/rrctl/bench/bench.h"
+#include "client/rrctl/get.h"
+#include "client/rrctl/inspect.h"
+#include "tests/integration/fixture.h"
+
+namespace routing_replay::testing {
+namespace {
+
+// What a get of `routes` shows, with `unrecorded` rows.
+Document ExpectedRows(const Geometry& geometry, const RandomRoutes& routes, const std::vector<int32_t>& ordinals,
+                      RowRange range, RowRange unrecorded) {
+  Document rows = Document::array();
+  for (int64_t row = range.begin; row < range.end; ++row) {
+    for (const int32_t ordinal : ordinals) {
+      Document experts;
+      if (!unrecorded.contains(row)) experts = routes.Slice(ordinal, {{row, row + 1}});
+      rows.push_back({{"row", row}, {"layer", geometry.layer(ordinal).layer_id}, {"experts", experts}});
+    }
+  }
+  return rows;
+}
+
+class RrctlCommandsTest : public ServerTest {
+ protected:
+  void SetUp() override { StartServer(); }
+
+  absl::StatusOr<Document> GetAll(const GetOptions& options) {
+    Document all = Document::array();
+    const absl::Status status = Get(*client_, options, [&](const Document& rows) {
+      ++portions_;
+      for (const Document& row : rows) all.push_back(row);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    return all;
+  }
+
+  absl::StatusOr<Document> Bench(const BenchOptions& options, int64_t interrupt_after = -1) {
+    int64_t waits = 0;
+    return RunBench(*client_, options,
+                    {.interrupted =
+                         [&](std::chrono::milliseconds) {
+                           std::this_thread::yield();
+                           return interrupt_after >= 0 && ++waits > interrupt_after;
+                         },
+                     .progress = [](const std::string&) {}});
+  }
+
+  void ExpectNoRuns() {
+    ASSERT_OK_AND_ASSIGN(const auto runs, client_->ListRuns());
+    EXPECT_TRUE(runs.empty());
+  }
+
+  int portions_ = 0;
+};
+
+TEST_F(RrctlCommandsTest, GetShowsEveryRowInPortions) {
+  ASSERT_OK_AND_ASSIGN(
+      const Geometry geometry,
+      Geometry::Create({.num_layers = 200, .moe_layer_ids = {3, 50, 199}, .num_experts = {300}, .top_k = {64}}));
+  const RunHandle run = OpenRun("r", geometry);
+  constexpr int64_t kRows = 3000;
+  const RandomRoutes routes = MakeRandomRoutes(geometry, kRows, 1);
+  constexpr RowRange kUnrecorded{1000, 1700};
+  ASSERT_OK(PutRows(*run, routes, {0, kUnrecorded.begin}, {.sample = "s"}));
+  auto appender = run->NewAppender();
+  ASSERT_OK(appender->AppendUnrecorded({.sample = "s", .row_start = kUnrecorded.begin, .unrecorded = {kUnrecorded}},
+                                       kUnrecorded.size()));
+  ASSERT_OK(appender->Flush(kCallTimeout));
+  ASSERT_OK(PutRows(*run, routes, {kUnrecorded.end, kRows}, {.sample = "s"}));
+
+  ASSERT_OK_AND_ASSIGN(const Document all, GetAll({.run = "r", .sample = "s"}));
+  EXPECT_GT(portions_, 1);
+  EXPECT_EQ(all, ExpectedRows(geometry, routes, {0, 1, 2}, {0, kRows}, kUnrecorded));
+  ASSERT_OK_AND_ASSIGN(const Document some,
+                       GetAll({.run = "r", .sample = "s", .layers = {199, 3, 199}, .rows = RowRange{990, 1010}}));
+  EXPECT_EQ(some, ExpectedRows(geometry, routes, {0, 2}, {990, 1010}, kUnrecorded));
+}
+
+TEST_F(RrctlCommandsTest, GetOfAnEmptySampleShowsNothing) {
+  const RunHandle run = OpenRun("r", Geometry::Uniform(2, 8, 2));
+  auto appender = run->NewAppender();
+  ASSERT_OK(appender->AppendUnrecorded({.sample = "s", .seal_num_tokens = 1}, 0));
+  ASSERT_OK(appender->Flush(kCallTimeout));
+  ASSERT_OK_AND_ASSIGN(const Document all, GetAll({.run = "r", .sample = "s"}));
+  EXPECT_EQ(all, Document::array());
+}
+
+TEST_F(RrctlCommandsTest, GetSaysWhyItCannot) {
+  const Geometry geometry = Geometry::Uniform(2, 8, 2);
+  const RunHandle run = OpenRun("r", geometry);
+  const RandomRoutes routes = MakeRandomRoutes(geometry, 10, 1);
+  ASSERT_OK(PutRows(*run, routes, {0, 10}, {.sample = "s", .seal_num_tokens = 11}));
+  EXPECT_THAT(GetAll({.run = "x", .sample = "s"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  EXPECT_THAT(GetAll({.run = "r", .sample = "x"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+  EXPECT_EQ(GetAll({.run = "r", .sample = "s", .rows = RowRange{5, 11}}).status().code(),
+            absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(GetAll({.run = "r", .sample = "s", .layers = {7}}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RrctlCommandsTest, GetNoticesANewLifeOfTheSample) {
+  const Geometry geometry = Geometry::Uniform(64, 128, 64);
+  const RunHandle run = OpenRun("r", geometry);
+  const RandomRoutes routes = MakeRandomRoutes(geometry, 100, 1);
+  ASSERT_OK(PutRows(*run, routes, {0, 100}, {.sample = "s"}));
+  const absl::Status status = Get(*client_, {.run = "r", .sample = "s"}, [&](const Document&) {
+    EXPECT_OK(run->Truncate("s", Producer::kRollout, 99, std::nullopt));
+    return PutRows(*run, routes, {99, 100}, {.sample = "s", .revision = 1}).status();
+  });
+  EXPECT_THAT(status, Fails(absl::StatusCode::kAborted, Reason::kOldRevision));
+}
+
+TEST_F(RrctlCommandsTest, StatOfARunHasItsGeometryAndSettings) {
+  OpenRun("r", Geometry::Uniform(2, 8, 2), {.ttl = std::chrono::hours(2), .strict = true});
+  ASSERT_OK_AND_ASSIGN(const Document run, DescribeRun(*client_, "r"));
+  EXPECT_EQ(run["geometry"]["num_experts"], 8);
+  EXPECT_EQ(run["ttl_ms"], 7200000);
+  EXPECT_EQ(run["strict"], true);
+  EXPECT_THAT(DescribeRun(*client_, "x").status(), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+}
+
+TEST_F(RrctlCommandsTest, BenchMeasuresAndLeavesNothing) {
+  ASSERT_OK_AND_ASSIGN(const Document result,
+                       Bench({.samples = 5, .tokens = 300, .workers = 2, .rounds = 2, .layers = 3, .experts = 300}));
+  std::vector<std::string> names;
+  for (const Document& figure : result["figures"]) {
+    names.push_back(figure["name"]);
+    EXPECT_GT(figure["min"], 0) << names.back();
+    EXPECT_LE(figure["min"], figure["median"]) << names.back();
+    EXPECT_LE(figure["median"], figure["max"]) << names.back();
+    EXPECT_TRUE(figure["floor"].is_null() && figure["ratio"].is_null()) << names.back();
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("append_throughput", "append_rows", "append_latency", "append_latency_p99",
+                                            "read_throughput", "read_rows", "read_latency", "read_latency_p99"));
+  EXPECT_EQ(result["load"]["rounds"], 2);
+  ExpectNoRuns();
+}
+
+TEST_F(RrctlCommandsTest, BenchStopsWhenInterruptedAndInTime) {
+  EXPECT_EQ(Bench({.samples = 100000, .tokens = 20, .layers = 1}, 3).status().code(), absl::StatusCode::kCancelled);
+  ExpectNoRuns();
+  EXPECT_EQ(Bench({.samples = 100, .tokens = 20, .max_time = std::chrono::seconds(0), .layers = 1}).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  ExpectNoRuns();
+}
+
+TEST_F(RrctlCommandsTest, BenchRefusesWhatIsTooBig) {
+  EXPECT_EQ(Bench({.samples = 1000000}).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Bench({.samples = 1, .tokens = kMaxRows}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Bench({.experts = 4}).status().code(), absl::StatusCode::kInvalidArgument);
+  ExpectNoRuns();
+}
+
+}  // namespace
+}  // namespace routing_replay::testing

@@ -1,0 +1,397 @@
+"""Drives the built rrctl as people and scripts do: on a terminal, through pipes, with signals and in shells.
+
+Usage: rrctl_test.py SERVER RRCTL
+"""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import unittest
+from pathlib import Path
+
+SERVER, RRCTL = sys.argv[1:3]
+PATIENCE = 60  # Seconds that nothing which passes takes.
+
+
+def npy(rows, layers, k, ids):
+    """An int32 .npy file of [rows, layers, k]; ids in C order."""
+    header = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({rows}, {layers}, {k}), }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(ids)}i", *ids)
+
+
+def expert(row, layer, slot):
+    return (7 * row + 3 * layer + slot) % 128
+
+
+def rows_file(rows, layers, k):
+    return npy(rows, layers, k, [expert(r, i, s) for r in range(rows) for i in range(layers) for s in range(k)])
+
+
+class Server:
+    def __init__(self, *flags):
+        self.directory = tempfile.mkdtemp()
+        file = Path(self.directory, "endpoint")
+        self.process = subprocess.Popen([SERVER, "--endpoint-file", str(file), *(flags or ("--listen", "127.0.0.1:0"))])
+        deadline = time.monotonic() + PATIENCE
+        while not file.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.endpoint = file.read_text().strip()
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.directory)
+
+
+class Terminal:
+    """A process on a terminal of its own."""
+
+    def __init__(self, *words, rows=24, columns=200, **environment):
+        env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"} | environment
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.execve(words[0], words, env)
+        self.text = ""
+
+    def read_until(self, pattern):
+        deadline = time.monotonic() + PATIENCE
+        while not re.search(pattern, self.text):
+            if not self.read(deadline):
+                raise AssertionError(f"{pattern!r} did not come; this did: {self.text!r}")
+
+    def read(self, deadline):
+        ready, _, _ = select.select([self.master], [], [], max(0, deadline - time.monotonic()))
+        try:
+            data = os.read(self.master, 65536) if ready else b""
+        except OSError:  # The other side is closed.
+            data = b""
+        self.text += data.decode().replace("\r\n", "\n")
+        return bool(data)
+
+    def end(self):
+        """What was shown until the process ended, and its exit code."""
+        while self.read(time.monotonic() + PATIENCE):
+            pass
+        os.close(self.master)
+        return self.text, os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+class RrctlTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        os.environ["ROUTING_REPLAY_ENDPOINT"] = cls.server.endpoint
+        cls.addClassCleanup(cls.server.stop)
+
+    def run_rrctl(self, *words, code=0, stdin=None, **options):
+        done = subprocess.run(
+            [RRCTL, *words], check=False, input=stdin, capture_output=True, timeout=PATIENCE, **options
+        )
+        self.assertEqual(done.returncode, code, done.stderr.decode())
+        return done.stdout.decode() if code == 0 else done.stderr.decode()
+
+    def json(self, *words, **options):
+        return json.loads(self.run_rrctl(*words, **options))
+
+    def put(self, run, sample, rows, layers=2, k=4, *words):
+        return self.json("put", run, sample, "-", "--experts", "128", *words, stdin=rows_file(rows, layers, k))
+
+    def drop_at_end(self, run):
+        self.addCleanup(self.run_rrctl, "rm", run, "--all")
+
+
+class CommandsTest(RrctlTest):
+    def test_a_sample_from_put_to_rm(self):
+        self.drop_at_end("life")
+        with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+            file.write(rows_file(3, 2, 4))
+            file.flush()
+            put = self.json("put", "life", "a/0", file.name, "--experts", "128", "--group", "7")
+        self.assertEqual((put["rows"], put["sealed"]), (3, False))
+        put = self.json("put", "life", "a/0", "-", "--seal", stdin=rows_file(2, 2, 4))
+        self.assertEqual((put["rows"], put["sealed"]), (5, True))
+        (sample,) = self.json("ls", "life")
+        self.assertEqual((sample["sample"], sample["group"], sample["tokens"]), ("a/0", 7, 6))
+        (stat,) = self.json("stat", "life", "a/0")
+        self.assertEqual(stat["weights"], [{"rows": [0, 5], "version": None, "label": ""}])
+        self.assertEqual(self.json("stat", "life")["rows"], 5)
+        self.assertIn("life", [run["run"] for run in self.json("runs")])
+        rows = self.json("get", "life", "a/0", "--layer", "1", "--rows", "2:4")
+        self.assertEqual(
+            rows,
+            [{"row": r, "layer": 1, "experts": [expert(n, 1, s) for s in range(4)]} for r, n in ((2, 2), (3, 0))],
+        )
+        self.assertEqual(self.json("rm", "life", "a/0")["samples"], 1)
+        self.assertEqual(self.json("ls", "life"), [])
+
+    def test_samples_of_the_trainer_are_apart(self):
+        self.drop_at_end("r2")
+        self.put("r2", "s", 3, 2, 4, "--trainer")
+        self.assertEqual(self.json("ls", "r2"), [])
+        self.assertEqual(len(self.json("ls", "r2", "--trainer")), 1)
+        self.assertEqual(len(self.json("get", "r2", "s", "--trainer")), 6)
+
+    def test_a_big_sample_is_shown_in_bounded_memory(self):
+        self.drop_at_end("big")
+        layers, k = 48, 8
+        portion = rows_file(1000, layers, k)
+        self.json("put", "big", "s", "-", "--experts", "128", stdin=portion)
+        for _ in range(9):
+            self.json("put", "big", "s", "-", stdin=portion)
+        process = subprocess.Popen([RRCTL, "get", "big", "s"], stdout=subprocess.PIPE, text=True)
+        lines, received = 0, 0
+        for line in process.stdout:
+            received += len(line)
+            if line.startswith("{"):
+                row = json.loads(line.rstrip(",\n"))
+                self.assertEqual((row["row"], row["layer"]), divmod(lines, layers))
+                self.assertEqual(row["experts"][0], expert(row["row"] % 1000, row["layer"], 0))
+                lines += 1
+        process.stdout.close()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = status
+        self.assertEqual((status, lines), (0, 10 * 1000 * layers))
+        self.assertGreater(received, 25e6)
+        self.assertLess(usage.ru_maxrss, 150e3, "KiB")
+
+    def test_plan_reads_standard_input(self):
+        self.assertIn("rrctl: INVALID_ARGUMENT", self.run_rrctl("plan", stdin=b"{", code=1))
+
+
+class FailureTest(RrctlTest):
+    def test_exit_codes_and_messages(self):
+        self.drop_at_end("fail")
+        self.put("fail", "s", 3)
+        missing = self.run_rrctl("stat", "fail", "x", code=1)
+        self.assertRegex(missing, r"^rrctl: NOT_FOUND \(NO_SAMPLE\): .*x.* \[sample=x\]\n$")
+        bad = npy(1, 2, 4, [0, 1, 2, 3, 0, 1, 2, 128])
+        refused = self.run_rrctl("put", "fail", "s", "-", stdin=bad, code=1)
+        self.assertRegex(refused, r"^rrctl: INVALID_ARGUMENT \(ID_RANGE\): .* \[.*layer=1 row=3 .*\]\n$")
+        self.assertIn("layer=9", self.run_rrctl("get", "fail", "s", "--layer", "9", code=1))
+        for words in (
+            ["nothing"],
+            ["stat"],
+            ["stat", "--nothing", "r"],
+            ["get", "r", "s", "--rows", "2:1"],
+            ["status", "--watch", "0"],
+            ["-w", "xml", "runs"],
+            ["rm", "r"],
+            ["rm", "r", "s", "--all"],
+            ["bench", "--workers", "0"],
+            ["completion", "tcsh"],
+            [],
+        ):
+            self.assertIn("--help", self.run_rrctl(*words, code=2), words)
+
+    def test_a_server_that_is_not_there(self):
+        message = self.run_rrctl("--endpoint", "127.0.0.1:1", "--timeout", "1", "status", code=3)
+        self.assertRegex(message, r"^rrctl: (UNAVAILABLE|DEADLINE_EXCEEDED): .*\n$")
+
+    def test_output_that_is_not_taken(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([RRCTL, "runs"], check=False, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"cannot write", done.stderr)
+
+
+class TerminalTest(RrctlTest):
+    def show(self, *words, **options):
+        return Terminal(RRCTL, *words, **options).end()
+
+    def test_tables_and_colours_only_on_a_terminal(self):
+        self.drop_at_end("tty")
+        self.put("tty", "s", 300)
+        text, code = self.show("ls", "tty")
+        self.assertEqual(code, 0)
+        self.assertRegex(text, r"^\x1b\[1msample .* stored +idle *\x1b\[0m\ns .* 4\.1 KiB +(\d+ ms|\d+\.\d s)\n$")
+        for quiet in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+            text, _ = self.show("ls", "tty", **quiet)
+            self.assertTrue(text.startswith("sample "), text)
+        self.assertTrue(self.show("-w", "json", "ls", "tty")[0].startswith("[{"))
+        self.assertTrue(self.run_rrctl("-w", "table", "ls", "tty").startswith("sample "))
+        text, code = self.show("stat", "tty", "x")
+        self.assertEqual(code, 1)
+        self.assertTrue(text.startswith("\x1b[1;31mrrctl:\x1b[0m NOT_FOUND"), text)
+
+    def test_watch_draws_over_and_ends_with_ctrl_c(self):
+        self.drop_at_end("draw")
+        self.put("draw", "s", 3)
+        terminal = Terminal(RRCTL, "stat", "draw", "--watch", "0.05", rows=8, columns=30, NO_COLOR="1")
+        terminal.read_until(r"(?s)\d\dZ\nrun .*… \d+ more lines\n\x1b\[7A\r\x1b\[J\d{4}-")
+        os.write(terminal.master, b"\x03")
+        _, code = terminal.end()
+        self.assertEqual(code, 0)
+
+    def test_bench_shows_progress_and_a_table(self):
+        text, code = self.show("bench", "--samples", "4", "--tokens", "300", "--rounds", "2")
+        self.assertEqual(code, 0)
+        self.assertIn("\r\x1b[Kround 1 of 2: append ", text)
+        self.assertRegex(text, r"append_throughput +\d.*iB/s")
+
+
+class WatchTest(RrctlTest):
+    def test_a_line_per_answer(self):
+        lines = self.run_rrctl("status", "--watch", "20ms", "--count", "3").splitlines()
+        self.assertEqual(len(lines), 3)
+        answers = [json.loads(line) for line in lines]
+        self.assertEqual(answers[0]["result"]["state"], "serving")
+        self.assertLess(answers[0]["time"], answers[2]["time"])
+
+    def test_ctrl_c_ends_it_behind_a_whole_line(self):
+        process = subprocess.Popen([RRCTL, "status", "--watch=0.01"], stdout=subprocess.PIPE, text=True)
+        text = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        text += process.communicate(timeout=PATIENCE)[0]
+        self.assertEqual(process.returncode, 0)
+        for line in text.splitlines():
+            json.loads(line)
+
+    def test_ctrl_c_does_not_wait_for_a_server_that_hangs(self):
+        server = Server()
+        self.addCleanup(server.stop)
+        words = ["--endpoint", server.endpoint, "--timeout", "3600", "status", "--watch", "0.01"]
+        process = subprocess.Popen([RRCTL, *words], stdout=subprocess.PIPE, text=True)
+        process.stdout.readline()
+        server.process.send_signal(signal.SIGSTOP)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 0)
+
+    def test_a_server_that_goes_and_comes_back(self):
+        with tempfile.TemporaryDirectory() as directory:
+            socket = f"unix:{directory}/socket"
+            server = Server("--listen", socket)
+            words = ["--endpoint", socket, "--timeout", "1", "status", "--watch", "0.05"]
+            process = subprocess.Popen([RRCTL, *words], stdout=subprocess.PIPE, text=True)
+            self.addCleanup(process.stdout.close)
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            self.assertIn("result", json.loads(process.stdout.readline()))
+            server.stop()
+            while "error" not in (answer := json.loads(process.stdout.readline())):
+                pass
+            self.assertIn(answer["error"]["code_name"], ("UNAVAILABLE", "DEADLINE_EXCEEDED"))
+            server = Server("--listen", socket)
+            self.addCleanup(server.stop)
+            while "result" not in json.loads(process.stdout.readline()):
+                pass
+
+    def test_a_reader_that_goes_ends_it(self):
+        process = subprocess.Popen(
+            [RRCTL, "status", "--watch", "0.01"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertNotEqual(process.wait(PATIENCE), 0)
+
+
+class BenchTest(RrctlTest):
+    def test_json_has_the_figures_of_the_project(self):
+        result = self.json("bench", "--samples", "4", "--tokens", "300", "--workers", "2", "--rounds", "2")
+        for figure in result["figures"]:
+            self.assertEqual(set(figure), {"name", "median", "min", "max", "unit", "floor", "ratio"})
+        self.assertIn("cpus", result["host"])
+        self.assertEqual(self.json("runs"), [])
+
+    def test_ctrl_c_drops_its_run(self):
+        words = ["bench", "--samples", "100", "--tokens", "300", "--rounds", "1000"]
+        process = subprocess.Popen([RRCTL, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + PATIENCE
+        while not self.json("runs") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        (run,) = self.json("runs")
+        self.assertTrue(run["run"].startswith("rrctl-bench-"))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+        self.assertEqual((process.returncode, out, err), (130, "", "rrctl: CANCELLED: interrupted\n"))
+        self.assertEqual(self.json("runs"), [])
+
+
+class CompletionTest(RrctlTest):
+    BASH = """
+        source <("$1" completion bash)
+        PATH="${1%/*}:$PATH"
+        COMP_LINE="rrctl $2"; COMP_POINT=${#COMP_LINE}
+        _rrctl rrctl
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+
+    def bash(self, line, **options):
+        done = subprocess.run(
+            ["bash", "--norc", "-c", self.BASH, "bash", RRCTL, line],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            **options,
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout.split()
+
+    def help_words(self, pattern, *words):
+        return re.findall(pattern, self.run_rrctl(*words, "--help"), re.MULTILINE)
+
+    def test_bash_knows_every_command_and_flag_of_the_help(self):
+        commands = self.help_words(r"^  ([a-z]+)  ")
+        self.assertIn("bench", commands)
+        self.assertCountEqual(self.bash(""), commands)
+        program = set(self.help_words(r"(--[a-z-]+)[ ,]")) & set(self.bash("--"))
+        self.assertTrue({"--endpoint", "--timeout", "--write-out", "--help", "--version"} <= program)
+        for command in commands:
+            self.assertEqual(self.bash(command), [c for c in commands if c.startswith(command)])
+            flags = set(self.help_words(r"^  (?:-\w,|--row,)?(--[a-z-]+)", command))
+            self.assertLessEqual(flags | {"--endpoint", "--write-out"}, set(self.bash(f"{command} --")), command)
+
+    def test_bash_knows_values_names_and_files(self):
+        self.drop_at_end("team:a")
+        self.put("team:a", "x:1/0", 3)
+        self.put("team:a", "x:2/0", 3)
+        self.assertEqual(self.bash("-w "), ["table", "json"])
+        self.assertEqual(self.bash("ls --write-out=j"), ["json"])
+        self.assertEqual(self.bash("completion f"), ["fish"])
+        self.assertEqual(self.bash("ls te"), ["team:a"])
+        # Bash replaces only what is behind the last colon.
+        self.assertEqual(self.bash("get team:a x:"), ["1/0", "2/0"])
+        self.assertEqual(self.bash("--endpoint 127.0.0.1:1 ls te"), [])
+        with tempfile.TemporaryDirectory() as directory:
+            Path(directory, "rows 1.npy").touch()
+            self.assertEqual(" ".join(self.bash("put r s row", cwd=directory)), "rows 1.npy")
+
+    def test_fish_and_zsh(self):
+        if shutil.which("fish"):
+            script = f"set -x PATH (dirname {RRCTL}) $PATH; rrctl completion fish | source; complete -C 'rrctl stat'"
+            done = subprocess.run(
+                ["fish", "--no-config", "-c", script], check=False, capture_output=True, text=True, timeout=PATIENCE
+            )
+            self.assertEqual([line.split("\t")[0] for line in done.stdout.splitlines()], ["stat", "status"])
+        if shutil.which("zsh"):
+            script = self.run_rrctl("completion", "zsh")
+            done = subprocess.run(
+                ["zsh", "-f", "-n", "/dev/stdin"],
+                check=False,
+                input=script,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+            )
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+        if not shutil.which("fish") or not shutil.which("zsh"):
+            self.skipTest("there is no fish or no zsh")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)
