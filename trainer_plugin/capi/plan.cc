@@ -1,6 +1,7 @@
 // Errors, bytes, plans.
 #include <utility>
 
+#include "routing_replay/wire/checksum.h"
 #include "trainer_plugin/capi/objects.h"
 
 using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
@@ -15,6 +16,10 @@ void rrt_error_free(rrt_error* error) { delete error; }
 const void* rrt_bytes_data(const rrt_bytes* bytes) { return bytes->data(); }
 size_t rrt_bytes_size(const rrt_bytes* bytes) { return bytes->size(); }
 void rrt_bytes_free(rrt_bytes* bytes) { delete bytes; }
+
+uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t count) {
+  return TokenCheckExtend(check, Bytes(tokens, count * sizeof(uint32_t)));
+}
 
 rrt_error* rrt_plan_new(const char* json, size_t size, int32_t ep_size, rrt_plan** plan) {
   return Guard([&]() -> absl::Status {

@@ -39,6 +39,9 @@ RRT_API const void* rrt_bytes_data(const rrt_bytes* bytes);
 RRT_API size_t rrt_bytes_size(const rrt_bytes* bytes);
 RRT_API void rrt_bytes_free(rrt_bytes* bytes);
 
+/* The token check of the tokens so far (0 of none), extended by more. */
+RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t count);
+
 /* The replay plan of one micro-batch on one rank, from the description that `rrctl plan` takes
  * (trainer_plugin/layout/plan_json.h). ep_size: of the expert-parallel group; spreads filler. */
 RRT_API rrt_error* rrt_plan_new(const char* json, size_t size, int32_t ep_size, rrt_plan** plan);
