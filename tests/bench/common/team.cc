@@ -1,5 +1,7 @@
 #include "tests/bench/common/team.h"
 
+#include <sys/prctl.h>
+
 #include <iostream>
 #include <sstream>
 
@@ -36,6 +38,7 @@ absl::StatusOr<Team> Team::Start(const std::string& name, int count, const MakeR
   std::cout.flush();
   for (int i = 0; i < count; ++i) {
     auto child = ChildProcess::Fork(absl::StrCat(name, " ", i), [&] {
+      prctl(PR_SET_NAME, name.c_str());  // What ps, top and profilers call it.
       const absl::StatusOr<std::unique_ptr<Role>> role = make(i);
       if (role.ok()) return AnswerCommands(**role);
       std::cerr << name << " " << i << ": " << role.status() << std::endl;
