@@ -94,6 +94,8 @@ class Parser {
     TimeKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
     Key("threads", config_.threads, "completion-queue threads")->check(CLI::Range(1, 256));
     Key("verify", config_.verify, "check encoded blocks for duplicate ids too");
+    Key("allocator", config_.allocator, "tuned: freed memory is kept for the next message; default: glibc's own way")
+        ->check(CLI::IsMember({"tuned", "default"}));
     Key("log-level", config_.log_level, "debug, info, warning or error")
         ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
@@ -243,6 +245,7 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "drain-timeout" << YAML::Value << Time(c.drain_timeout);
   out << YAML::Key << "threads" << YAML::Value << c.threads;
   out << YAML::Key << "verify" << YAML::Value << c.verify;
+  out << YAML::Key << "allocator" << YAML::Value << c.allocator;
   out << YAML::Key << "log-level" << YAML::Value << c.log_level;
   out << YAML::EndMap;
   return absl::StrCat(out.c_str(), "\n");

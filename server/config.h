@@ -28,8 +28,9 @@ struct ServerConfig {
   std::chrono::milliseconds stall_timeout =
       std::chrono::minutes(2);  // A reader that takes nothing for so long is cut off.
   std::chrono::milliseconds drain_timeout = std::chrono::seconds(15);
-  int threads = 2;      // Completion-queue threads.
-  bool verify = false;  // Check encoded blocks for duplicate ids too.
+  int threads = 2;                  // Completion-queue threads.
+  bool verify = false;              // Check encoded blocks for duplicate ids too.
+  std::string allocator = "tuned";  // Or "default": glibc's own settings.
   std::string log_level = "info";
 
   // What the process was asked to do instead of serving.

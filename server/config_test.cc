@@ -57,6 +57,7 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--no-such-flag"}, "no-such-flag"},
            {{"--store", "tape"}, "tape"},
            {{"--threads", "0"}, "threads"},
+           {{"--allocator", "mine"}, "allocator"},
            {{"--listen", "7400"}, "--listen"},
            {{"--listen", "host:65536"}, "host:65536"},
            {{"--memory-budget", "0"}, "memory-budget"},

@@ -5,9 +5,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <climits>
 #include <cstdio>
 
+#include "routing_replay/wire/allocator.h"
 #include "server/config.h"
 #include "server/server.h"
 
@@ -17,11 +17,9 @@ namespace {
 constexpr int kExitConfig = 2;
 constexpr int kExitListen = 3;
 
-// glibc gives memory back to the kernel and takes it again for every message otherwise, which costs more than moving
-// the bytes. Two arenas: freed blocks are used again instead of staying with the thread that freed them.
-void TuneAllocator() {
-  mallopt(M_TRIM_THRESHOLD, INT_MAX);
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+// Two arenas: freed blocks are used again instead of staying with the thread that freed them.
+void TuneServerAllocator() {
+  TuneAllocator();
   mallopt(M_ARENA_MAX, 2);
 }
 
@@ -53,7 +51,6 @@ int Serve(const ServerConfig& config) {
 }
 
 int Main(int argc, char** argv) {
-  TuneAllocator();
   spdlog::set_default_logger(spdlog::stderr_logger_mt("server"));
   auto config = ParseServerConfig(argc, argv);
   if (config.status().code() == absl::StatusCode::kCancelled) {
@@ -67,6 +64,7 @@ int Main(int argc, char** argv) {
   spdlog::set_level(spdlog::level::from_str(config->log_level));
   if (config->print_config) std::fputs(ToYaml(*config).c_str(), stdout);
   if (config->print_config || config->check_config) return 0;
+  if (config->allocator == "tuned") TuneServerAllocator();
   return Serve(*config);
 }
 

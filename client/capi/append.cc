@@ -3,6 +3,7 @@
 
 #include "client/appender/append_plan.h"
 #include "client/capi/objects.h"
+#include "proto/json/wire_json.h"
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -25,7 +26,7 @@ struct Given {
 absl::StatusOr<Given> Read(absl::string_view append, absl::string_view tensor, absl::Span<const uint32_t> tokens) {
   auto options = AppendOptionsFrom(append);
   if (!options.ok()) return options.status();
-  auto description = TensorFrom(tensor);
+  auto description = TensorFromJson(tensor);
   if (!description.ok()) return WithSample(description.status(), options->sample);
   options->token_ids = tokens;
   return Given{*std::move(options), *std::move(description)};

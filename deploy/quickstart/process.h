@@ -30,6 +30,7 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   const std::string& name() const { return name_; }
+  pid_t pid() const { return pid_; }
   absl::Status WriteLine(absl::string_view line);
   // The next line without its end. UNAVAILABLE if the child closed its output, DEADLINE_EXCEEDED.
   absl::StatusOr<std::string> ReadLine(std::chrono::milliseconds timeout);

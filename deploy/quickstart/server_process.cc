@@ -15,10 +15,12 @@ constexpr std::chrono::seconds kStopTimeout(30);
 
 }  // namespace
 
-absl::StatusOr<ServerProcess> StartServer(const std::string& program, const std::string& directory) {
+absl::StatusOr<ServerProcess> StartServer(const std::string& program, const std::string& directory,
+                                          const std::vector<std::string>& more_flags) {
   const std::string endpoint_file = absl::StrCat(directory, "/endpoint");
-  absl::StatusOr<std::unique_ptr<ChildProcess>> process =
-      ChildProcess::Start("server", {program, "--listen", "127.0.0.1:0", "--endpoint-file", endpoint_file});
+  std::vector<std::string> command{program, "--listen", "127.0.0.1:0", "--endpoint-file", endpoint_file};
+  command.insert(command.end(), more_flags.begin(), more_flags.end());
+  absl::StatusOr<std::unique_ptr<ChildProcess>> process = ChildProcess::Start("server", command);
   if (!process.ok()) return process.status();
   ServerProcess server{*std::move(process), ""};
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;

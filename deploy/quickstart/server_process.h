@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "deploy/quickstart/process.h"
@@ -16,7 +17,8 @@ struct ServerProcess {
 };
 
 // Returns when the server listens. Its endpoint file is made in `directory`.
-absl::StatusOr<ServerProcess> StartServer(const std::string& program, const std::string& directory);
+absl::StatusOr<ServerProcess> StartServer(const std::string& program, const std::string& directory,
+                                          const std::vector<std::string>& more_flags = {});
 
 // Asks the server to drain and end. INTERNAL unless it ends with status 0.
 absl::Status StopServer(ServerProcess& server);

@@ -1,5 +1,7 @@
 #include "trainer_plugin/layout/plan_json.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
@@ -92,7 +94,7 @@ absl::Status ReadRank(const Json& json, PlanRank& rank) {
   return object.status();
 }
 
-absl::Status ReadDescription(const std::string& text, Description& description) {
+absl::Status ReadDescription(absl::string_view text, Description& description) {
   const absl::StatusOr<Json> json = ParseJson(text, "the description");
   if (!json.ok()) return json.status();
   JsonObject object(*json, "");
@@ -112,14 +114,6 @@ absl::Status ReadDescription(const std::string& text, Description& description) 
   if (status.ok() && rank != nullptr) status = ReadRank(*rank, description.rank);
   description.split.num_layers = description.geometry.num_layers;
   return status;
-}
-
-absl::StatusOr<ReplayPlan> Plan(const Description& description) {
-  const auto geometry = Geometry::Create(description.geometry);
-  if (!geometry.ok()) return geometry.status();
-  const auto table = LayerTable::Create(description.split);
-  if (!table.ok()) return table.status();
-  return MakeReplayPlan(*geometry, *table, description.layout, description.rank);
 }
 
 OrderedJson RowMapToJson(const RowMap& map) {
@@ -159,13 +153,29 @@ OrderedJson PlanToJson(const ReplayPlan& plan, const std::vector<std::string>& s
 
 }  // namespace
 
-absl::StatusOr<std::string> PlanFromJson(const std::string& text) {
+absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
   Description description;
   if (absl::Status status = ReadDescription(text, description); !status.ok()) return status;
-  const absl::StatusOr<ReplayPlan> plan = Plan(description);
+  auto geometry = Geometry::Create(description.geometry);
+  if (!geometry.ok()) return geometry.status();
+  const auto table = LayerTable::Create(description.split);
+  if (!table.ok()) return table.status();
+  auto plan = MakeReplayPlan(*geometry, *table, description.layout, description.rank);
   if (!plan.ok()) return plan.status();
+  DescribedPlan out{*std::move(geometry), *std::move(plan), std::move(description.samples), {}};
+  for (const SequenceShape& shape : description.layout.sequences) out.num_tokens.push_back(shape.tokens);
+  return out;
+}
+
+std::string ToJson(const DescribedPlan& plan) {
   // Sample names may be any bytes: what is no UTF-8 is replaced rather than thrown about.
-  return PlanToJson(*plan, description.samples).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return PlanToJson(plan.plan, plan.samples).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+absl::StatusOr<std::string> PlanFromJson(absl::string_view text) {
+  const auto plan = DescribedPlanFromJson(text);
+  if (!plan.ok()) return plan.status();
+  return ToJson(*plan);
 }
 
 }  // namespace routing_replay::trainer

@@ -14,6 +14,7 @@
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
 #include "proto/json/status_json.h"
+#include "proto/json/wire_json.h"
 #include "routing_replay/client.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -121,7 +122,7 @@ class Operations {
     if (operation.at("tensor").is_null()) {
       return Queued(appender_->AppendUnrecorded(*options, operation.at("rows")));
     }
-    const auto tensor = capi::TensorFrom(DumpJson(operation.at("tensor")));
+    const auto tensor = TensorFromJson(DumpJson(operation.at("tensor")));
     if (!tensor.ok()) return Error(WithSample(tensor.status(), options->sample));
     const std::string payload = absl::HexStringToBytes(operation.at("payload").get<std::string>());
     const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(payload.data()), payload.size());

@@ -1,0 +1,19 @@
+// The C library's allocator, set for processes that send and receive messages of megabytes.
+#ifndef ROUTING_REPLAY_WIRE_ALLOCATOR_H_
+#define ROUTING_REPLAY_WIRE_ALLOCATOR_H_
+
+namespace routing_replay {
+
+// By default glibc gives large blocks back to the kernel as soon as they are freed and takes them again, page by page,
+// for the next message, which costs more than moving the bytes. This keeps them: blocks up to 32 MiB come from the
+// heap, and the heap is not trimmed.
+//
+// The setting is the whole process's, so it is a program's to make and no library call makes it by itself: at the start
+// of main, before threads allocate. A process that cannot call it gets the same from the environment:
+//   GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432
+// Without effect where another allocator is linked or preloaded.
+void TuneAllocator();
+
+}  // namespace routing_replay
+
+#endif  // ROUTING_REPLAY_WIRE_ALLOCATOR_H_

@@ -1,0 +1,173 @@
+#include "tests/bench/handoff/rank.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "routing_replay/client.h"
+#include "routing_replay/trainer/fetch.h"
+#include "routing_replay/trainer/plan.h"
+#include "routing_replay/trainer/realign.h"
+#include "tests/bench/handoff/digest.h"
+#include "tests/bench/handoff/tcp_hub.h"
+#include "tests/bench/handoff/worker.h"
+
+namespace routing_replay::bench {
+namespace {
+
+constexpr std::chrono::seconds kTimeout(60);
+constexpr uint8_t kPoison = 0x6E;
+
+// One micro-batch: what is known before the samples are.
+struct Batch {
+  RowRange samples;
+  trainer::ReplayPlan plan;
+  trainer::BufferLayout layout;
+  std::vector<trainer::LocalRow> row_map;
+  std::vector<uint8_t> indices;
+  std::vector<trainer::RowState> states;
+};
+
+trainer::MicroBatchLayout PackSamples(const HandoffScenario& scenario, RowRange samples) {
+  trainer::MicroBatchLayout layout{.cu_seqlens_padded = {0}, .cp_size = kCp, .tp_size = kTp, .sequence_parallel = true};
+  for (auto i = static_cast<int32_t>(samples.begin); i < samples.end; ++i) {
+    const int64_t tokens = scenario.tokens(i);
+    layout.sequences.push_back({.tokens = tokens, .recorded_rows = scenario.rows(i)});
+    layout.total_rows += (tokens + kSamplePadMultiple - 1) / kSamplePadMultiple * kSamplePadMultiple;
+    layout.cu_seqlens_padded.push_back(layout.total_rows);
+  }
+  return layout;
+}
+
+absl::StatusOr<Batch> PlanBatch(const HandoffScenario& scenario, RowRange samples, RankPlace place) {
+  const Geometry& geometry = scenario.geometry();
+  const auto table = trainer::LayerTable::Create({.num_layers = geometry.num_layers(), .pipeline_size = kPp});
+  if (!table.ok()) return table.status();
+  auto plan = trainer::MakeReplayPlan(geometry, *table, PackSamples(scenario, samples),
+                                      {.pp_rank = place.pp, .rows = {.cp_rank = place.cp, .tp_rank = place.tp}});
+  if (!plan.ok()) return plan.status();
+  trainer::BufferLayout::Options options{.rows = plan->row_map.rows};
+  for (const trainer::OwnedLayer& layer : plan->layers) options.ordinals.push_back(layer.ordinal);
+  auto layout = trainer::BufferLayout::Create(geometry, options);
+  if (!layout.ok()) return layout.status();
+  Batch batch{samples, *std::move(plan), *std::move(layout)};
+  batch.row_map = trainer::ExpandRowMap(batch.plan.row_map);
+  batch.indices.resize(batch.layout.bytes(), kPoison);
+  batch.states.resize(batch.layout.rows());
+  return batch;
+}
+
+class Rank final : public Role {
+ public:
+  Rank(const HandoffScenario& scenario, int32_t rank, std::vector<Batch> batches)
+      : scenario_(scenario), rank_(rank), batches_(std::move(batches)) {
+    int64_t bytes = 0;
+    for (const Batch& batch : batches_) bytes += batch.layout.num_layers() * batch.layout.slab_bytes(0);
+    hub_array_.resize(bytes, kPoison);
+  }
+
+  absl::StatusOr<std::string> Do(absl::Span<const std::string> command) override {
+    if (command[0] == "open") return Done(Open(command[1], std::atoi(command[2].c_str())));
+    if (command[0] == "hub") return Done(hub_->Get(rank_, absl::MakeSpan(hub_array_)));
+    if (command[0] == "service") return Done(Fetch(std::atoll(command[1].c_str())));
+    if (command[0] == "digest") return command[1] == "hub" ? DigestOfHubArray() : DigestOfBuffers();
+    Poison();
+    return "";
+  }
+
+ private:
+  static absl::StatusOr<std::string> Done(const absl::Status& status) {
+    if (!status.ok()) return status;
+    return "";
+  }
+
+  absl::Status Open(const std::string& endpoint, int hub_port) {
+    auto hub = HubConnection::Connect(hub_port);
+    if (!hub.ok()) return hub.status();
+    hub_ = *std::move(hub);
+    auto client = Client::Connect({.endpoint = endpoint});
+    if (!client.ok()) return client.status();
+    client_ = *std::move(client);
+    auto run = client_->JoinRun(kHandoffRun);
+    if (!run.ok()) return run.status();
+    run_ = *std::move(run);
+    return absl::OkStatus();
+  }
+
+  absl::Status Fetch(int64_t round) {
+    for (Batch& batch : batches_) {
+      if (absl::Status status = FetchBatch(batch, round); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status FetchBatch(Batch& batch, int64_t round) {
+    std::vector<trainer::FetchSequence> sequences;
+    for (auto i = static_cast<int32_t>(batch.samples.begin); i < batch.samples.end; ++i) {
+      sequences.push_back({.sample = SampleId(round, i), .num_tokens = scenario_.tokens(i)});
+    }
+    const auto staged = trainer::FetchSlices(*run_, batch.plan, sequences, {.timeout = kTimeout});
+    if (!staged.ok()) return staged.status();
+    const auto plan = trainer::PlanRealign(batch.layout, {.staging_bytes = static_cast<int64_t>(staged->staging.size()),
+                                                          .pieces = staged->pieces,
+                                                          .row_map = batch.row_map,
+                                                          .unrecorded = staged->unrecorded});
+    if (!plan.ok()) return plan.status();
+    return trainer::Realign(batch.layout, *plan, staged->staging, absl::MakeSpan(batch.indices),
+                            absl::MakeSpan(batch.states));
+  }
+
+  void Poison() {
+    std::fill(hub_array_.begin(), hub_array_.end(), kPoison);
+    for (Batch& batch : batches_) std::fill(batch.indices.begin(), batch.indices.end(), kPoison);
+  }
+
+  std::string DigestOfHubArray() const {
+    Sha256 digest;
+    digest.Add(hub_array_);
+    return digest.Finish();
+  }
+
+  // The slabs of a layer lie in one buffer per micro-batch. Rows without a route hold filler where the digest has
+  // zeros.
+  std::string DigestOfBuffers() {
+    Sha256 digest;
+    for (int32_t slot = 0; slot < batches_[0].layout.num_layers(); ++slot) {
+      for (Batch& batch : batches_) {
+        const absl::Span<uint8_t> slab = batch.layout.slab(absl::MakeSpan(batch.indices), slot);
+        const int64_t row_bytes = batch.layout.row_bytes(slot);
+        for (int64_t row = 0; row < batch.layout.rows(); ++row) {
+          if (batch.states[row] == trainer::RowState::kReplayed) continue;
+          std::fill_n(slab.begin() + row * row_bytes, row_bytes, 0);
+        }
+        digest.Add(slab);
+      }
+    }
+    return digest.Finish();
+  }
+
+  const HandoffScenario scenario_;
+  const int32_t rank_;
+  std::vector<Batch> batches_;
+  std::vector<uint8_t> hub_array_;
+  std::optional<HubConnection> hub_;
+  std::unique_ptr<Client> client_;
+  std::shared_ptr<Run> run_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Role>> MakeRank(const HandoffScenario& scenario, int32_t rank) {
+  std::vector<Batch> batches;
+  for (const RowRange samples : scenario.micro_batches()) {
+    absl::StatusOr<Batch> batch = PlanBatch(scenario, samples, PlaceOf(rank));
+    if (!batch.ok()) return batch.status();
+    batches.push_back(*std::move(batch));
+  }
+  return std::make_unique<Rank>(scenario, rank, std::move(batches));
+}
+
+}  // namespace routing_replay::bench

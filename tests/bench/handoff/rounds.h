@@ -1,0 +1,27 @@
+// What one way of the hand-off took in each round.
+#ifndef TESTS_BENCH_HANDOFF_ROUNDS_H_
+#define TESTS_BENCH_HANDOFF_ROUNDS_H_
+
+#include <string>
+#include <vector>
+
+#include "tests/bench/common/figure.h"
+
+namespace routing_replay::bench {
+
+struct Round {
+  double ingest_s = 0;  // Until everything is in the middle …
+  double fetch_s = 0;   // … and from there until every rank holds its array.
+  double cpu_s = 0;     // Of all processes of the way.
+  double peak_mb = 0;   // Peak resident memory above what the processes had before the round, summed.
+  double moved = 0;     // Bytes that passed the network over bytes needed; 0 where it is not known.
+
+  double wall_s() const { return ingest_s + fetch_s; }
+};
+
+std::vector<Figure> HandoffFigures(const std::string& name, const std::vector<Round>& rounds,
+                                   const std::vector<Round>& floor);
+
+}  // namespace routing_replay::bench
+
+#endif  // TESTS_BENCH_HANDOFF_ROUNDS_H_

@@ -1,0 +1,105 @@
+#include "tests/bench/handoff/worker.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/client.h"
+#include "tests/bench/handoff/tcp_hub.h"
+
+namespace routing_replay::bench {
+namespace {
+
+constexpr std::chrono::seconds kTimeout(60);
+
+// One sample as the engine holds it.
+struct Held {
+  int32_t index = 0;
+  int64_t tokens = 0;
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> u8;
+  std::vector<int32_t> i32;
+
+  absl::Span<const uint8_t> bytes(DType dtype) const {
+    if (dtype == DType::kU8) return u8;
+    return {reinterpret_cast<const uint8_t*>(i32.data()), i32.size() * sizeof(int32_t)};
+  }
+};
+
+class Worker final : public Role {
+ public:
+  Worker(const HandoffScenario& scenario, int32_t worker) : geometry_(scenario.geometry()), worker_(worker) {
+    for (const int32_t i : scenario.SamplesOf(worker)) {
+      Held held{i, scenario.tokens(i), {scenario.rows(i), geometry_.num_moe_layers(), geometry_.layer(0).top_k}};
+      held.u8 = scenario.MakeSample(i);
+      held.i32.assign(held.u8.begin(), held.u8.end());
+      held_.push_back(std::move(held));
+    }
+  }
+
+  absl::StatusOr<std::string> Do(absl::Span<const std::string> command) override {
+    absl::Status status;
+    if (command[0] == "open") status = Open(command[1], std::atoi(command[2].c_str()));
+    if (command[0] == "hub") status = PutIntoHub();
+    if (command[0] == "u8") status = Append(DType::kU8, std::atoll(command[1].c_str()));
+    if (command[0] == "i32") status = Append(DType::kI32, std::atoll(command[1].c_str()));
+    if (!status.ok()) return status;
+    return absl::StrCat(appender_->metrics().payload_bytes);
+  }
+
+ private:
+  absl::Status Open(const std::string& endpoint, int hub_port) {
+    auto hub = HubConnection::Connect(hub_port);
+    if (!hub.ok()) return hub.status();
+    hub_ = *std::move(hub);
+    auto client = Client::Connect({.endpoint = endpoint});
+    if (!client.ok()) return client.status();
+    client_ = *std::move(client);
+    auto run = client_->OpenRun(kHandoffRun, geometry_);
+    if (!run.ok()) return run.status();
+    run_ = *std::move(run);
+    appender_ = run_->NewAppender();
+    return absl::OkStatus();
+  }
+
+  absl::Status PutIntoHub() {
+    for (const Held& sample : held_) {
+      if (absl::Status status = hub_->Put(sample.index, sample.u8); !status.ok()) return status;
+    }
+    return hub_->Sync();
+  }
+
+  absl::Status Append(DType dtype, int64_t round) {
+    if (worker_ == 0) {
+      if (const auto released = run_->ReleaseGroups(0, round); !released.ok()) return released.status();
+    }
+    for (const Held& sample : held_) {
+      const absl::Status status =
+          appender_->Append({.sample = SampleId(round, sample.index), .group = round, .seal_num_tokens = sample.tokens},
+                            {.dtype = dtype, .shape = sample.shape}, sample.bytes(dtype));
+      if (!status.ok()) return status;
+    }
+    return appender_->Flush(kTimeout);
+  }
+
+  const Geometry geometry_;
+  const int32_t worker_;
+  std::vector<Held> held_;
+  std::optional<HubConnection> hub_;
+  std::unique_ptr<Client> client_;
+  std::shared_ptr<Run> run_;
+  std::unique_ptr<Appender> appender_;
+};
+
+}  // namespace
+
+std::string SampleId(int64_t round, int32_t sample) { return absl::StrCat("step-", round, "/", sample); }
+
+absl::StatusOr<std::unique_ptr<Role>> MakeWorker(const HandoffScenario& scenario, int32_t worker) {
+  return std::make_unique<Worker>(scenario, worker);
+}
+
+}  // namespace routing_replay::bench

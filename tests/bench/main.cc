@@ -1,0 +1,103 @@
+// routing-replay-bench: every benchmark of this repository, each beside its floor in the same run. README.md has first
+// figures and says how to read them.
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "tests/bench/common/figure.h"
+#include "tests/bench/common/host.h"
+#include "tests/bench/common/options.h"
+#include "tests/bench/handoff/handoff.h"
+
+namespace routing_replay::bench {
+namespace {
+
+constexpr int kExitFailed = 1;
+
+struct Flags {
+  BenchOptions options;
+  std::string allocator = "tuned";
+  std::string network = "auto";
+  std::string json;
+};
+
+using Benchmark = std::function<absl::StatusOr<std::vector<Figure>>(const BenchOptions&)>;
+
+absl::Status EnterNetwork(const std::string& network) {
+  if (network == "host") return absl::OkStatus();
+  const absl::Status entered = EnterOwnNetwork();
+  return network == "auto" && absl::IsFailedPrecondition(entered) ? absl::OkStatus() : entered;
+}
+
+void PrintHost(const Host& host, const BenchOptions& options) {
+  std::cout << host.cores << " x " << host.cpu << ", Linux " << host.kernel << ", "
+            << (host.own_network ? "own" : "the host's") << " network, " << host.congestion_control << ", allocator: "
+            << "server " << (options.tune_server ? "tuned" : "default") << ", clients "
+            << (options.tune_clients ? "tuned" : "default") << "\n"
+            << std::flush;
+}
+
+absl::Status WriteJson(const std::string& path, const std::vector<Figure>& figures, const Host& host,
+                       const Flags& flags) {
+  nlohmann::json json{{"figures", nlohmann::json::array()}, {"host", host}};
+  json["host"]["allocator"] = flags.allocator;
+  json["host"]["repetitions"] = flags.options.repetitions;
+  for (const Figure& figure : figures) json["figures"].push_back(ToJson(figure));
+  std::ofstream file(path);
+  file << json.dump(2) << "\n";
+  file.close();
+  return file ? absl::OkStatus() : absl::InternalError(absl::StrCat(path, " cannot be written"));
+}
+
+absl::Status Run(Flags& flags, const Benchmark& benchmark) {
+  flags.options.tune_server = flags.allocator == "tuned" || flags.allocator == "server";
+  flags.options.tune_clients = flags.allocator == "tuned" || flags.allocator == "clients";
+  if (absl::Status status = EnterNetwork(flags.network); !status.ok()) return status;
+  const Host host = DescribeHost();
+  PrintHost(host, flags.options);
+  const absl::StatusOr<std::vector<Figure>> figures = benchmark(flags.options);
+  if (!figures.ok()) return figures.status();
+  std::cout << Table(*figures);
+  return flags.json.empty() ? absl::OkStatus() : WriteJson(flags.json, *figures, host, flags);
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  flags.options.server = std::filesystem::read_symlink("/proc/self/exe").replace_filename("routing-replay-server");
+  CLI::App app("Measures routing-replay beside its floors, in interleaved rounds");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--server", flags.options.server, "Path of routing-replay-server")->capture_default_str();
+  app.add_option("--repetitions", flags.options.repetitions, "Counted rounds")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_flag("--quick", flags.options.quick, "Small and short, to see that it runs");
+  app.add_option("--allocator", flags.allocator, "Which processes tune glibc's allocator: tuned (all), default (none)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"tuned", "default", "server", "clients"}));
+  app.add_option("--network", flags.network, "own: a loopback interface of one's own with reno; host; auto")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "own", "host"}));
+  app.add_option("--json", flags.json, "Also write the figures to this file");
+  Benchmark benchmark;
+  const auto add = [&](const std::string& name, const std::string& help, const Benchmark& b) {
+    app.add_subcommand(name, help)->callback([&, b] { benchmark = b; });
+  };
+  add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", BenchHandoff);
+  CLI11_PARSE(app, argc, argv);
+  signal(SIGPIPE, SIG_IGN);
+  const absl::Status status = Run(flags, benchmark);
+  if (status.ok()) return 0;
+  std::cerr << "routing-replay-bench: " << status << "\n";
+  return kExitFailed;
+}
+
+}  // namespace
+}  // namespace routing_replay::bench
+
+int main(int argc, char** argv) { return routing_replay::bench::Main(argc, argv); }
