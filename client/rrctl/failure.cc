@@ -3,10 +3,14 @@
 #include "absl/strings/str_cat.h"
 #include "client/rrctl/terminal.h"
 #include "proto/json/status_json.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
 
 ExitCode ExitCodeFor(const absl::Status& status) {
+  // The address is part of the command line, and only the client names this field.
+  const std::optional<ErrorDetail> detail = GetErrorDetail(status);
+  if (absl::IsInvalidArgument(status) && detail && detail->field == "endpoint") return kExitUsage;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;

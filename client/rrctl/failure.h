@@ -12,7 +12,7 @@ namespace routing_replay {
 enum ExitCode : int {
   kExitOk = 0,
   kExitFailed = 1,       // The server refused, or something is not there.
-  kExitUsage = 2,        // The command line is wrong; no server was asked.
+  kExitUsage = 2,        // The command line or the address is wrong; no server was asked.
   kExitUnreachable = 3,  // No server there, none that answers in time, or one that is shutting down.
   kExitInterrupted = 130,
 };

@@ -17,6 +17,8 @@ TEST(FailureTest, TextHasCodeReasonMessageAndFields) {
 TEST(FailureTest, ExitCodes) {
   EXPECT_EQ(ExitCodeFor(absl::OkStatus()), 0);
   EXPECT_EQ(ExitCodeFor(absl::NotFoundError("")), 1);
+  EXPECT_EQ(ExitCodeFor(absl::InvalidArgumentError("")), 1);
+  EXPECT_EQ(ExitCodeFor(MakeError(absl::StatusCode::kInvalidArgument, "no port", {.field = "endpoint"})), 2);
   EXPECT_EQ(ExitCodeFor(absl::UnavailableError("")), 3);
   EXPECT_EQ(ExitCodeFor(absl::DeadlineExceededError("")), 3);
   EXPECT_EQ(ExitCodeFor(absl::CancelledError("")), 130);

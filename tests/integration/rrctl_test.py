@@ -196,6 +196,12 @@ class FailureTest(RrctlTest):
         ):
             self.assertIn("--help", self.run_rrctl(*words, code=2), words)
 
+    def test_an_address_that_is_none(self):
+        self.assertIn("field=endpoint", self.run_rrctl("--endpoint", "localhost", "status", code=2))
+        without = {k: v for k, v in os.environ.items() if k != "ROUTING_REPLAY_ENDPOINT"}
+        self.assertIn("ROUTING_REPLAY_ENDPOINT", self.run_rrctl("status", code=2, env=without))
+        self.assertIn("bash", self.run_rrctl("completion", "bash", env=without))
+
     def test_a_server_that_is_not_there(self):
         message = self.run_rrctl("--endpoint", "127.0.0.1:1", "--timeout", "1", "status", code=3)
         self.assertRegex(message, r"^rrctl: (UNAVAILABLE|DEADLINE_EXCEEDED): .*\n$")
