@@ -4,11 +4,6 @@
 #include <grpcpp/generic/generic_stub.h>
 
 namespace routing_replay {
-namespace {
-
-constexpr Backoff::Options kRetryBackoff{.initial = std::chrono::milliseconds(50), .maximum = std::chrono::seconds(2)};
-
-}  // namespace
 
 absl::Status Caller::Attempt(Repeat repeat, const std::function<absl::Status(grpc::ClientContext&)>& attempt) const {
   const Clock::Time deadline = Clock::Real().Now() + timeout_;
@@ -19,7 +14,7 @@ absl::Status Caller::Attempt(Repeat repeat, const std::function<absl::Status(grp
     return attempt(context);
   };
   if (repeat == Repeat::kNever) return once();
-  return RetryUnavailable(deadline, Backoff(kRetryBackoff), RetryTime::Real(), once);
+  return RetryUnavailable(RetrySchedule(deadline), RetryTime::Real(), once);
 }
 
 absl::StatusOr<grpc::ByteBuffer> Caller::CallRaw(const std::string& method,

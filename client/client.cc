@@ -89,9 +89,7 @@ class ClientImpl final : public Client {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
-  const auto endpoint = EndpointOrEnvironment(options.endpoint);
-  if (!endpoint.ok()) return endpoint.status();
-  const auto target = GrpcTarget(*endpoint);
+  const auto target = ResolveEndpoint(options.endpoint, options.call_timeout);
   if (!target.ok()) return target.status();
   auto caller = std::make_shared<const Caller>(MakeChannel(*target, options.use_http_proxy), options.call_timeout);
   return std::make_unique<ClientImpl>(std::move(caller));

@@ -3,12 +3,29 @@
 #define CLIENT_RETRY_H_
 
 #include <functional>
+#include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "client/backoff.h"
 #include "proto/wire/clock.h"
 
 namespace routing_replay {
+
+// What a call whose every attempt failed so far does next. Not thread-safe.
+class RetrySchedule {
+ public:
+  // Attempts may begin up to `deadline`.
+  explicit RetrySchedule(Clock::Time deadline);
+  RetrySchedule(Clock::Time deadline, Backoff backoff) : deadline_(deadline), backoff_(std::move(backoff)) {}
+
+  // How long to wait before the next attempt; nothing if `status` is final: anything but UNAVAILABLE, or no time left.
+  std::optional<Clock::Duration> WaitAfter(const absl::Status& status, Clock::Time now);
+
+ private:
+  Clock::Time deadline_;
+  Backoff backoff_;
+};
 
 // Time as a dependency of a retry.
 struct RetryTime {
@@ -18,9 +35,8 @@ struct RetryTime {
   static RetryTime Real();
 };
 
-// Calls `attempt` until it gives something else than UNAVAILABLE, or until the next wait would not end before
-// `deadline`; then the last UNAVAILABLE comes back. Calls it at least once. For idempotent calls only.
-absl::Status RetryUnavailable(Clock::Time deadline, Backoff backoff, const RetryTime& time,
+// Calls `attempt` until `schedule` says that its status is final. Calls it at least once. For idempotent calls only.
+absl::Status RetryUnavailable(RetrySchedule schedule, const RetryTime& time,
                               const std::function<absl::Status()>& attempt);
 
 }  // namespace routing_replay

@@ -18,7 +18,7 @@ class RetryTest : public ::testing::Test {
                            waits_.push_back(std::chrono::duration_cast<milliseconds>(wait).count());
                            clock_.Advance(wait);
                          }};
-    return RetryUnavailable(clock_.Now() + timeout, backoff, time, attempt);
+    return RetryUnavailable(RetrySchedule(clock_.Now() + timeout, backoff), time, attempt);
   }
 
   ManualClock clock_;

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/appender/append_plan.h"
 #include "client/appender/append_queue.h"
 #include "client/appender/appender.h"
 #include "client/reader/reader.h"
+#include "client/server_limits.h"
 #include "proto/convert/convert.h"
 #include "proto/transport/byte_buffer.h"
 #include "proto/wire/message/append_message.h"
@@ -22,16 +22,6 @@ namespace {
 using Stub = v1::RoutingReplay::Stub;
 
 constexpr char kPutMethod[] = "/routing_replay.v1.RoutingReplay/Put";
-// Names in one request: far below any message limit.
-constexpr size_t kMaxNamesPerCall = 10000;
-// What is assumed of a server that does not say.
-constexpr int64_t kDefaultMessageBytes = int64_t{4} << 20;
-constexpr int64_t kDefaultPayloadBytes = int64_t{256} << 20;
-
-struct RunLimits {
-  int64_t max_message_bytes = kDefaultMessageBytes;
-  int64_t max_payload_bytes = kDefaultPayloadBytes;
-};
 
 absl::StatusOr<std::vector<SampleState>> States(const google::protobuf::RepeatedPtrField<v1::SampleState>& messages) {
   std::vector<SampleState> states;
@@ -58,9 +48,8 @@ v1::StatRequest MakeStat(const std::string& run, Producer producer, absl::Span<c
 }
 
 grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
-  AppendRequest request{.run = run, .append = piece.header};
   ByteBufferBuilder builder;
-  builder.Add(EncodeAppendRequest(request, piece.payload_bytes));
+  builder.Add(EncodePut(run, piece));
   for (const absl::Span<const uint8_t> part : piece.payload) builder.Add(part, piece.owner);
   return builder.Build();
 }
@@ -68,7 +57,7 @@ grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
 class RunImpl final : public Run {
  public:
   RunImpl(std::shared_ptr<const Caller> caller, std::string name, Geometry geometry, const RunSettings& settings,
-          const RunLimits& limits)
+          const ServerLimits& limits)
       : caller_(std::move(caller)),
         name_(std::move(name)),
         geometry_(std::make_shared<const Geometry>(std::move(geometry))),
@@ -104,7 +93,7 @@ class RunImpl final : public Run {
   const std::string name_;
   const std::shared_ptr<const Geometry> geometry_;
   const RunSettings settings_;
-  const RunLimits limits_;
+  const ServerLimits limits_;
 };
 
 std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
@@ -134,12 +123,7 @@ absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const T
   if (!response.ok()) return response.status();
   const auto bytes = ReceivedBytes::From(*response);
   if (!bytes.ok()) return bytes.status();
-  const auto ack = ParseAppendAck(bytes->chain());
-  if (!ack.ok()) return absl::InternalError(absl::StrCat("unreadable ack: ", ack.status().message()));
-  if (!ack->error.ok()) return ack->error;
-  AppendOutcome outcome{.sample = options.sample};
-  AddAck(*ack, outcome);
-  return outcome;
+  return PutOutcome(bytes->chain());
 }
 
 absl::Status RunImpl::Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) {
@@ -253,33 +237,6 @@ absl::StatusOr<ReleaseOutcome> RunImpl::Drop() {
   return ReleaseOutcome{static_cast<int64_t>(response->samples()), static_cast<int64_t>(response->bytes())};
 }
 
-// The part of "major.minor.patch" before the first dot; nothing for what is not a version.
-std::optional<int> Major(absl::string_view version) {
-  int major = 0;
-  if (!absl::SimpleAtoi(version.substr(0, version.find('.')), &major)) return std::nullopt;
-  return major;
-}
-
-absl::Status CheckVersion(const std::string& server_version) {
-  const std::optional<int> theirs = Major(server_version);
-  if (!theirs || theirs == Major(ROUTING_REPLAY_VERSION)) return absl::OkStatus();
-  return MakeError(
-      absl::StatusCode::kFailedPrecondition,
-      absl::StrCat("a server of version ", server_version, " and a client of version ", ROUTING_REPLAY_VERSION,
-                   " do not understand each other"),
-      {.reason = Reason::kVersionMismatch, .server_version = server_version, .client_version = ROUTING_REPLAY_VERSION});
-}
-
-RunLimits Limits(const v1::OpenRunResponse& response) {
-  RunLimits limits;
-  const auto positive = [](uint64_t value, int64_t otherwise) {
-    return value == 0 ? otherwise : static_cast<int64_t>(std::min<uint64_t>(value, uint64_t{1} << 40));
-  };
-  limits.max_message_bytes = positive(response.max_message_bytes(), limits.max_message_bytes);
-  limits.max_payload_bytes = positive(response.max_payload_bytes(), limits.max_payload_bytes);
-  return limits;
-}
-
 }  // namespace
 
 v1::RunOptions ToProto(const RunSettings& settings) {
@@ -306,13 +263,13 @@ absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> c
   request.set_client_version(ROUTING_REPLAY_VERSION);
   const auto response = caller->Call(&Stub::OpenRun, request);
   if (!response.ok()) return response.status();
-  if (absl::Status status = CheckVersion(response->server_version()); !status.ok()) return status;
+  if (absl::Status status = CheckServerVersion(response->server_version()); !status.ok()) return status;
   auto geometry = FromProto(response->geometry());
   if (!geometry.ok()) return geometry.status();
   const auto settings = FromProto(response->options());
   if (!settings.ok()) return settings.status();
   return std::make_shared<RunImpl>(std::move(caller), request.run(), *std::move(geometry), *settings,
-                                   Limits(*response));
+                                   LimitsFrom(response->max_message_bytes(), response->max_payload_bytes()));
 }
 
 }  // namespace routing_replay

@@ -181,6 +181,20 @@ AppendPlan OnePiece(AppendHeader header) {
 
 }  // namespace
 
+absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
+                                    absl::Span<const uint8_t> payload, const Geometry& geometry,
+                                    const BlockOptions& blocks) {
+  auto rows = DecodeTensor(geometry, tensor, payload,
+                           {.row_start = options.row_start,
+                            .unrecorded = options.unrecorded,
+                            .block_rows = blocks.block_rows,
+                            .codec = blocks.codec,
+                            .max_payload_bytes = blocks.max_payload_bytes});
+  if (!rows.ok()) return rows.status();
+  // Half of a message is left for the headers and the token ids.
+  return PlanBlocks(options, *std::move(rows), blocks.block_rows, std::min(kPieceBytes, blocks.max_message_bytes / 2));
+}
+
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
                                       int64_t piece_bytes) {
   absl::StatusOr<AppendHeader> whole = MakeHeader(options, rows.rows.size(), std::move(rows.unrecorded));
@@ -252,6 +266,45 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
   AppendPlan plan = OnePiece(*std::move(header));
   plan.bytes = HeldBytes(plan);
   return plan;
+}
+
+AppendPlan DropPayload(const AppendPlan& plan) {
+  AppendHeader header = plan.pieces.front().header;
+  const AppendHeader& last = plan.pieces.back().header;
+  for (size_t i = 1; i < plan.pieces.size(); ++i) header.token_ids += plan.pieces[i].header.token_ids;
+  header.rows.end = last.rows.end;
+  header.seal_num_tokens = last.seal_num_tokens;
+  header.unrecorded.clear();
+  AppendMerged(header.unrecorded, header.rows);
+  header.payload_kind = std::monostate();
+  AppendPlan dropped = OnePiece(std::move(header));
+  dropped.bytes = HeldBytes(dropped);
+  return dropped;
+}
+
+std::string EncodePut(const std::string& run, const AppendPiece& piece) {
+  return EncodeAppendRequest({.run = run, .append = piece.header}, piece.payload_bytes);
+}
+
+absl::StatusOr<AppendOutcome> PutOutcome(const ByteChain& answer) {
+  const auto ack = ParseAppendAck(answer);
+  if (!ack.ok()) return absl::InternalError(absl::StrCat("unreadable ack: ", ack.status().message()));
+  if (!ack->error.ok()) return ack->error;
+  AppendOutcome outcome{.sample = ack->sample};
+  AddAck(*ack, outcome);
+  return outcome;
+}
+
+void AddAck(const AppendAck& ack, AppendOutcome& outcome) {
+  outcome.committed_rows = ack.committed_rows;
+  outcome.revision = ack.revision;
+  outcome.content_id = ack.content_id;
+  outcome.sealed = outcome.sealed || ack.sealed;
+  outcome.trimmed_rows += ack.trimmed_rows;
+  outcome.conflicting_rows += ack.conflicting_rows;
+  outcome.late_rows += ack.late_rows;
+  outcome.unrecorded_rows += ack.unrecorded_rows;
+  outcome.unverified_rows += ack.unverified_rows;
 }
 
 }  // namespace routing_replay

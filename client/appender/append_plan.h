@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -35,9 +36,20 @@ struct AppendPlan {
 // Payload bytes of a message above which encoded blocks go into the next one. gRPC moves messages of 1 to 4 MiB best.
 inline constexpr int64_t kPieceBytes = int64_t{2} << 20;
 
-// All three: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the options are
-// bad, or if token_ids has neither one id per row nor one per position from 0 on.
+// All of these: INVALID_ARGUMENT naming the field of append.proto (by the rules of ParseAppendRequest) if the options
+// are bad, or if token_ids has neither one id per row nor one per position from 0 on.
 
+// How a run stores rows, and what its server takes.
+struct BlockOptions {
+  int32_t block_rows = kDefaultBlockRows;
+  Codec codec = Codec::kRaw;
+  int64_t max_message_bytes = 0;
+  int64_t max_payload_bytes = 0;  // Of an append, after decompression.
+};
+// What the engine gave, decoded, checked and tiled here (DecodeTensor, and its errors), as encoded blocks.
+absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
+                                    absl::Span<const uint8_t> payload, const Geometry& geometry,
+                                    const BlockOptions& blocks);
 // Decoded rows, as encoded blocks: cut between windows of `block_rows` rows wherever a piece would pass `piece_bytes`.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
                                       int64_t piece_bytes = kPieceBytes);
@@ -47,6 +59,18 @@ absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const Tensor
                                       absl::Span<const uint8_t> payload, int64_t max_message_bytes);
 // `rows` rows that are all unrecorded; options.unrecorded must be empty or say so.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
+
+// The same append with all of its rows unrecorded, in one piece that has no payload: what is left of an append whose
+// bytes cannot be kept. Rows that follow leave no gap, and readers learn at once that these were not recorded.
+AppendPlan DropPayload(const AppendPlan& plan);
+
+// The Put of a piece without its payload's bytes, and what the answer to it says: INTERNAL if it cannot be read, or the
+// refusal in it.
+std::string EncodePut(const std::string& run, const AppendPiece& piece);
+absl::StatusOr<AppendOutcome> PutOutcome(const ByteChain& answer);
+
+// Adds what an ack says of one piece to the outcome of its append.
+void AddAck(const AppendAck& ack, AppendOutcome& outcome);
 
 }  // namespace routing_replay
 

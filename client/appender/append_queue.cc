@@ -50,18 +50,6 @@ bool Proves(const SampleState& state, const AppendPiece& piece) {
 
 }  // namespace
 
-void AddAck(const AppendAck& ack, AppendOutcome& outcome) {
-  outcome.committed_rows = ack.committed_rows;
-  outcome.revision = ack.revision;
-  outcome.content_id = ack.content_id;
-  outcome.sealed = outcome.sealed || ack.sealed;
-  outcome.trimmed_rows += ack.trimmed_rows;
-  outcome.conflicting_rows += ack.conflicting_rows;
-  outcome.late_rows += ack.late_rows;
-  outcome.unrecorded_rows += ack.unrecorded_rows;
-  outcome.unverified_rows += ack.unverified_rows;
-}
-
 uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
   const uint64_t sequence = next_sequence_++;
   Pending& pending = pending_[sequence];

@@ -22,9 +22,6 @@
 
 namespace routing_replay {
 
-// Adds what an ack says of one piece to the outcome of its append.
-void AddAck(const AppendAck& ack, AppendOutcome& outcome);
-
 // Appends of many samples that wait for their outcome, oldest first. What is not acknowledged is sent again: on the
 // next stream after a broken one, or after a refusal that time may cure. The server takes a repeated append once,
 // because it trims the rows that it has. Appends of one sample are sent, and their outcomes given, in the order of Add.
@@ -76,6 +73,8 @@ class AppendQueue {
 
   // Outcomes since the last call.
   std::vector<Finished> TakeFinished() { return std::exchange(finished_, {}); }
+
+  bool HasFinished() const { return !finished_.empty(); }
 
   // True if something waits to be sent.
   bool HasUnsent() const { return !to_send_.empty(); }

@@ -5,22 +5,27 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "proto/wire/clock.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
 namespace {
 
+constexpr std::chrono::milliseconds kFilePoll(20);
+
 absl::Status Invalid(absl::string_view endpoint, absl::string_view why) {
-  return MakeError(
-      absl::StatusCode::kInvalidArgument,
-      absl::StrCat("endpoint: \"", endpoint, "\" ", why, "; write host:port, [v6-address]:port or unix:PATH"),
-      {.reason = Reason::kField, .field = "endpoint"});
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("endpoint: \"", endpoint, "\" ", why,
+                                "; write host:port, [v6-address]:port, unix:PATH or file:PATH"),
+                   {.reason = Reason::kField, .field = "endpoint"});
 }
 
 bool IsPort(absl::string_view text) {
@@ -61,6 +66,26 @@ absl::StatusOr<std::string> V6Target(absl::string_view endpoint) {
   return absl::StrCat("dns:///%5B", escaped, "%5D:", port);
 }
 
+// The first line of the file; empty where there is none.
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return std::string(absl::StripAsciiWhitespace(line));
+}
+
+absl::StatusOr<std::string> WaitForFile(const std::string& path, std::chrono::milliseconds timeout) {
+  const Clock::Time deadline = Clock::Real().Now() + timeout;
+  while (true) {
+    std::string line = FirstLine(path);
+    if (!line.empty()) return line;
+    if (Clock::Real().Now() >= deadline) break;
+    std::this_thread::sleep_for(kFilePoll);
+  }
+  return MakeError(absl::StatusCode::kDeadlineExceeded, absl::StrCat("endpoint: nothing is in the file ", path),
+                   {.reason = Reason::kField, .field = "endpoint"});
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> EndpointOrEnvironment(absl::string_view endpoint) {
@@ -86,6 +111,17 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
   if (!IsPort(endpoint.substr(colon + 1))) return Invalid(endpoint, "has no port of 1 to 65535");
   // With the scheme stated, a host that is called like one ("unix") stays a host.
   return absl::StrCat("dns:///", endpoint);
+}
+
+absl::StatusOr<std::string> ResolveEndpoint(absl::string_view endpoint, std::chrono::milliseconds timeout) {
+  const absl::StatusOr<std::string> given = EndpointOrEnvironment(endpoint);
+  if (!given.ok()) return given.status();
+  absl::string_view path = *given;
+  if (!absl::ConsumePrefix(&path, "file:")) return GrpcTarget(*given);
+  if (path.empty()) return Invalid(*given, "has no path");
+  const absl::StatusOr<std::string> written = WaitForFile(std::string(path), timeout);
+  if (!written.ok()) return written.status();
+  return GrpcTarget(*written);
 }
 
 }  // namespace routing_replay

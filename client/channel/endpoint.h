@@ -2,6 +2,7 @@
 #ifndef CLIENT_CHANNEL_ENDPOINT_H_
 #define CLIENT_CHANNEL_ENDPOINT_H_
 
+#include <chrono>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -18,6 +19,11 @@ absl::StatusOr<std::string> EndpointOrEnvironment(absl::string_view endpoint);
 // "host:port", "[v6]:port" or "unix:PATH" as a gRPC target. INVALID_ARGUMENT (kField) saying what is wrong. Does not
 // resolve names.
 absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint);
+
+// The gRPC target of `endpoint` (or of the environment's). An endpoint "file:PATH" stands for what is in that file, as
+// routing-replay-server --endpoint-file writes it: waits for the file to be there for at most `timeout`, then
+// DEADLINE_EXCEEDED.
+absl::StatusOr<std::string> ResolveEndpoint(absl::string_view endpoint, std::chrono::milliseconds timeout);
 
 }  // namespace routing_replay
 

@@ -1,6 +1,9 @@
 #include "client/channel/endpoint.h"
 
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <thread>
 
 #include "tests/support/status_matchers.h"
 
@@ -34,6 +37,21 @@ TEST(EndpointTest, TheEnvironmentIsAskedLast) {
   EXPECT_EQ(*EndpointOrEnvironment(""), "from-environment:1");
   ::unsetenv(kEndpointVariable);
   EXPECT_THAT(EndpointOrEnvironment(""), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+}
+
+TEST(EndpointTest, AFileIsWaitedFor) {
+  using std::chrono::milliseconds;
+  const std::string path = ::testing::TempDir() + "/endpoint";
+  std::remove(path.c_str());
+  EXPECT_EQ(*ResolveEndpoint("server:7400", milliseconds(0)), "dns:///server:7400");
+  EXPECT_THAT(ResolveEndpoint("file:", milliseconds(0)), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(ResolveEndpoint("file:" + path, milliseconds(0)),
+              Fails(absl::StatusCode::kDeadlineExceeded, Reason::kField));
+  std::thread writer([&] { std::ofstream(path) << "10.0.0.1:7400\n"; });
+  EXPECT_EQ(*ResolveEndpoint("file:" + path, std::chrono::seconds(60)), "dns:///10.0.0.1:7400");
+  writer.join();
+  std::ofstream(path) << "file:" + path << "\n";
+  EXPECT_FALSE(ResolveEndpoint("file:" + path, milliseconds(0)).ok());
 }
 
 }  // namespace

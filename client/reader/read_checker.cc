@@ -7,9 +7,7 @@
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
-namespace {
 
-// The rows that an OK record promises.
 std::vector<RowRange> PromisedRows(const SampleRead& asked, const SampleRecord& record) {
   std::vector<RowRange> rows = asked.rows;
   if (rows.empty()) AppendMerged(rows, {0, record.num_tokens ? *record.num_tokens - 1 : record.committed_rows});
@@ -19,8 +17,6 @@ std::vector<RowRange> PromisedRows(const SampleRead& asked, const SampleRecord& 
   }
   return recorded;
 }
-
-}  // namespace
 
 absl::StatusOr<std::vector<int32_t>> LayerOrdinals(const Geometry& geometry, absl::Span<const int32_t> layers) {
   std::vector<int32_t> ordinals;
@@ -45,6 +41,12 @@ absl::StatusOr<std::unique_ptr<ReadChecker>> ReadChecker::Create(const Geometry&
   auto checker = std::unique_ptr<ReadChecker>(new ReadChecker(geometry, request, sink));
   checker->ordinals_ = *std::move(ordinals);
   return checker;
+}
+
+absl::Status ReadChecker::OnBytes(const ByteChain& bytes) {
+  const auto message = ParseReadResponse(bytes);
+  if (message.ok()) return OnMessage(*message);
+  return absl::InternalError(absl::StrCat("unreadable message of the server: ", message.status().message()));
 }
 
 absl::Status ReadChecker::OnMessage(const ReadResponse& message) {

@@ -28,6 +28,8 @@ class ReadChecker {
   // DATA_LOSS (kChecksum) naming sample, layer and row if bytes are damaged; INTERNAL if the server does not keep to
   // the protocol; else the sink's own error.
   absl::Status OnMessage(const ReadResponse& message);
+  // The same of a message as it was received; INTERNAL if it cannot be read.
+  absl::Status OnBytes(const ByteChain& bytes);
   // The stream has ended well: DATA_LOSS if something is missing.
   absl::Status OnEnd();
 
@@ -57,6 +59,9 @@ class ReadChecker {
   int32_t next_layer_ = 0;         // 0: none open.
   Buffer scratch_;                 // Of a piece that lies in several spans.
 };
+
+// The rows that an OK record promises for what was asked of its sample: those asked for that are recorded. Normal list.
+std::vector<RowRange> PromisedRows(const SampleRead& asked, const SampleRecord& record);
 
 // The ordinals of `layers`, or of all MoE layers where it is empty. INVALID_ARGUMENT naming one that carries no routes.
 absl::StatusOr<std::vector<int32_t>> LayerOrdinals(const Geometry& geometry, absl::Span<const int32_t> layers);

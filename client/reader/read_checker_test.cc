@@ -3,6 +3,7 @@
 #include <random>
 
 #include "client/reader/read_rows.h"
+#include "client/reader/row_planes.h"
 #include "proto/wire/block/block.h"
 #include "proto/wire/block/cut.h"
 #include "tests/support/random_routes.h"
@@ -256,6 +257,40 @@ TEST_F(ReadCheckerTest, RecordsComeOnceEachInOrder) {
 TEST_F(ReadCheckerTest, ADenseLayerCannotBeAsked) {
   EXPECT_THAT(LayerOrdinals(geometry_, {1, 3}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   EXPECT_THAT(LayerOrdinals(geometry_, {77}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+}
+
+// What numpy sees is what the slow collector sees: ids side by side, short rows filled up with zeros.
+TEST_F(ReadCheckerTest, PlanesHoldTheSameIds) {
+  record_.unrecorded = {{70, 90}};
+  for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
+    for (const std::vector<int32_t>& layers : {std::vector<int32_t>{}, {1, 4}, {2}, {1, 5}}) {
+      const ReadRequest request{.layers = layers,
+                                .samples = {{.sample = "a"}, {.sample = "b", .rows = {{3, 75}, {100, 101}}}}};
+      const Messages served = Serve(request, codec, 3);
+      const std::vector<int32_t> ordinals = *LayerOrdinals(geometry_, layers);
+      RowCollector rows(geometry_, ordinals);
+      PlaneCollector planes(geometry_, request, ordinals);
+      ASSERT_OK(Check(request, served.messages, rows));
+      ASSERT_OK(Check(request, served.messages, planes));
+      const std::vector<SampleRows> expected = rows.Take();
+      ASSERT_EQ(planes.samples().size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const SamplePlanes& sample = planes.samples()[i];
+        EXPECT_EQ(sample.rows, expected[i].rows);
+        const uint8_t* at = sample.ids.data();
+        for (size_t layer = 0; layer < ordinals.size(); ++layer) {
+          const int32_t top_k = geometry_.layer(ordinals[layer]).top_k;
+          for (int64_t row = 0; row < TotalRows(sample.rows); ++row) {
+            for (int32_t slot = 0; slot < planes.top_k(); ++slot, at += planes.id_bytes()) {
+              const int id = planes.id_bytes() == 1 ? at[0] : at[0] | at[1] << 8;
+              ASSERT_EQ(id, slot < top_k ? expected[i].layers[layer][row * top_k + slot] : 0);
+            }
+          }
+        }
+        EXPECT_EQ(at, sample.ids.data() + sample.ids.size());
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "client/reader/read_checker.h"
 #include "client/reader/read_rows.h"
 #include "client/reader/read_stream.h"
@@ -19,11 +18,7 @@ absl::Status ReadInto(const std::shared_ptr<grpc::Channel>& channel, const Geome
     const auto bytes = stream.Next();
     if (!bytes.ok()) return bytes.status();
     if (!bytes->has_value()) return (*checker)->OnEnd();
-    const auto message = ParseReadResponse((*bytes)->chain());
-    if (!message.ok()) {
-      return absl::InternalError(absl::StrCat("unreadable message of the server: ", message.status().message()));
-    }
-    if (absl::Status status = (*checker)->OnMessage(*message); !status.ok()) return status;
+    if (absl::Status status = (*checker)->OnBytes((*bytes)->chain()); !status.ok()) return status;
   }
 }
 

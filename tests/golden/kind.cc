@@ -37,10 +37,7 @@ const std::vector<std::string>& NotYetAnsweredStems() {
       "replay_traces",
       "router_forward",
       "router_parts",
-      "routing_bf16",
       "routing_edge_indices",
-      "routing_edge_values",
-      "routing_fp64",
       "schedule",
   };
   return stems;

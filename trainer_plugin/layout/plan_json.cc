@@ -1,11 +1,12 @@
 #include "trainer_plugin/layout/plan_json.h"
 
-#include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/json/geometry_json.h"
+#include "proto/json/json_object.h"
 #include "routing_replay/trainer/plan.h"
 #include "trainer_plugin/layout/invalid.h"
-#include "trainer_plugin/layout/json_object.h"
 
 namespace routing_replay::trainer {
 namespace {
@@ -20,21 +21,6 @@ struct Description {
   std::vector<std::string> samples;  // Parallel to layout.sequences.
   PlanRank rank;
 };
-
-absl::Status ReadGeometry(const Json& json, Geometry::Options& geometry) {
-  JsonObject object(json, "geometry");
-  for (const char* key : {"num_layers", "num_experts", "top_k"}) object.Require(key);
-  object.Read("num_layers", geometry.num_layers);
-  object.ReadOneOrMany("num_experts", geometry.num_experts);
-  object.ReadOneOrMany("top_k", geometry.top_k);
-  if (object.Find("moe_layers") != nullptr) {
-    object.Read("moe_layers", geometry.moe_layer_ids);
-  } else if (geometry.num_layers > 0 && geometry.num_layers <= kMaxLayers) {
-    geometry.moe_layer_ids.resize(geometry.num_layers);
-    std::iota(geometry.moe_layer_ids.begin(), geometry.moe_layer_ids.end(), 0);
-  }
-  return object.status();
-}
 
 absl::Status ReadSplit(const Json& json, LayerSplit& split) {
   JsonObject object(json, "split");
@@ -108,10 +94,10 @@ absl::Status ReadRank(const Json& json, PlanRank& rank) {
   return object.status();
 }
 
-absl::Status ReadDescription(const std::string& text, Description& description) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Invalid("the description", "is not JSON");
-  JsonObject object(json, "");
+absl::Status ReadDescription(absl::string_view text, Description& description) {
+  const absl::StatusOr<Json> json = ParseJson(text, "the description");
+  if (!json.ok()) return json.status();
+  JsonObject object(*json, "");
   object.Require("geometry");
   object.Require("micro_batch");
   const Json* geometry = object.Find("geometry");
@@ -119,20 +105,15 @@ absl::Status ReadDescription(const std::string& text, Description& description) 
   const Json* micro_batch = object.Find("micro_batch");
   const Json* rank = object.Find("rank");
   absl::Status status = object.status();
-  if (status.ok()) status = ReadGeometry(*geometry, description.geometry);
+  if (!status.ok()) return status;
+  absl::StatusOr<Geometry::Options> options = GeometryOptionsFromJson(*geometry, "geometry");
+  if (!options.ok()) return options.status();
+  description.geometry = *std::move(options);
   if (status.ok() && split != nullptr) status = ReadSplit(*split, description.split);
   if (status.ok()) status = ReadMicroBatch(*micro_batch, description);
   if (status.ok() && rank != nullptr) status = ReadRank(*rank, description.rank);
   description.split.num_layers = description.geometry.num_layers;
   return status;
-}
-
-absl::StatusOr<ReplayPlan> Plan(const Description& description) {
-  const auto geometry = Geometry::Create(description.geometry);
-  if (!geometry.ok()) return geometry.status();
-  const auto table = LayerTable::Create(description.split);
-  if (!table.ok()) return table.status();
-  return MakeReplayPlan(*geometry, *table, description.layout, description.rank);
 }
 
 OrderedJson RowMapToJson(const RowMap& map) {
@@ -172,13 +153,29 @@ OrderedJson PlanToJson(const ReplayPlan& plan, const std::vector<std::string>& s
 
 }  // namespace
 
-absl::StatusOr<std::string> PlanFromJson(const std::string& text) {
+absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
   Description description;
   if (absl::Status status = ReadDescription(text, description); !status.ok()) return status;
-  const absl::StatusOr<ReplayPlan> plan = Plan(description);
+  auto geometry = Geometry::Create(description.geometry);
+  if (!geometry.ok()) return geometry.status();
+  const auto table = LayerTable::Create(description.split);
+  if (!table.ok()) return table.status();
+  auto plan = MakeReplayPlan(*geometry, *table, description.layout, description.rank);
   if (!plan.ok()) return plan.status();
+  DescribedPlan out{*std::move(geometry), *std::move(plan), std::move(description.samples), {}};
+  for (const SequenceShape& shape : description.layout.sequences) out.num_tokens.push_back(shape.tokens);
+  return out;
+}
+
+std::string ToJson(const DescribedPlan& plan) {
   // Sample names may be any bytes: what is no UTF-8 is replaced rather than thrown about.
-  return PlanToJson(*plan, description.samples).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return PlanToJson(plan.plan, plan.samples).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+absl::StatusOr<std::string> PlanFromJson(absl::string_view text) {
+  const auto plan = DescribedPlanFromJson(text);
+  if (!plan.ok()) return plan.status();
+  return ToJson(*plan);
 }
 
 }  // namespace routing_replay::trainer

@@ -38,14 +38,31 @@
 #define TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "routing_replay/trainer/plan.h"
+#include "routing_replay/wire/geometry.h"
 
 namespace routing_replay::trainer {
 
-// The plan as one line of JSON. INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind,
-// or what MakeReplayPlan and the functions before it say.
-absl::StatusOr<std::string> PlanFromJson(const std::string& description);
+// A plan, and what of its description a fetch needs too.
+struct DescribedPlan {
+  Geometry geometry;
+  ReplayPlan plan;
+  std::vector<std::string> samples;  // Per sequence of the micro-batch …
+  std::vector<int64_t> num_tokens;   // … and its tokens.
+};
+
+// INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind, or what MakeReplayPlan and
+// the functions before it say.
+absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view description);
+// One line.
+std::string ToJson(const DescribedPlan& plan);
+
+// Both: the plan as one line of JSON.
+absl::StatusOr<std::string> PlanFromJson(absl::string_view description);
 
 }  // namespace routing_replay::trainer
 

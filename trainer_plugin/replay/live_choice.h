@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "routing_replay/trainer/router_config.h"
+#include "trainer_plugin/replay/arithmetic.h"
 #include "trainer_plugin/replay/host_device.h"
 #include "trainer_plugin/replay/row_math.h"
 
@@ -43,7 +44,7 @@ struct TopList {
 };
 
 // What Megatron ranks by: logits (softmax post), their softmax (pre), or score plus expert bias.
-template <typename T>
+template <typename Math, typename T>
 struct SelectionScores {
   const RouterConfig& config;
   const T* logits;    // [E]
@@ -56,15 +57,17 @@ struct SelectionScores {
   }
   RR_HOST_DEVICE float operator()(int32_t expert) const {
     const float x = static_cast<float>(logits[expert]);
-    if (config.score_function == ScoreFunction::kSoftmax) return config.pre_softmax ? SoftmaxAt(normalizer, x) : x;
-    const float a = Score(config.score_function, x);
+    if (config.score_function == ScoreFunction::kSoftmax) {
+      return config.pre_softmax ? Math::RoundScore(SoftmaxAt(normalizer, x)) : x;
+    }
+    const float a = Math::RoundScore(Score(config.score_function, x));
     return bias == nullptr ? a : a + bias[expert];
   }
 };
 
 // The groups that compete, as a bit mask: the group_topk with the highest sum of their K / group_topk best scores.
-template <typename T>
-RR_HOST_DEVICE inline uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<T>& scores) {
+template <typename Math, typename T>
+RR_HOST_DEVICE inline uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, T>& scores) {
   const int32_t group_size = config.num_experts / config.num_groups;
   TopList groups;
   for (int32_t group = 0; group < config.num_groups; ++group) {
@@ -82,9 +85,9 @@ RR_HOST_DEVICE inline uint64_t ChooseGroups(const RouterConfig& config, const Se
 }
 
 // Writes the K ids, best first. `config` is a checked one.
-template <typename T>
+template <typename Math, typename T>
 RR_HOST_DEVICE inline void ChooseLive(const RouterConfig& config, const T* logits, const float* bias, uint16_t* ids) {
-  const SelectionScores<T> scores(config, logits, bias);
+  const SelectionScores<Math, T> scores(config, logits, bias);
   const uint64_t groups = config.num_groups > 1 ? ChooseGroups(config, scores) : 1;
   const int32_t group_size = config.num_experts / config.num_groups;
   TopList best;

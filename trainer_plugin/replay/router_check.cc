@@ -62,39 +62,38 @@ absl::Status CheckRouterConfig(const RouterConfig& config) {
   if (config.pre_softmax && config.score_function != ScoreFunction::kSoftmax) {
     return Refuse(Reason::kField, "pre_softmax", "needs the softmax score function");
   }
+  if (config.rounding > Rounding::kEachStep) return Refuse(Reason::kField, "rounding", "is none of once, each step");
   if (!std::isfinite(config.scaling_factor)) return Refuse(Reason::kField, "scaling_factor", "is not finite");
   return CheckGroups(config);
 }
 
-absl::Status CheckForward(const RouterConfig& config, const RouterForwardInput& input,
-                          const RouterForwardOutput& output) {
+absl::Status CheckForward(const RouterConfig& config, const ForwardSizes& sizes) {
   if (auto s = CheckRouterConfig(config); !s.ok()) return s;
-  const uint64_t rows = input.states.size();
+  const uint64_t rows = sizes.states;
   const uint64_t experts = config.num_experts, slots = config.top_k, row_bytes = slots * IdBytes(config);
   for (const absl::Status& status : {
-           CheckSize("logits", input.logits.size(), rows, experts),
-           CheckSize("indices", input.indices.size(), rows, row_bytes),
-           CheckOptionalSize("expert_bias", input.expert_bias.size(), 1, experts),
-           CheckSize("probs", output.probs.size(), rows, experts),
-           CheckSize("routing_map", output.routing_map.size(), rows, experts),
-           CheckOptionalSize("compact_probs", output.compact_probs.size(), rows, slots),
-           CheckOptionalSize("chosen", output.chosen.size(), rows, row_bytes),
+           CheckSize("logits", sizes.logits, rows, experts),
+           CheckSize("indices", sizes.indices, rows, row_bytes),
+           CheckOptionalSize("expert_bias", sizes.expert_bias, 1, experts),
+           CheckSize("probs", sizes.probs, rows, experts),
+           CheckSize("routing_map", sizes.routing_map, rows, experts),
+           CheckOptionalSize("compact_probs", sizes.compact_probs, rows, slots),
+           CheckOptionalSize("chosen", sizes.chosen, rows, row_bytes),
        }) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckBackward(const RouterConfig& config, const RouterBackwardInput& input,
-                           absl::Span<const float> grad_logits) {
+absl::Status CheckBackward(const RouterConfig& config, const BackwardSizes& sizes) {
   if (auto s = CheckRouterConfig(config); !s.ok()) return s;
-  const uint64_t experts = config.num_experts, rows = input.logits.size() / experts;
+  const uint64_t experts = config.num_experts, rows = sizes.logits / experts;
   const uint64_t row_bytes = static_cast<uint64_t>(config.top_k) * IdBytes(config);
   for (const absl::Status& status : {
-           CheckSize("logits", input.logits.size(), rows, experts),
-           CheckSize("chosen", input.chosen.size(), rows, row_bytes),
-           CheckSize("grad_probs", input.grad_probs.size(), rows, experts),
-           CheckSize("grad_logits", grad_logits.size(), rows, experts),
+           CheckSize("logits", sizes.logits, rows, experts),
+           CheckSize("chosen", sizes.chosen, rows, row_bytes),
+           CheckSize("grad_probs", sizes.grad_probs, rows, experts),
+           CheckSize("grad_logits", sizes.grad_logits, rows, experts),
        }) {
     if (!status.ok()) return status;
   }

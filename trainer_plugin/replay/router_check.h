@@ -12,11 +12,18 @@ namespace routing_replay::trainer {
 // Bytes of one compact id.
 int32_t IdBytes(const RouterConfig& config);
 
-// INVALID_ARGUMENT as router.h says. Reads sizes only.
-absl::Status CheckForward(const RouterConfig& config, const RouterForwardInput& input,
-                          const RouterForwardOutput& output);
-absl::Status CheckBackward(const RouterConfig& config, const RouterBackwardInput& input,
-                           absl::Span<const float> grad_logits);
+// Numbers of elements (of bytes where router.h counts bytes).
+struct ForwardSizes {
+  uint64_t states = 0, logits = 0, indices = 0, expert_bias = 0;
+  uint64_t probs = 0, routing_map = 0, compact_probs = 0, chosen = 0;
+};
+struct BackwardSizes {
+  uint64_t logits = 0, chosen = 0, grad_probs = 0, grad_logits = 0;
+};
+
+// INVALID_ARGUMENT as router.h says.
+absl::Status CheckForward(const RouterConfig& config, const ForwardSizes& sizes);
+absl::Status CheckBackward(const RouterConfig& config, const BackwardSizes& sizes);
 
 }  // namespace routing_replay::trainer
 

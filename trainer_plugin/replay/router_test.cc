@@ -60,8 +60,8 @@ struct Tensors {
     return {begin, begin + config.num_experts};
   }
 
-  RouterForwardInput input() const { return {logits, indices, states, bias}; }
-  RouterForwardOutput output() {
+  RouterForwardInput<float> input() const { return {logits, indices, states, bias}; }
+  RouterForwardOutput<float> output() {
     return {absl::MakeSpan(probs), absl::MakeSpan(map), absl::MakeSpan(compact_probs), absl::MakeSpan(chosen)};
   }
   absl::Status Forward() { return RouterReplayForward(config, input(), output(), counters); }
@@ -269,7 +269,7 @@ TEST(RouterReplay, ChosenMayReplaceTheIndices) {
   for (int64_t row = 0; row < 30; row += 2) apart.states[row] = RowState::kUnrecorded;
   Tensors in_place = apart;
   ASSERT_OK(apart.Forward());
-  RouterForwardOutput output = in_place.output();
+  RouterForwardOutput<float> output = in_place.output();
   output.chosen = absl::MakeSpan(in_place.indices);
   for (int pass = 0; pass < 2; ++pass) {  // The second is a recompute.
     ASSERT_OK(RouterReplayForward(in_place.config, in_place.input(), output, in_place.counters));

@@ -1,6 +1,6 @@
 // The arithmetic of one router row over its K gathered logits, shared by the CPU code and the CUDA kernels.
 //
-// fp32 throughout, sums in slot order, so that two runs of the same code give the same bits. Formulas: router.h.
+// Sums in slot order, so that two runs of the same code give the same bits. Formulas: router.h.
 // Where a quotient is differentiated the order of operations is autograd's, (a / A) / A and not a / A²: A² underflows
 // where A does not.
 #ifndef TRAINER_PLUGIN_REPLAY_ROW_MATH_H_
@@ -19,8 +19,8 @@ inline constexpr float kSumEpsilon = 1e-20f;
 // Above it softplus(x) is x, as in torch.
 inline constexpr float kSoftplusThreshold = 20.0f;
 
-RR_HOST_DEVICE inline float EffectiveScale(const RouterConfig& config) {
-  return config.scaling_factor == 0.0f ? 1.0f : config.scaling_factor;
+RR_HOST_DEVICE inline double EffectiveScale(const RouterConfig& config) {
+  return config.scaling_factor == 0.0 ? 1.0 : config.scaling_factor;
 }
 
 RR_HOST_DEVICE inline float Logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
@@ -64,40 +64,52 @@ RR_HOST_DEVICE inline float SoftmaxAt(const SoftmaxNormalizer& normalizer, float
   return expf(x - normalizer.max) / normalizer.sum;
 }
 
-// Softmax after the choice: p and dx from the K gathered logits x and upstream gradients g.
-RR_HOST_DEVICE inline void PostSoftmaxForward(const float* x, int32_t k, float scale, float* p) {
+// Softmax after the choice: p and dx from the K gathered logits x and upstream gradients g. `Math` is of arithmetic.h.
+template <typename Math, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline void PostSoftmaxForward(const float* x, int32_t k, Real scale, Real* p) {
   const SoftmaxNormalizer normalizer = NormalizerOf(x, k);
-  for (int32_t i = 0; i < k; ++i) p[i] = SoftmaxAt(normalizer, x[i]) * scale;
+  for (int32_t i = 0; i < k; ++i) p[i] = Math::Round(Math::Round(SoftmaxAt(normalizer, x[i])) * scale);
 }
 
-RR_HOST_DEVICE inline void PostSoftmaxBackward(const float* x, const float* g, int32_t k, float scale, float* dx) {
+template <typename Math, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline void PostSoftmaxBackward(const float* x, const Real* g, int32_t k, Real scale, float* dx) {
   const SoftmaxNormalizer normalizer = NormalizerOf(x, k);
   float dot = 0.0f;
   for (int32_t i = 0; i < k; ++i) {
     dx[i] = SoftmaxAt(normalizer, x[i]);
-    dot += g[i] * scale * dx[i];
+    dot += static_cast<float>(Math::Round(g[i] * scale)) * dx[i];
   }
-  for (int32_t i = 0; i < k; ++i) dx[i] *= g[i] * scale - dot;
+  for (int32_t i = 0; i < k; ++i) dx[i] *= static_cast<float>(Math::Round(g[i] * scale)) - dot;
 }
 
-// Sigmoid and sqrtsoftplus, renormalised over the row where K > 1.
-RR_HOST_DEVICE inline void ScoreForward(ScoreFunction function, const float* x, int32_t k, float scale, float* p) {
-  float sum = 0.0f;
-  for (int32_t i = 0; i < k; ++i) sum += p[i] = Score(function, x[i]);
-  const float divisor = k > 1 ? sum + kSumEpsilon : 1.0f;
-  for (int32_t i = 0; i < k; ++i) p[i] = p[i] / divisor * scale;
+// Sigmoid and sqrtsoftplus, renormalised over the row where K > 1. The scores a of x, and what divides them.
+template <typename Math, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline Real ScoresAndDivisor(ScoreFunction function, const float* x, int32_t k, Real* a) {
+  Real sum = 0;
+  for (int32_t i = 0; i < k; ++i) sum += a[i] = Math::Round(Score(function, x[i]));
+  return k > 1 ? Math::Round(Math::Round(sum) + kSumEpsilon) : 1;
 }
 
-// dx must not overlap x or g.
-RR_HOST_DEVICE inline void ScoreBackward(ScoreFunction function, const float* x, const float* g, int32_t k, float scale,
-                                         float* dx) {
-  float sum = 0.0f;
-  for (int32_t i = 0; i < k; ++i) sum += dx[i] = Score(function, x[i]);
-  const float divisor = k > 1 ? sum + kSumEpsilon : 1.0f;
-  float through_sum = 0.0f;
-  for (int32_t i = 0; i < k && k > 1; ++i) through_sum += g[i] * scale * (dx[i] / divisor / divisor);
+template <typename Math, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline void ScoreForward(ScoreFunction function, const float* x, int32_t k, Real scale, Real* p) {
+  const Real divisor = ScoresAndDivisor<Math>(function, x, k, p);
+  for (int32_t i = 0; i < k; ++i) p[i] = Math::Round(Math::Round(p[i] / divisor) * scale);
+}
+
+// `a` is scratch of K. dx must not overlap x.
+template <typename Math, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline void ScoreBackward(ScoreFunction function, const float* x, const Real* g, int32_t k, Real scale,
+                                         Real* a, float* dx) {
+  const Real divisor = ScoresAndDivisor<Math>(function, x, k, a);
+  Real through_sum = 0;
+  for (int32_t i = 0; i < k && k > 1; ++i) {
+    const Real quotient = Math::Round(Math::Round(a[i] / divisor) / divisor);
+    through_sum += Math::Round(Math::Round(g[i] * scale) * quotient);
+  }
+  through_sum = Math::Round(through_sum);
   for (int32_t i = 0; i < k; ++i) {
-    dx[i] = (g[i] * scale / divisor - through_sum) * ScoreDerivative(function, x[i], dx[i]);
+    const Real da = Math::Round(Math::Round(Math::Round(g[i] * scale) / divisor) - through_sum);
+    dx[i] = static_cast<float>(da) * ScoreDerivative(function, x[i], Score(function, x[i]));
   }
 }
 

@@ -16,11 +16,11 @@ __global__ void RowForwardKernel(RouterConfig config, int64_t rows, const T* log
   uint16_t chosen[kMaxSlots];
   const T* row_logits = logits + row * config.num_experts;
   if (ids == nullptr) {
-    ChooseLive(config, row_logits, expert_bias, chosen);
+    ChooseLive<FloatArithmetic<T>>(config, row_logits, expert_bias, chosen);
   } else {
     LoadRowIds(config, ids, id_bytes, row, chosen);
   }
-  ForwardRow(config, row_logits, chosen, probs + row * config.top_k);
+  ForwardRow<FloatArithmetic<T>>(config, row_logits, chosen, probs + row * config.top_k);
 }
 
 // grad_logits [rows][E] from grad_probs [rows][E].
@@ -32,7 +32,7 @@ __global__ void RowBackwardKernel(RouterConfig config, int64_t rows, const T* lo
   uint16_t chosen[kMaxSlots];
   LoadRowIds(config, ids, id_bytes, row, chosen);
   const int64_t first = row * config.num_experts;
-  BackwardRow(config, logits + first, chosen, grad_probs + first, grad_logits + first);
+  BackwardRow<FloatArithmetic<T>>(config, logits + first, chosen, grad_probs + first, grad_logits + first);
 }
 
 // Filler rows 0 … rows - 1 of one layer.

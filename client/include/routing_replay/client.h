@@ -30,7 +30,8 @@
 namespace routing_replay {
 
 struct ClientOptions {
-  // "host:port", "[v6]:port", "unix:PATH". Empty: the environment's ROUTING_REPLAY_ENDPOINT.
+  // "host:port", "[v6]:port", "unix:PATH", or "file:PATH" of a file that holds one of these. Empty: the environment's
+  // ROUTING_REPLAY_ENDPOINT.
   std::string endpoint;
   // HTTP proxies of the environment are ignored unless this is set.
   bool use_http_proxy = false;
@@ -73,7 +74,8 @@ class Run;
 // One server. Thread-safe. Destroy it after everything made from it.
 class Client {
  public:
-  // Does not wait for the server. INVALID_ARGUMENT for an endpoint that cannot be one.
+  // Does not wait for the server, but for the file of a "file:PATH" for call_timeout: DEADLINE_EXCEEDED.
+  // INVALID_ARGUMENT for an endpoint that cannot be one.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   virtual ~Client() = default;
 
@@ -142,6 +144,7 @@ struct AppenderMetrics {
   int64_t rows = 0, trimmed_rows = 0, conflicting_rows = 0, unrecorded_rows = 0;
   int64_t payload_bytes = 0, resent_bytes = 0;
   int64_t reconnects = 0, credit_refusals = 0;
+  int64_t dropped_appends = 0, dropped_rows = 0;  // Of a full queue; marked as unrecorded in the store.
 };
 
 // Rows in. Many samples in flight on one stream; survives broken connections: on a new one it asks for the committed

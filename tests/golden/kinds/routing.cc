@@ -1,5 +1,7 @@
 // routing_*: probabilities, map and gradient of a router, its choice replayed or live.
 #include <cmath>
+#include <string>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/router.h"
@@ -13,26 +15,43 @@ namespace {
 using trainer::RouterConfig;
 using trainer::RowState;
 
-// One case's tensors in memory.
+// One case's tensors in memory, of dtype D.
+template <typename D>
 struct RouterCase {
   RouterConfig config;
   int64_t rows = 0;
-  std::vector<float> logits, grad_probs, bias;
+  std::vector<D> logits, grad_probs;
+  std::vector<float> bias;
   std::vector<uint8_t> indices;
 
   int32_t id_bytes() const { return config.num_experts <= 256 ? 1 : 2; }
 };
 
-std::vector<float> Matrix(const Json& json) {
-  std::vector<float> values;
+// A number, or one of the strings "nan", "inf", "-inf".
+double Number(const Json& json) { return json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>(); }
+
+template <typename D>
+std::vector<D> Matrix(const Json& json) {
+  std::vector<D> values;
   for (const Json& row : json) {
-    for (const Json& value : row) values.push_back(value.get<float>());
+    for (const Json& value : row) {
+      if constexpr (std::is_same_v<D, double>) {
+        values.push_back(Number(value));
+      } else {
+        values.push_back(D(static_cast<float>(Number(value))));
+      }
+    }
   }
   return values;
 }
 
-RouterCase Parse(const Json& input) {
-  RouterCase c;
+double ToDouble(double value) { return value; }
+double ToDouble(float value) { return value; }
+double ToDouble(trainer::Bf16 value) { return static_cast<float>(value); }
+
+template <typename D>
+RouterCase<D> Parse(const Json& input, trainer::Rounding rounding) {
+  RouterCase<D> c;
   const std::string score = input.at("score_function").get<std::string>();
   c.config = {.score_function = score == "softmax"   ? trainer::ScoreFunction::kSoftmax
                                 : score == "sigmoid" ? trainer::ScoreFunction::kSigmoid
@@ -40,12 +59,13 @@ RouterCase Parse(const Json& input) {
               .pre_softmax = input.at("use_pre_softmax").get<bool>(),
               .num_experts = input.at("num_experts").get<int32_t>(),
               .top_k = input.at("topk").get<int32_t>(),
+              .rounding = rounding,
               .num_groups = IntOr(input.at("num_groups"), 1),
               .group_topk = IntOr(input.at("group_topk"), 1)};
-  if (!input.at("scaling_factor").is_null()) c.config.scaling_factor = input["scaling_factor"].get<float>();
+  if (!input.at("scaling_factor").is_null()) c.config.scaling_factor = input["scaling_factor"].get<double>();
   c.rows = input.at("num_tokens").get<int64_t>();
-  c.logits = Matrix(input.at("logits"));
-  c.grad_probs = Matrix(input.at("grad_probs"));
+  c.logits = Matrix<D>(input.at("logits"));
+  c.grad_probs = Matrix<D>(input.at("grad_probs"));
   if (!input.at("expert_bias").is_null()) c.bias = input["expert_bias"].get<std::vector<float>>();
   c.indices.resize(c.rows * c.config.top_k * c.id_bytes());
   int64_t slot = 0;
@@ -55,15 +75,18 @@ RouterCase Parse(const Json& input) {
   return c;
 }
 
-// Names the first entry that is further away than `tolerance`; empty if there is none.
-std::string FirstDifference(const char* what, const std::vector<float>& ours, const Json& expected, double tolerance) {
-  const std::vector<float> theirs = Matrix(expected);
+// Names the first entry that is further away than `tolerance`; empty if there is none. Where Megatron itself has no
+// number, ours must be one.
+template <typename D>
+std::string FirstDifference(const char* what, const std::vector<D>& ours, const Json& expected, double tolerance) {
+  const std::vector<double> theirs = Matrix<double>(expected);
   if (ours.size() != theirs.size()) return absl::StrCat(what, " has ", ours.size(), " entries, not ", theirs.size());
   const size_t columns = expected.at(0).size();
   for (size_t i = 0; i < ours.size(); ++i) {
-    if (std::abs(double{ours[i]} - theirs[i]) <= tolerance) continue;
-    return absl::StrCat(what, "[", i / columns, "][", i % columns, "] is ", ours[i], ", expected ", theirs[i],
-                        " within ", tolerance);
+    const double value = ToDouble(ours[i]);
+    if (std::isfinite(theirs[i]) ? std::abs(value - theirs[i]) <= tolerance : std::isfinite(value)) continue;
+    return absl::StrCat(what, "[", i / columns, "][", i % columns, "] is ", value, ", expected ", theirs[i], " within ",
+                        tolerance);
   }
   return "";
 }
@@ -80,7 +103,8 @@ Json Experts(const std::vector<uint8_t>& map, int64_t rows, int32_t experts) {
   return lists;
 }
 
-Json Slots(const RouterCase& c, const std::vector<uint8_t>& chosen) {
+template <typename D>
+Json Slots(const RouterCase<D>& c, const std::vector<uint8_t>& chosen) {
   Json lists = Json::array();
   for (int64_t row = 0; row < c.rows; ++row) {
     Json& list = lists.emplace_back(Json::array());
@@ -91,45 +115,81 @@ Json Slots(const RouterCase& c, const std::vector<uint8_t>& chosen) {
   return lists;
 }
 
-Outcome RunAction(const RouterCase& c, const Json& golden_case, const std::string& action) {
-  const Json& expect = golden_case.at("expect").at(action);
-  const Json& tolerances = golden_case.at("tol");
-  const RowState state = action == "live" ? RowState::kUnrecorded : RowState::kReplayed;
+// What to compare with, and how closely.
+struct Expected {
+  std::string action;  // "replay", "live"
+  const Json& values;
+  double probs_tolerance = 0;
+  double grad_tolerance = 0;
+};
+
+template <typename D>
+Outcome RunAction(const RouterCase<D>& c, const Expected& expected) {
+  const RowState state = expected.action == "live" ? RowState::kUnrecorded : RowState::kReplayed;
   const std::vector<RowState> states(c.rows, state);
-  std::vector<float> probs(c.logits.size()), grad(c.logits.size());
+  std::vector<D> probs(c.logits.size()), grad(c.logits.size());
   std::vector<uint8_t> map(c.logits.size()), chosen(c.indices.size());
   trainer::RouterCounters counters;
-  absl::Status status = trainer::RouterReplayForward(
+  absl::Status status = trainer::RouterReplayForward<D>(
       c.config, {.logits = c.logits, .indices = c.indices, .states = states, .expert_bias = c.bias},
       {.probs = absl::MakeSpan(probs), .routing_map = absl::MakeSpan(map), .chosen = absl::MakeSpan(chosen)}, counters);
   if (status.ok()) {
-    status = trainer::RouterReplayBackward(c.config, {.logits = c.logits, .chosen = chosen, .grad_probs = c.grad_probs},
-                                           absl::MakeSpan(grad), counters);
+    status = trainer::RouterReplayBackward<D>(
+        c.config, {.logits = c.logits, .chosen = chosen, .grad_probs = c.grad_probs}, absl::MakeSpan(grad), counters);
   }
-  if (!status.ok()) return Failed(absl::StrCat(action, ": refused: ", status.message()));
+  if (!status.ok()) return Failed(absl::StrCat(expected.action, ": refused: ", status.message()));
   const Json experts = Experts(map, c.rows, c.config.num_experts);
-  if (experts != expect.at("routing_map")) {
-    return Failed(
-        absl::StrCat(action, ": routing_map is ", experts.dump(), ", expected ", expect["routing_map"].dump()));
+  // The older version's results leave out the map, which is that of the indices.
+  const auto their_map = expected.values.find("routing_map");
+  if (their_map != expected.values.end() && experts != *their_map) {
+    return Failed(absl::StrCat(expected.action, ": routing_map is ", experts.dump(), ", expected ", their_map->dump()));
   }
-  if (state == RowState::kUnrecorded && Slots(c, chosen) != expect.at("recorded_indices")) {
-    return Failed(
-        absl::StrCat(action, ": chosen ", Slots(c, chosen).dump(), ", expected ", expect["recorded_indices"].dump()));
+  if (state == RowState::kUnrecorded && Slots(c, chosen) != expected.values.at("recorded_indices")) {
+    return Failed(absl::StrCat(expected.action, ": chosen ", Slots(c, chosen).dump(), ", expected ",
+                               expected.values["recorded_indices"].dump()));
   }
-  const auto tolerance = [&](const char* name) { return tolerances.at(action + name).get<double>(); };
-  std::string words = FirstDifference("probs", probs, expect.at("probs"), tolerance("_probs"));
-  if (words.empty()) words = FirstDifference("grad_logits", grad, expect.at("grad_logits"), tolerance("_grad"));
-  return words.empty() ? Passed() : Failed(absl::StrCat(action, ": ", words));
+  std::string words = FirstDifference("probs", probs, expected.values.at("probs"), expected.probs_tolerance);
+  if (words.empty()) {
+    words = FirstDifference("grad_logits", grad, expected.values.at("grad_logits"), expected.grad_tolerance);
+  }
+  return words.empty() ? Passed() : Failed(absl::StrCat(expected.action, ": ", words));
+}
+
+template <typename D>
+Outcome RunInDtype(const Json& golden_case) {
+  const Json& input = golden_case.at("input");
+  const Json& expect = golden_case.at("expect");
+  const Json& tolerances = golden_case.at("tol");
+  const auto expected = [&](const char* action, const char* name, const Json& values) {
+    return Expected{action, values, tolerances.at(absl::StrCat(name, "_probs")).get<double>(),
+                    tolerances.at(absl::StrCat(name, "_grad")).get<double>()};
+  };
+  const auto c = Parse<D>(input, trainer::Rounding::kOnce);
+  for (const char* action : {"replay", "live"}) {
+    if (!expect.contains(action)) continue;
+    const Outcome outcome = RunAction(c, expected(action, action, expect[action]));
+    if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
+  }
+  // Megatron-Core 0.17 has no sqrtsoftplus; where nothing else is said of it, it gives the same.
+  if (c.config.score_function == trainer::ScoreFunction::kSqrtSoftplus) return Passed();
+  const auto stepped = Parse<D>(input, trainer::Rounding::kEachStep);
+  const bool differs = golden_case.contains("expect_v0_17");
+  const Json& values = differs ? golden_case["expect_v0_17"].at("replay") : expect.at("replay");
+  return RunAction(stepped, expected("replay", differs ? "v0_17" : "replay", values));
 }
 
 Outcome Run(const Json& golden_case) {
-  const RouterCase c = Parse(golden_case.at("input"));
-  const Outcome replay = RunAction(c, golden_case, "replay");
-  return replay.verdict == Outcome::Verdict::kPassed ? RunAction(c, golden_case, "live") : replay;
+  const std::string dtype = golden_case.at("input").at("dtype").get<std::string>();
+  if (dtype == "bfloat16") return RunInDtype<trainer::Bf16>(golden_case);
+  return dtype == "float64" ? RunInDtype<double>(golden_case) : RunInDtype<float>(golden_case);
 }
 
 }  // namespace
 
-Kind RoutingKind() { return {{"routing_softmax", "routing_sigmoid", "routing_sqrtsoftplus"}, Run}; }
+Kind RoutingKind() {
+  return {{"routing_softmax", "routing_sigmoid", "routing_sqrtsoftplus", "routing_bf16", "routing_fp64",
+           "routing_edge_values"},
+          Run};
+}
 
 }  // namespace routing_replay::golden

@@ -9,8 +9,11 @@
 //   sigmoid:         a = 1 / (1 + e^-x), p_k = c · a_k / (Σ a + 1e-20)        gradient at the K ids only
 //   sqrtsoftplus:    a = √softplus(x), the rest as sigmoid
 //
-// K = 1 is not renormalised with sigmoid and sqrtsoftplus. All arithmetic is fp32; sums over K run in slot order, in
-// runs of 32. Everything here is pure and thread-safe; nothing is written when a status is not OK.
+// K = 1 is not renormalised with sigmoid and sqrtsoftplus. Logits, probabilities and gradients have one dtype D: float,
+// double or Bf16 (named as template argument where the compiler cannot see it; float otherwise). All arithmetic is fp32
+// but for what RouterConfig::rounding says; sums over K run in slot order, in runs of 32.
+//
+// Everything here is pure and thread-safe; nothing is written when a status is not OK.
 #ifndef ROUTING_REPLAY_TRAINER_ROUTER_H_
 #define ROUTING_REPLAY_TRAINER_ROUTER_H_
 
@@ -18,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "routing_replay/trainer/bf16.h"
 #include "routing_replay/trainer/router_config.h"
 #include "routing_replay/trainer/row_map.h"
 
@@ -39,18 +43,20 @@ struct RouterCounters {
 };
 
 // N rows of one layer. Ids are compact: u8 for E <= 256, else u16 little-endian.
+template <typename D>
 struct RouterForwardInput {
-  absl::Span<const float> logits;       // [N][E]
+  absl::Span<const D> logits;           // [N][E]
   absl::Span<const uint8_t> indices;    // Bytes of [N][K] ids. Read for replayed rows and pads.
   absl::Span<const RowState> states;    // [N]
   absl::Span<const float> expert_bias;  // [E] or empty. Enters a live choice of sigmoid and sqrtsoftplus, nothing else.
 };
 
 // Owned by the caller; fully overwritten.
+template <typename D>
 struct RouterForwardOutput {
-  absl::Span<float> probs;          // [N][E], zero outside the map.
+  absl::Span<D> probs;              // [N][E], zero outside the map.
   absl::Span<uint8_t> routing_map;  // [N][E], 1 where routed, else 0: a bool tensor.
-  absl::Span<float> compact_probs;  // [N][K] in slot order, or empty.
+  absl::Span<D> compact_probs;      // [N][K] in slot order, or empty.
   absl::Span<uint8_t> chosen;       // Bytes of [N][K] ids in use, or empty. May be the very memory of `indices`.
 };
 
@@ -59,19 +65,22 @@ struct RouterForwardOutput {
 // lower id; a pure function of logits and bias, so that a recompute chooses alike. A NaN score ranks first, as in
 // torch.topk.
 // INVALID_ARGUMENT (kShape, naming the tensor) unless every size fits N = states.size(), E and K.
-absl::Status RouterReplayForward(const RouterConfig& config, const RouterForwardInput& input,
-                                 const RouterForwardOutput& output, RouterCounters& counters);
+template <typename D = float>
+absl::Status RouterReplayForward(const RouterConfig& config, const RouterForwardInput<D>& input,
+                                 const RouterForwardOutput<D>& output, RouterCounters& counters);
 
+template <typename D>
 struct RouterBackwardInput {
-  absl::Span<const float> logits;      // [N][E], those of the forward call.
-  absl::Span<const uint8_t> chosen;    // Of the forward call; `indices` serves where no row was kUnrecorded.
-  absl::Span<const float> grad_probs;  // [N][E], gradient of the loss by `probs`.
+  absl::Span<const D> logits;        // [N][E], those of the forward call.
+  absl::Span<const uint8_t> chosen;  // Of the forward call; `indices` serves where no row was kUnrecorded.
+  absl::Span<const D> grad_probs;    // [N][E], gradient of the loss by `probs`.
 };
 
 // Writes the gradient of the loss by the logits to `grad_logits`, [N][E], N = logits.size() / E. Only clamped_ids is
 // counted. INVALID_ARGUMENT (kShape) as above.
-absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwardInput& input,
-                                  absl::Span<float> grad_logits, RouterCounters& counters);
+template <typename D = float>
+absl::Status RouterReplayBackward(const RouterConfig& config, const RouterBackwardInput<D>& input,
+                                  absl::Span<D> grad_logits, RouterCounters& counters);
 
 }  // namespace routing_replay::trainer
 

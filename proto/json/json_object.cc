@@ -1,11 +1,19 @@
-#include "trainer_plugin/layout/json_object.h"
+#include "proto/json/json_object.h"
 
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay::trainer {
+namespace routing_replay {
+namespace {
+
+absl::Status Invalid(absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = Reason::kField, .field = std::string(field)});
+}
+
+}  // namespace
 
 JsonObject::JsonObject(const Json& json, absl::string_view path) : json_(json), path_(path) {
   if (!json.is_object()) Fail("", "is not an object");
@@ -47,6 +55,14 @@ void JsonObject::Read(const char* key, int32_t& value) {
 
 void JsonObject::Read(const char* key, int64_t& value) {
   if (const Json* json = Find(key)) ReadInt(key, *json, value);
+}
+
+void JsonObject::Read(const char* key, uint64_t& value) {
+  const Json* json = Find(key);
+  if (json == nullptr) return;
+  const bool fits = json->is_number_unsigned() || (json->is_number_integer() && json->get<int64_t>() >= 0);
+  if (!fits) return Fail(key, "is not an unsigned 64-bit integer");
+  value = json->get<uint64_t>();
 }
 
 void JsonObject::Read(const char* key, bool& value) {
@@ -104,4 +120,14 @@ absl::Status JsonObject::status() const {
   return absl::OkStatus();
 }
 
-}  // namespace routing_replay::trainer
+absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view field) {
+  nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return Invalid(field, "is not JSON");
+  return json;
+}
+
+std::string DumpJson(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace routing_replay

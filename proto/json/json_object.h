@@ -1,6 +1,6 @@
 // Reads the fields of a JSON object, every one of which must be known.
-#ifndef TRAINER_PLUGIN_LAYOUT_JSON_OBJECT_H_
-#define TRAINER_PLUGIN_LAYOUT_JSON_OBJECT_H_
+#ifndef PROTO_JSON_JSON_OBJECT_H_
+#define PROTO_JSON_JSON_OBJECT_H_
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay::trainer {
+namespace routing_replay {
 
 // Each Read… stores a field that is there and of the right kind and range, and leaves its target alone otherwise. The
 // first thing that is wrong is kept: ask status() after the last Read…. Not thread-safe. Keeps a reference to `json`.
@@ -26,6 +27,7 @@ class JsonObject {
 
   void Read(const char* key, int32_t& value);
   void Read(const char* key, int64_t& value);
+  void Read(const char* key, uint64_t& value);
   void Read(const char* key, bool& value);
   void Read(const char* key, std::string& value);
   void Read(const char* key, std::optional<int32_t>& value);
@@ -75,6 +77,11 @@ void JsonObject::Read(const char* key, const std::vector<std::pair<const char*, 
   Fail(key, "is none of " + choices);
 }
 
-}  // namespace routing_replay::trainer
+// The text as JSON. INVALID_ARGUMENT (kField) naming `field` if it is none.
+absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view field);
+// One line; bytes that are not UTF-8 are replaced.
+std::string DumpJson(const nlohmann::json& json);
 
-#endif  // TRAINER_PLUGIN_LAYOUT_JSON_OBJECT_H_
+}  // namespace routing_replay
+
+#endif  // PROTO_JSON_JSON_OBJECT_H_

@@ -1,0 +1,135 @@
+#include "client/appender/append_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr Backoff::Options kRefusalBackoff{.initial = std::chrono::milliseconds(5),
+                                           .maximum = std::chrono::milliseconds(500)};
+constexpr Backoff::Options kReconnectBackoff{.initial = std::chrono::milliseconds(50),
+                                             .maximum = std::chrono::seconds(1)};
+constexpr std::chrono::hours kLongWait(1);
+
+}  // namespace
+
+AppendSession::AppendSession(const Options& options)
+    : AppendSession(options, Backoff(kRefusalBackoff), Backoff(kReconnectBackoff)) {}
+
+AppendSession::AppendSession(const Options& options, Backoff refusal_backoff, Backoff reconnect_backoff)
+    : options_(options),
+      queue_(options.run, std::move(refusal_backoff)),
+      reconnect_backoff_(std::move(reconnect_backoff)) {}
+
+bool AppendSession::HasRoom(int64_t bytes) const {
+  return queue_.queued_bytes() == 0 || bytes <= options_.max_queued_bytes - queue_.queued_bytes();
+}
+
+absl::Status AppendSession::NoRoom(absl::string_view sample) const {
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("the append queue stayed full: ", queue_.queued_bytes(), " of ",
+                                options_.max_queued_bytes, " bytes"),
+                   {.reason = Reason::kOverBudget, .sample = std::string(sample)});
+}
+
+uint64_t AppendSession::Add(AppendPlan plan, Clock::Time now) {
+  const uint64_t sequence = queue_.Add(std::move(plan), now + options_.append_timeout);
+  open_.insert(sequence);
+  return sequence;
+}
+
+uint64_t AppendSession::AddDropped(const AppendPlan& plan, Clock::Time now) {
+  AppendPlan mark = DropPayload(plan);
+  ++dropped_appends_;
+  dropped_rows_ += mark.pieces[0].header.rows.size();
+  return Add(std::move(mark), now);
+}
+
+AppendSession::Action AppendSession::Next(Clock::Time now, bool can_write) {
+  const bool expired_in_flight = queue_.Expire(now);
+  if (state_ == State::kStreaming && (expired_in_flight || unreadable_)) {
+    stuck_ = expired_in_flight;
+    state_ = State::kEnding;
+    return {.step = Step::kCancel};
+  }
+  if (state_ == State::kIdle && queue_.HasUnsent() && now >= connect_after_) {
+    if (auto action = ConnectOrAsk(now)) return *std::move(action);
+  }
+  if (state_ == State::kStreaming && can_write) {
+    if (auto message = queue_.NextMessage(now)) return {.step = Step::kSend, .message = *std::move(message)};
+  }
+  Clock::Time until = queue_.NextEvent(now).value_or(now + kLongWait);
+  if (state_ == State::kIdle && queue_.HasUnsent()) until = std::min(until, connect_after_);
+  return {.until = until};
+}
+
+std::optional<AppendSession::Action> AppendSession::ConnectOrAsk(Clock::Time now) {
+  if (!std::exchange(resolved_, true)) {
+    doubts_.clear();
+    for (const AppendQueue::SampleKey& key : queue_.InDoubt()) doubts_[key.producer].push_back(key.sample);
+  }
+  if (!doubts_.empty()) {
+    state_ = State::kAsking;
+    const auto& [producer, samples] = *doubts_.begin();
+    return Action{.step = Step::kAsk, .producer = producer, .samples = samples};
+  }
+  if (std::exchange(connected_before_, true)) queue_.CountReconnect();
+  queue_.OnStreamStart();
+  state_ = State::kStreaming;
+  stuck_ = false;
+  unreadable_ = false;
+  return Action{.step = Step::kConnect};
+}
+
+void AppendSession::OnStates(const absl::StatusOr<std::vector<SampleState>>& states, Clock::Time now) {
+  state_ = State::kIdle;
+  if (absl::IsUnavailable(states.status()) || absl::IsDeadlineExceeded(states.status())) {
+    resolved_ = false;
+    connect_after_ = now + reconnect_backoff_.Next();
+    return;
+  }
+  if (states.ok()) queue_.OnStates(*states);
+  if (!doubts_.empty()) doubts_.erase(doubts_.begin());
+}
+
+void AppendSession::OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Time now) {
+  const auto response = bytes.ok() ? ParseAppendResponse(*bytes) : bytes.status();
+  if (!response.ok()) {
+    unreadable_ = true;
+    return;
+  }
+  reconnect_backoff_.Reset();
+  queue_.OnResponse(*response, now);
+}
+
+void AppendSession::OnStreamEnd(absl::Status why, Clock::Time now) {
+  state_ = State::kIdle;
+  resolved_ = false;
+  connect_after_ = now + reconnect_backoff_.Next();
+  if (stuck_) why = absl::DeadlineExceededError("the server did not answer");
+  queue_.OnStreamEnd(why);
+}
+
+void AppendSession::OnDelivered(const std::vector<AppendQueue::Finished>& finished) {
+  for (const AppendQueue::Finished& one : finished) {
+    open_.erase(one.sequence);
+    first_error_.Update(one.outcome.status);
+  }
+}
+
+absl::Status AppendSession::NotFlushed() const {
+  return absl::DeadlineExceededError(absl::StrCat(open_.size(), " appends have no outcome yet"));
+}
+
+AppenderMetrics AppendSession::metrics() const {
+  AppenderMetrics metrics = queue_.metrics();
+  metrics.dropped_appends = dropped_appends_;
+  metrics.dropped_rows = dropped_rows_;
+  return metrics;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,107 @@
+// An appender without its threads and its I/O: when to connect, what to ask, what to send, what is done.
+#ifndef CLIENT_APPENDER_APPEND_SESSION_H_
+#define CLIENT_APPENDER_APPEND_SESSION_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/appender/append_queue.h"
+#include "client/backoff.h"
+#include "proto/wire/clock.h"
+#include "proto/wire/message/byte_chain.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay {
+
+// The transport asks Next what to do, does it, and reports what came of it. Not thread-safe.
+class AppendSession {
+ public:
+  struct Options {
+    std::string run;
+    int64_t max_queued_bytes = 0;
+    std::chrono::milliseconds append_timeout{0};
+  };
+  enum class Step {
+    kWait,     // Nothing to do before `until`, Add, or news of the stream.
+    kAsk,      // Ask for the states of `samples`; then call OnStates.
+    kConnect,  // Start a stream; OnStreamEnd is to follow some time.
+    kSend,     // Send `message` on it.
+    kCancel,   // End it soon.
+  };
+  struct Action {
+    Step step = Step::kWait;
+    Clock::Time until;
+    Producer producer = Producer::kRollout;
+    std::vector<std::string> samples;
+    AppendQueue::Message message;
+  };
+
+  explicit AppendSession(const Options& options);
+  // With waits that do not depend on chance.
+  AppendSession(const Options& options, Backoff refusal_backoff, Backoff reconnect_backoff);
+
+  // Whether an append of so many bytes may be added. A single one always may, however big.
+  bool HasRoom(int64_t bytes) const;
+  // RESOURCE_EXHAUSTED (kOverBudget): what to say where there is none.
+  absl::Status NoRoom(absl::string_view sample) const;
+  // Takes an append and gives its sequence number: 1, 2, … Times must not go back from call to call.
+  uint64_t Add(AppendPlan plan, Clock::Time now);
+  // Takes only the mark of an append that there is no room for: DropPayload.
+  uint64_t AddDropped(const AppendPlan& plan, Clock::Time now);
+
+  // `can_write` says whether the stream takes another message now. Call again after each action but kWait.
+  Action Next(Clock::Time now, bool can_write);
+  // The answer to kAsk.
+  void OnStates(const absl::StatusOr<std::vector<SampleState>>& states, Clock::Time now);
+  // A message of the stream, or why it could not be had.
+  void OnMessage(const absl::StatusOr<ByteChain>& bytes, Clock::Time now);
+  void OnStreamEnd(absl::Status why, Clock::Time now);
+
+  // Outcomes since the last call. They count as open until OnDelivered.
+  std::vector<AppendQueue::Finished> TakeFinished() { return queue_.TakeFinished(); }
+  bool HasFinished() const { return queue_.HasFinished(); }
+  void OnDelivered(const std::vector<AppendQueue::Finished>& finished);
+  // The sequence number of the newest open append; 0 if none is open.
+  uint64_t newest_open() const { return open_.empty() ? 0 : *open_.rbegin(); }
+  size_t open_count() const { return open_.size(); }
+  // Whether no append up to `sequence` is open.
+  bool Settled(uint64_t sequence) const { return open_.empty() || *open_.begin() > sequence; }
+  // DEADLINE_EXCEEDED: what to say when waiting for outcomes took too long.
+  absl::Status NotFlushed() const;
+  // The first error delivered since the last call, if any.
+  absl::Status TakeError() { return std::exchange(first_error_, absl::OkStatus()); }
+
+  int64_t queued_bytes() const { return queue_.queued_bytes(); }
+  AppenderMetrics metrics() const;
+
+ private:
+  enum class State { kIdle, kAsking, kStreaming, kEnding };
+
+  // Nothing if the next connection has to wait.
+  std::optional<Action> ConnectOrAsk(Clock::Time now);
+
+  const Options options_;
+  AppendQueue queue_;
+  Backoff reconnect_backoff_;
+  State state_ = State::kIdle;
+  Clock::Time connect_after_;
+  bool resolved_ = false;                                // Doubts of the last stream were asked for …
+  std::map<Producer, std::vector<std::string>> doubts_;  // … but these.
+  bool connected_before_ = false;
+  bool stuck_ = false;       // The stream is ended because the server does not answer.
+  bool unreadable_ = false;  // The server said something without a meaning: nothing more is known of this stream.
+  std::set<uint64_t> open_;
+  absl::Status first_error_;
+  int64_t dropped_appends_ = 0;
+  int64_t dropped_rows_ = 0;
+};
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_APPENDER_APPEND_SESSION_H_

@@ -1,0 +1,220 @@
+#include "client/appender/append_session.h"
+
+#include <deque>
+#include <random>
+
+#include "client/testing/model_server.h"
+#include "tests/support/random_routes.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Fails;
+using testing::MakeTokens;
+using testing::ModelIds;
+using testing::ModelRows;
+using testing::ModelServer;
+
+constexpr int32_t kBlockRows = 32;
+
+Backoff Fixed(milliseconds wait) { return Backoff({.initial = wait, .maximum = wait, .factor = 1, .jitter = 0}); }
+
+AppendPlan MakePlan(const std::string& sample, const std::vector<uint8_t>& ids, const std::vector<uint32_t>& tokens,
+                    RowRange rows, bool seal = false) {
+  AppendOptions options{.sample = sample, .row_start = rows.begin, .token_ids = tokens};
+  if (seal) options.seal_num_tokens = rows.end + 1;
+  auto plan = PlanBlocks(options, ModelRows(ids, rows, {}, kBlockRows), kBlockRows);
+  EXPECT_OK(plan);
+  return *std::move(plan);
+}
+
+std::string BytesOf(const AppendQueue::Message& message) {
+  std::string bytes = message.header;
+  for (const auto part : message.payload) bytes.append(part.begin(), part.end());
+  return bytes;
+}
+
+ByteChain Chain(const std::string& bytes) {
+  return ByteChain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+}
+
+class AppendSessionTest : public ::testing::Test {
+ protected:
+  explicit AppendSessionTest(milliseconds append_timeout = std::chrono::hours(10))
+      : session_({.run = "r", .max_queued_bytes = 1000, .append_timeout = append_timeout}, Fixed(milliseconds(10)),
+                 Fixed(milliseconds(100))) {}
+
+  AppendSession::Step Next(bool can_write = true) { return session_.Next(clock_.Now(), can_write).step; }
+  void Answer(const std::string& sent) {
+    auto request = ParseAppendRequest(Chain(sent));
+    ASSERT_OK(request);
+    AppendResponse response;
+    if (request->want_bytes > 0) response.credit = Credit{.granted_bytes = request->want_bytes};
+    if (request->append) response.ack = server_.Apply(*request);
+    session_.OnMessage(Chain(EncodeAppendResponse(response)), clock_.Now());
+  }
+  void Deliver() {
+    const auto finished = session_.TakeFinished();
+    for (const auto& one : finished) outcomes_.push_back(one.outcome);
+    session_.OnDelivered(finished);
+  }
+
+  ManualClock clock_;
+  ModelServer server_;
+  AppendSession session_;
+  std::vector<AppendOutcome> outcomes_;
+};
+
+using Step = AppendSession::Step;
+
+TEST_F(AppendSessionTest, ConnectsOnlyForSomethingToSend) {
+  EXPECT_EQ(Next(), Step::kWait);
+  session_.Add(MakePlan("a", {1, 2}, {}, {0, 2}, true), clock_.Now());
+  EXPECT_EQ(session_.newest_open(), 1u);
+  EXPECT_EQ(Next(), Step::kConnect);
+  EXPECT_EQ(Next(/*can_write=*/false), Step::kWait);
+  for (AppendSession::Action action; (action = session_.Next(clock_.Now(), true)).step == Step::kSend;) {
+    Answer(BytesOf(action.message));
+  }
+  EXPECT_FALSE(session_.Settled(1));
+  Deliver();
+  EXPECT_TRUE(session_.Settled(1));
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_TRUE(outcomes_[0].sealed);
+  EXPECT_OK(session_.TakeError());
+  session_.OnStreamEnd(absl::UnavailableError("gone"), clock_.Now());
+  EXPECT_EQ(Next(), Step::kWait);
+}
+
+TEST_F(AppendSessionTest, AsksBeforeItSendsAgainAndWaitsBetweenConnections) {
+  session_.Add(MakePlan("a", {1, 2}, {5, 6}, {0, 2}), clock_.Now());
+  EXPECT_EQ(Next(), Step::kConnect);
+  AppendSession::Action action = session_.Next(clock_.Now(), true);
+  Answer(BytesOf(action.message));  // Credit.
+  action = session_.Next(clock_.Now(), true);
+  ASSERT_EQ(action.step, Step::kSend);
+  ASSERT_OK_AND_ASSIGN(const auto request, ParseAppendRequest(Chain(BytesOf(action.message)).Sub(0, 0)));
+  session_.OnStreamEnd(absl::UnavailableError("gone"), clock_.Now());
+  EXPECT_EQ(Next(), Step::kWait);
+  clock_.Advance(milliseconds(100));
+  action = session_.Next(clock_.Now(), true);
+  ASSERT_EQ(action.step, Step::kAsk);
+  EXPECT_EQ(action.samples, (std::vector<std::string>{"a"}));
+  session_.OnStates(absl::UnavailableError("gone"), clock_.Now());
+  EXPECT_EQ(Next(), Step::kWait);
+  clock_.Advance(milliseconds(100));
+  EXPECT_EQ(Next(), Step::kAsk);
+  session_.OnStates(absl::NotFoundError("no run"), clock_.Now());
+  EXPECT_EQ(Next(), Step::kConnect);
+  EXPECT_EQ(session_.metrics().reconnects, 1);
+}
+
+TEST_F(AppendSessionTest, EndsAStreamThatCannotBeRead) {
+  session_.Add(MakePlan("a", {1, 2}, {}, {0, 2}), clock_.Now());
+  EXPECT_EQ(Next(), Step::kConnect);
+  session_.OnMessage(Chain("\xff\xff\xff"), clock_.Now());
+  EXPECT_EQ(Next(), Step::kCancel);
+  EXPECT_EQ(Next(), Step::kWait);
+  session_.OnStreamEnd(absl::CancelledError(), clock_.Now());
+  clock_.Advance(milliseconds(100));
+  EXPECT_EQ(Next(), Step::kConnect);
+}
+
+TEST_F(AppendSessionTest, RoomAndDroppedAppends) {
+  EXPECT_TRUE(session_.HasRoom(1 << 30));  // A single one, however big.
+  const std::vector<uint8_t> ids(600, 1);
+  const std::vector<uint32_t> tokens = MakeTokens(600, 1);
+  session_.Add(MakePlan("a", ids, {}, {0, 600}), clock_.Now());
+  EXPECT_FALSE(session_.HasRoom(600));
+  EXPECT_THAT(session_.NoRoom("b"), Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+  session_.AddDropped(MakePlan("b", ids, tokens, {0, 600}, true), clock_.Now());
+  EXPECT_EQ(Next(), Step::kConnect);
+  for (AppendSession::Action action; (action = session_.Next(clock_.Now(), true)).step == Step::kSend;) {
+    Answer(BytesOf(action.message));
+  }
+  Deliver();
+  EXPECT_OK(session_.TakeError());
+  EXPECT_EQ(session_.metrics().dropped_appends, 1);
+  EXPECT_EQ(session_.metrics().dropped_rows, 600);
+  EXPECT_EQ(server_.samples["b"].num_tokens, 601);
+  EXPECT_EQ(server_.samples["b"].rows[3].id, std::nullopt);
+  EXPECT_EQ(server_.samples["b"].rows[3].token, tokens[3]);
+}
+
+class ImpatientSessionTest : public AppendSessionTest {
+ protected:
+  ImpatientSessionTest() : AppendSessionTest(milliseconds(500)) {}
+};
+
+TEST_F(ImpatientSessionTest, EndsAStreamThatDoesNotAnswer) {
+  session_.Add(MakePlan("a", {1, 2}, {}, {0, 2}), clock_.Now());
+  EXPECT_EQ(Next(), Step::kConnect);
+  Answer(BytesOf(session_.Next(clock_.Now(), true).message));
+  EXPECT_EQ(Next(), Step::kSend);
+  clock_.Advance(milliseconds(500));
+  EXPECT_EQ(Next(), Step::kCancel);
+  Deliver();
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_EQ(outcomes_[0].status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(session_.TakeError().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_OK(session_.TakeError());
+}
+
+// Every appended row arrives once, whatever breaks.
+TEST_F(AppendSessionTest, SurvivesWhateverBreaks) {
+  std::mt19937_64 random(7);
+  std::map<std::string, std::vector<uint8_t>> ids;
+  for (int s = 0; s < 4; ++s) {
+    const std::string name = absl::StrCat("s", s);
+    ids[name] = ModelIds(random, 700);
+    const std::vector<uint32_t> tokens = s % 2 == 0 ? MakeTokens(700, s) : std::vector<uint32_t>();
+    for (int64_t begin = 0; begin < 700; begin += 100) {
+      const std::vector<uint32_t> known =
+          tokens.empty() ? tokens : std::vector(tokens.begin(), tokens.begin() + begin + 100);
+      session_.Add(MakePlan(name, ids[name], known, {begin, begin + 100}, begin == 600), clock_.Now());
+    }
+  }
+  std::deque<std::string> on_the_way;
+  for (int step = 0; !session_.Settled(28); ++step) {
+    ASSERT_LT(step, 100000) << "no progress";
+    AppendSession::Action action = session_.Next(clock_.Now(), random() % 2 == 0);
+    const bool breaks = random() % 5 == 0;
+    if (action.step == Step::kAsk) {
+      std::vector<SampleState> states;
+      for (const std::string& name : action.samples) {
+        if (server_.samples.count(name) > 0) states.push_back(server_.State(name));
+      }
+      if (breaks) session_.OnStates(absl::UnavailableError("down"), clock_.Now());
+      if (!breaks) session_.OnStates(states, clock_.Now());
+    } else if (action.step == Step::kSend) {
+      on_the_way.push_back(BytesOf(action.message));
+    } else if (action.step == Step::kWait && on_the_way.empty()) {
+      clock_.Advance(std::min<Clock::Duration>(action.until - clock_.Now(), milliseconds(200)));
+    }
+    while (!on_the_way.empty() && random() % 2 == 0) {
+      const std::string bytes = on_the_way.front();
+      on_the_way.pop_front();
+      if (breaks) {
+        const auto request = ParseAppendRequest(Chain(bytes));
+        if (random() % 2 == 0 && request->append) server_.Apply(*request);
+        on_the_way.clear();
+        session_.OnStreamEnd(absl::UnavailableError("down"), clock_.Now());
+        break;
+      }
+      Answer(bytes);
+    }
+    Deliver();
+  }
+  EXPECT_OK(session_.TakeError());
+  EXPECT_GT(session_.metrics().reconnects, 2);
+  for (const auto& [name, expected] : ids) {
+    ASSERT_EQ(server_.samples[name].rows.size(), expected.size());
+    for (size_t row = 0; row < expected.size(); ++row) EXPECT_EQ(server_.samples[name].rows[row].id, expected[row]);
+    EXPECT_EQ(server_.samples[name].num_tokens, 701);
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay

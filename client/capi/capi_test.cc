@@ -1,0 +1,268 @@
+// The C API as a C program sees it: only capi.h, linked against the shared library.
+#include "routing_replay/capi.h"
+
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "proto/wire/message/append_message.h"
+#include "proto/wire/message/read_message.h"
+#include "routing_replay/wire/checksum.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/sample_id.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kRun[] = R"({"run": "r", "server_version": "0.1.0", "block_rows": 32,
+                            "geometry": {"num_layers": 2, "num_experts": 16, "top_k": 2}})";
+
+struct Failure {
+  int32_t code = 0;
+  json detail;
+};
+
+// The error's code and JSON; frees it.
+Failure Take(rr_error* error) {
+  if (error == nullptr) return {};
+  Failure failure{rr_error_code(error), json::parse(rr_error_json(error))};
+  rr_error_free(error);
+  return failure;
+}
+
+std::string TakeText(rr_bytes* bytes) {
+  std::string text(static_cast<const char*>(rr_bytes_data(bytes)), rr_bytes_size(bytes));
+  rr_bytes_free(bytes);
+  return text;
+}
+
+ByteChain Chain(const std::string& bytes) {
+  return ByteChain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+}
+
+std::string TakeMessage(rr_message* message) {
+  std::string bytes;
+  size_t count = 0;
+  const rr_span* parts = rr_message_parts(message, &count);
+  for (size_t i = 0; i < count; ++i) bytes.append(static_cast<const char*>(parts[i].data), parts[i].size);
+  rr_message_free(message);
+  return bytes;
+}
+
+class CapiTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(rr_run_new(kRun, strlen(kRun), &run_), nullptr); }
+  void TearDown() override { rr_run_free(run_); }
+
+  // Rows whose ids are (row + layer) % 16 and the next one.
+  static std::string Rows(int64_t rows) {
+    std::string ids;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t layer = 0; layer < 2; ++layer) {
+        ids.push_back(static_cast<char>((row + layer) % 16));
+        ids.push_back(static_cast<char>((row + layer + 1) % 16));
+      }
+    }
+    return ids;
+  }
+
+  rr_error* Plan(const std::string& append, int64_t rows, const std::string& payload, rr_plan** plan) {
+    const std::string tensor = json{{"dtype", "U8"}, {"shape", {rows, 2, 2}}}.dump();
+    return rr_plan_rows(run_, append.data(), append.size(), tensor.data(), tensor.size(), nullptr, 0, payload.data(),
+                        payload.size(), plan);
+  }
+
+  rr_run* run_ = nullptr;
+};
+
+TEST_F(CapiTest, ErrorsCarryTheirDetail) {
+  std::string ids = Rows(40);
+  ids[4 * 33 + 2] = 99;
+  rr_plan* plan = nullptr;
+  const Failure failure = Take(Plan(R"({"sample": "a", "row_start": 7})", 40, ids, &plan));
+  EXPECT_EQ(plan, nullptr);
+  EXPECT_EQ(failure.code, 3);
+  EXPECT_EQ(failure.detail["reason"], "ID_RANGE");
+  EXPECT_EQ(failure.detail["sample"], "a");
+  EXPECT_EQ(failure.detail["row"], 40);
+  EXPECT_EQ(failure.detail["layer"], 1);
+}
+
+TEST_F(CapiTest, BadJsonIsRefused) {
+  rr_plan* plan = nullptr;
+  for (const char* append : {"", "{", "[]", "{}", R"({"sample": 1})", R"({"sample": "a", "sampel": "b"})",
+                             R"({"sample": "a", "unrecorded": [[1]]})", R"({"sample": "a", "unrecorded": 1})",
+                             R"({"sample": "a", "producer": "nobody"})", R"({"sample": "a", "prefix": {}})"}) {
+    const Failure failure = Take(Plan(append, 1, Rows(1), &plan));
+    EXPECT_EQ(failure.code, 3) << append;
+    EXPECT_EQ(failure.detail["reason"], "FIELD") << append;
+  }
+  EXPECT_EQ(plan, nullptr);
+  rr_run* run = nullptr;
+  const std::string newer = R"({"run": "r", "server_version": "7.0.0",
+                                "geometry": {"num_layers": 2, "num_experts": 16, "top_k": 2}})";
+  EXPECT_EQ(Take(rr_run_new(newer.data(), newer.size(), &run)).detail["reason"], "VERSION_MISMATCH");
+  rr_reader* reader = nullptr;
+  const std::string dense = R"({"layers": [5], "samples": []})";
+  EXPECT_EQ(Take(rr_reader_new(run_, dense.data(), dense.size(), &reader)).detail["layer"], 5);
+}
+
+TEST_F(CapiTest, RpcErrors) {
+  ErrorDetail detail{.reason = Reason::kGap};
+  detail.committed_rows = 12;
+  const std::string details = EncodeRpcStatus(MakeError(absl::StatusCode::kFailedPrecondition, "gap", detail));
+  Failure failure = Take(rr_error_from_rpc(9, "gap", 3, details.data(), details.size()));
+  EXPECT_EQ(failure.code, 9);
+  EXPECT_EQ(failure.detail["committed_rows"], 12);
+  failure = Take(rr_error_from_rpc(14, nullptr, 0, nullptr, 0));
+  EXPECT_EQ(failure.detail["code_name"], "UNAVAILABLE");
+  EXPECT_EQ(Take(rr_error_from_rpc(0, "", 0, nullptr, 0)).code, 2);
+}
+
+TEST_F(CapiTest, AnAppendFromPlanToOutcome) {
+  const std::string options = R"({"run": "r", "max_queued_bytes": 10000, "append_timeout_ms": 1000})";
+  rr_appender* appender = nullptr;
+  ASSERT_EQ(rr_appender_new(options.data(), options.size(), &appender), nullptr);
+  rr_plan* plan = nullptr;
+  const std::string rows = Rows(40);
+  ASSERT_EQ(Plan(R"({"sample": "a", "seal_num_tokens": 41})", 40, rows, &plan), nullptr);
+  EXPECT_GE(rr_plan_bytes(plan), 80);
+  EXPECT_EQ(rr_appender_has_room(appender, rr_plan_bytes(plan)), 1);
+  uint64_t sequence = 0;
+  ASSERT_EQ(rr_appender_add(appender, plan, 1000, &sequence), nullptr);
+  rr_plan_free(plan);
+  EXPECT_EQ(sequence, 1u);
+  EXPECT_EQ(rr_appender_newest_open(appender), 1u);
+
+  rr_action action{};
+  ASSERT_EQ(rr_appender_next(appender, 1000, 0, &action), nullptr);
+  EXPECT_EQ(action.step, RR_CONNECT);
+  ASSERT_EQ(rr_appender_next(appender, 1000, 1, &action), nullptr);
+  ASSERT_EQ(action.step, RR_SEND);
+  std::string sent = TakeMessage(action.message);
+  const uint64_t wanted = ParseAppendRequest(Chain(sent))->want_bytes;
+  EXPECT_EQ(wanted, 80u);  // PACKED, 4 bits per id.
+  const std::string credit = EncodeAppendResponse({.credit = Credit{.granted_bytes = wanted}});
+  ASSERT_EQ(rr_appender_on_message(appender, credit.data(), credit.size(), 1000), nullptr);
+  ASSERT_EQ(rr_appender_next(appender, 1000, 1, &action), nullptr);
+  ASSERT_EQ(action.step, RR_SEND);
+  sent = TakeMessage(action.message);
+  const auto request = ParseAppendRequest(Chain(sent));
+  ASSERT_OK(request);
+  EXPECT_EQ(request->payload.size(), 80u);
+  const AppendAck ack{.append_id = request->append->append_id, .sample = "a", .committed_rows = 40, .sealed = true};
+  const std::string answer = EncodeAppendResponse({.ack = ack});
+  ASSERT_EQ(rr_appender_on_message(appender, answer.data(), answer.size(), 1000), nullptr);
+
+  EXPECT_EQ(rr_appender_has_finished(appender), 1);
+  rr_bytes* finished = nullptr;
+  ASSERT_EQ(rr_appender_take_finished(appender, &finished), nullptr);
+  const json outcomes = json::parse(TakeText(finished));
+  ASSERT_EQ(outcomes.size(), 1u);
+  EXPECT_EQ(outcomes[0]["sequence"], 1);
+  EXPECT_EQ(outcomes[0]["committed_rows"], 40);
+  EXPECT_FALSE(outcomes[0].contains("error"));
+  EXPECT_EQ(rr_appender_settled(appender, 1), 0);
+  rr_appender_delivered(appender);
+  EXPECT_EQ(rr_appender_settled(appender, 1), 1);
+  EXPECT_EQ(rr_appender_take_error(appender), nullptr);
+  rr_appender_free(appender);
+}
+
+TEST_F(CapiTest, AnAppendThatIsNotAnswered) {
+  const std::string options = R"({"run": "r", "max_queued_bytes": 10, "append_timeout_ms": 1})";
+  rr_appender* appender = nullptr;
+  ASSERT_EQ(rr_appender_new(options.data(), options.size(), &appender), nullptr);
+  rr_plan* plan = nullptr;
+  const std::string rows = Rows(40);
+  ASSERT_EQ(Plan(R"({"sample": "a"})", 40, rows, &plan), nullptr);
+  uint64_t sequence = 0;
+  ASSERT_EQ(rr_appender_add(appender, plan, 0, &sequence), nullptr);
+  rr_plan_free(plan);
+  EXPECT_EQ(rr_appender_has_room(appender, 1), 0);
+  EXPECT_EQ(Take(rr_appender_no_room(appender, "b", 1)).detail["reason"], "OVER_BUDGET");
+  rr_error* down = rr_error_from_rpc(14, "down", 4, nullptr, 0);
+  rr_action action{};
+  ASSERT_EQ(rr_appender_next(appender, 0, 0, &action), nullptr);
+  rr_appender_on_stream_end(appender, down, 0);
+  ASSERT_EQ(rr_appender_next(appender, 1000000, 0, &action), nullptr);
+  EXPECT_EQ(action.step, RR_WAIT);
+  EXPECT_EQ(Take(rr_appender_not_flushed(appender)).code, 4);
+  rr_bytes* finished = nullptr;
+  ASSERT_EQ(rr_appender_take_finished(appender, &finished), nullptr);
+  EXPECT_EQ(json::parse(TakeText(finished))[0]["error"]["code_name"], "UNAVAILABLE");
+  rr_appender_delivered(appender);
+  EXPECT_EQ(Take(rr_appender_take_error(appender)).code, 14);
+  rr_retry* retry = nullptr;
+  ASSERT_EQ(rr_retry_new(std::numeric_limits<int64_t>::max(), &retry), nullptr);
+  EXPECT_GT(rr_retry_wait(retry, down, 0), 0);
+  rr_retry_free(retry);
+  rr_error_free(down);
+  rr_appender_free(appender);
+}
+
+TEST_F(CapiTest, ARead) {
+  const std::string asked = R"({"layers": [1], "samples": [{"sample": "a"}, {"sample": "b", "rows": [[0, 2]]}]})";
+  rr_reader* reader = nullptr;
+  ASSERT_EQ(rr_reader_new(run_, asked.data(), asked.size(), &reader), nullptr);
+  rr_bytes* bytes = nullptr;
+  ASSERT_EQ(rr_reader_request(reader, &bytes), nullptr);
+  const std::string request = TakeText(bytes);
+  EXPECT_EQ(ParseReadRequest(Chain(request))->run, "r");
+
+  const std::vector<SampleRecord> records = {
+      {.index = 0, .status = SampleStatus::kOk, .committed_rows = 3, .num_tokens = 4},
+      {.index = 1, .status = SampleStatus::kNotFound, .message = "no"}};
+  const std::vector<uint8_t> ids = {1, 2, 2, 3, 3, 4};
+  const std::vector<Piece> pieces = {
+      {.layer_count = 1, .rows = {0, 3}, .codec = Codec::kRaw, .bytes = 6, .cut_crc32c = {Crc32c(ids)}}};
+  std::string message = EncodeReadResponse(records, pieces, ids.size());
+  message.append(ids.begin(), ids.end());
+  std::string damaged = message;
+  damaged.back() = 9;
+  ASSERT_EQ(rr_reader_push(reader, message.data(), message.size()), nullptr);
+  ASSERT_EQ(rr_reader_end(reader), nullptr);
+  ASSERT_EQ(rr_reader_result(reader, &bytes), nullptr);
+  const json result = json::parse(TakeText(bytes));
+  EXPECT_EQ(result["layers"], json::array({1}));
+  EXPECT_EQ(result["samples"][0]["rows"], (json{{0, 3}}));
+  EXPECT_EQ(result["samples"][1]["status"], "NOT_FOUND");
+  ASSERT_EQ(rr_reader_take_ids(reader, 0, &bytes), nullptr);
+  EXPECT_EQ(TakeText(bytes), std::string(ids.begin(), ids.end()));
+  EXPECT_EQ(Take(rr_reader_take_ids(reader, 2, &bytes)).code, 11);
+  rr_reader_free(reader);
+
+  ASSERT_EQ(rr_reader_new(run_, asked.data(), asked.size(), &reader), nullptr);
+  const Failure failure = Take(rr_reader_push(reader, damaged.data(), damaged.size()));
+  EXPECT_EQ(failure.code, 15);
+  EXPECT_EQ(failure.detail["sample"], "a");
+  EXPECT_EQ(failure.detail["layer"], 1);
+  EXPECT_EQ(Take(rr_reader_end(reader)).code, 15);
+  rr_reader_free(reader);
+}
+
+TEST_F(CapiTest, SmallThings) {
+  EXPECT_EQ(rr_abi_version(), RR_ABI_VERSION);
+  rr_bytes* bytes = nullptr;
+  ASSERT_EQ(rr_defaults(0, &bytes), nullptr);
+  EXPECT_EQ(json::parse(TakeText(bytes))["channel_options"][0], (json{"grpc.enable_http_proxy", 0}));
+  int64_t handle = 0;
+  ASSERT_EQ(rr_sample_handle("a", 1, &handle), nullptr);
+  EXPECT_EQ(handle, SampleHandle("a"));
+  EXPECT_EQ(Take(rr_sample_handle("a b", 3, &handle)).code, 3);
+  const uint32_t tokens[] = {1, 2, 3};
+  EXPECT_EQ(rr_token_check(rr_token_check(0, tokens, 1), tokens + 1, 2), rr_token_check(0, tokens, 3));
+  ASSERT_EQ(rr_endpoint_target("[::1]:7", 7, 0, &bytes), nullptr);
+  EXPECT_EQ(TakeText(bytes), "dns:///%5B::1%5D:7");
+  rr_geometry_free(nullptr);
+  rr_plan_free(nullptr);
+  rr_message_free(nullptr);
+  rr_bytes_free(nullptr);
+  rr_error_free(nullptr);
+}
+
+}  // namespace
+}  // namespace routing_replay

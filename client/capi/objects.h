@@ -1,0 +1,95 @@
+// What is behind the opaque types of capi.h.
+#ifndef CLIENT_CAPI_OBJECTS_H_
+#define CLIENT_CAPI_OBJECTS_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/appender/append_session.h"
+#include "client/capi/values.h"
+#include "client/reader/read_checker.h"
+#include "client/reader/row_planes.h"
+#include "client/retry.h"
+#include "proto/capi/bytes.h"
+#include "proto/capi/error.h"
+#include "proto/json/json_object.h"
+#include "routing_replay/capi.h"
+
+struct rr_error final : routing_replay::capi::ErrorObject {
+  using ErrorObject::ErrorObject;
+};
+
+struct rr_bytes final : routing_replay::capi::BytesObject {
+  using BytesObject::BytesObject;
+};
+
+struct rr_geometry final {
+  routing_replay::Geometry geometry;
+};
+
+struct rr_run final {
+  routing_replay::capi::RunInfo info;
+};
+
+struct rr_plan final {
+  routing_replay::AppendPlan plan;
+};
+
+struct rr_message final {
+  explicit rr_message(routing_replay::AppendQueue::Message content);
+  rr_message(const rr_message&) = delete;
+  rr_message& operator=(const rr_message&) = delete;
+
+  const routing_replay::AppendQueue::Message message;
+  std::vector<rr_span> parts;
+};
+
+struct rr_appender final {
+  explicit rr_appender(const routing_replay::AppendSession::Options& options) : session(options) {}
+
+  routing_replay::AppendSession session;
+  std::vector<routing_replay::AppendQueue::Finished> taken;  // And not told of yet.
+};
+
+struct rr_reader final {
+  rr_reader(const routing_replay::Geometry& run_geometry, routing_replay::ReadRequest asked)
+      : geometry(run_geometry), request(std::move(asked)) {}
+
+  const routing_replay::Geometry geometry;
+  const routing_replay::ReadRequest request;
+  std::unique_ptr<routing_replay::PlaneCollector> collector;
+  std::unique_ptr<routing_replay::ReadChecker> checker;
+};
+
+struct rr_retry final {
+  explicit rr_retry(routing_replay::Clock::Time deadline) : schedule(deadline) {}
+
+  routing_replay::RetrySchedule schedule;
+};
+
+namespace routing_replay::capi {
+
+template <typename Body>
+rr_error* Guard(Body&& body) noexcept {
+  return Barrier<rr_error>(std::forward<Body>(body));
+}
+
+inline absl::string_view Text(const char* data, size_t size) { return {data == nullptr ? "" : data, size}; }
+inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
+  return {static_cast<const uint8_t*>(data), size};
+}
+inline absl::Span<const uint32_t> Tokens(const uint32_t* tokens, size_t count) { return {tokens, count}; }
+inline Clock::Time At(int64_t nanoseconds) { return Clock::Time(std::chrono::nanoseconds(nanoseconds)); }
+
+inline absl::Status Give(std::string text, rr_bytes** out) {
+  *out = new rr_bytes(std::move(text));
+  return absl::OkStatus();
+}
+inline absl::Status Give(const nlohmann::json& json, rr_bytes** out) { return Give(DumpJson(json), out); }
+
+}  // namespace routing_replay::capi
+
+#endif  // CLIENT_CAPI_OBJECTS_H_

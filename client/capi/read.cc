@@ -1,0 +1,61 @@
+// Reads.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/capi/objects.h"
+#include "proto/wire/message/read_message.h"
+
+using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;  // NOLINT(build/namespaces)
+
+rr_error* rr_reader_new(const rr_run* run, const char* json, size_t size, rr_reader** reader) {
+  return Guard([&]() -> absl::Status {
+    auto request = ReadRequestFrom(Text(json, size));
+    if (!request.ok()) return request.status();
+    request->run = run->info.name;
+    auto made = std::make_unique<rr_reader>(run->info.geometry, *std::move(request));
+    auto ordinals = LayerOrdinals(made->geometry, made->request.layers);
+    if (!ordinals.ok()) return ordinals.status();
+    made->collector = std::make_unique<PlaneCollector>(made->geometry, made->request, *std::move(ordinals));
+    auto checker = ReadChecker::Create(made->geometry, made->request, *made->collector);
+    if (!checker.ok()) return checker.status();
+    made->checker = *std::move(checker);
+    *reader = made.release();
+    return absl::OkStatus();
+  });
+}
+
+void rr_reader_free(rr_reader* reader) { delete reader; }
+
+rr_error* rr_reader_request(const rr_reader* reader, rr_bytes** request) {
+  return Guard([&] { return Give(EncodeReadRequest(reader->request), request); });
+}
+
+rr_error* rr_reader_push(rr_reader* reader, const void* data, size_t size) {
+  return Guard([&] { return reader->checker->OnBytes(ByteChain(Bytes(data, size))); });
+}
+
+rr_error* rr_reader_end(rr_reader* reader) {
+  return Guard([&] { return reader->checker->OnEnd(); });
+}
+
+rr_error* rr_reader_result(const rr_reader* reader, rr_bytes** json) {
+  return Guard([&] {
+    nlohmann::json samples = nlohmann::json::array();
+    for (const SamplePlanes& sample : reader->collector->samples()) samples.push_back(ToJson(sample));
+    return Give(nlohmann::json{{"layers", reader->collector->LayerIds()},
+                               {"top_k", reader->collector->top_k()},
+                               {"id_bytes", reader->collector->id_bytes()},
+                               {"samples", std::move(samples)}},
+                json);
+  });
+}
+
+rr_error* rr_reader_take_ids(rr_reader* reader, size_t index, rr_bytes** ids) {
+  return Guard([&]() -> absl::Status {
+    std::vector<SamplePlanes>& samples = reader->collector->samples();
+    if (index >= samples.size()) return absl::OutOfRangeError(absl::StrCat("no sample ", index));
+    *ids = new rr_bytes(std::move(samples[index].ids));
+    return absl::OkStatus();
+  });
+}

@@ -1,0 +1,225 @@
+#include "client/capi/values.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/json/geometry_json.h"
+#include "proto/json/json_object.h"
+#include "proto/json/status_json.h"
+#include "proto/json/wire_json.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::capi {
+namespace {
+
+using nlohmann::json;
+
+absl::Status Invalid(absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = Reason::kField, .field = std::string(field)});
+}
+
+absl::Status ReadPrefix(const json& value, AppendOptions& options) {
+  JsonObject prefix(value, "append.prefix");
+  for (const char* key : {"sample", "rows"}) prefix.Require(key);
+  prefix.Read("sample", options.prefix_sample);
+  prefix.Read("rows", options.prefix_rows);
+  prefix.Read("revision", options.prefix_revision);
+  return prefix.status();
+}
+
+absl::StatusOr<SampleRead> SampleReadFrom(const json& value, const std::string& path) {
+  SampleRead sample;
+  JsonObject object(value, path);
+  object.Read("sample", sample.sample);
+  object.Read("handle", sample.handle);
+  object.Read("num_tokens", sample.num_tokens);
+  object.Read("min_weight_version", sample.min_weight_version);
+  object.Read("max_weight_version", sample.max_weight_version);
+  absl::Status status = ReadRanges(object, "rows", sample.rows);
+  status.Update(ReadTokenChecks(object, "token_checks", sample.token_checks));
+  status.Update(object.status());
+  if (!status.ok()) return status;
+  return sample;
+}
+
+absl::StatusOr<SampleState> StateFrom(const json& value, const std::string& path) {
+  SampleState state;
+  JsonObject object(value, path);
+  object.Require("sample");
+  object.Read("sample", state.sample);
+  ReadProducer(object, state.producer);
+  object.Read("committed_rows", state.committed_rows);
+  object.Read("num_tokens", state.num_tokens);
+  object.Read("revision", state.revision);
+  object.Read("content_id", state.content_id);
+  const json* check = object.Find("token_check");
+  std::vector<TokenCheck> checks;
+  absl::Status status;
+  if (check != nullptr && !check->is_null()) {
+    const json wrapped = {{"token_check", json::array({*check})}};
+    JsonObject reader(wrapped, path);
+    status = ReadTokenChecks(reader, "token_check", checks);
+  }
+  status.Update(object.status());
+  if (!status.ok()) return status;
+  if (!checks.empty()) state.token_check = checks[0];
+  return state;
+}
+
+}  // namespace
+
+absl::StatusOr<Geometry> GeometryFrom(absl::string_view text) {
+  const auto value = ParseJson(text, "geometry");
+  if (!value.ok()) return value.status();
+  const auto options = GeometryOptionsFromJson(*value, "geometry");
+  if (!options.ok()) return options.status();
+  return Geometry::Create(*options);
+}
+
+absl::StatusOr<RunInfo> RunFrom(absl::string_view text) {
+  const auto value = ParseJson(text, "run");
+  if (!value.ok()) return value.status();
+  std::string name, version;
+  int32_t block_rows = 0, codec = 0;
+  uint64_t max_message_bytes = 0, max_payload_bytes = 0;
+  JsonObject object(*value, "");
+  for (const char* key : {"run", "geometry"}) object.Require(key);
+  object.Read("run", name);
+  object.Read("server_version", version);
+  object.Read("block_rows", block_rows);
+  object.Read("codec", codec);
+  object.Read("max_message_bytes", max_message_bytes);
+  object.Read("max_payload_bytes", max_payload_bytes);
+  const json* geometry_json = object.Find("geometry");
+  absl::Status status = object.status();
+  status.Update(CheckServerVersion(version));
+  if (!status.ok()) return status;
+  const auto options = GeometryOptionsFromJson(*geometry_json, "geometry");
+  if (!options.ok()) return options.status();
+  auto geometry = Geometry::Create(*options);
+  if (!geometry.ok()) return geometry.status();
+  if (codec < 0 || codec > static_cast<int32_t>(Codec::kPacked)) return Invalid("codec", "is not known");
+  if (block_rows < 0 || block_rows > kMaxBlockRows) return Invalid("block_rows", "is out of range");
+  const Codec chosen = codec == 0 ? geometry->default_codec() : static_cast<Codec>(codec);
+  return RunInfo{.name = std::move(name),
+                 .geometry = *std::move(geometry),
+                 .block_rows = block_rows == 0 ? kDefaultBlockRows : block_rows,
+                 .codec = chosen,
+                 .limits = LimitsFrom(max_message_bytes, max_payload_bytes)};
+}
+
+absl::StatusOr<AppendOptions> AppendOptionsFrom(absl::string_view text) {
+  const auto value = ParseJson(text, "append");
+  if (!value.ok()) return value.status();
+  AppendOptions options;
+  JsonObject object(*value, "append");
+  object.Require("sample");
+  object.Read("sample", options.sample);
+  ReadProducer(object, options.producer);
+  object.Read("row_start", options.row_start);
+  object.Read("revision", options.revision);
+  object.Read("restart_nonce", options.restart_nonce);
+  object.Read("group", options.group);
+  object.Read("weight_version", options.weight_version);
+  object.Read("weight_label", options.weight_label);
+  object.Read("seal_num_tokens", options.seal_num_tokens);
+  object.Read("engine", options.engine);
+  absl::Status status = ReadRanges(object, "unrecorded", options.unrecorded);
+  if (const json* prefix = object.Find("prefix")) status.Update(ReadPrefix(*prefix, options));
+  status.Update(object.status());
+  if (!status.ok()) return status;
+  return options;
+}
+
+absl::StatusOr<ReadRequest> ReadRequestFrom(absl::string_view text) {
+  const auto value = ParseJson(text, "read");
+  if (!value.ok()) return value.status();
+  ReadRequest request;
+  JsonObject object(*value, "");
+  object.Require("samples");
+  ReadProducer(object, request.producer);
+  object.Read("layers", request.layers);
+  object.Read("wait", request.wait);
+  object.Read("max_message_bytes", request.max_message_bytes);
+  const json* samples = object.Find("samples");
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  if (!samples->is_array()) return Invalid("samples", "is not a list");
+  for (const json& item : *samples) {
+    auto sample = SampleReadFrom(item, absl::StrCat("samples[", request.samples.size(), "]"));
+    if (!sample.ok()) return sample.status();
+    request.samples.push_back(*std::move(sample));
+  }
+  return request;
+}
+
+absl::StatusOr<std::vector<SampleState>> StatesFrom(absl::string_view text) {
+  const auto value = ParseJson(text, "states");
+  if (!value.ok()) return value.status();
+  if (!value->is_array()) return Invalid("states", "is not a list");
+  std::vector<SampleState> states;
+  for (const json& item : *value) {
+    auto state = StateFrom(item, absl::StrCat("states[", states.size(), "]"));
+    if (!state.ok()) return state.status();
+    states.push_back(*std::move(state));
+  }
+  return states;
+}
+
+absl::StatusOr<Codec> CodecFrom(absl::string_view name) {
+  for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
+    if (name == CodecName(codec)) return codec;
+  }
+  return Invalid("codec", absl::StrCat("\"", name, "\" is neither RAW nor PACKED"));
+}
+
+json ToJson(const AppendOutcome& outcome) {
+  json out = {{"sample", outcome.sample},
+              {"committed_rows", outcome.committed_rows},
+              {"revision", outcome.revision},
+              {"content_id", outcome.content_id},
+              {"sealed", outcome.sealed},
+              {"trimmed_rows", outcome.trimmed_rows},
+              {"conflicting_rows", outcome.conflicting_rows},
+              {"late_rows", outcome.late_rows},
+              {"unrecorded_rows", outcome.unrecorded_rows},
+              {"unverified_rows", outcome.unverified_rows}};
+  if (!outcome.status.ok()) out["error"] = StatusToJson(outcome.status);
+  return out;
+}
+
+json ToJson(const AppenderMetrics& metrics) {
+  return {{"appends", metrics.appends},
+          {"acknowledged", metrics.acknowledged},
+          {"failed", metrics.failed},
+          {"rows", metrics.rows},
+          {"trimmed_rows", metrics.trimmed_rows},
+          {"conflicting_rows", metrics.conflicting_rows},
+          {"unrecorded_rows", metrics.unrecorded_rows},
+          {"payload_bytes", metrics.payload_bytes},
+          {"resent_bytes", metrics.resent_bytes},
+          {"reconnects", metrics.reconnects},
+          {"credit_refusals", metrics.credit_refusals},
+          {"dropped_appends", metrics.dropped_appends},
+          {"dropped_rows", metrics.dropped_rows}};
+}
+
+json ToJson(const SamplePlanes& sample) {
+  const SampleRecord& record = sample.record;
+  json weights = json::array();
+  for (const WeightSpan& span : record.weights) {
+    weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
+  }
+  json out = {{"status", SampleStatusName(record.status)},
+              {"message", record.message},
+              {"committed_rows", record.committed_rows},
+              {"revision", record.revision},
+              {"content_id", record.content_id},
+              {"unrecorded", RangesToJson(record.unrecorded)},
+              {"weights", std::move(weights)},
+              {"rows", RangesToJson(sample.rows)}};
+  if (record.num_tokens) out["num_tokens"] = *record.num_tokens;
+  return out;
+}
+
+}  // namespace routing_replay::capi

@@ -1,0 +1,35 @@
+// The settings of every channel of ours, C++ and Python. Knows no gRPC.
+#ifndef CLIENT_CHANNEL_CHANNEL_OPTIONS_H_
+#define CLIENT_CHANNEL_CHANNEL_OPTIONS_H_
+
+#include <array>
+
+namespace routing_replay {
+
+struct ChannelOption {
+  const char* name;
+  int value;
+};
+
+// HTTP proxies of the environment are ignored unless `use_http_proxy`.
+constexpr std::array<ChannelOption, 10> ChannelOptions(bool use_http_proxy) {
+  return {{
+      {"grpc.enable_http_proxy", use_http_proxy ? 1 : 0},
+      // Channels of one process to one server do not share a connection.
+      {"grpc.use_local_subchannel_pool", 1},
+      {"grpc.max_receive_message_length", -1},
+      {"grpc.max_send_message_length", -1},
+      // A server that is gone without a word is noticed within 40 s. The server's floor for pings is 10 s.
+      {"grpc.keepalive_time_ms", 30'000},
+      {"grpc.keepalive_timeout_ms", 10'000},
+      {"grpc.http2.max_pings_without_data", 0},
+      // A server that restarts is found again quickly.
+      {"grpc.initial_reconnect_backoff_ms", 100},
+      {"grpc.min_reconnect_backoff_ms", 100},
+      {"grpc.max_reconnect_backoff_ms", 2'000},
+  }};
+}
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_CHANNEL_CHANNEL_OPTIONS_H_

@@ -1,0 +1,194 @@
+/* The client without its transport, for other languages: everything that it decides, none of the I/O. The library
+ * behind it, librouting_replay.so, holds no gRPC and shows no symbol but these.
+ *
+ * Functions that can fail return an error: NULL on success, else an object that the caller frees. Outputs are untouched
+ * on failure. No exception and no signal leaves a function.
+ *
+ * Objects are opaque and belong to the caller once given; each ..._free takes NULL, too. An object is used by one
+ * thread at a time; those passed as const may be shared. Text is UTF-8 with its size beside it; structured values are
+ * JSON, in the forms given here. An unknown field is refused. Times are nanoseconds of CLOCK_MONOTONIC. */
+#ifndef ROUTING_REPLAY_CAPI_H_
+#define ROUTING_REPLAY_CAPI_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RR_API __attribute__((visibility("default")))
+
+typedef struct rr_error rr_error;
+typedef struct rr_bytes rr_bytes;
+typedef struct rr_geometry rr_geometry;
+typedef struct rr_run rr_run;
+typedef struct rr_plan rr_plan;
+typedef struct rr_message rr_message;
+typedef struct rr_appender rr_appender;
+typedef struct rr_reader rr_reader;
+typedef struct rr_retry rr_retry;
+
+/* The number of this interface; raised when something in it changes its meaning. */
+#define RR_ABI_VERSION 1
+RR_API int32_t rr_abi_version(void);
+
+/* Errors. The JSON: {"code": 3, "code_name": "INVALID_ARGUMENT", "message": "…"} and, where set, the fields of
+ * ErrorDetail in common.proto: reason, field, sample, row, layer, committed_rows, revision, first_differing_block,
+ * missing_rows, retry_after_ms, server_version, client_version. */
+RR_API int32_t rr_error_code(const rr_error* error);     /* Of google.rpc.Code. */
+RR_API const char* rr_error_json(const rr_error* error); /* NUL-terminated, as long as the error lives. */
+RR_API void rr_error_free(rr_error* error);
+/* The error of a failed call: its status code (not 0), its message, and its "grpc-status-details-bin" (or nothing). */
+RR_API rr_error* rr_error_from_rpc(int32_t code, const char* message, size_t message_size, const void* details,
+                                   size_t details_size);
+
+/* Bytes or text that was given. */
+RR_API const void* rr_bytes_data(const rr_bytes* bytes);
+RR_API size_t rr_bytes_size(const rr_bytes* bytes);
+RR_API void rr_bytes_free(rr_bytes* bytes);
+
+/* {"version", "endpoint_variable", "call_timeout_ms", "ask_timeout_ms", "queue_timeout_ms", "append_timeout_ms",
+ *  "max_queued_bytes", "max_names_per_call", "channel_options": [["grpc.…", 1], …]} */
+RR_API rr_error* rr_defaults(int32_t use_http_proxy, rr_bytes** json);
+/* The gRPC target of an endpoint as users write it; empty: of the environment's. A "file:PATH" is waited for for at most
+ * timeout_ms: DEADLINE_EXCEEDED. */
+RR_API rr_error* rr_endpoint_target(const char* endpoint, size_t size, int64_t timeout_ms, rr_bytes** target);
+/* The handle of a sample id. */
+RR_API rr_error* rr_sample_handle(const char* sample, size_t size, int64_t* handle);
+/* The token check of the tokens so far (0 of none), extended by more. */
+RR_API uint32_t rr_token_check(uint32_t check, const uint32_t* tokens, size_t count);
+
+/* A geometry from {"num_layers": 27, "moe_layers": [1, …], "num_experts": 64, "top_k": 6}: moe_layers absent means all
+ * layers; num_experts and top_k are one number or one per MoE layer. */
+RR_API rr_error* rr_geometry_new(const char* json, size_t size, rr_geometry** geometry);
+RR_API void rr_geometry_free(rr_geometry* geometry);
+/* Its JSON; moe_layers, and one number where all layers are alike. */
+RR_API rr_error* rr_geometry_json(const rr_geometry* geometry, rr_bytes** json);
+/* {"max_top_k", "id_bytes", "raw_row_bytes", "default_codec", "fingerprint", "text"}; id_bytes of the widest layer. */
+RR_API rr_error* rr_geometry_facts(const rr_geometry* geometry, rr_bytes** json);
+/* Bytes of `rows` rows of all layers, encoded: codec "RAW" or "PACKED". */
+RR_API rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t rows, const char* codec,
+                                         size_t codec_size, int64_t* bytes);
+
+/* A run as OpenRunResponse describes it: {"run", "server_version", "geometry": {…}, "block_rows", "codec",
+ * "max_message_bytes", "max_payload_bytes"}; codec is the number, and 0 is what the server left out.
+ * FAILED_PRECONDITION (VERSION_MISMATCH) for a server that this client does not understand. */
+RR_API rr_error* rr_run_new(const char* json, size_t size, rr_run** run);
+RR_API void rr_run_free(rr_run* run);
+
+/* Appends. What an append says of its rows; only "sample" must be there:
+ *   {"sample", "producer": "rollout" | "trainer", "row_start": 0, "unrecorded": [[3, 5], …], "revision": 0,
+ *    "restart_nonce": 0, "group", "weight_version": -1, "weight_label": "", "seal_num_tokens",
+ *    "prefix": {"sample", "rows", "revision"}, "engine": ""}
+ * What its payload is:
+ *   {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
+ *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
+ *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
+ * Meanings as in append.proto. `tokens`: one id per row, or one per position from 0 on, or none. */
+
+/* Decodes, checks, narrows and tiles. */
+RR_API rr_error* rr_plan_rows(const rr_run* run, const char* append, size_t append_size, const char* tensor,
+                              size_t tensor_size, const uint32_t* tokens, size_t token_count, const void* payload,
+                              size_t payload_size, rr_plan** plan);
+/* Takes the payload as it is; the server decodes it. Copies. */
+RR_API rr_error* rr_plan_tensor(const rr_run* run, const char* append, size_t append_size, const char* tensor,
+                                size_t tensor_size, const uint32_t* tokens, size_t token_count, const void* payload,
+                                size_t payload_size, rr_plan** plan);
+/* `rows` rows without a route; 0 to open or to seal. */
+RR_API rr_error* rr_plan_unrecorded(const char* append, size_t append_size, int64_t rows, const uint32_t* tokens,
+                                    size_t token_count, rr_plan** plan);
+RR_API int64_t rr_plan_bytes(const rr_plan* plan); /* Memory that it holds. */
+RR_API void rr_plan_free(rr_plan* plan);
+
+/* The Put of a plan of one piece, and what its answer says: an outcome as in rr_appender_take_finished. */
+RR_API rr_error* rr_put_message(const rr_run* run, const rr_plan* plan, rr_message** message);
+RR_API rr_error* rr_put_outcome(const void* answer, size_t size, rr_bytes** outcome);
+
+/* A message to send: its bytes are those of its parts, in order. They live as long as the message. */
+typedef struct rr_span {
+  const void* data;
+  size_t size;
+} rr_span;
+RR_API const rr_span* rr_message_parts(const rr_message* message, size_t* count);
+RR_API void rr_message_free(rr_message* message);
+
+/* An appender without its threads and its I/O. {"run", "max_queued_bytes", "append_timeout_ms"} */
+RR_API rr_error* rr_appender_new(const char* json, size_t size, rr_appender** appender);
+RR_API void rr_appender_free(rr_appender* appender);
+/* Whether there is room for a plan of so many bytes; rr_appender_no_room is what to say if not. */
+RR_API int32_t rr_appender_has_room(const rr_appender* appender, int64_t bytes);
+RR_API rr_error* rr_appender_no_room(const rr_appender* appender, const char* sample, size_t size);
+/* Takes the plan's content (the object is still the caller's to free) and gives its sequence number: 1, 2, … */
+RR_API rr_error* rr_appender_add(rr_appender* appender, rr_plan* plan, int64_t now, uint64_t* sequence);
+/* Takes only a mark: the plan's rows as unrecorded. */
+RR_API rr_error* rr_appender_add_dropped(rr_appender* appender, const rr_plan* plan, int64_t now, uint64_t* sequence);
+
+enum {
+  RR_WAIT = 0,    /* Nothing to do before `until`, a new append, or news of the stream. */
+  RR_ASK = 1,     /* Ask Stat for {"producer", "samples": […]}; then rr_appender_on_states or …_on_ask_error. */
+  RR_CONNECT = 2, /* Start an Append stream; rr_appender_on_stream_end is to follow some time. */
+  RR_SEND = 3,    /* Send `message` on it. */
+  RR_CANCEL = 4   /* End it soon. */
+};
+typedef struct rr_action {
+  int32_t step;
+  int64_t until;
+  rr_message* message; /* The caller's to free. */
+  rr_bytes* ask;       /* The caller's to free. */
+} rr_action;
+/* What to do now. Ask again after each action but RR_WAIT. */
+RR_API rr_error* rr_appender_next(rr_appender* appender, int64_t now, int32_t can_write, rr_action* action);
+/* [{"sample", "producer", "committed_rows", "num_tokens", "revision", "content_id", "token_check": [rows, crc32c]}, …]
+ */
+RR_API rr_error* rr_appender_on_states(rr_appender* appender, const char* json, size_t size, int64_t now);
+RR_API void rr_appender_on_ask_error(rr_appender* appender, const rr_error* error, int64_t now);
+RR_API rr_error* rr_appender_on_message(rr_appender* appender, const void* data, size_t size, int64_t now);
+/* `why`: NULL if the server ended the stream without an error. */
+RR_API void rr_appender_on_stream_end(rr_appender* appender, const rr_error* why, int64_t now);
+
+/* Outcomes since the last call: [{"sequence", "sample", "committed_rows", "revision", "content_id", "sealed",
+ * "trimmed_rows", "conflicting_rows", "late_rows", "unrecorded_rows", "unverified_rows", "error"}, …]; error is absent
+ * on success, and with it nothing was stored. */
+RR_API rr_error* rr_appender_take_finished(rr_appender* appender, rr_bytes** json);
+RR_API int32_t rr_appender_has_finished(const rr_appender* appender);
+/* All that was taken so far was told to whom it concerns; until then its appends are open. */
+RR_API void rr_appender_delivered(rr_appender* appender);
+RR_API uint64_t rr_appender_newest_open(const rr_appender* appender);               /* 0: none is open. */
+RR_API int32_t rr_appender_settled(const rr_appender* appender, uint64_t sequence); /* None up to it is open. */
+RR_API rr_error* rr_appender_not_flushed(const rr_appender* appender); /* What to say when waiting took too long. */
+RR_API rr_error* rr_appender_take_error(rr_appender* appender); /* The first one delivered since the last call. */
+/* The fields of AppenderMetrics in client.h, and queued_bytes and open_appends. */
+RR_API rr_error* rr_appender_metrics(const rr_appender* appender, rr_bytes** json);
+
+/* Reads. What is asked for; everything but samples has a default:
+ *   {"producer": "rollout", "layers": [3, 4], "wait": false, "max_message_bytes": 0,
+ *    "samples": [{"sample" | "handle", "rows": [[0, 10]], "num_tokens", "token_checks": [[rows, crc32c]],
+ *                 "min_weight_version", "max_weight_version"}]} */
+RR_API rr_error* rr_reader_new(const rr_run* run, const char* json, size_t size, rr_reader** reader);
+RR_API void rr_reader_free(rr_reader* reader);
+/* The request to send. */
+RR_API rr_error* rr_reader_request(const rr_reader* reader, rr_bytes** request);
+/* A message of the stream: checked and decoded. DATA_LOSS naming sample, layer and row if bytes are damaged. */
+RR_API rr_error* rr_reader_push(rr_reader* reader, const void* data, size_t size);
+/* The stream ended well. */
+RR_API rr_error* rr_reader_end(rr_reader* reader);
+/* {"layers": [3, 4], "top_k": 8, "id_bytes": 1, "samples": [{"status": "OK", "message", "committed_rows", "num_tokens",
+ *  "revision", "content_id", "unrecorded": [[b, e]], "weights": [[b, e, version, label]], "rows": [[b, e]]}]}: one per
+ * sample that has come, in the order asked; rows are those that were read. */
+RR_API rr_error* rr_reader_result(const rr_reader* reader, rr_bytes** json);
+/* The ids of a sample, once: [layers][rows][top_k], little-endian, id_bytes each; slots beyond a layer's own K are 0.
+ */
+RR_API rr_error* rr_reader_take_ids(rr_reader* reader, size_t index, rr_bytes** ids);
+
+/* Attempts of one idempotent call up to a deadline. */
+RR_API rr_error* rr_retry_new(int64_t deadline, rr_retry** retry);
+RR_API void rr_retry_free(rr_retry* retry);
+/* Nanoseconds to wait before the next attempt after `error`; -1 if the error is final. */
+RR_API int64_t rr_retry_wait(rr_retry* retry, const rr_error* error, int64_t now);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ROUTING_REPLAY_CAPI_H_ */

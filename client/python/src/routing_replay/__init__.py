@@ -1,0 +1,92 @@
+"""routing-replay: carries the expert choices of a Mixture-of-Experts model from the rollout engine to the trainer.
+
+    from routing_replay import Client, Geometry
+
+    run = Client("server:7400").run("grpo-42", Geometry(num_layers=48, num_experts=128, top_k=8))
+    run.append("step1/0", rows, tokens=tokens, group=1, weight_version=17, seal=True)  # rows: ids [rows, layers, K]
+    run.flush()
+    back = run.read_one("step1/0", layers=[3, 4]).rows                                 # ids [rows, 2, K]
+
+The asyncio forms are in routing_replay.aio; exceptions in routing_replay.errors.
+"""
+
+from routing_replay._core import sample_handle
+from routing_replay._transport import DEFAULTS as _DEFAULTS
+from routing_replay.appender import Appender
+from routing_replay.client import Client
+from routing_replay.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    CancelledError,
+    DataLossError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    RoutingReplayError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnimplementedError,
+    UnknownError,
+)
+from routing_replay.geometry import Geometry
+from routing_replay.run import Run
+from routing_replay.types import (
+    AppendOutcome,
+    Payload,
+    Prefix,
+    ReleaseOutcome,
+    RunSettings,
+    RunSummary,
+    SampleRead,
+    SampleRows,
+    SampleState,
+    ServerInfo,
+    TokenCheck,
+    WeightSpan,
+    token_check,
+)
+
+__version__: str = _DEFAULTS["version"]
+
+__all__ = [
+    "AbortedError",
+    "AlreadyExistsError",
+    "AppendOutcome",
+    "Appender",
+    "CancelledError",
+    "Client",
+    "DataLossError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "Geometry",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "OutOfRangeError",
+    "Payload",
+    "PermissionDeniedError",
+    "Prefix",
+    "ReleaseOutcome",
+    "ResourceExhaustedError",
+    "RoutingReplayError",
+    "Run",
+    "RunSettings",
+    "RunSummary",
+    "SampleRead",
+    "SampleRows",
+    "SampleState",
+    "ServerInfo",
+    "TokenCheck",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
+    "WeightSpan",
+    "sample_handle",
+    "token_check",
+]

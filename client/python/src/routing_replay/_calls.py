@@ -1,0 +1,255 @@
+"""The calls without a payload: what to send and what the answer means, for the sync and the async client alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from routing_replay import _core, _messages
+from routing_replay._transport import DEFAULTS
+from routing_replay.errors import NotFoundError
+from routing_replay.geometry import Geometry
+from routing_replay.types import (
+    ReleaseOutcome,
+    RunSettings,
+    RunSummary,
+    SampleState,
+    ServerInfo,
+    TokenCheck,
+    WeightSpan,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+_PRODUCERS = {"rollout": 1, "trainer": 2}
+_PRODUCER_NAMES = {number: name for name, number in _PRODUCERS.items()}
+_CODECS = {None: 0, "RAW": 1, "PACKED": 2}
+_CODEC_NAMES = {0: "", 1: "RAW", 2: "PACKED"}
+
+
+@dataclass(frozen=True)
+class Call(Generic[T_co]):
+    """`repeat`: idempotent, so that it is made again while the server is unavailable."""
+
+    method: str
+    request: bytes
+    read: Callable[[bytes], T_co]
+    repeat: bool = True
+
+
+class OpenedRun(NamedTuple):
+    core: _core.Run
+    geometry: Geometry
+    settings: RunSettings
+
+
+def open_run(
+    run: str,
+    geometry: Geometry | None,
+    ttl: float | None,
+    strict: bool,
+    block_rows: int | None,
+    codec: str | None,
+) -> Call[OpenedRun]:
+    request = _messages.OpenRunRequest(run=run, client_version=DEFAULTS["version"])
+    if geometry is not None:
+        request.geometry.num_layers = geometry.num_layers
+        request.geometry.moe_layer_ids.extend(geometry.moe_layers)
+        request.geometry.num_experts.extend(geometry.num_experts)
+        request.geometry.top_k.extend(geometry.top_k)
+    if ttl or strict or block_rows or codec:
+        request.options.ttl_ms = round((ttl or 0) * 1000)
+        request.options.strict = strict
+        request.options.block_rows = block_rows or 0
+        request.options.codec = _CODECS[codec]
+
+    def read(answer: bytes) -> OpenedRun:
+        response = _messages.OpenRunResponse.FromString(answer)
+        core = _core.Run(
+            {
+                "run": run,
+                "server_version": response.server_version,
+                "geometry": _geometry_json(response.geometry),
+                "block_rows": response.options.block_rows,
+                "codec": response.options.codec,
+                "max_message_bytes": response.max_message_bytes,
+                "max_payload_bytes": response.max_payload_bytes,
+            }
+        )
+        return OpenedRun(core, _geometry(response.geometry), _settings(response.options))
+
+    return Call("OpenRun", request.SerializeToString(), read)
+
+
+def seal(run: str, sample: str, num_tokens: int, revision: int, producer: str) -> Call[SampleState]:
+    request = _messages.SealRequest(
+        run=run, sample=sample, producer=_PRODUCERS[producer], num_tokens=num_tokens, revision=revision
+    )
+    return Call("Seal", request.SerializeToString(), _read_state)
+
+
+def truncate(run: str, sample: str, rows: int, expected_revision: int | None, producer: str) -> Call[SampleState]:
+    request = _messages.TruncateRequest(
+        run=run, sample=sample, producer=_PRODUCERS[producer], rows=rows, expected_revision=expected_revision
+    )
+    # Each one begins a new life of the sample.
+    return Call("Truncate", request.SerializeToString(), _read_state, repeat=False)
+
+
+def stat(run: str, samples: Sequence[str], producer: str) -> Call[list[SampleState]]:
+    request = _messages.StatRequest(run=run, producer=_PRODUCERS[producer], samples=samples)
+
+    def read(answer: bytes) -> list[SampleState]:
+        return [_state(state) for state in _messages.StatResponse.FromString(answer).found]
+
+    return Call("Stat", request.SerializeToString(), read)
+
+
+def list_page(
+    run: str, groups: tuple[int, int] | None, producer: str, page_token: str
+) -> Call[tuple[list[SampleState], str]]:
+    request = _messages.ListRequest(run=run, producer=_PRODUCERS[producer], page_token=page_token)
+    _set_groups(request, groups)
+
+    def read(answer: bytes) -> tuple[list[SampleState], str]:
+        page = _messages.ListResponse.FromString(answer)
+        return [_state(state) for state in page.samples], page.next_page_token
+
+    return Call("List", request.SerializeToString(), read)
+
+
+def list_runs() -> Call[list[RunSummary]]:
+    def read(answer: bytes) -> list[RunSummary]:
+        return [_summary(run) for run in _messages.ListRunsResponse.FromString(answer).runs]
+
+    return Call("ListRuns", _messages.ListRunsRequest().SerializeToString(), read)
+
+
+def release(run: str, samples: Sequence[str], groups: tuple[int, int] | None) -> Call[ReleaseOutcome]:
+    request = _messages.ReleaseRequest(run=run, samples=samples)
+    _set_groups(request, groups)
+
+    def read(answer: bytes) -> ReleaseOutcome:
+        response = _messages.ReleaseResponse.FromString(answer)
+        return ReleaseOutcome(response.samples, response.bytes)
+
+    return Call("Release", request.SerializeToString(), read)
+
+
+def drop(run: str) -> Call[ReleaseOutcome]:
+    def read(answer: bytes) -> ReleaseOutcome:
+        response = _messages.DropRunResponse.FromString(answer)
+        return ReleaseOutcome(response.samples, response.bytes)
+
+    return Call("DropRun", _messages.DropRunRequest(run=run).SerializeToString(), read, repeat=False)
+
+
+def server_info() -> Call[ServerInfo]:
+    def read(answer: bytes) -> ServerInfo:
+        info = _messages.ServerInfo.FromString(answer)
+        return ServerInfo(
+            version=info.version,
+            store=info.store,
+            budget_bytes=info.budget_bytes,
+            stored_bytes=info.stored_bytes,
+            reserved_bytes=info.reserved_bytes,
+            samples=info.samples,
+            runs=info.runs,
+            uptime=info.uptime_ms / 1000,
+            draining=info.draining,
+            counters=dict(info.counters),
+        )
+
+    return Call("GetServerInfo", _messages.GetServerInfoRequest().SerializeToString(), read)
+
+
+def names_in_calls(names: Iterable[str]) -> Iterator[list[str]]:
+    """As many names at a time as one call takes."""
+    all_names = list(names)
+    size = DEFAULTS["max_names_per_call"]
+    for begin in range(0, len(all_names), size):
+        yield all_names[begin : begin + size]
+
+
+def no_sample(run: str, sample: str) -> NotFoundError:
+    return NotFoundError(f"run {run} has no sample {sample}", reason="NO_SAMPLE", sample=sample or None)
+
+
+def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
+    """What the appender's core asks for (rr_appender_on_states)."""
+    return [
+        {
+            "sample": state.sample,
+            "producer": state.producer,
+            "committed_rows": state.committed_rows,
+            "num_tokens": state.num_tokens,
+            "revision": state.revision,
+            "content_id": state.content_id,
+            "token_check": state.token_check and [state.token_check.rows, state.token_check.crc32c],
+        }
+        for state in states
+    ]
+
+
+def _set_groups(request: Any, groups: tuple[int, int] | None) -> None:
+    if groups is not None:
+        request.groups.begin, request.groups.end = groups
+
+
+def _geometry_json(message: Any) -> dict[str, Any]:
+    return {
+        "num_layers": message.num_layers,
+        "moe_layers": list(message.moe_layer_ids),
+        "num_experts": list(message.num_experts),
+        "top_k": list(message.top_k),
+    }
+
+
+def _geometry(message: Any) -> Geometry:
+    return Geometry.from_json(_geometry_json(message))
+
+
+def _settings(options: Any) -> RunSettings:
+    return RunSettings(
+        ttl=options.ttl_ms / 1000,
+        strict=options.strict,
+        block_rows=options.block_rows,
+        codec=_CODEC_NAMES.get(options.codec, str(options.codec)),
+    )
+
+
+def _summary(run: Any) -> RunSummary:
+    return RunSummary(
+        run=run.run,
+        geometry=_geometry(run.geometry),
+        settings=_settings(run.options),
+        samples=run.samples,
+        sealed_samples=run.sealed_samples,
+        committed_rows=run.committed_rows,
+        stored_bytes=run.stored_bytes,
+    )
+
+
+def _read_state(answer: bytes) -> SampleState:
+    return _state(_messages.SampleState.FromString(answer))
+
+
+def _state(state: Any) -> SampleState:
+    check = state.token_checks[-1] if state.token_checks else None
+    return SampleState(
+        sample=state.sample,
+        handle=state.handle,
+        producer=_PRODUCER_NAMES.get(state.producer, "rollout"),  # type: ignore[arg-type]
+        group=state.group,
+        committed_rows=state.committed_rows,
+        num_tokens=state.num_tokens if state.HasField("num_tokens") else None,
+        revision=state.revision,
+        content_id=state.content_id,
+        unrecorded=tuple((rows.begin, rows.end) for rows in state.unrecorded),
+        weights=tuple(WeightSpan(w.rows.begin, w.rows.end, w.version, w.label) for w in state.weights),
+        stored_bytes=state.stored_bytes,
+        token_check=None if check is None else TokenCheck(check.rows, check.crc32c),
+        engine=state.engine,
+        idle_ms=state.idle_ms,
+    )

@@ -1,0 +1,381 @@
+"""Python objects over the C core. The rules are all there; here is only who owns what."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+from collections.abc import Sequence
+from ctypes import byref, c_int64, c_size_t, c_uint64, c_void_p
+from typing import Any
+
+import numpy as np
+
+from routing_replay import _library, errors
+
+_lib = _library.LIBRARY
+_PYBUF_READ = 0x100
+_memory_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory_view.restype = ctypes.py_object
+_memory_view.argtypes = (c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+
+WAIT, ASK, CONNECT, SEND, CANCEL = range(5)
+
+
+class CoreError:
+    """An error object of the core. Immutable."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, pointer: int) -> None:
+        self.pointer = pointer
+
+    def __del__(self) -> None:
+        _lib.rr_error_free(self.pointer)
+
+    def exception(self) -> errors.RoutingReplayError:
+        return errors.from_detail(json.loads(_lib.rr_error_json(self.pointer)))
+
+
+def rpc_error(code: int, message: str, details: bytes) -> CoreError:
+    """The error of a failed call: its code, its message and its grpc-status-details-bin."""
+    text = message.encode()
+    return CoreError(_lib.rr_error_from_rpc(code, text, len(text), details, len(details)))
+
+
+def _check(pointer: int | None, function: Any = None, arguments: Any = None) -> None:
+    if pointer is not None:
+        raise CoreError(pointer).exception()
+
+
+for _name in _library.fallible():
+    getattr(_lib, _name).errcheck = _check
+
+
+def _exception(pointer: int | None) -> errors.RoutingReplayError | None:
+    return None if pointer is None else CoreError(pointer).exception()
+
+
+class _Bytes:
+    """rr_bytes: keeps its memory until it is collected."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, pointer: int | None) -> None:
+        self.pointer = pointer
+
+    def __del__(self) -> None:
+        _lib.rr_bytes_free(self.pointer)
+
+    def copy(self) -> bytes:
+        return ctypes.string_at(_lib.rr_bytes_data(self.pointer), _lib.rr_bytes_size(self.pointer))
+
+
+class _ArrayMemory:
+    """What numpy takes as the owner of an array's memory."""
+
+    __slots__ = ("__array_interface__", "_owner")
+
+    def __init__(self, owner: _Bytes, shape: tuple[int, ...], typestr: str) -> None:
+        self._owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (_lib.rr_bytes_data(owner.pointer), False),
+            "shape": shape,
+            "typestr": typestr,
+        }
+
+
+def _give(function: Any, *arguments: Any) -> bytes:
+    out = c_void_p()
+    function(*arguments, byref(out))
+    return _Bytes(out.value).copy()
+
+
+def _make(function: Any, *arguments: Any) -> int:
+    out = c_void_p()
+    function(*arguments, byref(out))
+    assert out.value is not None
+    return out.value
+
+
+def _json(value: Any) -> tuple[bytes, int]:
+    text = json.dumps(value).encode()
+    return text, len(text)
+
+
+def leak(value: Any) -> None:
+    """Keeps `value` for ever: what a fork left behind must not even be freed, or the child may hang or crash."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+def defaults(use_http_proxy: bool = False) -> dict[str, Any]:
+    return json.loads(_give(_lib.rr_defaults, int(use_http_proxy)))
+
+
+def endpoint_target(endpoint: str, timeout: float) -> str:
+    """The gRPC target; waits `timeout` seconds for the file of a "file:PATH", then DeadlineExceededError."""
+    text = endpoint.encode()
+    return _give(_lib.rr_endpoint_target, text, len(text), round(timeout * 1000)).decode()
+
+
+class Target:
+    """The target of an endpoint, which may have to be waited for. InvalidArgumentError at once for a bad endpoint."""
+
+    def __init__(self, endpoint: str | None) -> None:
+        self._endpoint = endpoint or ""
+        self.known: str | None = None
+        with contextlib.suppress(errors.DeadlineExceededError):
+            self.known = endpoint_target(self._endpoint, 0)
+
+    def wait(self, timeout: float) -> str:
+        if self.known is None:
+            self.known = endpoint_target(self._endpoint, timeout)
+        return self.known
+
+
+def sample_handle(sample: str) -> int:
+    text = sample.encode()
+    handle = c_int64()
+    _lib.rr_sample_handle(text, len(text), byref(handle))
+    return handle.value
+
+
+def token_check(tokens: np.ndarray, check: int = 0) -> int:
+    """CRC32C over `tokens` (uint32, contiguous), after tokens whose check is `check`."""
+    return _lib.rr_token_check(check, tokens.ctypes.data, tokens.size)
+
+
+class Geometry:
+    """rr_geometry. Immutable."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self.pointer: int | None = None
+        self.pointer = _make(_lib.rr_geometry_new, *_json(description))
+
+    def __del__(self) -> None:
+        _lib.rr_geometry_free(self.pointer)
+
+    def json(self) -> str:
+        return _give(_lib.rr_geometry_json, self.pointer).decode()
+
+    def facts(self) -> dict[str, Any]:
+        return json.loads(_give(_lib.rr_geometry_facts, self.pointer))
+
+    def block_bytes(self, rows: int, codec: str) -> int:
+        size = c_int64()
+        _lib.rr_geometry_block_bytes(self.pointer, rows, codec.encode(), len(codec), byref(size))
+        return size.value
+
+
+class Plan:
+    """rr_plan: an append ready to be queued or put."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, pointer: int) -> None:
+        self.pointer = pointer
+
+    def __del__(self) -> None:
+        _lib.rr_plan_free(self.pointer)
+
+    @property
+    def bytes(self) -> int:
+        return _lib.rr_plan_bytes(self.pointer)
+
+
+def _tokens(tokens: np.ndarray | None) -> tuple[int | None, int]:
+    return (None, 0) if tokens is None else (tokens.ctypes.data, tokens.size)
+
+
+class Run:
+    """rr_run. Immutable, may be shared by threads."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self.pointer: int | None = None
+        self.pointer = _make(_lib.rr_run_new, *_json(description))
+
+    def __del__(self) -> None:
+        _lib.rr_run_free(self.pointer)
+
+    def plan(
+        self, append: dict[str, Any], tensor: dict[str, Any], tokens: np.ndarray | None, payload: Any, encode: bool
+    ) -> Plan:
+        """`payload`: contiguous array or bytes. `encode`: decode, check and tile here, or let the server do it."""
+        function = _lib.rr_plan_rows if encode else _lib.rr_plan_tensor
+        if not isinstance(payload, np.ndarray):
+            payload = np.frombuffer(payload, np.uint8)
+        data = (payload.ctypes.data, payload.nbytes)
+        return Plan(_make(function, self.pointer, *_json(append), *_json(tensor), *_tokens(tokens), *data))
+
+    def put_message(self, plan: Plan) -> bytes:
+        return _take_message(_make(_lib.rr_put_message, self.pointer, plan.pointer))
+
+
+def plan_unrecorded(append: dict[str, Any], rows: int, tokens: np.ndarray | None) -> Plan:
+    return Plan(_make(_lib.rr_plan_unrecorded, *_json(append), rows, *_tokens(tokens)))
+
+
+def put_outcome(answer: bytes) -> dict[str, Any]:
+    return json.loads(_give(_lib.rr_put_outcome, answer, len(answer)))
+
+
+def _take_message(pointer: int) -> bytes:
+    try:
+        count = c_size_t()
+        parts = _lib.rr_message_parts(pointer, byref(count))
+        views = [_memory_view(parts[i].data, parts[i].size, _PYBUF_READ) for i in range(count.value)]
+        return b"".join(views)
+    finally:
+        _lib.rr_message_free(pointer)
+
+
+class Step:
+    """What an appender is to do: `step` and, by its kind, `until` (ns), `message` (pointer) or `ask`."""
+
+    __slots__ = ("ask", "message", "step", "until")
+
+    def __init__(self, action: _library.Action) -> None:
+        self.step: int = action.step
+        self.until: int = action.until
+        self.message: int | None = action.message
+        self.ask: dict[str, Any] | None = None
+        if action.ask is not None:
+            self.ask = json.loads(_Bytes(action.ask).copy())
+
+    def take_message(self) -> bytes:
+        """The bytes to send; once."""
+        pointer, self.message = self.message, None
+        assert pointer is not None
+        return _take_message(pointer)
+
+    def __del__(self) -> None:
+        if self.message is not None:
+            _lib.rr_message_free(self.message)
+
+
+class Appender:
+    """rr_appender. Not thread-safe. Times are nanoseconds of time.monotonic_ns."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, run: str, max_queued_bytes: int, append_timeout_ms: int) -> None:
+        self.pointer: int | None = None
+        description = {"run": run, "max_queued_bytes": max_queued_bytes, "append_timeout_ms": append_timeout_ms}
+        self.pointer = _make(_lib.rr_appender_new, *_json(description))
+
+    def __del__(self) -> None:
+        _lib.rr_appender_free(self.pointer)
+
+    def has_room(self, size: int) -> bool:
+        return bool(_lib.rr_appender_has_room(self.pointer, size))
+
+    def no_room(self, sample: str) -> errors.RoutingReplayError | None:
+        text = sample.encode()
+        return _exception(_lib.rr_appender_no_room(self.pointer, text, len(text)))
+
+    def add(self, plan: Plan, now: int) -> int:
+        sequence = c_uint64()
+        _lib.rr_appender_add(self.pointer, plan.pointer, now, byref(sequence))
+        return sequence.value
+
+    def add_dropped(self, plan: Plan, now: int) -> int:
+        sequence = c_uint64()
+        _lib.rr_appender_add_dropped(self.pointer, plan.pointer, now, byref(sequence))
+        return sequence.value
+
+    def next(self, now: int, can_write: bool) -> Step:
+        action = _library.Action()
+        _lib.rr_appender_next(self.pointer, now, int(can_write), byref(action))
+        return Step(action)
+
+    def on_states(self, states: list[dict[str, Any]], now: int) -> None:
+        _lib.rr_appender_on_states(self.pointer, *_json(states), now)
+
+    def on_ask_error(self, error: CoreError, now: int) -> None:
+        _lib.rr_appender_on_ask_error(self.pointer, error.pointer, now)
+
+    def on_message(self, message: bytes, now: int) -> None:
+        _lib.rr_appender_on_message(self.pointer, message, len(message), now)
+
+    def on_stream_end(self, why: CoreError | None, now: int) -> None:
+        _lib.rr_appender_on_stream_end(self.pointer, None if why is None else why.pointer, now)
+
+    def take_finished(self) -> list[dict[str, Any]]:
+        return json.loads(_give(_lib.rr_appender_take_finished, self.pointer))
+
+    def has_finished(self) -> bool:
+        return bool(_lib.rr_appender_has_finished(self.pointer))
+
+    def delivered(self) -> None:
+        _lib.rr_appender_delivered(self.pointer)
+
+    def newest_open(self) -> int:
+        return _lib.rr_appender_newest_open(self.pointer)
+
+    def settled(self, sequence: int) -> bool:
+        return bool(_lib.rr_appender_settled(self.pointer, sequence))
+
+    def not_flushed(self) -> errors.RoutingReplayError | None:
+        return _exception(_lib.rr_appender_not_flushed(self.pointer))
+
+    def take_error(self) -> errors.RoutingReplayError | None:
+        return _exception(_lib.rr_appender_take_error(self.pointer))
+
+    def metrics(self) -> dict[str, int]:
+        return json.loads(_give(_lib.rr_appender_metrics, self.pointer))
+
+
+class Reader:
+    """rr_reader: one read. Not thread-safe."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, run: Run, request: dict[str, Any]) -> None:
+        self.pointer: int | None = None
+        self.pointer = _make(_lib.rr_reader_new, run.pointer, *_json(request))
+
+    def __del__(self) -> None:
+        _lib.rr_reader_free(self.pointer)
+
+    def request(self) -> bytes:
+        return _give(_lib.rr_reader_request, self.pointer)
+
+    def push(self, message: bytes) -> None:
+        _lib.rr_reader_push(self.pointer, message, len(message))
+
+    def end(self) -> None:
+        _lib.rr_reader_end(self.pointer)
+
+    def result(self) -> dict[str, Any]:
+        return json.loads(_give(_lib.rr_reader_result, self.pointer))
+
+    def take_ids(self, index: int, shape: Sequence[int], id_bytes: int) -> np.ndarray:
+        """The ids of a sample, [layers, rows, K], in memory that the array owns."""
+        owner = _Bytes(_make(_lib.rr_reader_take_ids, self.pointer, index))
+        typestr = "|u1" if id_bytes == 1 else "<u2"
+        if 0 in shape:
+            return np.empty(tuple(shape), typestr)
+        return np.asarray(_ArrayMemory(owner, tuple(shape), typestr))
+
+
+class Retry:
+    """rr_retry: the attempts of one call up to `deadline` (ns)."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, deadline: int) -> None:
+        self.pointer: int | None = None
+        self.pointer = _make(_lib.rr_retry_new, deadline)
+
+    def __del__(self) -> None:
+        _lib.rr_retry_free(self.pointer)
+
+    def wait(self, error: CoreError, now: int) -> float | None:
+        """Seconds to wait before the next attempt, or None: the error is final."""
+        wait = _lib.rr_retry_wait(self.pointer, error.pointer, now)
+        return None if wait < 0 else wait / 1e9

@@ -1,0 +1,124 @@
+"""The channel to a server over the grpcio of the host process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+# gRPC looks once, when it is imported; without it any call in a forked child may hang.
+_FORK_VARIABLE = "GRPC_ENABLE_FORK_SUPPORT"
+if "grpc" not in sys.modules:
+    os.environ.setdefault(_FORK_VARIABLE, "1")
+_SUPPORTS_FORK = os.environ.get(_FORK_VARIABLE, "0").lower() in ("1", "y", "yes", "t", "true", "on", "enabled")
+
+import grpc  # noqa: E402
+
+from routing_replay import _core, errors  # noqa: E402
+
+SERVICE = "/routing_replay.v1.RoutingReplay/"
+DEFAULTS = _core.defaults()
+_grpc_in_use = False
+_lost_in_fork = False
+
+
+def core_error(failure: Any) -> _core.CoreError:
+    """What a failed call of grpc or of grpc.aio says."""
+    details = b""
+    for key, value in failure.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            details = value
+    return _core.rpc_error(failure.code().value[0], failure.details() or "", details)
+
+
+def note_use() -> None:
+    """Said before a channel is made."""
+    global _grpc_in_use
+    _grpc_in_use = True
+
+
+def check_fork() -> None:
+    """FailedPreconditionError in a child whose gRPC would hang or crash: it was in use when the process was forked, and
+    had not been told to expect that."""
+    if _lost_in_fork:
+        raise errors.FailedPreconditionError(
+            f"gRPC was in use before os.fork and without fork support: set {_FORK_VARIABLE}=1 before grpc is "
+            "imported, import routing_replay before grpc, or start the process with spawn"
+        )
+
+
+def channel_options(use_http_proxy: bool) -> list[tuple[str, int]]:
+    return [(name, value) for name, value in _core.defaults(use_http_proxy)["channel_options"]]
+
+
+class Transport:
+    """A channel that is made when it is first used, anew in a process that was forked. Thread-safe."""
+
+    def __init__(self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None) -> None:
+        self._target = _core.Target(endpoint)
+        self.call_timeout = DEFAULTS["call_timeout_ms"] / 1000 if call_timeout is None else call_timeout
+        self._options = channel_options(use_http_proxy)
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._closed = False
+        _transports.add(self)
+
+    def channel(self) -> grpc.Channel:
+        """Raises CancelledError once closed, and what `check_fork` says."""
+        check_fork()
+        note_use()
+        target = self._target.wait(self.call_timeout)
+        with self._lock:
+            if self._closed:
+                raise errors.CancelledError("the client is closed")
+            if self._channel is None:
+                self._channel = grpc.insecure_channel(target, self._options)
+            return self._channel
+
+    def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
+        """A unary call under the client's deadline. `repeat`: made again while the server is unavailable.
+
+        Raises the RoutingReplayError of the last attempt.
+        """
+        deadline = time.monotonic() + self.call_timeout
+        retry = _core.Retry(int(deadline * 1e9))
+        stub = self.channel().unary_unary(SERVICE + method)
+        while True:
+            try:
+                return stub(request, timeout=max(0.0, deadline - time.monotonic()), wait_for_ready=not repeat)
+            except grpc.RpcError as failure:
+                error = core_error(failure)
+            wait = retry.wait(error, time.monotonic_ns()) if repeat else None
+            if wait is None:
+                raise error.exception()
+            time.sleep(wait)
+
+    def close(self) -> None:
+        with self._lock:
+            channel, self._channel = self._channel, None
+            self._closed = True
+        if channel is not None:
+            channel.close()
+
+    def _after_fork(self) -> None:
+        """In the child: the parent's threads are not here, and its channel must not be touched, not even freed."""
+        self._lock = threading.Lock()
+        if self._channel is not None:
+            _core.leak(self._channel)
+            self._channel = None
+
+
+_transports: weakref.WeakSet[Transport] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    global _lost_in_fork
+    _lost_in_fork = _lost_in_fork or (_grpc_in_use and not _SUPPORTS_FORK)
+    for transport in list(_transports):
+        transport._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

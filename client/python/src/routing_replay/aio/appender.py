@@ -1,0 +1,242 @@
+"""Rows in, by a task."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from routing_replay import _append, _calls, _core
+from routing_replay._transport import DEFAULTS, SERVICE, core_error
+from routing_replay.aio.transport import Transport
+from routing_replay.appender import queue_options
+from routing_replay.errors import CancelledError, RoutingReplayError
+from routing_replay.types import AppendOutcome, OnFull
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from routing_replay.types import AppendOptions, Rows
+
+_log = logging.getLogger("routing_replay")
+
+
+# Arrays from here on are encoded in a thread, so that the loop goes on.
+_LARGE_BYTES = 1 << 18
+
+
+class _Changes:
+    """Wakes all who wait. Who looks and then waits, without awaiting anything in between, misses nothing."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def notify(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Until the next notify, for at most so long."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await asyncio.wait_for(waiter, seconds)
+        except asyncio.TimeoutError:
+            return
+        finally:
+            self._waiters.discard(waiter)
+
+
+class Appender:
+    """As routing_replay.Appender, in an event loop. Made by `Run.appender`. on_outcome is called in the loop."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        name: str,
+        run: _core.Run,
+        *,
+        max_queued_bytes: int | None = None,
+        on_full: OnFull = "block",
+        queue_timeout: float | None = None,
+        append_timeout: float | None = None,
+        encode_blocks: bool = True,
+        on_outcome: Callable[[AppendOutcome], None] | None = None,
+    ) -> None:
+        """See routing_replay.Run.appender."""
+        self._transport = transport
+        self._name = name
+        self._run = run
+        self._options = queue_options(max_queued_bytes, on_full, queue_timeout, append_timeout)
+        self._encode_blocks = encode_blocks
+        self._on_outcome = on_outcome
+        self._core = self._options.new_core(name)
+        self._changed = _Changes()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._gave_up = False  # The present stream was ended because the server does not answer.
+
+    async def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
+        """Queues one append and returns its sequence number; see routing_replay.Appender.append.
+
+        Large arrays are encoded in a thread; do not change them before this returns.
+        """
+        await self._transport.channel()
+        loop = asyncio.get_running_loop()
+        make = functools.partial(_append.make_plan, self._run, self._encode_blocks, sample, rows, **options)
+        large = getattr(rows, "nbytes", 0) >= _LARGE_BYTES
+        plan = await loop.run_in_executor(None, make) if large else make()
+        await self._wait_for_room(plan.bytes, sample)
+        if self._closed:
+            raise CancelledError("the appender is closed")
+        sequence, dropped = self._options.add(self._core, plan)
+        if dropped:
+            _log.warning("append queue of run %s is full: rows of sample %s are dropped", self._name, sample)
+        if self._task is None:
+            self._task = loop.create_task(self._drive(), name="routing-replay-appender")
+        self._changed.notify()
+        return sequence
+
+    async def _wait_for_room(self, size: int, sample: str) -> None:
+        if self._core.has_room(size):
+            return
+        if self._options.on_full == "raise":
+            error = self._core.no_room(sample)
+            assert error is not None
+            raise error
+        if self._options.on_full == "block":
+            await self._wait_for(lambda: self._closed or self._core.has_room(size), self._options.queue_timeout)
+
+    async def flush(self, timeout: float = 120.0) -> None:
+        """Waits until every append so far has its outcome; see routing_replay.Appender.flush."""
+        last = self._core.newest_open()
+        in_time = await self._wait_for(lambda: self._closed or self._core.settled(last), timeout)
+        if not in_time:
+            error = self._core.not_flushed()
+        elif not self._core.settled(last):
+            error = CancelledError("the appender was closed")
+        else:
+            error = self._core.take_error()
+        if error is not None:
+            raise error
+
+    def metrics(self) -> dict[str, int]:
+        """See routing_replay.Appender.metrics."""
+        return self._core.metrics()
+
+    async def close(self, timeout: float = 60.0) -> None:
+        """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
+        try:
+            if not self._closed:
+                await self.flush(timeout)
+        except RoutingReplayError as error:
+            _log.warning("closing the appender of run %s: %s", self._name, error)
+        self._closed = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._changed.notify()
+
+    async def __aenter__(self) -> Appender:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
+        """False after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not predicate():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            await self._changed.wait(left)
+        return True
+
+    # The task. The core says what to do.
+
+    async def _drive(self) -> None:
+        while True:
+            await self._deliver()
+            action = self._core.next(time.monotonic_ns(), False)
+            if action.step == _core.ASK and action.ask is not None:
+                await self._ask(**action.ask)
+            elif action.step == _core.CONNECT:
+                await self._converse()
+            elif action.step == _core.WAIT and not self._core.has_finished():
+                await self._changed.wait(max(0.0, (action.until - time.monotonic_ns()) / 1e9))
+
+    async def _ask(self, producer: str, samples: list[str]) -> None:
+        call = _calls.stat(self._name, samples, producer)
+        try:
+            channel = await self._transport.channel()
+            stub = channel.unary_unary(SERVICE + call.method)
+            states = call.read(await stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
+        except grpc.aio.AioRpcError as failure:
+            self._core.on_ask_error(core_error(failure), time.monotonic_ns())
+            return
+        self._core.on_states(_calls.states_for_core(states), time.monotonic_ns())
+
+    async def _converse(self) -> None:
+        """One stream, from its start to its end."""
+        why: _core.CoreError | None = None
+        self._gave_up = False
+        call = (await self._transport.channel()).stream_stream(SERVICE + "Append")()
+        sender = asyncio.get_running_loop().create_task(self._send(call))
+        try:
+            while (message := await call.read()) is not grpc.aio.EOF:
+                self._core.on_message(message, time.monotonic_ns())
+                await self._deliver()
+                self._changed.notify()
+        except grpc.aio.AioRpcError as failure:
+            why = core_error(failure)
+        except asyncio.CancelledError:
+            if not self._gave_up:
+                raise
+            why = _core.rpc_error(1, "the stream was ended", b"")
+        finally:
+            call.cancel()
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+        self._core.on_stream_end(why, time.monotonic_ns())
+
+    async def _send(self, call: Any) -> None:
+        while True:
+            action = self._core.next(time.monotonic_ns(), True)
+            if action.step == _core.SEND:
+                try:
+                    await call.write(action.take_message())
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    return  # The reader learns why.
+            elif action.step == _core.CANCEL:
+                self._gave_up = True
+                call.cancel()
+                return
+            elif not self._core.has_finished():
+                await self._changed.wait(max(0.0, (action.until - time.monotonic_ns()) / 1e9))
+            await self._deliver()
+
+    async def _deliver(self) -> None:
+        finished = self._core.take_finished()
+        if not finished:
+            return
+        if self._on_outcome is not None:
+            for record in finished:
+                self._tell(_append.outcome_from(record))
+        self._core.delivered()
+        self._changed.notify()
+
+    def _tell(self, outcome: AppendOutcome) -> None:
+        assert self._on_outcome is not None
+        try:
+            self._on_outcome(outcome)
+        except Exception:
+            _log.exception("on_outcome of run %s failed for sample %s", self._name, outcome.sample)

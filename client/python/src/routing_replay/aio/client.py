@@ -1,0 +1,63 @@
+"""One server, for asyncio."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from routing_replay import _calls
+from routing_replay.aio.run import Run
+from routing_replay.aio.transport import Transport
+from routing_replay.geometry import Geometry
+from routing_replay.types import RunSummary, ServerInfo
+
+T = TypeVar("T")
+
+
+class Client:
+    """As routing_replay.Client, for the event loop in which it is first used. Meanings and errors are the same."""
+
+    def __init__(
+        self, endpoint: str | None = None, *, use_http_proxy: bool = False, call_timeout: float | None = None
+    ) -> None:
+        self._transport = Transport(endpoint, use_http_proxy, call_timeout)
+        self._runs: list[Run] = []
+
+    async def run(
+        self,
+        name: str,
+        geometry: Geometry | None = None,
+        *,
+        ttl: float | None = None,
+        strict: bool = False,
+        block_rows: int | None = None,
+        codec: str | None = None,
+    ) -> Run:
+        """Makes the run, or joins it; see routing_replay.Client.run."""
+        opened = await self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec))
+        run = Run(self._transport, name, opened)
+        self._runs.append(run)
+        return run
+
+    async def runs(self) -> list[RunSummary]:
+        """The runs of the server."""
+        return await self._do(_calls.list_runs())
+
+    async def server_info(self) -> ServerInfo:
+        """Version, memory, counters."""
+        return await self._do(_calls.server_info())
+
+    async def close(self, timeout: float = 60.0) -> None:
+        """Flushes every run's appenders, then closes the connection."""
+        runs, self._runs = self._runs, []
+        for run in runs:
+            await run.close(timeout)
+        await self._transport.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _do(self, call: _calls.Call[T]) -> T:
+        return call.read(await self._transport.call(call.method, call.request, call.repeat))

@@ -1,0 +1,211 @@
+"""One run of a server, for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+import grpc.aio
+
+from routing_replay import _append, _calls, _core, _read
+from routing_replay._transport import SERVICE, core_error
+from routing_replay.aio.appender import Appender
+from routing_replay.aio.transport import Transport
+from routing_replay.types import (
+    AppendOutcome,
+    OnFull,
+    Producer,
+    ReleaseOutcome,
+    SampleLike,
+    SampleRows,
+    SampleState,
+    SampleStates,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from routing_replay.geometry import Geometry
+    from routing_replay.types import AppendOptions, Rows, RunSettings
+
+T = TypeVar("T")
+
+
+class Run:
+    """As routing_replay.Run, made by `aio.Client.run`. For one event loop. Meanings and errors are the same."""
+
+    def __init__(self, transport: Transport, name: str, opened: _calls.OpenedRun) -> None:
+        self._transport = transport
+        self._name = name
+        self._opened = opened
+        self._appender: Appender | None = None
+        self._appenders: list[Appender] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def geometry(self) -> Geometry:
+        return self._opened.geometry
+
+    @property
+    def settings(self) -> RunSettings:
+        """In force, defaults filled in."""
+        return self._opened.settings
+
+    def appender(
+        self,
+        *,
+        max_queued_bytes: int | None = None,
+        on_full: OnFull = "block",
+        queue_timeout: float | None = None,
+        append_timeout: float | None = None,
+        encode_blocks: bool = True,
+        on_outcome: Callable[[AppendOutcome], None] | None = None,
+    ) -> Appender:
+        """See routing_replay.Run.appender; on_outcome is called in the event loop."""
+        appender = Appender(
+            self._transport,
+            self._name,
+            self._opened.core,
+            max_queued_bytes=max_queued_bytes,
+            on_full=on_full,
+            queue_timeout=queue_timeout,
+            append_timeout=append_timeout,
+            encode_blocks=encode_blocks,
+            on_outcome=on_outcome,
+        )
+        self._appenders.append(appender)
+        return appender
+
+    async def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
+        """Queues an append; waits only for room in the queue."""
+        return await self._default_appender().append(sample, rows, **options)
+
+    async def flush(self, timeout: float = 120.0) -> None:
+        """Waits for the outcomes of what `append` queued."""
+        if self._appender is not None:
+            await self._appender.flush(timeout)
+
+    def metrics(self) -> dict[str, int]:
+        """Counters of what `append` queued."""
+        return self._default_appender().metrics()
+
+    async def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
+        """One append in one call."""
+        plan = _append.make_plan(self._opened.core, False, sample, rows, **options)
+        answer = await self._transport.call("Put", self._opened.core.put_message(plan))
+        return _append.outcome_from(_core.put_outcome(answer))
+
+    async def seal(
+        self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout"
+    ) -> SampleState:
+        """No more rows will come."""
+        return await self._do(_calls.seal(self._name, sample, num_tokens, revision, producer))
+
+    async def truncate(
+        self, sample: str, rows: int, *, expected_revision: int | None = None, producer: Producer = "rollout"
+    ) -> SampleState:
+        """Back to rows [0, rows), unsealed, under the next revision."""
+        return await self._do(_calls.truncate(self._name, sample, rows, expected_revision, producer))
+
+    async def read(
+        self,
+        samples: Iterable[SampleLike],
+        *,
+        layers: Sequence[int] | None = None,
+        producer: Producer = "rollout",
+        wait: bool = False,
+        timeout: float = 120.0,
+    ) -> Sequence[SampleRows]:
+        """Reads and decodes: one result per sample, in the order asked."""
+        reader = _read.make_reader(self._opened.core, samples, layers, producer, wait)
+        async for message in self.read_messages(reader.request(), timeout):
+            reader.push(message)
+        reader.end()
+        return _read.rows_from(reader)
+
+    async def read_one(
+        self,
+        sample: SampleLike,
+        *,
+        layers: Sequence[int] | None = None,
+        producer: Producer = "rollout",
+        wait: bool = False,
+        timeout: float = 120.0,
+    ) -> SampleRows:
+        """As `read`, of one sample."""
+        rows = await self.read([sample], layers=layers, producer=producer, wait=wait, timeout=timeout)
+        return rows[0]
+
+    async def read_messages(self, request: bytes, timeout: float = 120.0) -> AsyncIterator[bytes]:
+        """The messages of a Read as they come."""
+        call = (await self._transport.channel()).unary_stream(SERVICE + "Read")(request, timeout=timeout)
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as failure:
+            raise core_error(failure).exception() from None
+        finally:
+            call.cancel()
+
+    async def stat(self, sample: str, *, producer: Producer = "rollout") -> SampleState:
+        """NotFoundError (NO_SAMPLE) if there is none."""
+        for state in await self.stat_many([sample], producer=producer):
+            return state
+        raise _calls.no_sample(self._name, sample)
+
+    async def stat_many(self, samples: Iterable[str], *, producer: Producer = "rollout") -> SampleStates:
+        """The ones that exist, in the order asked."""
+        states: SampleStates = []
+        for names in _calls.names_in_calls(samples):
+            states += await self._do(_calls.stat(self._name, names, producer))
+        return states
+
+    async def list(self, *, groups: tuple[int, int] | None = None, producer: Producer = "rollout") -> SampleStates:
+        """All samples, or those of groups[0] <= group < groups[1], by id."""
+        states: SampleStates = []
+        page_token = ""
+        while True:
+            page, page_token = await self._do(_calls.list_page(self._name, groups, producer, page_token))
+            states += page
+            if not page_token:
+                return states
+
+    async def release(self, samples: Iterable[str]) -> ReleaseOutcome:
+        """Gives samples back, of both producers."""
+        parts = [await self._do(_calls.release(self._name, names, None)) for names in _calls.names_in_calls(samples)]
+        return ReleaseOutcome(sum(part.samples for part in parts), sum(part.bytes for part in parts))
+
+    async def release_groups(self, begin: int, end: int) -> ReleaseOutcome:
+        """Gives back all samples with begin <= group < end."""
+        return await self._do(_calls.release(self._name, (), (begin, end)))
+
+    async def drop(self) -> ReleaseOutcome:
+        """Removes the run and all that is in it."""
+        return await self._do(_calls.drop(self._name))
+
+    async def close(self, timeout: float = 60.0) -> None:
+        """Flushes and ends the run's appenders; the run itself stays on the server."""
+        appenders, self._appenders, self._appender = self._appenders, [], None
+        for appender in appenders:
+            await appender.close(timeout)
+
+    async def __aenter__(self) -> Run:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<aio.Run {self._name}: {self.geometry!r}>"
+
+    def _default_appender(self) -> Appender:
+        if self._appender is None:
+            self._appender = self.appender()
+        return self._appender
+
+    async def _do(self, call: _calls.Call[T]) -> T:
+        return call.read(await self._transport.call(call.method, call.request, call.repeat))

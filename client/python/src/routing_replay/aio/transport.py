@@ -1,0 +1,62 @@
+"""The channel to a server over grpc.aio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import grpc
+import grpc.aio
+
+from routing_replay import _core, errors
+from routing_replay._transport import DEFAULTS, SERVICE, channel_options, check_fork, core_error, note_use
+
+
+class Transport:
+    """A channel that is made when it is first used. For one event loop."""
+
+    def __init__(self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None) -> None:
+        self._target = _core.Target(endpoint)
+        self.call_timeout = DEFAULTS["call_timeout_ms"] / 1000 if call_timeout is None else call_timeout
+        self._options = channel_options(use_http_proxy)
+        self._channel: grpc.aio.Channel | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    async def channel(self) -> grpc.aio.Channel:
+        """Raises CancelledError once closed, FailedPreconditionError after a fork."""
+        if self._closed:
+            raise errors.CancelledError("the client is closed")
+        if self._pid != os.getpid():
+            raise errors.FailedPreconditionError("an asyncio client does not survive os.fork; make a new one")
+        check_fork()
+        if self._channel is None:
+            note_use()
+            target = self._target.known
+            if target is None:
+                target = await asyncio.get_running_loop().run_in_executor(None, self._target.wait, self.call_timeout)
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(target, self._options)
+        return self._channel
+
+    async def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
+        """As routing_replay._transport.Transport.call."""
+        deadline = time.monotonic() + self.call_timeout
+        retry = _core.Retry(int(deadline * 1e9))
+        stub = (await self.channel()).unary_unary(SERVICE + method)
+        while True:
+            try:
+                return await stub(request, timeout=max(0.0, deadline - time.monotonic()), wait_for_ready=not repeat)
+            except grpc.aio.AioRpcError as failure:
+                error = core_error(failure)
+            wait = retry.wait(error, time.monotonic_ns()) if repeat else None
+            if wait is None:
+                raise error.exception()
+            await asyncio.sleep(wait)
+
+    async def close(self) -> None:
+        channel, self._channel = self._channel, None
+        self._closed = True
+        if channel is not None and self._pid == os.getpid():
+            await channel.close()

@@ -1,0 +1,325 @@
+"""Rows in, in the background."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from routing_replay import _append, _calls, _core
+from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork, core_error
+from routing_replay.errors import CancelledError, RoutingReplayError
+from routing_replay.types import AppendOutcome, OnFull
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from routing_replay.types import AppendOptions, Rows
+
+_log = logging.getLogger("routing_replay")
+_EXIT_TIMEOUT = 5.0  # Seconds that an interpreter that ends waits for what was queued.
+
+
+@dataclass(frozen=True)
+class QueueOptions:
+    """How much an appender holds and for how long; times in seconds."""
+
+    max_queued_bytes: int
+    on_full: OnFull
+    queue_timeout: float
+    append_timeout: float
+
+    def new_core(self, run: str) -> _core.Appender:
+        return _core.Appender(run, self.max_queued_bytes, round(self.append_timeout * 1000))
+
+    def add(self, core: _core.Appender, plan: _core.Plan) -> tuple[int, bool]:
+        """Adds the plan, or only its mark where there is no room: sequence number, whether it was dropped."""
+        now = time.monotonic_ns()
+        if core.has_room(plan.bytes):
+            return core.add(plan, now), False
+        return core.add_dropped(plan, now), True
+
+
+def queue_options(
+    max_queued_bytes: int | None, on_full: OnFull, queue_timeout: float | None, append_timeout: float | None
+) -> QueueOptions:
+    """With defaults where nothing is given."""
+    if on_full not in ("block", "drop", "raise"):
+        raise ValueError(f'on_full: {on_full!r} is none of "block", "drop", "raise"')
+    return QueueOptions(
+        DEFAULTS["max_queued_bytes"] if max_queued_bytes is None else max_queued_bytes,
+        on_full,
+        DEFAULTS["queue_timeout_ms"] / 1000 if queue_timeout is None else queue_timeout,
+        DEFAULTS["append_timeout_ms"] / 1000 if append_timeout is None else append_timeout,
+    )
+
+
+class Appender:
+    """A queue of appends that a thread of its own sends. Thread-safe. Made by `Run.appender`.
+
+    on_outcome is called from the appender's threads, once per append, in order per sample; it must not call the
+    appender. At the end of the interpreter what is queued is waited for, but not for long: flush.
+
+    Survives broken connections and restarted servers: what is not acknowledged is asked for and sent again. Appends of
+    one sample are applied in the order of the calls.
+
+    After os.fork the child has an empty appender of its own; what the parent had queued, the parent sends. Where gRPC
+    cannot live on in the child, `append` raises FailedPreconditionError there.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        name: str,
+        run: _core.Run,
+        *,
+        max_queued_bytes: int | None = None,
+        on_full: OnFull = "block",
+        queue_timeout: float | None = None,
+        append_timeout: float | None = None,
+        encode_blocks: bool = True,
+        on_outcome: Callable[[AppendOutcome], None] | None = None,
+    ) -> None:
+        """See `Run.appender`."""
+        self._transport = transport
+        self._name = name
+        self._run = run
+        self._options = queue_options(max_queued_bytes, on_full, queue_timeout, append_timeout)
+        self._encode_blocks = encode_blocks
+        self._on_outcome = on_outcome
+        self._start_afresh()
+        _appenders.add(self)
+
+    def _start_afresh(self) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._delivery = threading.Lock()
+        self._core = self._options.new_core(self._name)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._stream = 0  # Number of the present stream; its sender stops when there is another one.
+        self._call: Any = None
+        self._told_of_drop = False
+
+    def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
+        """Queues one append and returns its sequence number: 1, 2, …
+
+        rows: ids [rows, layers, K] of any integer dtype (copied or encoded before this returns), or a Payload; None to
+            open, to seal, or for rows that are all unrecorded
+        options: see AppendOptions
+
+        Raises InvalidArgumentError at once for what the ingest checks refuse (with encode_blocks). Never raises for
+        trouble of the service: when the queue is full, on_full decides.
+        """
+        check_fork()
+        plan = _append.make_plan(self._run, self._encode_blocks, sample, rows, **options)
+        with self._lock:
+            self._wait_for_room(plan.bytes, sample)
+            if self._closed:
+                raise CancelledError("the appender is closed")
+            sequence, dropped = self._options.add(self._core, plan)
+            if dropped:
+                self._tell_of_drop(sample)
+            self._ensure_thread()
+            self._changed.notify_all()
+        return sequence
+
+    def _wait_for_room(self, size: int, sample: str) -> None:
+        if self._core.has_room(size):
+            return
+        if self._options.on_full == "raise":
+            error = self._core.no_room(sample)
+            assert error is not None
+            raise error
+        if self._options.on_full == "block":
+            self._changed.wait_for(lambda: self._closed or self._core.has_room(size), self._options.queue_timeout)
+
+    def _tell_of_drop(self, sample: str) -> None:
+        level = logging.DEBUG if self._told_of_drop else logging.WARNING
+        self._told_of_drop = True
+        _log.log(level, "append queue of run %s is full: rows of sample %s are dropped", self._name, sample)
+
+    def flush(self, timeout: float = 120.0) -> None:
+        """Waits until every append so far has its outcome.
+
+        Raises the first error since the last flush, DeadlineExceededError after `timeout` seconds.
+        """
+        with self._lock:
+            last = self._core.newest_open()
+            if not self._changed.wait_for(lambda: self._closed or self._core.settled(last), timeout):
+                error = self._core.not_flushed()
+            elif not self._core.settled(last):
+                error = CancelledError("the appender was closed")
+            else:
+                error = self._core.take_error()
+        if error is not None:
+            raise error
+
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start: appends, acknowledged, failed, rows, trimmed_rows, conflicting_rows,
+        unrecorded_rows, payload_bytes, resent_bytes, reconnects, credit_refusals, dropped_appends, dropped_rows; and
+        the gauges queued_bytes and open_appends."""
+        with self._lock:
+            return self._core.metrics()
+
+    def close(self, timeout: float = 60.0) -> None:
+        """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
+        try:
+            if not self._closed:
+                self.flush(timeout)
+        except RoutingReplayError as error:
+            _log.warning("closing the appender of run %s: %s", self._name, error)
+        self._abandon()
+
+    def _abandon(self) -> None:
+        with self._lock:
+            self._closed = True
+            call, thread = self._call, self._thread
+            self._changed.notify_all()
+        if call is not None:
+            call.cancel()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(10)
+
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # What the threads do. Each waits on _changed; the core says for what.
+
+    def _ensure_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._drive, name="routing-replay-appender", daemon=True)
+            self._thread.start()
+
+    def _drive(self) -> None:
+        while True:
+            self._deliver()
+            with self._lock:
+                if self._closed:
+                    return
+                action = self._core.next(time.monotonic_ns(), False)
+                if action.step == _core.WAIT and not self._core.has_finished():
+                    self._changed.wait(_until(action.until))
+            if action.step == _core.ASK and action.ask is not None:
+                self._ask(**action.ask)
+            elif action.step == _core.CONNECT:
+                self._converse()
+
+    def _ask(self, producer: str, samples: list[str]) -> None:
+        call = _calls.stat(self._name, samples, producer)
+        try:
+            stub = self._transport.channel().unary_unary(SERVICE + call.method)
+            states = call.read(stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
+        except grpc.RpcError as failure:
+            error = core_error(failure)
+            with self._lock:
+                self._core.on_ask_error(error, time.monotonic_ns())
+            return
+        with self._lock:
+            self._core.on_states(_calls.states_for_core(states), time.monotonic_ns())
+
+    def _converse(self) -> None:
+        """One stream, from its start to its end."""
+        with self._lock:
+            self._stream += 1
+            number = self._stream
+        why: _core.CoreError | None = None
+        try:
+            call = self._transport.channel().stream_stream(SERVICE + "Append")(self._requests(number))
+            with self._lock:
+                self._call = call
+                closed = self._closed
+                self._changed.notify_all()
+            if closed:
+                call.cancel()
+            for message in call:
+                with self._lock:
+                    self._core.on_message(message, time.monotonic_ns())
+                    self._changed.notify_all()
+                self._deliver()
+        except grpc.RpcError as failure:
+            why = core_error(failure)
+        except RoutingReplayError as closed_client:
+            why = _core.rpc_error(1, str(closed_client), b"")
+        with self._lock:
+            self._stream += 1
+            self._call = None
+            self._core.on_stream_end(why, time.monotonic_ns())
+            self._changed.notify_all()
+
+    def _requests(self, number: int) -> Iterator[bytes]:
+        """Consumed by a thread of grpc, which comes back when the message before is on its way."""
+        while True:
+            with self._lock:
+                if self._stream != number or self._closed:
+                    return
+                action = self._core.next(time.monotonic_ns(), True)
+                if action.step == _core.WAIT and not self._core.has_finished():
+                    self._changed.wait(_until(action.until))
+                elif action.step == _core.CANCEL:
+                    self._changed.wait_for(lambda: self._call is not None or self._stream != number)
+                call = self._call
+            if action.step == _core.SEND:
+                yield action.take_message()
+            elif action.step == _core.CANCEL and call is not None:
+                call.cancel()
+            self._deliver()
+
+    def _deliver(self) -> None:
+        with self._delivery:
+            with self._lock:
+                finished = self._core.take_finished()
+                if not finished:
+                    return
+                self._changed.notify_all()  # There is room.
+            if self._on_outcome is not None:
+                for record in finished:
+                    self._tell(_append.outcome_from(record))
+            with self._lock:
+                self._core.delivered()
+                self._changed.notify_all()
+
+    def _tell(self, outcome: AppendOutcome) -> None:
+        assert self._on_outcome is not None
+        try:
+            self._on_outcome(outcome)
+        except Exception:
+            _log.exception("on_outcome of run %s failed for sample %s", self._name, outcome.sample)
+
+    def _after_fork(self) -> None:
+        closed = self._closed
+        _core.leak((self._call, self._core))
+        self._start_afresh()
+        self._closed = closed
+
+
+def _until(nanoseconds: int) -> float:
+    return max(0.0, (nanoseconds - time.monotonic_ns()) / 1e9)
+
+
+_appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for appender in list(_appenders):
+        appender._after_fork()
+
+
+def _at_exit() -> None:
+    for appender in list(_appenders):
+        appender.close(_EXIT_TIMEOUT)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -1,0 +1,81 @@
+"""One server."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from routing_replay import _calls
+from routing_replay._transport import Transport
+from routing_replay.geometry import Geometry
+from routing_replay.run import Run
+from routing_replay.types import RunSummary, ServerInfo
+
+T = TypeVar("T")
+
+
+class Client:
+    """One server. Thread-safe. Does not wait for the server; connects when it is first used.
+
+    endpoint: "host:port", "[v6]:port" or "unix:PATH", or "file:PATH" of a file that holds one of these, which is waited
+        for within call_timeout when the client is first used; the environment's ROUTING_REPLAY_ENDPOINT if absent
+    use_http_proxy: HTTP proxies of the environment are ignored unless this is set
+    call_timeout: seconds for a call without a timeout of its own (default 30)
+
+    After os.fork the child makes a connection of its own when it first uses the client.
+    Raises InvalidArgumentError for an endpoint that cannot be one.
+    """
+
+    def __init__(
+        self, endpoint: str | None = None, *, use_http_proxy: bool = False, call_timeout: float | None = None
+    ) -> None:
+        self._transport = Transport(endpoint, use_http_proxy, call_timeout)
+        self._runs: list[Run] = []
+
+    def run(
+        self,
+        name: str,
+        geometry: Geometry | None = None,
+        *,
+        ttl: float | None = None,
+        strict: bool = False,
+        block_rows: int | None = None,
+        codec: str | None = None,
+    ) -> Run:
+        """Makes the run, or joins it; without a geometry it only joins.
+
+        ttl: seconds after which an idle sample is removed
+        strict: rows that conflict with stored ones are an error instead of a count
+        block_rows: rows per block, a power of two
+        codec: "RAW" or "PACKED"
+
+        Raises FailedPreconditionError if the run has another geometry or other settings, NotFoundError (NO_RUN) if it
+        is not there to join.
+        """
+        opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec))
+        run = Run(self._transport, name, opened)
+        self._runs.append(run)
+        return run
+
+    def runs(self) -> list[RunSummary]:
+        """The runs of the server."""
+        return self._do(_calls.list_runs())
+
+    def server_info(self) -> ServerInfo:
+        """Version, memory, counters."""
+        return self._do(_calls.server_info())
+
+    def close(self, timeout: float = 60.0) -> None:
+        """Flushes every run's appenders for at most `timeout` seconds each, then closes the connection."""
+        runs, self._runs = self._runs, []
+        for run in runs:
+            run.close(timeout)
+        self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _do(self, call: _calls.Call[T]) -> T:
+        return call.read(self._transport.call(call.method, call.request, call.repeat))

@@ -1,0 +1,165 @@
+"""What goes wrong, as exceptions: one class per status code, with the fields that programs need.
+
+All of them can be pickled, so they cross process borders (multiprocessing, Ray).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class RoutingReplayError(Exception):
+    """Any error of the service or of the client.
+
+    Attributes are None where the error does not say:
+
+    code: name of the status code, for example "INVALID_ARGUMENT"
+    message: for people
+    reason: for programs, for example "ID_RANGE" (ErrorDetail.Reason in common.proto)
+    field: path of the wrong field, for example "append.tensor.dtype"
+    sample: sample id
+    row: absolute row number
+    layer: global decoder layer id
+    committed_rows, revision: of the sample
+    first_differing_block: number of the first block window whose tokens differ
+    missing_rows: list of half-open (begin, end)
+    retry_after_ms: how long to wait
+    server_version, client_version: of a pair that does not fit
+    """
+
+    code: str = "UNKNOWN"
+
+    def __init__(self, message: str, **detail: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = detail.get("code_name", type(self).code)
+        self.reason: str | None = detail.get("reason")
+        self.field: str | None = detail.get("field")
+        self.sample: str | None = detail.get("sample")
+        self.row: int | None = detail.get("row")
+        self.layer: int | None = detail.get("layer")
+        self.committed_rows: int | None = detail.get("committed_rows")
+        self.revision: int | None = detail.get("revision")
+        self.first_differing_block: int | None = detail.get("first_differing_block")
+        ranges = detail.get("missing_rows")
+        self.missing_rows: list[tuple[int, int]] | None = ranges and [(begin, end) for begin, end in ranges]
+        self.retry_after_ms: int | None = detail.get("retry_after_ms")
+        self.server_version: str | None = detail.get("server_version")
+        self.client_version: str | None = detail.get("client_version")
+        self._detail = detail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.message, self._detail)
+
+    def __str__(self) -> str:
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{self.code}{reason}: {self.message}"
+
+
+class CancelledError(RoutingReplayError):
+    """The call was given up."""
+
+    code = "CANCELLED"
+
+
+class UnknownError(RoutingReplayError):
+    """The server said nothing more precise."""
+
+    code = "UNKNOWN"
+
+
+class InvalidArgumentError(RoutingReplayError, ValueError):
+    """The request or the payload itself is wrong: field, row and layer say where."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class DeadlineExceededError(RoutingReplayError, TimeoutError):
+    """No answer in time."""
+
+    code = "DEADLINE_EXCEEDED"
+
+
+class NotFoundError(RoutingReplayError, LookupError):
+    """No such run (NO_RUN) or sample (NO_SAMPLE)."""
+
+    code = "NOT_FOUND"
+
+
+class AlreadyExistsError(RoutingReplayError):
+    """The sample holds rows of other tokens (OTHER_TOKENS), or other routes in a strict run (CONFLICTING_ROWS)."""
+
+    code = "ALREADY_EXISTS"
+
+
+class PermissionDeniedError(RoutingReplayError):
+    """The caller may not do this."""
+
+    code = "PERMISSION_DENIED"
+
+
+class ResourceExhaustedError(RoutingReplayError):
+    """No room: in the server's budget or in the appender's queue. retry_after_ms may say how long."""
+
+    code = "RESOURCE_EXHAUSTED"
+
+
+class FailedPreconditionError(RoutingReplayError):
+    """Right request, wrong moment: a gap, an old revision, a sealed sample, another geometry."""
+
+    code = "FAILED_PRECONDITION"
+
+
+class AbortedError(RoutingReplayError):
+    """The call was given up because of another one."""
+
+    code = "ABORTED"
+
+
+class OutOfRangeError(RoutingReplayError, IndexError):
+    """Rows past the end."""
+
+    code = "OUT_OF_RANGE"
+
+
+class UnimplementedError(RoutingReplayError, NotImplementedError):
+    """The server lacks this."""
+
+    code = "UNIMPLEMENTED"
+
+
+class InternalError(RoutingReplayError):
+    """Client or server do not keep to the protocol."""
+
+    code = "INTERNAL"
+
+
+class UnavailableError(RoutingReplayError, ConnectionError):
+    """The server cannot be reached, or is shutting down (DRAINING)."""
+
+    code = "UNAVAILABLE"
+
+
+class DataLossError(RoutingReplayError):
+    """Bytes do not fit their checksum, or rows did not come."""
+
+    code = "DATA_LOSS"
+
+
+class UnauthenticatedError(RoutingReplayError):
+    """The caller did not say who it is."""
+
+    code = "UNAUTHENTICATED"
+
+
+_BY_NAME = {kind.code: kind for kind in RoutingReplayError.__subclasses__()}
+
+
+def from_detail(detail: dict[str, Any]) -> RoutingReplayError:
+    """The exception that the core describes (proto/json/status_json.h)."""
+    fields = {key: value for key, value in detail.items() if key not in ("code", "message")}
+    return _BY_NAME.get(detail["code_name"], UnknownError)(detail["message"], **fields)
+
+
+def _restore(kind: type[RoutingReplayError], message: str, detail: dict[str, Any]) -> RoutingReplayError:
+    return kind(message, **detail)

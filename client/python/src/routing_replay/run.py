@@ -1,0 +1,249 @@
+"""One run of a server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from routing_replay import _append, _calls, _core, _read
+from routing_replay._transport import SERVICE, Transport, core_error
+from routing_replay.appender import Appender
+from routing_replay.types import (
+    AppendOutcome,
+    OnFull,
+    Producer,
+    ReleaseOutcome,
+    SampleLike,
+    SampleRows,
+    SampleState,
+    SampleStates,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from routing_replay.geometry import Geometry
+    from routing_replay.types import AppendOptions, Rows, RunSettings
+
+T = TypeVar("T")
+
+
+class Run:
+    """One run of a server, made by `Client.run`. Thread-safe; usable in the child after os.fork.
+
+    Calls without a timeout of their own take at most the client's call_timeout and are repeated within it while the
+    server is unavailable. All raise RoutingReplayError.
+    """
+
+    def __init__(self, transport: Transport, name: str, opened: _calls.OpenedRun) -> None:
+        self._transport = transport
+        self._name = name
+        self._opened = opened
+        self._lock = threading.Lock()  # Held for moments only, so that a fork can hardly meet it taken.
+        self._appender: Appender | None = None
+        self._appenders: list[Appender] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def geometry(self) -> Geometry:
+        return self._opened.geometry
+
+    @property
+    def settings(self) -> RunSettings:
+        """In force, defaults filled in."""
+        return self._opened.settings
+
+    # Rows in.
+
+    def appender(
+        self,
+        *,
+        max_queued_bytes: int | None = None,
+        on_full: OnFull = "block",
+        queue_timeout: float | None = None,
+        append_timeout: float | None = None,
+        encode_blocks: bool = True,
+        on_outcome: Callable[[AppendOutcome], None] | None = None,
+    ) -> Appender:
+        """A new appender with its own queue and connection.
+
+        max_queued_bytes: bound of what waits in memory (default 64 MiB)
+        on_full: what `append` does when the queue is full: "block" for at most queue_timeout seconds (default 60) and
+            then drop; "drop"; or "raise" ResourceExhaustedError. The rows of a dropped append are marked as unrecorded
+            in the store, so that a trainer learns of it at once, and are counted in metrics()
+        append_timeout: seconds for which an append is tried while the server is unreachable or full (default 120)
+        encode_blocks: decode, check, narrow and tile here and send blocks; False sends what the engine gave
+        on_outcome: called once per append, in order per sample, from a thread of the appender; must not call it
+        """
+        appender = Appender(
+            self._transport,
+            self._name,
+            self._opened.core,
+            max_queued_bytes=max_queued_bytes,
+            on_full=on_full,
+            queue_timeout=queue_timeout,
+            append_timeout=append_timeout,
+            encode_blocks=encode_blocks,
+            on_outcome=on_outcome,
+        )
+        with self._lock:
+            self._appenders.append(appender)
+        return appender
+
+    def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
+        """Appends through an appender that the run keeps for this: see `Appender.append`."""
+        return self._default_appender().append(sample, rows, **options)
+
+    def flush(self, timeout: float = 120.0) -> None:
+        """Waits for the outcomes of what `append` queued: see `Appender.flush`."""
+        if self._appender is not None:
+            self._appender.flush(timeout)
+
+    def metrics(self) -> dict[str, int]:
+        """Counters of what `append` queued: see `Appender.metrics`."""
+        return self._default_appender().metrics()
+
+    def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
+        """One append in one call, acknowledged when it returns. The server decodes what is sent as it is."""
+        plan = _append.make_plan(self._opened.core, False, sample, rows, **options)
+        answer = self._transport.call("Put", self._opened.core.put_message(plan))
+        return _append.outcome_from(_core.put_outcome(answer))
+
+    def seal(self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout") -> SampleState:
+        """No more rows will come: rows 0 … num_tokens - 2 must be committed. Idempotent."""
+        return self._do(_calls.seal(self._name, sample, num_tokens, revision, producer))
+
+    def truncate(
+        self, sample: str, rows: int, *, expected_revision: int | None = None, producer: Producer = "rollout"
+    ) -> SampleState:
+        """Back to rows [0, rows), unsealed, under the next revision."""
+        return self._do(_calls.truncate(self._name, sample, rows, expected_revision, producer))
+
+    # Rows out.
+
+    def read(
+        self,
+        samples: Iterable[SampleLike],
+        *,
+        layers: Sequence[int] | None = None,
+        producer: Producer = "rollout",
+        wait: bool = False,
+        timeout: float = 120.0,
+    ) -> Sequence[SampleRows]:
+        """Reads and decodes; every byte is checked against its CRC32C. One result per sample, in the order asked.
+
+        samples: ids, handles, or SampleRead where more is to be said
+        layers: global decoder layer ids, ascending; all MoE layers if absent
+        wait: wait for rows that are not committed yet, instead of NOT_READY
+
+        A sample that cannot be read has a status that says why; it does not fail the others. Raises DataLossError
+        naming sample, layer and row for damaged bytes; UnavailableError and DeadlineExceededError (`timeout` seconds)
+        are final.
+        """
+        reader = _read.make_reader(self._opened.core, samples, layers, producer, wait)
+        for message in self.read_messages(reader.request(), timeout):
+            reader.push(message)
+        reader.end()
+        return _read.rows_from(reader)
+
+    def read_one(
+        self,
+        sample: SampleLike,
+        *,
+        layers: Sequence[int] | None = None,
+        producer: Producer = "rollout",
+        wait: bool = False,
+        timeout: float = 120.0,
+    ) -> SampleRows:
+        """As `read`, of one sample."""
+        return self.read([sample], layers=layers, producer=producer, wait=wait, timeout=timeout)[0]
+
+    def read_messages(self, request: bytes, timeout: float = 120.0) -> Iterator[bytes]:
+        """The messages of a Read as they come (read.proto), for callers with a core of their own.
+
+        `request` is a serialized ReadRequest. Closing the iterator ends the call. Raises RoutingReplayError.
+        """
+        call = self._transport.channel().unary_stream(SERVICE + "Read")(request, timeout=timeout)
+        try:
+            yield from call
+        except grpc.RpcError as failure:
+            raise core_error(failure).exception() from None
+        finally:
+            call.cancel()
+
+    # What is there.
+
+    def stat(self, sample: str, *, producer: Producer = "rollout") -> SampleState:
+        """NotFoundError (NO_SAMPLE) if there is none."""
+        for state in self.stat_many([sample], producer=producer):
+            return state
+        raise _calls.no_sample(self._name, sample)
+
+    def stat_many(self, samples: Iterable[str], *, producer: Producer = "rollout") -> SampleStates:
+        """The ones that exist, in the order asked."""
+        states: SampleStates = []
+        for names in _calls.names_in_calls(samples):
+            states += self._do(_calls.stat(self._name, names, producer))
+        return states
+
+    def list(self, *, groups: tuple[int, int] | None = None, producer: Producer = "rollout") -> SampleStates:
+        """All samples, or those of groups[0] <= group < groups[1], by id."""
+        states: SampleStates = []
+        page_token = ""
+        while True:
+            page, page_token = self._do(_calls.list_page(self._name, groups, producer, page_token))
+            states += page
+            if not page_token:
+                return states
+
+    def release(self, samples: Iterable[str]) -> ReleaseOutcome:
+        """Gives samples back, of both producers. Unknown ones are not counted, so a retry is harmless."""
+        total, size = 0, 0
+        for names in _calls.names_in_calls(samples):
+            part = self._do(_calls.release(self._name, names, None))
+            total, size = total + part.samples, size + part.bytes
+        return ReleaseOutcome(total, size)
+
+    def release_groups(self, begin: int, end: int) -> ReleaseOutcome:
+        """Gives back all samples with begin <= group < end."""
+        return self._do(_calls.release(self._name, (), (begin, end)))
+
+    def drop(self) -> ReleaseOutcome:
+        """Removes the run and all that is in it."""
+        return self._do(_calls.drop(self._name))
+
+    def close(self, timeout: float = 60.0) -> None:
+        """Flushes and ends the run's appenders; the run itself stays on the server."""
+        with self._lock:
+            appenders, self._appenders, self._appender = self._appenders, [], None
+        for appender in appenders:
+            appender.close(timeout)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Run {self._name}: {self.geometry!r}>"
+
+    def _default_appender(self) -> Appender:
+        if self._appender is None:
+            made = self.appender()
+            with self._lock:
+                if self._appender is None:
+                    self._appender = made
+        return self._appender
+
+    def _do(self, call: _calls.Call[T]) -> T:
+        return call.read(self._transport.call(call.method, call.request, call.repeat))
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Run cannot be pickled; make a Client in the other process")

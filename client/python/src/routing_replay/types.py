@@ -1,0 +1,260 @@
+"""Plain values that calls take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from routing_replay import _core
+
+Producer = Literal["rollout", "trainer"]
+RowRange = tuple[int, int]  # Half-open: rows begin, begin + 1, … end - 1.
+
+OnFull = Literal["block", "drop", "raise"]
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Rows as an engine gave them, undecoded: what `rows=` takes beside an array.
+
+    data: the bytes (or the text, for base64)
+    encoding: "RAW" (C order, little-endian), "NPY", "BASE64" (of RAW), "BASE64_NPY"
+    compression: "NONE" or "ZSTD" (then raw_size is required)
+    dtype: "U8", "I8", "U16", "I16", "I32" or "I64"; not needed with .npy
+    shape: (rows, layers, K); not needed with .npy
+    """
+
+    data: bytes | str | memoryview
+    encoding: str = "RAW"
+    compression: str = "NONE"
+    raw_size: int = 0
+    dtype: str | None = None
+    shape: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Opens a sample as rows [0, rows) of another one of the same run."""
+
+    sample: str
+    rows: int
+    revision: int = 0
+
+
+@dataclass(frozen=True)
+class TokenCheck:
+    """CRC32C over the token ids (uint32, little-endian) of positions 0 … rows - 1."""
+
+    rows: int
+    crc32c: int
+
+
+def token_check(tokens: ArrayLike) -> TokenCheck:
+    """The check of these tokens, from position 0 on: one per row to be checked."""
+    ids = np.ascontiguousarray(tokens, dtype=np.uint32).ravel()
+    return TokenCheck(ids.size, _core.token_check(ids))
+
+
+@dataclass(frozen=True)
+class WeightSpan:
+    """Rows [begin, end) were routed under these weights. version -1: unknown."""
+
+    begin: int
+    end: int
+    version: int
+    label: str = ""
+
+
+class AppendOptions(TypedDict, total=False):
+    """What an append says of its rows, beside the sample and the rows themselves.
+
+    row_start: absolute row of the first row (default 0)
+    unrecorded: half-open ranges inside the append whose rows the engine did not deliver; `rows` holds nothing for them
+    tokens: token ids, one per row, or one per position from 0 on (then the whole history is checked)
+    layers: "all" (one column per decoder layer), "moe" (per MoE layer) or decoder layer ids; by the axis if absent
+    seal: no more rows will come; num_tokens is then the rows so far and one
+    num_tokens: seals with so many tokens
+    group: int64 of the caller, for example the training step
+    weight_version, weight_label: of the weights that routed the rows
+    revision: the life of the sample that the rows belong to, from `stat` or `truncate`
+    restart: not 0: these rows belong to a new life; the same number on every append of that life
+    prefix: open the sample as the first rows of another one
+    engine: free text, for example "vllm 0.33.0"
+    producer: "rollout" or "trainer"
+    """
+
+    row_start: int
+    unrecorded: Sequence[RowRange]
+    tokens: ArrayLike | None
+    layers: Literal["all", "moe"] | Sequence[int] | None
+    seal: bool
+    num_tokens: int | None
+    group: int | None
+    weight_version: int | None
+    weight_label: str
+    revision: int
+    restart: int
+    prefix: Prefix | None
+    engine: str
+    producer: Producer
+
+
+@dataclass(frozen=True)
+class AppendOutcome:
+    """What the server said of one append.
+
+    With an error nothing of it was stored, or only its first rows, up to committed_rows, where it was long enough to be
+    sent in several messages.
+
+    trimmed_rows were there already; conflicting_rows of them hold other routes than the stored ones, which stay;
+    late_rows are unrecorded in the store and stay so; unverified_rows have tokens that could not be compared.
+    """
+
+    sample: str
+    committed_rows: int
+    revision: int
+    content_id: int
+    sealed: bool
+    trimmed_rows: int
+    conflicting_rows: int
+    late_rows: int
+    unrecorded_rows: int
+    unverified_rows: int
+    sequence: int = 0  # What `append` gave; 0 for `put`.
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class SampleState:
+    """What is known of a sample without reading its rows. num_tokens is None until it is sealed."""
+
+    sample: str
+    handle: int
+    producer: Producer
+    group: int
+    committed_rows: int
+    num_tokens: int | None
+    revision: int
+    content_id: int
+    unrecorded: tuple[RowRange, ...]
+    weights: tuple[WeightSpan, ...]
+    stored_bytes: int
+    token_check: TokenCheck | None
+    engine: str
+    idle_ms: int
+
+    @property
+    def sealed(self) -> bool:
+        return self.num_tokens is not None
+
+
+SampleStates = list[SampleState]
+
+
+@dataclass(frozen=True)
+class SampleRead:
+    """One sample of a read, where its id alone does not say enough.
+
+    sample or handle: which one
+    rows: half-open ranges, ascending; all that is committed if empty
+    num_tokens: expected; another one gives LENGTH_MISMATCH
+    token_checks: expected; another one gives TOKENS_MISMATCH
+    min_weight_version, max_weight_version: rows of other weights give VERSION_REFUSED
+    """
+
+    sample: str | None = None
+    handle: int | None = None
+    rows: Sequence[RowRange] = ()
+    num_tokens: int | None = None
+    token_checks: Sequence[TokenCheck] = ()
+    min_weight_version: int | None = None
+    max_weight_version: int | None = None
+
+
+SampleLike = str | int | SampleRead  # An id, a handle, or more.
+
+
+@dataclass(frozen=True)
+class SampleRows:
+    """One sample that was read.
+
+    status: "OK", or why not: "NOT_FOUND", "NOT_RECORDED", "NOT_READY", "LOST", "VERSION_REFUSED", "LENGTH_MISMATCH",
+        "TOKENS_MISMATCH", "OUT_OF_RANGE"
+    rows: ids [rows, layers, K], or None if status is not "OK". dtype uint8 if every layer read has E <= 256, else
+        uint16. The axis of rows holds those of `row_ranges` one after the other; that of layers the layers asked for;
+        slots beyond a layer's own K are 0. A view of layer-major memory: rows[:, i] is contiguous.
+    row_ranges: absolute rows, half-open; unrecorded rows are not among them
+    layers: global decoder layer ids
+    """
+
+    index: int
+    status: str
+    message: str
+    rows: np.ndarray | None
+    row_ranges: tuple[RowRange, ...]
+    layers: tuple[int, ...]
+    committed_rows: int
+    num_tokens: int | None
+    revision: int
+    content_id: int
+    unrecorded: tuple[RowRange, ...]
+    weights: tuple[WeightSpan, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "OK"
+
+
+@dataclass(frozen=True)
+class ReleaseOutcome:
+    """Samples given back now, and the bytes that this freed."""
+
+    samples: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """A run's settings in force. ttl in seconds, 0: the server's default; codec "" if the server picks."""
+
+    ttl: float
+    strict: bool
+    block_rows: int
+    codec: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run of a server, as `Client.runs` lists it."""
+
+    run: str
+    geometry: Any
+    settings: RunSettings
+    samples: int
+    sealed_samples: int
+    committed_rows: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """A server. uptime in seconds; counters are monotonic since its start, by metric name."""
+
+    version: str
+    store: str
+    budget_bytes: int
+    stored_bytes: int
+    reserved_bytes: int
+    samples: int
+    runs: int
+    uptime: float
+    draining: bool
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+if TYPE_CHECKING:
+    Rows = ArrayLike | Payload

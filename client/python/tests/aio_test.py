@@ -1,0 +1,170 @@
+"""The asyncio client does what the other one does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import unittest
+
+import numpy as np
+from support import Gate, Server, random_routes
+
+import routing_replay as rr
+from routing_replay import aio
+
+GEOMETRY = rr.Geometry(num_layers=3, num_experts=300, top_k=4)
+ROWS = random_routes(np.random.default_rng(1), 400, 3, 300, 4)
+TOKENS = np.arange(401)
+
+
+class AioTest(unittest.IsolatedAsyncioTestCase):
+    server: Server
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.server = Server()
+        cls.addClassCleanup(cls.server.stop)
+
+    async def asyncSetUp(self) -> None:
+        self.client = aio.Client(self.server.endpoint)
+        self.run_ = await self.client.run(self.id().rsplit(".", 1)[-1], GEOMETRY)
+        self.addAsyncCleanup(self.client.close)
+
+    async def test_append_and_read(self) -> None:
+        run = self.run_
+        await asyncio.gather(*(run.append(f"a{i}", ROWS, tokens=TOKENS, seal=True, group=i) for i in range(30)))
+        await run.flush()
+        for sample in await run.read([f"a{i}" for i in range(30)]):
+            self.assertEqual(sample.rows.dtype, np.uint16)
+            np.testing.assert_array_equal(sample.rows, ROWS)
+        self.assertEqual(run.metrics()["acknowledged"], 30)
+        self.assertTrue((await run.stat("a1")).sealed)
+        self.assertEqual(len(await run.list(groups=(3, 5))), 2)
+        self.assertEqual((await run.release(["a1"])).samples, 1)
+        self.assertEqual((await run.release_groups(2, 4)).samples, 2)
+        self.assertEqual((await run.put("p", ROWS)).committed_rows, 400)
+        self.assertEqual((await run.truncate("p", 10)).revision, 1)
+        self.assertTrue((await run.seal("p", 11, revision=1)).sealed)
+        self.assertIn(run.name, [summary.run for summary in await self.client.runs()])
+        self.assertEqual((await self.client.server_info()).version, rr.__version__)
+        self.assertEqual((await run.drop()).samples, 28)
+
+    async def test_errors(self) -> None:
+        run = self.run_
+        bad = ROWS.copy()
+        bad[7, 2, 1] = 300
+        with self.assertRaises(rr.InvalidArgumentError) as caught:
+            await run.append("s", bad)
+        self.assertEqual((caught.exception.row, caught.exception.layer), (7, 2))
+        await run.append("s", ROWS, row_start=5)
+        with self.assertRaises(rr.FailedPreconditionError):
+            await run.flush()
+        with self.assertRaises(rr.NotFoundError):
+            await run.stat("s")
+        with self.assertRaises(rr.NotFoundError):
+            await self.client.run("no-such-run")
+        with self.assertRaises(rr.InvalidArgumentError):
+            await run.read(["s"], layers=[9])
+
+    async def test_the_loop_goes_on_while_a_read_waits(self) -> None:
+        await self.run_.put("late", ROWS[:10])
+        all_rows = rr.SampleRead("late", rows=[(0, 400)])
+        reading = asyncio.create_task(self.run_.read_one(all_rows, wait=True, timeout=60))
+        await asyncio.sleep(0.1)
+        await self.run_.append("late", ROWS[10:], row_start=10)
+        await self.run_.flush()
+        np.testing.assert_array_equal((await reading).rows, ROWS)
+
+    async def test_cancelling(self) -> None:
+        appender = self.run_.appender()
+        await self.run_.put("s", ROWS)
+        await appender.append("t", ROWS)
+        waiting = asyncio.create_task(self.run_.read_one(rr.SampleRead("s", rows=[(400, 401)]), wait=True))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await waiting
+        await appender.flush()
+        await appender.close()
+        with self.assertRaises(rr.CancelledError):
+            await appender.append("s", ROWS)
+
+    async def test_fork(self) -> None:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.client._transport._closed = False
+                asyncio.set_event_loop(None)
+                coroutine = self.client._transport.channel()
+                coroutine.send(None)
+            except rr.FailedPreconditionError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+
+
+class AioTroubleTest(unittest.IsolatedAsyncioTestCase):
+    async def test_a_server_that_is_out_of_reach(self) -> None:
+        server = Server()
+        self.addCleanup(server.stop)
+        gate = Gate(server)
+        self.addCleanup(gate.shut)
+        client = aio.Client(gate.endpoint, call_timeout=2)
+        run = await client.run("r", GEOMETRY)
+        await run.append("s", ROWS[:100])
+        await run.flush()
+        gate.shut()
+        dropping = run.appender(max_queued_bytes=1000, on_full="drop")
+        raising = run.appender(max_queued_bytes=1000, on_full="raise")
+        blocking = run.appender(max_queued_bytes=1000, queue_timeout=0.1)
+        for appender, name in ((dropping, "d"), (raising, "r"), (blocking, "b")):
+            await appender.append(f"{name}1", ROWS)
+        with self.assertLogs("routing_replay", logging.WARNING):
+            await dropping.append("d2", ROWS, seal=True)
+        with self.assertRaises(rr.ResourceExhaustedError):
+            await raising.append("r2", ROWS)
+        await blocking.append("b2", ROWS)
+        with self.assertRaises(rr.DeadlineExceededError):
+            await blocking.flush(0.1)
+        with self.assertRaises(rr.UnavailableError):
+            await run.stat("s")
+        gate.open()
+        for appender in (dropping, raising, blocking):
+            await appender.flush(60)
+        self.assertEqual((await run.read_one("d2")).status, "NOT_RECORDED")
+        np.testing.assert_array_equal((await run.read_one("d1")).rows, ROWS)
+        self.assertEqual(blocking.metrics()["dropped_appends"], 1)
+        await client.close()
+
+    async def test_closing_does_not_hang(self) -> None:
+        server = Server()
+        self.addCleanup(server.stop)
+        client = aio.Client(server.endpoint)
+        run = await client.run("r", GEOMETRY)
+        server.stop()
+        await run.append("s", ROWS)
+        begin = time.monotonic()
+        await client.close(timeout=0.2)
+        self.assertLess(time.monotonic() - begin, 10)
+        with self.assertRaises(rr.CancelledError):
+            await run.stat("s")
+
+    def test_a_loop_that_ends_without_close(self) -> None:
+        server = Server()
+        self.addCleanup(server.stop)
+
+        async def main() -> None:
+            run = await aio.Client(server.endpoint).run("r", GEOMETRY)
+            await run.append("s", ROWS)
+            await run.flush()
+
+        begin = time.monotonic()
+        asyncio.run(main())
+        self.assertLess(time.monotonic() - begin, 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,53 @@
+// A sink that decodes into one array per sample: what the Python client hands to numpy.
+#ifndef CLIENT_READER_ROW_PLANES_H_
+#define CLIENT_READER_ROW_PLANES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "proto/wire/buffer.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay {
+
+// A decoded sample: ids [layers][rows][top_k], little-endian, `id_bytes` each.
+struct SamplePlanes {
+  SampleRecord record;
+  std::vector<RowRange> rows;  // The recorded rows read, normal list.
+  Buffer ids;
+};
+
+// Takes records and pieces in the order and with the checks of ReadChecker.
+class PlaneCollector final : public ReadSink {
+ public:
+  // `ordinals` are those of the request's layers. Both must outlive the collector.
+  PlaneCollector(const Geometry& geometry, const ReadRequest& request, std::vector<int32_t> ordinals);
+
+  // RESOURCE_EXHAUSTED if there is no memory for the rows that the record promises.
+  absl::Status OnRecord(const SampleRecord& record) override;
+  absl::Status OnPiece(const ReadPiece& piece) override;
+
+  int64_t layers() const { return static_cast<int64_t>(ordinals_.size()); }
+  // The widest of the layers asked for; slots beyond a layer's own K are 0.
+  int64_t top_k() const { return top_k_; }
+  // 1 if every layer asked for has E <= 256, else 2.
+  int32_t id_bytes() const { return id_bytes_; }
+  std::vector<int32_t> LayerIds() const;
+  std::vector<SamplePlanes>& samples() { return samples_; }
+
+ private:
+  void DecodeInto(uint8_t* out, int32_t ordinal, const ReadPiece& piece, absl::Span<const uint8_t> cut) const;
+
+  const Geometry& geometry_;
+  const ReadRequest& request_;
+  const std::vector<int32_t> ordinals_;
+  int64_t top_k_ = 0;
+  int32_t id_bytes_ = 1;
+  std::vector<SamplePlanes> samples_;
+  int64_t filled_ = 0;  // Rows of the last sample that have begun to come …
+  int64_t row_ = 0;     // … and where the present run of rows starts.
+};
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_READER_ROW_PLANES_H_

@@ -1,0 +1,36 @@
+#include "client/rrctl/application.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+
+#include "client/rrctl/arguments.h"
+#include "client/rrctl/completion.h"
+#include "client/rrctl/server_names.h"
+
+namespace routing_replay {
+Application::Application() : app_("Look into a routing-replay server.", "rrctl"), tree_(app_, settings_, command_) {}
+
+ExitCode Application::Main(std::vector<std::string> words) {
+  words = JoinWatchInterval(std::move(words));
+  if (!words.empty() && words[0] == kCompleteCommand) return Complete({words.begin() + 1, words.end()});
+  try {
+    std::reverse(words.begin(), words.end());  // As CLI11 takes them.
+    app_.parse(std::move(words));
+  } catch (const CLI::ParseError& error) {
+    return app_.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  Session session(settings_);
+  const absl::Status status = command_(session);
+  if (status.ok()) return kExitOk;
+  std::cerr << Style::For(STDERR_FILENO).Error("rrctl:") << " " << FailureText(status) << "\n";
+  return ExitCodeFor(status);
+}
+
+ExitCode Application::Complete(std::vector<std::string> words) const {
+  std::cout << CompletionLines(routing_replay::Complete(app_, words, ServerNames));
+  return kExitOk;
+}
+
+}  // namespace routing_replay

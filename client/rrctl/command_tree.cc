@@ -1,0 +1,229 @@
+#include "client/rrctl/command_tree.h"
+
+#include <map>
+
+#include "client/rrctl/human.h"
+#include "client/rrctl/inspect.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr char kFooter[] = R"(
+Examples:
+  export ROUTING_REPLAY_ENDPOINT=localhost:7400
+  rrctl status --watch                        what the server does, every 2 seconds
+  rrctl ls grpo-42                            the samples of a run
+  rrctl stat grpo-42 step1/0                  one sample: rows, weight versions, gaps
+  rrctl get grpo-42 step1/0 --layer 24 --rows 0:4
+  rrctl put grpo-42 step1/0 rows.npy --experts 128 --seal
+  rrctl -w json ls grpo-42 | jq '.[] | select(.sealed | not) | .sample'
+  rrctl bench --samples 64 --workers 8
+  source <(rrctl completion bash)
+
+Answers go to standard output: tables on a terminal, else JSON with exact numbers.
+Failures go to standard error, with code, reason and fields.
+
+Exit codes: 0 done; 1 refused by the server, or not there; 2 wrong command line;
+3 no server there, or none that answers in time; 130 bench stopped with Ctrl-C.)";
+
+constexpr char kCommandFooter[] = "\n--endpoint, --timeout and -w are for every command: see rrctl --help.";
+
+constexpr int64_t kMaxBenchSamples = 1000000;
+constexpr int kMaxBenchWorkers = 64;
+
+template <typename T>
+T OrUsageError(const absl::StatusOr<T>& value, const std::string& option) {
+  if (!value.ok()) throw CLI::ValidationError(option, std::string(value.status().message()));
+  return *value;
+}
+
+// "--watch{2}" → "--watch [SECONDS]"
+class Formatter final : public CLI::Formatter {
+ public:
+  Formatter() { column_width(30); }
+  std::string make_option_name(const CLI::Option* option, bool positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, positional);
+    if (const size_t brace = name.find('{'); brace != std::string::npos) name.replace(brace, name.npos, " [SECONDS]");
+    return name;
+  }
+};
+
+}  // namespace
+
+CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
+    : app_(app), settings_(settings), command_(command) {
+  AddProgram();
+  AddLooks();
+  AddGet();
+  AddPut();
+  AddRemove();
+  AddBench();
+  Add("plan", "lay out a micro-batch: its description as JSON on standard input, the plan as JSON on standard output",
+      &Session::Plan);
+  CLI::App* completion =
+      Add("completion", "print the shell's completion script\nFor example: source <(rrctl completion bash)",
+          &Session::CompletionScript);
+  completion->add_option("SHELL", settings_.shell)
+      ->required()
+      ->check(CLI::IsMember(std::vector<std::string>{"bash", "zsh", "fish"}));
+}
+
+void CommandTree::AddProgram() {
+  app_.set_version_flag("--version", ROUTING_REPLAY_VERSION, "print the version and exit");
+  app_.set_help_flag("-h,--help", "print this help and exit");
+  app_.formatter(std::make_shared<Formatter>());
+  app_.require_subcommand(1);
+  app_.fallthrough();
+  app_.footer(kFooter);
+  app_.add_option("--endpoint", settings_.endpoint, "the server: host:port, [v6]:port, unix:PATH or file:PATH")
+      ->envname("ROUTING_REPLAY_ENDPOINT")
+      ->type_name("ADDRESS");
+  app_.add_option("--timeout", settings_.timeout_s, "longest wait for an answer")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 3600));
+  app_.add_option_function<std::string>(
+          "-w,--write-out",
+          [this](const std::string& name) { settings_.format = name == "table" ? Format::kTable : Format::kJson; },
+          "left out: table on a terminal, else json")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember(std::vector<std::string>{"table", "json"}));
+}
+
+CLI::App* CommandTree::Add(const std::string& name, const std::string& help, Command command) {
+  CLI::App* sub = app_.add_subcommand(name, help);
+  sub->footer(kCommandFooter);
+  sub->callback([this, command = std::move(command)] { command_ = command; });
+  return sub;
+}
+
+CLI::App* CommandTree::AddLook(const std::string& name, const std::string& help, Layout layout, Query query) {
+  return Add(name, help, [layout, query = std::move(query)](Session& session) { return session.Show(layout, query); });
+}
+
+void CommandTree::AddRun(CLI::App* command, std::string& run) {
+  command->add_option("RUN", run, "name of the run")->required();
+}
+
+CLI::Option* CommandTree::AddSamples(CLI::App* command, const std::string& help) {
+  return command->add_option("SAMPLE", settings_.samples, help);
+}
+
+void CommandTree::AddTrainerFlag(CLI::App* command, Producer& producer) {
+  command->add_flag_callback(
+      "--trainer", [&producer] { producer = Producer::kTrainer; },
+      "rows that the trainer recorded (R2), not those of the rollout engine (R3)");
+}
+
+void CommandTree::AddWatch(CLI::App* command) {
+  command->add_flag("--watch{2}", watch_, "ask again every so many seconds (--watch 5, --watch 500ms) until Ctrl-C")
+      ->check([this](const std::string& text) {
+        const auto interval = ParseInterval(text);
+        settings_.watching = true;
+        settings_.watch.interval = interval.value_or(settings_.watch.interval);
+        return std::string(interval.status().message());
+      });
+  command->add_option("--count", settings_.watch.count, "with --watch: end after so many answers")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+}
+
+void CommandTree::AddLooks() {
+  AddWatch(AddLook("status", "the server: version, store, memory and counters", Layout::kRecords, DescribeServer));
+  AddLook("runs", "all runs", Layout::kColumns, ListRuns);
+  CLI::App* ls = AddLook("ls", "the samples of a run", Layout::kColumns,
+                         [this](Client& client) { return ListSamples(client, settings_.run, settings_.producer); });
+  AddRun(ls, settings_.run);
+  AddTrainerFlag(ls, settings_.producer);
+  CLI::App* stat =
+      AddLook("stat", "everything known of a run, or of samples", Layout::kRecords, [this](Client& client) {
+        return settings_.samples.empty()
+                   ? DescribeRun(client, settings_.run)
+                   : DescribeSamples(client, settings_.run, settings_.samples, settings_.producer);
+      });
+  AddRun(stat, settings_.run);
+  AddSamples(stat, "names of samples; without any, the run is described");
+  AddTrainerFlag(stat, settings_.producer);
+  AddWatch(stat);
+}
+
+void CommandTree::AddGet() {
+  CLI::App* get = Add("get", "expert ids of a sample, by row and layer", &Session::Get);
+  AddRun(get, settings_.get.run);
+  get->add_option("SAMPLE", settings_.get.sample, "name of the sample")->required();
+  get->add_option("--layer", settings_.get.layers, "only these decoder layers, for example 0,47")
+      ->delimiter(',')
+      ->type_name("ID,…")
+      ->allow_extra_args(false);
+  get->add_option_function<std::string>(
+         "--row,--rows",
+         [this](const std::string& text) { settings_.get.rows = OrUsageError(ParseRows(text), "--rows"); },
+         "only this row, or these: 3:17 is row 3 to row 16")
+      ->type_name("ROW|BEGIN:END");
+  AddTrainerFlag(get, settings_.get.producer);
+}
+
+void CommandTree::AddPut() {
+  PutOptions& options = settings_.put;
+  CLI::App* put = Add("put", "append the rows of a .npy file to a sample", &Session::Put);
+  AddRun(put, options.run);
+  put->add_option("SAMPLE", options.sample, "name of the sample, which is made if it is not there")->required();
+  put->add_option("FILE", options.file, "integer .npy array [rows, layers, K]; - is standard input")->required();
+  put->add_option("--experts", options.num_experts, "make the run if it is not there, with so many experts")
+      ->type_name("E")
+      ->check(CLI::Range(1, kMaxExperts));
+  put->add_option("--moe-layers", options.moe_layers,
+                  "with --experts: the decoder layers that have experts; all layers of the file if left out")
+      ->delimiter(',')
+      ->type_name("ID,…")
+      ->allow_extra_args(false)
+      ->check(CLI::Range(0, kMaxLayers - 1));
+  put->add_option("--row-start", options.row_start, "number of the first row; left out: the next row of the sample")
+      ->type_name("ROW")
+      ->check(CLI::Range(int64_t{0}, kMaxRows));
+  put->add_option("--group", options.group, "group of the sample, such as the training step")->type_name("N");
+  put->add_flag("--seal", options.seal, "no more rows will come");
+  AddTrainerFlag(put, options.producer);
+}
+
+void CommandTree::AddRemove() {
+  CLI::App* rm = app_.add_subcommand("rm", "release samples, or drop a whole run with --all");
+  AddRun(rm, settings_.run);
+  const CLI::Option* samples = AddSamples(rm, "names of samples");
+  const CLI::Option* all = rm->add_flag("--all", drop_run_, "drop the run with all its samples");
+  rm->callback([this, samples, all] {
+    if (samples->empty() == all->empty()) throw CLI::ValidationError("rm", "name samples, or give --all");
+    command_ = [this](Session& session) {
+      return session.Show(Layout::kRecords,
+                          [this](Client& client) { return Remove(client, settings_.run, settings_.samples); });
+    };
+  });
+}
+
+void CommandTree::AddBench() {
+  BenchOptions& options = settings_.bench;
+  CLI::App* bench = Add("bench",
+                        "append and read a little, and measure it\n"
+                        "Appends random samples to a run of its own and reads them back; the run is dropped at the "
+                        "end.",
+                        &Session::Bench);
+  const auto add = [bench](const std::string& name, auto& value, auto minimum, auto maximum, const std::string& help) {
+    bench->add_option(name, value, help)->capture_default_str()->type_name("N")->check(CLI::Range(minimum, maximum));
+  };
+  add("--samples", options.samples, int64_t{1}, kMaxBenchSamples, "samples of a round");
+  add("--tokens", options.tokens, int64_t{2}, kMaxRows, "tokens of a sample");
+  add("--workers", options.workers, 1, kMaxBenchWorkers, "samples under way at a time");
+  add("--rounds", options.rounds, 1, 1000, "how often; the spread is that of the rounds");
+  add("--layers", options.layers, 1, kMaxMoeLayers, "MoE layers");
+  add("--experts", options.experts, 1, kMaxExperts, "experts of a layer");
+  add("--top-k", options.top_k, 1, kMaxTopK, "experts of a token");
+  bench
+      ->add_option_function<int64_t>(
+          "--max-time", [&options](int64_t seconds) { options.max_time = std::chrono::seconds(seconds); },
+          "no sample is begun after so many seconds")
+      ->default_str("60")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1, 86400));
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,127 @@
+#include "client/rrctl/inspect.h"
+
+#include "absl/strings/str_cat.h"
+#include "proto/json/geometry_json.h"
+#include "proto/json/status_json.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+Document Describe(const SampleState& s) {
+  Document row = {{"sample", s.sample},
+                  {"handle", s.handle},
+                  {"producer", ProducerName(s.producer)},
+                  {"group", s.group},
+                  {"rows", s.committed_rows},
+                  {"unrecorded_rows", TotalRows(s.unrecorded)},
+                  {"tokens", nullptr},
+                  {"sealed", s.sealed()},
+                  {"revision", s.revision},
+                  {"content_id", absl::StrCat(absl::Hex(s.content_id, absl::kZeroPad16))},
+                  {"stored_bytes", s.stored_bytes},
+                  {"idle_ms", s.idle_ms}};
+  if (s.num_tokens) row["tokens"] = *s.num_tokens;
+  return row;
+}
+
+// What `stat` says beyond `ls`.
+Document DescribeFully(const SampleState& s) {
+  Document row = Describe(s);
+  row["engine"] = s.engine;
+  row["unrecorded"] = RangesToJson(s.unrecorded);
+  row["weights"] = Document::array();
+  for (const WeightSpan& span : s.weights) {
+    Document weights = {{"rows", {span.rows.begin, span.rows.end}}, {"version", nullptr}, {"label", span.label}};
+    if (span.version != kUnknownWeightVersion) weights["version"] = span.version;
+    row["weights"].push_back(std::move(weights));
+  }
+  return row;
+}
+
+Document Describe(const RunSummary& run) {
+  return {{"run", run.run},
+          {"geometry", run.geometry.DebugString()},
+          {"samples", run.samples},
+          {"sealed_samples", run.sealed_samples},
+          {"rows", run.committed_rows},
+          {"stored_bytes", run.stored_bytes}};
+}
+
+}  // namespace
+
+absl::StatusOr<Document> DescribeServer(Client& client) {
+  const auto info = client.GetServerInfo();
+  if (!info.ok()) return info.status();
+  Document server = {{"version", info->version},
+                     {"store", info->store},
+                     {"state", info->draining ? "draining" : "serving"},
+                     {"uptime_ms", info->uptime.count()},
+                     {"budget_bytes", info->budget_bytes},
+                     {"stored_bytes", info->stored_bytes},
+                     {"reserved_bytes", info->reserved_bytes},
+                     {"runs", info->runs},
+                     {"samples", info->samples},
+                     {"counters", Document::object()}};
+  for (const auto& [name, value] : info->counters) server["counters"][name] = value;
+  return server;
+}
+
+absl::StatusOr<Document> ListRuns(Client& client) {
+  const auto runs = client.ListRuns();
+  if (!runs.ok()) return runs.status();
+  Document rows = Document::array();
+  for (const RunSummary& run : *runs) rows.push_back(Describe(run));
+  return rows;
+}
+
+absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run) {
+  const auto runs = client.ListRuns();
+  if (!runs.ok()) return runs.status();
+  for (const RunSummary& summary : *runs) {
+    if (summary.run != run) continue;
+    const RunSettings& settings = summary.settings;
+    Document object = Describe(summary);
+    object["geometry"] = GeometryToJson(summary.geometry);
+    object["ttl_ms"] = settings.ttl.count();
+    object["strict"] = settings.strict;
+    object["block_rows"] = settings.block_rows;
+    object["codec"] = CodecName(settings.codec.value_or(summary.geometry.default_codec()));
+    return object;
+  }
+  return MakeError(absl::StatusCode::kNotFound, absl::StrCat("there is no run \"", run, "\""),
+                   {.reason = Reason::kNoRun, .field = "run"});
+}
+
+absl::StatusOr<Document> ListSamples(Client& client, const std::string& run, Producer producer) {
+  const auto joined = client.JoinRun(run);
+  if (!joined.ok()) return joined.status();
+  const auto samples = (*joined)->List({}, producer);
+  if (!samples.ok()) return samples.status();
+  Document rows = Document::array();
+  for (const SampleState& sample : *samples) rows.push_back(Describe(sample));
+  return rows;
+}
+
+absl::StatusOr<Document> DescribeSamples(Client& client, const std::string& run,
+                                         const std::vector<std::string>& samples, Producer producer) {
+  const auto joined = client.JoinRun(run);
+  if (!joined.ok()) return joined.status();
+  Document rows = Document::array();
+  for (const std::string& sample : samples) {
+    const auto state = (*joined)->Stat(sample, producer);
+    if (!state.ok()) return state.status();
+    rows.push_back(DescribeFully(*state));
+  }
+  return rows;
+}
+
+absl::StatusOr<Document> Remove(Client& client, const std::string& run, const std::vector<std::string>& samples) {
+  const auto joined = client.JoinRun(run);
+  if (!joined.ok()) return joined.status();
+  const auto outcome = samples.empty() ? (*joined)->Drop() : (*joined)->Release(samples);
+  if (!outcome.ok()) return outcome.status();
+  return Document{{"run", run}, {"samples", outcome->samples}, {"freed_bytes", outcome->bytes}};
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,31 @@
+// The commands of rrctl that look at what a server holds, or take it away. Each gives back the document to show.
+#ifndef CLIENT_RRCTL_INSPECT_H_
+#define CLIENT_RRCTL_INSPECT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/rrctl/table.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay {
+
+// An object, counters in it.
+absl::StatusOr<Document> DescribeServer(Client& client);
+// An array.
+absl::StatusOr<Document> ListRuns(Client& client);
+// An object. NOT_FOUND (kNoRun).
+absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run);
+// An array.
+absl::StatusOr<Document> ListSamples(Client& client, const std::string& run, Producer producer);
+// An array in the order of `samples`. NOT_FOUND (kNoSample) for the first that is not there.
+absl::StatusOr<Document> DescribeSamples(Client& client, const std::string& run,
+                                         const std::vector<std::string>& samples, Producer producer);
+
+// Releases the samples; without samples: drops the run. An object: what that freed.
+absl::StatusOr<Document> Remove(Client& client, const std::string& run, const std::vector<std::string>& samples);
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_RRCTL_INSPECT_H_

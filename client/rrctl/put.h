@@ -1,0 +1,34 @@
+// The command that appends the rows of a .npy file.
+#ifndef CLIENT_RRCTL_PUT_H_
+#define CLIENT_RRCTL_PUT_H_
+
+#include <cstdint>
+#include <istream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/rrctl/table.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay {
+
+struct PutOptions {
+  std::string run;
+  std::string sample;
+  Producer producer = Producer::kRollout;
+  std::string file;                  // .npy [rows, layers, K]; "-": standard input.
+  int32_t num_experts = 0;           // To make the run where it does not exist; else 0.
+  std::vector<int32_t> moe_layers;   // Likewise; empty: the file's layer axis is layers 0, 1, ….
+  std::optional<int64_t> row_start;  // Absent: behind the committed rows.
+  std::optional<int64_t> group;
+  bool seal = false;
+};
+
+// `input` is read where the file is "-". An object: what the server said of the append.
+absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::istream& input);
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_RRCTL_PUT_H_

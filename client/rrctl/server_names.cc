@@ -1,0 +1,47 @@
+#include "client/rrctl/server_names.h"
+
+#include "routing_replay/client.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr std::chrono::seconds kPatience(1);
+constexpr int64_t kMaxSamples = 10000;
+
+std::string LastOf(const WordsByName& words, const std::string& name) {
+  const auto found = words.find(name);
+  return found == words.end() || found->second.empty() ? "" : found->second.back();
+}
+
+std::vector<std::string> SampleNames(Client& client, const std::string& run, Producer producer) {
+  const auto joined = client.JoinRun(run);
+  if (!joined.ok()) return {};
+  const auto samples = (*joined)->List({}, producer);
+  if (!samples.ok()) return {};
+  std::vector<std::string> names;
+  for (const SampleState& sample : *samples) names.push_back(sample.sample);
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> ServerNames(absl::string_view argument, const WordsByName& words) {
+  if (argument != "RUN" && argument != "SAMPLE") return {};
+  const auto client = Client::Connect({.endpoint = LastOf(words, "--endpoint"), .call_timeout = kPatience});
+  if (!client.ok()) return {};
+  const auto runs = (*client)->ListRuns();
+  if (!runs.ok()) return {};
+  const std::string wanted = LastOf(words, "RUN");
+  const Producer producer = words.count("--trainer") > 0 ? Producer::kTrainer : Producer::kRollout;
+  std::vector<std::string> names;
+  for (const RunSummary& run : *runs) {
+    if (argument == "RUN") {
+      names.push_back(run.run);
+    } else if (run.run == wanted && run.samples <= kMaxSamples) {
+      return SampleNames(**client, wanted, producer);
+    }
+  }
+  return names;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,116 @@
+#include "client/rrctl/session.h"
+
+#include <unistd.h>
+
+#include <iostream>
+#include <iterator>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/rrctl/bench/figures.h"
+#include "client/rrctl/completion.h"
+#include "trainer_plugin/layout/plan_json.h"
+
+namespace routing_replay {
+namespace {
+
+// A line on standard error that is drawn over, if that is a terminal.
+class Progress {
+ public:
+  ~Progress() { Show(""); }
+  void Show(const std::string& text) {
+    if (!terminal_ || text == shown_) return;
+    std::cerr << "\r\033[K" << CutToWidth(text, SizeOf(STDERR_FILENO).columns - 1) << std::flush;
+    shown_ = text;
+  }
+
+ private:
+  const bool terminal_ = IsTerminal(STDERR_FILENO);
+  std::string shown_;
+};
+
+}  // namespace
+
+Session::Session(const Settings& settings)
+    : settings_(settings), output_(std::cout, settings.format, Style::For(STDOUT_FILENO)) {}
+
+absl::StatusOr<std::unique_ptr<Client>> Session::Connect() const {
+  return Client::Connect({.endpoint = settings_.endpoint, .call_timeout = std::chrono::seconds(settings_.timeout_s)});
+}
+
+absl::Status Session::Show(Layout layout, const Query& query) {
+  if (settings_.watching) return WatchQuery(layout, query);
+  const auto client = Connect();
+  if (!client.ok()) return client.status();
+  const auto document = query(**client);
+  if (!document.ok()) return document.status();
+  output_.Print(*document, layout);
+  return output_.Flush();
+}
+
+absl::Status Session::WatchQuery(Layout layout, const Query& query) {
+  const HeldInterrupts held;
+  const auto client = Connect();
+  if (!client.ok()) return client.status();
+  WatchSurroundings surroundings{.now = std::chrono::system_clock::now, .sleep = [&](std::chrono::milliseconds time) {
+                                   const HeldInterrupts::Window window(held);
+                                   std::this_thread::sleep_for(time);
+                                 }};
+  if (IsTerminal(STDOUT_FILENO)) surroundings.terminal = [] { return SizeOf(STDOUT_FILENO); };
+  const auto ask = [&] {
+    const HeldInterrupts::Window window(held);
+    return query(**client);
+  };
+  return Watch(ask, layout, settings_.watch, surroundings, output_);
+}
+
+absl::Status Session::Get() {
+  const auto client = Connect();
+  if (!client.ok()) return client.status();
+  Output::Stream rows(output_);
+  absl::Status status =
+      routing_replay::Get(**client, settings_.get, [&rows](const Document& portion) { return rows.Add(portion); });
+  return status.ok() ? rows.End() : status;
+}
+
+absl::Status Session::Put() {
+  return Show(Layout::kRecords,
+              [this](Client& client) { return routing_replay::Put(client, settings_.put, std::cin); });
+}
+
+absl::Status Session::Bench() {
+  HeldInterrupts held;
+  const auto client = Connect();
+  if (!client.ok()) return client.status();
+  absl::StatusOr<Document> result;
+  {
+    Progress progress;
+    result = RunBench(**client, settings_.bench,
+                      {.interrupted = [&](std::chrono::milliseconds time) { return held.WaitFor(time); },
+                       .progress = [&](const std::string& text) { progress.Show(text); }});
+  }
+  if (!result.ok()) return result.status();
+  if (output_.format() == Format::kJson) {
+    output_.Print(*result, Layout::kRecords);
+  } else {
+    output_.Print(FigureTable((*result)["figures"]), Layout::kColumns);
+  }
+  return output_.Flush();
+}
+
+absl::Status Session::Plan() {
+  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  const auto plan = trainer::PlanFromJson(text);
+  if (!plan.ok()) return plan.status();
+  output_.Write(absl::StrCat(*plan, "\n"));
+  return output_.Flush();
+}
+
+absl::Status Session::CompletionScript() {
+  const auto script = routing_replay::CompletionScript(settings_.shell);
+  if (!script.ok()) return script.status();
+  output_.Write(*script);
+  return output_.Flush();
+}
+
+}  // namespace routing_replay

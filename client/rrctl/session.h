@@ -1,0 +1,43 @@
+// What a command does with the server and with the process's streams and signals.
+#ifndef CLIENT_RRCTL_SESSION_H_
+#define CLIENT_RRCTL_SESSION_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "client/rrctl/interrupt.h"
+#include "client/rrctl/output.h"
+#include "client/rrctl/settings.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay {
+
+using Query = std::function<absl::StatusOr<Document>(Client&)>;
+
+// One per process, and before it starts a thread: a session that watches or measures holds its signals.
+class Session {
+ public:
+  explicit Session(const Settings& settings);
+
+  // Shows the answer, again and again where the settings say so.
+  absl::Status Show(Layout layout, const Query& query);
+  absl::Status Get();
+  absl::Status Put();
+  absl::Status Bench();
+  // These two need no server. The plan's description is on standard input.
+  absl::Status Plan();
+  absl::Status CompletionScript();
+
+ private:
+  absl::StatusOr<std::unique_ptr<Client>> Connect() const;
+  absl::Status WatchQuery(Layout layout, const Query& query);
+
+  const Settings& settings_;
+  Output output_;
+};
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_RRCTL_SESSION_H_

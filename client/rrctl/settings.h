@@ -1,0 +1,37 @@
+// What a command line of rrctl asks for.
+#ifndef CLIENT_RRCTL_SETTINGS_H_
+#define CLIENT_RRCTL_SETTINGS_H_
+
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "client/rrctl/bench/bench.h"
+#include "client/rrctl/get.h"
+#include "client/rrctl/output.h"
+#include "client/rrctl/put.h"
+#include "client/rrctl/watch.h"
+
+namespace routing_replay {
+
+struct Settings {
+  std::string endpoint;  // Empty: the environment's.
+  int timeout_s = 10;
+  Format format = IsTerminal(STDOUT_FILENO) ? Format::kTable : Format::kJson;
+
+  std::string run;
+  std::vector<std::string> samples;
+  Producer producer = Producer::kRollout;
+  bool watching = false;
+  WatchOptions watch;
+  GetOptions get;
+  PutOptions put;
+  BenchOptions bench;
+  std::string shell;
+};
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_RRCTL_SETTINGS_H_

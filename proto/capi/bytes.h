@@ -1,0 +1,41 @@
+// Bytes that a C function of ours gives away.
+#ifndef PROTO_CAPI_BYTES_H_
+#define PROTO_CAPI_BYTES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/types/span.h"
+#include "proto/wire/buffer.h"
+
+namespace routing_replay::capi {
+
+// Read-only bytes at a fixed address, kept alive by whatever owns them. Base of the opaque types of the C APIs.
+class BytesObject {
+ public:
+  BytesObject(absl::Span<const uint8_t> bytes, std::shared_ptr<const void> owner)
+      : bytes_(bytes), owner_(std::move(owner)) {}
+  explicit BytesObject(std::string text) {
+    auto owned = std::make_shared<const std::string>(std::move(text));
+    bytes_ = {reinterpret_cast<const uint8_t*>(owned->data()), owned->size()};
+    owner_ = std::move(owned);
+  }
+  explicit BytesObject(Buffer buffer) {
+    auto owned = std::make_shared<const Buffer>(std::move(buffer));
+    bytes_ = owned->span();
+    owner_ = std::move(owned);
+  }
+
+  const uint8_t* data() const { return bytes_.data(); }
+  size_t size() const { return bytes_.size(); }
+
+ private:
+  absl::Span<const uint8_t> bytes_;
+  std::shared_ptr<const void> owner_;
+};
+
+}  // namespace routing_replay::capi
+
+#endif  // PROTO_CAPI_BYTES_H_

@@ -1,0 +1,204 @@
+// Fetches from the service and from local rows, and realign.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/json/geometry_json.h"
+#include "proto/json/status_json.h"
+#include "proto/json/wire_json.h"
+#include "proto/wire/message/read_message.h"
+#include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/capi/objects.h"
+
+using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;     // NOLINT(build/namespaces)
+using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
+
+namespace {
+
+using nlohmann::json;
+
+absl::Status Invalid(absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = Reason::kField, .field = std::string(field)});
+}
+
+absl::Status ReadSequences(const json& list, std::vector<FetchSequence>& sequences) {
+  if (!list.is_array()) return Invalid("sequences", "is not a list");
+  sequences.clear();
+  for (const json& item : list) {
+    JsonObject object(item, absl::StrCat("sequences[", sequences.size(), "]"));
+    FetchSequence& sequence = sequences.emplace_back();
+    object.Require("sample");
+    object.Read("sample", sequence.sample);
+    object.Read("num_tokens", sequence.num_tokens);
+    absl::Status status = ReadTokenChecks(object, "token_checks", sequence.token_checks);
+    status.Update(object.status());
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Fills run, options and sequences.
+absl::Status ReadOptions(absl::string_view text, rrt_fetch& fetch) {
+  const auto value = ParseJson(text, "fetch");
+  if (!value.ok()) return value.status();
+  JsonObject object(*value, "");
+  object.Read("run", fetch.request.run);
+  ReadProducer(object, fetch.options.producer);
+  object.Read("missing", {{"strict", MissingPolicy::kStrict}, {"live", MissingPolicy::kLive}}, fetch.options.missing);
+  object.Read("wait", fetch.options.wait);
+  const json* sequences = object.Find("sequences");
+  absl::Status status = object.status();
+  if (status.ok() && sequences != nullptr) status = ReadSequences(*sequences, fetch.sequences);
+  return status;
+}
+
+json ToJson(const SampleRecord& record, int32_t sequence, const std::string& sample) {
+  json weights = json::array();
+  for (const WeightSpan& span : record.weights) {
+    weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
+  }
+  return {{"sequence", sequence},
+          {"sample", sample},
+          {"status", SampleStatusName(record.status)},
+          {"message", record.message},
+          {"revision", record.revision},
+          {"content_id", record.content_id},
+          {"unrecorded", RangesToJson(record.unrecorded)},
+          {"weights", std::move(weights)}};
+}
+
+absl::Status NotEnded() {
+  return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: it has not ended", {.field = "fetch"});
+}
+
+}  // namespace
+
+rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* text, size_t size, rrt_fetch** fetch) {
+  return Guard([&]() -> absl::Status {
+    const DescribedPlan& described = plan->described;
+    auto made = std::make_unique<rrt_fetch>(*plan);
+    for (size_t i = 0; i < described.samples.size(); ++i) {
+      made->sequences.push_back({.sample = described.samples[i], .num_tokens = described.num_tokens[i]});
+    }
+    if (absl::Status status = ReadOptions(Text(text, size), *made); !status.ok()) return status;
+    if (absl::Status status = CheckSequences(described.plan, made->sequences); !status.ok()) return status;
+    std::string run = std::move(made->request.run);
+    made->request = MakeReadRequest(described.plan, made->sequences, made->options);
+    made->request.run = std::move(run);
+    made->sink = std::make_unique<StagingSink>(described.plan, made->sequences, made->options, made->staged);
+    auto checker = ReadChecker::Create(described.geometry, made->request, *made->sink);
+    if (!checker.ok()) return checker.status();
+    made->checker = *std::move(checker);
+    *fetch = made.release();
+    return absl::OkStatus();
+  });
+}
+
+void rrt_fetch_free(rrt_fetch* fetch) { delete fetch; }
+
+int32_t rrt_fetch_needs_rows(const rrt_fetch* fetch) { return fetch->request.samples.empty() ? 0 : 1; }
+
+rrt_error* rrt_fetch_request(const rrt_fetch* fetch, rrt_bytes** request) {
+  return Guard([&] { return Give(EncodeReadRequest(fetch->request), request); });
+}
+
+rrt_error* rrt_fetch_push(rrt_fetch* fetch, const void* message, size_t size) {
+  return Guard([&] { return fetch->checker->OnBytes(ByteChain(Bytes(message, size))); });
+}
+
+rrt_error* rrt_fetch_end(rrt_fetch* fetch) {
+  return Guard([&] {
+    absl::Status status = fetch->checker->OnEnd();
+    fetch->ended = status.ok();
+    return status;
+  });
+}
+
+rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** out) {
+  return Guard([&]() -> absl::Status {
+    if (!fetch->ended) return NotEnded();
+    json sequences = json::array();
+    for (const SampleRecord& record : fetch->staged.records) {
+      const int32_t sequence = fetch->plan.described.plan.slices[record.index].sequence;
+      sequences.push_back(ToJson(record, sequence, fetch->sequences[sequence].sample));
+    }
+    return Give(DumpJson({{"fallback_sequences", fetch->staged.fallback_sequences},
+                          {"staging_bytes", fetch->staged.staging.size()},
+                          {"sequences", std::move(sequences)}}),
+                out);
+  });
+}
+
+rrt_error* rrt_local_source_new(const char* text, size_t size, rrt_local_source** source) {
+  return Guard([&]() -> absl::Status {
+    const auto value = ParseJson(Text(text, size), "geometry");
+    if (!value.ok()) return value.status();
+    const auto options = GeometryOptionsFromJson(*value, "geometry");
+    if (!options.ok()) return options.status();
+    auto geometry = Geometry::Create(*options);
+    if (!geometry.ok()) return geometry.status();
+    *source = new rrt_local_source{LocalSource(*std::move(geometry))};
+    return absl::OkStatus();
+  });
+}
+
+void rrt_local_source_free(rrt_local_source* source) { delete source; }
+
+rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, size_t sample_size, const char* tensor,
+                                size_t tensor_size, const uint32_t* tokens, size_t token_count, const void* payload,
+                                size_t payload_size) {
+  return Guard([&]() -> absl::Status {
+    const auto value = ParseJson(Text(sample, sample_size), "sample");
+    if (!value.ok()) return value.status();
+    LocalSample said{.token_ids = {tokens, token_count}};
+    JsonObject object(*value, "");
+    object.Require("sample");
+    object.Read("sample", said.sample);
+    object.Read("num_tokens", said.num_tokens);
+    absl::Status status = ReadRanges(object, "unrecorded", said.unrecorded);
+    status.Update(object.status());
+    if (!status.ok()) return status;
+    const auto description = TensorFromJson(Text(tensor, tensor_size));
+    if (!description.ok()) return description.status();
+    return source->source.Add(said, *description, Bytes(payload, payload_size));
+  });
+}
+
+int32_t rrt_local_source_remove(rrt_local_source* source, const char* sample, size_t size) {
+  return source->source.Remove(Text(sample, size)) ? 1 : 0;
+}
+
+rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch) {
+  return Guard([&]() -> absl::Status {
+    auto staged = source->source.Fetch(fetch->plan.described.plan, fetch->sequences, fetch->options);
+    if (!staged.ok()) return staged.status();
+    fetch->staged = *std::move(staged);
+    fetch->ended = true;
+    return absl::OkStatus();
+  });
+}
+
+rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
+                       uint8_t* states, size_t states_size, int64_t* rows) {
+  return Guard([&]() -> absl::Status {
+    if (&fetch->plan != plan) return Invalid("fetch", "is of another plan");
+    if (!fetch->ended) return NotEnded();
+    const StagedRows& staged = fetch->staged;
+    const std::vector<LocalRow> row_map = ExpandRowMap(plan->described.plan.row_map);
+    const auto realign = PlanRealign(plan->layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
+                                                    .pieces = staged.pieces,
+                                                    .row_map = row_map,
+                                                    .unrecorded = staged.unrecorded});
+    if (!realign.ok()) return realign.status();
+    const absl::Status status =
+        Realign(plan->layout, *realign, staged.staging, {static_cast<uint8_t*>(indices), indices_size},
+                {reinterpret_cast<RowState*>(states), states_size});
+    if (!status.ok() || rows == nullptr) return status;
+    rows[0] = realign->replayed_rows;
+    rows[1] = realign->unrecorded_rows;
+    rows[2] = realign->pad_rows;
+    return status;
+  });
+}

@@ -1,0 +1,143 @@
+#include "routing_replay/trainer/local_source.h"
+
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/block/cut.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "routing_replay/wire/checksum.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/sample_id.h"
+#include "trainer_plugin/fetch/staging_sink.h"
+
+namespace routing_replay::trainer {
+
+struct LocalSource::Entry {
+  DecodedRows rows;
+  int64_t num_tokens = 0;
+  std::vector<uint32_t> token_ids;
+};
+
+namespace {
+
+absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = reason, .field = std::string(field)});
+}
+
+absl::Span<const uint8_t> AsBytes(absl::Span<const uint32_t> tokens) {
+  return {reinterpret_cast<const uint8_t*>(tokens.data()), tokens.size() * sizeof(uint32_t)};
+}
+
+// Why the sample cannot be read as asked; kOk if it can.
+std::pair<SampleStatus, std::string> Judge(const DecodedRows& rows, int64_t num_tokens,
+                                           absl::Span<const uint32_t> token_ids, const SampleRead& asked) {
+  if (asked.num_tokens && *asked.num_tokens != num_tokens) {
+    return {SampleStatus::kLengthMismatch, absl::StrCat("has ", num_tokens, " tokens, expected ", *asked.num_tokens)};
+  }
+  if (!asked.rows.empty() && asked.rows.back().end > rows.rows.end) {
+    return {SampleStatus::kOutOfRange,
+            absl::StrCat("rows up to ", asked.rows.back().end, " asked, there are ", rows.rows.end)};
+  }
+  for (const TokenCheck& check : asked.token_checks) {
+    const bool known = check.rows >= 0 && check.rows <= static_cast<int64_t>(token_ids.size());
+    if (known && Crc32c(AsBytes(token_ids.first(check.rows))) == check.crc32c) continue;
+    return {SampleStatus::kTokensMismatch,
+            absl::StrCat(known ? "other tokens" : "tokens not known", " before row ", check.rows)};
+  }
+  if (!rows.rows.empty() && TotalRows(rows.unrecorded) == rows.rows.size()) {
+    return {SampleStatus::kNotRecorded, "without a recorded row"};
+  }
+  return {SampleStatus::kOk, ""};
+}
+
+// The rows of a block that were asked for, all layers of the plan, as one piece.
+absl::Status StageRows(const Geometry& geometry, const ReplayPlan& plan, const BlockView& block, RowRange rows,
+                       int32_t index, StagingSink& sink) {
+  std::vector<uint8_t> bytes;
+  for (const OwnedLayer& layer : plan.layers) {
+    const size_t at = bytes.size();
+    bytes.resize(at + geometry.cut_bytes(layer.ordinal, rows.begin - block.rows.begin, rows.size(), block.codec));
+    const auto crc = CutPlane(geometry, block, layer.ordinal, rows, absl::MakeSpan(bytes).subspan(at));
+    if (!crc.ok()) return crc.status();
+  }
+  return sink.OnPiece({.sample_index = index,
+                       .layer_begin = 0,
+                       .layer_count = static_cast<int32_t>(plan.layers.size()),
+                       .rows = rows,
+                       .codec = block.codec,
+                       .bytes = bytes});
+}
+
+absl::Status CheckLayers(const Geometry& geometry, const ReplayPlan& plan) {
+  for (const OwnedLayer& layer : plan.layers) {
+    if (geometry.FindOrdinal(layer.layer_id) == layer.ordinal) continue;
+    return Invalid(Reason::kField, "plan.layers",
+                   absl::StrCat("layer ", layer.layer_id, " is not MoE layer number ", layer.ordinal, " here"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+LocalSource::LocalSource(Geometry geometry) : geometry_(std::move(geometry)) {}
+LocalSource::~LocalSource() = default;
+LocalSource::LocalSource(LocalSource&&) noexcept = default;
+LocalSource& LocalSource::operator=(LocalSource&&) noexcept = default;
+
+absl::Status LocalSource::Add(const LocalSample& sample, const TensorDescription& tensor,
+                              absl::Span<const uint8_t> payload) {
+  if (absl::Status status = CheckId(sample.sample, "sample"); !status.ok()) return status;
+  // The wire's limit on a payload is the server's; here the bytes are in memory already.
+  DecodeOptions options{.unrecorded = sample.unrecorded, .codec = Codec::kRaw, .max_payload_bytes = int64_t{1} << 40};
+  if (sample.num_tokens) options.expected_rows = *sample.num_tokens - 1;
+  auto rows = DecodeTensor(geometry_, tensor, payload, options);
+  if (!rows.ok()) return rows.status();
+  if (!sample.token_ids.empty() && static_cast<int64_t>(sample.token_ids.size()) < rows->rows.end) {
+    return Invalid(Reason::kRowCount, "token_ids",
+                   absl::StrCat(sample.token_ids.size(), " ids for ", rows->rows.end, " rows"));
+  }
+  const int64_t num_tokens = rows->rows.end + 1;
+  samples_[sample.sample] = std::make_unique<const Entry>(
+      Entry{*std::move(rows), num_tokens, {sample.token_ids.begin(), sample.token_ids.end()}});
+  return absl::OkStatus();
+}
+
+bool LocalSource::Remove(absl::string_view sample) { return samples_.erase(std::string(sample)) > 0; }
+void LocalSource::Clear() { samples_.clear(); }
+int64_t LocalSource::size() const { return static_cast<int64_t>(samples_.size()); }
+
+absl::StatusOr<StagedRows> LocalSource::Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
+                                              const FetchOptions& options) const {
+  absl::Status status = CheckSequences(plan, sequences);
+  if (status.ok()) status = CheckLayers(geometry_, plan);
+  if (!status.ok()) return status;
+  StagedRows out;
+  StagingSink sink(plan, sequences, options, out);
+  const ReadRequest request = MakeReadRequest(plan, sequences, options);
+  for (int32_t index = 0; index < static_cast<int32_t>(request.samples.size()); ++index) {
+    const SampleRead& asked = request.samples[index];
+    SampleRecord record{.index = index, .status = SampleStatus::kNotFound};
+    const auto found = samples_.find(asked.sample);
+    const Entry* entry = found == samples_.end() ? nullptr : found->second.get();
+    if (entry == nullptr) {
+      record.message = absl::StrCat("there is no sample \"", asked.sample, "\"");
+    } else {
+      std::tie(record.status, record.message) = Judge(entry->rows, entry->num_tokens, entry->token_ids, asked);
+      record.committed_rows = entry->rows.rows.end;
+      record.num_tokens = entry->num_tokens;
+      record.unrecorded = entry->rows.unrecorded;
+    }
+    if (status = sink.OnRecord(record); !status.ok()) return status;
+    if (record.status != SampleStatus::kOk) continue;
+    for (const Block& block : entry->rows.blocks) {
+      for (const RowRange rows : Clip(asked.rows, block.rows)) {
+        if (status = StageRows(geometry_, plan, block.view(), rows, index, sink); !status.ok()) return status;
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace routing_replay::trainer

@@ -1,0 +1,39 @@
+// What every fetch does, whatever brings the rows: ask for a plan's slices, and stage what comes. Knows no gRPC.
+#ifndef TRAINER_PLUGIN_FETCH_STAGING_SINK_H_
+#define TRAINER_PLUGIN_FETCH_STAGING_SINK_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "routing_replay/client.h"
+#include "routing_replay/trainer/plan.h"
+#include "routing_replay/trainer/staging.h"
+#include "routing_replay/wire/read_request.h"
+
+namespace routing_replay::trainer {
+
+// INVALID_ARGUMENT (kField) if the plan reads a sequence that `sequences` lacks.
+absl::Status CheckSequences(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences);
+
+// The read of plan.slices, in their order, without a run. Requires CheckSequences.
+ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
+                            const FetchOptions& options);
+
+// Collects the answer of MakeReadRequest: pieces behind each other as they arrive. Under kStrict FAILED_PRECONDITION
+// naming the first sample that cannot be replayed. Everything given must outlive the sink.
+class StagingSink final : public ReadSink {
+ public:
+  StagingSink(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences, const FetchOptions& options,
+              StagedRows& out);
+  absl::Status OnRecord(const SampleRecord& record) override;
+  absl::Status OnPiece(const ReadPiece& piece) override;
+
+ private:
+  const ReplayPlan& plan_;
+  const absl::Span<const FetchSequence> sequences_;
+  const FetchOptions& options_;
+  StagedRows& out_;
+};
+
+}  // namespace routing_replay::trainer
+
+#endif  // TRAINER_PLUGIN_FETCH_STAGING_SINK_H_

@@ -1,0 +1,121 @@
+/* The trainer plugin on the CPU for other languages: plan, fetch, realign, router replay. The library behind it,
+ * librouting_replay_trainer.so, holds no gRPC and shows no symbol but these.
+ *
+ * Functions that can fail return an error: NULL on success, else an object that the caller frees. Outputs are untouched
+ * on failure. No exception and no signal leaves a function.
+ *
+ * Objects are opaque and belong to the caller once given; each ..._free takes NULL, too. An object is used by one
+ * thread at a time; those passed as const may be shared. Text is UTF-8 with its size beside it; structured values are
+ * JSON, in the forms given here. An unknown field is refused. */
+#ifndef ROUTING_REPLAY_TRAINER_CAPI_H_
+#define ROUTING_REPLAY_TRAINER_CAPI_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RRT_API __attribute__((visibility("default")))
+
+typedef struct rrt_error rrt_error;
+typedef struct rrt_bytes rrt_bytes;
+typedef struct rrt_plan rrt_plan;
+typedef struct rrt_fetch rrt_fetch;
+typedef struct rrt_local_source rrt_local_source;
+
+/* The number of this interface; raised when something in it changes its meaning. */
+#define RRT_ABI_VERSION 1
+RRT_API int32_t rrt_abi_version(void);
+
+/* Errors; the JSON is that of rr_error_json in routing_replay/capi.h. */
+RRT_API int32_t rrt_error_code(const rrt_error* error);     /* Of google.rpc.Code. */
+RRT_API const char* rrt_error_json(const rrt_error* error); /* NUL-terminated, as long as the error lives. */
+RRT_API void rrt_error_free(rrt_error* error);
+
+/* Bytes or text that was given. */
+RRT_API const void* rrt_bytes_data(const rrt_bytes* bytes);
+RRT_API size_t rrt_bytes_size(const rrt_bytes* bytes);
+RRT_API void rrt_bytes_free(rrt_bytes* bytes);
+
+/* The token check of the tokens so far (0 of none), extended by more. */
+RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t count);
+
+/* The replay plan of one micro-batch on one rank, from the description that `rrctl plan` takes
+ * (trainer_plugin/layout/plan_json.h). ep_size: of the expert-parallel group; spreads filler. */
+RRT_API rrt_error* rrt_plan_new(const char* json, size_t size, int32_t ep_size, rrt_plan** plan);
+RRT_API void rrt_plan_free(rrt_plan* plan);
+/* As `rrctl plan` prints it. */
+RRT_API rrt_error* rrt_plan_json(const rrt_plan* plan, rrt_bytes** json);
+/* Of the index buffer: {"bytes", "rows", "layers": [{"layer", "offset", "num_experts", "top_k", "id_bytes"}, …]}. A
+ * layer's ids are [rows][top_k] little-endian at `offset` (buffer_layout.h). */
+RRT_API rrt_error* rrt_plan_buffer(const rrt_plan* plan, rrt_bytes** json);
+
+/* A fetch of a plan's slices, without its I/O. What is told of it; everything has a default:
+ *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live", "wait": true,
+ *    "sequences": [{"sample", "num_tokens", "token_checks": [[rows, crc32c]]}, …]}
+ * sequences: one per sequence of the plan's micro-batch; absent: the samples and tokens of the plan's description. The
+ * plan must outlive the fetch.
+ * Then either: send rrt_fetch_request as a Read of run's server, push every message that comes, end it.
+ * Or: rrt_local_source_fetch. */
+RRT_API rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* json, size_t size, rrt_fetch** fetch);
+RRT_API void rrt_fetch_free(rrt_fetch* fetch);
+/* 1 if the rank has something to read; a request for nothing need not be sent. */
+RRT_API int32_t rrt_fetch_needs_rows(const rrt_fetch* fetch);
+RRT_API rrt_error* rrt_fetch_request(const rrt_fetch* fetch, rrt_bytes** request);
+/* DATA_LOSS naming sample, layer and row if bytes are damaged; under "strict" FAILED_PRECONDITION naming a sample that
+ * cannot be replayed. After an error the fetch is of no more use. */
+RRT_API rrt_error* rrt_fetch_push(rrt_fetch* fetch, const void* message, size_t size);
+RRT_API rrt_error* rrt_fetch_end(rrt_fetch* fetch);
+/* {"fallback_sequences", "staging_bytes", "sequences": [{"sequence", "sample", "status", "message", "revision",
+ *  "content_id", "unrecorded": [[b, e]], "weights": [[b, e, version, label]]}, …]}: those that the rank reads. */
+RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
+
+/* Rows that the host holds already (local_source.h). Geometry as in the description of a plan. */
+RRT_API rrt_error* rrt_local_source_new(const char* geometry, size_t size, rrt_local_source** source);
+RRT_API void rrt_local_source_free(rrt_local_source* source);
+/* sample: {"sample", "num_tokens", "unrecorded": [[b, e]]}; tensor: as in rr_plan_tensor of routing_replay/capi.h. */
+RRT_API rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, size_t sample_size,
+                                        const char* tensor, size_t tensor_size, const uint32_t* tokens,
+                                        size_t token_count, const void* payload, size_t payload_size);
+/* 1 if it was there. */
+RRT_API int32_t rrt_local_source_remove(rrt_local_source* source, const char* sample, size_t size);
+RRT_API rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch);
+
+/* The rows of an ended fetch of this plan into an index buffer (rrt_plan_buffer bytes) and one state per local row
+ * (RowState: 0 replayed, 1 unrecorded, 2 pad), both fully overwritten. `rows` (3 numbers or NULL): rows by state. */
+RRT_API rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
+                               uint8_t* states, size_t states_size, int64_t* rows);
+
+/* Router replay (router.h says what each tensor is). dtype: of logits, probabilities and gradients. */
+enum { RRT_FLOAT32 = 0, RRT_FLOAT64 = 1, RRT_BFLOAT16 = 2 };
+typedef struct rrt_router {
+  int32_t dtype;
+  int32_t score_function; /* 0 softmax, 1 sigmoid, 2 sqrtsoftplus */
+  int32_t pre_softmax;
+  int32_t rounding; /* 0 once (Megatron-Core >= 0.18), 1 each step (0.16, 0.17) */
+  int32_t num_experts;
+  int32_t top_k;
+  int32_t num_groups; /* 1: no limit */
+  int32_t group_topk;
+  double scaling_factor;
+} rrt_router;
+/* Added to by every call: replayed, live, pad rows, clamped ids, zero probabilities. */
+typedef struct rrt_router_counters {
+  int64_t replayed_rows, live_rows, pad_rows, clamped_ids, zero_probabilities;
+} rrt_router_counters;
+/* logits, probs [rows][E]; indices, chosen [rows][K] compact ids; states [rows]; routing_map [rows][E] of 0 and 1;
+ * compact_probs [rows][K]. expert_bias, compact_probs and chosen may be NULL. */
+RRT_API rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
+                                      const uint8_t* states, const float* expert_bias, void* probs,
+                                      uint8_t* routing_map, void* compact_probs, void* chosen,
+                                      rrt_router_counters* counters);
+RRT_API rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
+                                       const void* grad_probs, void* grad_logits, rrt_router_counters* counters);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ROUTING_REPLAY_TRAINER_CAPI_H_ */

@@ -1,0 +1,67 @@
+// A source of rows that the host holds already, as arrays from Ray, TransferQueue or a pickle: the plugin without the
+// service. The same checks, the same staging.
+//
+//   LocalSource source(geometry);
+//   source.Add({.sample = "step1/0"}, {.dtype = DType::kI32, .shape = {rows, layers, K}}, bytes);
+//   absl::StatusOr<StagedRows> staged = source.Fetch(plan, sequences, options);
+#ifndef ROUTING_REPLAY_TRAINER_LOCAL_SOURCE_H_
+#define ROUTING_REPLAY_TRAINER_LOCAL_SOURCE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "routing_replay/trainer/plan.h"
+#include "routing_replay/trainer/staging.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/tensor.h"
+
+namespace routing_replay::trainer {
+
+// What is said of the rows of one sample, which are rows 0 … T − 2.
+struct LocalSample {
+  std::string sample;
+  std::optional<int64_t> num_tokens;     // T; not set: one more than the rows.
+  std::vector<RowRange> unrecorded;      // Rows that the tensor has no slots for: normal list.
+  absl::Span<const uint32_t> token_ids;  // Of all rows' positions, or empty: then no token check matches. Copied.
+};
+
+// Not thread-safe while it changes; Fetch may run on many threads.
+class LocalSource {
+ public:
+  explicit LocalSource(Geometry geometry);
+  ~LocalSource();
+  LocalSource(LocalSource&&) noexcept;
+  LocalSource& operator=(LocalSource&&) noexcept;
+
+  // Decodes, checks, narrows and keeps; the payload is not needed any more. A sample that is there already is replaced.
+  // Errors as those of an append (INVALID_ARGUMENT naming field, row and layer); what was there is untouched then.
+  absl::Status Add(const LocalSample& sample, const TensorDescription& tensor, absl::Span<const uint8_t> payload);
+  // True if it was there.
+  bool Remove(absl::string_view sample);
+  void Clear();
+  int64_t size() const;
+
+  // As FetchSlices; options.producer, wait and timeout mean nothing here. INVALID_ARGUMENT (kField) for a plan of
+  // another geometry.
+  absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
+                                   const FetchOptions& options) const;
+
+ private:
+  struct Entry;
+
+  Geometry geometry_;
+  std::map<std::string, std::unique_ptr<const Entry>, std::less<>> samples_;
+};
+
+}  // namespace routing_replay::trainer
+
+#endif  // ROUTING_REPLAY_TRAINER_LOCAL_SOURCE_H_

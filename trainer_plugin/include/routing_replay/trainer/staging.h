@@ -1,0 +1,52 @@
+// What a fetch is told and what it gives, wherever the rows come from: the slices of a plan in one staging buffer, in
+// storage encoding.
+#ifndef ROUTING_REPLAY_TRAINER_STAGING_H_
+#define ROUTING_REPLAY_TRAINER_STAGING_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "routing_replay/trainer/realign.h"
+#include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/sample_id.h"
+#include "routing_replay/wire/sample_state.h"
+
+namespace routing_replay::trainer {
+
+// What happens to a sequence whose sample cannot be replayed. All ranks of a model replica must use the same.
+enum class MissingPolicy : uint8_t {
+  kStrict,  // The fetch fails: FAILED_PRECONDITION naming the sample and its status.
+  kLive,    // The whole sequence is unrecorded: its rows take live routing. Counted in StagedRows.
+};
+
+struct FetchOptions {
+  Producer producer = Producer::kRollout;
+  MissingPolicy missing = MissingPolicy::kStrict;
+  bool wait = true;  // For rows that are not committed yet, until `timeout`.
+  std::chrono::milliseconds timeout = std::chrono::seconds(120);
+};
+
+// One sequence of the micro-batch.
+struct FetchSequence {
+  std::string sample;
+  std::optional<int64_t> num_tokens;     // Expected T; another one counts as missing.
+  std::vector<TokenCheck> token_checks;  // Expected; another one counts as missing.
+};
+
+struct StagedRows {
+  std::vector<uint8_t> staging;
+  std::vector<StagedPiece> pieces;    // layer_begin counts in plan.layers.
+  std::vector<SampleRecord> records;  // One per plan slice, in its order.
+  // Per sequence of the micro-batch: rows without a route (normal lists), all rows where it falls back. What
+  // RealignInput::unrecorded takes.
+  std::vector<std::vector<RowRange>> unrecorded;
+  int64_t fallback_sequences = 0;
+};
+
+}  // namespace routing_replay::trainer
+
+#endif  // ROUTING_REPLAY_TRAINER_STAGING_H_

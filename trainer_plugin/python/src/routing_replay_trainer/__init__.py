@@ -1,0 +1,55 @@
+"""Rollout routing replay, the trainer's side, on the CPU.
+
+    plan = routing_replay_trainer.plan(geometry, micro_batch, rank={"pp": 1, "cp": 0}, split={"pipeline_size": 2})
+    batch = ServiceSource(run).fetch(plan, missing="live")        # or LocalSource(geometry): arrays of your own
+    out = router_replay_forward(router, logits, batch.indices[0], batch.states)
+
+A plan says which layers and rows a rank replays, a source brings exactly those, and router replay computes the
+probabilities of the replayed experts from the live logits. Needs numpy alone; `ServiceSource` takes a run of the
+package `routing-replay`.
+"""
+
+from routing_replay_trainer.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    ReplayError,
+)
+from routing_replay_trainer.fetch import (
+    PAD,
+    REPLAYED,
+    UNRECORDED,
+    Batch,
+    FetchSequence,
+    LocalSource,
+    ServiceSource,
+    Source,
+)
+from routing_replay_trainer.plan import Layer, Plan, Slice, plan
+from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
+
+__version__ = "0.1.0"
+__all__ = (
+    "PAD",
+    "REPLAYED",
+    "UNRECORDED",
+    "Batch",
+    "DataLossError",
+    "FailedPreconditionError",
+    "FetchSequence",
+    "Forward",
+    "InternalError",
+    "InvalidArgumentError",
+    "Layer",
+    "LocalSource",
+    "Plan",
+    "ReplayError",
+    "Router",
+    "ServiceSource",
+    "Slice",
+    "Source",
+    "plan",
+    "router_replay_backward",
+    "router_replay_forward",
+)

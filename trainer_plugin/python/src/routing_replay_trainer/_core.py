@@ -1,0 +1,148 @@
+"""librouting_replay_trainer.so through ctypes: its functions as routing_replay/trainer/capi.h declares them.
+
+Every call gives up the GIL while it runs. No rules here, only who owns what.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Callable
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_double,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_void_p,
+)
+from pathlib import Path
+from typing import Any
+
+from routing_replay_trainer import errors
+
+_ABI_VERSION = 1
+_NAME = "librouting_replay_trainer.so"
+_DIRECTORY_VARIABLE = "ROUTING_REPLAY_LIBRARY_DIR"
+
+
+class Router(Structure):
+    """rrt_router"""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("dtype", "score_function", "pre_softmax", "rounding")),
+        *((name, c_int32) for name in ("num_experts", "top_k", "num_groups", "group_topk")),
+        ("scaling_factor", c_double),
+    )
+
+
+class Counters(Structure):
+    """rrt_router_counters"""
+
+    _fields_ = tuple(
+        (name, c_int64) for name in ("replayed_rows", "live_rows", "pad_rows", "clamped_ids", "zero_probabilities")
+    )
+
+
+_text = (c_char_p, c_size_t)  # Also bytes: Python passes their address.
+_out = POINTER(c_void_p)
+_memory = (c_void_p, c_size_t)
+
+_FALLIBLE: dict[str, tuple[Any, ...]] = {
+    "rrt_plan_new": (*_text, c_int32, _out),
+    "rrt_plan_json": (c_void_p, _out),
+    "rrt_plan_buffer": (c_void_p, _out),
+    "rrt_fetch_new": (c_void_p, *_text, _out),
+    "rrt_fetch_request": (c_void_p, _out),
+    "rrt_fetch_push": (c_void_p, *_text),
+    "rrt_fetch_end": (c_void_p,),
+    "rrt_fetch_result": (c_void_p, _out),
+    "rrt_local_source_new": (*_text, _out),
+    "rrt_local_source_add": (c_void_p, *_text, *_text, *_memory, *_memory),
+    "rrt_local_source_fetch": (c_void_p, c_void_p),
+    "rrt_realign": (c_void_p, c_void_p, *_memory, *_memory, POINTER(c_int64)),
+    "rrt_router_forward": (POINTER(Router), c_int64, *(c_void_p,) * 8, POINTER(Counters)),
+    "rrt_router_backward": (POINTER(Router), c_int64, *(c_void_p,) * 4, POINTER(Counters)),
+}
+_OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "rrt_abi_version": (c_int32, ()),
+    "rrt_error_json": (c_char_p, (c_void_p,)),
+    "rrt_error_free": (None, (c_void_p,)),
+    "rrt_bytes_data": (c_void_p, (c_void_p,)),
+    "rrt_bytes_size": (c_size_t, (c_void_p,)),
+    "rrt_bytes_free": (None, (c_void_p,)),
+    "rrt_token_check": (c_uint32, (c_uint32, *_memory)),
+    "rrt_plan_free": (None, (c_void_p,)),
+    "rrt_fetch_free": (None, (c_void_p,)),
+    "rrt_fetch_needs_rows": (c_int32, (c_void_p,)),
+    "rrt_local_source_free": (None, (c_void_p,)),
+    "rrt_local_source_remove": (c_int32, (c_void_p, *_text)),
+}
+
+
+def _find() -> Path:
+    beside = Path(__file__).parent / "_lib" / _NAME
+    if beside.exists():
+        return beside
+    directory = os.environ.get(_DIRECTORY_VARIABLE)
+    if directory is not None and Path(directory, _NAME).exists():
+        return Path(directory, _NAME)
+    raise ImportError(f"{_NAME} is neither in {beside.parent} nor where {_DIRECTORY_VARIABLE} says ({directory})")
+
+
+def _raise(pointer: int | None, function: Any = None, arguments: Any = None) -> None:
+    if pointer is None:
+        return
+    detail = json.loads(LIBRARY.rrt_error_json(pointer))
+    LIBRARY.rrt_error_free(pointer)
+    raise errors.from_detail(detail)
+
+
+def _load() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(_find()))
+    for name, arguments in _FALLIBLE.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes, function.errcheck = c_void_p, arguments, _raise
+    for name, (result, arguments) in _OTHERS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    if library.rrt_abi_version() != _ABI_VERSION:
+        raise ImportError(f"{library._name} is of ABI {library.rrt_abi_version()}, this package needs {_ABI_VERSION}")
+    return library
+
+
+LIBRARY = _load()
+
+
+class Handle:
+    """An object of the core, freed with this one."""
+
+    __slots__ = ("_free", "pointer")
+
+    def __init__(self, free: Callable[[int], None], make: Any, *arguments: Any) -> None:
+        self.pointer: int | None = None
+        self._free = free
+        out = c_void_p()
+        make(*arguments, byref(out))
+        self.pointer = out.value
+
+    def __del__(self) -> None:
+        if self.pointer is not None:
+            self._free(self.pointer)
+
+
+def give(function: Any, *arguments: Any) -> bytes:
+    """The bytes that a function gives, copied."""
+    handle = Handle(LIBRARY.rrt_bytes_free, function, *arguments)
+    return ctypes.string_at(LIBRARY.rrt_bytes_data(handle.pointer), LIBRARY.rrt_bytes_size(handle.pointer))
+
+
+def text(value: Any) -> tuple[bytes, int]:
+    """A value as JSON, as functions take it."""
+    encoded = json.dumps(value).encode()
+    return encoded, len(encoded)

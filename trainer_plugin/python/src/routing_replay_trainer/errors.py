@@ -1,0 +1,76 @@
+"""What goes wrong, as exceptions: one class per status code, with the fields that programs need.
+
+What the service itself refuses comes as the exceptions of `routing_replay`, which have the same attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ReplayError(Exception):
+    """Any error of the trainer plugin. Can be pickled.
+
+    Attributes are None where the error does not say:
+
+    code: name of the status code, for example "INVALID_ARGUMENT"
+    message: for people
+    reason: for programs, for example "ID_RANGE" (ErrorDetail.Reason in common.proto)
+    field: path of the wrong field, for example "micro_batch.cp_size"
+    sample, row, layer: where: sample id, absolute row number, global decoder layer id
+    missing_rows: list of half-open (begin, end)
+    """
+
+    def __init__(self, message: str, **detail: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code: str = detail.get("code_name", "UNKNOWN")
+        self.reason: str | None = detail.get("reason")
+        self.field: str | None = detail.get("field")
+        self.sample: str | None = detail.get("sample")
+        self.row: int | None = detail.get("row")
+        self.layer: int | None = detail.get("layer")
+        ranges = detail.get("missing_rows")
+        self.missing_rows: list[tuple[int, int]] | None = ranges and [(begin, end) for begin, end in ranges]
+        self._detail = detail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.message, self._detail)
+
+    def __str__(self) -> str:
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{self.code}{reason}: {self.message}"
+
+
+class InvalidArgumentError(ReplayError, ValueError):
+    """A description, an array or a payload is wrong: field, row and layer say where."""
+
+
+class FailedPreconditionError(ReplayError):
+    """A sample that cannot be replayed under `missing="strict"`, or a step out of order."""
+
+
+class DataLossError(ReplayError):
+    """Bytes do not fit their checksum, or rows did not come."""
+
+
+class InternalError(ReplayError):
+    """The server does not keep to the protocol, or a bug."""
+
+
+_BY_NAME: dict[str, type[ReplayError]] = {
+    "INVALID_ARGUMENT": InvalidArgumentError,
+    "FAILED_PRECONDITION": FailedPreconditionError,
+    "DATA_LOSS": DataLossError,
+    "INTERNAL": InternalError,
+}
+
+
+def from_detail(detail: dict[str, Any]) -> ReplayError:
+    """The exception that the core describes (proto/json/status_json.h)."""
+    fields = {key: value for key, value in detail.items() if key not in ("code", "message")}
+    return _BY_NAME.get(detail["code_name"], ReplayError)(detail["message"], **fields)
+
+
+def _restore(kind: type[ReplayError], message: str, detail: dict[str, Any]) -> ReplayError:
+    return kind(message, **detail)

@@ -1,0 +1,228 @@
+"""Where rows come from, and how they get into a rank's index buffers."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from routing_replay_trainer import _core, errors
+from routing_replay_trainer._core import LIBRARY
+from routing_replay_trainer.plan import Plan, geometry_json
+
+REPLAYED, UNRECORDED, PAD = 0, 1, 2  # States of a local row.
+
+Missing = Literal["strict", "live"]
+_DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
+
+
+@dataclass(frozen=True)
+class FetchSequence:
+    """What a fetch says of one sequence of the micro-batch, where the plan's description does not say it.
+
+    sample: id
+    num_tokens: expected T; another one counts as missing
+    tokens: the trainer's token ids from position 0 on: other ones in the store count as missing
+    """
+
+    sample: str
+    num_tokens: int | None = None
+    tokens: ArrayLike | None = None
+
+    def _json(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"sample": self.sample}
+        if self.num_tokens is not None:
+            said["num_tokens"] = int(self.num_tokens)
+        if self.tokens is not None:
+            # The last token was never fed to the model: it has no row.
+            ids = np.ascontiguousarray(self.tokens, dtype=np.uint32).ravel()
+            rows = ids.size if self.num_tokens is None else min(ids.size, int(self.num_tokens) - 1)
+            said["token_checks"] = [[rows, LIBRARY.rrt_token_check(0, ids.ctypes.data, rows)]]
+        return said
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch on one rank, ready to be replayed.
+
+    plan: whose it is
+    indices: per local MoE layer, in the order of plan.layers, ids [local rows, K] in the compact dtype (views of one
+        buffer); filler where a row is not replayed
+    states: [local rows] uint8: REPLAYED, UNRECORDED (live routing) or PAD
+    replayed_rows, unrecorded_rows, pad_rows: rows by state
+    fallback_sequences: sequences of which nothing is replayed because their sample is missing
+    sequences: per sequence that the rank reads: {"sequence", "sample", "status", "message", "revision", "content_id",
+        "unrecorded", "weights"}
+    """
+
+    plan: Plan
+    indices: tuple[NDArray[Any], ...]
+    states: NDArray[np.uint8]
+    replayed_rows: int
+    unrecorded_rows: int
+    pad_rows: int
+    fallback_sequences: int
+    sequences: tuple[dict[str, Any], ...]
+
+
+class Source(Protocol):
+    """Anything that rows come from."""
+
+    def fetch(
+        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
+    ) -> Batch: ...
+
+
+class _Fetch:
+    """rrt_fetch, and the plan that must outlive it."""
+
+    def __init__(self, plan: Plan, sequences: Sequence[FetchSequence] | None, **options: Any) -> None:
+        if sequences is not None:
+            options["sequences"] = [sequence._json() for sequence in sequences]
+        self._plan = plan
+        self._handle = _core.Handle(LIBRARY.rrt_fetch_free, LIBRARY.rrt_fetch_new, plan.pointer, *_core.text(options))
+        self.pointer = self._handle.pointer
+
+    def needs_rows(self) -> bool:
+        return bool(LIBRARY.rrt_fetch_needs_rows(self.pointer))
+
+    def request(self) -> bytes:
+        return _core.give(LIBRARY.rrt_fetch_request, self.pointer)
+
+    def push(self, message: bytes) -> None:
+        LIBRARY.rrt_fetch_push(self.pointer, message, len(message))
+
+    def end(self) -> None:
+        LIBRARY.rrt_fetch_end(self.pointer)
+
+    def realign(self) -> Batch:
+        plan = self._plan
+        buffer = np.empty(plan.buffer_bytes, np.uint8)
+        states = np.empty(plan.rows, np.uint8)
+        rows = (ctypes.c_int64 * 3)()
+        LIBRARY.rrt_realign(
+            plan.pointer, self.pointer, buffer.ctypes.data, buffer.size, states.ctypes.data, states.size, rows
+        )
+        result = json.loads(_core.give(LIBRARY.rrt_fetch_result, self.pointer))
+        indices = tuple(
+            np.frombuffer(buffer, layer.dtype, plan.rows * layer.top_k, layer.offset).reshape(plan.rows, layer.top_k)
+            for layer in plan.layers
+        )
+        return Batch(plan, indices, states, *rows, result["fallback_sequences"], tuple(result["sequences"]))
+
+
+class LocalSource:
+    """Rows that the host holds already, as arrays from Ray, TransferQueue or a pickle: replay without the service.
+
+    geometry: as `Plan` takes it. Not thread-safe while it changes; `fetch` may run on many threads.
+    """
+
+    def __init__(self, geometry: Any) -> None:
+        self._handle = _core.Handle(
+            LIBRARY.rrt_local_source_free, LIBRARY.rrt_local_source_new, *_core.text(geometry_json(geometry))
+        )
+
+    def add(
+        self,
+        sample: str,
+        rows: ArrayLike,
+        *,
+        num_tokens: int | None = None,
+        unrecorded: Sequence[tuple[int, int]] = (),
+        tokens: ArrayLike | None = None,
+        layers: Sequence[int] | None = None,
+    ) -> None:
+        """Checks, narrows and keeps the rows of a sample; one that is there already is replaced.
+
+        rows: ids [recorded rows, layers, K] of any integer dtype; layers are all MoE layers or all decoder layers
+            (dense columns are not looked at), or those that `layers` names
+        num_tokens: T; rows and unrecorded rows together must be T - 1. One more than the rows if absent
+        unrecorded: half-open ranges of rows that `rows` has no slots for
+        tokens: token ids from position 0 on, one per row or more: what `fetch` compares with
+
+        Raises InvalidArgumentError naming field, row and layer; what was there is untouched then.
+        """
+        array = np.asarray(rows)
+        kind = f"{array.dtype.kind}{array.dtype.itemsize}"
+        if kind not in _DTYPES:
+            raise errors.InvalidArgumentError(
+                f"rows: {array.dtype} is no integer dtype of ids",
+                code_name="INVALID_ARGUMENT",
+                reason="DTYPE",
+                field="rows",
+                sample=sample,
+            )
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        tensor: dict[str, Any] = {"dtype": _DTYPES[kind], "shape": list(array.shape)}
+        if layers is not None:
+            tensor |= {"layer_basis": "EXPLICIT", "layer_ids": [int(layer) for layer in layers]}
+        said: dict[str, Any] = {"sample": sample}
+        if num_tokens is not None:
+            said["num_tokens"] = int(num_tokens)
+        if unrecorded:
+            said["unrecorded"] = [[int(begin), int(end)] for begin, end in unrecorded]
+        ids = np.ascontiguousarray([] if tokens is None else tokens, dtype=np.uint32).ravel()
+        LIBRARY.rrt_local_source_add(
+            self._handle.pointer,
+            *_core.text(said),
+            *_core.text(tensor),
+            ids.ctypes.data,
+            ids.size,
+            array.ctypes.data,
+            array.nbytes,
+        )
+
+    def remove(self, sample: str) -> bool:
+        """True if it was there."""
+        name = sample.encode()
+        return bool(LIBRARY.rrt_local_source_remove(self._handle.pointer, name, len(name)))
+
+    def fetch(
+        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
+    ) -> Batch:
+        """The plan's rows, realigned.
+
+        sequences: one per sequence of the micro-batch; the samples of the plan's description if absent
+        missing: what happens to a sequence whose sample cannot be replayed: "strict" raises FailedPreconditionError
+            naming it, "live" leaves all its rows to live routing, and counts it
+        """
+        fetch = _Fetch(plan, sequences, missing=missing)
+        LIBRARY.rrt_local_source_fetch(self._handle.pointer, fetch.pointer)
+        return fetch.realign()
+
+
+class ServiceSource:
+    """Rows of one run of a routing-replay-server.
+
+    run: a routing_replay.Run (the package `routing-replay`), whose connection is used. Thread-safe as the run is.
+    timeout: seconds for one fetch, waiting for rows included
+    wait: for rows that are not committed yet, instead of treating their sample as missing
+    """
+
+    def __init__(
+        self,
+        run: Any,
+        *,
+        timeout: float = 120.0,
+        wait: bool = True,
+        producer: Literal["rollout", "trainer"] = "rollout",
+    ) -> None:
+        self._run = run
+        self._timeout = timeout
+        self._options: Mapping[str, Any] = {"run": run.name, "producer": producer, "wait": wait}
+
+    def fetch(
+        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
+    ) -> Batch:
+        """As `LocalSource.fetch`. What the service or the connection refuses is raised as routing_replay raises it."""
+        fetch = _Fetch(plan, sequences, missing=missing, **self._options)
+        if fetch.needs_rows():
+            for message in self._run.read_messages(fetch.request(), self._timeout):
+                fetch.push(message)
+        fetch.end()
+        return fetch.realign()

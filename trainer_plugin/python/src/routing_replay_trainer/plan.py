@@ -1,0 +1,152 @@
+"""The replay plan: which layers and rows one rank replays in one micro-batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from routing_replay_trainer import _core
+from routing_replay_trainer._core import LIBRARY
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A MoE layer that the rank owns, and its slab in the rank's index buffer.
+
+    layer: global decoder layer id
+    ordinal: its number among the MoE layers
+    chunk: virtual stage of the rank
+    num_experts, top_k: E and K
+    offset: of its ids [rows][K] in the index buffer, in bytes
+    dtype: of its ids: uint8 if E is at most 256, else uint16
+    """
+
+    layer: int
+    ordinal: int
+    chunk: int
+    num_experts: int
+    top_k: int
+    offset: int
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows to read of one sequence, for all layers of the plan: half-open ranges, ascending."""
+
+    sequence: int
+    sample: str
+    rows: tuple[tuple[int, int], ...]
+
+
+class Plan:
+    """All that one rank must know to replay one micro-batch. Immutable; may be shared between threads.
+
+    geometry: {"num_layers", "num_experts", "top_k", "moe_layers"} or a routing_replay.Geometry
+    micro_batch: what the trainer really did, for example {"format": "THD", "sequences": [{"sample": "math-7/0",
+        "tokens": 13}], "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
+        "cp_size": 2, "tp_size": 2, "sequence_parallel": True}
+    rank: {"pp", "cp", "tp", "chunk", "positions"}; 0 where absent
+    split: how layers are split over pipeline stages, for example {"pipeline_size": 2}; one stage if absent
+    ep_size: size of the expert-parallel group, which filler is spread over
+
+    All fields are those of `rrctl plan` (trainer_plugin/layout/plan_json.h in the sources). Raises InvalidArgumentError
+    naming the field.
+    """
+
+    def __init__(
+        self,
+        geometry: Any,
+        micro_batch: Mapping[str, Any],
+        *,
+        rank: Mapping[str, Any] | None = None,
+        split: Mapping[str, Any] | None = None,
+        ep_size: int = 1,
+    ) -> None:
+        description: dict[str, Any] = {"geometry": geometry_json(geometry), "micro_batch": plain(micro_batch)}
+        if rank is not None:
+            description["rank"] = plain(rank)
+        if split is not None:
+            description["split"] = plain(split)
+        self._handle = _core.Handle(LIBRARY.rrt_plan_free, LIBRARY.rrt_plan_new, *_core.text(description), int(ep_size))
+        self._json = json.loads(_core.give(LIBRARY.rrt_plan_json, self._handle.pointer))
+        buffer = json.loads(_core.give(LIBRARY.rrt_plan_buffer, self._handle.pointer))
+        self.buffer_bytes: int = buffer["bytes"]
+        self.layers = tuple(
+            Layer(
+                layer=owned["layer"],
+                ordinal=owned["ordinal"],
+                chunk=owned["chunk"],
+                num_experts=slab["num_experts"],
+                top_k=slab["top_k"],
+                offset=slab["offset"],
+                dtype=np.dtype(np.uint8 if slab["id_bytes"] == 1 else np.dtype("<u2")),
+            )
+            for owned, slab in zip(self._json["layers"], buffer["layers"], strict=True)
+        )
+
+    @property
+    def rows(self) -> int:
+        """Local rows, pads included."""
+        return self._json["row_map"]["rows"]
+
+    @property
+    def row_map(self) -> dict[str, Any]:
+        """{"rows", "replayed", "unrecorded", "pads", "runs": [{"local_row", "stride", "count", "sequence", "row",
+        "state"}]}: local rows that no run names are pads."""
+        return self._json["row_map"]
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """What the rank reads, ascending by sequence."""
+        return tuple(
+            Slice(item["sequence"], item["sample"], tuple((begin, end) for begin, end in item["rows"]))
+            for item in self._json["slices"]
+        )
+
+    @property
+    def rows_to_read(self) -> int:
+        """For one layer."""
+        return self._json["rows_to_read"]
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Of ids in decoded form, over all layers."""
+        return self._json["bytes_to_read"]
+
+    @property
+    def pointer(self) -> int | None:
+        """Of the core's object; lives as long as the plan."""
+        return self._handle.pointer
+
+    def __repr__(self) -> str:
+        layers = [layer.layer for layer in self.layers]
+        return f"<Plan: layers {layers}, {self.rows} rows, {self.bytes_to_read} bytes to read>"
+
+
+def plan(geometry: Any, micro_batch: Mapping[str, Any], **options: Any) -> Plan:
+    """See `Plan`."""
+    return Plan(geometry, micro_batch, **options)
+
+
+def geometry_json(geometry: Any) -> Any:
+    """A geometry as the core takes it; a mapping, or an object with to_json() (routing_replay.Geometry)."""
+    return json.loads(geometry.to_json()) if hasattr(geometry, "to_json") else plain(geometry)
+
+
+def plain(value: Any) -> Any:
+    """Numbers and arrays of numpy and the like as Python's own; entries that are None are left out."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items() if item is not None}
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return value
+    return [plain(item) for item in value]
+
+
+__all__: Sequence[str] = ("Layer", "Plan", "Slice", "plan")

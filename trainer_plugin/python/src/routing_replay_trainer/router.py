@@ -1,0 +1,179 @@
+"""Router replay on the CPU: probabilities and routing map of a MoE layer whose experts were chosen elsewhere."""
+
+from __future__ import annotations
+
+from ctypes import byref
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from routing_replay_trainer import errors
+from routing_replay_trainer._core import LIBRARY, Counters
+from routing_replay_trainer._core import Router as _Router
+
+_SCORE_FUNCTIONS = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
+_ROUNDINGS = {"once": 0, "each_step": 1}
+_FLOAT32, _FLOAT64, _BFLOAT16 = range(3)
+
+
+@dataclass(frozen=True)
+class Router:
+    """One MoE layer's router; the names are Megatron-Core's.
+
+    num_experts, top_k: E and K
+    score_function: moe_router_score_function
+    pre_softmax: softmax over all experts before the choice (moe_router_pre_softmax)
+    scaling_factor: moe_router_topk_scaling_factor; None or 0 is 1
+    num_groups, group_topk: group limit of a live choice; replayed rows are not subject to it
+    rounding: where dtypes other than float32 are rounded: "once" as Megatron-Core 0.18 and later, "each_step" as 0.16
+        and 0.17
+    """
+
+    num_experts: int
+    top_k: int
+    score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"] = "softmax"
+    pre_softmax: bool = False
+    scaling_factor: float | None = None
+    num_groups: int | None = None
+    group_topk: int | None = None
+    rounding: Literal["once", "each_step"] = "once"
+
+    @property
+    def id_dtype(self) -> np.dtype[Any]:
+        """Of index buffers."""
+        return np.dtype(np.uint8) if self.num_experts <= 256 else np.dtype("<u2")
+
+    def _core(self, dtype: int) -> _Router:
+        return _Router(
+            dtype=dtype,
+            score_function=_choice("score_function", self.score_function, _SCORE_FUNCTIONS),
+            pre_softmax=int(self.pre_softmax),
+            rounding=_choice("rounding", self.rounding, _ROUNDINGS),
+            num_experts=int(self.num_experts),
+            top_k=int(self.top_k),
+            num_groups=1 if self.num_groups is None else int(self.num_groups),
+            group_topk=1 if self.group_topk is None else int(self.group_topk),
+            scaling_factor=1.0 if self.scaling_factor is None else float(self.scaling_factor),
+        )
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What `router_replay_forward` gives, N rows.
+
+    probs: [N, E] in the dtype of the logits, zero outside the map
+    routing_map: [N, E] bool
+    chosen: [N, K] ids in use, in slot order: what `router_replay_backward` takes
+    counters: {"replayed_rows", "live_rows", "pad_rows", "clamped_ids", "zero_probabilities"} of this call
+    """
+
+    probs: NDArray[Any]
+    routing_map: NDArray[np.bool_]
+    chosen: NDArray[Any]
+    counters: dict[str, int]
+
+
+def router_replay_forward(
+    router: Router,
+    logits: NDArray[Any],
+    indices: NDArray[Any],
+    states: NDArray[np.uint8] | None = None,
+    *,
+    expert_bias: NDArray[np.float32] | None = None,
+) -> Forward:
+    """Probabilities of given experts from live logits: Megatron-Core's topk_routing_with_score_function with its top-k
+    replaced.
+
+    logits: [N, E] float32, float64, or bfloat16 (of ml_dtypes, or its bits as uint16)
+    indices: [N, K] compact ids (`Batch.indices`): uint8 for E <= 256, else uint16
+    states: [N] (`Batch.states`): rows that are UNRECORDED take the live choice; all rows are replayed if absent
+    expert_bias: [E] float32: enters a live choice of sigmoid and sqrtsoftplus
+
+    Raises InvalidArgumentError naming the field. Pure and thread-safe.
+    """
+    values, dtype = _floats("logits", logits, router)
+    rows = values.shape[0]
+    ids = _exactly("indices", indices, (rows, router.top_k), router.id_dtype)
+    state = np.zeros(rows, np.uint8) if states is None else _exactly("states", states, (rows,), np.dtype(np.uint8))
+    bias = None if expert_bias is None else np.ascontiguousarray(expert_bias, np.float32)
+    if bias is not None and bias.shape != (router.num_experts,):
+        raise _invalid("expert_bias", f"shape {bias.shape} is not ({router.num_experts},)")
+    probs = np.empty_like(values)
+    routing_map = np.empty(values.shape, np.bool_)
+    chosen = np.empty_like(ids)
+    counters = Counters()
+    LIBRARY.rrt_router_forward(
+        byref(router._core(dtype)),
+        rows,
+        values.ctypes.data,
+        ids.ctypes.data,
+        state.ctypes.data,
+        None if bias is None else bias.ctypes.data,
+        probs.ctypes.data,
+        routing_map.ctypes.data,
+        None,
+        chosen.ctypes.data,
+        byref(counters),
+    )
+    return Forward(probs, routing_map, chosen, {name: getattr(counters, name) for name, _ in Counters._fields_})
+
+
+def router_replay_backward(
+    router: Router, logits: NDArray[Any], chosen: NDArray[Any], grad_probs: NDArray[Any]
+) -> NDArray[Any]:
+    """The gradient of the loss by the logits, [N, E] in their dtype.
+
+    logits: those of the forward call
+    chosen: [N, K], of the forward call
+    grad_probs: [N, E], gradient of the loss by the probabilities, in the dtype of the logits
+    """
+    values, dtype = _floats("logits", logits, router)
+    ids = _exactly("chosen", chosen, (values.shape[0], router.top_k), router.id_dtype)
+    upstream = _exactly("grad_probs", grad_probs, values.shape, values.dtype)
+    grad_logits = np.empty_like(values)
+    LIBRARY.rrt_router_backward(
+        byref(router._core(dtype)),
+        values.shape[0],
+        values.ctypes.data,
+        ids.ctypes.data,
+        upstream.ctypes.data,
+        grad_logits.ctypes.data,
+        byref(Counters()),
+    )
+    return grad_logits
+
+
+def _floats(field: str, array: NDArray[Any], router: Router) -> tuple[NDArray[Any], int]:
+    values = np.ascontiguousarray(array)
+    if values.ndim != 2 or values.shape[1] != router.num_experts:
+        raise _invalid(field, f"shape {values.shape} is not (N, {router.num_experts})")
+    if values.dtype == np.float32:
+        return values, _FLOAT32
+    if values.dtype == np.float64:
+        return values, _FLOAT64
+    if values.dtype == np.uint16 or values.dtype.name == "bfloat16":
+        return values, _BFLOAT16
+    raise _invalid(field, f"{values.dtype} is none of float32, float64, bfloat16", "DTYPE")
+
+
+def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    values = np.ascontiguousarray(array)
+    if values.shape != shape:
+        raise _invalid(field, f"shape {values.shape} is not {shape}")
+    if values.dtype != dtype:
+        raise _invalid(field, f"{values.dtype} is not {dtype}", "DTYPE")
+    return values
+
+
+def _choice(field: str, value: str, choices: dict[str, int]) -> int:
+    if value not in choices:
+        raise _invalid(field, f"{value!r} is none of {', '.join(choices)}", "FIELD")
+    return choices[value]
+
+
+def _invalid(field: str, what: str, reason: str = "SHAPE") -> errors.InvalidArgumentError:
+    return errors.InvalidArgumentError(
+        f"router.{field}: {what}", code_name="INVALID_ARGUMENT", reason=reason, field=f"router.{field}"
+    )

@@ -1,0 +1,154 @@
+// Router replay on logits of every dtype, in both rounding regimes, against the double-precision reference.
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "routing_replay/trainer/router.h"
+#include "tests/reference/router_reference.h"
+#include "tests/support/status_matchers.h"
+#include "trainer_plugin/replay/compact_id.h"
+#include "trainer_plugin/replay/router_check.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using routing_replay::testing::ReferenceGradient;
+using routing_replay::testing::ReferenceProbs;
+
+constexpr int64_t kRows = 12;
+
+std::vector<RouterConfig> Configs() {
+  std::vector<RouterConfig> configs;
+  for (const auto& [experts, k] : std::vector<std::pair<int, int>>{{8, 1}, {8, 2}, {64, 6}, {128, 8}, {384, 8}}) {
+    for (const double scale : {1.0, 2.5}) {
+      RouterConfig config{.num_experts = experts, .top_k = k, .scaling_factor = scale};
+      configs.push_back(config);
+      config.pre_softmax = true;
+      configs.push_back(config);
+      config.pre_softmax = false;
+      config.score_function = ScoreFunction::kSigmoid;
+      configs.push_back(config);
+      config.score_function = ScoreFunction::kSqrtSoftplus;
+      configs.push_back(config);
+    }
+  }
+  return configs;
+}
+
+// One call forth and back on random tensors.
+template <typename D>
+struct Call {
+  std::vector<D> logits, grad_probs, probs, grad_logits;
+  std::vector<uint8_t> indices, map;
+
+  Call(const RouterConfig& config, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0, 2);
+    const int64_t size = kRows * config.num_experts;
+    for (int64_t i = 0; i < size; ++i) {
+      logits.push_back(D(normal(random)));
+      grad_probs.push_back(D(normal(random)));
+    }
+    probs.resize(size);
+    grad_logits.resize(size);
+    map.resize(size);
+    indices.resize(kRows * config.top_k * IdBytes(config));
+    std::vector<int> ids(config.num_experts);
+    std::iota(ids.begin(), ids.end(), 0);
+    for (int64_t row = 0; row < kRows; ++row) {
+      std::shuffle(ids.begin(), ids.end(), random);
+      for (int k = 0; k < config.top_k; ++k) StoreId(indices.data(), IdBytes(config), row * config.top_k + k, ids[k]);
+    }
+    const std::vector<RowState> states(kRows, RowState::kReplayed);
+    RouterCounters counters;
+    EXPECT_OK(RouterReplayForward<D>(config, {.logits = logits, .indices = indices, .states = states},
+                                     {.probs = absl::MakeSpan(probs), .routing_map = absl::MakeSpan(map)}, counters));
+    EXPECT_OK(RouterReplayBackward<D>(config, {.logits = logits, .chosen = indices, .grad_probs = grad_probs},
+                                      absl::MakeSpan(grad_logits), counters));
+  }
+
+  static std::vector<double> Row(const RouterConfig& config, const std::vector<D>& tensor, int64_t row) {
+    std::vector<double> out;
+    for (int e = 0; e < config.num_experts; ++e) {
+      if constexpr (std::is_same_v<D, double>) {
+        out.push_back(tensor[row * config.num_experts + e]);
+      } else {
+        out.push_back(static_cast<float>(tensor[row * config.num_experts + e]));
+      }
+    }
+    return out;
+  }
+};
+
+// `tolerance` is relative to the largest value of the row.
+template <typename D>
+void ExpectAsReference(Rounding rounding, double tolerance) {
+  uint32_t seed = 1;
+  for (RouterConfig config : Configs()) {
+    config.rounding = rounding;
+    const Call<D> call(config, ++seed);
+    for (int64_t row = 0; row < kRows; ++row) {
+      SCOPED_TRACE(absl::StrCat("E ", config.num_experts, " K ", config.top_k, " function ",
+                                static_cast<int>(config.score_function), " row ", row));
+      std::vector<int> ids;
+      for (int k = 0; k < config.top_k; ++k) {
+        ids.push_back(static_cast<int>(LoadId(call.indices.data(), IdBytes(config), row * config.top_k + k)));
+      }
+      const auto logits = call.Row(config, call.logits, row);
+      const auto grad = call.Row(config, call.grad_probs, row);
+      std::vector<double> probs(config.num_experts, 0);
+      const std::vector<double> chosen = ReferenceProbs(config, logits, ids);
+      for (int k = 0; k < config.top_k; ++k) probs[ids[k]] = chosen[k];
+      const std::vector<double> grad_logits = ReferenceGradient(config, logits, ids, grad);
+      const auto ours = call.Row(config, call.probs, row), our_grad = call.Row(config, call.grad_logits, row);
+      const double largest = std::max(1.0, *std::max_element(probs.begin(), probs.end()));
+      // Differences of gradients cancel: their scale is that of what comes in.
+      const double grad_scale = 10 * config.scaling_factor;
+      for (int e = 0; e < config.num_experts; ++e) {
+        ASSERT_NEAR(ours[e], probs[e], tolerance * largest);
+        ASSERT_NEAR(our_grad[e], grad_logits[e], tolerance * grad_scale);
+      }
+    }
+  }
+}
+
+TEST(RouterDtypeTest, FloatIsAsTheReference) { ExpectAsReference<float>(Rounding::kOnce, 2e-6); }
+TEST(RouterDtypeTest, DoubleIsAsTheReference) {
+  ExpectAsReference<double>(Rounding::kOnce, 2e-6);
+  ExpectAsReference<double>(Rounding::kEachStep, 2e-6);
+}
+TEST(RouterDtypeTest, Bf16IsAsTheReference) {
+  ExpectAsReference<Bf16>(Rounding::kOnce, 1.0 / 256);
+  ExpectAsReference<Bf16>(Rounding::kEachStep, 4.0 / 256);
+}
+
+TEST(RouterDtypeTest, RoundingIsTheSameForFloat) {
+  for (RouterConfig config : Configs()) {
+    const Call<float> once(config, 5);
+    config.rounding = Rounding::kEachStep;
+    const Call<float> stepped(config, 5);
+    EXPECT_EQ(once.probs, stepped.probs);
+    EXPECT_EQ(once.grad_logits, stepped.grad_logits);
+  }
+}
+
+TEST(Bf16Test, RoundsToTheNearestTiesToEven) {
+  const auto bits = [](float value) { return Bf16(value).bits; };
+  EXPECT_EQ(bits(1.0f), 0x3F80);
+  EXPECT_EQ(bits(1.0f + 1.0f / 256), 0x3F80);  // A tie, to the even one below.
+  EXPECT_EQ(bits(1.0f + 3.0f / 256), 0x3F82);  // A tie, to the even one above.
+  EXPECT_EQ(bits(1.0f + 1.1f / 256), 0x3F81);  // Above the tie.
+  EXPECT_EQ(bits(-0.0f), 0x8000);
+  EXPECT_EQ(bits(std::numeric_limits<float>::max()), 0x7F80);  // Rounds to infinity, as in torch.
+  EXPECT_EQ(bits(-std::numeric_limits<float>::infinity()), 0xFF80);
+  EXPECT_TRUE(std::isnan(static_cast<float>(Bf16(std::numeric_limits<float>::signaling_NaN()))));
+  for (uint32_t word = 0; word <= 0xFFFF; ++word) {
+    Bf16 value;
+    value.bits = static_cast<uint16_t>(word);
+    if (std::isnan(static_cast<float>(value))) continue;
+    EXPECT_EQ(Bf16(static_cast<float>(value)).bits, word);
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer
