@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/buffer.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -51,15 +50,13 @@ absl::Status ReadChecker::OnBytes(const ByteChain& bytes) {
 }
 
 absl::Status ReadChecker::OnMessage(const ReadResponse& message) {
-  Buffer scratch;
-  absl::Span<const uint8_t> payload = message.payload.Flatten(scratch);
+  ChainCursor payload(message.payload);
   auto record = message.records.begin();
   for (const Piece& piece : message.pieces) {
     for (; record != message.records.end() && record->index <= piece.sample_index; ++record) {
       if (absl::Status status = OnRecord(*record); !status.ok()) return status;
     }
-    if (absl::Status status = OnPiece(piece, payload.first(piece.bytes)); !status.ok()) return status;
-    payload.remove_prefix(piece.bytes);
+    if (absl::Status status = OnPiece(piece, payload.Take(piece.bytes, scratch_)); !status.ok()) return status;
   }
   for (; record != message.records.end(); ++record) {
     if (absl::Status status = OnRecord(*record); !status.ok()) return status;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/wire/buffer.h"
 #include "proto/wire/message/read_message.h"
 #include "routing_replay/client.h"
 #include "routing_replay/wire/error_detail.h"
@@ -56,6 +57,7 @@ class ReadChecker {
   size_t next_missing_ = 0;        // … from here on.
   RowRange open_rows_;             // Rows of which only layers [0, next_layer_) have come.
   int32_t next_layer_ = 0;         // 0: none open.
+  Buffer scratch_;                 // Of a piece that lies in several spans.
 };
 
 // The rows that an OK record promises for what was asked of its sample: those asked for that are recorded. Normal list.

@@ -47,23 +47,23 @@ absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, i
   const auto& headers = std::get<std::vector<BlockHeader>>(header.payload_kind);
   if (absl::Status cover = CheckCover(header, headers); !cover.ok()) return cover;
   std::vector<Block> blocks;
-  size_t offset = 0;
+  blocks.reserve(headers.size());
+  ChainCursor bytes(payload);
   for (const BlockHeader& h : headers) {
-    const int64_t bytes = geometry.block_bytes(h.rows.size(), h.codec);
-    if (static_cast<size_t>(bytes) > payload.size() - offset) {
+    const auto size = static_cast<size_t>(geometry.block_bytes(h.rows.size(), h.codec));
+    if (size > bytes.left()) {
       return Invalid(Reason::kLength, "payload", absl::StrCat("ends inside block ", ToString(h.rows)));
     }
-    Block block{h.rows, h.codec, h.plane_crc32c, Buffer(bytes)};
-    payload.CopyTo(offset, block.bytes.span());
-    offset += bytes;
+    Block block{h.rows, h.codec, h.plane_crc32c, Buffer(size)};
+    bytes.CopyTo(block.bytes.span());
     absl::Status good = CheckShape(geometry, block.view(), block_rows);
     if (good.ok()) good = CheckCrc(geometry, block.view());
     if (good.ok()) good = CheckIds(geometry, block.view(), verify_duplicates);
     if (!good.ok()) return good;
     blocks.push_back(std::move(block));
   }
-  if (offset != payload.size()) {
-    return Invalid(Reason::kLength, "payload", absl::StrCat(payload.size() - offset, " bytes after the last block"));
+  if (bytes.left() != 0) {
+    return Invalid(Reason::kLength, "payload", absl::StrCat(bytes.left(), " bytes after the last block"));
   }
   return blocks;
 }

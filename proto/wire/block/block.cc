@@ -66,12 +66,18 @@ absl::Status CheckCrc(const Geometry& geometry, const BlockView& block) {
 }
 
 absl::Status CheckIds(const Geometry& geometry, const BlockView& block, bool duplicates) {
+  Buffer scratch;  // Decoded ids of one PACKED plane.
   for (int32_t i = 0; i < geometry.num_moe_layers(); ++i) {
     const LayerRouting& layer = geometry.layer(i);
     const absl::Span<const uint8_t> plane = block.plane(geometry, i);
-    Buffer ids(block.rows.size() * layer.top_k * layer.id_bytes());
-    DecodeCut(geometry, i, block.codec, 0, block.rows.size(), plane, ids.span());
-    if (const auto fault = FindIdFault(layer, ids.span(), block.rows.size(), duplicates)) {
+    absl::Span<const uint8_t> ids = plane;
+    if (block.codec != Codec::kRaw) {
+      const auto size = static_cast<size_t>(geometry.plane_bytes(i, block.rows.size(), Codec::kRaw));
+      if (scratch.size() < size) scratch = Buffer(size);
+      DecodeCut(geometry, i, block.codec, 0, block.rows.size(), plane, scratch.span().first(size));
+      ids = scratch.span().first(size);
+    }
+    if (const auto fault = FindIdFault(layer, ids, block.rows.size(), duplicates)) {
       return Describe(block, layer, *fault);
     }
     if (PaddingIsZero(plane, block.rows.size() * geometry.row_bits(i, block.codec))) continue;

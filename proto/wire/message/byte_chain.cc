@@ -38,4 +38,24 @@ absl::Span<const uint8_t> ByteChain::Flatten(Buffer& scratch) const {
   return scratch.span();
 }
 
+absl::Span<const uint8_t> ChainCursor::Take(size_t bytes, Buffer& scratch) {
+  if (bytes == 0) return {};
+  const absl::Span<const uint8_t> rest = chain_->spans()[span_].subspan(in_span_);
+  if (rest.size() >= bytes) {
+    Skip(bytes);
+    return rest.first(bytes);
+  }
+  if (scratch.size() < bytes) scratch = Buffer(bytes);
+  CopyTo(scratch.span().first(bytes));
+  return scratch.span().first(bytes);
+}
+
+void ChainCursor::CopyTo(absl::Span<uint8_t> out) {
+  uint8_t* to = out.data();
+  Pass(out.size(), [&](absl::Span<const uint8_t> part) {
+    std::memcpy(to, part.data(), part.size());
+    to += part.size();
+  });
+}
+
 }  // namespace routing_replay

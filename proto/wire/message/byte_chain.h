@@ -2,6 +2,7 @@
 #ifndef PROTO_WIRE_MESSAGE_BYTE_CHAIN_H_
 #define PROTO_WIRE_MESSAGE_BYTE_CHAIN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,6 +35,47 @@ class ByteChain {
  private:
   std::vector<absl::Span<const uint8_t>> spans_;
   size_t size_ = 0;
+};
+
+// A read position in a chain, which must outlive it. Only moves forward, so a walk over the whole chain is linear; a
+// copy marks a place.
+class ChainCursor {
+ public:
+  explicit ChainCursor(const ByteChain& chain) : chain_(&chain) {}
+
+  size_t position() const { return position_; }
+  size_t left() const { return chain_->size() - position_; }
+
+  // Calls `visit` for each stretch of the next `bytes` bytes and passes them. Requires left() >= bytes.
+  template <typename Visit>
+  void Pass(size_t bytes, Visit visit) {
+    while (bytes > 0) {
+      const absl::Span<const uint8_t> rest = chain_->spans()[span_].subspan(in_span_);
+      const size_t taken = std::min(bytes, rest.size());
+      visit(rest.first(taken));
+      bytes -= taken;
+      position_ += taken;
+      in_span_ += taken;
+      if (taken == rest.size()) {
+        ++span_;
+        in_span_ = 0;
+      }
+    }
+  }
+  void Skip(size_t bytes) {
+    Pass(bytes, [](absl::Span<const uint8_t>) {});
+  }
+  // Copies and passes the next out.size() bytes. Requires that they exist.
+  void CopyTo(absl::Span<uint8_t> out);
+  // Passes the next `bytes` bytes and gives them in one piece: where they are if they lie in one span, else copied into
+  // `scratch`, which grows as needed. Requires left() >= bytes.
+  absl::Span<const uint8_t> Take(size_t bytes, Buffer& scratch);
+
+ private:
+  const ByteChain* chain_;
+  size_t position_ = 0;
+  size_t span_ = 0;
+  size_t in_span_ = 0;
 };
 
 }  // namespace routing_replay

@@ -35,6 +35,37 @@ TEST(ByteChainTest, SubCopyAndFlattenEqualTheFlatBytes) {
   }
 }
 
+TEST(ByteChainTest, ACursorGivesAllBytesInOrder) {
+  Random random(3);
+  for (int i = 0; i < 300; ++i) {
+    const std::string bytes = RandomBytes(random, Below(random, 300));
+    const ByteChain chain = RandomChain(random, bytes);
+    ChainCursor cursor(chain);
+    std::string read;
+    Buffer scratch;
+    while (cursor.left() > 0) {
+      EXPECT_EQ(cursor.position(), read.size());
+      const size_t size = Below(random, std::min<size_t>(cursor.left(), 60) + 1);
+      std::string part(size, '\0');
+      switch (Below(random, 3)) {
+        case 0:
+          cursor.CopyTo({reinterpret_cast<uint8_t*>(part.data()), size});
+          break;
+        case 1: {
+          const auto taken = cursor.Take(size, scratch);
+          part.assign(taken.begin(), taken.end());
+          break;
+        }
+        default:
+          cursor.Skip(size);
+          part = bytes.substr(read.size(), size);
+      }
+      read += part;
+    }
+    EXPECT_EQ(read, bytes);
+  }
+}
+
 TEST(ByteChainTest, OneSpanIsFlattenedWithoutACopy) {
   const std::string bytes = "abc";
   const ByteChain chain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});

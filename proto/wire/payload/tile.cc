@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "proto/wire/payload/tile_words.h"
+
 namespace routing_replay {
 namespace {
 
@@ -30,6 +32,18 @@ void TileGroup(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<co
   }
 }
 
+// As TileGroup<8>. Falls back to it where the columns do not lie side by side.
+void TileWordGroup(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns) {
+  uint8_t* planes[kGroup] = {};
+  for (size_t i = 0; i < columns.size(); ++i) {
+    if (columns[i].offset != columns[0].offset + static_cast<int64_t>(8 * i)) {
+      return TileGroup<8>(rows, stride, count, columns);
+    }
+    planes[i] = columns[i].plane;
+  }
+  TileWords(rows + columns[0].offset, stride, count, absl::MakeConstSpan(planes, columns.size()));
+}
+
 void TileAnyGroup(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const TileColumn> columns) {
   for (const TileColumn& column : columns) {
     for (int64_t row = 0; row < count; ++row) {
@@ -52,7 +66,7 @@ void Tile(const uint8_t* rows, int64_t stride, int64_t count, absl::Span<const T
         TileGroup<4>(rows, stride, count, uniform);
         break;
       case 8:
-        TileGroup<8>(rows, stride, count, uniform);
+        TileWordGroup(rows, stride, count, uniform);
         break;
       case 16:
         TileGroup<16>(rows, stride, count, uniform);
