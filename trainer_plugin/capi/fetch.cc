@@ -7,7 +7,6 @@
 #include "proto/json/status_json.h"
 #include "proto/json/wire_json.h"
 #include "proto/wire/message/read_message.h"
-#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/objects.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
@@ -18,13 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = std::string(field)});
-}
-
 absl::Status ReadSequences(const json& list, std::vector<FetchSequence>& sequences) {
-  if (!list.is_array()) return Invalid("sequences", "is not a list");
+  if (!list.is_array()) return Invalid(Reason::kField, "sequences", "is not a list");
   sequences.clear();
   for (const json& item : list) {
     JsonObject object(item, absl::StrCat("sequences[", sequences.size(), "]"));
@@ -39,8 +33,14 @@ absl::Status ReadSequences(const json& list, std::vector<FetchSequence>& sequenc
   return absl::OkStatus();
 }
 
-// Fills run, options and sequences.
-absl::Status ReadOptions(absl::string_view text, rrt_fetch& fetch) {
+absl::StatusOr<Geometry> GeometryFrom(const json& value) {
+  const auto options = GeometryOptionsFromJson(value, "geometry");
+  if (!options.ok()) return options.status();
+  return Geometry::Create(*options);
+}
+
+// Fills run, options and sequences; `geometry` as it was said.
+absl::Status ReadOptions(absl::string_view text, rrt_fetch& fetch, Geometry& geometry) {
   const auto value = ParseJson(text, "fetch");
   if (!value.ok()) return value.status();
   JsonObject object(*value, "");
@@ -49,9 +49,14 @@ absl::Status ReadOptions(absl::string_view text, rrt_fetch& fetch) {
   object.Read("missing", {{"strict", MissingPolicy::kStrict}, {"live", MissingPolicy::kLive}}, fetch.options.missing);
   object.Read("wait", fetch.options.wait);
   const json* sequences = object.Find("sequences");
-  absl::Status status = object.status();
-  if (status.ok() && sequences != nullptr) status = ReadSequences(*sequences, fetch.sequences);
-  return status;
+  const json* run_geometry = object.Find("geometry");
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  if (run_geometry != nullptr) {
+    auto said = GeometryFrom(*run_geometry);
+    if (!said.ok()) return said.status();
+    geometry = *std::move(said);
+  }
+  return sequences == nullptr ? absl::OkStatus() : ReadSequences(*sequences, fetch.sequences);
 }
 
 json ToJson(const SampleRecord& record, int32_t sequence, const std::string& sample) {
@@ -82,8 +87,10 @@ rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* text, size_t size, rr
     for (size_t i = 0; i < described.samples.size(); ++i) {
       made->sequences.push_back({.sample = described.samples[i], .num_tokens = described.num_tokens[i]});
     }
-    if (absl::Status status = ReadOptions(Text(text, size), *made); !status.ok()) return status;
-    if (absl::Status status = CheckSequences(described.plan, made->sequences); !status.ok()) return status;
+    Geometry geometry = described.geometry;
+    absl::Status status = ReadOptions(Text(text, size), *made, geometry);
+    if (status.ok()) status = CheckFetch(geometry, described.plan, made->sequences);
+    if (!status.ok()) return status;
     std::string run = std::move(made->request.run);
     made->request = MakeReadRequest(described.plan, made->sequences, made->options);
     made->request.run = std::move(run);
@@ -135,9 +142,7 @@ rrt_error* rrt_local_source_new(const char* text, size_t size, rrt_local_source*
   return Guard([&]() -> absl::Status {
     const auto value = ParseJson(Text(text, size), "geometry");
     if (!value.ok()) return value.status();
-    const auto options = GeometryOptionsFromJson(*value, "geometry");
-    if (!options.ok()) return options.status();
-    auto geometry = Geometry::Create(*options);
+    auto geometry = GeometryFrom(*value);
     if (!geometry.ok()) return geometry.status();
     *source = new rrt_local_source{LocalSource(*std::move(geometry))};
     return absl::OkStatus();
@@ -183,7 +188,7 @@ rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fet
 rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
                        uint8_t* states, size_t states_size, int64_t* rows) {
   return Guard([&]() -> absl::Status {
-    if (&fetch->plan != plan) return Invalid("fetch", "is of another plan");
+    if (&fetch->plan != plan) return Invalid(Reason::kField, "fetch", "is of another plan");
     if (!fetch->ended) return NotEnded();
     const StagedRows& staged = fetch->staged;
     const std::vector<LocalRow> row_map = ExpandRowMap(plan->described.plan.row_map);

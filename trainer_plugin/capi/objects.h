@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/reader/read_checker.h"
 #include "proto/capi/bytes.h"
 #include "proto/capi/error.h"
@@ -14,6 +15,7 @@
 #include "routing_replay/trainer/buffer_layout.h"
 #include "routing_replay/trainer/capi.h"
 #include "routing_replay/trainer/local_source.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 #include "trainer_plugin/layout/plan_json.h"
 
@@ -60,6 +62,11 @@ rrt_error* Guard(Body&& body) noexcept {
 inline absl::string_view Text(const char* data, size_t size) { return {data == nullptr ? "" : data, size}; }
 inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
   return {static_cast<const uint8_t*>(data), size};
+}
+
+inline absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = reason, .field = std::string(field)});
 }
 
 inline absl::Status Give(std::string text, rrt_bytes** out) {

@@ -1,8 +1,11 @@
 // Errors, bytes, plans.
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "routing_replay/wire/checksum.h"
 #include "trainer_plugin/capi/objects.h"
+#include "trainer_plugin/replay/compact_id.h"
+#include "trainer_plugin/replay/filler.h"
 
 using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::capi;  // NOLINT(build/namespaces)
@@ -53,5 +56,47 @@ rrt_error* rrt_plan_buffer(const rrt_plan* plan, rrt_bytes** json) {
                         {"id_bytes", layer.id_bytes()}});
     }
     return Give(DumpJson({{"bytes", layout.bytes()}, {"rows", layout.rows()}, {"layers", std::move(layers)}}), json);
+  });
+}
+
+rrt_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states, size_t count) {
+  return Guard([&]() -> absl::Status {
+    const std::vector<trainer::LocalRow> map = trainer::ExpandRowMap(plan->described.plan.row_map);
+    if (count != map.size()) {
+      return Invalid(Reason::kLength, "count", absl::StrCat(count, " is not the ", map.size(), " local rows"));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const bool pad = map[i].state == trainer::RowState::kPad;
+      sequences[i] = pad ? -1 : map[i].sequence;
+      rows[i] = pad ? -1 : map[i].row;
+      states[i] = static_cast<uint8_t>(map[i].state);
+    }
+    return absl::OkStatus();
+  });
+}
+
+rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids,
+                           size_t ids_size) {
+  return Guard([&]() -> absl::Status {
+    const trainer::BufferLayout& layout = plan->layout;
+    if (slot < 0 || slot >= layout.num_layers()) {
+      return Invalid(Reason::kField, "slot", absl::StrCat(slot, " is none of ", layout.num_layers(), " layers"));
+    }
+    for (const auto& [name, value] : {std::pair("first", first), std::pair("rows", rows)}) {
+      if (value < 0 || value > trainer::kMaxLocalRows) {
+        return Invalid(Reason::kField, name, absl::StrCat(value, " is not in 0 … ", trainer::kMaxLocalRows));
+      }
+    }
+    if (ids_size != static_cast<size_t>(rows * layout.row_bytes(slot))) {
+      return Invalid(Reason::kLength, "ids", absl::StrCat(ids_size, " bytes are not ", rows, " rows"));
+    }
+    const LayerRouting& layer = layout.layer(slot);
+    const trainer::FillerShape shape{layer.num_experts, layer.top_k, layout.ep_size()};
+    for (int64_t i = 0; i < rows * layer.top_k; ++i) {
+      trainer::StoreId(
+          static_cast<uint8_t*>(ids), layer.id_bytes(), i,
+          FillerId(shape, first + i / layer.top_k, static_cast<int32_t>(i % layer.top_k), layout.ordinal(slot)));
+    }
+    return absl::OkStatus();
   });
 }

@@ -1,7 +1,6 @@
 // Router replay.
 #include "routing_replay/trainer/router.h"
 #include "absl/strings/str_cat.h"
-#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/replay/router_check.h"
 
@@ -11,20 +10,15 @@ using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
 namespace {
 
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = std::string(field)});
-}
-
 absl::StatusOr<RouterConfig> ConfigFrom(const rrt_router& router, int64_t rows) {
   if (router.score_function < 0 || router.score_function > static_cast<int>(ScoreFunction::kSqrtSoftplus)) {
-    return Invalid("router.score_function", "is none of softmax, sigmoid, sqrtsoftplus");
+    return Invalid(Reason::kField, "router.score_function", "is none of softmax, sigmoid, sqrtsoftplus");
   }
   if (router.rounding < 0 || router.rounding > static_cast<int>(Rounding::kEachStep)) {
-    return Invalid("router.rounding", "is none of once, each step");
+    return Invalid(Reason::kField, "router.rounding", "is none of once, each step");
   }
   if (rows < 0 || rows > kMaxLocalRows) {
-    return Invalid("rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows));
+    return Invalid(Reason::kField, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows));
   }
   RouterConfig config{.score_function = static_cast<ScoreFunction>(router.score_function),
                       .pre_softmax = router.pre_softmax != 0,
@@ -44,7 +38,7 @@ absl::Status WithDtype(int32_t dtype, Body&& body) {
   if (dtype == RRT_FLOAT32) return body(float());
   if (dtype == RRT_FLOAT64) return body(double());
   if (dtype == RRT_BFLOAT16) return body(Bf16());
-  return Invalid("router.dtype", absl::StrCat(dtype, " is none of float32, float64, bfloat16"));
+  return Invalid(Reason::kField, "router.dtype", absl::StrCat(dtype, " is none of float32, float64, bfloat16"));
 }
 
 template <typename T>
@@ -54,6 +48,15 @@ absl::Span<const T> In(const void* data, int64_t count) {
 template <typename T>
 absl::Span<T> Out(void* data, int64_t count) {
   return {static_cast<T*>(data), data == nullptr ? 0 : static_cast<size_t>(count)};
+}
+
+absl::Status CheckStates(absl::Span<const uint8_t> states) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i] > static_cast<uint8_t>(RowState::kPad)) {
+      return Invalid(Reason::kField, "states", absl::StrCat(states[i], " of row ", i, " is no state"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 RouterCounters CountersFrom(const rrt_router_counters& counters) {
@@ -73,6 +76,7 @@ rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void
   return Guard([&]() -> absl::Status {
     const auto config = ConfigFrom(*router, rows);
     if (!config.ok()) return config.status();
+    if (absl::Status status = CheckStates(In<uint8_t>(states, rows)); !status.ok()) return status;
     const int64_t experts = config->num_experts, slots = config->top_k, id_bytes = IdBytes(*config);
     RouterCounters counted = CountersFrom(*counters);
     const absl::Status status = WithDtype(router->dtype, [&](auto value) {

@@ -6,7 +6,7 @@ namespace routing_replay::trainer {
 
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options) {
-  if (absl::Status status = CheckSequences(plan, sequences); !status.ok()) return status;
+  if (absl::Status status = CheckFetch(run.geometry(), plan, sequences); !status.ok()) return status;
   StagedRows out;
   StagingSink sink(plan, sequences, options, out);
   if (plan.slices.empty()) return out;

@@ -136,6 +136,13 @@ TEST_F(FetchTest, StrictNamesTheSample) {
   EXPECT_THAT(std::string(staged.status().message()), HasSubstr("TOKENS_MISMATCH: other tokens"));
 }
 
+TEST_F(FetchTest, RefusesAPlanOfAnotherGeometry) {
+  const Geometry other = Geometry::Uniform(2, 8, 3);
+  ScriptedRun run(other);
+  EXPECT_THAT(FetchSlices(run, plan_, sequences_, {.missing = MissingPolicy::kLive}),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kGeometryMismatch));
+}
+
 TEST_F(FetchTest, RefusesAPlanOfMoreSequences) {
   sequences_.pop_back();
   EXPECT_THAT(Fetch(MissingPolicy::kLive), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));

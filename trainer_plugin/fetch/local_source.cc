@@ -42,7 +42,7 @@ std::pair<SampleStatus, std::string> Judge(const DecodedRows& rows, int64_t num_
   }
   for (const TokenCheck& check : asked.token_checks) {
     const bool known = check.rows >= 0 && check.rows <= static_cast<int64_t>(token_ids.size());
-    if (known && Crc32c(AsBytes(token_ids.first(check.rows))) == check.crc32c) continue;
+    if (known && TokenCheckExtend(0, AsBytes(token_ids.first(check.rows))) == check.crc32c) continue;
     return {SampleStatus::kTokensMismatch,
             absl::StrCat(known ? "other tokens" : "tokens not known", " before row ", check.rows)};
   }
@@ -68,15 +68,6 @@ absl::Status StageRows(const Geometry& geometry, const ReplayPlan& plan, const B
                        .rows = rows,
                        .codec = block.codec,
                        .bytes = bytes});
-}
-
-absl::Status CheckLayers(const Geometry& geometry, const ReplayPlan& plan) {
-  for (const OwnedLayer& layer : plan.layers) {
-    if (geometry.FindOrdinal(layer.layer_id) == layer.ordinal) continue;
-    return Invalid(Reason::kField, "plan.layers",
-                   absl::StrCat("layer ", layer.layer_id, " is not MoE layer number ", layer.ordinal, " here"));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -110,8 +101,7 @@ int64_t LocalSource::size() const { return static_cast<int64_t>(samples_.size())
 
 absl::StatusOr<StagedRows> LocalSource::Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                               const FetchOptions& options) const {
-  absl::Status status = CheckSequences(plan, sequences);
-  if (status.ok()) status = CheckLayers(geometry_, plan);
+  absl::Status status = CheckFetch(geometry_, plan, sequences);
   if (!status.ok()) return status;
   StagedRows out;
   StagingSink sink(plan, sequences, options, out);

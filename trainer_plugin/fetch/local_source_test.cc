@@ -140,9 +140,16 @@ TEST_P(LocalSourceTest, BadRowsAreRefusedAndTheOldOnesStay) {
 
 TEST_P(LocalSourceTest, RefusesAPlanOfAnotherGeometry) {
   ASSERT_OK(Add({.sample = "s"}));
-  ReplayPlan plan = PlanOf(0, 0);
-  plan.layers[0].ordinal = 3;
-  EXPECT_THAT(source_.Fetch(plan, {{.sample = "s"}}, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  const auto [experts, k] = GetParam();
+  const auto dense_first =
+      Geometry::Create({.num_layers = 4, .moe_layer_ids = {1, 2, 3}, .num_experts = {experts}, .top_k = {k}});
+  for (const Geometry& other :
+       {Geometry::Uniform(4, experts, k - 1), Geometry::Uniform(4, experts - 1, k), *dense_first}) {
+    LocalSource source(other);
+    const auto staged = source.Fetch(PlanOf(1, 0), {{.sample = "s"}}, {.missing = MissingPolicy::kLive});
+    ASSERT_THAT(staged, Fails(absl::StatusCode::kInvalidArgument, Reason::kGeometryMismatch));
+    EXPECT_EQ(GetErrorDetail(staged.status())->layer, 2);
+  }
 }
 
 }  // namespace

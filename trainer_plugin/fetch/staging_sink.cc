@@ -36,13 +36,25 @@ absl::Status MissingSample(int32_t sequence, const std::string& sample, const Sa
 
 }  // namespace
 
-absl::Status CheckSequences(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
+absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
   for (const PlanSlice& slice : plan.slices) {
     if (static_cast<size_t>(slice.sequence) < sequences.size()) continue;
     return MakeError(absl::StatusCode::kInvalidArgument,
                      absl::StrCat("sequences: the plan reads sequence ", slice.sequence, ", ", sequences.size(),
                                   " sequences are named"),
                      {.reason = Reason::kField, .field = "sequences"});
+  }
+  for (size_t i = 0; i < plan.layers.size(); ++i) {
+    const LayerRouting& planned = plan.routing[i];
+    const int32_t ordinal = plan.layers[i].ordinal;
+    if (geometry.FindOrdinal(planned.layer_id) == ordinal && geometry.layer(ordinal) == planned) continue;
+    ErrorDetail detail{.reason = Reason::kGeometryMismatch, .field = "plan.layers"};
+    detail.layer = planned.layer_id;
+    return MakeError(
+        absl::StatusCode::kInvalidArgument,
+        absl::StrCat("plan.layers: layer ", planned.layer_id, ", MoE layer number ", ordinal, " with E ",
+                     planned.num_experts, " and K ", planned.top_k, ", is not so in ", geometry.DebugString()),
+        detail);
   }
   return absl::OkStatus();
 }

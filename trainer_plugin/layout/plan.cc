@@ -17,6 +17,7 @@ absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, const LayerT
     plan.slices.push_back({.sequence = static_cast<int32_t>(i), .rows = std::move(rows[i])});
   }
   for (const OwnedLayer& layer : plan.layers) {
+    plan.routing.push_back(geometry.layer(layer.ordinal));
     plan.bytes_to_read += geometry.plane_bytes(layer.ordinal, plan.rows_to_read, Codec::kRaw);
   }
   return plan;

@@ -51,12 +51,21 @@ RRT_API rrt_error* rrt_plan_json(const rrt_plan* plan, rrt_bytes** json);
 /* Of the index buffer: {"bytes", "rows", "layers": [{"layer", "offset", "num_experts", "top_k", "id_bytes"}, …]}. A
  * layer's ids are [rows][top_k] little-endian at `offset` (buffer_layout.h). */
 RRT_API rrt_error* rrt_plan_buffer(const rrt_plan* plan, rrt_bytes** json);
+/* The row map, one entry per local row: what `count` (of rrt_plan_buffer's rows) entries show. State: RowState of
+ * row_map.h, 0 replayed, 1 unrecorded, 2 pad; sequence and row of a pad are -1. */
+RRT_API rrt_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states,
+                                    size_t count);
+/* Filler ids [rows][top_k] of the plan's layer number `slot`, those of filler rows first, first + 1, …
+ * (trainer_plugin/replay/filler.h): for rows that a host adds to what rrt_realign fills. */
+RRT_API rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids,
+                                   size_t ids_size);
 
 /* A fetch of a plan's slices, without its I/O. What is told of it; everything has a default:
- *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live", "wait": true,
+ *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live", "wait": true, "geometry": {…},
  *    "sequences": [{"sample", "num_tokens", "token_checks": [[rows, crc32c]]}, …]}
- * sequences: one per sequence of the plan's micro-batch; absent: the samples and tokens of the plan's description. The
- * plan must outlive the fetch.
+ * geometry: the run's, where it is known: a plan of another one is refused (GEOMETRY_MISMATCH). sequences: one per
+ * sequence of the plan's micro-batch; absent: the samples and tokens of the plan's description. The plan must outlive
+ * the fetch.
  * Then either: send rrt_fetch_request as a Read of run's server, push every message that comes, end it.
  * Or: rrt_local_source_fetch. */
 RRT_API rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* json, size_t size, rrt_fetch** fetch);
@@ -84,7 +93,8 @@ RRT_API int32_t rrt_local_source_remove(rrt_local_source* source, const char* sa
 RRT_API rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch);
 
 /* The rows of an ended fetch of this plan into an index buffer (rrt_plan_buffer bytes) and one state per local row
- * (RowState: 0 replayed, 1 unrecorded, 2 pad), both fully overwritten. `rows` (3 numbers or NULL): rows by state. */
+ * (as in rrt_plan_row_map, with what the fetch found), both fully overwritten. `rows` (3 numbers or NULL): rows by
+ * state. */
 RRT_API rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
                                uint8_t* states, size_t states_size, int64_t* rows);
 
@@ -106,7 +116,7 @@ typedef struct rrt_router_counters {
   int64_t replayed_rows, live_rows, pad_rows, clamped_ids, zero_probabilities;
 } rrt_router_counters;
 /* logits, probs [rows][E]; indices, chosen [rows][K] compact ids; states [rows]; routing_map [rows][E] of 0 and 1;
- * compact_probs [rows][K]. expert_bias, compact_probs and chosen may be NULL. */
+ * compact_probs [rows][K]. expert_bias, compact_probs and chosen may be NULL. Memory is aligned to its dtype. */
 RRT_API rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
                                       const uint8_t* states, const float* expert_bias, void* probs,
                                       uint8_t* routing_map, void* compact_probs, void* chosen,

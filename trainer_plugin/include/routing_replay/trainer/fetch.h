@@ -13,8 +13,9 @@
 namespace routing_replay::trainer {
 
 // Reads what plan.slices names. `sequences` has one entry per sequence of the plan's micro-batch. Blocks. Errors:
-// INVALID_ARGUMENT (kField) if the plan reads a sequence that `sequences` lacks, those of Run::Read, and under kStrict
-// FAILED_PRECONDITION whose detail names the first sample that cannot be replayed.
+// INVALID_ARGUMENT if the plan reads a sequence that `sequences` lacks (kField) or was made for another geometry
+// (kGeometryMismatch), those of Run::Read, and under kStrict FAILED_PRECONDITION whose detail names the first sample
+// that cannot be replayed.
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options);
 

@@ -50,8 +50,7 @@ class LocalSource {
   void Clear();
   int64_t size() const;
 
-  // As FetchSlices; options.producer, wait and timeout mean nothing here. INVALID_ARGUMENT (kField) for a plan of
-  // another geometry.
+  // As FetchSlices; options.producer, wait and timeout mean nothing here.
   absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                    const FetchOptions& options) const;
 

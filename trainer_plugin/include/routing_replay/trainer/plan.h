@@ -24,6 +24,8 @@ struct PlanSlice {
 
 struct ReplayPlan {
   std::vector<OwnedLayer> layers;  // Ids ascend: the layer list of a read, and the slots of the index buffer.
+  // E and K of each layer, as in the geometry that the plan was made for: rows of another one cannot be staged.
+  std::vector<LayerRouting> routing;
   RowMap row_map;
   // Ascending by sequence. Exactly the rows that the map replays: none where the rank owns no MoE layer.
   std::vector<PlanSlice> slices;

@@ -7,6 +7,9 @@
 A plan says which layers and rows a rank replays, a source brings exactly those, and router replay computes the
 probabilities of the replayed experts from the live logits. Needs numpy alone; `ServiceSource` takes a run of the
 package `routing-replay`.
+
+Objects hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork. What may
+be shared between threads says so; calls into the core give up the GIL.
 """
 
 from routing_replay_trainer.errors import (
@@ -26,7 +29,7 @@ from routing_replay_trainer.fetch import (
     ServiceSource,
     Source,
 )
-from routing_replay_trainer.plan import Layer, Plan, Slice, plan
+from routing_replay_trainer.plan import Layer, LocalRows, Plan, Slice, plan
 from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
 
 __version__ = "0.1.0"
@@ -42,6 +45,7 @@ __all__ = (
     "InternalError",
     "InvalidArgumentError",
     "Layer",
+    "LocalRows",
     "LocalSource",
     "Plan",
     "ReplayError",

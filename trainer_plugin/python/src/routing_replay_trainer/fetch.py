@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from routing_replay_trainer import _core, errors
+from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY
-from routing_replay_trainer.plan import Plan, geometry_json
+from routing_replay_trainer.plan import Plan, geometry_json, invalid
 
 REPLAYED, UNRECORDED, PAD = 0, 1, 2  # States of a local row.
 
@@ -27,7 +27,8 @@ class FetchSequence:
 
     sample: id
     num_tokens: expected T; another one counts as missing
-    tokens: the trainer's token ids from position 0 on: other ones in the store count as missing
+    tokens: the trainer's token ids [n] from position 0 on: other ones in the store count as missing. Without num_tokens
+        the last one is not compared, as it may be that of the last token, which has no row
     """
 
     sample: str
@@ -39,9 +40,8 @@ class FetchSequence:
         if self.num_tokens is not None:
             said["num_tokens"] = int(self.num_tokens)
         if self.tokens is not None:
-            # The last token was never fed to the model: it has no row.
-            ids = np.ascontiguousarray(self.tokens, dtype=np.uint32).ravel()
-            rows = ids.size if self.num_tokens is None else min(ids.size, int(self.num_tokens) - 1)
+            ids = _token_ids(self.tokens, self.sample)
+            rows = max(0, ids.size - 1 if self.num_tokens is None else min(ids.size, int(self.num_tokens) - 1))
             said["token_checks"] = [[rows, LIBRARY.rrt_token_check(0, ids.ctypes.data, rows)]]
         return said
 
@@ -74,7 +74,12 @@ class Source(Protocol):
     """Anything that rows come from."""
 
     def fetch(
-        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
+        self,
+        plan: Plan,
+        *,
+        sequences: Sequence[FetchSequence] | None = None,
+        missing: Missing = "strict",
+        out: NDArray[np.uint8] | None = None,
     ) -> Batch: ...
 
 
@@ -100,9 +105,9 @@ class _Fetch:
     def end(self) -> None:
         LIBRARY.rrt_fetch_end(self.pointer)
 
-    def realign(self) -> Batch:
+    def realign(self, out: NDArray[np.uint8] | None) -> Batch:
         plan = self._plan
-        buffer = np.empty(plan.buffer_bytes, np.uint8)
+        buffer = np.empty(plan.buffer_bytes, np.uint8) if out is None else _index_buffer(out, plan)
         states = np.empty(plan.rows, np.uint8)
         rows = (ctypes.c_int64 * 3)()
         LIBRARY.rrt_realign(
@@ -139,8 +144,8 @@ class LocalSource:
     ) -> None:
         """Checks, narrows and keeps the rows of a sample; one that is there already is replaced.
 
-        rows: ids [recorded rows, layers, K] of any integer dtype; layers are all MoE layers or all decoder layers
-            (dense columns are not looked at), or those that `layers` names
+        rows: ids [recorded rows, layers, K] of dtype uint8, uint16, int8, int16, int32 or int64; layers are all MoE
+            layers or all decoder layers (dense columns are not looked at), or those that `layers` names
         num_tokens: T; rows and unrecorded rows together must be T - 1. One more than the rows if absent
         unrecorded: half-open ranges of rows that `rows` has no slots for
         tokens: token ids from position 0 on, one per row or more: what `fetch` compares with
@@ -150,13 +155,7 @@ class LocalSource:
         array = np.asarray(rows)
         kind = f"{array.dtype.kind}{array.dtype.itemsize}"
         if kind not in _DTYPES:
-            raise errors.InvalidArgumentError(
-                f"rows: {array.dtype} is no integer dtype of ids",
-                code_name="INVALID_ARGUMENT",
-                reason="DTYPE",
-                field="rows",
-                sample=sample,
-            )
+            raise invalid("rows", f"{array.dtype} is none of uint8, uint16, int8, int16, int32, int64", "DTYPE", sample)
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         tensor: dict[str, Any] = {"dtype": _DTYPES[kind], "shape": list(array.shape)}
         if layers is not None:
@@ -166,7 +165,7 @@ class LocalSource:
             said["num_tokens"] = int(num_tokens)
         if unrecorded:
             said["unrecorded"] = [[int(begin), int(end)] for begin, end in unrecorded]
-        ids = np.ascontiguousarray([] if tokens is None else tokens, dtype=np.uint32).ravel()
+        ids = np.empty(0, np.uint32) if tokens is None else _token_ids(tokens, sample)
         LIBRARY.rrt_local_source_add(
             self._handle.pointer,
             *_core.text(said),
@@ -183,17 +182,24 @@ class LocalSource:
         return bool(LIBRARY.rrt_local_source_remove(self._handle.pointer, name, len(name)))
 
     def fetch(
-        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
+        self,
+        plan: Plan,
+        *,
+        sequences: Sequence[FetchSequence] | None = None,
+        missing: Missing = "strict",
+        out: NDArray[np.uint8] | None = None,
     ) -> Batch:
         """The plan's rows, realigned.
 
         sequences: one per sequence of the micro-batch; the samples of the plan's description if absent
         missing: what happens to a sequence whose sample cannot be replayed: "strict" raises FailedPreconditionError
             naming it, "live" leaves all its rows to live routing, and counts it
+        out: index buffer [plan.buffer_bytes] to write into (pinned memory, or an address that a CUDA graph knows); the
+            batch's indices are views of it. A new one if absent; untouched where an error is raised
         """
         fetch = _Fetch(plan, sequences, missing=missing)
         LIBRARY.rrt_local_source_fetch(self._handle.pointer, fetch.pointer)
-        return fetch.realign()
+        return fetch.realign(out)
 
 
 class ServiceSource:
@@ -214,10 +220,20 @@ class ServiceSource:
     ) -> None:
         self._run = run
         self._timeout = timeout
-        self._options: Mapping[str, Any] = {"run": run.name, "producer": producer, "wait": wait}
+        self._options: Mapping[str, Any] = {
+            "run": run.name,
+            "producer": producer,
+            "wait": wait,
+            "geometry": geometry_json(run.geometry),
+        }
 
     def fetch(
-        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
+        self,
+        plan: Plan,
+        *,
+        sequences: Sequence[FetchSequence] | None = None,
+        missing: Missing = "strict",
+        out: NDArray[np.uint8] | None = None,
     ) -> Batch:
         """As `LocalSource.fetch`. What the service or the connection refuses is raised as routing_replay raises it."""
         fetch = _Fetch(plan, sequences, missing=missing, **self._options)
@@ -225,4 +241,21 @@ class ServiceSource:
             for message in self._run.read_messages(fetch.request(), self._timeout):
                 fetch.push(message)
         fetch.end()
-        return fetch.realign()
+        return fetch.realign(out)
+
+
+def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:
+    if out.dtype != np.uint8 or out.shape != (plan.buffer_bytes,) or not out.flags.carray:
+        raise invalid("out", f"{out.dtype} {out.shape} is not uint8 ({plan.buffer_bytes},), writable", "SHAPE")
+    return out
+
+
+def _token_ids(tokens: ArrayLike, sample: str) -> NDArray[np.uint32]:
+    ids = np.asarray(tokens).ravel()
+    if ids.size == 0:
+        return np.empty(0, np.uint32)
+    if ids.dtype.kind not in "iu":
+        raise invalid("tokens", f"{ids.dtype} is not a dtype of token ids", "DTYPE", sample)
+    if ids.min() < 0 or ids.max() >= 2**32:
+        raise invalid("tokens", f"{ids.min()} … {ids.max()} are not token ids of 32 bits", "FIELD", sample)
+    return np.ascontiguousarray(ids, np.uint32)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from routing_replay_trainer import _core
+from routing_replay_trainer import _core, errors
 from routing_replay_trainer._core import LIBRARY
 
 
@@ -41,6 +42,20 @@ class Slice:
     sequence: int
     sample: str
     rows: tuple[tuple[int, int], ...]
+
+
+class LocalRows(NamedTuple):
+    """What each local row shows, [local rows] each.
+
+    sequence: int32, index of the sequence in the micro-batch; -1 for a pad
+    row: int32, token position in it; -1 for a pad
+    state: uint8: REPLAYED, UNRECORDED (a real token without a route) or PAD. A sample that turns out to be incomplete
+        makes more rows UNRECORDED: see `Batch.states`
+    """
+
+    sequence: NDArray[np.int32]
+    row: NDArray[np.int32]
+    state: NDArray[np.uint8]
 
 
 class Plan:
@@ -100,6 +115,27 @@ class Plan:
         "state"}]}: local rows that no run names are pads."""
         return self._json["row_map"]
 
+    def local_rows(self) -> LocalRows:
+        """The row map, one entry per local row."""
+        out = LocalRows(np.empty(self.rows, np.int32), np.empty(self.rows, np.int32), np.empty(self.rows, np.uint8))
+        LIBRARY.rrt_plan_row_map(self.pointer, *(column.ctypes.data for column in out), self.rows)
+        return out
+
+    def filler(self, slot: int, rows: int, *, first: int = 0) -> NDArray[Any]:
+        """Filler ids [rows, K] of self.layers[slot]: those of filler rows first, first + 1, …
+
+        For rows that a host adds to what a `Batch` holds: K different experts each, spread evenly over the
+        expert-parallel group, the same at every call.
+        """
+        if not 0 <= slot < len(self.layers):
+            raise invalid("slot", f"{slot} is none of {len(self.layers)} layers")
+        if rows < 0:
+            raise invalid("rows", f"{rows} is below 0")
+        layer = self.layers[slot]
+        ids = np.empty((rows, layer.top_k), layer.dtype)
+        LIBRARY.rrt_plan_filler(self.pointer, slot, first, rows, ids.ctypes.data, ids.nbytes)
+        return ids
+
     @property
     def slices(self) -> tuple[Slice, ...]:
         """What the rank reads, ascending by sequence."""
@@ -149,4 +185,9 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value]
 
 
-__all__: Sequence[str] = ("Layer", "Plan", "Slice", "plan")
+def invalid(field: str, what: str, reason: str = "FIELD", sample: str | None = None) -> errors.InvalidArgumentError:
+    detail = {"code_name": "INVALID_ARGUMENT", "reason": reason, "field": field, "sample": sample}
+    return errors.InvalidArgumentError(f"{field}: {what}", **detail)
+
+
+__all__: Sequence[str] = ("Layer", "LocalRows", "Plan", "Slice", "plan")

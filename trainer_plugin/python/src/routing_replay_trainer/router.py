@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from routing_replay_trainer import errors
 from routing_replay_trainer._core import LIBRARY, Counters
 from routing_replay_trainer._core import Router as _Router
+from routing_replay_trainer.plan import invalid
 
 _SCORE_FUNCTIONS = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
 _ROUNDINGS = {"once": 0, "each_step": 1}
@@ -97,7 +98,7 @@ def router_replay_forward(
     rows = values.shape[0]
     ids = _exactly("indices", indices, (rows, router.top_k), router.id_dtype)
     state = np.zeros(rows, np.uint8) if states is None else _exactly("states", states, (rows,), np.dtype(np.uint8))
-    bias = None if expert_bias is None else np.ascontiguousarray(expert_bias, np.float32)
+    bias = None if expert_bias is None else np.require(expert_bias, np.float32, "CA")
     if bias is not None and bias.shape != (router.num_experts,):
         raise _invalid("expert_bias", f"shape {bias.shape} is not ({router.num_experts},)")
     probs = np.empty_like(values)
@@ -146,7 +147,7 @@ def router_replay_backward(
 
 
 def _floats(field: str, array: NDArray[Any], router: Router) -> tuple[NDArray[Any], int]:
-    values = np.ascontiguousarray(array)
+    values = np.require(array, requirements="CA")
     if values.ndim != 2 or values.shape[1] != router.num_experts:
         raise _invalid(field, f"shape {values.shape} is not (N, {router.num_experts})")
     if values.dtype == np.float32:
@@ -159,7 +160,7 @@ def _floats(field: str, array: NDArray[Any], router: Router) -> tuple[NDArray[An
 
 
 def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    values = np.ascontiguousarray(array)
+    values = np.require(array, requirements="CA")
     if values.shape != shape:
         raise _invalid(field, f"shape {values.shape} is not {shape}")
     if values.dtype != dtype:
@@ -174,6 +175,4 @@ def _choice(field: str, value: str, choices: dict[str, int]) -> int:
 
 
 def _invalid(field: str, what: str, reason: str = "SHAPE") -> errors.InvalidArgumentError:
-    return errors.InvalidArgumentError(
-        f"router.{field}: {what}", code_name="INVALID_ARGUMENT", reason=reason, field=f"router.{field}"
-    )
+    return invalid(f"router.{field}", what, reason)

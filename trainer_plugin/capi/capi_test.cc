@@ -1,0 +1,354 @@
+// The C API as a C program sees it: only capi.h, linked against the shared library.
+#include "routing_replay/trainer/capi.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "proto/wire/message/read_message.h"
+#include "routing_replay/wire/checksum.h"
+#include "tests/support/random_routes.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using nlohmann::json;
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+constexpr int32_t kLayers = 3, kTopK = 2;
+constexpr int64_t kTokens = 6;
+constexpr char kGeometry[] = R"({"num_layers": 3, "num_experts": 300, "top_k": 2})";
+
+struct Failure {
+  int32_t code = 0;
+  json detail;
+};
+
+// The error's code and JSON; frees it.
+Failure Take(rrt_error* error) {
+  if (error == nullptr) return {};
+  Failure failure{rrt_error_code(error), json::parse(rrt_error_json(error))};
+  rrt_error_free(error);
+  return failure;
+}
+
+std::string TakeText(rrt_bytes* bytes) {
+  std::string text(static_cast<const char*>(rrt_bytes_data(bytes)), rrt_bytes_size(bytes));
+  rrt_bytes_free(bytes);
+  return text;
+}
+
+// Two sequences, of six tokens and of three, on one rank that owns the last two of three layers.
+json Description() {
+  return {{"geometry", json::parse(kGeometry)},
+          {"split", {{"pipeline_size", 2}, {"first_stage_layers", 1}}},
+          {"micro_batch",
+           {{"format", "THD"},
+            {"sequences", {{{"sample", "a"}, {"tokens", kTokens}}, {{"sample", "b"}, {"tokens", 3}}}},
+            {"cu_seqlens_padded", {0, 8, 12}},
+            {"total_rows", 12},
+            {"partition", "contiguous"}}},
+          {"rank", {{"pp", 1}}}};
+}
+
+class TrainerCapiTest : public ::testing::Test {
+ protected:
+  void SetUp() override { plan_ = MakePlan(Description()); }
+  void TearDown() override { rrt_plan_free(plan_); }
+
+  static rrt_plan* MakePlan(const json& description) {
+    const std::string text = description.dump();
+    rrt_plan* plan = nullptr;
+    EXPECT_EQ(rrt_plan_new(text.data(), text.size(), 1, &plan), nullptr);
+    return plan;
+  }
+  rrt_error* NewFetch(const json& options, rrt_fetch** fetch) {
+    const std::string text = options.dump();
+    return rrt_fetch_new(plan_, text.data(), text.size(), fetch);
+  }
+
+  // The message of a server that has sample a and not b.
+  std::string Message() const {
+    const int64_t rows = kTokens - 1;
+    std::vector<Piece> pieces = {{.layer_count = 2, .rows = {0, rows}, .codec = Codec::kRaw}};
+    std::string payload;
+    for (int32_t layer = 1; layer < kLayers; ++layer) {
+      const std::vector<uint16_t>& ids = routes_.layers[layer];
+      const absl::Span<const uint8_t> cut(reinterpret_cast<const uint8_t*>(ids.data()), ids.size() * 2);
+      pieces[0].cut_crc32c.push_back(Crc32c(cut));
+      payload.append(cut.begin(), cut.end());
+    }
+    pieces[0].bytes = static_cast<int64_t>(payload.size());
+    const std::vector<SampleRecord> records = {
+        {.index = 0, .status = SampleStatus::kOk, .committed_rows = rows, .num_tokens = kTokens, .unrecorded = {}},
+        {.index = 1, .status = SampleStatus::kNotFound, .message = "no"}};
+    return EncodeReadResponse(records, pieces, payload.size()) + payload;
+  }
+
+  // Sample a is replayed, b takes live routing.
+  void ExpectRealigned(const rrt_fetch* fetch) {
+    std::vector<uint8_t> indices(BufferBytes(), 0xCD);
+    std::vector<uint8_t> states(12, 9);
+    int64_t rows[3] = {};
+    ASSERT_EQ(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), states.size(), rows), nullptr);
+    EXPECT_THAT(states, ElementsAre(0, 0, 0, 0, 0, 1, 2, 2, 1, 1, 1, 2));
+    EXPECT_THAT(rows, ElementsAre(5, 4, 3));
+    for (int32_t slot = 0; slot < 2; ++slot) {
+      const std::vector<uint16_t>& expected = routes_.layers[slot + 1];
+      const uint8_t* slab = indices.data() + Buffer()["layers"][slot]["offset"].get<size_t>();
+      EXPECT_EQ(memcmp(slab, expected.data(), expected.size() * 2), 0) << "slot " << slot;
+    }
+    rrt_bytes* text = nullptr;
+    ASSERT_EQ(rrt_fetch_result(fetch, &text), nullptr);
+    const json result = json::parse(TakeText(text));
+    EXPECT_EQ(result["fallback_sequences"], 1);
+    EXPECT_EQ(result["sequences"][0]["status"], "OK");
+    EXPECT_EQ(result["sequences"][1]["sample"], "b");
+    EXPECT_EQ(result["sequences"][1]["status"], "NOT_FOUND");
+  }
+
+  json Buffer() const {
+    rrt_bytes* text = nullptr;
+    EXPECT_EQ(rrt_plan_buffer(plan_, &text), nullptr);
+    return json::parse(TakeText(text));
+  }
+  size_t BufferBytes() const { return Buffer()["bytes"].get<size_t>(); }
+
+  rrt_plan* plan_ = nullptr;
+  const testing::RandomRoutes routes_ =
+      testing::MakeRandomRoutes(Geometry::Uniform(kLayers, 300, kTopK), kTokens - 1, 5);
+};
+
+TEST_F(TrainerCapiTest, APlanAndItsRowMap) {
+  rrt_bytes* text = nullptr;
+  ASSERT_EQ(rrt_plan_json(plan_, &text), nullptr);
+  const json plan = json::parse(TakeText(text));
+  EXPECT_EQ(plan["layers"][0]["layer"], 1);
+  EXPECT_EQ(plan["slices"][0]["rows"], (json{{0, 5}}));
+  const json buffer = Buffer();
+  EXPECT_EQ(buffer["rows"], 12);
+  EXPECT_EQ(buffer["layers"][1]["layer"], 2);
+  EXPECT_EQ(buffer["layers"][1]["id_bytes"], 2);
+
+  std::vector<int32_t> sequences(12, 7), rows(12, 7);
+  std::vector<uint8_t> states(12, 7);
+  EXPECT_EQ(Take(rrt_plan_row_map(plan_, sequences.data(), rows.data(), states.data(), 11)).detail["reason"], "LENGTH");
+  EXPECT_THAT(sequences, Each(7));
+  ASSERT_EQ(rrt_plan_row_map(plan_, sequences.data(), rows.data(), states.data(), 12), nullptr);
+  EXPECT_THAT(sequences, ElementsAre(0, 0, 0, 0, 0, 0, -1, -1, 1, 1, 1, -1));
+  EXPECT_THAT(rows, ElementsAre(0, 1, 2, 3, 4, 5, -1, -1, 0, 1, 2, -1));
+  EXPECT_THAT(states, ElementsAre(0, 0, 0, 0, 0, 1, 2, 2, 0, 0, 1, 2));
+}
+
+TEST_F(TrainerCapiTest, WrongDescriptionsNameTheField) {
+  rrt_plan* plan = nullptr;
+  json description = Description();
+  description["rank"]["pp"] = 2;
+  std::string text = description.dump();
+  EXPECT_EQ(Take(rrt_plan_new(text.data(), text.size(), 1, &plan)).code, 3);
+  description = Description();
+  description["micro_batch"]["cp_siez"] = 2;
+  text = description.dump();
+  EXPECT_EQ(Take(rrt_plan_new(text.data(), text.size(), 1, &plan)).detail["field"], "micro_batch.cp_siez");
+  text = Description().dump();
+  EXPECT_EQ(Take(rrt_plan_new(text.data(), text.size(), 7, &plan)).detail["field"], "layout.ep_size");
+  EXPECT_EQ(Take(rrt_plan_new(nullptr, 0, 1, &plan)).code, 3);
+  EXPECT_EQ(plan, nullptr);
+  rrt_fetch* fetch = nullptr;
+  EXPECT_EQ(Take(NewFetch({{"missing", "drop"}}, &fetch)).detail["field"], "missing");
+  EXPECT_EQ(Take(NewFetch({{"sequences", {{{"sample", "a"}}}}}, &fetch)).detail["field"], "sequences");
+  json other = json::parse(kGeometry);
+  other["top_k"] = 3;
+  EXPECT_EQ(Take(NewFetch({{"geometry", other}}, &fetch)).detail["reason"], "GEOMETRY_MISMATCH");
+  EXPECT_EQ(fetch, nullptr);
+}
+
+TEST_F(TrainerCapiTest, AFetchFromTheService) {
+  rrt_fetch* fetch = nullptr;
+  ASSERT_EQ(NewFetch({{"run", "r"}, {"missing", "live"}, {"geometry", json::parse(kGeometry)}}, &fetch), nullptr);
+  EXPECT_EQ(rrt_fetch_needs_rows(fetch), 1);
+  rrt_bytes* bytes = nullptr;
+  ASSERT_EQ(rrt_fetch_request(fetch, &bytes), nullptr);
+  const std::string text = TakeText(bytes);
+  const auto request = ParseReadRequest(ByteChain({reinterpret_cast<const uint8_t*>(text.data()), text.size()}));
+  ASSERT_OK(request);
+  EXPECT_EQ(request->run, "r");
+  EXPECT_THAT(request->layers, ElementsAre(1, 2));
+  ASSERT_EQ(request->samples.size(), 2u);
+  EXPECT_EQ(request->samples[0].num_tokens, kTokens);
+
+  std::vector<uint8_t> indices(BufferBytes(), 0xCD), states(12, 9);
+  EXPECT_EQ(Take(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), 12, nullptr)).code, 9);
+  EXPECT_EQ(Take(rrt_fetch_result(fetch, &bytes)).code, 9);
+  const std::string message = Message();
+  ASSERT_EQ(rrt_fetch_push(fetch, message.data(), message.size()), nullptr);
+  ASSERT_EQ(rrt_fetch_end(fetch), nullptr);
+  ExpectRealigned(fetch);
+  EXPECT_EQ(Take(rrt_realign(plan_, fetch, indices.data(), indices.size() - 1, states.data(), 12, nullptr)).code, 3);
+  EXPECT_EQ(Take(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), 13, nullptr)).code, 3);
+  EXPECT_THAT(indices, Each(0xCD));
+  rrt_plan* other = MakePlan(Description());
+  EXPECT_EQ(Take(rrt_realign(other, fetch, indices.data(), indices.size(), states.data(), 12, nullptr)).code, 3);
+  rrt_plan_free(other);
+  rrt_fetch_free(fetch);
+}
+
+TEST_F(TrainerCapiTest, WhatIsDamagedOrMissingFails) {
+  std::string message = Message();
+  message.back() ^= 1;
+  rrt_fetch* fetch = nullptr;
+  ASSERT_EQ(NewFetch({{"missing", "live"}}, &fetch), nullptr);
+  Failure failure = Take(rrt_fetch_push(fetch, message.data(), message.size()));
+  EXPECT_EQ(failure.code, 15);
+  EXPECT_EQ(failure.detail["sample"], "a");
+  EXPECT_EQ(failure.detail["layer"], 2);
+  EXPECT_NE(Take(rrt_fetch_end(fetch)).code, 0);
+  rrt_fetch_free(fetch);
+
+  ASSERT_EQ(NewFetch({{"missing", "live"}}, &fetch), nullptr);
+  EXPECT_EQ(Take(rrt_fetch_end(fetch)).code, 15);  // Nothing came.
+  EXPECT_EQ(Take(rrt_fetch_push(fetch, "\xff\xff", 2)).code, 13);
+  rrt_fetch_free(fetch);
+
+  ASSERT_EQ(NewFetch({{"missing", "strict"}}, &fetch), nullptr);
+  message = Message();
+  failure = Take(rrt_fetch_push(fetch, message.data(), message.size()));
+  EXPECT_EQ(failure.code, 9);
+  EXPECT_EQ(failure.detail["reason"], "NO_SAMPLE");
+  EXPECT_EQ(failure.detail["sample"], "b");
+  rrt_fetch_free(fetch);
+}
+
+TEST_F(TrainerCapiTest, LocalRowsGiveTheSame) {
+  rrt_local_source* source = nullptr;
+  ASSERT_EQ(rrt_local_source_new(kGeometry, strlen(kGeometry), &source), nullptr);
+  std::vector<int32_t> tensor = routes_.Tensor({0, kTokens - 1});
+  const auto add = [&] {
+    const std::string sample = R"({"sample": "a"})", shape = R"({"dtype": "I32", "shape": [5, 3, 2]})";
+    return rrt_local_source_add(source, sample.data(), sample.size(), shape.data(), shape.size(), nullptr, 0,
+                                tensor.data(), tensor.size() * sizeof(int32_t));
+  };
+  ASSERT_EQ(add(), nullptr);
+  tensor[2 * kLayers * kTopK + 3] = 300;
+  const Failure failure = Take(add());
+  EXPECT_EQ(failure.detail["reason"], "ID_RANGE");
+  EXPECT_EQ(failure.detail["row"], 2);
+  EXPECT_EQ(failure.detail["layer"], 1);
+  rrt_fetch* fetch = nullptr;
+  ASSERT_EQ(NewFetch({{"missing", "live"}}, &fetch), nullptr);
+  ASSERT_EQ(rrt_local_source_fetch(source, fetch), nullptr);
+  ExpectRealigned(fetch);
+  rrt_fetch_free(fetch);
+  EXPECT_EQ(rrt_local_source_remove(source, "a", 1), 1);
+  EXPECT_EQ(rrt_local_source_remove(source, "a", 1), 0);
+  ASSERT_EQ(NewFetch(json::object(), &fetch), nullptr);
+  EXPECT_EQ(Take(rrt_local_source_fetch(source, fetch)).detail["sample"], "a");
+  rrt_fetch_free(fetch);
+  rrt_local_source_free(source);
+}
+
+TEST_F(TrainerCapiTest, FillerIsThatOfRealign) {
+  rrt_fetch* fetch = nullptr;
+  ASSERT_EQ(NewFetch({{"missing", "live"}}, &fetch), nullptr);
+  const std::string message = Message();
+  ASSERT_EQ(rrt_fetch_push(fetch, message.data(), message.size()), nullptr);
+  ASSERT_EQ(rrt_fetch_end(fetch), nullptr);
+  std::vector<uint8_t> indices(BufferBytes()), states(12);
+  ASSERT_EQ(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), 12, nullptr), nullptr);
+  rrt_fetch_free(fetch);
+  // Pads come first: local rows 6, 7 and 11.
+  const size_t offset = Buffer()["layers"][1]["offset"].get<size_t>();
+  std::vector<uint16_t> filler(3 * kTopK);
+  ASSERT_EQ(rrt_plan_filler(plan_, 1, 0, 3, filler.data(), filler.size() * 2), nullptr);
+  EXPECT_EQ(memcmp(filler.data(), indices.data() + offset + 6 * kTopK * 2, 2 * kTopK * 2), 0);
+  EXPECT_EQ(memcmp(filler.data() + 2 * kTopK, indices.data() + offset + 11 * kTopK * 2, kTopK * 2), 0);
+  EXPECT_EQ(Take(rrt_plan_filler(plan_, 2, 0, 3, filler.data(), 12)).detail["field"], "slot");
+  EXPECT_EQ(Take(rrt_plan_filler(plan_, 1, -1, 3, filler.data(), 12)).detail["field"], "first");
+  EXPECT_EQ(Take(rrt_plan_filler(plan_, 1, 0, 4, filler.data(), 12)).detail["field"], "ids");
+}
+
+TEST(TrainerCapiRouterTest, ForwardAndBackwardInEveryDtype) {
+  const uint8_t indices[] = {4, 1, 6}, states[] = {0};
+  const double x[] = {0.5, -1, 2, 0, 1.5, -0.5, 3, -2}, g[] = {.1, .2, .3, .4, .5, .6, .7, .8};
+  for (const int32_t dtype : {RRT_FLOAT32, RRT_FLOAT64}) {
+    const rrt_router router{.dtype = dtype,
+                            .score_function = 2,
+                            .num_experts = 8,
+                            .top_k = 3,
+                            .num_groups = 1,
+                            .group_topk = 1,
+                            .scaling_factor = 2.5};
+    alignas(8) uint8_t logits[64], grad[64], probs[64], grad_logits[64];
+    uint8_t map[8], chosen[3];
+    const auto store = [&](uint8_t* to, const double* from) {
+      for (int e = 0; e < 8; ++e) {
+        const float narrow = static_cast<float>(from[e]);
+        if (dtype == RRT_FLOAT32) memcpy(to + 4 * e, &narrow, 4);
+        if (dtype == RRT_FLOAT64) memcpy(to + 8 * e, &from[e], 8);
+      }
+    };
+    const auto load = [&](const uint8_t* from, int e) {
+      float narrow = 0;
+      double wide = 0;
+      memcpy(&narrow, from + 4 * e, 4);
+      memcpy(&wide, from + 8 * e, 8);
+      return dtype == RRT_FLOAT32 ? narrow : wide;
+    };
+    store(logits, x);
+    store(grad, g);
+    rrt_router_counters counters{};
+    ASSERT_EQ(rrt_router_forward(&router, 1, logits, indices, states, nullptr, probs, map, nullptr, chosen, &counters),
+              nullptr);
+    ASSERT_EQ(rrt_router_backward(&router, 1, logits, chosen, grad, grad_logits, &counters), nullptr);
+    EXPECT_NEAR(load(probs, 4), 0.90328669, 5e-7);
+    EXPECT_NEAR(load(probs, 1), 0.38759159, 5e-7);
+    EXPECT_NEAR(load(grad_logits, 1), -0.05826854, 2e-7);
+    EXPECT_NEAR(load(grad_logits, 6), 0.02829421, 2e-7);
+    EXPECT_EQ(load(grad_logits, 0), 0);
+    EXPECT_THAT(map, ElementsAre(0, 1, 0, 0, 1, 0, 1, 0));
+    EXPECT_EQ(counters.replayed_rows, 1);
+  }
+}
+
+TEST(TrainerCapiRouterTest, RefusesWhatDoesNotFit) {
+  const float logits[4] = {};
+  float probs[4] = {7, 7, 7, 7};
+  const uint8_t indices[] = {0, 1};
+  uint8_t map[4] = {};
+  rrt_router_counters counters{};
+  const auto forward = [&](auto change, uint8_t state = 0, int64_t rows = 1) {
+    rrt_router router{.num_experts = 4, .top_k = 2, .num_groups = 1, .group_topk = 1, .scaling_factor = 1};
+    change(router);
+    return Take(
+        rrt_router_forward(&router, rows, logits, indices, &state, nullptr, probs, map, nullptr, nullptr, &counters));
+  };
+  EXPECT_EQ(forward([](rrt_router& r) { r.dtype = 3; }).detail["field"], "router.dtype");
+  EXPECT_EQ(forward([](rrt_router& r) { r.score_function = 3; }).detail["field"], "router.score_function");
+  EXPECT_EQ(forward([](rrt_router& r) { r.rounding = -1; }).detail["field"], "router.rounding");
+  EXPECT_EQ(forward([](rrt_router& r) { r.top_k = 5; }).detail["field"], "router.top_k");
+  EXPECT_EQ(forward([](rrt_router& r) { r.scaling_factor = INFINITY; }).detail["field"], "router.scaling_factor");
+  EXPECT_EQ(forward([](rrt_router&) {}, 3).detail["field"], "states");
+  EXPECT_EQ(forward([](rrt_router&) {}, 0, -1).detail["field"], "rows");
+  EXPECT_THAT(probs, Each(7));
+  EXPECT_EQ(counters.replayed_rows, 0);
+  EXPECT_EQ(forward([](rrt_router&) {}).code, 0);
+}
+
+TEST(TrainerCapiSmallTest, SmallThings) {
+  EXPECT_EQ(rrt_abi_version(), RRT_ABI_VERSION);
+  const uint32_t tokens[] = {1, 2, 3};
+  EXPECT_EQ(rrt_token_check(rrt_token_check(0, tokens, 1), tokens + 1, 2), rrt_token_check(0, tokens, 3));
+  rrt_plan_free(nullptr);
+  rrt_fetch_free(nullptr);
+  rrt_local_source_free(nullptr);
+  rrt_bytes_free(nullptr);
+  rrt_error_free(nullptr);
+}
+
+}  // namespace
+}  // namespace routing_replay
