@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from routing_replay.types import AppendOptions, Rows
 
 _log = logging.getLogger("routing_replay")
+_REST_TIMEOUT = 2.0  # Seconds that a fork waits for a stream to end.
+_PARK_SECONDS = 0.05
 _EXIT_TIMEOUT = 5.0  # Seconds that an interpreter that ends waits for what was queued.
 
 
@@ -108,6 +110,8 @@ class Appender:
         self._stream = 0  # Number of the present stream; its sender stops when there is another one.
         self._call: Any = None
         self._told_of_drop = False
+        self._resting = False  # A fork is near: no call of gRPC may be going on.
+        self._calling = False
 
     def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
         """Queues one append and returns its sequence number: 1, 2, …
@@ -206,15 +210,20 @@ class Appender:
         while True:
             self._deliver()
             with self._lock:
+                self._changed.wait_for(lambda: self._closed or not self._resting)
                 if self._closed:
                     return
                 action = self._core.next(time.monotonic_ns(), False)
                 if action.step == _core.WAIT and not self._core.has_finished():
                     self._changed.wait(_until(action.until))
+                self._calling = action.step in (_core.ASK, _core.CONNECT)
             if action.step == _core.ASK and action.ask is not None:
                 self._ask(**action.ask)
             elif action.step == _core.CONNECT:
                 self._converse()
+            with self._lock:
+                self._calling = False
+                self._changed.notify_all()
 
     def _ask(self, producer: str, samples: list[str]) -> None:
         call = _calls.stat(self._name, samples, producer)
@@ -297,7 +306,30 @@ class Appender:
         except Exception:
             _log.exception("on_outcome of run %s failed for sample %s", self._name, outcome.sample)
 
+    # A process should be forked while gRPC is at rest. Ending a stream costs nothing but a new one.
+
+    def _rest(self) -> None:
+        """Before a fork: ends the stream and starts no other."""
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        with self._lock:
+            self._resting = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._call is not None or not self._calling, _REST_TIMEOUT)
+            call = self._call
+        if call is not None:
+            call.cancel()
+        with self._lock:
+            self._changed.wait_for(lambda: not self._calling, _REST_TIMEOUT)
+
+    def _go_on(self) -> None:
+        """After a fork, in the parent."""
+        with self._lock:
+            self._resting = False
+            self._changed.notify_all()
+
     def _after_fork(self) -> None:
+        """In the child."""
         closed = self._closed
         _core.leak((self._call, self._core))
         self._start_afresh()
@@ -311,7 +343,22 @@ def _until(nanoseconds: int) -> float:
 _appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
 
 
-def _after_fork() -> None:
+def _before_fork() -> None:
+    appenders = list(_appenders)
+    for appender in appenders:
+        appender._rest()
+    if appenders:
+        # gRPC's own handler runs Python in the child before the interpreter is ready for that, and waits for ever if
+        # any thread was asking for the GIL at the moment of the fork. So let all threads fall asleep.
+        time.sleep(_PARK_SECONDS)
+
+
+def _after_fork_in_parent() -> None:
+    for appender in list(_appenders):
+        appender._go_on()
+
+
+def _after_fork_in_child() -> None:
     for appender in list(_appenders):
         appender._after_fork()
 
@@ -321,5 +368,5 @@ def _at_exit() -> None:
         appender.close(_EXIT_TIMEOUT)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)
