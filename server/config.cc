@@ -80,6 +80,8 @@ class Parser {
     Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH");
     Key("advertise", config_.advertise, "address that clients are told");
     Key("endpoint-file", config_.endpoint_file, "file to write the advertised address to");
+    Key("exit-with-pid", config_.exit_with_pid, "process with which the server ends, as after SIGTERM; 0: none")
+        ->check(CLI::NonNegativeNumber);
     Key("store", config_.store, "memory");
     BytesKey("memory-budget", config_.memory_budget, kAnyBytes, "bytes of routing data held and on their way");
     TimeKey("default-ttl", config_.default_ttl, kSomeTime,
@@ -232,6 +234,7 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "listen" << YAML::Value << c.listen;
   out << YAML::Key << "advertise" << YAML::Value << c.advertise;
   out << YAML::Key << "endpoint-file" << YAML::Value << c.endpoint_file;
+  out << YAML::Key << "exit-with-pid" << YAML::Value << c.exit_with_pid;
   out << YAML::Key << "store" << YAML::Value << c.store;
   out << YAML::Key << "memory-budget" << YAML::Value << Bytes(c.memory_budget);
   out << YAML::Key << "default-ttl" << YAML::Value << Time(c.default_ttl);

@@ -4,11 +4,14 @@
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 
 #include "routing_replay/wire/allocator.h"
 #include "server/config.h"
+#include "server/operations/process_watch.h"
 #include "server/server.h"
 
 namespace routing_replay {
@@ -16,6 +19,7 @@ namespace {
 
 constexpr int kExitConfig = 2;
 constexpr int kExitListen = 3;
+constexpr int kExitNoProcess = 4;
 
 // Two arenas: freed blocks are used again instead of staying with the thread that freed them.
 void TuneServerAllocator() {
@@ -34,8 +38,19 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
+// The end of the process counts as a SIGTERM. Null where none is named.
+absl::StatusOr<std::unique_ptr<ProcessWatch>> WatchProcess(int pid) {
+  if (pid == 0) return nullptr;
+  return ProcessWatch::Start(pid, [] { kill(getpid(), SIGTERM); });
+}
+
 int Serve(const ServerConfig& config) {
   const sigset_t signals = BlockStopSignals();
+  const auto watch = WatchProcess(config.exit_with_pid);
+  if (!watch.ok()) {
+    spdlog::error("--exit-with-pid: {}", std::string(watch.status().message()));
+    return kExitNoProcess;
+  }
   auto server = Server::Start(config);
   if (!server.ok()) {
     spdlog::error("{}", std::string(server.status().message()));

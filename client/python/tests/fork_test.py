@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -65,6 +66,33 @@ class ForkTest(ServerTest):
             for sample in run.read(names):
                 np.testing.assert_array_equal(sample.rows, ROWS)
         self.assertEqual(run.metrics()["failed"], 0)
+        client.close()
+
+    def test_while_other_threads_compute(self) -> None:
+        client = rr.Client(self.server.endpoint)
+        run = client.run("busy", GEOMETRY)
+        run.append("p", ROWS)
+        stop = threading.Event()
+
+        def compute() -> None:
+            while not stop.is_set():
+                sum(range(1000))
+
+        threads = [threading.Thread(target=compute, daemon=True) for _ in range(3)]
+        self.addCleanup(stop.set)
+        for thread in threads:
+            thread.start()
+        interval = sys.getswitchinterval()
+        for i in range(5):
+
+            def child(name: str = f"child/{i}") -> None:
+                run.append(name, ROWS, seal=True)
+                run.flush(30)
+                self.assertEqual(sys.getswitchinterval(), interval)
+
+            self.assertEqual(in_child(child), 0)
+        run.flush()
+        self.assertEqual(sys.getswitchinterval(), interval)
         client.close()
 
     def test_grandchildren(self) -> None:

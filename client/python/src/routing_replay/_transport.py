@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 from typing import Any
 
 # gRPC looks once, when it is imported; without it any call in a forked child may hang.
@@ -17,7 +16,7 @@ _SUPPORTS_FORK = os.environ.get(_FORK_VARIABLE, "0").lower() in ("1", "y", "yes"
 
 import grpc  # noqa: E402
 
-from routing_replay import _core, errors  # noqa: E402
+from routing_replay import _core, _fork, errors  # noqa: E402
 
 SERVICE = "/routing_replay.v1.RoutingReplay/"
 DEFAULTS = _core.defaults()
@@ -51,7 +50,9 @@ def check_fork() -> None:
 
 
 def channel_options(use_http_proxy: bool) -> list[tuple[str, int]]:
-    return [(name, value) for name, value in _core.defaults(use_http_proxy)["channel_options"]]
+    """No channel shares connections: a forked child would find those of its parent, which never answer."""
+    options = [(name, value) for name, value in _core.defaults(use_http_proxy)["channel_options"]]
+    return [*options, ("grpc.use_local_subchannel_pool", 1)]
 
 
 class Transport:
@@ -64,7 +65,7 @@ class Transport:
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._closed = False
-        _transports.add(self)
+        _fork.register(self)
 
     def channel(self) -> grpc.Channel:
         """Raises CancelledError once closed, and what `check_fork` says."""
@@ -103,22 +104,23 @@ class Transport:
         if channel is not None:
             channel.close()
 
-    def _after_fork(self) -> None:
-        """In the child: the parent's threads are not here, and its channel must not be touched, not even freed."""
+    def _before_fork(self) -> None:
+        """Nothing: the calls of the caller's own threads are the caller's."""
+
+    def _after_fork_in_parent(self) -> None:
+        """Nothing: the channel goes on."""
+
+    def _after_fork_in_child(self) -> None:
+        """The parent's threads are not here, and its channel must not be touched, not even freed."""
         self._lock = threading.Lock()
         if self._channel is not None:
             _core.leak(self._channel)
             self._channel = None
 
 
-_transports: weakref.WeakSet[Transport] = weakref.WeakSet()
-
-
 def _after_fork() -> None:
     global _lost_in_fork
     _lost_in_fork = _lost_in_fork or (_grpc_in_use and not _SUPPORTS_FORK)
-    for transport in list(_transports):
-        transport._after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

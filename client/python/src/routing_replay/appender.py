@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
 import weakref
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from routing_replay import _append, _calls, _core
+from routing_replay import _append, _calls, _core, _fork
 from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork, core_error
 from routing_replay.errors import CancelledError, RoutingReplayError
 from routing_replay.types import AppendOutcome, OnFull
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("routing_replay")
 _REST_TIMEOUT = 2.0  # Seconds that a fork waits for a stream to end.
-_PARK_SECONDS = 0.05
 _EXIT_TIMEOUT = 5.0  # Seconds that an interpreter that ends waits for what was queued.
 
 
@@ -99,6 +97,7 @@ class Appender:
         self._on_outcome = on_outcome
         self._start_afresh()
         _appenders.add(self)
+        _fork.register(self)
 
     def _start_afresh(self) -> None:
         self._lock = threading.Lock()
@@ -306,10 +305,10 @@ class Appender:
         except Exception:
             _log.exception("on_outcome of run %s failed for sample %s", self._name, outcome.sample)
 
-    # A process should be forked while gRPC is at rest. Ending a stream costs nothing but a new one.
+    # gRPC must be at rest while the process is forked. Ending a stream costs nothing but a new one.
 
-    def _rest(self) -> None:
-        """Before a fork: ends the stream and starts no other."""
+    def _before_fork(self) -> None:
+        """Ends the stream and starts no other."""
         if self._thread is None or self._thread is threading.current_thread():
             return
         with self._lock:
@@ -322,14 +321,14 @@ class Appender:
         with self._lock:
             self._changed.wait_for(lambda: not self._calling, _REST_TIMEOUT)
 
-    def _go_on(self) -> None:
-        """After a fork, in the parent."""
+    def _after_fork_in_parent(self) -> None:
+        """Starts a stream where one is needed."""
         with self._lock:
             self._resting = False
             self._changed.notify_all()
 
-    def _after_fork(self) -> None:
-        """In the child."""
+    def _after_fork_in_child(self) -> None:
+        """Leaves what is queued to the parent."""
         closed = self._closed
         _core.leak((self._call, self._core))
         self._start_afresh()
@@ -343,30 +342,9 @@ def _until(nanoseconds: int) -> float:
 _appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
 
 
-def _before_fork() -> None:
-    appenders = list(_appenders)
-    for appender in appenders:
-        appender._rest()
-    if appenders:
-        # gRPC's own handler runs Python in the child before the interpreter is ready for that, and waits for ever if
-        # any thread was asking for the GIL at the moment of the fork. So let all threads fall asleep.
-        time.sleep(_PARK_SECONDS)
-
-
-def _after_fork_in_parent() -> None:
-    for appender in list(_appenders):
-        appender._go_on()
-
-
-def _after_fork_in_child() -> None:
-    for appender in list(_appenders):
-        appender._after_fork()
-
-
 def _at_exit() -> None:
     for appender in list(_appenders):
         appender.close(_EXIT_TIMEOUT)
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)
