@@ -106,7 +106,7 @@ if(RR_WITH_GRPC)
   install(TARGETS routing-replay-server rrctl RUNTIME COMPONENT server)
 endif()
 
-configure_package_config_file(cmake/routing_replay-config.cmake.in ${PROJECT_BINARY_DIR}/routing_replay-config.cmake
+configure_package_config_file(deploy/cmake/routing_replay-config.cmake.in ${PROJECT_BINARY_DIR}/routing_replay-config.cmake
                               INSTALL_DESTINATION ${RR_PACKAGE_DIR} NO_SET_AND_CHECK_MACRO
                               NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/routing_replay-config-version.cmake
