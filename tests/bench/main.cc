@@ -18,6 +18,7 @@ namespace routing_replay::bench {
 namespace {
 
 constexpr int kExitFailed = 1;
+constexpr char kBoth[] = "both";
 
 struct Flags {
   BenchOptions options;
@@ -37,8 +38,9 @@ absl::Status EnterNetwork(const std::string& network) {
 void PrintHost(const Host& host, const BenchOptions& options) {
   std::cout << host.cores << " x " << host.cpu << ", Linux " << host.kernel << ", "
             << (host.own_network ? "own" : "the host's") << " network, " << host.congestion_control << ", allocator: "
-            << "server " << (options.tune_server ? "tuned" : "default") << ", clients "
-            << (options.tune_clients ? "tuned" : "default") << "\n"
+            << "server " << (options.tuning.server ? "tuned" : "default") << ", clients "
+            << (options.tuning.clients ? "tuned" : "default") << (options.beside_untuned ? ", beside default" : "")
+            << "\n"
             << std::flush;
 }
 
@@ -54,9 +56,14 @@ absl::Status WriteJson(const std::string& path, const std::vector<Figure>& figur
   return file ? absl::OkStatus() : absl::InternalError(absl::StrCat(path, " cannot be written"));
 }
 
+Tuning TuningOf(const std::string& allocator) {
+  const bool all = allocator == "tuned" || allocator == kBoth;
+  return {.server = all || allocator == "server", .clients = all || allocator == "clients"};
+}
+
 absl::Status Run(Flags& flags, const Benchmark& benchmark) {
-  flags.options.tune_server = flags.allocator == "tuned" || flags.allocator == "server";
-  flags.options.tune_clients = flags.allocator == "tuned" || flags.allocator == "clients";
+  flags.options.tuning = TuningOf(flags.allocator);
+  flags.options.beside_untuned = flags.allocator == kBoth;
   if (absl::Status status = EnterNetwork(flags.network); !status.ok()) return status;
   const Host host = DescribeHost();
   PrintHost(host, flags.options);
@@ -77,9 +84,11 @@ int Main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app.add_flag("--quick", flags.options.quick, "Small and short, to see that it runs");
-  app.add_option("--allocator", flags.allocator, "Which processes tune glibc's allocator: tuned (all), default (none)")
+  app.add_option("--allocator", flags.allocator,
+                 "Which processes tune glibc's allocator: tuned (all), default (none), server, clients, "
+                 "both (tuned beside default, in the same rounds)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"tuned", "default", "server", "clients"}));
+      ->check(CLI::IsMember({"tuned", "default", "server", "clients", kBoth}));
   app.add_option("--network", flags.network, "own: a loopback interface of one's own with reno; host; auto")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "own", "host"}));

@@ -55,10 +55,11 @@ nlohmann::json ToJson(const Figure& figure) {
 
 std::string Table(const std::vector<Figure>& figures) {
   std::string table =
-      absl::StrFormat("%-34s %-8s %-24s %-24s %-24s\n", "", "unit", "median [min..max]", "floor", "ratio in a round");
+      absl::StrFormat("%-36s %-5s %-22s %-28s %s\n", "", "unit", "median [min..max]", "floor", "ratio in a round");
   for (const Figure& figure : figures) {
-    absl::StrAppendFormat(&table, "%-34s %-8s %-24s %-24s %-24s\n", figure.name, figure.unit, Text(figure.value),
-                          figure.floor ? Text(*figure.floor) : "", figure.ratio ? Text(*figure.ratio) : "");
+    absl::StrAppendFormat(&table, "%-36s %-5s %-22s %-28s %s\n", figure.name, figure.unit, Text(figure.value),
+                          figure.floor ? absl::StrCat(figure.floor_name, " ", Text(*figure.floor)) : "",
+                          figure.ratio ? Text(*figure.ratio) : "");
   }
   return table;
 }

@@ -11,8 +11,8 @@
 #include "routing_replay/trainer/fetch.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/realign.h"
+#include "tests/bench/common/tcp_hub.h"
 #include "tests/bench/handoff/digest.h"
-#include "tests/bench/handoff/tcp_hub.h"
 #include "tests/bench/handoff/worker.h"
 
 namespace routing_replay::bench {

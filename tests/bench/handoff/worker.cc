@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/client.h"
-#include "tests/bench/handoff/tcp_hub.h"
+#include "tests/bench/common/tcp_hub.h"
 
 namespace routing_replay::bench {
 namespace {
