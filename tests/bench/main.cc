@@ -13,6 +13,7 @@
 #include "tests/bench/common/host.h"
 #include "tests/bench/common/options.h"
 #include "tests/bench/handoff/handoff.h"
+#include "tests/bench/serve/serve.h"
 
 namespace routing_replay::bench {
 namespace {
@@ -98,6 +99,7 @@ int Main(int argc, char** argv) {
     app.add_subcommand(name, help)->callback([&, b] { benchmark = b; });
   };
   add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", BenchHandoff);
+  add("serve", "The server's ingest and egress, beside plain TCP and plain gRPC", BenchServe);
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);
   const absl::Status status = Run(flags, benchmark);
