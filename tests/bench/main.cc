@@ -14,6 +14,7 @@
 #include "tests/bench/common/options.h"
 #include "tests/bench/handoff/handoff.h"
 #include "tests/bench/serve/serve.h"
+#include "tests/bench/wire/wire.h"
 
 namespace routing_replay::bench {
 namespace {
@@ -100,6 +101,7 @@ int Main(int argc, char** argv) {
   };
   add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", BenchHandoff);
   add("serve", "The server's ingest and egress, beside plain TCP and plain gRPC", BenchServe);
+  add("wire", "The codecs beside memcpy, and what the wire takes beside the ids", BenchWire);
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);
   const absl::Status status = Run(flags, benchmark);
