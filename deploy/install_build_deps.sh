@@ -10,7 +10,7 @@ packages=(
   libhwy-dev libisal-dev libxxhash-dev libzstd-dev
   nlohmann-json3-dev libcli11-dev libspdlog-dev libyaml-cpp-dev prometheus-cpp-dev
   libgtest-dev libgmock-dev libbenchmark-dev
-  python3 python3-grpcio python3-numpy python3-protobuf
+  binutils python3 python3-grpcio python3-numpy python3-protobuf python3-venv
 )
 
 missing() {

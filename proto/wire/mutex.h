@@ -5,6 +5,8 @@
 #ifndef PROTO_WIRE_MUTEX_H_
 #define PROTO_WIRE_MUTEX_H_
 
+#include <pthread.h>
+
 #include <condition_variable>
 #include <mutex>
 
@@ -36,9 +38,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 class CondVar {
  public:
   void Wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    condition_.wait(lock);
-    lock.release();
+    // condition_.wait is a symbol of GCC 12's libstdc++, which systems that the wheels serve do not have.
+    pthread_cond_wait(condition_.native_handle(), mutex.mutex_.native_handle());
   }
   // False if `deadline` passed first. Spurious wake-ups happen: test the condition in a loop.
   template <typename TimePoint>

@@ -1,10 +1,8 @@
 #include "proto/wire/block/block.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/block/bits.h"
 #include "proto/wire/block/cut.h"
 #include "proto/wire/block/id_check.h"
 #include "routing_replay/wire/checksum.h"
@@ -105,12 +103,9 @@ Block Transcode(const Geometry& geometry, const BlockView& block, Codec codec) {
     const LayerRouting& layer = geometry.layer(i);
     Buffer ids(rows * layer.top_k * layer.id_bytes());
     DecodeCut(geometry, i, block.codec, 0, rows, block.plane(geometry, i), ids.span());
-    uint8_t* plane = out.bytes.data() + geometry.plane_offset(i, rows, out.codec);
-    if (out.codec == Codec::kRaw) {
-      std::memcpy(plane, ids.data(), ids.size());
-    } else {
-      PackIds(ids.data(), layer.id_bytes(), geometry.id_bits(i, out.codec), rows * layer.top_k, plane);
-    }
+    EncodePlane(
+        geometry, i, out.codec, rows, ids.span(),
+        out.bytes.span().subspan(geometry.plane_offset(i, rows, out.codec), geometry.plane_bytes(i, rows, out.codec)));
   }
   ComputeCrc(geometry, out);
   return out;

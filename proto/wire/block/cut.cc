@@ -44,4 +44,14 @@ void DecodeCut(const Geometry& geometry, int32_t ordinal, Codec codec, int32_t b
   UnpackIds(cut, bit_offset, geometry.id_bits(ordinal, codec), rows * layer.top_k, layer.id_bytes(), out.data());
 }
 
+void EncodePlane(const Geometry& geometry, int32_t ordinal, Codec codec, int64_t rows, absl::Span<const uint8_t> ids,
+                 absl::Span<uint8_t> plane) {
+  if (codec == Codec::kRaw) {
+    if (!ids.empty()) std::memcpy(plane.data(), ids.data(), ids.size());
+    return;
+  }
+  const LayerRouting& layer = geometry.layer(ordinal);
+  PackIds(ids.data(), layer.id_bytes(), geometry.id_bits(ordinal, codec), rows * layer.top_k, plane.data());
+}
+
 }  // namespace routing_replay

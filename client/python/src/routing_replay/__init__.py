@@ -34,6 +34,7 @@ from routing_replay.errors import (
     UnknownError,
 )
 from routing_replay.geometry import Geometry
+from routing_replay.local import LocalServer, local_server
 from routing_replay.run import Run
 from routing_replay.types import (
     AppendOutcome,
@@ -66,6 +67,7 @@ __all__ = [
     "Geometry",
     "InternalError",
     "InvalidArgumentError",
+    "LocalServer",
     "NotFoundError",
     "OutOfRangeError",
     "Payload",
@@ -87,6 +89,7 @@ __all__ = [
     "UnimplementedError",
     "UnknownError",
     "WeightSpan",
+    "local_server",
     "sample_handle",
     "token_check",
 ]

@@ -13,10 +13,8 @@ import weakref
 from typing import Protocol
 
 # Seconds for which no other thread asks for the GIL once the forking thread holds it: gRPC's handler in the child would
-# wait for ever for the thread that had asked. Not longer: gRPC's threads, which must end before, pass the GIL several
-# times among all threads that compute.
-_UNDISTURBED = 0.05
-_WIND_DOWN = 0.05  # Seconds in which gRPC's threads mostly have ended, while the GIL still goes round quickly.
+# wait for ever for the thread that had asked.
+_UNDISTURBED = 0.3
 
 
 class Forked(Protocol):
@@ -45,7 +43,6 @@ def _before() -> None:
         forked._before_fork()
     _switch_interval = sys.getswitchinterval()
     if registered:
-        time.sleep(_WIND_DOWN)
         # Whoever waits for the GIL asks for it when it was not passed on for one interval. Taking it anew here starts
         # the interval of every waiting thread anew.
         sys.setswitchinterval(max(_switch_interval, _UNDISTURBED))

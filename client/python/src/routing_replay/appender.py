@@ -111,6 +111,7 @@ class Appender:
         self._told_of_drop = False
         self._resting = False  # A fork is near: no call of gRPC may be going on.
         self._calling = False
+        self._grpc_threads: set[threading.Thread] = set()  # That served the newest stream.
 
     def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
         """Queues one append and returns its sequence number: 1, 2, …
@@ -245,6 +246,7 @@ class Appender:
         why: _core.CoreError | None = None
         try:
             call = self._transport.channel().stream_stream(SERVICE + "Append")(self._requests(number))
+            call.add_callback(self._note_grpc_thread)
             with self._lock:
                 self._call = call
                 closed = self._closed
@@ -268,6 +270,8 @@ class Appender:
 
     def _requests(self, number: int) -> Iterator[bytes]:
         """Consumed by a thread of grpc, which comes back when the message before is on its way."""
+        with self._lock:
+            self._grpc_threads = {threading.current_thread()}
         while True:
             with self._lock:
                 if self._stream != number or self._closed:
@@ -307,6 +311,11 @@ class Appender:
 
     # gRPC must be at rest while the process is forked. Ending a stream costs nothing but a new one.
 
+    def _note_grpc_thread(self) -> None:
+        """Called when a stream ends, by the thread of grpc that waits for its events and ends with it."""
+        with self._lock:
+            self._grpc_threads.add(threading.current_thread())
+
     def _before_fork(self) -> None:
         """Ends the stream and starts no other."""
         if self._thread is None or self._thread is threading.current_thread():
@@ -320,6 +329,9 @@ class Appender:
             call.cancel()
         with self._lock:
             self._changed.wait_for(lambda: not self._calling, _REST_TIMEOUT)
+            threads = self._grpc_threads - {threading.current_thread()}
+        for thread in threads:
+            thread.join(_REST_TIMEOUT)
 
     def _after_fork_in_parent(self) -> None:
         """Starts a stream where one is needed."""

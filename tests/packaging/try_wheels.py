@@ -1,0 +1,113 @@
+"""Installs wheels into an empty virtual environment and plays the README's Python with nothing else.
+
+    try_wheels.py --wheels DIR [--with PACKAGE==VERSION …] [--venv DIR]
+
+Runs with the Python that is to be tried: each block of the README in a process of its own, and again in the child of a
+process that has played it. Needs a package index. --with: packages to install beside the wheels, for example another
+major version of protobuf. Exit status 77: the package index cannot be reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+PACKAGES = ("routing_replay", "routing_replay_server", "routing_replay_trainer")
+SKIPPED = 77
+# Runs what it is given; then forks, and the child runs it again.
+TWICE = """
+import os, signal, sys
+code = compile(sys.argv[1], "README", "exec")
+exec(code, {"__name__": "__main__"})
+sys.stdout.flush()
+child = os.fork()
+if child == 0:
+    signal.alarm(120)
+    exec(code, {"__name__": "__main__"})
+    os._exit(0)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+sys.exit(f"the child ended with {status}" if status else 0)
+"""
+# Says nothing of what it lacks, so that an extra dependency shows.
+TRAINER_ALONE = "import sys, routing_replay_trainer; assert not {'grpc', 'google.protobuf'} & set(sys.modules)"
+
+
+def snippets() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+
+
+class Environment:
+    """A virtual environment, without anything of the caller's."""
+
+    def __init__(self, directory: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", directory], check=True)
+        self._bin = directory / "bin"
+        hidden = ("PYTHON", "ROUTING_REPLAY", "VIRTUAL_ENV", "RR_", "LD_PRELOAD")
+        self._variables = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+        self._variables["PATH"] = f"{self._bin}:{self._variables['PATH']}"
+
+    def pip(self, *arguments: object) -> int:
+        command = [self._bin / "python", "-m", "pip", "--disable-pip-version-check", "--quiet", *map(str, arguments)]
+        return subprocess.run(command, env=self._variables, check=False).returncode
+
+    def run(self, *command: str) -> str:
+        """In an empty folder; its output."""
+        with tempfile.TemporaryDirectory() as directory:
+            program = [str(self._bin / command[0]), *command[1:]]
+            done = subprocess.run(
+                program, env=self._variables, cwd=directory, stdout=subprocess.PIPE, text=True, timeout=300, check=False
+            )
+        if done.returncode:
+            sys.exit(f"{' '.join(command)[:60]!r} ended with {done.returncode}")
+        return done.stdout
+
+
+def play(environment: Environment) -> None:
+    blocks = snippets()
+    assert len(blocks) >= 3, f"{README} has only {len(blocks)} blocks of Python"
+    server = "import sys, routing_replay, subprocess\nwith routing_replay.local_server():"
+    for number, block in enumerate(blocks, 1):
+        # A server around each: what a reader has who has started one.
+        environment.run("python", "-c", f"{server} subprocess.run(sys.argv[1:], check=True)", "python", "-c", block)
+        environment.run(
+            "python", "-c", f"{server} subprocess.run(sys.argv[1:], check=True)", "python", "-c", TWICE, block
+        )
+        print(f"block {number} of {len(blocks)}: ran, and again after fork", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--wheels", type=Path, required=True)
+    parser.add_argument("--with", dest="beside", action="append", default=[], metavar="PACKAGE==VERSION")
+    options = parser.parse_args()
+    wheels = [next(options.wheels.glob(f"{package}-*.whl")) for package in PACKAGES]
+    with tempfile.TemporaryDirectory(prefix="try-wheels-") as directory:
+        environment = Environment(Path(directory))
+        if environment.pip("download", "--no-deps", "--dest", directory, "packaging"):
+            print("no package index can be reached")
+            return SKIPPED
+        if environment.pip("install", *wheels, *options.beside):
+            sys.exit("pip install failed")
+        environment.run("python", "-c", TRAINER_ALONE)
+        print(
+            environment.run("routing-replay-server", "--version").strip(), environment.run("rrctl", "--version").strip()
+        )
+        versions = "import sys, numpy, grpc, google.protobuf as p; print('Python', sys.version.split()[0], 'numpy',"
+        print(
+            environment.run(
+                "python", "-c", f"{versions} numpy.__version__, 'grpcio', grpc.__version__, 'protobuf', p.__version__)"
+            ).strip(),
+            flush=True,
+        )
+        play(environment)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
