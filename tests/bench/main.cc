@@ -50,7 +50,7 @@ absl::Status WriteJson(const std::string& path, const std::vector<Figure>& figur
                        const Flags& flags) {
   nlohmann::json json{{"figures", nlohmann::json::array()}, {"host", host}};
   json["host"]["allocator"] = flags.allocator;
-  json["host"]["repetitions"] = flags.options.repetitions;
+  json["host"]["repetitions"] = flags.options.rounds();
   for (const Figure& figure : figures) json["figures"].push_back(ToJson(figure));
   std::ofstream file(path);
   file << json.dump(2) << "\n";
