@@ -13,11 +13,14 @@
 #include "tests/bench/common/host.h"
 #include "tests/bench/common/options.h"
 #include "tests/bench/handoff/handoff.h"
+#include "tests/bench/serve/serve.h"
+#include "tests/bench/wire/wire.h"
 
 namespace routing_replay::bench {
 namespace {
 
 constexpr int kExitFailed = 1;
+constexpr char kBoth[] = "both";
 
 struct Flags {
   BenchOptions options;
@@ -37,8 +40,9 @@ absl::Status EnterNetwork(const std::string& network) {
 void PrintHost(const Host& host, const BenchOptions& options) {
   std::cout << host.cores << " x " << host.cpu << ", Linux " << host.kernel << ", "
             << (host.own_network ? "own" : "the host's") << " network, " << host.congestion_control << ", allocator: "
-            << "server " << (options.tune_server ? "tuned" : "default") << ", clients "
-            << (options.tune_clients ? "tuned" : "default") << "\n"
+            << "server " << (options.tuning.server ? "tuned" : "default") << ", clients "
+            << (options.tuning.clients ? "tuned" : "default") << (options.beside_untuned ? ", beside default" : "")
+            << "\n"
             << std::flush;
 }
 
@@ -46,7 +50,7 @@ absl::Status WriteJson(const std::string& path, const std::vector<Figure>& figur
                        const Flags& flags) {
   nlohmann::json json{{"figures", nlohmann::json::array()}, {"host", host}};
   json["host"]["allocator"] = flags.allocator;
-  json["host"]["repetitions"] = flags.options.repetitions;
+  json["host"]["repetitions"] = flags.options.rounds();
   for (const Figure& figure : figures) json["figures"].push_back(ToJson(figure));
   std::ofstream file(path);
   file << json.dump(2) << "\n";
@@ -54,9 +58,14 @@ absl::Status WriteJson(const std::string& path, const std::vector<Figure>& figur
   return file ? absl::OkStatus() : absl::InternalError(absl::StrCat(path, " cannot be written"));
 }
 
+Tuning TuningOf(const std::string& allocator) {
+  const bool all = allocator == "tuned" || allocator == kBoth;
+  return {.server = all || allocator == "server", .clients = all || allocator == "clients"};
+}
+
 absl::Status Run(Flags& flags, const Benchmark& benchmark) {
-  flags.options.tune_server = flags.allocator == "tuned" || flags.allocator == "server";
-  flags.options.tune_clients = flags.allocator == "tuned" || flags.allocator == "clients";
+  flags.options.tuning = TuningOf(flags.allocator);
+  flags.options.beside_untuned = flags.allocator == kBoth;
   if (absl::Status status = EnterNetwork(flags.network); !status.ok()) return status;
   const Host host = DescribeHost();
   PrintHost(host, flags.options);
@@ -77,9 +86,11 @@ int Main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app.add_flag("--quick", flags.options.quick, "Small and short, to see that it runs");
-  app.add_option("--allocator", flags.allocator, "Which processes tune glibc's allocator: tuned (all), default (none)")
+  app.add_option("--allocator", flags.allocator,
+                 "Which processes tune glibc's allocator: tuned (all), default (none), server, clients, "
+                 "both (tuned beside default, in the same rounds)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"tuned", "default", "server", "clients"}));
+      ->check(CLI::IsMember({"tuned", "default", "server", "clients", kBoth}));
   app.add_option("--network", flags.network, "own: a loopback interface of one's own with reno; host; auto")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "own", "host"}));
@@ -89,6 +100,8 @@ int Main(int argc, char** argv) {
     app.add_subcommand(name, help)->callback([&, b] { benchmark = b; });
   };
   add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", BenchHandoff);
+  add("serve", "The server's ingest and egress, beside plain TCP and plain gRPC", BenchServe);
+  add("wire", "The codecs beside memcpy, and what the wire takes beside the ids", BenchWire);
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);
   const absl::Status status = Run(flags, benchmark);

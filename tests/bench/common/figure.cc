@@ -13,7 +13,9 @@ std::string Number(double value) {
   return absl::StrFormat("%.*f", value >= 10 ? 1 : value >= 1 ? 2 : 3, value);
 }
 
+// An exact value has no range.
 std::string Text(const Spread& spread) {
+  if (spread.min == spread.max) return Number(spread.median);
   return absl::StrFormat("%s [%s..%s]", Number(spread.median), Number(spread.min), Number(spread.max));
 }
 
@@ -55,10 +57,11 @@ nlohmann::json ToJson(const Figure& figure) {
 
 std::string Table(const std::vector<Figure>& figures) {
   std::string table =
-      absl::StrFormat("%-34s %-8s %-24s %-24s %-24s\n", "", "unit", "median [min..max]", "floor", "ratio in a round");
+      absl::StrFormat("%-42s %-5s %-22s %-28s %s\n", "", "unit", "median [min..max]", "floor", "ratio in a round");
   for (const Figure& figure : figures) {
-    absl::StrAppendFormat(&table, "%-34s %-8s %-24s %-24s %-24s\n", figure.name, figure.unit, Text(figure.value),
-                          figure.floor ? Text(*figure.floor) : "", figure.ratio ? Text(*figure.ratio) : "");
+    absl::StrAppendFormat(&table, "%-42s %-5s %-22s %-28s %s\n", figure.name, figure.unit, Text(figure.value),
+                          figure.floor ? absl::StrCat(figure.floor_name, " ", Text(*figure.floor)) : "",
+                          figure.ratio ? Text(*figure.ratio) : "");
   }
   return table;
 }

@@ -6,13 +6,22 @@
 
 namespace routing_replay::bench {
 
+// Which processes tune glibc's allocator, as the service's programs do (TuneAllocator).
+struct Tuning {
+  bool server = true;
+  bool clients = true;
+};
+inline constexpr Tuning kUntuned{false, false};
+
 struct BenchOptions {
   std::string server;  // Path of routing-replay-server.
   int repetitions = 7;
   bool quick = false;  // Small and short: to see that it runs.
-  // Whether processes call TuneAllocator: the server, and the clients.
-  bool tune_server = true;
-  bool tune_clients = true;
+  Tuning tuning;
+  // Also everything with kUntuned, in the same rounds, beside `tuning`.
+  bool beside_untuned = false;
+
+  int rounds() const { return quick ? 1 : repetitions; }
 };
 
 // Rounds before the counted ones: what is slow once has been paid for.

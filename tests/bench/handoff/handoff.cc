@@ -3,21 +3,20 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "deploy/quickstart/server_process.h"
-#include "routing_replay/wire/allocator.h"
 #include "tests/bench/common/host.h"
 #include "tests/bench/common/process_usage.h"
-#include "tests/bench/common/team.h"
+#include "tests/bench/common/processes.h"
+#include "tests/bench/handoff/hub.h"
 #include "tests/bench/handoff/rank.h"
 #include "tests/bench/handoff/rounds.h"
 #include "tests/bench/handoff/scenario.h"
-#include "tests/bench/handoff/tcp_hub.h"
 #include "tests/bench/handoff/worker.h"
 
 namespace routing_replay::bench {
@@ -26,27 +25,28 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kQuickSamples = 4;
-constexpr int kQuickRounds = 1;
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 enum class Way { kTcp, kU8, kI32 };
 
+// All processes of the hand-off, under one setting of the allocator.
 class Handoff {
  public:
-  explicit Handoff(const BenchOptions& options)
-      : options_(options), scenario_(options.quick ? kQuickSamples : kStandardSamples) {}
+  Handoff(const BenchOptions& options, Tuning tuning)
+      : server_program_(options.server), tuning_(tuning), scenario_(options.quick ? kQuickSamples : kStandardSamples) {}
 
   absl::Status Start();
   absl::StatusOr<Round> Play(Way way);
 
  private:
-  absl::StatusOr<Team> StartTeam(const std::string& name, int count, const MakeRole& make) const;
-  absl::Status StartServer();
+  absl::Status StartProcesses();
+  absl::Status Connect();
   absl::Status CheckDigests(Way way);
   std::vector<pid_t> Pids(Way way) const;
 
-  const BenchOptions options_;
+  const std::string server_program_;
+  const Tuning tuning_;
   const HandoffScenario scenario_;
   quickstart::ServerProcess server_;
   std::optional<Team> hub_, workers_, ranks_;
@@ -54,37 +54,30 @@ class Handoff {
   int64_t service_rounds_ = 0;
 };
 
-absl::StatusOr<Team> Handoff::StartTeam(const std::string& name, int count, const MakeRole& make) const {
-  return Team::Start(name, count, [&](int i) {
-    if (options_.tune_clients) TuneAllocator();
-    return make(i);
-  });
+absl::Status Handoff::Start() {
+  const absl::Status started = StartProcesses();
+  return started.ok() ? Connect() : started;
 }
 
-absl::Status Handoff::StartServer() {
-  std::string directory = (std::filesystem::temp_directory_path() / "routing-replay-bench.XXXXXX").string();
-  if (mkdtemp(directory.data()) == nullptr) return absl::InternalError(absl::StrCat("cannot make ", directory));
-  auto server =
-      quickstart::StartServer(options_.server, directory,
-                              {"--allocator", options_.tune_server ? "tuned" : "default", "--log-level", "warning"});
-  std::error_code ignored;
-  std::filesystem::remove_all(directory, ignored);
+absl::Status Handoff::StartProcesses() {
+  auto server = StartServer(server_program_, tuning_.server);
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
-  return absl::OkStatus();
+  const auto start = [&](const std::string& name, int count, const MakeRole& make, std::optional<Team>& team) {
+    auto started = StartTeam(name, count, tuning_.clients, make);
+    if (started.ok()) team = *std::move(started);
+    return started.status();
+  };
+  absl::Status status = start(
+      "hub", 1, [&](int) { return MakeHandoffHub(scenario_); }, hub_);
+  status.Update(start(
+      "worker", kWorkers, [&](int i) { return MakeWorker(scenario_, i); }, workers_));
+  status.Update(start(
+      "rank", kRanks, [&](int i) { return MakeRank(scenario_, i); }, ranks_));
+  return status;
 }
 
-absl::Status Handoff::Start() {
-  if (absl::Status status = StartServer(); !status.ok()) return status;
-  auto hub = StartTeam("hub", 1, [&](int) { return MakeTcpHub(scenario_); });
-  if (!hub.ok()) return hub.status();
-  hub_ = *std::move(hub);
-  auto workers = StartTeam("worker", kWorkers, [&](int i) { return MakeWorker(scenario_, i); });
-  if (!workers.ok()) return workers.status();
-  workers_ = *std::move(workers);
-  auto ranks = StartTeam("rank", kRanks, [&](int i) { return MakeRank(scenario_, i); });
-  if (!ranks.ok()) return ranks.status();
-  ranks_ = *std::move(ranks);
+absl::Status Handoff::Connect() {
   const auto hello = hub_->Call("hello");
   if (!hello.ok()) return hello.status();
   std::vector<std::string> words = absl::StrSplit(hello->front(), ' ');
@@ -141,24 +134,47 @@ absl::StatusOr<Round> Handoff::Play(Way way) {
   return round;
 }
 
+// The rounds of each way under one setting.
+struct Rounds {
+  std::vector<Round> tcp, u8, i32;
+};
+
+absl::Status PlayAll(Handoff& handoff, bool counts, Rounds& rounds) {
+  const std::pair<Way, std::vector<Round>*> ways[] = {
+      {Way::kTcp, &rounds.tcp}, {Way::kU8, &rounds.u8}, {Way::kI32, &rounds.i32}};
+  for (const auto& [way, results] : ways) {
+    const absl::StatusOr<Round> round = handoff.Play(way);
+    if (!round.ok()) return round.status();
+    if (counts) results->push_back(*round);
+  }
+  return absl::OkStatus();
+}
+
+void AddFigures(std::vector<Figure>& figures, std::vector<Figure> more) {
+  figures.insert(figures.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Figure>> BenchHandoff(const BenchOptions& options) {
-  Handoff handoff(options);
-  if (absl::Status status = handoff.Start(); !status.ok()) return status;
-  const int rounds = options.quick ? kQuickRounds : options.repetitions;
-  std::vector<Round> tcp, u8, i32;
-  const std::pair<Way, std::vector<Round>*> ways[] = {{Way::kTcp, &tcp}, {Way::kU8, &u8}, {Way::kI32, &i32}};
-  for (int i = -kWarmUpRounds; i < rounds; ++i) {
-    for (const auto& [way, results] : ways) {
-      const absl::StatusOr<Round> round = handoff.Play(way);
-      if (!round.ok()) return round.status();
-      if (i >= 0) results->push_back(*round);
+  std::vector<std::pair<std::unique_ptr<Handoff>, Rounds>> settings;
+  settings.emplace_back(std::make_unique<Handoff>(options, options.tuning), Rounds{});
+  if (options.beside_untuned) settings.emplace_back(std::make_unique<Handoff>(options, kUntuned), Rounds{});
+  for (auto& [handoff, rounds] : settings) {
+    if (absl::Status status = handoff->Start(); !status.ok()) return status;
+  }
+  for (int i = -kWarmUpRounds; i < options.rounds(); ++i) {
+    for (auto& [handoff, rounds] : settings) {
+      if (absl::Status status = PlayAll(*handoff, i >= 0, rounds); !status.ok()) return status;
     }
   }
-  std::vector<Figure> figures = HandoffFigures("handoff.u8", u8, tcp);
-  const std::vector<Figure> from_i32 = HandoffFigures("handoff.i32", i32, tcp);
-  figures.insert(figures.end(), from_i32.begin(), from_i32.end());
+  const Rounds& main = settings[0].second;
+  std::vector<Figure> figures = HandoffFigures("handoff.u8", main.u8, "tcp", main.tcp);
+  AddFigures(figures, HandoffFigures("handoff.i32", main.i32, "tcp", main.tcp));
+  if (!options.beside_untuned) return figures;
+  const Rounds& untuned = settings[1].second;
+  AddFigures(figures, HandoffFigures("handoff.u8.untuned", untuned.u8, "tuned", main.u8));
+  AddFigures(figures, HandoffFigures("handoff.i32.untuned", untuned.i32, "tuned", main.i32));
   return figures;
 }
 

@@ -4,7 +4,7 @@
 // (plain TCP: all rows into a hub once, each rank its ready bytes out once), the service from uint8, the service from
 // int32. The clock runs from "the workers hold their arrays" to "all ranks hold their index buffers", with a barrier
 // between ingest and fetch. Before each, outside the clock, outputs are poisoned; after each the SHA-256 of every
-// rank's array is compared.
+// rank's array is compared. With options.beside_untuned all of it exists twice, and a round goes through both.
 #ifndef TESTS_BENCH_HANDOFF_HANDOFF_H_
 #define TESTS_BENCH_HANDOFF_HANDOFF_H_
 

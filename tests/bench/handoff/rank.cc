@@ -9,10 +9,10 @@
 
 #include "routing_replay/client.h"
 #include "routing_replay/trainer/fetch.h"
-#include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/realign.h"
+#include "tests/bench/common/tcp_hub.h"
 #include "tests/bench/handoff/digest.h"
-#include "tests/bench/handoff/tcp_hub.h"
+#include "tests/bench/handoff/rank_plan.h"
 #include "tests/bench/handoff/worker.h"
 
 namespace routing_replay::bench {
@@ -31,27 +31,12 @@ struct Batch {
   std::vector<trainer::RowState> states;
 };
 
-trainer::MicroBatchLayout PackSamples(const HandoffScenario& scenario, RowRange samples) {
-  trainer::MicroBatchLayout layout{.cu_seqlens_padded = {0}, .cp_size = kCp, .tp_size = kTp, .sequence_parallel = true};
-  for (auto i = static_cast<int32_t>(samples.begin); i < samples.end; ++i) {
-    const int64_t tokens = scenario.tokens(i);
-    layout.sequences.push_back({.tokens = tokens, .recorded_rows = scenario.rows(i)});
-    layout.total_rows += (tokens + kSamplePadMultiple - 1) / kSamplePadMultiple * kSamplePadMultiple;
-    layout.cu_seqlens_padded.push_back(layout.total_rows);
-  }
-  return layout;
-}
-
 absl::StatusOr<Batch> PlanBatch(const HandoffScenario& scenario, RowRange samples, RankPlace place) {
-  const Geometry& geometry = scenario.geometry();
-  const auto table = trainer::LayerTable::Create({.num_layers = geometry.num_layers(), .pipeline_size = kPp});
-  if (!table.ok()) return table.status();
-  auto plan = trainer::MakeReplayPlan(geometry, *table, PackSamples(scenario, samples),
-                                      {.pp_rank = place.pp, .rows = {.cp_rank = place.cp, .tp_rank = place.tp}});
+  auto plan = PlanMicroBatch(scenario, samples, place);
   if (!plan.ok()) return plan.status();
   trainer::BufferLayout::Options options{.rows = plan->row_map.rows};
   for (const trainer::OwnedLayer& layer : plan->layers) options.ordinals.push_back(layer.ordinal);
-  auto layout = trainer::BufferLayout::Create(geometry, options);
+  auto layout = trainer::BufferLayout::Create(scenario.geometry(), options);
   if (!layout.ok()) return layout.status();
   Batch batch{samples, *std::move(plan), *std::move(layout)};
   batch.row_map = trainer::ExpandRowMap(batch.plan.row_map);
@@ -105,10 +90,7 @@ class Rank final : public Role {
   }
 
   absl::Status FetchBatch(Batch& batch, int64_t round) {
-    std::vector<trainer::FetchSequence> sequences;
-    for (auto i = static_cast<int32_t>(batch.samples.begin); i < batch.samples.end; ++i) {
-      sequences.push_back({.sample = SampleId(round, i), .num_tokens = scenario_.tokens(i)});
-    }
+    const auto sequences = FetchSequences(scenario_, batch.samples, round);
     const auto staged = trainer::FetchSlices(*run_, batch.plan, sequences, {.timeout = kTimeout});
     if (!staged.ok()) return staged.status();
     const auto plan = trainer::PlanRealign(batch.layout, {.staging_bytes = static_cast<int64_t>(staged->staging.size()),

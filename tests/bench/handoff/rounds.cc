@@ -19,10 +19,11 @@ std::vector<double> Values(const std::vector<Round>& rounds, const Of& of) {
 }  // namespace
 
 std::vector<Figure> HandoffFigures(const std::string& name, const std::vector<Round>& rounds,
-                                   const std::vector<Round>& floor) {
+                                   const std::string& floor_name, const std::vector<Round>& floor) {
   std::vector<Figure> figures;
   const auto add = [&](const std::string& what, const std::string& unit, const Of& of) {
-    figures.push_back(MakeFigure(absl::StrCat(name, ".", what), unit, Values(rounds, of), "tcp", Values(floor, of)));
+    figures.push_back(
+        MakeFigure(absl::StrCat(name, ".", what), unit, Values(rounds, of), floor_name, Values(floor, of)));
   };
   add("wall", "ms", [](const Round& r) { return 1e3 * r.wall_s(); });
   add("ingest", "ms", [](const Round& r) { return 1e3 * r.ingest_s; });

@@ -20,7 +20,7 @@ struct Round {
 };
 
 std::vector<Figure> HandoffFigures(const std::string& name, const std::vector<Round>& rounds,
-                                   const std::vector<Round>& floor);
+                                   const std::string& floor_name, const std::vector<Round>& floor);
 
 }  // namespace routing_replay::bench
 

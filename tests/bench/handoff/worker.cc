@@ -8,7 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/client.h"
-#include "tests/bench/handoff/tcp_hub.h"
+#include "tests/bench/common/tcp_hub.h"
+#include "tests/bench/handoff/rank_plan.h"
 
 namespace routing_replay::bench {
 namespace {
@@ -95,8 +96,6 @@ class Worker final : public Role {
 };
 
 }  // namespace
-
-std::string SampleId(int64_t round, int32_t sample) { return absl::StrCat("step-", round, "/", sample); }
 
 absl::StatusOr<std::unique_ptr<Role>> MakeWorker(const HandoffScenario& scenario, int32_t worker) {
   return std::make_unique<Worker>(scenario, worker);

@@ -12,8 +12,6 @@
 namespace routing_replay::bench {
 
 inline constexpr char kHandoffRun[] = "handoff";
-// Of sample `sample` in round `round`.
-std::string SampleId(int64_t round, int32_t sample);
 
 // Commands: "open ENDPOINT HUB_PORT" connects to both; "hub" hands over to the hub; "u8 ROUND" and "i32 ROUND" hand
 // over to the service, worker 0 releasing the round before first. They return when everything is acknowledged.

@@ -1,16 +1,14 @@
-#include "tests/bench/handoff/tcp_hub.h"
+#include "tests/bench/common/tcp_hub.h"
 
-#include <memory>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/bench/handoff/digest.h"
 
 namespace routing_replay::bench {
 namespace {
 
-enum class Operation : int32_t { kPut, kSync, kGet };
+enum class Operation : int32_t { kPut, kSync, kGet, kGetStored };
 
 struct Request {
   Operation operation = Operation::kPut;
@@ -23,22 +21,13 @@ absl::Span<const uint8_t> AsBytes(const Request& request) {
 
 class TcpHub final : public Role {
  public:
-  TcpHub(const HandoffScenario& scenario, TcpListener listener) : listener_(std::move(listener)) {
-    for (int32_t i = 0; i < scenario.samples(); ++i) stored_.push_back(scenario.MakeSample(i));
-    for (int32_t rank = 0; rank < kRanks; ++rank) ready_.push_back(scenario.ExpectedArray(PlaceOf(rank), stored_));
-    for (std::vector<uint8_t>& sample : stored_) std::fill(sample.begin(), sample.end(), 0);
+  TcpHub(const std::vector<size_t>& stored_sizes, std::vector<std::vector<uint8_t>> ready, TcpListener listener)
+      : listener_(std::move(listener)), ready_(std::move(ready)) {
+    for (const size_t size : stored_sizes) stored_.emplace_back(size);
     std::thread([this] { Accept(); }).detach();
   }
 
-  absl::StatusOr<std::string> Do(absl::Span<const std::string>) override {
-    std::string answer = absl::StrCat(listener_.port());
-    for (const std::vector<uint8_t>& array : ready_) {
-      Sha256 digest;
-      digest.Add(array);
-      absl::StrAppend(&answer, " ", digest.Finish());
-    }
-    return answer;
-  }
+  absl::StatusOr<std::string> Do(absl::Span<const std::string>) override { return absl::StrCat(listener_.port()); }
 
  private:
   void Accept() {
@@ -61,21 +50,24 @@ class TcpHub final : public Role {
         return socket.Send(AsBytes(request));
       case Operation::kGet:
         return socket.Send(ready_[request.index]);
+      case Operation::kGetStored:
+        return socket.Send(stored_[request.index]);
     }
     return absl::InternalError("unknown operation");
   }
 
   TcpListener listener_;
-  std::vector<std::vector<uint8_t>> stored_;  // Per sample.
-  std::vector<std::vector<uint8_t>> ready_;   // Per rank.
+  std::vector<std::vector<uint8_t>> stored_;
+  const std::vector<std::vector<uint8_t>> ready_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Role>> MakeTcpHub(const HandoffScenario& scenario) {
+absl::StatusOr<std::unique_ptr<Role>> MakeTcpHub(const std::vector<size_t>& stored_sizes,
+                                                 std::vector<std::vector<uint8_t>> ready) {
   absl::StatusOr<TcpListener> listener = TcpListener::Listen();
   if (!listener.ok()) return listener.status();
-  return std::make_unique<TcpHub>(scenario, *std::move(listener));
+  return std::make_unique<TcpHub>(stored_sizes, std::move(ready), *std::move(listener));
 }
 
 absl::StatusOr<HubConnection> HubConnection::Connect(int port) {
@@ -84,8 +76,8 @@ absl::StatusOr<HubConnection> HubConnection::Connect(int port) {
   return HubConnection(*std::move(socket));
 }
 
-absl::Status HubConnection::Put(int32_t sample, absl::Span<const uint8_t> bytes) {
-  if (absl::Status status = socket_.Send(AsBytes({Operation::kPut, sample})); !status.ok()) return status;
+absl::Status HubConnection::Put(int32_t index, absl::Span<const uint8_t> bytes) {
+  if (absl::Status status = socket_.Send(AsBytes({Operation::kPut, index})); !status.ok()) return status;
   return socket_.Send(bytes);
 }
 
@@ -95,8 +87,15 @@ absl::Status HubConnection::Sync() {
   return socket_.Receive({reinterpret_cast<uint8_t*>(&answer), sizeof(answer)});
 }
 
-absl::Status HubConnection::Get(int32_t rank, absl::Span<uint8_t> out) {
-  if (absl::Status status = socket_.Send(AsBytes({Operation::kGet, rank})); !status.ok()) return status;
+absl::Status HubConnection::Get(int32_t index, absl::Span<uint8_t> out) {
+  if (absl::Status status = socket_.Send(AsBytes({Operation::kGet, index})); !status.ok()) return status;
+  return socket_.Receive(out);
+}
+
+absl::Status HubConnection::GetStored(int32_t first, int32_t count, absl::Span<uint8_t> out) {
+  for (int32_t i = 0; i < count; ++i) {
+    if (absl::Status status = socket_.Send(AsBytes({Operation::kGetStored, first + i})); !status.ok()) return status;
+  }
   return socket_.Receive(out);
 }
 

@@ -1,0 +1,21 @@
+// The processes of a benchmark, each with the allocator that it is to have.
+#ifndef TESTS_BENCH_COMMON_PROCESSES_H_
+#define TESTS_BENCH_COMMON_PROCESSES_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "deploy/quickstart/server_process.h"
+#include "tests/bench/common/options.h"
+#include "tests/bench/common/team.h"
+
+namespace routing_replay::bench {
+
+// routing-replay-server on a free port of the loopback interface; returns when it listens.
+absl::StatusOr<quickstart::ServerProcess> StartServer(const std::string& program, bool tuned);
+
+absl::StatusOr<Team> StartTeam(const std::string& name, int count, bool tuned, const MakeRole& make);
+
+}  // namespace routing_replay::bench
+
+#endif  // TESTS_BENCH_COMMON_PROCESSES_H_

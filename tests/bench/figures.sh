@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Measures everything that README.md has figures of, and prints the tables in Markdown.
+#
+#   tests/bench/figures.sh [--out DIR] [--build DIR] [--repetitions N] [--quick] [--readme]
+#
+#   --out DIR        where the results go, as JSON, and the tables (default: build/figures)
+#   --build DIR      a built release tree (default: build/release, built where needed)
+#   --repetitions N  counted rounds (default: 15)
+#   --quick          small and short, to see that it runs
+#   --readme         also puts the tables into README.md
+#
+# As root each benchmark runs in a network namespace of its own, with reno; else on the host's loopback interface, with
+# the host's congestion control, which the tables name. Nothing else should run on the machine. Where RR_PEERS names the
+# folder of the peers' benchmark, the hand-off with Python at both ends is measured too (peers.sh), beside those of the
+# peers' ways that need no Ray.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/bench/figures.sh; }
+
+out=build/figures build='' repetitions=15 quick=() readme=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --out | --build | --repetitions)
+      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
+      printf -v "${1#--}" %s "$2"
+      shift ;;
+    --quick) quick=(--quick) ;;
+    --readme) readme=(--readme tests/bench/README.md) ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "unknown option $1" >&2; usage >&2; exit 2 ;;
+  esac
+  shift
+done
+
+if [ -z "$build" ]; then
+  build=build/release
+  cmake --preset release >/dev/null
+  cmake --build $build -j "$(nproc)" --target routing-replay-server routing-replay-bench >/dev/null
+fi
+network=auto
+[ "$(id -u)" -ne 0 ] || network=own
+mkdir -p "$out"
+
+# bench NAME [options]: leaves NAME.json.
+bench() {
+  echo "routing-replay-bench $*" >&2
+  "$build/bin/routing-replay-bench" "$@" --network $network --repetitions "$repetitions" "${quick[@]}" \
+    --json "$out/$1.json" >"$out/$1.txt"
+}
+bench handoff --allocator both
+bench serve --allocator both
+bench wire
+results=("$out"/{handoff,serve,wire}.json)
+
+if [ -n "${RR_PEERS:-}" ]; then
+  echo "peers.sh" >&2
+  tests/bench/peers.sh --out "$out" --paths 5c,6,7b,7c,7d --reps "$repetitions" >&2
+  results+=("$out/results.json")
+fi
+python3 tests/bench/figures_table.py "${readme[@]}" "${results[@]}" | tee "$out/figures.md"

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Measures the standard hand-off through the service, with Python at both ends, beside the libraries that people use for
+# it today, in the same interleaved run.
+#
+#   tests/bench/peers.sh [--peers DIR] [--out DIR] [--allocator tuned|default] [--paths LIST] [bench.py's options]
+#
+#   --peers DIR   the peers' benchmark: a folder with bench.py, report.py and requirements.txt, which is no part of this
+#                 repository (default: the environment's RR_PEERS). Without it there is nothing to do: exit status 77
+#   --out DIR     where results.json and the table go (default: build/peers)
+#   --allocator   tuned (default): glibc's allocator of all Python processes, the peers' too, as the README tells users
+#   --paths LIST  of the peers' paths, for example 4,5c,7b; the service comes with them (default: all that can run)
+#
+# Builds the release tree, installs the peers' requirements into a virtual environment under build/peers, and runs in a
+# network namespace of its own with reno where that is allowed: Ray looks for its address when it starts, and congestion
+# control by BBR distorts the loopback interface.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/bench/peers.sh; }
+
+peers=${RR_PEERS:-} out=build/peers allocator=tuned paths='' more=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --peers | --out | --allocator | --paths)
+      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
+      printf -v "${1#--}" %s "$2"
+      shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) more+=("$1") ;;
+  esac
+  shift
+done
+if [ -z "$peers" ] || [ ! -f "$peers/bench.py" ]; then
+  echo "skipped: the peers' benchmark is not here; name its folder with --peers or RR_PEERS"
+  exit 77
+fi
+peers=$(realpath "$peers")
+mkdir -p "$out"
+out=$(realpath "$out")
+
+cmake --preset release >/dev/null
+cmake --build build/release -j "$(nproc)" --target routing-replay-server routing_replay_capi \
+  routing_replay_trainer_capi routing_replay_descriptors
+
+venv=$PWD/build/peers/venv
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+"$venv/bin/pip" install --quiet --requirement "$peers/requirements.txt" 'grpcio>=1.51' 'protobuf>=3.20' 'numpy>=1.23'
+
+service=routing_replay_service
+[ -z "$paths" ] || more+=(--paths "$paths,$service,$service-i32")
+export PYTHONPATH=$PWD/client/python/src:$PWD/trainer_plugin/python/src:$PWD/tests/bench/peers PYTHONDONTWRITEBYTECODE=1
+export ROUTING_REPLAY_LIBRARY_DIR=$PWD/build/release/lib
+export ROUTING_REPLAY_SERVER=$PWD/build/release/bin/routing-replay-server
+[ "$allocator" = default ] ||
+  export GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432
+
+network=()
+for try in "unshare --net" "unshare --net --map-root-user"; do
+  if $try true 2>/dev/null; then
+    read -ra network <<<"$try bash -c"
+    network+=('ip link set lo up && sysctl -q -w net.ipv4.tcp_congestion_control=reno && exec "$@"' bash)
+    break
+  fi
+done
+[ ${#network[@]} -gt 0 ] || echo "no network namespace of one's own: the host's is used, with its congestion control"
+
+cd "$peers"
+"${network[@]}" "$venv/bin/python" bench.py --service $service --out "$out/results.json" "${more[@]}"
+"$venv/bin/python" report.py "$out/results.json" | tee "$out/results.md"

@@ -1,0 +1,213 @@
+#include "tests/bench/serve/serve.h"
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/bench/common/process_usage.h"
+#include "tests/bench/common/processes.h"
+#include "tests/bench/common/tcp_hub.h"
+#include "tests/bench/serve/bytes_server.h"
+#include "tests/bench/serve/serve_client.h"
+#include "tests/bench/serve/transfer.h"
+#include "tests/bench/serve/way.h"
+
+namespace routing_replay::bench {
+namespace {
+
+// One pass of the transfer.
+struct Pass {
+  double gb_per_s = 0;
+  double cpu_s_per_gb = 0;  // Of both ends.
+};
+
+struct WayPasses {
+  std::vector<Pass> ingest, egress;
+};
+// By number of the message size and name of the way; passes of one round stand at the same index.
+using Passes = std::map<std::pair<size_t, std::string>, WayPasses>;
+
+constexpr const char* kWays[] = {"tcp", "grpc", "service", "appender"};
+
+// All processes, under one setting of the allocator.
+class Setup {
+ public:
+  Setup(const Transfer& transfer, Tuning tuning) : transfer_(transfer), tuning_(tuning) {}
+
+  absl::Status Start(const std::string& server_program);
+  // Through all ways and sizes once.
+  absl::Status Play(bool counts);
+  const Passes& passes() const { return passes_; }
+
+ private:
+  absl::Status StartTeam(const std::string& name, bool tuned, const MakeRole& make, std::optional<Team>& team);
+  absl::StatusOr<Pass> Measure(const std::string& command, const std::string& way);
+  absl::Status PlayWay(size_t size, const std::string& way, bool counts);
+
+  const Transfer transfer_;
+  const Tuning tuning_;
+  quickstart::ServerProcess server_;
+  std::optional<Team> hub_, bytes_server_, client_;
+  int64_t number_ = 0;  // Of the transfer.
+  Passes passes_;
+};
+
+absl::Status Setup::StartTeam(const std::string& name, bool tuned, const MakeRole& make, std::optional<Team>& team) {
+  auto started = bench::StartTeam(name, 1, tuned, make);
+  if (started.ok()) team = *std::move(started);
+  return started.status();
+}
+
+absl::Status Setup::Start(const std::string& server_program) {
+  auto server = StartServer(server_program, tuning_.server);
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  absl::Status status = StartTeam(
+      "hub", tuning_.server, [&](int) { return MakeTcpHub(HubSizes(transfer_), {}); }, hub_);
+  status.Update(StartTeam(
+      "bytes-server", tuning_.server, [](int) { return MakeBytesServer(); }, bytes_server_));
+  status.Update(StartTeam(
+      "client", tuning_.clients, [&](int) { return MakeServeClient(transfer_); }, client_));
+  if (!status.ok()) return status;
+  std::string open = absl::StrCat("open ", server_.endpoint);
+  for (Team* team : {&*hub_, &*bytes_server_}) {
+    const auto port = team->Call("port");
+    if (!port.ok()) return port.status();
+    absl::StrAppend(&open, " ", port->front());
+  }
+  return client_->Call(open).status();
+}
+
+absl::StatusOr<Pass> Setup::Measure(const std::string& command, const std::string& way) {
+  const pid_t server = way == "tcp"    ? hub_->pids()[0]
+                       : way == "grpc" ? bytes_server_->pids()[0]
+                                       : server_.process->pid();
+  const pid_t pids[] = {server, client_->pids()[0]};
+  const double cpu = CpuSeconds(pids);
+  const auto seconds = client_->Call(command);
+  if (!seconds.ok()) return seconds.status();
+  const double gb = 1e-9 * static_cast<double>(transfer_.bytes());
+  return Pass{gb / std::atof(seconds->front().c_str()), (CpuSeconds(pids) - cpu) / gb};
+}
+
+absl::Status Setup::PlayWay(size_t size, const std::string& way, bool counts) {
+  const std::string what = absl::StrCat(way, " ", size, " ", ++number_);
+  for (const std::string& command : {absl::StrCat("prepare ", what), std::string("poison")}) {
+    if (absl::Status status = client_->Call(command).status(); !status.ok()) return status;
+  }
+  const absl::StatusOr<Pass> ingest = Measure(absl::StrCat("put ", what), way);
+  if (!ingest.ok()) return ingest.status();
+  const absl::StatusOr<Pass> egress = Measure(absl::StrCat("get ", what), way);
+  if (!egress.ok()) return egress.status();
+  if (absl::Status status = client_->Call("check").status(); !status.ok()) return status;
+  if (!counts) return absl::OkStatus();
+  WayPasses& passes = passes_[{size, way}];
+  passes.ingest.push_back(*ingest);
+  passes.egress.push_back(*egress);
+  return absl::OkStatus();
+}
+
+absl::Status Setup::Play(bool counts) {
+  for (size_t size = 0; size < Transfer::Sizes().size(); ++size) {
+    for (const char* way : kWays) {
+      if (absl::Status status = PlayWay(size, way, counts); !status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<double> Values(const std::vector<Pass>& passes, double Pass::*of) {
+  std::vector<double> values;
+  for (const Pass& pass : passes) values.push_back(pass.*of);
+  return values;
+}
+
+// The figures of one direction and size.
+class FigureMaker {
+ public:
+  FigureMaker(const Passes& passes, size_t size, std::vector<Pass> WayPasses::*direction)
+      : passes_(passes), size_(size), direction_(direction) {}
+
+  const std::vector<Pass>& Of(const std::string& way) const { return passes_.at({size_, way}).*direction_; }
+  Figure Speed(const std::string& name, const std::string& way, const std::string& floor) const {
+    return MakeFigure(name, "GB/s", Values(Of(way), &Pass::gb_per_s), floor, Values(Of(floor), &Pass::gb_per_s));
+  }
+  Figure Cpu(const std::string& name, const std::string& way, const std::string& floor) const {
+    return MakeFigure(name, "s/GB", Values(Of(way), &Pass::cpu_s_per_gb), floor,
+                      Values(Of(floor), &Pass::cpu_s_per_gb));
+  }
+
+ private:
+  const Passes& passes_;
+  const size_t size_;
+  std::vector<Pass> WayPasses::*const direction_;
+};
+
+struct Direction {
+  std::string name;
+  std::vector<Pass> WayPasses::*passes;
+};
+const Direction kDirections[] = {{"ingest", &WayPasses::ingest}, {"egress", &WayPasses::egress}};
+
+void AddFigures(const Passes& passes, std::vector<Figure>& figures) {
+  const std::vector<MessageSize> sizes = Transfer::Sizes();
+  for (const Direction& direction : kDirections) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const FigureMaker maker(passes, i, direction.passes);
+      const std::string name = absl::StrCat("serve.", direction.name, ".", sizes[i].name);
+      figures.push_back(maker.Speed(absl::StrCat(name, ".service"), "service", "tcp"));
+      figures.push_back(maker.Speed(absl::StrCat(name, ".service/grpc"), "service", "grpc"));
+      figures.push_back(maker.Speed(absl::StrCat(name, ".grpc"), "grpc", "tcp"));
+      if (direction.name == "ingest")
+        figures.push_back(maker.Speed(absl::StrCat(name, ".appender"), "appender", "tcp"));
+      figures.push_back(maker.Cpu(absl::StrCat(name, ".service.cpu"), "service", "tcp"));
+      figures.push_back(maker.Cpu(absl::StrCat(name, ".grpc.cpu"), "grpc", "tcp"));
+    }
+  }
+}
+
+// Without the allocator's tuning, beside the same with it.
+void AddUntuned(const Passes& untuned, const Passes& tuned, std::vector<Figure>& figures) {
+  const std::vector<MessageSize> sizes = Transfer::Sizes();
+  for (const Direction& direction : kDirections) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const FigureMaker without(untuned, i, direction.passes), with(tuned, i, direction.passes);
+      for (const std::string way : {"service", "grpc"}) {
+        const auto add = [&](const std::string& suffix, const std::string& unit, double Pass::*of) {
+          figures.push_back(
+              MakeFigure(absl::StrCat("serve.", direction.name, ".", sizes[i].name, ".", way, ".untuned", suffix), unit,
+                         Values(without.Of(way), of), "tuned", Values(with.Of(way), of)));
+        };
+        add("", "GB/s", &Pass::gb_per_s);
+        add(".cpu", "s/GB", &Pass::cpu_s_per_gb);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Figure>> BenchServe(const BenchOptions& options) {
+  const Transfer transfer(options.quick);
+  std::vector<std::unique_ptr<Setup>> setups;
+  setups.push_back(std::make_unique<Setup>(transfer, options.tuning));
+  if (options.beside_untuned) setups.push_back(std::make_unique<Setup>(transfer, kUntuned));
+  for (const auto& setup : setups) {
+    if (absl::Status status = setup->Start(options.server); !status.ok()) return status;
+  }
+  for (int i = -kWarmUpRounds; i < options.rounds(); ++i) {
+    for (const auto& setup : setups) {
+      if (absl::Status status = setup->Play(i >= 0); !status.ok()) return status;
+    }
+  }
+  std::vector<Figure> figures;
+  AddFigures(setups[0]->passes(), figures);
+  if (options.beside_untuned) AddUntuned(setups[1]->passes(), setups[0]->passes(), figures);
+  return figures;
+}
+
+}  // namespace routing_replay::bench

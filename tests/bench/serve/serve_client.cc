@@ -1,0 +1,82 @@
+#include "tests/bench/serve/serve_client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/bench/serve/way.h"
+
+namespace routing_replay::bench {
+namespace {
+
+constexpr uint8_t kPoison = 0x6E;
+
+class ServeClient final : public Role {
+ public:
+  explicit ServeClient(const Transfer& transfer)
+      : transfer_(transfer), sizes_(Transfer::Sizes()), data_(transfer), out_(transfer.bytes()) {}
+
+  absl::StatusOr<std::string> Do(absl::Span<const std::string> command) override {
+    if (command[0] == "open")
+      return Done(Open(command[1], std::atoi(command[2].c_str()), std::atoi(command[3].c_str())));
+    if (command[0] == "poison") return Done(Poison());
+    if (command[0] == "check") return Done(Check());
+    Way& way = *ways_.at(command[1]);
+    const MessageSize& size = sizes_[std::atoi(command[2].c_str())];
+    const int64_t number = std::atoll(command[3].c_str());
+    if (command[0] == "prepare") return Done(way.Prepare(size, number));
+    const auto start = std::chrono::steady_clock::now();
+    const absl::Status status = command[0] == "put" ? way.Put(size, number) : way.Get(size, number, out_.span());
+    if (!status.ok()) return status;
+    return absl::StrCat(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+
+ private:
+  static absl::StatusOr<std::string> Done(const absl::Status& status) {
+    if (!status.ok()) return status;
+    return "";
+  }
+
+  absl::Status Open(const std::string& endpoint, int hub_port, int grpc_port) {
+    absl::Status status = Add("tcp", ConnectTcp(hub_port, transfer_, data_));
+    status.Update(Add("grpc", ConnectGrpc(grpc_port, transfer_, data_)));
+    status.Update(Add("service", ConnectService(endpoint, transfer_, data_)));
+    status.Update(Add("appender", ConnectAppender(endpoint, transfer_, data_)));
+    return status;
+  }
+  absl::Status Add(const std::string& name, absl::StatusOr<std::unique_ptr<Way>> way) {
+    if (way.ok()) ways_[name] = *std::move(way);
+    return way.status();
+  }
+
+  absl::Status Poison() {
+    std::fill_n(out_.data(), out_.size(), kPoison);
+    return absl::OkStatus();
+  }
+  absl::Status Check() const {
+    const absl::Span<const uint8_t> expected = data_.blocks(), got = out_.span();
+    const auto [first, second] = std::mismatch(expected.begin(), expected.end(), got.begin());
+    if (first == expected.end()) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat("byte ", first - expected.begin(), " of ", expected.size(), " came back as another one"));
+  }
+
+  const Transfer transfer_;
+  const std::vector<MessageSize> sizes_;
+  const TransferData data_;
+  Buffer out_;
+  std::map<std::string, std::unique_ptr<Way>> ways_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Role>> MakeServeClient(const Transfer& transfer) {
+  return std::make_unique<ServeClient>(transfer);
+}
+
+}  // namespace routing_replay::bench

@@ -1,0 +1,45 @@
+// One way of moving the transfer to a server and back.
+#ifndef TESTS_BENCH_SERVE_WAY_H_
+#define TESTS_BENCH_SERVE_WAY_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "tests/bench/serve/transfer.h"
+
+namespace routing_replay::bench {
+
+// Connected and warm. Each Put replaces what was put before.
+class Way {
+ public:
+  virtual ~Way() = default;
+  // What Put of this round needs, outside the clock.
+  virtual absl::Status Prepare(const MessageSize& size, int64_t round) { return absl::OkStatus(); }
+  // Returns when the server has acknowledged everything.
+  virtual absl::Status Put(const MessageSize& size, int64_t round) = 0;
+  // Everything that was put, as blocks.
+  virtual absl::Status Get(const MessageSize& size, int64_t round, absl::Span<uint8_t> out) = 0;
+};
+
+// Plain TCP: the floor, at a hub that stores HubSizes.
+absl::StatusOr<std::unique_ptr<Way>> ConnectTcp(int port, const Transfer& transfer, const TransferData& data);
+// The bytes that the hub of ConnectTcp stores, by index.
+std::vector<size_t> HubSizes(const Transfer& transfer);
+
+// BytesService.
+absl::StatusOr<std::unique_ptr<Way>> ConnectGrpc(int port, const Transfer& transfer, const TransferData& data);
+
+// The service with messages that are made outside the clock, so that the server is measured and not what the client
+// does to rows before.
+absl::StatusOr<std::unique_ptr<Way>> ConnectService(const std::string& endpoint, const Transfer& transfer,
+                                                    const TransferData& data);
+// The service from an engine's rows: the client checks, tiles and sums them inside the clock.
+absl::StatusOr<std::unique_ptr<Way>> ConnectAppender(const std::string& endpoint, const Transfer& transfer,
+                                                     const TransferData& data);
+
+}  // namespace routing_replay::bench
+
+#endif  // TESTS_BENCH_SERVE_WAY_H_
