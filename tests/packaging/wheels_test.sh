@@ -13,4 +13,4 @@ fi
 rm -rf "$wheels"
 deploy/build_wheels.sh --no-install --build "$build" --out "$wheels"
 python3 tests/packaging/try_wheels.py --wheels "$wheels"
-python3 tests/packaging/try_wheels.py --wheels "$wheels" --with 'protobuf<5' --with 'grpcio<1.60'
+python3 tests/packaging/try_wheels.py --wheels "$wheels" --with 'protobuf<5'
