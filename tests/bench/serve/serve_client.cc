@@ -50,8 +50,9 @@ class ServeClient final : public Role {
     return status;
   }
   absl::Status Add(const std::string& name, absl::StatusOr<std::unique_ptr<Way>> way) {
-    if (way.ok()) ways_[name] = *std::move(way);
-    return way.status();
+    if (!way.ok()) return way.status();
+    ways_[name] = *std::move(way);
+    return absl::OkStatus();
   }
 
   absl::Status Poison() {
