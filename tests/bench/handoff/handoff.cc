@@ -65,8 +65,9 @@ absl::Status Handoff::StartProcesses() {
   server_ = *std::move(server);
   const auto start = [&](const std::string& name, int count, const MakeRole& make, std::optional<Team>& team) {
     auto started = StartTeam(name, count, tuning_.clients, make);
-    if (started.ok()) team = *std::move(started);
-    return started.status();
+    if (!started.ok()) return started.status();
+    team = *std::move(started);
+    return absl::OkStatus();
   };
   absl::Status status = start(
       "hub", 1, [&](int) { return MakeHandoffHub(scenario_); }, hub_);

@@ -1,6 +1,6 @@
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
@@ -49,7 +49,7 @@ class GrpcWay final : public Way {
     const auto reader = stub_->Get(&context, GetRequest());
     for (Chunk chunk; reader->Read(&chunk);) {
       if (chunk.data().size() > out.size()) return absl::DataLossError("more bytes than were put");
-      std::copy(chunk.data().begin(), chunk.data().end(), out.begin());
+      std::memcpy(out.data(), chunk.data().data(), chunk.data().size());
       out.remove_prefix(chunk.data().size());
     }
     return FromGrpcStatus(reader->Finish());

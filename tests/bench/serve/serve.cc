@@ -58,8 +58,9 @@ class Setup {
 
 absl::Status Setup::StartTeam(const std::string& name, bool tuned, const MakeRole& make, std::optional<Team>& team) {
   auto started = bench::StartTeam(name, 1, tuned, make);
-  if (started.ok()) team = *std::move(started);
-  return started.status();
+  if (!started.ok()) return started.status();
+  team = *std::move(started);
+  return absl::OkStatus();
 }
 
 absl::Status Setup::Start(const std::string& server_program) {
@@ -122,6 +123,7 @@ absl::Status Setup::Play(bool counts) {
 
 std::vector<double> Values(const std::vector<Pass>& passes, double Pass::*of) {
   std::vector<double> values;
+  values.reserve(passes.size());
   for (const Pass& pass : passes) values.push_back(pass.*of);
   return values;
 }

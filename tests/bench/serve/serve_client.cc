@@ -50,8 +50,9 @@ class ServeClient final : public Role {
     return status;
   }
   absl::Status Add(const std::string& name, absl::StatusOr<std::unique_ptr<Way>> way) {
-    if (way.ok()) ways_[name] = *std::move(way);
-    return way.status();
+    if (!way.ok()) return way.status();
+    ways_[name] = *std::move(way);
+    return absl::OkStatus();
   }
 
   absl::Status Poison() {
@@ -59,11 +60,9 @@ class ServeClient final : public Role {
     return absl::OkStatus();
   }
   absl::Status Check() const {
-    const absl::Span<const uint8_t> expected = data_.blocks(), got = out_.span();
-    const auto [first, second] = std::mismatch(expected.begin(), expected.end(), got.begin());
-    if (first == expected.end()) return absl::OkStatus();
-    return absl::DataLossError(
-        absl::StrCat("byte ", first - expected.begin(), " of ", expected.size(), " came back as another one"));
+    if (data_.blocks() == out_.span()) return absl::OkStatus();
+    const auto differing = std::mismatch(data_.blocks().begin(), data_.blocks().end(), out_.data()).first;
+    return absl::DataLossError(absl::StrCat("byte ", differing - data_.blocks().begin(), " came back as another one"));
   }
 
   const Transfer transfer_;

@@ -116,7 +116,7 @@ class AppenderWay final : public ServiceWay {
     const TensorDescription tensor{.dtype = DType::kU8,
                                    .shape = {rows, geometry.num_moe_layers(), geometry.layer(0).top_k}};
     for (int32_t i = 0; i < transfer_.Messages(size); ++i) {
-      const absl::Status status =
+      absl::Status status =
           appender_->Append({.sample = SampleId(size, round, i), .group = round, .seal_num_tokens = rows + 1}, tensor,
                             data_.rows().subspan(i * bytes, bytes));
       if (!status.ok()) return status;

@@ -58,6 +58,7 @@ absl::StatusOr<RealignTask> PlanAll(const WireSample& sample, const EncodedSampl
   std::vector<trainer::LocalRow> row_map;
   for (int32_t row = 0; row < sample.rows(); ++row) row_map.push_back({0, row, trainer::RowState::kReplayed});
   std::vector<trainer::StagedPiece> pieces;
+  pieces.reserve(encoded.blocks.size());
   for (const BlockView& block : encoded.blocks) {
     pieces.push_back({.layer_count = geometry.num_moe_layers(),
                       .rows = block.rows,
