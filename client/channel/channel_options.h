@@ -15,7 +15,8 @@ struct ChannelOption {
 constexpr std::array<ChannelOption, 10> ChannelOptions(bool use_http_proxy) {
   return {{
       {"grpc.enable_http_proxy", use_http_proxy ? 1 : 0},
-      // Channels of one process to one server do not share a connection.
+      // Channels of one process to one server do not share a connection: also, a forked child must not find those of its
+      // parent, which never answer.
       {"grpc.use_local_subchannel_pool", 1},
       {"grpc.max_receive_message_length", -1},
       {"grpc.max_send_message_length", -1},

@@ -56,12 +56,20 @@ absl::Status ReadChecker::OnMessage(const ReadResponse& message) {
     for (; record != message.records.end() && record->index <= piece.sample_index; ++record) {
       if (absl::Status status = OnRecord(*record); !status.ok()) return status;
     }
-    if (absl::Status status = OnPiece(piece, payload.Take(piece.bytes, scratch_)); !status.ok()) return status;
+    if (absl::Status status = OnPiece(piece, Gather(payload, piece.bytes)); !status.ok()) return status;
   }
   for (; record != message.records.end(); ++record) {
     if (absl::Status status = OnRecord(*record); !status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+absl::Span<const uint8_t> ReadChecker::Gather(ChainCursor& payload, size_t bytes) {
+  std::vector<uint8_t>* staging = sink_.staging();
+  if (staging == nullptr) return payload.Take(bytes, scratch_);
+  payload.Pass(
+      bytes, [staging](absl::Span<const uint8_t> part) { staging->insert(staging->end(), part.begin(), part.end()); });
+  return absl::MakeConstSpan(*staging).last(bytes);
 }
 
 absl::Status ReadChecker::OnRecord(const SampleRecord& record) {

@@ -38,6 +38,8 @@ class ReadChecker {
       : geometry_(geometry), request_(request), sink_(sink) {}
 
   absl::Status OnRecord(const SampleRecord& record);
+  // The next bytes in one piece: in the sink's staging, or for a moment.
+  absl::Span<const uint8_t> Gather(ChainCursor& payload, size_t bytes);
   absl::Status OnPiece(const Piece& piece, absl::Span<const uint8_t> bytes);
   absl::Status CheckPlace(const Piece& piece);
   absl::Status CheckBytes(const Piece& piece, absl::Span<const uint8_t> bytes) const;

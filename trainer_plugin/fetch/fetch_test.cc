@@ -25,9 +25,13 @@ class ScriptedRun final : public Run {
       if (record.status != SampleStatus::kOk) continue;
       const RowRange rows = request.samples[record.index].rows.front();
       const auto layers = static_cast<int32_t>(request.layers.size());
-      const std::vector<uint8_t> bytes(layers * rows.size() * geometry_.layer(0).top_k, 3);
-      const ReadPiece piece{
-          .sample_index = record.index, .layer_begin = 0, .layer_count = layers, .rows = rows, .bytes = bytes};
+      const int64_t bytes = layers * rows.size() * geometry_.layer(0).top_k;
+      sink.staging()->insert(sink.staging()->end(), bytes, 3);
+      const ReadPiece piece{.sample_index = record.index,
+                            .layer_begin = 0,
+                            .layer_count = layers,
+                            .rows = rows,
+                            .bytes = absl::MakeConstSpan(*sink.staging()).last(bytes)};
       if (absl::Status status = sink.OnPiece(piece); !status.ok()) return status;
     }
     return absl::OkStatus();

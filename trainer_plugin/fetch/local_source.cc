@@ -55,11 +55,12 @@ std::pair<SampleStatus, std::string> Judge(const DecodedRows& rows, int64_t num_
 // The rows of a block that were asked for, all layers of the plan, as one piece.
 absl::Status StageRows(const Geometry& geometry, const ReplayPlan& plan, const BlockView& block, RowRange rows,
                        int32_t index, StagingSink& sink) {
-  std::vector<uint8_t> bytes;
+  std::vector<uint8_t>& staging = *sink.staging();
+  const size_t begin = staging.size();
   for (const OwnedLayer& layer : plan.layers) {
-    const size_t at = bytes.size();
-    bytes.resize(at + geometry.cut_bytes(layer.ordinal, rows.begin - block.rows.begin, rows.size(), block.codec));
-    const auto crc = CutPlane(geometry, block, layer.ordinal, rows, absl::MakeSpan(bytes).subspan(at));
+    const size_t at = staging.size();
+    staging.resize(at + geometry.cut_bytes(layer.ordinal, rows.begin - block.rows.begin, rows.size(), block.codec));
+    const auto crc = CutPlane(geometry, block, layer.ordinal, rows, absl::MakeSpan(staging).subspan(at));
     if (!crc.ok()) return crc.status();
   }
   return sink.OnPiece({.sample_index = index,
@@ -67,7 +68,7 @@ absl::Status StageRows(const Geometry& geometry, const ReplayPlan& plan, const B
                        .layer_count = static_cast<int32_t>(plan.layers.size()),
                        .rows = rows,
                        .codec = block.codec,
-                       .bytes = bytes});
+                       .bytes = absl::MakeConstSpan(staging).subspan(begin)});
 }
 
 }  // namespace

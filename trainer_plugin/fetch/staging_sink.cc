@@ -103,8 +103,7 @@ absl::Status StagingSink::OnPiece(const ReadPiece& piece) {
                          .rows = piece.rows,
                          .codec = piece.codec,
                          .bit_offset = piece.bit_offset,
-                         .offset = static_cast<int64_t>(out_.staging.size())});
-  out_.staging.insert(out_.staging.end(), piece.bytes.begin(), piece.bytes.end());
+                         .offset = piece.bytes.data() - out_.staging.data()});
   return absl::OkStatus();
 }
 

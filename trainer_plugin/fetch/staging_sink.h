@@ -28,6 +28,7 @@ class StagingSink final : public ReadSink {
               StagedRows& out);
   absl::Status OnRecord(const SampleRecord& record) override;
   absl::Status OnPiece(const ReadPiece& piece) override;
+  std::vector<uint8_t>* staging() override { return &out_.staging; }
 
  private:
   const ReplayPlan& plan_;

@@ -173,7 +173,7 @@ struct ReadPiece {
   RowRange rows;
   Codec codec = Codec::kRaw;
   int32_t bit_offset = 0;
-  absl::Span<const uint8_t> bytes;  // Valid during the call only.
+  absl::Span<const uint8_t> bytes;  // Valid during the call only; the end of ReadSink::staging() where there is one.
 };
 
 // Receives a read in the order asked: a sample's record, then its pieces. A status that is not OK cancels the read.
@@ -182,6 +182,9 @@ class ReadSink {
   virtual ~ReadSink() = default;
   virtual absl::Status OnRecord(const SampleRecord& record) = 0;
   virtual absl::Status OnPiece(const ReadPiece& piece) = 0;
+  // Where received bytes are gathered before OnPiece is told of them: appended in order, pieces that are not told of
+  // included. Null: nowhere.
+  virtual std::vector<uint8_t>* staging() { return nullptr; }
 };
 
 // A decoded sample: ids of the asked layers and rows, for tools and tests.

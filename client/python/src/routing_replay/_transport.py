@@ -50,9 +50,7 @@ def check_fork() -> None:
 
 
 def channel_options(use_http_proxy: bool) -> list[tuple[str, int]]:
-    """No channel shares connections: a forked child would find those of its parent, which never answer."""
-    options = [(name, value) for name, value in _core.defaults(use_http_proxy)["channel_options"]]
-    return [*options, ("grpc.use_local_subchannel_pool", 1)]
+    return [(name, value) for name, value in _core.defaults(use_http_proxy)["channel_options"]]
 
 
 class Transport:
