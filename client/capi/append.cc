@@ -1,6 +1,7 @@
 // Plans, Put and the appender.
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/appender/append_plan.h"
 #include "client/capi/objects.h"
 #include "proto/json/wire_json.h"
@@ -36,6 +37,18 @@ absl::Status GivePlan(absl::StatusOr<AppendPlan> plan, const std::string& sample
   if (!plan.ok()) return WithSample(plan.status(), sample);
   *out = new rr_plan{*std::move(plan)};
   return absl::OkStatus();
+}
+
+absl::Status Negative(const char* field) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": is below 0"),
+                   {.reason = Reason::kField, .field = field});
+}
+
+// What an appender took is gone from the plan.
+absl::Status CheckUnused(const rr_plan* plan) {
+  if (!plan->plan.pieces.empty()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, "plan: an appender took it already",
+                   {.reason = Reason::kField, .field = "plan"});
 }
 
 absl::Status GiveAction(AppendSession::Action action, rr_action* out) {
@@ -102,6 +115,7 @@ void rr_plan_free(rr_plan* plan) { delete plan; }
 
 rr_error* rr_put_message(const rr_run* run, const rr_plan* plan, rr_message** message) {
   return Guard([&]() -> absl::Status {
+    if (absl::Status status = CheckUnused(plan); !status.ok()) return status;
     if (plan->plan.pieces.size() != 1) return absl::InvalidArgumentError("an append of several pieces is not one Put");
     const AppendPiece& piece = plan->plan.pieces[0];
     *message =
@@ -137,6 +151,8 @@ rr_error* rr_appender_new(const char* json, size_t size, rr_appender** appender)
     object.Read("max_queued_bytes", options.max_queued_bytes);
     object.Read("append_timeout_ms", append_timeout_ms);
     if (absl::Status status = object.status(); !status.ok()) return status;
+    if (options.max_queued_bytes < 0) return Negative("max_queued_bytes");
+    if (append_timeout_ms < 0) return Negative("append_timeout_ms");
     options.append_timeout = std::chrono::milliseconds(append_timeout_ms);
     *appender = new rr_appender(options);
     return absl::OkStatus();
@@ -154,14 +170,16 @@ rr_error* rr_appender_no_room(const rr_appender* appender, const char* sample, s
 }
 
 rr_error* rr_appender_add(rr_appender* appender, rr_plan* plan, int64_t now, uint64_t* sequence) {
-  return Guard([&] {
-    *sequence = appender->session.Add(std::move(plan->plan), At(now));
+  return Guard([&]() -> absl::Status {
+    if (absl::Status status = CheckUnused(plan); !status.ok()) return status;
+    *sequence = appender->session.Add(std::exchange(plan->plan, {}), At(now));
     return absl::OkStatus();
   });
 }
 
 rr_error* rr_appender_add_dropped(rr_appender* appender, const rr_plan* plan, int64_t now, uint64_t* sequence) {
-  return Guard([&] {
+  return Guard([&]() -> absl::Status {
+    if (absl::Status status = CheckUnused(plan); !status.ok()) return status;
     *sequence = appender->session.AddDropped(plan->plan, At(now));
     return absl::OkStatus();
   });
@@ -180,7 +198,7 @@ rr_error* rr_appender_on_states(rr_appender* appender, const char* json, size_t 
 }
 
 void rr_appender_on_ask_error(rr_appender* appender, const rr_error* error, int64_t now) {
-  appender->session.OnStates(error->status(), At(now));
+  NoThrow([&] { appender->session.OnStates(error->status(), At(now)); });
 }
 
 rr_error* rr_appender_on_message(rr_appender* appender, const void* data, size_t size, int64_t now) {
@@ -191,7 +209,7 @@ rr_error* rr_appender_on_message(rr_appender* appender, const void* data, size_t
 }
 
 void rr_appender_on_stream_end(rr_appender* appender, const rr_error* why, int64_t now) {
-  appender->session.OnStreamEnd(why == nullptr ? absl::OkStatus() : why->status(), At(now));
+  NoThrow([&] { appender->session.OnStreamEnd(why == nullptr ? absl::OkStatus() : why->status(), At(now)); });
 }
 
 rr_error* rr_appender_take_finished(rr_appender* appender, rr_bytes** json) {
@@ -210,8 +228,10 @@ rr_error* rr_appender_take_finished(rr_appender* appender, rr_bytes** json) {
 int32_t rr_appender_has_finished(const rr_appender* appender) { return appender->session.HasFinished() ? 1 : 0; }
 
 void rr_appender_delivered(rr_appender* appender) {
-  appender->session.OnDelivered(appender->taken);
-  appender->taken.clear();
+  NoThrow([&] {
+    appender->session.OnDelivered(appender->taken);
+    appender->taken.clear();
+  });
 }
 
 uint64_t rr_appender_newest_open(const rr_appender* appender) { return appender->session.newest_open(); }

@@ -233,6 +233,8 @@ TEST_F(CapiTest, ARead) {
   ASSERT_EQ(rr_reader_take_ids(reader, 0, &bytes), nullptr);
   EXPECT_EQ(TakeText(bytes), std::string(ids.begin(), ids.end()));
   EXPECT_EQ(Take(rr_reader_take_ids(reader, 2, &bytes)).code, 11);
+  EXPECT_EQ(Take(rr_reader_take_ids(reader, 0, &bytes)).code, 9);  // Twice.
+  EXPECT_EQ(Take(rr_reader_push(reader, message.data(), message.size())).code, 9);
   rr_reader_free(reader);
 
   ASSERT_EQ(rr_reader_new(run_, asked.data(), asked.size(), &reader), nullptr);
@@ -240,8 +242,40 @@ TEST_F(CapiTest, ARead) {
   EXPECT_EQ(failure.code, 15);
   EXPECT_EQ(failure.detail["sample"], "a");
   EXPECT_EQ(failure.detail["layer"], 1);
+  EXPECT_EQ(Take(rr_reader_push(reader, message.data(), message.size())).code, 15);
   EXPECT_EQ(Take(rr_reader_end(reader)).code, 15);
+  EXPECT_EQ(Take(rr_reader_result(reader, &bytes)).code, 9);
+  EXPECT_EQ(Take(rr_reader_take_ids(reader, 0, &bytes)).code, 9);
   rr_reader_free(reader);
+}
+
+TEST_F(CapiTest, APlanIsUsedUpByAnAppender) {
+  const std::string options = R"({"run": "r", "max_queued_bytes": 10000, "append_timeout_ms": 9223372036854775807})";
+  rr_appender* appender = nullptr;
+  ASSERT_EQ(rr_appender_new(options.data(), options.size(), &appender), nullptr);
+  rr_plan* plan = nullptr;
+  const std::string rows = Rows(4);
+  ASSERT_EQ(Plan(R"({"sample": "a"})", 4, rows, &plan), nullptr);
+  uint64_t sequence = 0;
+  rr_message* message = nullptr;
+  ASSERT_EQ(rr_appender_add_dropped(appender, plan, 1000, &sequence), nullptr);  // Takes nothing of it.
+  ASSERT_EQ(rr_appender_add(appender, plan, 1000, &sequence), nullptr);
+  EXPECT_EQ(Take(rr_appender_add(appender, plan, 1000, &sequence)).detail["field"], "plan");
+  EXPECT_EQ(Take(rr_appender_add_dropped(appender, plan, 1000, &sequence)).detail["field"], "plan");
+  EXPECT_EQ(Take(rr_put_message(run_, plan, &message)).detail["field"], "plan");
+  EXPECT_EQ(sequence, 2u);
+  rr_plan_free(plan);
+
+  // A timeout that means "for ever" is a long one.
+  rr_action action{};
+  ASSERT_EQ(rr_appender_next(appender, int64_t{1} << 60, 0, &action), nullptr);
+  EXPECT_EQ(action.step, RR_CONNECT);
+  rr_appender_free(appender);
+  for (const char* field : {"max_queued_bytes", "append_timeout_ms"}) {
+    json wrong = json::parse(options);
+    wrong[field] = -1;
+    EXPECT_EQ(Take(rr_appender_new(wrong.dump().data(), wrong.dump().size(), &appender)).detail["field"], field);
+  }
 }
 
 TEST_F(CapiTest, SmallThings) {

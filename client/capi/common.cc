@@ -135,6 +135,6 @@ rr_error* rr_retry_new(int64_t deadline, rr_retry** retry) {
 void rr_retry_free(rr_retry* retry) { delete retry; }
 
 int64_t rr_retry_wait(rr_retry* retry, const rr_error* error, int64_t now) {
-  const std::optional<Clock::Duration> wait = retry->schedule.WaitAfter(error->status(), At(now));
+  const auto wait = NoThrow([&] { return retry->schedule.WaitAfter(error->status(), At(now)); });
   return wait ? std::chrono::nanoseconds(*wait).count() : -1;
 }

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,8 @@ struct rr_reader final {
   const routing_replay::ReadRequest request;
   std::unique_ptr<routing_replay::PlaneCollector> collector;
   std::unique_ptr<routing_replay::ReadChecker> checker;
+  std::set<size_t> taken;
+  bool ended = false;  // Well: all that was asked for is there.
 };
 
 struct rr_retry final {

@@ -31,16 +31,33 @@ rr_error* rr_reader_request(const rr_reader* reader, rr_bytes** request) {
   return Guard([&] { return Give(EncodeReadRequest(reader->request), request); });
 }
 
+namespace {
+
+absl::Status CheckEnded(const rr_reader* reader, bool wanted) {
+  if (reader->ended == wanted) return absl::OkStatus();
+  return absl::FailedPreconditionError(wanted ? "the read has not ended well" : "the read has ended");
+}
+
+}  // namespace
+
 rr_error* rr_reader_push(rr_reader* reader, const void* data, size_t size) {
-  return Guard([&] { return reader->checker->OnBytes(ByteChain(Bytes(data, size))); });
+  return Guard([&]() -> absl::Status {
+    if (absl::Status status = CheckEnded(reader, false); !status.ok()) return status;
+    return reader->checker->OnBytes(ByteChain(Bytes(data, size)));
+  });
 }
 
 rr_error* rr_reader_end(rr_reader* reader) {
-  return Guard([&] { return reader->checker->OnEnd(); });
+  return Guard([&] {
+    absl::Status status = reader->checker->OnEnd();
+    reader->ended = status.ok();
+    return status;
+  });
 }
 
 rr_error* rr_reader_result(const rr_reader* reader, rr_bytes** json) {
-  return Guard([&] {
+  return Guard([&]() -> absl::Status {
+    if (absl::Status status = CheckEnded(reader, true); !status.ok()) return status;
     nlohmann::json samples = nlohmann::json::array();
     for (const SamplePlanes& sample : reader->collector->samples()) samples.push_back(ToJson(sample));
     return Give(nlohmann::json{{"layers", reader->collector->LayerIds()},
@@ -53,8 +70,12 @@ rr_error* rr_reader_result(const rr_reader* reader, rr_bytes** json) {
 
 rr_error* rr_reader_take_ids(rr_reader* reader, size_t index, rr_bytes** ids) {
   return Guard([&]() -> absl::Status {
+    if (absl::Status status = CheckEnded(reader, true); !status.ok()) return status;
     std::vector<SamplePlanes>& samples = reader->collector->samples();
     if (index >= samples.size()) return absl::OutOfRangeError(absl::StrCat("no sample ", index));
+    if (!reader->taken.insert(index).second) {
+      return absl::FailedPreconditionError(absl::StrCat("the ids of sample ", index, " were taken already"));
+    }
     *ids = new rr_bytes(std::move(samples[index].ids));
     return absl::OkStatus();
   });

@@ -75,7 +75,7 @@ std::string FirstLine(const std::string& path) {
 }
 
 absl::StatusOr<std::string> WaitForFile(const std::string& path, std::chrono::milliseconds timeout) {
-  const Clock::Time deadline = Clock::Real().Now() + timeout;
+  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
   while (true) {
     std::string line = FirstLine(path);
     if (!line.empty()) return line;

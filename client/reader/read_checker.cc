@@ -46,10 +46,16 @@ absl::StatusOr<std::unique_ptr<ReadChecker>> ReadChecker::Create(const Geometry&
 absl::Status ReadChecker::OnBytes(const ByteChain& bytes) {
   const auto message = ParseReadResponse(bytes);
   if (message.ok()) return OnMessage(*message);
-  return absl::InternalError(absl::StrCat("unreadable message of the server: ", message.status().message()));
+  failed_.Update(absl::InternalError(absl::StrCat("unreadable message of the server: ", message.status().message())));
+  return failed_;
 }
 
 absl::Status ReadChecker::OnMessage(const ReadResponse& message) {
+  if (failed_.ok()) failed_ = Take(message);
+  return failed_;
+}
+
+absl::Status ReadChecker::Take(const ReadResponse& message) {
   ChainCursor payload(message.payload);
   auto record = message.records.begin();
   for (const Piece& piece : message.pieces) {
@@ -158,6 +164,7 @@ absl::Status ReadChecker::EndSample() const {
 }
 
 absl::Status ReadChecker::OnEnd() {
+  if (!failed_.ok()) return failed_;
   if (absl::Status status = EndSample(); !status.ok()) return status;
   const auto samples = static_cast<int64_t>(request_.samples.size());
   if (sample_ + 1 == samples) return absl::OkStatus();

@@ -26,7 +26,7 @@ class ReadChecker {
                                                              ReadSink& sink);
 
   // DATA_LOSS (kChecksum) naming sample, layer and row if bytes are damaged; INTERNAL if the server does not keep to
-  // the protocol; else the sink's own error.
+  // the protocol; else the sink's own error. An error stays: all later calls give it again.
   absl::Status OnMessage(const ReadResponse& message);
   // The same of a message as it was received; INTERNAL if it cannot be read.
   absl::Status OnBytes(const ByteChain& bytes);
@@ -37,6 +37,7 @@ class ReadChecker {
   ReadChecker(const Geometry& geometry, const ReadRequest& request, ReadSink& sink)
       : geometry_(geometry), request_(request), sink_(sink) {}
 
+  absl::Status Take(const ReadResponse& message);
   absl::Status OnRecord(const SampleRecord& record);
   // The next bytes in one piece: in the sink's staging, or for a moment.
   absl::Span<const uint8_t> Gather(ChainCursor& payload, size_t bytes);
@@ -52,6 +53,7 @@ class ReadChecker {
   const ReadRequest& request_;
   ReadSink& sink_;
   std::vector<int32_t> ordinals_;  // Of the asked layers.
+  absl::Status failed_;            // What went wrong first.
 
   int32_t sample_ = -1;            // Whose record came last.
   bool expects_pieces_ = false;    // Its status is OK and it was not taken back.

@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
@@ -23,6 +24,24 @@ size_t ElementBytes(absl::string_view text) {
   }
   while (n < text.size() && (static_cast<unsigned char>(text[n]) & 0xC0) == 0x80) ++n;
   return n;
+}
+
+// The bytes of the UTF-8 character that `text` begins with, 0 if it is none. `text` is not empty.
+size_t CharacterBytes(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const size_t bytes = byte(0) < 0x80 ? 1 : byte(0) < 0xC2 ? 0 : byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : 4;
+  if (byte(0) > 0xF4 || bytes > text.size()) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const bool overlong = (byte(0) == 0xE0 && byte(1) < 0xA0) || (byte(0) == 0xF0 && byte(1) < 0x90);
+  return overlong ? 0 : bytes;
+}
+
+// C0, DEL, and C1 (U+0080 … U+009F), which some terminals obey too.
+bool IsControl(absl::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  return absl::ascii_iscntrl(first) || (first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0);
 }
 
 }  // namespace
@@ -51,12 +70,15 @@ TerminalSize SizeOf(int file_descriptor) {
 
 std::string Printable(absl::string_view text) {
   std::string out;
-  for (const char c : text) {
-    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
-      absl::StrAppendFormat(&out, "\\x%02X", static_cast<unsigned char>(c));
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const absl::string_view character = text.substr(0, std::max<size_t>(bytes, 1));
+    if (bytes > 0 && !IsControl(character)) {
+      absl::StrAppend(&out, character);
     } else {
-      out.push_back(c);
+      for (const char c : character) absl::StrAppendFormat(&out, "\\x%02X", static_cast<unsigned char>(c));
     }
+    text.remove_prefix(character.size());
   }
   return out;
 }

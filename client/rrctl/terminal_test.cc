@@ -13,6 +13,13 @@ TEST(TerminalTest, StyleIsNothingWithoutColour) {
 TEST(TerminalTest, ControlCharactersAreShown) {
   EXPECT_EQ(Printable("a\033[2Jb\n"), "a\\x1B[2Jb\\x0A");
   EXPECT_EQ(Printable("größe"), "größe");
+  EXPECT_EQ(Printable("\xC2\x9B"
+                      "31m"),
+            "\\xC2\\x9B31m");  // A control sequence of eight bits.
+  EXPECT_EQ(Printable("\x9B"
+                      "31m\xC2"),
+            "\\x9B31m\\xC2");
+  EXPECT_EQ(Printable("\xE0\x80\x9B€𝄞"), "\\xE0\\x80\\x9B€𝄞");
 }
 
 TEST(TerminalTest, WidthCountsCodePoints) {

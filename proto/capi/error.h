@@ -47,6 +47,12 @@ Error* Barrier(Body&& body) noexcept {
   return status.ok() ? nullptr : new Error(std::move(status));
 }
 
+// Runs `body` for a function that has no error to give: an exception, for want of memory, ends the process.
+template <typename Body>
+auto NoThrow(Body&& body) noexcept {
+  return std::forward<Body>(body)();
+}
+
 }  // namespace routing_replay::capi
 
 #endif  // PROTO_CAPI_ERROR_H_

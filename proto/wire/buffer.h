@@ -6,19 +6,27 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "absl/types/span.h"
 
 namespace routing_replay {
 
-// Move-only, fixed-size, uninitialised at first. 64-byte alignment is what SIMD loads and cudaMemcpyAsync like best;
-// bytes inside a gRPC slice lie anywhere.
+// Move-only, fixed-size, uninitialised at first, empty once moved from. 64-byte alignment is what SIMD loads and
+// cudaMemcpyAsync like best; bytes inside a gRPC slice lie anywhere.
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t size)
       : data_(size == 0 ? nullptr : static_cast<uint8_t*>(std::aligned_alloc(kAlignment, RoundUp(size)))),
         size_(size) {}
+
+  Buffer(Buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
 
   uint8_t* data() { return data_.get(); }
   const uint8_t* data() const { return data_.get(); }

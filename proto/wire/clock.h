@@ -20,6 +20,12 @@ class Clock {
   static const Clock& Real();
 };
 
+// `timeout` after `now`, but no later than in a hundred years: a timeout that means "for ever" must not overflow.
+inline Clock::Time DeadlineAfter(Clock::Time now, std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365 * 100);
+  return now + (timeout < kForEver ? timeout : kForEver);
+}
+
 class RealClock final : public Clock {
  public:
   Time Now() const override { return std::chrono::steady_clock::now(); }

@@ -32,7 +32,7 @@ class PidfdWatch final : public ProcessWatch {
     pollfd events[] = {{process_, POLLIN, 0}, {stop_, POLLIN, 0}};
     while (poll(events, 2, -1) < 0 && errno == EINTR) {
     }
-    if (events[1].revents == 0) on_end();
+    if (events[0].revents != 0 && events[1].revents == 0) on_end();
   }
 
   const int process_;

@@ -36,7 +36,8 @@ done
 if [ -z "$build" ]; then
   build=build/release
   cmake --preset release >/dev/null
-  cmake --build $build -j "$(nproc)" --target routing-replay-server routing-replay-bench >/dev/null
+  cmake --build $build -j "$(nproc)" --target routing-replay-server routing-replay-bench routing_replay_capi \
+    routing_replay_trainer_capi routing_replay_descriptors >/dev/null
 fi
 network=auto
 [ "$(id -u)" -ne 0 ] || network=own
@@ -55,7 +56,7 @@ results=("$out"/{handoff,serve,wire}.json)
 
 if [ -n "${RR_PEERS:-}" ]; then
   echo "peers.sh" >&2
-  tests/bench/peers.sh --out "$out" --paths 5c,6,7b,7c,7d --reps "$repetitions" >&2
+  tests/bench/peers.sh --build "$build" --out "$out" --paths 5c,6,7b,7c,7d --reps "$repetitions" >&2
   results+=("$out/results.json")
 fi
 python3 tests/bench/figures_table.py "${readme[@]}" "${results[@]}" | tee "$out/figures.md"

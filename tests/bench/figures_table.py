@@ -76,7 +76,7 @@ def peers_table(result: dict[str, Any]) -> Iterator[str]:
         "| way | wall s | CPU s | wall over plain TCP |\n|---|---|---|---|\n"
     )
     for name, rounds in runs.items():
-        ratios = [one["wall"] / base["wall"] for one, base in zip(rounds, floor, strict=False)]
+        ratios = [one["wall"] / base["wall"] for one, base in zip(rounds, floor, strict=True)]
         columns = [[one["wall"] for one in rounds], [one["cpu"] for one in rounds], ratios]
         cells = [spread(statistics.median(values), min(values), max(values)) for values in columns]
         yield f"| {name} | " + " | ".join(cells) + " |\n"

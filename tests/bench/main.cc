@@ -1,5 +1,5 @@
-// routing-replay-bench: every benchmark of this repository, each beside its floor in the same run. README.md has first
-// figures and says how to read them.
+// routing-replay-bench: every benchmark of this repository, each beside its floor in the same run. README.md has
+// the figures and says how to read them.
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -29,7 +29,10 @@ struct Flags {
   std::string json;
 };
 
-using Benchmark = std::function<absl::StatusOr<std::vector<Figure>>(const BenchOptions&)>;
+struct Benchmark {
+  std::function<absl::StatusOr<std::vector<Figure>>(const BenchOptions&)> run;
+  bool compares_allocators = false;
+};
 
 absl::Status EnterNetwork(const std::string& network) {
   if (network == "host") return absl::OkStatus();
@@ -66,10 +69,13 @@ Tuning TuningOf(const std::string& allocator) {
 absl::Status Run(Flags& flags, const Benchmark& benchmark) {
   flags.options.tuning = TuningOf(flags.allocator);
   flags.options.beside_untuned = flags.allocator == kBoth;
+  if (flags.options.beside_untuned && !benchmark.compares_allocators) {
+    return absl::InvalidArgumentError("--allocator both: this benchmark runs in one process, with one allocator");
+  }
   if (absl::Status status = EnterNetwork(flags.network); !status.ok()) return status;
   const Host host = DescribeHost();
   PrintHost(host, flags.options);
-  const absl::StatusOr<std::vector<Figure>> figures = benchmark(flags.options);
+  const absl::StatusOr<std::vector<Figure>> figures = benchmark.run(flags.options);
   if (!figures.ok()) return figures.status();
   std::cout << Table(*figures);
   return flags.json.empty() ? absl::OkStatus() : WriteJson(flags.json, *figures, host, flags);
@@ -99,9 +105,9 @@ int Main(int argc, char** argv) {
   const auto add = [&](const std::string& name, const std::string& help, const Benchmark& b) {
     app.add_subcommand(name, help)->callback([&, b] { benchmark = b; });
   };
-  add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", BenchHandoff);
-  add("serve", "The server's ingest and egress, beside plain TCP and plain gRPC", BenchServe);
-  add("wire", "The codecs beside memcpy, and what the wire takes beside the ids", BenchWire);
+  add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", {BenchHandoff, true});
+  add("serve", "The server's ingest and egress, beside plain TCP and plain gRPC", {BenchServe, true});
+  add("wire", "The codecs beside memcpy, and what the wire takes beside the ids", {BenchWire, false});
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);
   const absl::Status status = Run(flags, benchmark);

@@ -2,10 +2,11 @@
 # Measures the standard hand-off through the service, with Python at both ends, beside the libraries that people use for
 # it today, in the same interleaved run.
 #
-#   tests/bench/peers.sh [--peers DIR] [--out DIR] [--allocator tuned|default] [--paths LIST] [bench.py's options]
+#   tests/bench/peers.sh [--peers DIR] [--build DIR] [--out DIR] [--allocator tuned|default] [--paths LIST] [bench.py's options]
 #
 #   --peers DIR   the peers' benchmark: a folder with bench.py, report.py and requirements.txt, which is no part of this
 #                 repository (default: the environment's RR_PEERS). Without it there is nothing to do: exit status 77
+#   --build DIR   a built release tree (default: build/release, built where needed)
 #   --out DIR     where results.json and the table go (default: build/peers)
 #   --allocator   tuned (default): glibc's allocator of all Python processes, the peers' too, as the README tells users
 #   --paths LIST  of the peers' paths, for example 4,5c,7b; the service comes with them (default: all that can run)
@@ -18,10 +19,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/bench/peers.sh; }
 
-peers=${RR_PEERS:-} out=build/peers allocator=tuned paths='' more=()
+peers=${RR_PEERS:-} build='' out=build/peers allocator=tuned paths='' more=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --peers | --out | --allocator | --paths)
+    --peers | --build | --out | --allocator | --paths)
       [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
       printf -v "${1#--}" %s "$2"
       shift ;;
@@ -38,9 +39,13 @@ peers=$(realpath "$peers")
 mkdir -p "$out"
 out=$(realpath "$out")
 
-cmake --preset release >/dev/null
-cmake --build build/release -j "$(nproc)" --target routing-replay-server routing_replay_capi \
-  routing_replay_trainer_capi routing_replay_descriptors
+if [ -z "$build" ]; then
+  build=build/release
+  cmake --preset release >/dev/null
+  cmake --build $build -j "$(nproc)" --target routing-replay-server routing_replay_capi \
+    routing_replay_trainer_capi routing_replay_descriptors
+fi
+build=$(realpath "$build")
 
 venv=$PWD/build/peers/venv
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
@@ -49,8 +54,8 @@ venv=$PWD/build/peers/venv
 service=routing_replay_service
 [ -z "$paths" ] || more+=(--paths "$paths,$service,$service-i32")
 export PYTHONPATH=$PWD/client/python/src:$PWD/trainer_plugin/python/src:$PWD/tests/bench/peers PYTHONDONTWRITEBYTECODE=1
-export ROUTING_REPLAY_LIBRARY_DIR=$PWD/build/release/lib
-export ROUTING_REPLAY_SERVER=$PWD/build/release/bin/routing-replay-server
+export ROUTING_REPLAY_LIBRARY_DIR=$build/lib
+export ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
 [ "$allocator" = default ] ||
   export GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432
 

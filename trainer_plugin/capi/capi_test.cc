@@ -334,6 +334,14 @@ TEST(TrainerCapiRouterTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(forward([](rrt_router& r) { r.scaling_factor = INFINITY; }).detail["field"], "router.scaling_factor");
   EXPECT_EQ(forward([](rrt_router&) {}, 3).detail["field"], "states");
   EXPECT_EQ(forward([](rrt_router&) {}, 0, -1).detail["field"], "rows");
+  const rrt_router router{.num_experts = 4, .top_k = 2, .num_groups = 1, .group_topk = 1, .scaling_factor = 1};
+  const uint8_t state = 0;
+  EXPECT_EQ(
+      Take(rrt_router_forward(&router, 1, logits, nullptr, &state, nullptr, probs, map, nullptr, nullptr, &counters))
+          .detail["field"],
+      "indices");
+  EXPECT_EQ(Take(rrt_router_backward(&router, 1, logits, indices, nullptr, probs, &counters)).detail["field"],
+            "grad_probs");
   EXPECT_THAT(probs, Each(7));
   EXPECT_EQ(counters.replayed_rows, 0);
   EXPECT_EQ(forward([](rrt_router&) {}).code, 0);

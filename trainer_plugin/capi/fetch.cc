@@ -172,7 +172,7 @@ rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, si
 }
 
 int32_t rrt_local_source_remove(rrt_local_source* source, const char* sample, size_t size) {
-  return source->source.Remove(Text(sample, size)) ? 1 : 0;
+  return NoThrow([&] { return source->source.Remove(Text(sample, size)); }) ? 1 : 0;
 }
 
 rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch) {

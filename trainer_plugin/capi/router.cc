@@ -1,5 +1,8 @@
 // Router replay.
 #include "routing_replay/trainer/router.h"
+
+#include <initializer_list>
+
 #include "absl/strings/str_cat.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/replay/router_check.h"
@@ -50,6 +53,18 @@ absl::Span<T> Out(void* data, int64_t count) {
   return {static_cast<T*>(data), data == nullptr ? 0 : static_cast<size_t>(count)};
 }
 
+struct Tensor {
+  absl::string_view name;
+  const void* data;
+};
+
+absl::Status CheckThere(int64_t rows, std::initializer_list<Tensor> tensors) {
+  for (const Tensor& tensor : tensors) {
+    if (rows > 0 && tensor.data == nullptr) return Invalid(Reason::kField, tensor.name, "is NULL");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckStates(absl::Span<const uint8_t> states) {
   for (size_t i = 0; i < states.size(); ++i) {
     if (states[i] > static_cast<uint8_t>(RowState::kPad)) {
@@ -76,7 +91,11 @@ rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void
   return Guard([&]() -> absl::Status {
     const auto config = ConfigFrom(*router, rows);
     if (!config.ok()) return config.status();
-    if (absl::Status status = CheckStates(In<uint8_t>(states, rows)); !status.ok()) return status;
+    absl::Status valid = CheckThere(
+        rows,
+        {{"logits", logits}, {"indices", indices}, {"states", states}, {"probs", probs}, {"routing_map", routing_map}});
+    valid.Update(CheckStates(In<uint8_t>(states, rows)));
+    if (!valid.ok()) return valid;
     const int64_t experts = config->num_experts, slots = config->top_k, id_bytes = IdBytes(*config);
     RouterCounters counted = CountersFrom(*counters);
     const absl::Status status = WithDtype(router->dtype, [&](auto value) {
@@ -102,6 +121,9 @@ rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const voi
   return Guard([&]() -> absl::Status {
     const auto config = ConfigFrom(*router, rows);
     if (!config.ok()) return config.status();
+    const absl::Status valid = CheckThere(
+        rows, {{"logits", logits}, {"chosen", chosen}, {"grad_probs", grad_probs}, {"grad_logits", grad_logits}});
+    if (!valid.ok()) return valid;
     const int64_t experts = config->num_experts, ids = rows * config->top_k * IdBytes(*config);
     RouterCounters counted = CountersFrom(*counters);
     const absl::Status status = WithDtype(router->dtype, [&](auto value) {

@@ -83,6 +83,9 @@ absl::Status LocalSource::Add(const LocalSample& sample, const TensorDescription
   if (absl::Status status = CheckId(sample.sample, "sample"); !status.ok()) return status;
   // The wire's limit on a payload is the server's; here the bytes are in memory already.
   DecodeOptions options{.unrecorded = sample.unrecorded, .codec = Codec::kRaw, .max_payload_bytes = int64_t{1} << 40};
+  if (sample.num_tokens && *sample.num_tokens < 1) {
+    return Invalid(Reason::kField, "num_tokens", absl::StrCat(*sample.num_tokens, " is below 1"));
+  }
   if (sample.num_tokens) options.expected_rows = *sample.num_tokens - 1;
   auto rows = DecodeTensor(geometry_, tensor, payload, options);
   if (!rows.ok()) return rows.status();

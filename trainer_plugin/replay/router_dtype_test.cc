@@ -132,6 +132,39 @@ TEST(RouterDtypeTest, RoundingIsTheSameForFloat) {
   }
 }
 
+// Two sigmoids whose sum is as small as the guard: torch adds the double 1e-20, not the float nearest to it.
+TEST(RouterDtypeTest, SmallDoublesKeepTheirDigits) {
+  const RouterConfig config{
+      .score_function = ScoreFunction::kSigmoid, .num_experts = 2, .top_k = 2, .rounding = Rounding::kEachStep};
+  const std::vector<double> logits = {-46.05, -46.05};
+  const std::vector<uint8_t> indices = {0, 1};
+  const std::vector<RowState> states = {RowState::kReplayed};
+  std::vector<double> probs(2);
+  std::vector<uint8_t> map(2);
+  RouterCounters counters;
+  ASSERT_OK(RouterReplayForward<double>(config, {.logits = logits, .indices = indices, .states = states},
+                                        {.probs = absl::MakeSpan(probs), .routing_map = absl::MakeSpan(map)},
+                                        counters));
+  const double a = 1.0f / (1.0f + std::exp(46.05f));
+  EXPECT_NEAR(probs[0] / (a / (2 * a + 1e-20)), 1, 1e-14);
+}
+
+// A probability is lost where the dtype has no digit for it, not where float has none.
+TEST(RouterDtypeTest, ZeroIsZeroInTheDtype) {
+  const RouterConfig config{.num_experts = 2, .top_k = 2, .scaling_factor = 0.01, .rounding = Rounding::kEachStep};
+  const std::vector<double> logits = {0, -103};
+  const std::vector<uint8_t> indices = {0, 1};
+  const std::vector<RowState> states = {RowState::kReplayed};
+  std::vector<double> probs(2);
+  std::vector<uint8_t> map(2);
+  RouterCounters counters;
+  ASSERT_OK(RouterReplayForward<double>(config, {.logits = logits, .indices = indices, .states = states},
+                                        {.probs = absl::MakeSpan(probs), .routing_map = absl::MakeSpan(map)},
+                                        counters));
+  EXPECT_GT(probs[1], 0);
+  EXPECT_EQ(counters.zero_probabilities, 0);
+}
+
 TEST(Bf16Test, RoundsToTheNearestTiesToEven) {
   const auto bits = [](float value) { return Bf16(value).bits; };
   EXPECT_EQ(bits(1.0f), 0x3F80);

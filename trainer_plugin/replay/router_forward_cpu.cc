@@ -52,7 +52,7 @@ void Forward(const RouterConfig& config, const RouterForwardInput<D>& input, con
     ForwardRow<Math>(config, input.logits.data() + row * config.num_experts, ids, p);
     for (int32_t k = 0; k < config.top_k; ++k) {
       probs[k] = static_cast<D>(p[k]);
-      const bool lost = input.states[row] == RowState::kReplayed && static_cast<float>(probs[k]) == 0.0f;
+      const bool lost = input.states[row] == RowState::kReplayed && static_cast<typename Math::Real>(probs[k]) == 0;
       counters.zero_probabilities += lost;
     }
     WriteRow(config, row, ids, probs, output);

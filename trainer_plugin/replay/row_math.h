@@ -15,7 +15,7 @@
 namespace routing_replay::trainer {
 
 // Megatron's guard against a zero sum.
-inline constexpr float kSumEpsilon = 1e-20f;
+inline constexpr double kSumEpsilon = 1e-20;
 // Above it softplus(x) is x, as in torch.
 inline constexpr float kSoftplusThreshold = 20.0f;
 
@@ -87,7 +87,7 @@ template <typename Math, typename Real = typename Math::Real>
 RR_HOST_DEVICE inline Real ScoresAndDivisor(ScoreFunction function, const float* x, int32_t k, Real* a) {
   Real sum = 0;
   for (int32_t i = 0; i < k; ++i) sum += a[i] = Math::Round(Score(function, x[i]));
-  return k > 1 ? Math::Round(Math::Round(sum) + kSumEpsilon) : 1;
+  return k > 1 ? Math::Round(Math::Round(sum) + static_cast<Real>(kSumEpsilon)) : 1;
 }
 
 template <typename Math, typename Real = typename Math::Real>

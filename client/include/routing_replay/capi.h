@@ -2,7 +2,8 @@
  * behind it, librouting_replay.so, holds no gRPC and shows no symbol but these.
  *
  * Functions that can fail return an error: NULL on success, else an object that the caller frees. Outputs are untouched
- * on failure. No exception and no signal leaves a function.
+ * on failure. No exception leaves a function: where there is no memory it says so, or ends the process if it has no
+ * error to give. Pointers to objects, to outputs and to bytes of a size above 0 must not be NULL.
  *
  * Objects are opaque and belong to the caller once given; each ..._free takes NULL, too. An object is used by one
  * thread at a time; those passed as const may be shared. Text is UTF-8 with its size beside it; structured values are
@@ -113,13 +114,14 @@ typedef struct rr_span {
 RR_API const rr_span* rr_message_parts(const rr_message* message, size_t* count);
 RR_API void rr_message_free(rr_message* message);
 
-/* An appender without its threads and its I/O. {"run", "max_queued_bytes", "append_timeout_ms"} */
+/* An appender without its threads and its I/O. {"run", "max_queued_bytes", "append_timeout_ms"}: none below 0. */
 RR_API rr_error* rr_appender_new(const char* json, size_t size, rr_appender** appender);
 RR_API void rr_appender_free(rr_appender* appender);
 /* Whether there is room for a plan of so many bytes; rr_appender_no_room is what to say if not. */
 RR_API int32_t rr_appender_has_room(const rr_appender* appender, int64_t bytes);
 RR_API rr_error* rr_appender_no_room(const rr_appender* appender, const char* sample, size_t size);
-/* Takes the plan's content (the object is still the caller's to free) and gives its sequence number: 1, 2, … */
+/* Takes the plan's content and gives its sequence number: 1, 2, … The object is still the caller's to free, and of no
+ * other use. */
 RR_API rr_error* rr_appender_add(rr_appender* appender, rr_plan* plan, int64_t now, uint64_t* sequence);
 /* Takes only a mark: the plan's rows as unrecorded. */
 RR_API rr_error* rr_appender_add_dropped(rr_appender* appender, const rr_plan* plan, int64_t now, uint64_t* sequence);
@@ -139,8 +141,8 @@ typedef struct rr_action {
 } rr_action;
 /* What to do now. Ask again after each action but RR_WAIT. */
 RR_API rr_error* rr_appender_next(rr_appender* appender, int64_t now, int32_t can_write, rr_action* action);
-/* [{"sample", "producer", "committed_rows", "num_tokens", "revision", "content_id", "token_check": [rows, crc32c]}, …]
- */
+/* [{"sample", "producer", "committed_rows", "num_tokens", "revision", "content_id", "token_check": [rows, crc32c]}, …]:
+ * on an error, too, the question counts as answered, with that error. */
 RR_API rr_error* rr_appender_on_states(rr_appender* appender, const char* json, size_t size, int64_t now);
 RR_API void rr_appender_on_ask_error(rr_appender* appender, const rr_error* error, int64_t now);
 RR_API rr_error* rr_appender_on_message(rr_appender* appender, const void* data, size_t size, int64_t now);
@@ -169,13 +171,14 @@ RR_API rr_error* rr_reader_new(const rr_run* run, const char* json, size_t size,
 RR_API void rr_reader_free(rr_reader* reader);
 /* The request to send. */
 RR_API rr_error* rr_reader_request(const rr_reader* reader, rr_bytes** request);
-/* A message of the stream: checked and decoded. DATA_LOSS naming sample, layer and row if bytes are damaged. */
+/* A message of the stream: checked and decoded. DATA_LOSS naming sample, layer and row if bytes are damaged. An error is
+ * the end of the read: all later calls but free give one. */
 RR_API rr_error* rr_reader_push(rr_reader* reader, const void* data, size_t size);
-/* The stream ended well. */
+/* The stream ended well: DATA_LOSS if something is missing. What follows is refused before. */
 RR_API rr_error* rr_reader_end(rr_reader* reader);
 /* {"layers": [3, 4], "top_k": 8, "id_bytes": 1, "samples": [{"status": "OK", "message", "committed_rows", "num_tokens",
  *  "revision", "content_id", "unrecorded": [[b, e]], "weights": [[b, e, version, label]], "rows": [[b, e]]}]}: one per
- * sample that has come, in the order asked; rows are those that were read. */
+ * sample asked for, in that order; rows are those that were read. */
 RR_API rr_error* rr_reader_result(const rr_reader* reader, rr_bytes** json);
 /* The ids of a sample, once: [layers][rows][top_k], little-endian, id_bytes each; slots beyond a layer's own K are 0.
  */

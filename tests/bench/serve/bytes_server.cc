@@ -13,8 +13,12 @@ namespace {
 
 // For one client: calls do not overlap.
 class BytesServiceImpl final : public BytesService::Service {
-  grpc::Status Put(grpc::ServerContext*, grpc::ServerReader<Chunk>* reader, Stored* stored) override {
+  grpc::Status Clear(grpc::ServerContext*, const GetRequest*, Stored*) override {
     stored_.clear();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Put(grpc::ServerContext*, grpc::ServerReader<Chunk>* reader, Stored* stored) override {
     uint64_t bytes = 0;
     for (Chunk chunk; reader->Read(&chunk); chunk = {}) {
       bytes += chunk.data().size();

@@ -30,7 +30,9 @@ class GrpcWay final : public Way {
       const uint8_t* from = data_.blocks().data() + static_cast<int64_t>(chunks.size()) * bytes;
       chunks.emplace_back().set_data(from, bytes);
     }
-    return absl::OkStatus();
+    grpc::ClientContext context;
+    Stored stored;
+    return FromGrpcStatus(stub_->Clear(&context, GetRequest(), &stored));
   }
 
   absl::Status Put(const MessageSize& size, int64_t) override {
