@@ -49,6 +49,10 @@ def check_fork() -> None:
         )
 
 
+# Who reads waits for messages itself, where a thread of grpc between costs more than a small read.
+_READ_WITHOUT_THREAD = ("SingleThreadedUnaryStream", 1)  # grpc.experimental.ChannelOptions
+
+
 def channel_options(use_http_proxy: bool) -> list[tuple[str, int]]:
     return [(name, value) for name, value in _core.defaults(use_http_proxy)["channel_options"]]
 
@@ -74,7 +78,7 @@ class Transport:
             if self._closed:
                 raise errors.CancelledError("the client is closed")
             if self._channel is None:
-                self._channel = grpc.insecure_channel(target, self._options)
+                self._channel = grpc.insecure_channel(target, [*self._options, _READ_WITHOUT_THREAD])
             return self._channel
 
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
