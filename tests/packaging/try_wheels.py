@@ -3,7 +3,8 @@
     try_wheels.py --wheels DIR [--with PACKAGE==VERSION …] [--venv DIR]
 
 Runs with the Python that is to be tried: each block of the README in a process of its own, and again in the child of a
-process that has played it. Needs a package index. --with: packages to install beside the wheels, for example another
+process that has played it; then the client's tests of forks and ends, which depend most on grpcio and on the
+interpreter. Needs a package index. --with: packages to install beside the wheels, for example another
 major version of protobuf. Exit status 77: the package index cannot be reached.
 """
 
@@ -17,7 +18,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+CLIENT_TESTS = ROOT / "client" / "python" / "tests"
 PACKAGES = ("routing_replay", "routing_replay_server", "routing_replay_trainer")
 SKIPPED = 77
 # Runs what it is given; then forks, and the child runs it again.
@@ -81,6 +84,24 @@ def play(environment: Environment) -> None:
         print(f"block {number} of {len(blocks)}: ran, and again after fork", flush=True)
 
 
+# Runs a test file as a program, with the modules beside it.
+RUN_TEST = """
+import os, runpy, sys
+os.environ["ROUTING_REPLAY_SERVER"], file = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(file))
+sys.argv = [file]
+runpy.run_path(file, run_name="__main__")
+"""
+
+
+def run_client_tests(environment: Environment) -> None:
+    where = "import routing_replay_server as s; print(s.program('routing-replay-server'))"
+    server = environment.run("python", "-c", where).strip()
+    for name in ("end_test.py", "fork_test.py"):
+        environment.run("python", "-W", "ignore", "-c", RUN_TEST, server, str(CLIENT_TESTS / name))
+        print(f"{name}: passed", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--wheels", type=Path, required=True)
@@ -106,6 +127,7 @@ def main() -> int:
             flush=True,
         )
         play(environment)
+        run_client_tests(environment)
     return 0
 
 

@@ -87,6 +87,8 @@ def _tensor(rows: Any, layers: str | Sequence[int] | None, sample: str) -> tuple
         tensor["layer_basis"] = "ALL_LAYERS"
     elif layers == "moe":
         tensor["layer_basis"] = "MOE_LAYERS"
+    elif isinstance(layers, str):
+        raise _invalid("FIELD", "layers", f'{layers!r} is neither "all" nor "moe" nor a list of layer ids', sample)
     elif layers is not None:
         tensor["layer_basis"] = "EXPLICIT"
         tensor["layer_ids"] = [int(layer) for layer in layers]

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from routing_replay import _core, _messages
 from routing_replay._transport import DEFAULTS
-from routing_replay.errors import NotFoundError
+from routing_replay.errors import InvalidArgumentError, NotFoundError
 from routing_replay.geometry import Geometry
 from routing_replay.types import (
     ReleaseOutcome,
@@ -166,6 +166,8 @@ def server_info() -> Call[ServerInfo]:
 
 def names_in_calls(names: Iterable[str]) -> Iterator[list[str]]:
     """As many names at a time as one call takes."""
+    if isinstance(names, str):
+        raise InvalidArgumentError("samples: a list of ids is needed, not one id", reason="FIELD", field="samples")
     all_names = list(names)
     size = DEFAULTS["max_names_per_call"]
     for begin in range(0, len(all_names), size):

@@ -28,7 +28,8 @@ class Forked(Protocol):
 
 
 _registered: weakref.WeakSet[Forked] = weakref.WeakSet()
-_switch_interval = 0.0
+_switch_interval: float | None = None
+_installed = False
 
 
 def register(forked: Forked) -> None:
@@ -36,29 +37,43 @@ def register(forked: Forked) -> None:
     _registered.add(forked)
 
 
+def note_channel() -> None:
+    """Said after a channel was made: what is registered then runs before gRPC's own handler, which stops all calls and
+    which gRPC registers with its first channel (handlers run last-registered-first)."""
+    global _installed
+    if not _installed:
+        _installed = True
+        os.register_at_fork(before=_before)
+
+
 def _before() -> None:
     global _switch_interval
-    registered = list(_registered)
-    for forked in registered:
+    for forked in list(_registered):
         forked._before_fork()
     _switch_interval = sys.getswitchinterval()
-    if registered:
-        # Whoever waits for the GIL asks for it when it was not passed on for one interval. Taking it anew here starts
-        # the interval of every waiting thread anew.
-        sys.setswitchinterval(max(_switch_interval, _UNDISTURBED))
-        time.sleep(2 * _switch_interval)
+    # Whoever waits for the GIL asks for it when it was not passed on for one interval. Taking it anew here starts the
+    # interval of every waiting thread anew.
+    sys.setswitchinterval(max(_switch_interval, _UNDISTURBED))
+    time.sleep(2 * _switch_interval)
+
+
+def _restore_interval() -> None:
+    global _switch_interval
+    if _switch_interval is not None:
+        sys.setswitchinterval(_switch_interval)
+        _switch_interval = None
 
 
 def _after_in_parent() -> None:
-    sys.setswitchinterval(_switch_interval)
+    _restore_interval()
     for forked in list(_registered):
         forked._after_fork_in_parent()
 
 
 def _after_in_child() -> None:
-    sys.setswitchinterval(_switch_interval)
+    _restore_interval()
     for forked in list(_registered):
         forked._after_fork_in_child()
 
 
-os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+os.register_at_fork(after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from routing_replay import _core
+from routing_replay.errors import InvalidArgumentError
 from routing_replay.types import SampleLike, SampleRead, SampleRows, WeightSpan
 
 
@@ -13,6 +14,9 @@ def make_reader(
     run: _core.Run, samples: Iterable[SampleLike], layers: Sequence[int] | None, producer: str, wait: bool
 ) -> _core.Reader:
     """InvalidArgumentError naming a layer that carries no routes."""
+    for field, value in (("samples", samples), ("layers", layers)):
+        if isinstance(value, str):
+            raise InvalidArgumentError(f"{field}: a list is needed, not {value!r}", reason="FIELD", field=field)
     request: dict[str, Any] = {"producer": producer, "wait": wait, "samples": [_sample(s) for s in samples]}
     if layers is not None:
         request["layers"] = [int(layer) for layer in layers]

@@ -79,6 +79,7 @@ class Transport:
                 raise errors.CancelledError("the client is closed")
             if self._channel is None:
                 self._channel = grpc.insecure_channel(target, [*self._options, _READ_WITHOUT_THREAD])
+                _fork.note_channel()
             return self._channel
 
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:

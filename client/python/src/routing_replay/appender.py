@@ -15,7 +15,7 @@ import grpc
 
 from routing_replay import _append, _calls, _core, _fork
 from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork, core_error
-from routing_replay.errors import CancelledError, RoutingReplayError
+from routing_replay.errors import CancelledError, FailedPreconditionError, InternalError, RoutingReplayError
 from routing_replay.types import AppendOutcome, OnFull
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("routing_replay")
 _REST_TIMEOUT = 2.0  # Seconds that a fork waits for a stream to end.
+_START_TIMEOUT = 0.5  # Seconds that the first append waits for its stream to begin.
 _EXIT_TIMEOUT = 5.0  # Seconds that an interpreter that ends waits for what was queued.
 
 
@@ -68,8 +69,9 @@ class Appender:
     on_outcome is called from the appender's threads, once per append, in order per sample; it must not call the
     appender. At the end of the interpreter what is queued is waited for, but not for long: flush.
 
-    Survives broken connections and restarted servers: what is not acknowledged is asked for and sent again. Appends of
-    one sample are applied in the order of the calls.
+    Survives broken connections, and restarts of a server that keeps its runs: what is not acknowledged is asked for and
+    sent again. A run that is gone is NotFoundError (NO_RUN). Appends of one sample are applied in the order of the
+    calls.
 
     After os.fork the child has an empty appender of its own; what the parent had queued, the parent sends. Where gRPC
     cannot live on in the child, `append` raises FailedPreconditionError there.
@@ -106,6 +108,7 @@ class Appender:
         self._core = self._options.new_core(self._name)
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._failure: RoutingReplayError | None = None  # Why it closed by itself.
         self._stream = 0  # Number of the present stream; its sender stops when there is another one.
         self._call: Any = None
         self._told_of_drop = False
@@ -116,10 +119,11 @@ class Appender:
     def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
         """Queues one append and returns its sequence number: 1, 2, …
 
-        rows: ids [rows, layers, K] of any integer dtype (copied or encoded before this returns), or a Payload; None to
+        rows: ids [rows, layers, K] of an integer dtype (copied or encoded before this returns), or a Payload; None to
             open, to seal, or for rows that are all unrecorded
         options: see AppendOptions
 
+        Integer dtypes are uint8, uint16 and the signed ones. Raises the cause if the appender has ended by itself.
         Raises InvalidArgumentError at once for what the ingest checks refuse (with encode_blocks). Never raises for
         trouble of the service: when the queue is full, on_full decides.
         """
@@ -128,7 +132,7 @@ class Appender:
         with self._lock:
             self._wait_for_room(plan.bytes, sample)
             if self._closed:
-                raise CancelledError("the appender is closed")
+                raise self._failure or CancelledError("the appender is closed")
             sequence, dropped = self._options.add(self._core, plan)
             if dropped:
                 self._tell_of_drop(sample)
@@ -161,7 +165,7 @@ class Appender:
             if not self._changed.wait_for(lambda: self._closed or self._core.settled(last), timeout):
                 error = self._core.not_flushed()
             elif not self._core.settled(last):
-                error = CancelledError("the appender was closed")
+                error = self._failure or CancelledError("the appender was closed")
             else:
                 error = self._core.take_error()
         if error is not None:
@@ -192,6 +196,7 @@ class Appender:
             call.cancel()
         if thread is not None and thread is not threading.current_thread():
             thread.join(10)
+            self._join_grpc()
 
     def __enter__(self) -> Appender:
         return self
@@ -205,8 +210,24 @@ class Appender:
         if self._thread is None:
             self._thread = threading.Thread(target=self._drive, name="routing-replay-appender", daemon=True)
             self._thread.start()
+            # An interpreter that ends refuses the threads that a stream needs (3.12), so that a program whose last word
+            # is this append would lose it.
+            self._changed.wait_for(lambda: self._call is not None or self._closed, _START_TIMEOUT)
 
     def _drive(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            _log.exception("the appender of run %s has ended", self._name)
+            self._fail(InternalError(f"the appender's thread has ended: {error!r}"))
+
+    def _fail(self, error: RoutingReplayError) -> None:
+        """Nothing more can be sent: all that waits or comes raises `error`."""
+        with self._lock:
+            self._closed, self._failure = True, error
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
         while True:
             self._deliver()
             with self._lock:
@@ -225,13 +246,24 @@ class Appender:
                 self._calling = False
                 self._changed.notify_all()
 
+    def _channel(self) -> grpc.Channel | None:
+        """None once the client is closed, or where gRPC was lost in a fork: then nothing more can be sent."""
+        try:
+            return self._transport.channel()
+        except (CancelledError, FailedPreconditionError) as final:
+            self._fail(final)
+            return None
+
     def _ask(self, producer: str, samples: list[str]) -> None:
         call = _calls.stat(self._name, samples, producer)
         try:
-            stub = self._transport.channel().unary_unary(SERVICE + call.method)
+            channel = self._channel()
+            if channel is None:
+                return
+            stub = channel.unary_unary(SERVICE + call.method)
             states = call.read(stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
-        except grpc.RpcError as failure:
-            error = core_error(failure)
+        except (grpc.RpcError, RoutingReplayError) as failure:
+            error = _error_of(failure)
             with self._lock:
                 self._core.on_ask_error(error, time.monotonic_ns())
             return
@@ -245,7 +277,10 @@ class Appender:
             number = self._stream
         why: _core.CoreError | None = None
         try:
-            call = self._transport.channel().stream_stream(SERVICE + "Append")(self._requests(number))
+            channel = self._channel()
+            if channel is None:
+                return
+            call = channel.stream_stream(SERVICE + "Append")(self._requests(number))
             call.add_callback(self._note_grpc_thread)
             with self._lock:
                 self._call = call
@@ -258,10 +293,8 @@ class Appender:
                     self._core.on_message(message, time.monotonic_ns())
                     self._changed.notify_all()
                 self._deliver()
-        except grpc.RpcError as failure:
-            why = core_error(failure)
-        except RoutingReplayError as closed_client:
-            why = _core.rpc_error(1, str(closed_client), b"")
+        except (grpc.RpcError, RoutingReplayError) as failure:
+            why = _error_of(failure)
         with self._lock:
             self._stream += 1
             self._call = None
@@ -306,7 +339,7 @@ class Appender:
         assert self._on_outcome is not None
         try:
             self._on_outcome(outcome)
-        except Exception:
+        except BaseException:
             _log.exception("on_outcome of run %s failed for sample %s", self._name, outcome.sample)
 
     # gRPC must be at rest while the process is forked. Ending a stream costs nothing but a new one.
@@ -329,6 +362,11 @@ class Appender:
             call.cancel()
         with self._lock:
             self._changed.wait_for(lambda: not self._calling, _REST_TIMEOUT)
+        self._join_grpc()
+
+    def _join_grpc(self) -> None:
+        """A fork, and the end of the interpreter, would leave what these threads hold locked for ever."""
+        with self._lock:
             threads = self._grpc_threads - {threading.current_thread()}
         for thread in threads:
             thread.join(_REST_TIMEOUT)
@@ -347,6 +385,13 @@ class Appender:
         self._closed = closed
 
 
+def _error_of(failure: grpc.RpcError | RoutingReplayError) -> _core.CoreError:
+    """What the core is told; an endpoint that cannot be told yet is a server that is not there."""
+    if isinstance(failure, RoutingReplayError):
+        return _core.rpc_error(grpc.StatusCode.UNAVAILABLE.value[0], str(failure), b"")
+    return core_error(failure)
+
+
 def _until(nanoseconds: int) -> float:
     return max(0.0, (nanoseconds - time.monotonic_ns()) / 1e9)
 
@@ -355,8 +400,10 @@ _appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
+    deadline = time.monotonic() + _EXIT_TIMEOUT
     for appender in list(_appenders):
-        appender.close(_EXIT_TIMEOUT)
+        appender.close(max(0.0, deadline - time.monotonic()))
 
 
-atexit.register(_at_exit)
+# Before the interpreter refuses new threads, which a new stream needs; as concurrent.futures does.
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)

@@ -43,7 +43,9 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
     with tempfile.TemporaryDirectory(prefix="routing-replay-") as directory:
         file = Path(directory, "endpoint")
         command = [_program(), "--listen", "127.0.0.1:0", "--endpoint-file", str(file), "--log-level", "warning"]
-        process = subprocess.Popen([*command, "--exit-with-pid", str(os.getpid()), *flags], stdin=subprocess.DEVNULL)
+        command += ["--exit-with-pid", str(os.getpid()), *flags]
+        # Not of our process group: Ctrl-C is for this process, which may still have something to append.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             server = LocalServer(_endpoint(process, file, timeout), process.pid)
             with _environment(_ENDPOINT_VARIABLE, server.endpoint):

@@ -81,6 +81,7 @@ class Appender:
         self._changed = _Changes()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._in_order = asyncio.Lock()  # Large arrays are encoded elsewhere; small ones must not overtake them.
         self._gave_up = False  # The present stream was ended because the server does not answer.
 
     async def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
@@ -89,18 +90,23 @@ class Appender:
         Large arrays are encoded in a thread; do not change them before this returns.
         """
         await self._transport.channel()
-        loop = asyncio.get_running_loop()
         make = functools.partial(_append.make_plan, self._run, self._encode_blocks, sample, rows, **options)
-        large = getattr(rows, "nbytes", 0) >= _LARGE_BYTES
-        plan = await loop.run_in_executor(None, make) if large else make()
-        await self._wait_for_room(plan.bytes, sample)
+        async with self._in_order:
+            if getattr(rows, "nbytes", 0) >= _LARGE_BYTES:
+                plan = await asyncio.get_running_loop().run_in_executor(None, make)
+            else:
+                plan = make()
+            await self._wait_for_room(plan.bytes, sample)
+            return self._add(plan, sample)
+
+    def _add(self, plan: _core.Plan, sample: str) -> int:
         if self._closed:
             raise CancelledError("the appender is closed")
         sequence, dropped = self._options.add(self._core, plan)
         if dropped:
             _log.warning("append queue of run %s is full: rows of sample %s are dropped", self._name, sample)
         if self._task is None:
-            self._task = loop.create_task(self._drive(), name="routing-replay-appender")
+            self._task = asyncio.get_running_loop().create_task(self._drive(), name="routing-replay-appender")
         self._changed.notify()
         return sequence
 
@@ -164,6 +170,14 @@ class Appender:
     # The task. The core says what to do.
 
     async def _drive(self) -> None:
+        try:
+            await self._serve()
+        finally:
+            left = self._core.metrics()["open_appends"]
+            if left and not self._closed:  # The loop ends without close or flush.
+                _log.warning("%d appends of run %s have no outcome: flush before the loop ends", left, self._name)
+
+    async def _serve(self) -> None:
         while True:
             await self._deliver()
             action = self._core.next(time.monotonic_ns(), False)
