@@ -77,6 +77,16 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         await self.run_.flush()
         np.testing.assert_array_equal((await reading).rows, ROWS)
 
+    async def test_small_arrays_do_not_overtake_large_ones(self) -> None:
+        large = np.concatenate([ROWS] * 40).astype(np.int64)  # Encoded in another thread.
+        run = self.run_
+        sequences = await asyncio.gather(
+            run.append("o", large), run.append("o", ROWS[:3], row_start=len(large), seal=True)
+        )
+        await run.flush(30)
+        self.assertEqual(sequences, [1, 2])
+        self.assertTrue((await run.stat("o")).sealed)
+
     async def test_cancelling(self) -> None:
         appender = self.run_.appender()
         await self.run_.put("s", ROWS)

@@ -276,12 +276,14 @@ class Appender:
             self._stream += 1
             number = self._stream
         why: _core.CoreError | None = None
+        told = False
         try:
             channel = self._channel()
             if channel is None:
                 return
             call = channel.stream_stream(SERVICE + "Append")(self._requests(number))
-            call.add_callback(self._note_grpc_thread)
+            ended = threading.Event()
+            told = call.add_callback(lambda: self._note_grpc_thread(ended))
             with self._lock:
                 self._call = call
                 closed = self._closed
@@ -295,6 +297,8 @@ class Appender:
                 self._deliver()
         except (grpc.RpcError, RoutingReplayError) as failure:
             why = _error_of(failure)
+        if told:
+            ended.wait(_REST_TIMEOUT)
         with self._lock:
             self._stream += 1
             self._call = None
@@ -344,10 +348,11 @@ class Appender:
 
     # gRPC must be at rest while the process is forked. Ending a stream costs nothing but a new one.
 
-    def _note_grpc_thread(self) -> None:
+    def _note_grpc_thread(self, ended: threading.Event) -> None:
         """Called when a stream ends, by the thread of grpc that waits for its events and ends with it."""
         with self._lock:
             self._grpc_threads.add(threading.current_thread())
+        ended.set()
 
     def _before_fork(self) -> None:
         """Ends the stream and starts no other."""
