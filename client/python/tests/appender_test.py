@@ -323,7 +323,7 @@ class TroubleTest(unittest.TestCase):
                 time.sleep(0.02)
                 gate.open()
         appender.flush(120)
-        for sample in run.read("abcd"):
+        for sample in run.read(list("abcd")):
             np.testing.assert_array_equal(sample.rows, ROWS)
         self.assertEqual(len(outcomes), 400)
         self.assertTrue(all(outcome.error is None for outcome in outcomes))
