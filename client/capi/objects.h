@@ -80,10 +80,6 @@ rr_error* Guard(Body&& body) noexcept {
   return Barrier<rr_error>(std::forward<Body>(body));
 }
 
-inline absl::string_view Text(const char* data, size_t size) { return {data == nullptr ? "" : data, size}; }
-inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
-  return {static_cast<const uint8_t*>(data), size};
-}
 inline absl::Span<const uint32_t> Tokens(const uint32_t* tokens, size_t count) { return {tokens, count}; }
 inline Clock::Time At(int64_t nanoseconds) { return Clock::Time(std::chrono::nanoseconds(nanoseconds)); }
 

@@ -1,12 +1,14 @@
-// Bytes that a C function of ours gives away.
+// Bytes that a C function of ours takes and gives away.
 #ifndef PROTO_CAPI_BYTES_H_
 #define PROTO_CAPI_BYTES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/wire/buffer.h"
 
@@ -35,6 +37,12 @@ class BytesObject {
   absl::Span<const uint8_t> bytes_;
   std::shared_ptr<const void> owner_;
 };
+
+// Arguments of a C function.
+inline absl::string_view Text(const char* data, size_t size) { return {data == nullptr ? "" : data, size}; }
+inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
+  return {static_cast<const uint8_t*>(data), size};
+}
 
 }  // namespace routing_replay::capi
 

@@ -59,11 +59,6 @@ rrt_error* Guard(Body&& body) noexcept {
   return Barrier<rrt_error>(std::forward<Body>(body));
 }
 
-inline absl::string_view Text(const char* data, size_t size) { return {data == nullptr ? "" : data, size}; }
-inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
-  return {static_cast<const uint8_t*>(data), size};
-}
-
 inline absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
                    {.reason = reason, .field = std::string(field)});
