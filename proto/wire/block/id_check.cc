@@ -28,6 +28,12 @@ struct alignas(kGroupBytes) Turns {
   uint8_t from[kGroupBytes / 2][kGroupBytes];
 };
 
+// What one look at many rows finds.
+struct RowsSeen {
+  size_t largest_id = 0;
+  bool duplicate = false;
+};
+
 // Whether rows of so many bytes lie in groups without crossing them: 2, 4, 8 or 16.
 constexpr bool FitsGroups(size_t row_bytes) { return kGroupBytes % row_bytes == 0; }
 
@@ -60,45 +66,52 @@ T MaxId(const uint8_t* ids, size_t count) {
 
 #if HWY_TARGET != HWY_SCALAR
 
-// For rows that fit into groups: turning each row by 1 … K/2 slots brings any two of its ids together.
+// For rows that fit into groups: turning each row by 1 … K/2 slots brings any two of its ids together, and the
+// difference of equal ids is 0.
 template <typename T>
-bool HasDuplicateInGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns& turns) {
+RowsSeen SeeGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns& turns) {
   const hn::ScalableTag<T> d;
   const hn::Repartition<uint8_t, decltype(d)> bytes;
   const size_t step = hn::Lanes(bytes);
-  auto found = hn::Zero(d);
-  const auto check = [&](const uint8_t* from) HWY_ATTR {
+  auto largest = hn::Zero(d);
+  auto least_difference = hn::Set(d, static_cast<T>(~T{0}));
+  const auto see = [&](const uint8_t* from) HWY_ATTR {
     const auto here = hn::LoadU(bytes, from);
+    largest = hn::Max(largest, hn::BitCast(d, here));
     for (size_t turn = 0; turn < top_k / 2; ++turn) {
       const auto turned = hn::TableLookupBytes(here, hn::LoadDup128(bytes, turns.from[turn]));
-      found = hn::Or(found, hn::VecFromMask(d, hn::Eq(hn::BitCast(d, here), hn::BitCast(d, turned))));
+      least_difference = hn::Min(least_difference, hn::BitCast(d, hn::Xor(here, turned)));
     }
   };
+  size_t i = 0;
+  for (; i + step <= size; i += step) see(ids + i);
+  if (i < size && size > step) see(ids + size - step);
   if (size < step) {
-    // What fills the vector up differs within each row.
-    HWY_ALIGN T padded[HWY_MAX_BYTES / sizeof(T)];
-    std::iota(padded, padded + step / sizeof(T), T{0});
-    std::memcpy(padded, ids, size);
-    check(reinterpret_cast<const uint8_t*>(padded));
-  } else {
-    for (size_t i = 0; i + step <= size; i += step) check(ids + i);
-    check(ids + size - step);
+    // The first row again and again fills the vector up.
+    HWY_ALIGN uint8_t padded[HWY_MAX_BYTES];
+    const size_t row_bytes = top_k * sizeof(T);
+    for (size_t at = 0; at < step; at += row_bytes) std::memcpy(padded + at, at < size ? ids + at : ids, row_bytes);
+    see(padded);
   }
-  return !hn::AllTrue(d, hn::Eq(found, hn::Zero(d)));
+  HWY_ALIGN T lane[HWY_MAX_BYTES / sizeof(T)];
+  hn::Store(largest, d, lane);
+  return {*std::max_element(lane, lane + hn::Lanes(d)), !hn::AllFalse(d, hn::Eq(least_difference, hn::Zero(d)))};
 }
 
 #else
 
 template <typename T>
-bool HasDuplicateInGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns&) {
+RowsSeen SeeGroups(const uint8_t* ids, size_t size, size_t top_k, const Turns&) {
+  RowsSeen seen;
   T row[kGroupBytes / sizeof(T)];
   for (const uint8_t* end = ids + size; ids != end; ids += top_k * sizeof(T)) {
     std::memcpy(row, ids, top_k * sizeof(T));
-    for (size_t i = 1; i < top_k; ++i) {
-      if (std::find(row, row + i, row[i]) != row + i) return true;
+    for (size_t i = 0; i < top_k; ++i) {
+      seen.largest_id = std::max<size_t>(seen.largest_id, row[i]);
+      seen.duplicate = seen.duplicate || std::find(row, row + i, row[i]) != row + i;
     }
   }
-  return false;
+  return seen;
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR
@@ -125,11 +138,11 @@ bool HasDuplicate(const T* ids, size_t count, size_t top_k, const T* same_row, s
 
 size_t MaxIdU8(const uint8_t* ids, size_t count) { return MaxId<uint8_t>(ids, count); }
 size_t MaxIdU16(const uint8_t* ids, size_t count) { return MaxId<uint16_t>(ids, count); }
-bool HasDuplicateInGroupsU8(const uint8_t* ids, size_t size, size_t k, const Turns& turns) {
-  return HasDuplicateInGroups<uint8_t>(ids, size, k, turns);
+RowsSeen SeeGroupsU8(const uint8_t* ids, size_t size, size_t k, const Turns& turns) {
+  return SeeGroups<uint8_t>(ids, size, k, turns);
 }
-bool HasDuplicateInGroupsU16(const uint8_t* ids, size_t size, size_t k, const Turns& turns) {
-  return HasDuplicateInGroups<uint16_t>(ids, size, k, turns);
+RowsSeen SeeGroupsU16(const uint8_t* ids, size_t size, size_t k, const Turns& turns) {
+  return SeeGroups<uint16_t>(ids, size, k, turns);
 }
 bool HasDuplicateU8(const uint8_t* ids, size_t count, size_t k, const uint8_t* same_row, size_t stride) {
   return HasDuplicate(ids, count, k, same_row, stride);
@@ -148,8 +161,8 @@ namespace {
 
 HWY_EXPORT(MaxIdU8);
 HWY_EXPORT(MaxIdU16);
-HWY_EXPORT(HasDuplicateInGroupsU8);
-HWY_EXPORT(HasDuplicateInGroupsU16);
+HWY_EXPORT(SeeGroupsU8);
+HWY_EXPORT(SeeGroupsU16);
 HWY_EXPORT(HasDuplicateU8);
 HWY_EXPORT(HasDuplicateU16);
 
@@ -213,13 +226,20 @@ const Turns& TurnsOf(size_t row_bytes) {
 }
 
 template <typename T>
-bool AnyDuplicate(absl::Span<const uint8_t> ids, size_t k) {
+size_t LargestId(absl::Span<const uint8_t> ids) {
+  const size_t count = ids.size() / sizeof(T);
+  return sizeof(T) == 1 ? HWY_DYNAMIC_DISPATCH(MaxIdU8)(ids.data(), count)
+                        : HWY_DYNAMIC_DISPATCH(MaxIdU16)(ids.data(), count);
+}
+
+// Rows of K >= 2 ids, at least one.
+template <typename T>
+RowsSeen SeeRows(absl::Span<const uint8_t> ids, size_t k) {
   const size_t row_bytes = k * sizeof(T);
-  if (k == 1 || ids.empty()) return false;
-  if (!FitsGroups(row_bytes)) return HasDuplicateAnywhere<T>(ids, k);
+  if (!FitsGroups(row_bytes)) return {LargestId<T>(ids), HasDuplicateAnywhere<T>(ids, k)};
   const Turns& turns = TurnsOf<T>(row_bytes);
-  return sizeof(T) == 1 ? HWY_DYNAMIC_DISPATCH(HasDuplicateInGroupsU8)(ids.data(), ids.size(), k, turns)
-                        : HWY_DYNAMIC_DISPATCH(HasDuplicateInGroupsU16)(ids.data(), ids.size(), k, turns);
+  return sizeof(T) == 1 ? HWY_DYNAMIC_DISPATCH(SeeGroupsU8)(ids.data(), ids.size(), k, turns)
+                        : HWY_DYNAMIC_DISPATCH(SeeGroupsU16)(ids.data(), ids.size(), k, turns);
 }
 
 // Row by row, for the message.
@@ -240,11 +260,10 @@ std::optional<IdFault> Locate(const LayerRouting& layer, absl::Span<const uint8_
 template <typename T>
 std::optional<IdFault> Find(const LayerRouting& layer, absl::Span<const uint8_t> bytes, int64_t rows, bool duplicates) {
   const auto k = static_cast<size_t>(layer.top_k);
-  const size_t count = rows * k;
-  const size_t largest = sizeof(T) == 1 ? HWY_DYNAMIC_DISPATCH(MaxIdU8)(bytes.data(), count)
-                                        : HWY_DYNAMIC_DISPATCH(MaxIdU16)(bytes.data(), count);
-  const bool in_range = largest < static_cast<size_t>(layer.num_experts);
-  if (in_range && !(duplicates && AnyDuplicate<T>(bytes.first(count * sizeof(T)), k))) return std::nullopt;
+  const absl::Span<const uint8_t> ids = bytes.first(rows * k * sizeof(T));
+  const bool can_repeat = duplicates && k > 1 && rows > 0;
+  const RowsSeen seen = can_repeat ? SeeRows<T>(ids, k) : RowsSeen{LargestId<T>(ids), false};
+  if (seen.largest_id < static_cast<size_t>(layer.num_experts) && !seen.duplicate) return std::nullopt;
   return Locate<T>(layer, bytes, rows, duplicates);
 }
 

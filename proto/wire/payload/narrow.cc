@@ -91,10 +91,6 @@ uint64_t LargestOf(const uint8_t* from, size_t count) {
   return max;
 }
 
-uint64_t LargestElement(size_t element_bytes, const uint8_t* from, size_t count) {
-  return element_bytes == 1 ? LargestOf<uint8_t>(from, count) : LargestOf<uint16_t>(from, count);
-}
-
 // Same width.
 template <typename T>
 uint64_t CopyIds(const uint8_t* from, size_t count, uint8_t* to) {
@@ -126,7 +122,6 @@ HWY_AFTER_NAMESPACE();
 namespace routing_replay {
 
 HWY_EXPORT(Narrow);
-HWY_EXPORT(LargestElement);
 
 namespace {
 
@@ -159,11 +154,6 @@ int32_t DTypeBytes(DType dtype) {
 uint64_t NarrowIds(DType dtype, const uint8_t* from, int64_t count, int32_t id_bytes, uint8_t* to) {
   if (count == 0) return 0;  // Neither pointer need be one then.
   return NegativesLargest(dtype, HWY_DYNAMIC_DISPATCH(Narrow)(DTypeBytes(dtype), from, count, id_bytes, to));
-}
-
-uint64_t LargestId(DType dtype, const uint8_t* from, int64_t count) {
-  if (count == 0) return 0;
-  return NegativesLargest(dtype, HWY_DYNAMIC_DISPATCH(LargestElement)(DTypeBytes(dtype), from, count));
 }
 
 int64_t ElementAt(DType dtype, const uint8_t* from, int64_t index) {

@@ -17,9 +17,6 @@ int32_t DTypeBytes(DType dtype);
 // run time.
 uint64_t NarrowIds(DType dtype, const uint8_t* from, int64_t count, int32_t id_bytes, uint8_t* to);
 
-// The largest of `count` elements, taken as NarrowIds takes it. `dtype` has one or two bytes.
-uint64_t LargestId(DType dtype, const uint8_t* from, int64_t count);
-
 // The element at `index`, sign kept.
 int64_t ElementAt(DType dtype, const uint8_t* from, int64_t index);
 

@@ -63,6 +63,7 @@ class Decoder {
   int64_t tensor_row_bytes() const { return tensor_.row_elements() * DTypeBytes(tensor_.dtype); }
   absl::Status FindMissingRows(const Piece& piece, std::vector<RowRange>& missing) const;
   absl::Status EncodeRun(const Piece& piece, RowRange rows, DecodedRows& out) const;
+  absl::Status Explain(const Piece& piece, RowRange rows, int32_t ordinal, const IdFault& fault) const;
   void TileRows(const Piece& piece, RowRange rows, Block& block) const;
   bool IsZeroThroughout(int32_t ordinal) const;
   int64_t Id(int64_t slot, int32_t ordinal, int32_t k) const {
@@ -75,7 +76,8 @@ class Decoder {
   const std::vector<int32_t> columns_;
   const DecodeOptions& options_;
   std::vector<ColumnRun> runs_;
-  // The tensor's elements have the width of ids in every layer: rows are tiled from where they are.
+  // The tensor's elements are ids already, of every layer's width and never negative: rows are tiled from where they
+  // are.
   bool in_place_ = false;
   Buffer scratch_;                        // Else narrowed rows of the piece at hand: [rows][raw_row_bytes].
   std::vector<TileColumn> tile_columns_;  // Per ordinal; planes are set per block.
@@ -114,7 +116,8 @@ absl::StatusOr<DecodedRows> Decoder::Decode(RowRange rows) {
 
 absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
   std::vector<RowRange> missing;
-  if (!NarrowPiece(piece)) {
+  // Ids that are tiled as they are need no look of their own: EncodeRun checks them in the planes.
+  if (!in_place_ && !NarrowPiece(piece)) {
     if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
   }
   for (RowRange run : Subtract(piece.rows, missing)) {
@@ -130,7 +133,8 @@ absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
 void Decoder::MakeTileColumns() {
   const int32_t element_bytes = DTypeBytes(tensor_.dtype);
   const auto same_width = [&](const LayerRouting& layer) { return layer.id_bytes() == element_bytes; };
-  in_place_ = std::all_of(geometry_.layers().begin(), geometry_.layers().end(), same_width);
+  const bool is_unsigned = tensor_.dtype == DType::kU8 || tensor_.dtype == DType::kU16;
+  in_place_ = is_unsigned && std::all_of(geometry_.layers().begin(), geometry_.layers().end(), same_width);
   for (int32_t i = 0; i < geometry_.num_moe_layers(); ++i) {
     tile_columns_.push_back(
         {.offset = in_place_ ? columns_[i] * tensor_.top_k * element_bytes : geometry_.plane_offset(i, 1, Codec::kRaw),
@@ -138,7 +142,7 @@ void Decoder::MakeTileColumns() {
   }
 }
 
-// Makes the rows of the piece ready for TileRows; false if an id is not below its layer's E.
+// Narrows the rows of the piece for TileRows; false if an id is not below its layer's E.
 bool Decoder::NarrowPiece(const Piece& piece) {
   const uint8_t* from = TensorRow(piece.first_slot);
   bool good = true;
@@ -158,7 +162,6 @@ bool Decoder::NarrowPiece(const Piece& piece) {
 // of a row.
 uint64_t Decoder::NarrowRun(const ColumnRun& run, const uint8_t* from, int64_t first_row, int64_t rows) {
   from += first_row * tensor_row_bytes() + run.first_element * DTypeBytes(tensor_.dtype);
-  if (in_place_) return LargestId(tensor_.dtype, from, rows * run.elements);
   return NarrowIds(tensor_.dtype, from, rows * run.elements, run.layer.id_bytes(),
                    scratch_.data() + first_row * geometry_.raw_row_bytes() + run.first_byte);
 }
@@ -208,14 +211,7 @@ absl::Status Decoder::EncodeRun(const Piece& piece, RowRange rows, DecodedRows& 
     const LayerRouting& layer = geometry_.layer(i);
     const auto bytes = static_cast<size_t>(geometry_.plane_bytes(i, rows.size(), Codec::kRaw));
     const auto fault = FindIdFault(layer, {plane, bytes}, rows.size(), /*duplicates=*/true);
-    if (!fault) continue;
-    if (IsZeroThroughout(i)) {
-      return Invalid(Reason::kAllZeroLayer, "payload",
-                     "zero in every row: the engine's capture is broken, or its pipeline stages were not merged",
-                     std::nullopt, layer.layer_id);
-    }
-    return Invalid(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", fault->id, " stands twice"),
-                   rows.begin + fault->row, layer.layer_id);
+    if (fault) return Explain(piece, rows, i, *fault);
   }
   if (options_.codec == Codec::kRaw) {
     ComputeCrc(geometry_, block);
@@ -224,6 +220,20 @@ absl::Status Decoder::EncodeRun(const Piece& piece, RowRange rows, DecodedRows& 
   }
   out.blocks.push_back(std::move(block));
   return absl::OkStatus();
+}
+
+// Ids out of range come first, wherever they are: then nothing else about the rows need be true.
+absl::Status Decoder::Explain(const Piece& piece, RowRange rows, int32_t ordinal, const IdFault& fault) const {
+  std::vector<RowRange> missing;
+  if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
+  const int32_t layer_id = geometry_.layer(ordinal).layer_id;
+  if (IsZeroThroughout(ordinal)) {
+    return Invalid(Reason::kAllZeroLayer, "payload",
+                   "zero in every row: the engine's capture is broken, or its pipeline stages were not merged",
+                   std::nullopt, layer_id);
+  }
+  return Invalid(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", fault.id, " stands twice"),
+                 rows.begin + fault.row, layer_id);
 }
 
 void Decoder::TileRows(const Piece& piece, RowRange rows, Block& block) const {

@@ -283,6 +283,33 @@ TEST_F(RefusalTest, IdsNameRowAndLayer) {
   });
 }
 
+// Elements of the ids' own width are checked elsewhere than wider ones: the answers are the same.
+TEST_F(RefusalTest, NarrowIdsNameRowAndLayerToo) {
+  testing::ForEachSimdTarget([this] {
+    const auto narrow = [](const std::vector<std::vector<int64_t>>& rows, DType dtype) {
+      return Encode(rows, 2, 4, dtype, Encoding::kRaw, Compression::kNone);
+    };
+    for (const int64_t id : {64, 127}) {
+      auto rows = Good();
+      rows[66][4 + 1] = id;
+      rows[3][0] = rows[3][1];  // A duplicate before it: ids out of range come first.
+      for (const DType dtype : {DType::kU8, DType::kI8, DType::kI16}) {
+        Expect(narrow(rows, dtype), Reason::kIdRange, "payload", 166, 5);
+      }
+    }
+    auto rows = Good();
+    rows[10][2] = -1;
+    Expect(narrow(rows, DType::kI8), Reason::kPartialRow, "payload", 110, 3);
+    Expect(narrow(rows, DType::kU8), Reason::kIdRange, "payload", 110, 3);  // 255
+    rows = Good();
+    rows[69][7] = rows[69][4];
+    Expect(narrow(rows, DType::kU8), Reason::kDuplicateId, "payload", 169, 5);
+    rows = Good();
+    for (auto& row : rows) std::fill(row.begin() + 4, row.end(), 0);
+    Expect(narrow(rows, DType::kU8), Reason::kAllZeroLayer, "payload", {}, 5);
+  });
+}
+
 TEST_F(RefusalTest, ShapesLengthsAndEncodings) {
   Message m = Int32(Good());
   m.description.shape = {kRows, 3, 4};
