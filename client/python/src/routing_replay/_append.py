@@ -9,16 +9,24 @@ import numpy as np
 
 from routing_replay import _core
 from routing_replay.errors import InvalidArgumentError, from_detail
-from routing_replay.types import AppendOutcome, Payload, Prefix, Producer, RowRange
+from routing_replay.recorded import RecordedRows
+from routing_replay.types import AppendOutcome, Payload, Prefix, Producer, RowRange, WeightSpan
 
 _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 
 
-def make_plan(
+def make_plan(run: _core.Run, encode: bool, sample: str, rows: Any = None, **options: Any) -> _core.Plan:
+    """A plan of types.AppendOptions. InvalidArgumentError for what the ingest checks refuse."""
+    if isinstance(rows, RecordedRows):
+        rows, options = rows.rows, rows.options(options)
+    return _plan(run, encode, sample, rows, **options)
+
+
+def _plan(
     run: _core.Run,
     encode: bool,
     sample: str,
-    rows: Any = None,
+    rows: Any,
     *,
     row_start: int = 0,
     take: RowRange | None = None,
@@ -30,26 +38,25 @@ def make_plan(
     group: int | None = None,
     weight_version: int | None = None,
     weight_label: str = "",
+    weights: Sequence[WeightSpan] = (),
     revision: int = 0,
     restart: int = 0,
     prefix: Prefix | None = None,
     engine: str = "",
     producer: Producer = "rollout",
 ) -> _core.Plan:
-    """A plan of types.AppendOptions. InvalidArgumentError for what the ingest checks refuse."""
     holes = [[int(begin), int(end)] for begin, end in unrecorded]
     missing = sum(end - begin for begin, end in holes)
     append: dict[str, Any] = {"sample": sample, "producer": producer, "row_start": int(row_start)}
-    tensor, payload, given = ({}, None, 0) if rows is None else _tensor(rows, layers, sample)
+    tensor, payload = ({}, None) if rows is None else _tensor(rows, layers, sample)
     if take is not None and rows is not None:
-        given = int(take[1]) - int(take[0])
         tensor["take"] = [int(take[0]), int(take[1])]
     if holes:
         append["unrecorded"] = holes
-    if seal and num_tokens is None:
-        if given is None:
-            raise _invalid("FIELD", "append.seal_num_tokens", "say num_tokens: the payload has no shape", sample)
-        num_tokens = int(row_start) + given + missing + 1
+    if seal:
+        append["seal"] = True
+    if weights:
+        append["weights"] = [[int(w.begin), int(w.end), int(w.version), w.label] for w in weights]
     optional = {"seal_num_tokens": num_tokens, "group": group, "weight_version": weight_version}
     append.update({key: int(value) for key, value in optional.items() if value is not None})
     texts = {"weight_label": weight_label, "engine": engine}
@@ -69,24 +76,24 @@ def outcome_from(record: dict[str, Any]) -> AppendOutcome:
     return AppendOutcome(**record, error=None if error is None else from_detail(error))
 
 
-def _tensor(rows: Any, layers: str | Sequence[int] | None, sample: str) -> tuple[dict[str, Any], Any, int | None]:
-    """Description, bytes, and the number of rows where it is known without decoding."""
+def _tensor(rows: Any, layers: str | Sequence[int] | None, sample: str) -> tuple[dict[str, Any], Any]:
+    """Description and bytes."""
     if isinstance(rows, Payload):
         tensor = {"encoding": rows.encoding, "compression": rows.compression, "raw_size": rows.raw_size}
+        if rows.ids_and_weights:
+            tensor["ids_and_weights"] = True
         if rows.dtype is not None:
             tensor["dtype"] = rows.dtype
         if rows.shape is not None:
             tensor["shape"] = [int(axis) for axis in rows.shape]
         payload: Any = rows.data.encode() if isinstance(rows.data, str) else rows.data
-        given = int(rows.shape[0]) if rows.shape else None
     else:
-        array = np.asarray(rows)
+        array = as_array(rows)
         kind = f"{array.dtype.kind}{array.dtype.itemsize}"
         if kind not in _DTYPES:
             raise _invalid("DTYPE", "append.tensor.dtype", f"numpy {array.dtype} is not one of ids", sample)
         payload = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         tensor = {"encoding": "RAW", "dtype": _DTYPES[kind], "shape": list(array.shape)}
-        given = array.shape[0] if array.ndim > 0 else None
     if layers == "all":
         tensor["layer_basis"] = "ALL_LAYERS"
     elif layers == "moe":
@@ -96,7 +103,14 @@ def _tensor(rows: Any, layers: str | Sequence[int] | None, sample: str) -> tuple
     elif layers is not None:
         tensor["layer_basis"] = "EXPLICIT"
         tensor["layer_ids"] = [int(layer) for layer in layers]
-    return tensor, payload, given
+    return tensor, payload
+
+
+def as_array(rows: Any) -> np.ndarray:
+    """A numpy array of what numpy takes or of a torch tensor of any device."""
+    if hasattr(rows, "detach"):
+        rows = rows.detach().cpu().numpy()
+    return np.asarray(rows)
 
 
 def _token_ids(tokens: Any, sample: str) -> np.ndarray:
