@@ -225,7 +225,7 @@ def plan_unrecorded(append: dict[str, Any], rows: int, tokens: np.ndarray | None
 def put_outcome(answers: Sequence[bytes]) -> dict[str, Any]:
     """What the answers to the Puts of one append say together."""
     spans = (_library.Span * len(answers))()
-    for span, answer in zip(spans, answers):
+    for span, answer in zip(spans, answers, strict=True):
         span.data, span.size = ctypes.cast(ctypes.c_char_p(answer), c_void_p), len(answer)
     return json.loads(_give(_lib.rr_put_outcomes, spans, len(answers)))
 
