@@ -21,6 +21,7 @@ def make_plan(
     rows: Any = None,
     *,
     row_start: int = 0,
+    take: RowRange | None = None,
     unrecorded: Sequence[RowRange] = (),
     tokens: Any = None,
     layers: str | Sequence[int] | None = None,
@@ -56,9 +57,14 @@ def make_plan(
         append["prefix"] = _prefix(prefix, sample)
     ids = None if tokens is None else token_ids(tokens, "append.token_ids", sample)
     if rows is None:
+        if take is not None:
+            raise _values.invalid("append.tensor.take", "there are no rows to take from", sample)
         missing = _values.integer(sum(end - begin for begin, end in holes), "append.unrecorded", sample=sample)
         return _core.plan_unrecorded(append, missing, ids)
-    return run.plan(append, *_tensor(rows, layers, sample), ids, encode)
+    tensor, payload = _tensor(rows, layers, sample)
+    if take is not None:
+        tensor["take"] = _values.row_ranges([take], "append.tensor.take", sample)[0]
+    return run.plan(append, tensor, payload, ids, encode)
 
 
 def outcome_from(record: dict[str, Any]) -> AppendOutcome:
