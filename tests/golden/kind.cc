@@ -6,7 +6,8 @@ namespace routing_replay::golden {
 
 const std::vector<Kind>& AnsweredKinds() {
   static const std::vector<Kind>& kinds = *new std::vector<Kind>{
-      CodecKind(), CpSlicesKind(), FrameworkLayersKind(), InvalidLayersKind(), LayersKind(), RoutingKind(), RowsKind(),
+      CodecKind(),  CpSlicesKind(),   FrameworkLayersKind(), GeometryKind(), InvalidLayersKind(),
+      LayersKind(), MoePatternKind(), RoutingKind(),         RowsKind(),
   };
   return kinds;
 }
@@ -19,11 +20,9 @@ const std::vector<std::string>& NotYetAnsweredStems() {
       "codec_sglang_wire_dtype",
       "codec_skyrl",
       "codec_turns",
-      "geometry_",
       "hybrid",
       "layers_layout",
       "layout_parse",
-      "moe_pattern",
       "mtp",
       "padding_miles",
       "padding_msswift",

@@ -31,8 +31,10 @@ struct Kind {
 Kind CodecKind();
 Kind CpSlicesKind();
 Kind FrameworkLayersKind();
+Kind GeometryKind();
 Kind InvalidLayersKind();
 Kind LayersKind();
+Kind MoePatternKind();
 Kind RoutingKind();
 Kind RowsKind();
 
