@@ -117,7 +117,7 @@ std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
 
 absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const TensorDescription& tensor,
                                            absl::Span<const uint8_t> payload) {
-  const auto plan = PlanTensor(options, tensor, payload, limits_.max_message_bytes);
+  const auto plan = PlanTensor(options, tensor, payload, limits_);
   if (!plan.ok()) return WithSample(plan.status(), options.sample);
   auto response = caller_->CallRaw(kPutMethod, [&] { return PutMessage(name_, plan->pieces[0]); });
   if (!response.ok()) return response.status();

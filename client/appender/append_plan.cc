@@ -9,6 +9,7 @@
 #include "proto/wire/buffer.h"
 #include "proto/wire/payload/base64.h"
 #include "proto/wire/payload/npy.h"
+#include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -179,6 +180,20 @@ AppendPlan OnePiece(AppendHeader header) {
   return plan;
 }
 
+// Some of the tensor's rows, as they are: cut here.
+absl::StatusOr<AppendPlan> PlanTaken(AppendOptions options, const TensorDescription& tensor,
+                                     absl::Span<const uint8_t> payload, const ServerLimits& limits) {
+  auto view = OpenTensor(tensor, payload, limits.max_payload_bytes);
+  if (!view.ok()) return view.status();
+  if (absl::Status status = TakeSlots(*options.take, *view); !status.ok()) return status;
+  options.take.reset();
+  const TensorDescription taken{.dtype = view->dtype,
+                                .shape = {view->rows, view->layers, view->top_k},
+                                .layer_basis = tensor.layer_basis,
+                                .layer_ids = tensor.layer_ids};
+  return PlanTensor(options, taken, view->elements, limits);
+}
+
 }  // namespace
 
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
@@ -186,6 +201,7 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
                                     const BlockOptions& blocks) {
   auto rows = DecodeTensor(geometry, tensor, payload,
                            {.row_start = options.row_start,
+                            .take = options.take,
                             .unrecorded = options.unrecorded,
                             .block_rows = blocks.block_rows,
                             .codec = blocks.codec,
@@ -233,11 +249,12 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
 }
 
 absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const TensorDescription& tensor,
-                                      absl::Span<const uint8_t> payload, int64_t max_message_bytes) {
-  if (static_cast<int64_t>(payload.size()) > max_message_bytes - kMaxHeaderBytes) {
+                                      absl::Span<const uint8_t> payload, const ServerLimits& limits) {
+  if (options.take) return PlanTaken(options, tensor, payload, limits);
+  if (static_cast<int64_t>(payload.size()) > limits.max_message_bytes - kMaxHeaderBytes) {
     return Invalid(Reason::kLength, "payload",
                    absl::StrCat(payload.size(), " bytes do not fit into one message of the server's ",
-                                max_message_bytes, "; append fewer rows, or let the client encode"));
+                                limits.max_message_bytes, "; append fewer rows, or let the client encode"));
   }
   if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
     return Invalid(Reason::kField, "append.unrecorded", status.message());

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/server_limits.h"
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/client.h"
@@ -56,9 +57,10 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
 // The same, in pieces that the run's server takes.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
 // What the engine gave, as it is, in one piece; copies `payload`. The header states the number of rows, so tensor.shape
-// may be empty only where an uncompressed .npy header says it. `max_message_bytes` is what the server takes.
+// may be empty only where an uncompressed .npy header says it. With options.take the tensor is opened (OpenTensor, and
+// its errors) and the rows taken go as RAW.
 absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const TensorDescription& tensor,
-                                      absl::Span<const uint8_t> payload, int64_t max_message_bytes);
+                                      absl::Span<const uint8_t> payload, const ServerLimits& limits);
 // `rows` rows that are all unrecorded; options.unrecorded must be empty or say so.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
 

@@ -17,6 +17,7 @@ using testing::ModelRows;
 using testing::ModelServer;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr ServerLimits kLimits = {.max_message_bytes = 4 << 20, .max_payload_bytes = 64 << 20};
 
 // As the server would see the piece.
 AppendRequest AsRequest(const AppendPiece& piece) {
@@ -142,7 +143,7 @@ TEST(AppendPlanTest, TensorsGoAsTheyAre) {
   const std::vector<uint8_t> bytes = {1, 2, 3, 4, 5, 6};
   TensorDescription tensor{.dtype = DType::kU8, .shape = {3, 2, 1}};
   ASSERT_OK_AND_ASSIGN(const AppendPlan plan,
-                       PlanTensor({.sample = "s", .row_start = 4, .unrecorded = {{5, 7}}}, tensor, bytes, 4 << 20));
+                       PlanTensor({.sample = "s", .row_start = 4, .unrecorded = {{5, 7}}}, tensor, bytes, kLimits));
   ASSERT_EQ(plan.pieces.size(), 1u);
   EXPECT_EQ(plan.pieces[0].header.rows, (RowRange{4, 9}));
   EXPECT_EQ(plan.pieces[0].payload_bytes, 6);
@@ -150,9 +151,33 @@ TEST(AppendPlanTest, TensorsGoAsTheyAre) {
   EXPECT_EQ(std::vector<uint8_t>(plan.pieces[0].payload[0].begin(), plan.pieces[0].payload[0].end()), bytes);
   EXPECT_NE(plan.pieces[0].payload[0].data(), bytes.data());
 
-  EXPECT_THAT(PlanTensor({.sample = "s"}, tensor, bytes, 5), Fails(kInvalid, Reason::kLength));
+  EXPECT_THAT(PlanTensor({.sample = "s"}, tensor, bytes, {5, 5}), Fails(kInvalid, Reason::kLength));
   tensor.shape.clear();
-  EXPECT_THAT(PlanTensor({.sample = "s"}, tensor, bytes, 4 << 20), Fails(kInvalid, Reason::kShape));
+  EXPECT_THAT(PlanTensor({.sample = "s"}, tensor, bytes, kLimits), Fails(kInvalid, Reason::kShape));
+}
+
+TEST(AppendPlanTest, SomeRowsOfATensorAreCutHereAndGoAsRaw) {
+  const std::vector<uint8_t> bytes = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::string base64 = "AQIDBAUGBwg=";
+  const absl::Span<const uint8_t> text(reinterpret_cast<const uint8_t*>(base64.data()), base64.size());
+  const TensorDescription raw{.dtype = DType::kU8, .shape = {4, 2, 1}, .layer_basis = LayerBasis::kMoeLayers};
+  TensorDescription encoded = raw;
+  encoded.encoding = Encoding::kBase64;
+  for (const auto& [tensor, payload] : {std::pair(raw, absl::MakeConstSpan(bytes)), std::pair(encoded, text)}) {
+    ASSERT_OK_AND_ASSIGN(const AppendPlan plan,
+                         PlanTensor({.sample = "s", .row_start = 4, .take = RowRange{1, 3}}, tensor, payload, kLimits));
+    const AppendHeader& header = plan.pieces[0].header;
+    EXPECT_EQ(header.rows, (RowRange{4, 6}));
+    const auto& sent = std::get<TensorDescription>(header.payload_kind);
+    EXPECT_EQ(sent.encoding, Encoding::kRaw);
+    EXPECT_EQ(sent.shape, (std::vector<int64_t>{2, 2, 1}));
+    EXPECT_EQ(sent.layer_basis, LayerBasis::kMoeLayers);
+    ASSERT_EQ(plan.pieces[0].payload.size(), 1u);
+    EXPECT_EQ(plan.pieces[0].payload[0], absl::MakeConstSpan(bytes).subspan(2, 4));
+    for (const RowRange take : {RowRange{0, 5}, RowRange{-1, 2}, RowRange{3, 2}, RowRange{5, 5}}) {
+      EXPECT_THAT(PlanTensor({.sample = "s", .take = take}, tensor, payload, kLimits), Fails(kInvalid, Reason::kField));
+    }
+  }
 }
 
 TEST(AppendPlanTest, RowsOfANpyFileAreInItsHeader) {
@@ -162,10 +187,10 @@ TEST(AppendPlanTest, RowsOfANpyFileAreInItsHeader) {
   std::string file = std::string("\x93NUMPY\x01\x00", 8) + std::string("\x76\x00", 2) + header + std::string(10, '\1');
   const auto bytes = absl::Span<const uint8_t>(reinterpret_cast<const uint8_t*>(file.data()), file.size());
   ASSERT_OK_AND_ASSIGN(const AppendPlan plan,
-                       PlanTensor({.sample = "s"}, {.encoding = Encoding::kNpy}, bytes, 4 << 20));
+                       PlanTensor({.sample = "s"}, {.encoding = Encoding::kNpy}, bytes, kLimits));
   EXPECT_EQ(plan.pieces[0].header.rows, (RowRange{0, 5}));
   EXPECT_THAT(
-      PlanTensor({.sample = "s"}, {.encoding = Encoding::kNpy, .compression = Compression::kZstd}, bytes, 4 << 20),
+      PlanTensor({.sample = "s"}, {.encoding = Encoding::kNpy, .compression = Compression::kZstd}, bytes, kLimits),
       Fails(kInvalid, Reason::kShape));
 }
 

@@ -98,7 +98,8 @@ void AppenderImpl::Wake() {
 
 absl::StatusOr<AppendPlan> AppenderImpl::Plan(const AppendOptions& options, const TensorDescription& tensor,
                                               absl::Span<const uint8_t> payload) const {
-  if (!options_.encode_blocks) return PlanTensor(options, tensor, payload, run_.max_message_bytes);
+  if (!options_.encode_blocks)
+    return PlanTensor(options, tensor, payload, {run_.max_message_bytes, run_.max_payload_bytes});
   return PlanRows(options, tensor, payload, *run_.geometry,
                   {run_.block_rows, run_.codec, run_.max_message_bytes, run_.max_payload_bytes});
 }

@@ -27,10 +27,11 @@ struct Given {
 absl::StatusOr<Given> Read(absl::string_view append, absl::string_view tensor, absl::Span<const uint32_t> tokens) {
   auto options = AppendOptionsFrom(append);
   if (!options.ok()) return options.status();
-  auto description = TensorFromJson(tensor);
-  if (!description.ok()) return WithSample(description.status(), options->sample);
+  auto given = TakenTensorFromJson(tensor);
+  if (!given.ok()) return WithSample(given.status(), options->sample);
+  options->take = given->take;
   options->token_ids = tokens;
-  return Given{*std::move(options), *std::move(description)};
+  return Given{*std::move(options), std::move(given->description)};
 }
 
 absl::Status GivePlan(absl::StatusOr<AppendPlan> plan, const std::string& sample, rr_plan** out) {
@@ -94,9 +95,8 @@ rr_error* rr_plan_tensor(const rr_run* run, const char* append, size_t append_si
   return Guard([&]() -> absl::Status {
     const auto given = Read(Text(append, append_size), Text(tensor, tensor_size), Tokens(tokens, token_count));
     if (!given.ok()) return given.status();
-    return GivePlan(
-        PlanTensor(given->options, given->tensor, Bytes(payload, payload_size), run->info.limits.max_message_bytes),
-        given->options.sample, plan);
+    return GivePlan(PlanTensor(given->options, given->tensor, Bytes(payload, payload_size), run->info.limits),
+                    given->options.sample, plan);
   });
 }
 

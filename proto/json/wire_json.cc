@@ -30,6 +30,42 @@ absl::Status ReadPairs(JsonObject& object, const char* key, std::vector<std::pai
   return absl::OkStatus();
 }
 
+void ReadTensor(JsonObject& object, TensorDescription& tensor) {
+  object.Read("encoding",
+              {{"RAW", Encoding::kRaw},
+               {"NPY", Encoding::kNpy},
+               {"BASE64", Encoding::kBase64},
+               {"BASE64_NPY", Encoding::kBase64Npy}},
+              tensor.encoding);
+  object.Read("compression", {{"NONE", Compression::kNone}, {"ZSTD", Compression::kZstd}}, tensor.compression);
+  object.Read("raw_size", tensor.raw_size);
+  object.Read("dtype",
+              {{"U8", DType::kU8},
+               {"I8", DType::kI8},
+               {"U16", DType::kU16},
+               {"I16", DType::kI16},
+               {"I32", DType::kI32},
+               {"I64", DType::kI64}},
+              tensor.dtype);
+  object.Read("shape", tensor.shape);
+  object.Read("layer_basis",
+              {{"ALL_LAYERS", LayerBasis::kAllLayers},
+               {"MOE_LAYERS", LayerBasis::kMoeLayers},
+               {"EXPLICIT", LayerBasis::kExplicit}},
+              tensor.layer_basis);
+  object.Read("layer_ids", tensor.layer_ids);
+}
+
+// [begin, end]
+absl::Status ReadTake(JsonObject& object, std::optional<RowRange>& take) {
+  std::vector<int64_t> ends;
+  object.Read("take", ends);
+  if (object.Find("take") == nullptr || !object.status().ok()) return absl::OkStatus();
+  if (ends.size() != 2) return Invalid(object.PathOf("take"), "is not [begin, end]");
+  take = RowRange{ends[0], ends[1]};
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ReadRanges(JsonObject& object, const char* key, std::vector<RowRange>& ranges) {
@@ -61,30 +97,20 @@ absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text) {
   if (!value.ok()) return value.status();
   TensorDescription tensor;
   JsonObject object(*value, "append.tensor");
-  object.Read("encoding",
-              {{"RAW", Encoding::kRaw},
-               {"NPY", Encoding::kNpy},
-               {"BASE64", Encoding::kBase64},
-               {"BASE64_NPY", Encoding::kBase64Npy}},
-              tensor.encoding);
-  object.Read("compression", {{"NONE", Compression::kNone}, {"ZSTD", Compression::kZstd}}, tensor.compression);
-  object.Read("raw_size", tensor.raw_size);
-  object.Read("dtype",
-              {{"U8", DType::kU8},
-               {"I8", DType::kI8},
-               {"U16", DType::kU16},
-               {"I16", DType::kI16},
-               {"I32", DType::kI32},
-               {"I64", DType::kI64}},
-              tensor.dtype);
-  object.Read("shape", tensor.shape);
-  object.Read("layer_basis",
-              {{"ALL_LAYERS", LayerBasis::kAllLayers},
-               {"MOE_LAYERS", LayerBasis::kMoeLayers},
-               {"EXPLICIT", LayerBasis::kExplicit}},
-              tensor.layer_basis);
-  object.Read("layer_ids", tensor.layer_ids);
+  ReadTensor(object, tensor);
   if (absl::Status status = object.status(); !status.ok()) return status;
+  return tensor;
+}
+
+absl::StatusOr<TakenTensor> TakenTensorFromJson(absl::string_view text) {
+  const auto value = ParseJson(text, "append.tensor");
+  if (!value.ok()) return value.status();
+  TakenTensor tensor;
+  JsonObject object(*value, "append.tensor");
+  ReadTensor(object, tensor.description);
+  absl::Status status = ReadTake(object, tensor.take);
+  status.Update(object.status());
+  if (!status.ok()) return status;
   return tensor;
 }
 

@@ -2,6 +2,7 @@
 #ifndef PROTO_JSON_WIRE_JSON_H_
 #define PROTO_JSON_WIRE_JSON_H_
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +29,14 @@ void ReadProducer(JsonObject& object, Producer& producer);
 //  "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
 //  "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
 absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text);
+
+// A tensor and which slots of its first axis are meant; absent: all.
+struct TakenTensor {
+  TensorDescription description;
+  std::optional<RowRange> take;
+};
+// As above, and "take": [begin, end].
+absl::StatusOr<TakenTensor> TakenTensorFromJson(absl::string_view text);
 
 }  // namespace routing_replay
 

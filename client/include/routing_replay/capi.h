@@ -85,8 +85,9 @@ RR_API void rr_run_free(rr_run* run);
  * What its payload is:
  *   {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
  *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
- *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
- * Meanings as in append.proto. `tokens`: one id per row, or one per position from 0 on, or none. */
+ *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …], "take": [begin, end]}
+ * take: only these rows of the tensor's first axis are appended; the payload need not be decoded to cut it. Other
+ * meanings as in append.proto. `tokens`: one id per row, or one per position from 0 on, or none. */
 
 /* Decodes, checks, narrows and tiles. */
 RR_API rr_error* rr_plan_rows(const rr_run* run, const char* append, size_t append_size, const char* tensor,

@@ -93,6 +93,9 @@ struct AppendOptions {
   std::string sample;
   Producer producer = Producer::kRollout;
   int64_t row_start = 0;             // Absolute row of the first row.
+  // Rows [begin, end) of the tensor's first axis are appended, the others left out; no need to decode a payload to cut
+  // it. Absent: all. What is sent as it is (Put, encode_blocks false) is decoded here then, and sent as RAW.
+  std::optional<RowRange> take;
   std::vector<RowRange> unrecorded;  // Rows inside the append that the engine did not deliver; normal list.
   int64_t revision = 0;              // Of the sample's life that the rows belong to; from Stat or Truncate.
   // Not 0: the first append with this nonce begins a new life of the sample in place of `revision`. The same nonce on

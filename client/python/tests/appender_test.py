@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import os
 import signal
@@ -58,6 +59,22 @@ class AppenderTest(ServerTest):
         with self.assertRaises(rr.NotFoundError) as caught:
             run.stat("a/3")
         self.assertEqual(caught.exception.reason, "NO_SAMPLE")
+
+    def test_some_rows_of_a_payload(self) -> None:
+        run = self.open()
+        payload = rr.Payload(base64.b64encode(ROWS.tobytes()).decode(), "BASE64", dtype="I32", shape=ROWS.shape)
+        run.append("s", payload, take=(10, 60), layers="moe")
+        run.append("s", ROWS, row_start=50, take=(60, 80), seal=True)
+        run.flush()
+        run.put("t", payload, take=(10, 60))
+        run.put("t", ROWS, row_start=50, take=(60, 80), seal=True)
+        for sample in run.read(["s", "t"]):
+            self.assertEqual(sample.num_tokens, 71)
+            np.testing.assert_array_equal(sample.rows, ROWS[10:80])
+        for rows in (ROWS, payload):
+            with self.assertRaises(rr.InvalidArgumentError) as caught:
+                run.append("u", rows, take=(490, 501))
+            self.assertEqual(caught.exception.field, "append.tensor.take")
 
     def test_turns_unrecorded_rows_and_restart(self) -> None:
         run = self.open()

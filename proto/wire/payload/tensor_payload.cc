@@ -273,6 +273,9 @@ absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorD
                                          absl::Span<const uint8_t> payload, const DecodeOptions& options) {
   auto tensor = OpenTensor(description, payload, options.max_payload_bytes);
   if (!tensor.ok()) return tensor.status();
+  if (options.take) {
+    if (absl::Status status = TakeSlots(*options.take, *tensor); !status.ok()) return status;
+  }
   auto columns = MoeColumns(geometry, description, tensor->layers);
   if (!columns.ok()) return columns.status();
   if (absl::Status status = CheckTopK(geometry, tensor->top_k); !status.ok()) return status;

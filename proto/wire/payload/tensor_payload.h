@@ -18,6 +18,8 @@ namespace routing_replay {
 
 struct DecodeOptions {
   int64_t row_start = 0;  // Absolute row of the tensor's first recorded row slot.
+  // Slots of the tensor's first axis that are meant, as if it had no others; these are not looked at. Absent: all.
+  std::optional<RowRange> take;
   // Rows of [row_start, row_start + rows) that the caller says the engine did not deliver: normal list. The tensor
   // holds no slots for them: its rows fill the gaps between them in order.
   std::vector<RowRange> unrecorded;
@@ -41,6 +43,7 @@ struct DecodedRows {
 //   rank, layer axis or K unfit: kShape               bytes != rows·layers·K·itemsize, or over the limit: kLength
 //   id >= E, or negative outside a whole −1 row: kIdRange       row −1 in part: kPartialRow
 //   id twice in a row of a MoE layer (K >= 2): kDuplicateId     a MoE layer zero in every row (K >= 2): kAllZeroLayer
+//   take beyond the tensor's rows: kField
 //   row count other than expected_rows: kRowCount      more than kMaxUnrecordedRanges runs of −1 rows: kLength
 // The K axis is as long as the largest K of all layers; slots beyond a layer's own K are not looked at, dense columns
 // neither. No allocation is larger than max_payload_bytes plus the result.

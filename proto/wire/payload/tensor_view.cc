@@ -96,4 +96,15 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
   return view;
 }
 
+absl::Status TakeSlots(RowRange take, TensorView& view) {
+  if (take.begin < 0 || take.begin > take.end || take.end > view.rows) {
+    return Invalid(Reason::kField, "append.tensor.take",
+                   absl::StrCat(ToString(take), " is not a range of the tensor's ", view.rows, " rows"));
+  }
+  const int64_t row_bytes = view.row_elements() * DTypeBytes(view.dtype);
+  view.elements = view.elements.subspan(take.begin * row_bytes, take.size() * row_bytes);
+  view.rows = take.size();
+  return absl::OkStatus();
+}
+
 }  // namespace routing_replay

@@ -21,6 +21,7 @@ def make_plan(
     rows: Any = None,
     *,
     row_start: int = 0,
+    take: RowRange | None = None,
     unrecorded: Sequence[RowRange] = (),
     tokens: Any = None,
     layers: str | Sequence[int] | None = None,
@@ -40,6 +41,9 @@ def make_plan(
     missing = sum(end - begin for begin, end in holes)
     append: dict[str, Any] = {"sample": sample, "producer": producer, "row_start": int(row_start)}
     tensor, payload, given = ({}, None, 0) if rows is None else _tensor(rows, layers, sample)
+    if take is not None and rows is not None:
+        given = int(take[1]) - int(take[0])
+        tensor["take"] = [int(take[0]), int(take[1])]
     if holes:
         append["unrecorded"] = holes
     if seal and num_tokens is None:

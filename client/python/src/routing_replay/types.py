@@ -73,6 +73,7 @@ class AppendOptions(TypedDict, total=False):
     """What an append says of its rows, beside the sample and the rows themselves.
 
     row_start: absolute row of the first row (default 0)
+    take: half-open range of `rows`' first axis; only these are appended. An undecoded Payload is cut without a detour
     unrecorded: half-open ranges inside the append whose rows the engine did not deliver; `rows` holds nothing for them
     tokens: token ids, one per row, or one per position from 0 on (then the whole history is checked)
     layers: "all" (one column per decoder layer), "moe" (per MoE layer) or decoder layer ids; by the axis if absent
@@ -88,6 +89,7 @@ class AppendOptions(TypedDict, total=False):
     """
 
     row_start: int
+    take: RowRange | None
     unrecorded: Sequence[RowRange]
     tokens: ArrayLike | None
     layers: Literal["all", "moe"] | Sequence[int] | None
