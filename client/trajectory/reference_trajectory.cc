@@ -121,6 +121,8 @@ ReferenceAnswer ReferenceTrajectory::Add(const ReferenceTurn& turn, int64_t& sha
   if (turn.seal) {
     if (Size(now) < LastRow(history) && !turn.missing_is_unrecorded) return {kPrecondition, Reason::kNotCommitted};
     while (Size(now) < LastRow(history)) push({}, kUnknownWeightVersion);
+    const bool none = std::none_of(now.begin(), now.end(), [](const ReferenceRow& row) { return row.label; });
+    c.unrecorded_samples += sealed != Size(history) && !now.empty() && none;
     sealed = Size(history);
   }
   const bool changed = !IsPrefix(tokens, history);

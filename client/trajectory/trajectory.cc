@@ -262,6 +262,9 @@ void Trajectory::Commit(const Turn& turn, const TurnDecision& decision, absl::Sp
   const auto recorded = std::count_if(marks.begin(), marks.end(), [](auto& m) { return m.kind == Kind::kRecorded; });
   const bool is_turn = !turn.cut && (turn.tokens || turn.rows || turn.outcome != TurnOutcome::kFinished);
   TrajectoryCounters& c = counters_;
+  c.unrecorded_samples +=
+      decision.seal_num_tokens && !marks_.empty() &&
+      std::all_of(marks_.begin(), marks_.end(), [](auto& m) { return m.kind == Kind::kUnrecorded; });
   c.turns += is_turn;
   c.aborted_turns += turn.outcome == TurnOutcome::kAborted;
   c.preempted_turns += turn.outcome == TurnOutcome::kPreempted;

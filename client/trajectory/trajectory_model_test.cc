@@ -480,7 +480,7 @@ class World {
                         c.shared_rows, " surplus ", c.surplus_rows) +
            absl::StrCat(" conflicting ", c.conflicting_rows, " late ", c.late_rows, " uncompared ", c.uncompared_rows,
                         " retokenised ", c.retokenised, " truncated ", c.truncated_rows, " lost ", c.lost_rows,
-                        " failed ", c.failed_appends);
+                        " failed ", c.failed_appends, " samples without routes ", c.unrecorded_samples);
   }
 
   // The store's rows and versions, one by one.
@@ -514,6 +514,7 @@ class World {
     tally_["surplus"] += writer.model.counters.surplus_rows;
     tally_["lost"] += writer.model.counters.lost_rows;
     tally_["sealed"] += writer.sealed.has_value();
+    tally_["samples without routes"] += writer.model.counters.unrecorded_samples;
   }
 
   std::mt19937_64 random_;

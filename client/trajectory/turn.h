@@ -70,12 +70,13 @@ struct TurnDecision {
 // Since the trajectory was made.
 struct TrajectoryCounters {
   int64_t turns = 0, aborted_turns = 0, preempted_turns = 0;
-  int64_t appended_rows = 0;     // Recorded ones.
-  int64_t unrecorded_rows = 0;   // Appended without a route: given as −1, declared missing, or dropped.
-  int64_t repeated_rows = 0;     // Given again, and not sent again.
-  int64_t shared_rows = 0;       // Opened from another sample.
-  int64_t surplus_rows = 0;      // These four as in TurnDecision.
-  int64_t conflicting_rows = 0;  // Those that the server found, too.
+  int64_t appended_rows = 0;       // Recorded ones.
+  int64_t unrecorded_rows = 0;     // Appended without a route: given as −1, declared missing, or dropped.
+  int64_t unrecorded_samples = 0;  // Sealed without one recorded row.
+  int64_t repeated_rows = 0;       // Given again, and not sent again.
+  int64_t shared_rows = 0;         // Opened from another sample.
+  int64_t surplus_rows = 0;        // These four as in TurnDecision.
+  int64_t conflicting_rows = 0;    // Those that the server found, too.
   int64_t late_rows = 0;
   int64_t uncompared_rows = 0;
   int64_t retokenised = 0;     // Turns that changed the history.
