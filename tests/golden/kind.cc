@@ -6,7 +6,8 @@ namespace routing_replay::golden {
 
 const std::vector<Kind>& AnsweredKinds() {
   static const std::vector<Kind>& kinds = *new std::vector<Kind>{
-      CodecKind(), CpSlicesKind(), FrameworkLayersKind(), InvalidLayersKind(), LayersKind(), RoutingKind(), RowsKind(),
+      CodecKind(),         CodecTurnsKind(), CpSlicesKind(), FrameworkLayersKind(),
+      InvalidLayersKind(), LayersKind(),     RoutingKind(),  RowsKind(),
   };
   return kinds;
 }
@@ -18,7 +19,6 @@ const std::vector<std::string>& NotYetAnsweredStems() {
       "codec_primerl",
       "codec_sglang_wire_dtype",
       "codec_skyrl",
-      "codec_turns",
       "geometry_",
       "hybrid",
       "layers_layout",
