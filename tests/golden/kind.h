@@ -29,6 +29,7 @@ struct Kind {
 
 // Kinds that the project answers, one file each in kinds/.
 Kind CodecKind();
+Kind CodecTurnsKind();
 Kind CpSlicesKind();
 Kind FrameworkLayersKind();
 Kind GeometryKind();
