@@ -64,6 +64,12 @@ std::optional<PrefixReference> Prefix(const AppendOptions& options) {
   return PrefixReference{options.prefix_sample, options.prefix_rows, options.prefix_revision};
 }
 
+std::optional<int64_t> SealNumTokens(const AppendOptions& options, RowRange rows) {
+  if (options.seal_num_tokens || !options.seal) return options.seal_num_tokens;
+  // Rows of a prefix are there before those of the append, which may lie within it.
+  return std::max(rows.end, std::min(options.prefix_sample.empty() ? 0 : options.prefix_rows, kMaxRows)) + 1;
+}
+
 // The rules for a header have one owner, the parser: the header of the whole append goes through it once.
 absl::Status CheckByParsing(const AppendHeader& header) {
   AppendRequest request;
@@ -99,10 +105,9 @@ absl::StatusOr<AppendHeader> MakeHeader(const AppendOptions& options, int64_t ro
                       .group = options.group,
                       .weight_version = options.weight_version,
                       .weight_label = options.weight_label,
-                      .seal_num_tokens = options.seal_num_tokens,
+                      .seal_num_tokens = SealNumTokens(options, RowRange::OfSize(options.row_start, rows)),
                       .prefix = Prefix(options),
                       .engine = options.engine};
-  if (options.seal && !options.seal_num_tokens) header.seal_num_tokens = header.rows.end + 1;
   if (absl::Status status = SetTokens(options.token_ids, header); !status.ok()) return status;
   if (absl::Status status = CheckByParsing(header); !status.ok()) return status;
   if (absl::Status status = CheckWeights(options.weights, header); !status.ok()) return status;
@@ -289,8 +294,12 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
                             .codec = blocks.codec,
                             .max_payload_bytes = blocks.max_payload_bytes});
   if (!rows.ok()) return rows.status();
+  return PlanBlocks(options, *std::move(rows), blocks);
+}
+
+absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks) {
   // Half of a message is left for the headers and the token ids.
-  return PlanBlocks(options, *std::move(rows), blocks.block_rows, std::min(kPieceBytes, blocks.max_message_bytes / 2));
+  return PlanBlocks(options, std::move(rows), blocks.block_rows, std::min(kPieceBytes, blocks.max_message_bytes / 2));
 }
 
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,

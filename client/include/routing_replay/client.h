@@ -112,7 +112,9 @@ struct AppendOptions {
   // checked too). Empty: no token check. Copied.
   absl::Span<const uint32_t> token_ids;
   std::optional<int64_t> seal_num_tokens;
-  bool seal = false;          // No more rows come: seals with the tokens of all rows so far and one, unless told above.
+  // Seals, where seal_num_tokens says no number, with one token more than the rows up to the end of this append, those
+  // of a prefix included.
+  bool seal = false;
   std::string prefix_sample;  // Not empty: open as rows [0, prefix_rows) of this sample.
   int64_t prefix_rows = 0;
   int64_t prefix_revision = 0;
@@ -156,7 +158,9 @@ struct AppenderMetrics {
 };
 
 // Rows in. Many samples in flight on one stream; survives broken connections: on a new one it asks for the committed
-// rows and sends only what is missing. Appends of one sample are applied in the order of the calls. Thread-safe.
+// rows and sends only what is missing. A run that is gone (dropped, or lost with a server that keeps runs in memory) is
+// not made anew: its appends end with NOT_FOUND (kNoRun) until OpenRun has made it again. Appends of one sample are
+// applied in the order of the calls. Thread-safe.
 class Appender {
  public:
   virtual ~Appender() = default;  // Abandons what is not acknowledged; Flush first.
