@@ -27,11 +27,11 @@ absl::Status ReadPrefix(const json& value, AppendOptions& options) {
 
 // [[begin, end, version, label], …]
 absl::Status ReadWeights(const json& list, std::vector<WeightSpan>& weights) {
-  if (!list.is_array()) return Invalid("append.weights", "is not a list");
+  if (!list.is_array()) return Invalid(Reason::kField, "append.weights", "is not a list");
   for (const json& item : list) {
     const bool good = item.is_array() && item.size() == 4 && item[0].is_number_integer() &&
                       item[1].is_number_integer() && item[2].is_number_integer() && item[3].is_string();
-    if (!good) return Invalid("append.weights", "is not a list of [begin, end, version, label]");
+    if (!good) return Invalid(Reason::kField, "append.weights", "is not a list of [begin, end, version, label]");
     weights.push_back({{item[0].get<int64_t>(), item[1].get<int64_t>()}, item[2].get<int64_t>(), item[3]});
   }
   return absl::OkStatus();

@@ -102,8 +102,8 @@ RR_API void rr_run_free(rr_run* run);
  * up to the end of the append, those of a prefix included. Other meanings as in append.proto. `tokens`: one id per row,
  * or one per position from 0 on, or none. */
 
-/* {"shape": [rows, layers, K]} of a payload that is not decoded for this: of its .npy header or as stated; with a
- * stated shape of [layers, K] the rows of flat RAW or BASE64 are counted by their length. */
+/* {"dtype", "shape": [rows, layers, K]} of a payload that is not decoded for this: of its .npy header or as stated;
+ * with a stated shape of [layers, K] the rows of flat RAW or BASE64 are counted by their length. */
 RR_API rr_error* rr_payload_shape(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size,
                                   rr_bytes** shape);
 /* Texts that wrappers of engines put around ids. The base64 is not looked at by the first two.
@@ -111,13 +111,18 @@ RR_API rr_error* rr_payload_shape(const char* tensor, size_t tensor_size, const 
 RR_API rr_error* rr_open_nrlre1(const void* text, size_t size, rr_bytes** form);
 /* The object beside base64, without its data, as JSON: {"tensor": {…}, "start": 0}. Dialects, and the fields that must
  * be there: "any" {shape, dtype}, "prime_rl" {shape} (dtype uint8 if absent), "skyrl" {shape, dtype of uint8, int16,
- * int32}, "ms_swift" {shape, dtype, __ndarray__: true}. */
+ * int32}, "ms_swift" {shape, dtype, __ndarray__: true}, "sglang" {shape} (of a row: [layers, K]; dtype of
+ * uint8, uint16, int32, the last if absent). */
 RR_API rr_error* rr_open_object(const char* dialect, size_t dialect_size, const char* json, size_t size,
                                 rr_bytes** form);
 /* Whether a payload has the one dtype that SkyRL writes for its ids: DTYPE or ID_RANGE if not. */
 RR_API rr_error* rr_check_narrowest(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size);
 /* The bytes of base85 as Python's base64.b85encode writes it. */
 RR_API rr_error* rr_decode_base85(const void* text, size_t size, rr_bytes** bytes);
+/* The routed experts in a JSON body, where they are: [{"path": ["choices", 0, "routed_experts"], "span": [begin, end]},
+ * …], of the body's bytes without the quotes. Texts with escapes are left out. Places and fields are those of
+ * routed_experts in the Python package's http module. */
+RR_API rr_error* rr_find_routes(const void* body, size_t size, rr_bytes** json);
 /* Which rows of its sample a tensor holds: {"prompt_tokens", "output_tokens", "start": 0, "rows", "short_rows":
  * "refuse" | "missing_at_front"} → {"row_start", "take": [begin, end], "missing_rows", "surplus_rows"}. start is the
  * first row that the engine was asked for, rows what it gave. With T tokens rows start … T − 2 are expected: a row of
