@@ -3,6 +3,8 @@
 #include <simdjson.h>
 
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,148 +13,144 @@
 namespace routing_replay {
 namespace {
 
-namespace ondemand = simdjson::ondemand;
+using Indexer = simdjson::internal::dom_parser_implementation;
 
 constexpr const char* kTargets[] = {"routed_experts", "prompt_routed_experts"};
 constexpr const char* kPlaces[] = {"choices", "meta_info", "sglext", "sgl_ext", "nvext"};
+constexpr const char* kData[] = {"data"};
+constexpr size_t kMaxDepth = 16;      // Of the places that are looked at.
+constexpr size_t kMaxNesting = 1024;  // That the library prepares for; nothing here depends on it.
 
 absl::Status Malformed(absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("body: ", what),
                    {.reason = Reason::kEncoding, .field = "body"});
 }
 
-// Only structure is asked of the library: it finds that in bounds, while its readers of texts and numbers may look past
-// the end of the body.
-class Finder {
+// Walks the body's tokens, of which the library's first stage tells where they begin: brackets, colons, commas, and the
+// first characters of texts, numbers and words. That stage is the one that looks at every byte, with the fastest
+// instructions of this CPU, and stays inside the body.
+class Walker {
  public:
-  explicit Finder(absl::Span<const uint8_t> body)
-      : begin_(reinterpret_cast<const char*>(body.data())), end_(begin_ + body.size()) {}
+  Walker(absl::Span<const uint8_t> body, absl::Span<const uint32_t> tokens)
+      : body_(reinterpret_cast<const char*>(body.data()), body.size()), tokens_(tokens) {}
 
-  simdjson::error_code Root(ondemand::document& document) {
-    ondemand::json_type type;
-    if (auto error = document.type().get(type)) return error;
-    if (type == ondemand::json_type::object) {
-      ondemand::object object;
-      if (auto error = document.get_object().get(object)) return error;
-      return Fields(object);
-    }
-    ondemand::array array;
-    if (auto error = document.get_array().get(array)) return error;
-    return Items(array);
-  }
-
+  // False if the body is not what it should be.
+  bool Root() { return (Kind() == '{' || Kind() == '[') && Place() && next_ == tokens_.size(); }
   std::vector<RouteText> take() { return std::move(found_); }
 
  private:
-  // The one of `names` that the key is, or null.
+  // The first character of the present token; 0 behind the last one.
+  char Kind() const { return next_ < tokens_.size() ? body_[tokens_[next_]] : '\0'; }
+  bool Take(char kind) {
+    if (Kind() != kind) return false;
+    ++next_;
+    return true;
+  }
+
+  // What is between the quotes of the text at hand.
+  std::optional<absl::string_view> Text() const {
+    if (Kind() != '"') return std::nullopt;
+    const size_t begin = tokens_[next_];
+    const size_t end = next_ + 1 < tokens_.size() ? tokens_[next_ + 1] : body_.size();
+    const size_t quote = body_.substr(0, end).rfind('"');
+    if (quote <= begin) return std::nullopt;
+    return body_.substr(begin + 1, quote - begin - 1);
+  }
+
+  // A value, by its brackets alone.
+  bool Skip() {
+    size_t depth = 0;
+    do {
+      const char kind = Kind();
+      if (kind == '\0') return false;
+      if (kind == '{' || kind == '[') ++depth;
+      if (kind == '}' || kind == ']') {
+        if (depth == 0) return false;
+        --depth;
+      }
+      ++next_;
+    } while (depth > 0);
+    return true;
+  }
+
+  template <typename Body>
+  bool EachField(Body&& body) {
+    if (!Take('{')) return false;
+    if (Take('}')) return true;
+    do {
+      const auto key = Text();
+      if (!key) return false;
+      ++next_;
+      if (!Take(':') || !body(*key)) return false;
+    } while (Take(','));
+    return Take('}');
+  }
+
+  template <typename Body>
+  bool EachItem(Body&& body) {
+    if (!Take('[')) return false;
+    if (Take(']')) return true;
+    size_t index = 0;
+    do {
+      path_.emplace_back(index++);
+      const bool good = body();
+      path_.pop_back();
+      if (!good) return false;
+    } while (Take(','));
+    return Take(']');
+  }
+
+  // A response, a list of them or of choices, or an extension.
+  bool Place() {
+    if (path_.size() >= kMaxDepth) return Skip();
+    if (Kind() == '[') return EachItem([this] { return Place(); });
+    if (Kind() != '{') return Skip();
+    return EachField([this](absl::string_view key) {
+      if (const char* name = Known(key, kTargets)) return Under(name, [this] { return Routes(); });
+      if (const char* name = Known(key, kPlaces)) return Under(name, [this] { return Place(); });
+      return Skip();
+    });
+  }
+
+  bool Routes() {
+    if (Kind() == '[') return EachItem([this] { return KeepText(); });
+    if (Kind() != '{') return KeepText();
+    return EachField([this](absl::string_view key) {
+      const char* name = Known(key, kData);
+      return name == nullptr ? Skip() : Under(name, [this] { return KeepText(); });
+    });
+  }
+
+  bool KeepText() {
+    if (Kind() != '"') return Skip();
+    const auto text = Text();
+    if (!text) return false;
+    ++next_;
+    if (std::memchr(text->data(), '\\', text->size()) == nullptr) {
+      found_.push_back({path_, static_cast<size_t>(text->data() - body_.data()), text->size()});
+    }
+    return true;
+  }
+
   template <size_t N>
-  const char* Known(const char* key, const char* const (&names)[N]) const {
+  static const char* Known(absl::string_view key, const char* const (&names)[N]) {
     for (const char* name : names) {
-      const size_t size = std::strlen(name);
-      if (static_cast<size_t>(end_ - key) > size && std::memcmp(key, name, size) == 0 && key[size] == '"') return name;
+      if (key == name) return name;
     }
     return nullptr;
   }
 
-  simdjson::error_code Fields(ondemand::object& object) {
-    for (auto result : object) {
-      ondemand::field field;
-      if (auto error = std::move(result).get(field)) return error;
-      const char* key = field.key().raw();
-      if (const char* target = Known(key, kTargets)) {
-        path_.emplace_back(std::string(target));
-        if (auto error = Routes(field.value(), true)) return error;
-        path_.pop_back();
-      } else if (const char* place = Known(key, kPlaces)) {
-        path_.emplace_back(std::string(place));
-        if (auto error = Place(field.value())) return error;
-        path_.pop_back();
-      }
-    }
-    return simdjson::SUCCESS;
+  template <typename Body>
+  bool Under(const char* name, Body&& body) {
+    path_.emplace_back(std::string(name));
+    const bool good = body();
+    path_.pop_back();
+    return good;
   }
 
-  simdjson::error_code Items(ondemand::array& array) {
-    size_t index = 0;
-    for (auto result : array) {
-      ondemand::value item;
-      if (auto error = std::move(result).get(item)) return error;
-      path_.emplace_back(index++);
-      if (auto error = Place(item)) return error;
-      path_.pop_back();
-    }
-    return simdjson::SUCCESS;
-  }
-
-  // A list of responses or choices, or one of them, or an extension.
-  simdjson::error_code Place(ondemand::value value) {
-    if (path_.size() > kMaxDepth) return simdjson::SUCCESS;
-    ondemand::json_type type;
-    if (auto error = value.type().get(type)) return error;
-    if (type == ondemand::json_type::object) {
-      ondemand::object object;
-      if (auto error = value.get_object().get(object)) return error;
-      return Fields(object);
-    }
-    if (type != ondemand::json_type::array) return simdjson::SUCCESS;
-    ondemand::array array;
-    if (auto error = value.get_array().get(array)) return error;
-    return Items(array);
-  }
-
-  simdjson::error_code Routes(ondemand::value value, bool outermost) {
-    ondemand::json_type type;
-    if (auto error = value.type().get(type)) return error;
-    if (type == ondemand::json_type::string) return Keep(value.raw_json_token());
-    if (!outermost) return simdjson::SUCCESS;
-    if (type == ondemand::json_type::array) return RouteItems(value);
-    if (type == ondemand::json_type::object) return RouteObject(value);
-    return simdjson::SUCCESS;
-  }
-
-  simdjson::error_code RouteItems(ondemand::value value) {
-    ondemand::array array;
-    if (auto error = value.get_array().get(array)) return error;
-    size_t index = 0;
-    for (auto result : array) {
-      ondemand::value item;
-      if (auto error = std::move(result).get(item)) return error;
-      path_.emplace_back(index++);
-      if (auto error = Routes(item, false)) return error;
-      path_.pop_back();
-    }
-    return simdjson::SUCCESS;
-  }
-
-  simdjson::error_code RouteObject(ondemand::value value) {
-    ondemand::object object;
-    if (auto error = value.get_object().get(object)) return error;
-    for (auto result : object) {
-      ondemand::field field;
-      if (auto error = std::move(result).get(field)) return error;
-      static constexpr const char* kData[] = {"data"};
-      if (Known(field.key().raw(), kData) == nullptr) continue;
-      path_.emplace_back(std::string("data"));
-      if (auto error = Routes(field.value(), false)) return error;
-      path_.pop_back();
-    }
-    return simdjson::SUCCESS;
-  }
-
-  // `token`: from the opening quote to the next structural character.
-  simdjson::error_code Keep(std::string_view token) {
-    while (!token.empty() && token.back() != '"') token.remove_suffix(1);
-    if (token.size() < 2) return simdjson::STRING_ERROR;
-    token = token.substr(1, token.size() - 2);
-    if (std::memchr(token.data(), '\\', token.size()) != nullptr) return simdjson::SUCCESS;
-    found_.push_back({path_, static_cast<size_t>(token.data() - begin_), token.size()});
-    return simdjson::SUCCESS;
-  }
-
-  static constexpr size_t kMaxDepth = 16;
-
-  const char* const begin_;
-  const char* const end_;
+  const absl::string_view body_;
+  const absl::Span<const uint32_t> tokens_;
+  size_t next_ = 0;
   std::vector<std::variant<std::string, size_t>> path_;
   std::vector<RouteText> found_;
 };
@@ -160,16 +158,14 @@ class Finder {
 }  // namespace
 
 absl::StatusOr<std::vector<RouteText>> FindRoutes(absl::Span<const uint8_t> body) {
-  ondemand::parser parser;
-  ondemand::document document;
-  const auto* text = reinterpret_cast<const char*>(body.data());
-  // The padding that is claimed here is for readers of texts and numbers, which are not used.
+  std::unique_ptr<Indexer> indexer;
   simdjson::error_code error =
-      parser.iterate(text, body.size(), body.size() + simdjson::SIMDJSON_PADDING).get(document);
-  Finder finder(body);
-  if (!error) error = finder.Root(document);
+      simdjson::get_active_implementation()->create_dom_parser_implementation(body.size(), kMaxNesting, indexer);
+  if (!error) error = indexer->stage1(body.data(), body.size(), simdjson::stage1_mode::regular);
   if (error) return Malformed(simdjson::error_message(error));
-  return finder.take();
+  Walker walker(body, {indexer->structural_indexes.get(), indexer->n_structural_indexes});
+  if (!walker.Root()) return Malformed("is not JSON of an object or a list");
+  return walker.take();
 }
 
 }  // namespace routing_replay
