@@ -65,6 +65,12 @@ std::optional<PrefixReference> Prefix(const AppendOptions& options) {
   return PrefixReference{options.prefix_sample, options.prefix_rows, options.prefix_revision};
 }
 
+std::optional<int64_t> SealNumTokens(const AppendOptions& options, RowRange rows) {
+  if (options.seal_num_tokens || !options.seal) return options.seal_num_tokens;
+  // Rows of a prefix are there before those of the append, which may lie within it.
+  return std::max(rows.end, std::min(options.prefix_sample.empty() ? 0 : options.prefix_rows, kMaxRows)) + 1;
+}
+
 // The rules for a header have one owner, the parser: the header of the whole append goes through it once.
 absl::Status CheckByParsing(const AppendHeader& header) {
   AppendRequest request;
@@ -85,7 +91,7 @@ absl::StatusOr<AppendHeader> MakeHeader(const AppendOptions& options, int64_t ro
                       .group = options.group,
                       .weight_version = options.weight_version,
                       .weight_label = options.weight_label,
-                      .seal_num_tokens = options.seal_num_tokens,
+                      .seal_num_tokens = SealNumTokens(options, RowRange::OfSize(options.row_start, rows)),
                       .prefix = Prefix(options),
                       .engine = options.engine};
   if (absl::Status status = SetTokens(options.token_ids, header); !status.ok()) return status;

@@ -16,7 +16,6 @@
 #include "client/retry.h"
 #include "proto/capi/bytes.h"
 #include "proto/capi/error.h"
-#include "proto/json/json_object.h"
 #include "routing_replay/capi.h"
 
 struct rr_error final : routing_replay::capi::ErrorObject {
@@ -82,12 +81,6 @@ rr_error* Guard(Body&& body) noexcept {
 
 inline absl::Span<const uint32_t> Tokens(const uint32_t* tokens, size_t count) { return {tokens, count}; }
 inline Clock::Time At(int64_t nanoseconds) { return Clock::Time(std::chrono::nanoseconds(nanoseconds)); }
-
-inline absl::Status Give(std::string text, rr_bytes** out) {
-  *out = new rr_bytes(std::move(text));
-  return absl::OkStatus();
-}
-inline absl::Status Give(const nlohmann::json& json, rr_bytes** out) { return Give(DumpJson(json), out); }
 
 }  // namespace routing_replay::capi
 

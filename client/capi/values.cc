@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/capi/error.h"
+#include "proto/capi/record_json.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
 #include "proto/json/status_json.h"
@@ -13,11 +15,6 @@ namespace routing_replay::capi {
 namespace {
 
 using nlohmann::json;
-
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = std::string(field)});
-}
 
 absl::Status ReadPrefix(const json& value, AppendOptions& options) {
   JsonObject prefix(value, "append.prefix");
@@ -99,8 +96,9 @@ absl::StatusOr<RunInfo> RunFrom(absl::string_view text) {
   if (!options.ok()) return options.status();
   auto geometry = Geometry::Create(*options);
   if (!geometry.ok()) return geometry.status();
-  if (codec < 0 || codec > static_cast<int32_t>(Codec::kPacked)) return Invalid("codec", "is not known");
-  if (block_rows < 0 || block_rows > kMaxBlockRows) return Invalid("block_rows", "is out of range");
+  if (codec < 0 || codec > static_cast<int32_t>(Codec::kPacked))
+    return Invalid(Reason::kField, "codec", "is not known");
+  if (block_rows < 0 || block_rows > kMaxBlockRows) return Invalid(Reason::kField, "block_rows", "is out of range");
   const Codec chosen = codec == 0 ? geometry->default_codec() : static_cast<Codec>(codec);
   return RunInfo{.name = std::move(name),
                  .geometry = *std::move(geometry),
@@ -124,6 +122,7 @@ absl::StatusOr<AppendOptions> AppendOptionsFrom(absl::string_view text) {
   object.Read("weight_version", options.weight_version);
   object.Read("weight_label", options.weight_label);
   object.Read("seal_num_tokens", options.seal_num_tokens);
+  object.Read("seal", options.seal);
   object.Read("engine", options.engine);
   absl::Status status = ReadRanges(object, "unrecorded", options.unrecorded);
   if (const json* prefix = object.Find("prefix")) status.Update(ReadPrefix(*prefix, options));
@@ -144,7 +143,10 @@ absl::StatusOr<ReadRequest> ReadRequestFrom(absl::string_view text) {
   object.Read("max_message_bytes", request.max_message_bytes);
   const json* samples = object.Find("samples");
   if (absl::Status status = object.status(); !status.ok()) return status;
-  if (!samples->is_array()) return Invalid("samples", "is not a list");
+  if (object.Find("layers") != nullptr && request.layers.empty()) {
+    return Invalid(Reason::kField, "layers", "is empty; leave it out to read all MoE layers");
+  }
+  if (!samples->is_array()) return Invalid(Reason::kField, "samples", "is not a list");
   for (const json& item : *samples) {
     auto sample = SampleReadFrom(item, absl::StrCat("samples[", request.samples.size(), "]"));
     if (!sample.ok()) return sample.status();
@@ -156,7 +158,7 @@ absl::StatusOr<ReadRequest> ReadRequestFrom(absl::string_view text) {
 absl::StatusOr<std::vector<SampleState>> StatesFrom(absl::string_view text) {
   const auto value = ParseJson(text, "states");
   if (!value.ok()) return value.status();
-  if (!value->is_array()) return Invalid("states", "is not a list");
+  if (!value->is_array()) return Invalid(Reason::kField, "states", "is not a list");
   std::vector<SampleState> states;
   for (const json& item : *value) {
     auto state = StateFrom(item, absl::StrCat("states[", states.size(), "]"));
@@ -170,7 +172,7 @@ absl::StatusOr<Codec> CodecFrom(absl::string_view name) {
   for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
     if (name == CodecName(codec)) return codec;
   }
-  return Invalid("codec", absl::StrCat("\"", name, "\" is neither RAW nor PACKED"));
+  return Invalid(Reason::kField, "codec", absl::StrCat("\"", name, "\" is neither RAW nor PACKED"));
 }
 
 json ToJson(const AppendOutcome& outcome) {
@@ -205,20 +207,8 @@ json ToJson(const AppenderMetrics& metrics) {
 }
 
 json ToJson(const SamplePlanes& sample) {
-  const SampleRecord& record = sample.record;
-  json weights = json::array();
-  for (const WeightSpan& span : record.weights) {
-    weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
-  }
-  json out = {{"status", SampleStatusName(record.status)},
-              {"message", record.message},
-              {"committed_rows", record.committed_rows},
-              {"revision", record.revision},
-              {"content_id", record.content_id},
-              {"unrecorded", RangesToJson(record.unrecorded)},
-              {"weights", std::move(weights)},
-              {"rows", RangesToJson(sample.rows)}};
-  if (record.num_tokens) out["num_tokens"] = *record.num_tokens;
+  json out = ToJson(sample.record);
+  out["rows"] = RangesToJson(sample.rows);
   return out;
 }
 

@@ -52,11 +52,17 @@ RR_API void rr_bytes_free(rr_bytes* bytes);
 /* {"version", "endpoint_variable", "call_timeout_ms", "ask_timeout_ms", "queue_timeout_ms", "append_timeout_ms",
  *  "max_queued_bytes", "max_names_per_call", "channel_options": [["grpc.…", 1], …]} */
 RR_API rr_error* rr_defaults(int32_t use_http_proxy, rr_bytes** json);
-/* The gRPC target of an endpoint as users write it; empty: of the environment's. A "file:PATH" is waited for for at most
- * timeout_ms: DEADLINE_EXCEEDED. */
+/* The gRPC target of an endpoint as users write it; empty: of the environment's. A "file:PATH" is waited for for at
+ * most timeout_ms: DEADLINE_EXCEEDED. */
 RR_API rr_error* rr_endpoint_target(const char* endpoint, size_t size, int64_t timeout_ms, rr_bytes** target);
 /* The handle of a sample id. */
 RR_API rr_error* rr_sample_handle(const char* sample, size_t size, int64_t* handle);
+/* Token ids as functions take them, u32 little-endian, from an array of the host. What the array is:
+ *   {"dtype": "int64", "axes": 1, "field": "append.token_ids", "sample": "a"}
+ * dtype: of its elements, little-endian, as numpy calls it. INVALID_ARGUMENT naming `field` (and the sample, if given)
+ * for what is no integer (DTYPE), for other than one axis (SHAPE), for no ids at all (LENGTH: to say nothing of tokens,
+ * leave them out), and for ids that do not have 32 bits (FIELD). */
+RR_API rr_error* rr_token_ids(const char* json, size_t size, const void* data, size_t data_size, rr_bytes** ids);
 /* The token check of the tokens so far (0 of none), extended by more. */
 RR_API uint32_t rr_token_check(uint32_t check, const uint32_t* tokens, size_t count);
 
@@ -81,13 +87,14 @@ RR_API void rr_run_free(rr_run* run);
 /* Appends. What an append says of its rows; only "sample" must be there:
  *   {"sample", "producer": "rollout" | "trainer", "row_start": 0, "unrecorded": [[3, 5], …], "revision": 0,
  *    "restart_nonce": 0, "group", "weight_version": -1, "weight_label": "", "seal_num_tokens",
- *    "prefix": {"sample", "rows", "revision"}, "engine": ""}
+ *    "seal": false, "prefix": {"sample", "rows", "revision"}, "engine": ""}
  * What its payload is:
  *   {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
  *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
  *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …], "take": [begin, end]}
  * take: only these rows of the tensor's first axis are appended; the payload need not be decoded to cut it. Other
- * meanings as in append.proto. `tokens`: one id per row, or one per position from 0 on, or none. */
+ * meanings as in append.proto; "seal" without "seal_num_tokens" seals with one token more than the rows up to the end
+ * of the append, those of a prefix included. `tokens`: one id per row, or one per position from 0 on, or none. */
 
 /* Decodes, checks, narrows and tiles. */
 RR_API rr_error* rr_plan_rows(const rr_run* run, const char* append, size_t append_size, const char* tensor,
@@ -164,7 +171,8 @@ RR_API rr_error* rr_appender_take_error(rr_appender* appender); /* The first one
 /* The fields of AppenderMetrics in client.h, and queued_bytes and open_appends. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, rr_bytes** json);
 
-/* Reads. What is asked for; everything but samples has a default:
+/* Reads. What is asked for; everything but samples has a default, that of layers being all MoE layers (an empty list is
+ * refused):
  *   {"producer": "rollout", "layers": [3, 4], "wait": false, "max_message_bytes": 0,
  *    "samples": [{"sample" | "handle", "rows": [[0, 10]], "num_tokens", "token_checks": [[rows, crc32c]],
  *                 "min_weight_version", "max_weight_version"}]} */
@@ -172,8 +180,8 @@ RR_API rr_error* rr_reader_new(const rr_run* run, const char* json, size_t size,
 RR_API void rr_reader_free(rr_reader* reader);
 /* The request to send. */
 RR_API rr_error* rr_reader_request(const rr_reader* reader, rr_bytes** request);
-/* A message of the stream: checked and decoded. DATA_LOSS naming sample, layer and row if bytes are damaged. An error is
- * the end of the read: all later calls but free give one. */
+/* A message of the stream: checked and decoded. DATA_LOSS naming sample, layer and row if bytes are damaged. An error
+ * is the end of the read: all later calls but free give one. */
 RR_API rr_error* rr_reader_push(rr_reader* reader, const void* data, size_t size);
 /* The stream ended well: DATA_LOSS if something is missing. What follows is refused before. */
 RR_API rr_error* rr_reader_end(rr_reader* reader);

@@ -108,6 +108,9 @@ struct AppendOptions {
   // checked too). Empty: no token check. Copied.
   absl::Span<const uint32_t> token_ids;
   std::optional<int64_t> seal_num_tokens;
+  // Seals, where seal_num_tokens says no number, with one token more than the rows up to the end of this append, those
+  // of a prefix included.
+  bool seal = false;
   std::string prefix_sample;  // Not empty: open as rows [0, prefix_rows) of this sample.
   int64_t prefix_rows = 0;
   int64_t prefix_revision = 0;

@@ -35,6 +35,7 @@ _append = (*_text, *_text, c_void_p, c_size_t, c_void_p, c_size_t, _out)
 _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_defaults": (c_int32, _out),
     "rr_endpoint_target": (*_text, c_int64, _out),
+    "rr_token_ids": (*_text, c_void_p, c_size_t, _out),
     "rr_sample_handle": (*_text, POINTER(c_int64)),
     "rr_geometry_new": (*_text, _out),
     "rr_geometry_json": (c_void_p, _out),

@@ -29,7 +29,6 @@ class Client:
         self, endpoint: str | None = None, *, use_http_proxy: bool = False, call_timeout: float | None = None
     ) -> None:
         self._transport = Transport(endpoint, use_http_proxy, call_timeout)
-        self._runs: list[Run] = []
 
     def run(
         self,
@@ -52,9 +51,7 @@ class Client:
         is not there to join.
         """
         opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec))
-        run = Run(self._transport, name, opened)
-        self._runs.append(run)
-        return run
+        return Run(self._transport, name, opened)
 
     def runs(self) -> list[RunSummary]:
         """The runs of the server."""
@@ -66,10 +63,7 @@ class Client:
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes every run's appenders for at most `timeout` seconds each, then closes the connection."""
-        runs, self._runs = self._runs, []
-        for run in runs:
-            run.close(timeout)
-        self._transport.close()
+        self._transport.close(timeout)
 
     def __enter__(self) -> Client:
         return self
