@@ -213,8 +213,12 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
                             .codec = blocks.codec,
                             .max_payload_bytes = blocks.max_payload_bytes});
   if (!rows.ok()) return rows.status();
+  return PlanBlocks(options, *std::move(rows), blocks);
+}
+
+absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks) {
   // Half of a message is left for the headers and the token ids.
-  return PlanBlocks(options, *std::move(rows), blocks.block_rows, std::min(kPieceBytes, blocks.max_message_bytes / 2));
+  return PlanBlocks(options, std::move(rows), blocks.block_rows, std::min(kPieceBytes, blocks.max_message_bytes / 2));
 }
 
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,

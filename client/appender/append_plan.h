@@ -54,6 +54,8 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
 // Decoded rows, as encoded blocks: cut between windows of `block_rows` rows wherever a piece would pass `piece_bytes`.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
                                       int64_t piece_bytes = kPieceBytes);
+// The same, in pieces that the run's server takes.
+absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
 // What the engine gave, as it is, in one piece; copies `payload`. The header states the number of rows, so tensor.shape
 // may be empty only where an uncompressed .npy header says it. With options.take the tensor is opened (OpenTensor, and
 // its errors) and the rows taken go as RAW.

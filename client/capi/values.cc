@@ -52,7 +52,7 @@ absl::StatusOr<SampleState> StateFrom(const json& value, const std::string& path
   object.Read("content_id", state.content_id);
   const json* check = object.Find("token_check");
   std::vector<TokenCheck> checks;
-  absl::Status status;
+  absl::Status status = ReadRanges(object, "unrecorded", state.unrecorded);
   if (check != nullptr && !check->is_null()) {
     const json wrapped = {{"token_check", json::array({*check})}};
     JsonObject reader(wrapped, path);

@@ -29,6 +29,7 @@ typedef struct rr_message rr_message;
 typedef struct rr_appender rr_appender;
 typedef struct rr_reader rr_reader;
 typedef struct rr_retry rr_retry;
+typedef struct rr_trajectory rr_trajectory;
 
 /* The number of this interface; raised when something in it changes its meaning. */
 #define RR_ABI_VERSION 1
@@ -92,9 +93,9 @@ RR_API void rr_run_free(rr_run* run);
  *   {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
  *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
  *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …], "take": [begin, end]}
- * take: only these rows of the tensor's first axis are appended; the payload need not be decoded to cut it. Other
- * meanings as in append.proto; "seal" without "seal_num_tokens" seals with one token more than the rows up to the end
- * of the append, those of a prefix included. `tokens`: one id per row, or one per position from 0 on, or none. */
+ * take: only these rows of the tensor's first axis are appended; the payload need not be decoded to cut it. "seal"
+ * without "seal_num_tokens" seals with one token more than the rows up to the end of the append, those of a prefix
+ * included. Other meanings as in append.proto. `tokens`: one id per row, or one per position from 0 on, or none. */
 
 /* Decodes, checks, narrows and tiles. */
 RR_API rr_error* rr_plan_rows(const rr_run* run, const char* append, size_t append_size, const char* tensor,
@@ -170,6 +171,51 @@ RR_API rr_error* rr_appender_not_flushed(const rr_appender* appender); /* What t
 RR_API rr_error* rr_appender_take_error(rr_appender* appender); /* The first one delivered since the last call. */
 /* The fields of AppenderMetrics in client.h, and queued_bytes and open_appends. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, rr_bytes** json);
+
+/* Trajectories: one sample that grows turn by turn. The rules are those of client/trajectory/trajectory.h. */
+
+/* {"sample", "existing": "none" | "resume" | "replace", "strict": false, "producer": "rollout", "group", "engine": ""}:
+ * only sample must be there. strict as the run. */
+RR_API rr_error* rr_trajectory_new(const char* json, size_t size, rr_trajectory** trajectory);
+/* A new sample that begins as this one; its group and engine are the same. */
+RR_API rr_error* rr_trajectory_fork(const rr_trajectory* parent, const char* sample, size_t size,
+                                    rr_trajectory** fork);
+RR_API void rr_trajectory_free(rr_trajectory* trajectory);
+/* A turn:
+ *   {"tokens_start": 0, "row_start": 0, "outcome": "finished" | "aborted" | "preempted", "weight_version": -1,
+ *    "weight_label": "", "weights": [[begin, end, version, label], …], "missing_is_unrecorded": false, "seal": false,
+ *    "cut": 5}
+ * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute row
+ * of the first slot taken of the tensor (its JSON as in rr_plan_rows); without a tensor (size 0) there are no rows. cut:
+ * the history is cut to so many tokens, and there is nothing else but perhaps a seal.
+ * What to do:
+ *   {"step": "ask" | "truncate" | "append", "truncate_rows", "expected_revision", "appends": [[begin, end], …],
+ *    "prefix_rows", "num_tokens", "retokenised_at", "surplus_rows", "repeated_rows", "conflicting_rows", "late_rows",
+ *    "uncompared_rows", "unrecorded_rows"}
+ * ask: ask Stat for the sample; …_on_state; then the turn again. truncate: Truncate; …_on_truncated or
+ * …_on_truncate_failed; then the turn again. Before both, all outcomes of the sample must be there and told. append: take
+ * one plan for each of `appends` and queue it. Only with append the turn is done; with the others and on an error
+ * nothing has changed. */
+RR_API rr_error* rr_trajectory_turn(rr_trajectory* trajectory, const rr_run* run, const char* turn, size_t turn_size,
+                                    const uint32_t* tokens, size_t token_count, const char* tensor, size_t tensor_size,
+                                    const void* payload, size_t payload_size, rr_bytes** decision);
+/* The next plan of the last turn; an error if there is none. */
+RR_API rr_error* rr_trajectory_take_plan(rr_trajectory* trajectory, rr_plan** plan);
+/* An outcome as in rr_appender_take_finished. */
+RR_API rr_error* rr_trajectory_on_outcome(rr_trajectory* trajectory, const char* json, size_t size);
+/* An append of these rows was queued with rr_appender_add_dropped, or not at all. */
+RR_API rr_error* rr_trajectory_on_dropped(rr_trajectory* trajectory, int64_t begin, int64_t end);
+/* What Stat found, as in rr_appender_on_states with "unrecorded": [[begin, end], …]: one state or none.
+ * ALREADY_EXISTS (OTHER_TOKENS) if it has rows of other tokens. */
+RR_API rr_error* rr_trajectory_on_state(rr_trajectory* trajectory, const char* json, size_t size);
+RR_API rr_error* rr_trajectory_on_truncated(rr_trajectory* trajectory, const char* json, size_t size);
+/* It is not known whether the sample was truncated. */
+RR_API void rr_trajectory_on_truncate_failed(rr_trajectory* trajectory);
+/* The first row that a request with this context must give. */
+RR_API int64_t rr_trajectory_next_row(const rr_trajectory* trajectory, const uint32_t* tokens, size_t token_count);
+/* {"num_tokens", "rows", "acknowledged_rows", "revision", "sealed", "counters": {…}}; counters: TrajectoryCounters in
+ * client/trajectory/turn.h. */
+RR_API rr_error* rr_trajectory_state(const rr_trajectory* trajectory, rr_bytes** json);
 
 /* Reads. What is asked for; everything but samples has a default, that of layers being all MoE layers (an empty list is
  * refused):

@@ -154,7 +154,9 @@ struct AppenderMetrics {
 };
 
 // Rows in. Many samples in flight on one stream; survives broken connections: on a new one it asks for the committed
-// rows and sends only what is missing. Appends of one sample are applied in the order of the calls. Thread-safe.
+// rows and sends only what is missing. A run that is gone (dropped, or lost with a server that keeps runs in memory) is
+// not made anew: its appends end with NOT_FOUND (kNoRun) until OpenRun has made it again. Appends of one sample are
+// applied in the order of the calls. Thread-safe.
 class Appender {
  public:
   virtual ~Appender() = default;  // Abandons what is not acknowledged; Flush first.

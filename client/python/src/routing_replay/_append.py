@@ -57,11 +57,13 @@ def make_plan(
         append["prefix"] = _prefix(prefix, sample)
     ids = None if tokens is None else token_ids(tokens, "append.token_ids", sample)
     if rows is None:
+        if take is not None:
+            raise _values.invalid("append.tensor.take", "there are no rows to take from", sample)
         missing = _values.integer(sum(end - begin for begin, end in holes), "append.unrecorded", sample=sample)
         return _core.plan_unrecorded(append, missing, ids)
     tensor, payload = _tensor(rows, layers, sample)
     if take is not None:
-        [tensor["take"]] = _values.row_ranges([take], "append.tensor.take", sample)
+        tensor["take"] = _values.row_ranges([take], "append.tensor.take", sample)[0]
     return run.plan(append, tensor, payload, ids, encode)
 
 
