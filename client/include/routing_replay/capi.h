@@ -52,8 +52,8 @@ RR_API void rr_bytes_free(rr_bytes* bytes);
 /* {"version", "endpoint_variable", "call_timeout_ms", "ask_timeout_ms", "queue_timeout_ms", "append_timeout_ms",
  *  "max_queued_bytes", "max_names_per_call", "channel_options": [["grpc.…", 1], …]} */
 RR_API rr_error* rr_defaults(int32_t use_http_proxy, rr_bytes** json);
-/* The gRPC target of an endpoint as users write it; empty: of the environment's. A "file:PATH" is waited for for at most
- * timeout_ms: DEADLINE_EXCEEDED. */
+/* The gRPC target of an endpoint as users write it; empty: of the environment's. A "file:PATH" is waited for for at
+ * most timeout_ms: DEADLINE_EXCEEDED. */
 RR_API rr_error* rr_endpoint_target(const char* endpoint, size_t size, int64_t timeout_ms, rr_bytes** target);
 /* The handle of a sample id. */
 RR_API rr_error* rr_sample_handle(const char* sample, size_t size, int64_t* handle);
@@ -63,6 +63,15 @@ RR_API uint32_t rr_token_check(uint32_t check, const uint32_t* tokens, size_t co
 /* A geometry from {"num_layers": 27, "moe_layers": [1, …], "num_experts": 64, "top_k": 6}: moe_layers absent means all
  * layers; num_experts and top_k are one number or one per MoE layer. */
 RR_API rr_error* rr_geometry_new(const char* json, size_t size, rr_geometry** geometry);
+/* A geometry from a model's configuration: source "huggingface" (the text of a config.json) or "megatron"
+ * (TransformerConfig's fields as an object). Fields that mean nothing here are not looked at. And what it tells of the
+ * routers, a fact that it leaves open being null:
+ *   {"model_type", "score_function": "softmax" | "sigmoid" | "sqrtsoftplus", "renormalized", "scaling_factor",
+ *    "group_limit": {"groups", "kept", "best_summed"}, "expert_bias": "none" | "to_score" | "to_logit",
+ *    "shared_experts", "mtp_layers", "zero_experts", "hash_layers": [0, …], "routers_per_layer",
+ *    "sources": {"num_experts": "n_routed_experts", …}} */
+RR_API rr_error* rr_geometry_from_config(const char* json, size_t size, const char* source, size_t source_size,
+                                         rr_geometry** geometry, rr_bytes** routing);
 RR_API void rr_geometry_free(rr_geometry* geometry);
 /* Its JSON; moe_layers, and one number where all layers are alike. */
 RR_API rr_error* rr_geometry_json(const rr_geometry* geometry, rr_bytes** json);
@@ -171,8 +180,8 @@ RR_API rr_error* rr_reader_new(const rr_run* run, const char* json, size_t size,
 RR_API void rr_reader_free(rr_reader* reader);
 /* The request to send. */
 RR_API rr_error* rr_reader_request(const rr_reader* reader, rr_bytes** request);
-/* A message of the stream: checked and decoded. DATA_LOSS naming sample, layer and row if bytes are damaged. An error is
- * the end of the read: all later calls but free give one. */
+/* A message of the stream: checked and decoded. DATA_LOSS naming sample, layer and row if bytes are damaged. An error
+ * is the end of the read: all later calls but free give one. */
 RR_API rr_error* rr_reader_push(rr_reader* reader, const void* data, size_t size);
 /* The stream ended well: DATA_LOSS if something is missing. What follows is refused before. */
 RR_API rr_error* rr_reader_end(rr_reader* reader);

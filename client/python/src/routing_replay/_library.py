@@ -37,6 +37,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_endpoint_target": (*_text, c_int64, _out),
     "rr_sample_handle": (*_text, POINTER(c_int64)),
     "rr_geometry_new": (*_text, _out),
+    "rr_geometry_from_config": (*_text, *_text, _out, _out),
     "rr_geometry_json": (c_void_p, _out),
     "rr_geometry_facts": (c_void_p, _out),
     "rr_geometry_block_bytes": (c_void_p, c_int64, *_text, POINTER(c_int64)),
