@@ -27,11 +27,11 @@ absl::Status ReadPrefix(const json& value, AppendOptions& options) {
 
 // [[begin, end, version, label], …]
 absl::Status ReadWeights(const json& list, std::vector<WeightSpan>& weights) {
-  if (!list.is_array()) return Invalid("append.weights", "is not a list");
+  if (!list.is_array()) return Invalid(Reason::kField, "append.weights", "is not a list");
   for (const json& item : list) {
     const bool good = item.is_array() && item.size() == 4 && item[0].is_number_integer() &&
                       item[1].is_number_integer() && item[2].is_number_integer() && item[3].is_string();
-    if (!good) return Invalid("append.weights", "is not a list of [begin, end, version, label]");
+    if (!good) return Invalid(Reason::kField, "append.weights", "is not a list of [begin, end, version, label]");
     weights.push_back({{item[0].get<int64_t>(), item[1].get<int64_t>()}, item[2].get<int64_t>(), item[3]});
   }
   return absl::OkStatus();
@@ -184,7 +184,7 @@ absl::StatusOr<std::vector<SampleState>> StatesFrom(absl::string_view text) {
 absl::StatusOr<ModelConfig> ModelConfigFrom(absl::string_view json, absl::string_view source) {
   if (source == "huggingface") return ModelConfigFromHuggingFace(json);
   if (source == "megatron") return ModelConfigFromMegatron(json);
-  return Invalid("source", absl::StrCat("\"", source, "\" is neither huggingface nor megatron"));
+  return Invalid(Reason::kField, "source", absl::StrCat("\"", source, "\" is neither huggingface nor megatron"));
 }
 
 absl::StatusOr<Codec> CodecFrom(absl::string_view name) {
