@@ -6,7 +6,8 @@ namespace routing_replay::golden {
 
 const std::vector<Kind>& AnsweredKinds() {
   static const std::vector<Kind>& kinds = *new std::vector<Kind>{
-      CodecKind(), CpSlicesKind(), FrameworkLayersKind(), InvalidLayersKind(), LayersKind(), RoutingKind(), RowsKind(),
+      CodecKind(),  CpSlicesKind(), FrameworkLayersKind(), InvalidLayersKind(),
+      LayersKind(), PaddingKind(),  RoutingKind(),         RowsKind(),
   };
   return kinds;
 }
@@ -25,14 +26,6 @@ const std::vector<std::string>& NotYetAnsweredStems() {
       "layout_parse",
       "moe_pattern",
       "mtp",
-      "padding_miles",
-      "padding_msswift",
-      "padding_msswift_older",
-      "padding_msswift_pr8393",
-      "padding_nemo",
-      "padding_skyrl",
-      "padding_slime",
-      "padding_verl",
       "r2_",
       "replay_traces",
       "router_forward",

@@ -33,6 +33,7 @@ Kind CpSlicesKind();
 Kind FrameworkLayersKind();
 Kind InvalidLayersKind();
 Kind LayersKind();
+Kind PaddingKind();
 Kind RoutingKind();
 Kind RowsKind();
 

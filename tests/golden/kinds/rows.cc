@@ -1,16 +1,18 @@
-// rows_*: from the observed layout (`neutral`) to the rows at the router of every rank. Where the framework's own order
-// is known to be wrong, ours must be Megatron's.
+// rows_*: from a framework's options to the layout that was observed (`neutral`), and from that to the rows at the
+// router of every rank. Where the framework's own order is known to be wrong, ours must be Megatron's.
 #include <map>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/rows.h"
 #include "tests/golden/kind.h"
+#include "tests/golden/kinds/framework_policy.h"
 
 namespace routing_replay::golden {
 namespace {
 
 using trainer::MicroBatchLayout;
 using trainer::RowState;
+using trainer::UnpaddedBatch;
 using Lengths = std::vector<int64_t>;
 
 trainer::Partition PartitionOf(const std::string& name) {
@@ -69,11 +71,6 @@ MicroBatchLayout CompletedLayout(const Json& neutral) {
   return layout;
 }
 
-Outcome RunError(const Json& input) {
-  if (!trainer::BuildRowMap(CompletedLayout(input.at("neutral")), {}).ok()) return Passed();
-  return NotYetAnswered("refusals that follow from a framework's options");
-}
-
 Outcome RunAccepted(const MicroBatchLayout& layout) {
   for (int32_t c = 0; c < layout.cp_size; ++c) {
     for (int32_t t = 0; t < layout.tp_size; ++t) {
@@ -117,16 +114,106 @@ Outcome RunRank(const MicroBatchLayout& layout, const Json& neutral, const Json&
   return Passed();
 }
 
+// The masks that frameworks put beside the rows.
+Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& rank) {
+  MicroBatchLayout masked = layout;
+  const bool verl = rank.contains("replay_mask");
+  if (!verl && !rank.contains("router_padding_mask")) return Passed();
+  for (size_t i = 0; verl && i < masked.sequences.size(); ++i) {
+    trainer::SequenceShape& shape = masked.sequences[i];
+    shape.recorded_rows =
+        trainer::VerlReplayedRows(shape.tokens, shape.recorded_rows, input.at("response_lengths").at(i).get<int64_t>());
+  }
+  const auto map = trainer::BuildRowMap(
+      masked, {.cp_rank = rank.at("cp_rank").get<int32_t>(), .tp_rank = rank.at("tp_rank").get<int32_t>()});
+  if (!map.ok()) return Failed(absl::StrCat("refused: ", map.status().message()));
+  std::string ours;
+  for (const trainer::LocalRow& row : trainer::ExpandRowMap(*map)) {
+    ours += (row.state == RowState::kReplayed) == verl ? '1' : '0';
+  }
+  const std::string expected = rank[verl ? "replay_mask" : "router_padding_mask"].get<std::string>();
+  if (ours == expected) return Passed();
+  return Failed(absl::StrCat("the mask is ", ours, ", expected ", expected));
+}
+
+bool HasPolicy(const Json& input) { return input.contains("framework") && input.contains("options"); }
+
+int32_t SizeOr1(const Json& options, const char* name) { return options.value(name, int32_t{1}); }
+
+UnpaddedBatch BatchBefore(const Json& input) {
+  const Json& options = input.at("options");
+  const Json neutral = input.value("neutral", Json::object());
+  const bool flag = options.value("sequence_parallel", neutral.value("sequence_parallel", false));
+  UnpaddedBatch batch =
+      BatchOf(input.at("lengths").get<Lengths>(), SizeOr1(options, "cp"), SizeOr1(options, "tp"), flag);
+  if (!neutral.contains("rows_available")) return batch;
+  const auto available = neutral["rows_available"].get<Lengths>();
+  for (size_t i = 0; i < batch.sequences.size(); ++i) batch.sequences[i].recorded_rows = available.at(i);
+  return batch;
+}
+
+// What a case says of its padding.
+Json PaddingOf(const Json& input) {
+  Json said = Json::object();
+  const Json& neutral = input.at("neutral");
+  const bool packed = neutral.at("format") == "THD";
+  for (const char* name :
+       {"padded_lengths", "cu_seqlens_padded", "total_padded_rows", "padded_length", "max_seq_len"}) {
+    if (neutral.contains(name)) said[name] = neutral[name];
+  }
+  // Rectangles state their one length once per sample.
+  if (!packed) {
+    for (const Json& rows : said.at("padded_lengths")) {
+      if (rows != said.at("padded_length")) said["padded_length"] = rows;
+    }
+    said.erase("padded_lengths");
+    said.erase("total_padded_rows");
+  }
+  if (input.contains("padding_to")) said["padding_to"] = input["padding_to"];
+  if (input.contains("pack_parameters")) said.update(input["pack_parameters"]);
+  return said;
+}
+
+// From options and lengths to the layout that the framework was seen to make.
+Outcome RunPolicy(const Json& input, const MicroBatchLayout& layout) {
+  const std::string framework = input.at("framework").get<std::string>();
+  const auto policy = PolicyOf(framework, input.at("options"));
+  if (!policy.ok()) return Failed(std::string(policy.status().message()));
+  const UnpaddedBatch batch = BatchBefore(input);
+  const auto prediction = trainer::PredictPadding(batch, *policy);
+  if (!prediction.ok()) return Failed(absl::StrCat("the policy refuses: ", prediction.status().message()));
+  if (const auto difference = trainer::FirstDifference(*prediction, layout)) return Failed(*difference);
+  const auto numbers = NumbersOf(batch, *policy);
+  if (!numbers.ok()) return Failed(std::string(numbers.status().message()));
+  return CompareNumbers(*numbers, PaddingOf(input));
+}
+
+// Refused by the rows themselves, or by what follows from the framework's options.
+Outcome RunError(const Json& input) {
+  if (input.contains("neutral") && !trainer::BuildRowMap(CompletedLayout(input["neutral"]), {}).ok()) return Passed();
+  if (!HasPolicy(input)) return Failed("accepted, expected a refusal");
+  const auto policy = PolicyOf(input.at("framework").get<std::string>(), input.at("options"));
+  if (!policy.ok()) return Failed(std::string(policy.status().message()));
+  const auto prediction = trainer::PredictPadding(BatchBefore(input), *policy);
+  if (!prediction.ok() || !trainer::BuildRowMap(prediction->layout, {}).ok()) return Passed();
+  return Failed("accepted, expected a refusal");
+}
+
 Outcome Run(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   if (expect.value("error", false)) return RunError(input);
   const MicroBatchLayout layout = LayoutOf(input);
+  if (HasPolicy(input)) {
+    Outcome outcome = RunPolicy(input, layout);
+    if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
+  }
   if (expect.value("framework_fails", false) && !expect.contains("ranks")) return RunAccepted(layout);
   const Json& ranks = expect.at("ranks");
   if (ranks.empty()) return Failed("the case has no ranks");
   for (const Json& rank : ranks) {
     Outcome outcome = RunRank(layout, input.at("neutral"), rank);
+    if (outcome.verdict == Outcome::Verdict::kPassed) outcome = RunMasks(layout, input, rank);
     if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
   }
   return Passed();
