@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/capi/record_json.h"
 #include "proto/json/geometry_json.h"
-#include "proto/json/status_json.h"
 #include "proto/json/wire_json.h"
 #include "proto/wire/message/read_message.h"
 #include "trainer_plugin/capi/objects.h"
@@ -57,21 +57,6 @@ absl::Status ReadOptions(absl::string_view text, rrt_fetch& fetch, Geometry& geo
     geometry = *std::move(said);
   }
   return sequences == nullptr ? absl::OkStatus() : ReadSequences(*sequences, fetch.sequences);
-}
-
-json ToJson(const SampleRecord& record, int32_t sequence, const std::string& sample) {
-  json weights = json::array();
-  for (const WeightSpan& span : record.weights) {
-    weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
-  }
-  return {{"sequence", sequence},
-          {"sample", sample},
-          {"status", SampleStatusName(record.status)},
-          {"message", record.message},
-          {"revision", record.revision},
-          {"content_id", record.content_id},
-          {"unrecorded", RangesToJson(record.unrecorded)},
-          {"weights", std::move(weights)}};
 }
 
 absl::Status NotEnded() {
@@ -129,7 +114,10 @@ rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** out) {
     json sequences = json::array();
     for (const SampleRecord& record : fetch->staged.records) {
       const int32_t sequence = fetch->plan.described.plan.slices[record.index].sequence;
-      sequences.push_back(ToJson(record, sequence, fetch->sequences[sequence].sample));
+      json said = ToJson(record);
+      said["sequence"] = sequence;
+      said["sample"] = fetch->sequences[sequence].sample;
+      sequences.push_back(std::move(said));
     }
     return Give(DumpJson({{"fallback_sequences", fetch->staged.fallback_sequences},
                           {"staging_bytes", fetch->staged.staging.size()},

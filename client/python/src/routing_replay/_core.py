@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from ctypes import byref, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
@@ -123,10 +124,20 @@ class Target:
     """The target of an endpoint, which may have to be waited for. InvalidArgumentError at once for a bad endpoint."""
 
     def __init__(self, endpoint: str | None) -> None:
-        self._endpoint = endpoint or ""
+        # The environment of now, whatever becomes of it.
+        self._endpoint = endpoint or os.environ.get(defaults()["endpoint_variable"], "")
         self.known: str | None = None
         with contextlib.suppress(errors.DeadlineExceededError):
             self.known = endpoint_target(self._endpoint, 0)
+
+    def look_again(self) -> bool:
+        """Whether the endpoint's file names another server by now: one that was started anew has another port."""
+        if self.known is None:
+            return False
+        before = self.known
+        with contextlib.suppress(errors.RoutingReplayError):  # Nothing is there while no server is.
+            self.known = endpoint_target(self._endpoint, 0)
+        return self.known != before
 
     def wait(self, timeout: float) -> str:
         if self.known is None:
@@ -139,6 +150,14 @@ def sample_handle(sample: str) -> int:
     handle = c_int64()
     _lib.rr_sample_handle(text, len(text), byref(handle))
     return handle.value
+
+
+def token_ids(tokens: np.ndarray, field: str, sample: str | None) -> np.ndarray:
+    """uint32 [n]. InvalidArgumentError naming `field` for what are no token ids, or none at all."""
+    array = np.ascontiguousarray(tokens, tokens.dtype.newbyteorder("<"))
+    described = {"dtype": array.dtype.name, "axes": tokens.ndim, "field": field, "sample": sample or ""}
+    made = _Bytes(_make(_lib.rr_token_ids, *_json(described), array.ctypes.data, array.nbytes))
+    return np.asarray(_ArrayMemory(made, (_lib.rr_bytes_size(made.pointer) // 4,), "<u4"))
 
 
 def token_check(tokens: np.ndarray, check: int = 0) -> int:
@@ -155,6 +174,17 @@ class Geometry:
         self.pointer: int | None = None
         self.pointer = _make(_lib.rr_geometry_new, *_json(description))
 
+    @classmethod
+    def from_config(cls, text: str, source: str) -> tuple[Geometry, dict[str, Any]]:
+        """From a model's configuration (source "huggingface" or "megatron"), and what it tells of the routers."""
+        geometry = cls.__new__(cls)
+        geometry.pointer = None
+        made, routing = c_void_p(), c_void_p()
+        config, name = text.encode(), source.encode()
+        _lib.rr_geometry_from_config(config, len(config), name, len(name), byref(made), byref(routing))
+        geometry.pointer = made.value
+        return geometry, json.loads(_Bytes(routing.value).copy())
+
     def __del__(self) -> None:
         _lib.rr_geometry_free(self.pointer)
 
@@ -166,7 +196,8 @@ class Geometry:
 
     def block_bytes(self, rows: int, codec: str) -> int:
         size = c_int64()
-        _lib.rr_geometry_block_bytes(self.pointer, rows, codec.encode(), len(codec), byref(size))
+        name = codec.encode()
+        _lib.rr_geometry_block_bytes(self.pointer, rows, name, len(name), byref(size))
         return size.value
 
 
@@ -203,25 +234,45 @@ class Run:
         _lib.rr_run_free(self.pointer)
 
     def plan(
-        self, append: dict[str, Any], tensor: dict[str, Any], tokens: np.ndarray | None, payload: Any, encode: bool
+        self,
+        append: dict[str, Any],
+        tensor: dict[str, Any],
+        payload: np.ndarray,
+        tokens: np.ndarray | None,
+        encode: bool,
     ) -> Plan:
-        """`payload`: contiguous array or bytes. `encode`: decode, check and tile here, or let the server do it."""
+        """`payload`: contiguous. `encode`: decode, check and tile here, or let the server do it."""
         function = _lib.rr_plan_rows if encode else _lib.rr_plan_tensor
-        if not isinstance(payload, np.ndarray):
-            payload = np.frombuffer(payload, np.uint8)
         data = (payload.ctypes.data, payload.nbytes)
         return Plan(_make(function, self.pointer, *_json(append), *_json(tensor), *_tokens(tokens), *data))
 
-    def put_message(self, plan: Plan) -> bytes:
-        return _take_message(_make(_lib.rr_put_message, self.pointer, plan.pointer))
+    def put_messages(self, plan: Plan) -> Iterator[bytes]:
+        """The Puts of a plan, one per piece."""
+        for piece in range(_lib.rr_plan_pieces(plan.pointer)):
+            yield _take_message(_make(_lib.rr_put_piece, self.pointer, plan.pointer, piece))
 
 
 def plan_unrecorded(append: dict[str, Any], rows: int, tokens: np.ndarray | None) -> Plan:
     return Plan(_make(_lib.rr_plan_unrecorded, *_json(append), rows, *_tokens(tokens)))
 
 
-def put_outcome(answer: bytes) -> dict[str, Any]:
-    return json.loads(_give(_lib.rr_put_outcome, answer, len(answer)))
+def put_outcome(answers: Sequence[bytes]) -> dict[str, Any]:
+    """What the answers to the Puts of one append say together."""
+    spans = (_library.Span * len(answers))()
+    for span, answer in zip(spans, answers, strict=True):
+        span.data, span.size = ctypes.cast(ctypes.c_char_p(answer), c_void_p), len(answer)
+    return json.loads(_give(_lib.rr_put_outcomes, spans, len(answers)))
+
+
+def account_rows(claim: dict[str, Any]) -> dict[str, Any]:
+    """Which rows a tensor holds: rr_account_rows."""
+    return json.loads(_give(_lib.rr_account_rows, *_json(claim)))
+
+
+def payload_shape(tensor: dict[str, Any], payload: Any) -> list[int]:
+    """The shape of an undecoded payload: rr_payload_shape."""
+    data = np.frombuffer(payload, np.uint8)
+    return json.loads(_give(_lib.rr_payload_shape, *_json(tensor), data.ctypes.data, data.nbytes))["shape"]
 
 
 def _take_message(pointer: int) -> bytes:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from routing_replay import _append, _calls, _core, _fork
-from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork, core_error
+from routing_replay import _append, _calls, _core, _fork, _values
+from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork
 from routing_replay.errors import CancelledError, FailedPreconditionError, InternalError, RoutingReplayError
 from routing_replay.types import AppendOutcome, OnFull
 
@@ -53,13 +53,14 @@ def queue_options(
     max_queued_bytes: int | None, on_full: OnFull, queue_timeout: float | None, append_timeout: float | None
 ) -> QueueOptions:
     """With defaults where nothing is given."""
-    if on_full not in ("block", "drop", "raise"):
-        raise ValueError(f'on_full: {on_full!r} is none of "block", "drop", "raise"')
+    size = DEFAULTS["max_queued_bytes"] if max_queued_bytes is None else max_queued_bytes
+    queue = DEFAULTS["queue_timeout_ms"] / 1000 if queue_timeout is None else queue_timeout
+    append = DEFAULTS["append_timeout_ms"] / 1000 if append_timeout is None else append_timeout
     return QueueOptions(
-        DEFAULTS["max_queued_bytes"] if max_queued_bytes is None else max_queued_bytes,
-        on_full,
-        DEFAULTS["queue_timeout_ms"] / 1000 if queue_timeout is None else queue_timeout,
-        DEFAULTS["append_timeout_ms"] / 1000 if append_timeout is None else append_timeout,
+        _values.integer(size, "max_queued_bytes", _values.NATURAL),
+        _values.choice(on_full, "on_full", {name: name for name in ("block", "drop", "raise")}),
+        _values.seconds(queue, "queue_timeout"),
+        _values.seconds(append, "append_timeout"),
     )
 
 
@@ -70,8 +71,10 @@ class Appender:
     appender. At the end of the interpreter what is queued is waited for, but not for long: flush.
 
     Survives broken connections, and restarts of a server that keeps its runs: what is not acknowledged is asked for and
-    sent again. A run that is gone is NotFoundError (NO_RUN). Appends of one sample are applied in the order of the
-    calls.
+    sent again. A run that is gone (dropped, or lost with a server that keeps runs in memory) is not made anew, as rows
+    that were acknowledged would be missing without a word: its appends end with NotFoundError (NO_RUN), which flush
+    raises and on_outcome is told. After `Client.run` has made it again the appender goes on. Appends of one sample are
+    applied in the order of the calls.
 
     After os.fork the child has an empty appender of its own; what the parent had queued, the parent sends. Where gRPC
     cannot live on in the child, `append` raises FailedPreconditionError there.
@@ -98,6 +101,7 @@ class Appender:
         self._encode_blocks = encode_blocks
         self._on_outcome = on_outcome
         self._start_afresh()
+        transport.appenders.add(self)
         _appenders.add(self)
         _fork.register(self)
 
@@ -160,6 +164,7 @@ class Appender:
 
         Raises the first error since the last flush, DeadlineExceededError after `timeout` seconds.
         """
+        timeout = _values.seconds(timeout)
         with self._lock:
             last = self._core.newest_open()
             if not self._changed.wait_for(lambda: self._closed or self._core.settled(last), timeout):
@@ -180,6 +185,7 @@ class Appender:
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
+        timeout = _values.seconds(timeout)
         try:
             if not self._closed:
                 self.flush(timeout)
@@ -197,6 +203,7 @@ class Appender:
         if thread is not None and thread is not threading.current_thread():
             thread.join(10)
             self._join_grpc()
+        self._transport.appenders.discard(self)
 
     def __enter__(self) -> Appender:
         return self
@@ -263,12 +270,18 @@ class Appender:
             stub = channel.unary_unary(SERVICE + call.method)
             states = call.read(stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
         except (grpc.RpcError, RoutingReplayError) as failure:
-            error = _error_of(failure)
+            error = self._error_of(failure)
             with self._lock:
                 self._core.on_ask_error(error, time.monotonic_ns())
             return
         with self._lock:
             self._core.on_states(_calls.states_for_core(states), time.monotonic_ns())
+
+    def _error_of(self, failure: grpc.RpcError | RoutingReplayError) -> _core.CoreError:
+        """What the core is told; an endpoint that cannot be told yet is a server that is not there."""
+        if isinstance(failure, RoutingReplayError):
+            return _core.rpc_error(grpc.StatusCode.UNAVAILABLE.value[0], str(failure), b"")
+        return self._transport.failed(failure)
 
     def _converse(self) -> None:
         """One stream, from its start to its end."""
@@ -296,7 +309,7 @@ class Appender:
                     self._changed.notify_all()
                 self._deliver()
         except (grpc.RpcError, RoutingReplayError) as failure:
-            why = _error_of(failure)
+            why = self._error_of(failure)
         if told:
             ended.wait(_REST_TIMEOUT)
         with self._lock:
@@ -388,13 +401,6 @@ class Appender:
         _core.leak((self._call, self._core))
         self._start_afresh()
         self._closed = closed
-
-
-def _error_of(failure: grpc.RpcError | RoutingReplayError) -> _core.CoreError:
-    """What the core is told; an endpoint that cannot be told yet is a server that is not there."""
-    if isinstance(failure, RoutingReplayError):
-        return _core.rpc_error(grpc.StatusCode.UNAVAILABLE.value[0], str(failure), b"")
-    return core_error(failure)
 
 
 def _until(nanoseconds: int) -> float:

@@ -39,6 +39,8 @@ RRT_API const void* rrt_bytes_data(const rrt_bytes* bytes);
 RRT_API size_t rrt_bytes_size(const rrt_bytes* bytes);
 RRT_API void rrt_bytes_free(rrt_bytes* bytes);
 
+/* Token ids of an array of the host as functions take them: rr_token_ids of routing_replay/capi.h. */
+RRT_API rrt_error* rrt_token_ids(const char* json, size_t size, const void* data, size_t data_size, rrt_bytes** ids);
 /* The token check of the tokens so far (0 of none), extended by more. */
 RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t count);
 
@@ -77,8 +79,9 @@ RRT_API rrt_error* rrt_fetch_request(const rrt_fetch* fetch, rrt_bytes** request
  * cannot be replayed. After an error the fetch is of no more use. */
 RRT_API rrt_error* rrt_fetch_push(rrt_fetch* fetch, const void* message, size_t size);
 RRT_API rrt_error* rrt_fetch_end(rrt_fetch* fetch);
-/* {"fallback_sequences", "staging_bytes", "sequences": [{"sequence", "sample", "status", "message", "revision",
- *  "content_id", "unrecorded": [[b, e]], "weights": [[b, e, version, label]]}, …]}: those that the rank reads. */
+/* {"fallback_sequences", "staging_bytes", "sequences": [{"sequence", "sample", "status", "message",
+ *  "committed_rows", "num_tokens", "revision", "content_id", "unrecorded": [[b, e]],
+ *  "weights": [[b, e, version, label]]}, …]}: those that the rank reads; num_tokens where it is known. */
 RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
 
 /* Rows that the host holds already (local_source.h). Geometry as in the description of a plan. */

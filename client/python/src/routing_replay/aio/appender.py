@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from routing_replay import _append, _calls, _core
-from routing_replay._transport import DEFAULTS, SERVICE, core_error
+from routing_replay import _append, _calls, _core, _values
+from routing_replay._transport import DEFAULTS, SERVICE
 from routing_replay.aio.transport import Transport
 from routing_replay.appender import queue_options
 from routing_replay.errors import CancelledError, RoutingReplayError
@@ -83,6 +83,7 @@ class Appender:
         self._closed = False
         self._in_order = asyncio.Lock()  # Large arrays are encoded elsewhere; small ones must not overtake them.
         self._gave_up = False  # The present stream was ended because the server does not answer.
+        transport.appenders.add(self)
 
     async def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
         """Queues one append and returns its sequence number; see routing_replay.Appender.append.
@@ -122,6 +123,7 @@ class Appender:
 
     async def flush(self, timeout: float = 120.0) -> None:
         """Waits until every append so far has its outcome; see routing_replay.Appender.flush."""
+        timeout = _values.seconds(timeout)
         last = self._core.newest_open()
         in_time = await self._wait_for(lambda: self._closed or self._core.settled(last), timeout)
         if not in_time:
@@ -139,6 +141,7 @@ class Appender:
 
     async def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
+        timeout = _values.seconds(timeout)
         try:
             if not self._closed:
                 await self.flush(timeout)
@@ -149,6 +152,7 @@ class Appender:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        self._transport.appenders.discard(self)
         self._changed.notify()
 
     async def __aenter__(self) -> Appender:
@@ -195,7 +199,7 @@ class Appender:
             stub = channel.unary_unary(SERVICE + call.method)
             states = call.read(await stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
         except grpc.aio.AioRpcError as failure:
-            self._core.on_ask_error(core_error(failure), time.monotonic_ns())
+            self._core.on_ask_error(self._transport.failed(failure), time.monotonic_ns())
             return
         self._core.on_states(_calls.states_for_core(states), time.monotonic_ns())
 
@@ -211,7 +215,7 @@ class Appender:
                 await self._deliver()
                 self._changed.notify()
         except grpc.aio.AioRpcError as failure:
-            why = core_error(failure)
+            why = self._transport.failed(failure)
         except asyncio.CancelledError:
             if not self._gave_up:
                 raise
