@@ -57,6 +57,7 @@ absl::StatusOr<std::vector<WeightSpan>> WeightsFrom(const json& list) {
 struct GivenTurn {
   Turn turn;
   int64_t row_start = 0;
+  int64_t missing_rows = 0;
 };
 
 absl::StatusOr<GivenTurn> TurnFrom(absl::string_view text, absl::Span<const uint32_t> tokens) {
@@ -68,6 +69,7 @@ absl::StatusOr<GivenTurn> TurnFrom(absl::string_view text, absl::Span<const uint
   JsonObject object(*value, "turn");
   object.Read("tokens_start", tokens_start);
   object.Read("row_start", given.row_start);
+  object.Read("missing_rows", given.missing_rows);
   object.Read<TurnOutcome>("outcome",
                            {{"finished", TurnOutcome::kFinished},
                             {"aborted", TurnOutcome::kAborted},
@@ -87,6 +89,7 @@ absl::StatusOr<GivenTurn> TurnFrom(absl::string_view text, absl::Span<const uint
   }
   if (cut && *cut < 1) return Invalid("turn.cut", "a history has at least one token");
   if (given.row_start < 0 || given.row_start > kMaxRows) return Invalid("turn.row_start", "is out of range");
+  if (given.missing_rows < 0 || given.missing_rows > kMaxRows) return Invalid("turn.missing_rows", "is out of range");
   turn.cut = cut.has_value();
   if (cut || tokens_start) {
     turn.tokens = cut ? absl::Span<const uint32_t>() : tokens;
@@ -177,6 +180,13 @@ absl::StatusOr<std::optional<SampleState>> StateFrom(absl::string_view text) {
   auto states = StatesFrom(text);
   if (!states.ok()) return states.status();
   if (states->size() > 1) return Invalid("states", "are more than one");
+  for (const SampleState& state : *states) {
+    const RowRange rows{0, state.committed_rows};
+    if (rows.end < 0 || rows.end > kMaxRows) return Invalid("states.committed_rows", "is out of range");
+    if (absl::Status status = CheckNormal(state.unrecorded, rows); !status.ok()) {
+      return Invalid("states.unrecorded", status.message());
+    }
+  }
   std::optional<SampleState> found;
   if (!states->empty()) found = std::move(states->front());
   return found;
@@ -215,7 +225,8 @@ rr_error* rr_trajectory_turn(rr_trajectory* trajectory, const rr_run* run, const
     if (tensor_size > 0) {
       auto taken = TakenTensorFromJson(Text(tensor, tensor_size));
       if (!taken.ok()) return taken.status();
-      rows = {std::move(taken->description), Bytes(payload, payload_size), taken->take, given->row_start};
+      rows = {std::move(taken->description), Bytes(payload, payload_size), taken->take, given->row_start,
+              given->missing_rows};
     }
     const RunInfo& info = run->info;
     auto plan = PlanTurn(given->turn, rows ? &*rows : nullptr, trajectory->common, info.geometry,

@@ -1,5 +1,6 @@
 #include "client/trajectory/turn_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "client/trajectory/row_marks.h"
@@ -23,25 +24,30 @@ class OpenedRows {
                       .shape = {view->rows, view->layers, view->top_k},
                       .layer_basis = rows.tensor.layer_basis,
                       .layer_ids = rows.tensor.layer_ids};
-    opened.rows_ = RowRange::OfSize(rows.row_start, view->rows);
+    opened.first_slot_ = rows.row_start + rows.missing_rows;
+    opened.rows_ = {rows.row_start, opened.first_slot_ + view->rows};
     opened.view_ = *std::move(view);
     return opened;
   }
 
   RowRange rows() const { return rows_; }
   absl::StatusOr<DecodedRows> Decode(RowRange rows, const Geometry& geometry, const BlockOptions& blocks) const {
-    return DecodeTensor(geometry, tensor_, view_.elements,
-                        {.row_start = rows.begin,
-                         .take = RowRange::OfSize(rows.begin - rows_.begin, rows.size()),
-                         .block_rows = blocks.block_rows,
-                         .codec = blocks.codec,
-                         .max_payload_bytes = blocks.max_payload_bytes});
+    DecodeOptions options{.row_start = rows.begin,
+                          .block_rows = blocks.block_rows,
+                          .codec = blocks.codec,
+                          .max_payload_bytes = blocks.max_payload_bytes};
+    const RowRange missing{rows.begin, std::clamp(first_slot_, rows.begin, rows.end)};
+    AppendMerged(options.unrecorded, missing);
+    options.take = RowRange::OfSize(missing.end - first_slot_, rows.end - missing.end);
+    if (options.take->empty()) options.take = RowRange{};
+    return DecodeTensor(geometry, tensor_, view_.elements, options);
   }
 
  private:
   TensorView view_;
   TensorDescription tensor_;
   RowRange rows_;
+  int64_t first_slot_ = 0;  // Absolute row of the tensor's first slot.
 };
 
 // One append to make.

@@ -21,7 +21,8 @@ struct TurnRows {
   TensorDescription tensor;
   absl::Span<const uint8_t> payload;
   std::optional<RowRange> take;  // Slots of the tensor's first axis that are meant; absent: all.
-  int64_t row_start = 0;         // Absolute row of the first of them.
+  int64_t row_start = 0;         // Absolute row of the first row.
+  int64_t missing_rows = 0;      // Rows from row_start on that the engine did not give, before the slots.
 };
 
 struct TurnPlan {
