@@ -32,8 +32,10 @@ Kind CodecKind();
 Kind CodecTurnsKind();
 Kind CpSlicesKind();
 Kind FrameworkLayersKind();
+Kind GeometryKind();
 Kind InvalidLayersKind();
 Kind LayersKind();
+Kind MoePatternKind();
 Kind RoutingKind();
 Kind RowsKind();
 

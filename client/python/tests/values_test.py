@@ -118,6 +118,9 @@ class ArgumentTest(unittest.TestCase):
         for value in ([(0.5, 1)], [(0, 1, 2)], [3], 3, "01", [(0, 2**63)]):
             self.refused("append.unrecorded", plan, unrecorded=value)
         self.refused("append.unrecorded", plan, rows=None, unrecorded=[(-(2**62), 2**62)] * 3)
+        for value in ((0, 1.5), (0,), 2, "01"):
+            self.refused("append.tensor.take", plan, take=value)
+        self.refused("append.tensor.take", plan, rows=None, take=(0, 1))
         for value in ([0.0], [True], [2**31], 5):
             self.refused("layers", plan, layers=value)
         self.refused("layers", plan, layers="some")

@@ -35,6 +35,7 @@ from routing_replay.errors import (
 )
 from routing_replay.geometry import Geometry
 from routing_replay.local import LocalServer, local_server
+from routing_replay.recorded import RecordedRows
 from routing_replay.run import Run
 from routing_replay.types import (
     AppendOutcome,
@@ -73,6 +74,7 @@ __all__ = [
     "Payload",
     "PermissionDeniedError",
     "Prefix",
+    "RecordedRows",
     "ReleaseOutcome",
     "ResourceExhaustedError",
     "RoutingReplayError",

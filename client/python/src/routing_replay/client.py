@@ -17,7 +17,8 @@ class Client:
     """One server. Thread-safe. Does not wait for the server; connects when it is first used.
 
     endpoint: "host:port", "[v6]:port" or "unix:PATH", or "file:PATH" of a file that holds one of these, which is waited
-        for within call_timeout when the client is first used; the environment's ROUTING_REPLAY_ENDPOINT if absent
+        for within call_timeout when the client is first used, and read again whenever the server cannot be reached, as
+        one that was started anew may have another port; the environment's ROUTING_REPLAY_ENDPOINT if absent
     use_http_proxy: HTTP proxies of the environment are ignored unless this is set
     call_timeout: seconds for a call without a timeout of its own (default 30)
 

@@ -1,6 +1,8 @@
 """What goes wrong, as exceptions: one class per status code, with the fields that programs need.
 
-What the service itself refuses comes as the exceptions of `routing_replay`, which have the same attributes.
+What the service itself refuses comes as the exceptions of `routing_replay`. They have the same names and attributes,
+but are unrelated classes: each of the two packages works without the other, so neither can define the classes of both.
+Who uses a `ServiceSource` catches both.
 """
 
 from __future__ import annotations
