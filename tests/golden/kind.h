@@ -36,6 +36,7 @@ Kind GeometryKind();
 Kind InvalidLayersKind();
 Kind LayersKind();
 Kind MoePatternKind();
+Kind PaddingKind();
 Kind RoutingKind();
 Kind RowsKind();
 

@@ -70,6 +70,15 @@ RR_API uint32_t rr_token_check(uint32_t check, const uint32_t* tokens, size_t co
 /* A geometry from {"num_layers": 27, "moe_layers": [1, …], "num_experts": 64, "top_k": 6}: moe_layers absent means all
  * layers; num_experts and top_k are one number or one per MoE layer. */
 RR_API rr_error* rr_geometry_new(const char* json, size_t size, rr_geometry** geometry);
+/* A geometry from a model's configuration: source "huggingface" (the text of a config.json) or "megatron"
+ * (TransformerConfig's fields as an object). Fields that mean nothing here are not looked at. And what it tells of the
+ * routers, a fact that it leaves open being null:
+ *   {"model_type", "score_function": "softmax" | "sigmoid" | "sqrtsoftplus", "renormalized", "scaling_factor",
+ *    "group_limit": {"groups", "kept", "best_summed"}, "expert_bias": "none" | "to_score" | "to_logit",
+ *    "shared_experts", "mtp_layers", "zero_experts", "hash_layers": [0, …], "routers_per_layer",
+ *    "sources": {"num_experts": "n_routed_experts", …}} */
+RR_API rr_error* rr_geometry_from_config(const char* json, size_t size, const char* source, size_t source_size,
+                                         rr_geometry** geometry, rr_bytes** routing);
 RR_API void rr_geometry_free(rr_geometry* geometry);
 /* Its JSON; moe_layers, and one number where all layers are alike. */
 RR_API rr_error* rr_geometry_json(const rr_geometry* geometry, rr_bytes** json);
@@ -220,12 +229,14 @@ RR_API rr_error* rr_trajectory_new(const char* json, size_t size, rr_trajectory*
 RR_API rr_error* rr_trajectory_fork(const rr_trajectory* parent, const char* sample, size_t size, rr_trajectory** fork);
 RR_API void rr_trajectory_free(rr_trajectory* trajectory);
 /* A turn:
- *   {"tokens_start": 0, "row_start": 0, "outcome": "finished" | "aborted" | "preempted", "weight_version": -1,
- *    "weight_label": "", "weights": [[begin, end, version, label], …], "missing_is_unrecorded": false, "seal": false,
- *    "cut": 5}
- * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute
- * row of the first slot taken of the tensor (its JSON as in rr_plan_rows); without a tensor (size 0) there are no rows.
- * cut: the history is cut to so many tokens, and there is nothing else but perhaps a seal. What to do:
+ *   {"tokens_start": 0, "row_start": 0, "missing_rows": 0, "outcome": "finished" | "aborted" | "preempted",
+ *    "weight_version": -1, "weight_label": "", "weights": [[begin, end, version, label], …],
+ *    "missing_is_unrecorded": false, "seal": false, "cut": 5}
+ * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute row
+ * of the first row, missing_rows: so many from there on were not given, before the slots taken of the tensor (its JSON as
+ * in rr_plan_rows); without a tensor (size 0) there are no rows. cut: the history is cut to so many tokens, and there is
+ * nothing else but perhaps a seal.
+ * What to do:
  *   {"step": "ask" | "truncate" | "append", "truncate_rows", "expected_revision", "appends": [[begin, end], …],
  *    "prefix_rows", "num_tokens", "retokenised_at", "surplus_rows", "repeated_rows", "conflicting_rows", "late_rows",
  *    "uncompared_rows", "unrecorded_rows"}
