@@ -180,6 +180,12 @@ absl::StatusOr<std::vector<SampleState>> StatesFrom(absl::string_view text) {
   return states;
 }
 
+absl::StatusOr<ModelConfig> ModelConfigFrom(absl::string_view json, absl::string_view source) {
+  if (source == "huggingface") return ModelConfigFromHuggingFace(json);
+  if (source == "megatron") return ModelConfigFromMegatron(json);
+  return Invalid(Reason::kField, "source", absl::StrCat("\"", source, "\" is neither huggingface nor megatron"));
+}
+
 absl::StatusOr<Codec> CodecFrom(absl::string_view name) {
   for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
     if (name == CodecName(codec)) return codec;

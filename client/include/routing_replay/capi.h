@@ -70,6 +70,15 @@ RR_API uint32_t rr_token_check(uint32_t check, const uint32_t* tokens, size_t co
 /* A geometry from {"num_layers": 27, "moe_layers": [1, …], "num_experts": 64, "top_k": 6}: moe_layers absent means all
  * layers; num_experts and top_k are one number or one per MoE layer. */
 RR_API rr_error* rr_geometry_new(const char* json, size_t size, rr_geometry** geometry);
+/* A geometry from a model's configuration: source "huggingface" (the text of a config.json) or "megatron"
+ * (TransformerConfig's fields as an object). Fields that mean nothing here are not looked at. And what it tells of the
+ * routers, a fact that it leaves open being null:
+ *   {"model_type", "score_function": "softmax" | "sigmoid" | "sqrtsoftplus", "renormalized", "scaling_factor",
+ *    "group_limit": {"groups", "kept", "best_summed"}, "expert_bias": "none" | "to_score" | "to_logit",
+ *    "shared_experts", "mtp_layers", "zero_experts", "hash_layers": [0, …], "routers_per_layer",
+ *    "sources": {"num_experts": "n_routed_experts", …}} */
+RR_API rr_error* rr_geometry_from_config(const char* json, size_t size, const char* source, size_t source_size,
+                                         rr_geometry** geometry, rr_bytes** routing);
 RR_API void rr_geometry_free(rr_geometry* geometry);
 /* Its JSON; moe_layers, and one number where all layers are alike. */
 RR_API rr_error* rr_geometry_json(const rr_geometry* geometry, rr_bytes** json);

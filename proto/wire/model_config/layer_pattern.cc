@@ -157,7 +157,8 @@ class Planner {
       key_ = kFrequency;
       return;
     }
-    const int64_t step = Or(kFrequency, 1);
+    const int64_t step = reader_.Int("moe_layer_frequency", keys).value_or(1);
+    if (step != 1) key_ = kFrequency;
     if (step != 1 && !family_.every_nth) {
       return reader_.Fail(kFrequency,
                           "readers of this type's configurations disagree on a frequency other than 1: "

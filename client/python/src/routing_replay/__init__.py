@@ -33,7 +33,7 @@ from routing_replay.errors import (
     UnimplementedError,
     UnknownError,
 )
-from routing_replay.geometry import Geometry
+from routing_replay.geometry import Geometry, GroupLimit, ModelRouting
 from routing_replay.local import LocalServer, local_server
 from routing_replay.recorded import RecordedRows
 from routing_replay.run import Run
@@ -66,9 +66,11 @@ __all__ = [
     "DeadlineExceededError",
     "FailedPreconditionError",
     "Geometry",
+    "GroupLimit",
     "InternalError",
     "InvalidArgumentError",
     "LocalServer",
+    "ModelRouting",
     "NotFoundError",
     "OutOfRangeError",
     "Payload",

@@ -174,6 +174,17 @@ class Geometry:
         self.pointer: int | None = None
         self.pointer = _make(_lib.rr_geometry_new, *_json(description))
 
+    @classmethod
+    def from_config(cls, text: str, source: str) -> tuple[Geometry, dict[str, Any]]:
+        """From a model's configuration (source "huggingface" or "megatron"), and what it tells of the routers."""
+        geometry = cls.__new__(cls)
+        geometry.pointer = None
+        made, routing = c_void_p(), c_void_p()
+        config, name = text.encode(), source.encode()
+        _lib.rr_geometry_from_config(config, len(config), name, len(name), byref(made), byref(routing))
+        geometry.pointer = made.value
+        return geometry, json.loads(_Bytes(routing.value).copy())
+
     def __del__(self) -> None:
         _lib.rr_geometry_free(self.pointer)
 

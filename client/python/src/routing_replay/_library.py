@@ -38,6 +38,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_token_ids": (*_text, c_void_p, c_size_t, _out),
     "rr_sample_handle": (*_text, POINTER(c_int64)),
     "rr_geometry_new": (*_text, _out),
+    "rr_geometry_from_config": (*_text, *_text, _out, _out),
     "rr_geometry_json": (c_void_p, _out),
     "rr_geometry_facts": (c_void_p, _out),
     "rr_geometry_block_bytes": (c_void_p, c_int64, *_text, POINTER(c_int64)),
