@@ -231,11 +231,11 @@ RR_API void rr_trajectory_free(rr_trajectory* trajectory);
 /* A turn:
  *   {"tokens_start": 0, "row_start": 0, "missing_rows": 0, "outcome": "finished" | "aborted" | "preempted",
  *    "weight_version": -1, "weight_label": "", "weights": [[begin, end, version, label], …],
- *    "missing_is_unrecorded": false, "seal": false, "cut": 5}
+ *    "missing_is_unrecorded": false, "seal": false, "cut": 5, "engine": ""}
  * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute row
  * of the first row, missing_rows: so many from there on were not given, before the slots taken of the tensor (its JSON as
  * in rr_plan_rows); without a tensor (size 0) there are no rows. cut: the history is cut to so many tokens, and there is
- * nothing else but perhaps a seal.
+ * nothing else but perhaps a seal. engine: in place of the trajectory's.
  * What to do:
  *   {"step": "ask" | "truncate" | "append", "truncate_rows", "expected_revision", "appends": [[begin, end], …],
  *    "prefix_rows", "num_tokens", "retokenised_at", "surplus_rows", "repeated_rows", "conflicting_rows", "late_rows",

@@ -411,6 +411,65 @@ class Appender:
         return json.loads(_give(_lib.rr_appender_metrics, self.pointer))
 
 
+class Trajectory:
+    """rr_trajectory. Not thread-safe."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self.pointer: int | None = None
+        self.pointer = _make(_lib.rr_trajectory_new, *_json(description))
+
+    def __del__(self) -> None:
+        _lib.rr_trajectory_free(self.pointer)
+
+    def fork(self, sample: str) -> Trajectory:
+        text = sample.encode()
+        made = Trajectory.__new__(Trajectory)
+        made.pointer = None
+        made.pointer = _make(_lib.rr_trajectory_fork, self.pointer, text, len(text))
+        return made
+
+    def turn(
+        self,
+        run: Run,
+        turn: dict[str, Any],
+        tokens: np.ndarray | None,
+        tensor: dict[str, Any] | None,
+        payload: np.ndarray | None,
+    ) -> dict[str, Any]:
+        described = (None, 0) if tensor is None else _json(tensor)
+        data = (None, 0) if payload is None else (payload.ctypes.data, payload.nbytes)
+        decision = _give(
+            _lib.rr_trajectory_turn, self.pointer, run.pointer, *_json(turn), *_tokens(tokens), *described, *data
+        )
+        return json.loads(decision)
+
+    def take_plan(self) -> Plan:
+        return Plan(_make(_lib.rr_trajectory_take_plan, self.pointer))
+
+    def on_outcome(self, record: dict[str, Any]) -> None:
+        _lib.rr_trajectory_on_outcome(self.pointer, *_json(record))
+
+    def on_dropped(self, begin: int, end: int) -> None:
+        _lib.rr_trajectory_on_dropped(self.pointer, begin, end)
+
+    def on_state(self, states: list[dict[str, Any]]) -> None:
+        _lib.rr_trajectory_on_state(self.pointer, *_json(states))
+
+    def on_truncated(self, states: list[dict[str, Any]]) -> None:
+        _lib.rr_trajectory_on_truncated(self.pointer, *_json(states))
+
+    def on_truncate_failed(self) -> None:
+        _lib.rr_trajectory_on_truncate_failed(self.pointer)
+
+    def next_row(self, tokens: np.ndarray) -> int:
+        return _lib.rr_trajectory_next_row(self.pointer, *_tokens(tokens))
+
+    def state(self) -> dict[str, Any]:
+        return json.loads(_give(_lib.rr_trajectory_state, self.pointer))
+
+
 class Reader:
     """rr_reader: one read. Not thread-safe."""
 
