@@ -30,7 +30,8 @@
 namespace routing_replay {
 
 struct ClientOptions {
-  // "host:port", "[v6]:port", "unix:PATH", or "file:PATH" of a file that holds one of these. Empty: the environment's
+  // "host:port", "[v6]:port", "unix:PATH", or "file:PATH" of a file that holds one of these and is read again whenever
+  // the server cannot be reached: one that was started anew may have another port. Empty: the environment's
   // ROUTING_REPLAY_ENDPOINT.
   std::string endpoint;
   // HTTP proxies of the environment are ignored unless this is set.
@@ -92,7 +93,7 @@ class Client {
 struct AppendOptions {
   std::string sample;
   Producer producer = Producer::kRollout;
-  int64_t row_start = 0;             // Absolute row of the first row.
+  int64_t row_start = 0;  // Absolute row of the first row.
   // Rows [begin, end) of the tensor's first axis are appended, the others left out; no need to decode a payload to cut
   // it. Absent: all. What is sent as it is (Put, encode_blocks false) is decoded here then, and sent as RAW.
   std::optional<RowRange> take;
