@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
 #include "routing_replay/trainer/plan.h"
@@ -116,6 +118,20 @@ absl::Status ReadDescription(absl::string_view text, Description& description) {
   return status;
 }
 
+// The units behind a plan name the fields of their own structures; this is where the description has them.
+absl::Status InNamesOfDescription(const absl::Status& status) {
+  auto detail = GetErrorDetail(status);
+  if (!detail || detail->field.empty()) return status;
+  const std::string field = detail->field;
+  const bool has_path = absl::StartsWith(field, "split.") || absl::StartsWith(field, "rank.");
+  detail->field = field == "split.num_layers" ? "geometry.num_layers"
+                  : has_path                  ? field
+                                              : absl::StrCat("micro_batch.", field);
+  absl::string_view what = status.message();
+  if (!absl::ConsumePrefix(&what, absl::StrCat(field, ": "))) return MakeError(status.code(), what, *detail);
+  return MakeError(status.code(), absl::StrCat(detail->field, ": ", what), *detail);
+}
+
 OrderedJson RowMapToJson(const RowMap& map) {
   OrderedJson runs = OrderedJson::array();
   for (const RowRun& run : map.runs) {
@@ -159,9 +175,9 @@ absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
   auto geometry = Geometry::Create(description.geometry);
   if (!geometry.ok()) return geometry.status();
   const auto table = LayerTable::Create(description.split);
-  if (!table.ok()) return table.status();
+  if (!table.ok()) return InNamesOfDescription(table.status());
   auto plan = MakeReplayPlan(*geometry, *table, description.layout, description.rank);
-  if (!plan.ok()) return plan.status();
+  if (!plan.ok()) return InNamesOfDescription(plan.status());
   DescribedPlan out{*std::move(geometry), *std::move(plan), std::move(description.samples), {}};
   for (const SequenceShape& shape : description.layout.sequences) out.num_tokens.push_back(shape.tokens);
   return out;

@@ -90,7 +90,8 @@ RR_API rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t ro
 
 /* A run as OpenRunResponse describes it: {"run", "server_version", "geometry": {…}, "block_rows", "codec",
  * "max_message_bytes", "max_payload_bytes"}; codec is the number, and 0 is what the server left out.
- * FAILED_PRECONDITION (VERSION_MISMATCH) for a server that this client does not understand. */
+ * FAILED_PRECONDITION (VERSION_MISMATCH) for a server that this client does not understand, and for a codec that it
+ * does not know. */
 RR_API rr_error* rr_run_new(const char* json, size_t size, rr_run** run);
 RR_API void rr_run_free(rr_run* run);
 
@@ -217,7 +218,9 @@ RR_API uint64_t rr_appender_newest_open(const rr_appender* appender);           
 RR_API int32_t rr_appender_settled(const rr_appender* appender, uint64_t sequence); /* None up to it is open. */
 RR_API rr_error* rr_appender_not_flushed(const rr_appender* appender); /* What to say when waiting took too long. */
 RR_API rr_error* rr_appender_take_error(rr_appender* appender); /* The first one delivered since the last call. */
-/* The fields of AppenderMetrics in client.h, and queued_bytes and open_appends. */
+/* {"appends", "acknowledged", "failed", "rows", "trimmed_rows", "conflicting_rows", "unrecorded_rows", "payload_bytes",
+ *  "resent_bytes", "reconnects", "credit_refusals", "dropped_appends", "dropped_rows"}, counted since the start, and
+ * "queued_bytes" and "open_appends" of now. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, rr_bytes** json);
 
 /* Trajectories: one sample that grows turn by turn. The rules are those of client/trajectory/trajectory.h. */
