@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/rrctl/human.h"
 #include "proto/wire/payload/npy.h"
+#include "routing_replay/wire/model_config.h"
 
 namespace routing_replay {
 namespace {
@@ -40,6 +41,15 @@ absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istr
 
 // Joins the run, or makes it with the geometry that the options and the file's shape tell.
 absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const NpyHeader& header) {
+  if (!options.model_config.empty()) {
+    std::ifstream file(options.model_config, std::ios::binary);
+    if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", options.model_config));
+    const auto config = ReadAll(file, options.model_config);
+    if (!config.ok()) return config.status();
+    const auto model = ModelConfigFromHuggingFace({reinterpret_cast<const char*>(config->data()), config->size()});
+    if (!model.ok()) return model.status();
+    return client.OpenRun(options.run, model->geometry);
+  }
   if (options.num_experts == 0) return client.JoinRun(options.run);
   if (header.shape[1] < 1 || header.shape[1] > kMaxLayers || header.shape[2] > kMaxTopK) {
     return absl::InvalidArgumentError(absl::StrCat("an array of ", header.shape[1], " layers and K ", header.shape[2],

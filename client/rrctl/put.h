@@ -20,7 +20,8 @@ struct PutOptions {
   Producer producer = Producer::kRollout;
   std::string file;                  // .npy [rows, layers, K]; "-": standard input.
   int32_t num_experts = 0;           // To make the run where it does not exist; else 0.
-  std::vector<int32_t> moe_layers;   // Likewise; empty: the file's layer axis is layers 0, 1, ….
+  std::string model_config;          // Likewise: a Hugging Face config.json; else empty.
+  std::vector<int32_t> moe_layers;   // With num_experts; empty: the file's layer axis is layers 0, 1, ….
   std::optional<int64_t> row_start;  // Absent: behind the committed rows.
   std::optional<int64_t> group;
   bool seal = false;
