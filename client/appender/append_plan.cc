@@ -216,15 +216,6 @@ class PieceMaker {
   AppendPlan plan_;
 };
 
-std::vector<int64_t> WeightCuts(absl::Span<const WeightSpan> weights) {
-  std::vector<int64_t> cuts;
-  for (const WeightSpan& span : weights) {
-    if (cuts.empty() || cuts.back() < span.rows.begin) cuts.push_back(span.rows.begin);
-    cuts.push_back(span.rows.end);
-  }
-  return cuts;
-}
-
 // Rows of a tensor that is sent as it is: as stated, or as its .npy header states.
 absl::StatusOr<int64_t> TensorRows(const TensorDescription& tensor, absl::Span<const uint8_t> payload) {
   const auto shape = PayloadShape(tensor, payload);
@@ -280,6 +271,15 @@ absl::StatusOr<AppendPlan> PlanOpened(const AppendOptions& options, const Tensor
 }
 
 }  // namespace
+
+std::vector<int64_t> WeightCuts(absl::Span<const WeightSpan> weights) {
+  std::vector<int64_t> cuts;
+  for (const WeightSpan& span : weights) {
+    if (cuts.empty() || cuts.back() < span.rows.begin) cuts.push_back(span.rows.begin);
+    cuts.push_back(span.rows.end);
+  }
+  return cuts;
+}
 
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload, const Geometry& geometry,

@@ -1,7 +1,6 @@
 // Trajectories.
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "client/capi/objects.h"
 #include "client/trajectory/turn_plan.h"
 #include "proto/json/wire_json.h"
@@ -13,11 +12,6 @@ using namespace routing_replay::capi;  // NOLINT(build/namespaces)
 namespace {
 
 using nlohmann::json;
-
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = std::string(field)});
-}
 
 absl::StatusOr<rr_trajectory> TrajectoryFrom(absl::string_view text) {
   const auto value = ParseJson(text, "trajectory");
@@ -41,22 +35,10 @@ absl::StatusOr<rr_trajectory> TrajectoryFrom(absl::string_view text) {
   return rr_trajectory{.trajectory = Trajectory(std::move(options)), .common = std::move(common)};
 }
 
-// [[begin, end, version, label], …]
-absl::StatusOr<std::vector<WeightSpan>> WeightsFrom(const json& list) {
-  std::vector<WeightSpan> spans;
-  if (!list.is_array()) return Invalid("turn.weights", "is not a list");
-  for (const json& item : list) {
-    const bool fits = item.is_array() && item.size() == 4 && item[0].is_number_integer() &&
-                      item[1].is_number_integer() && item[2].is_number_integer() && item[3].is_string();
-    if (!fits) return Invalid("turn.weights", "is not a list of [begin, end, version, label]");
-    spans.push_back({{item[0].get<int64_t>(), item[1].get<int64_t>()}, item[2].get<int64_t>(), item[3]});
-  }
-  return spans;
-}
-
 struct GivenTurn {
   Turn turn;
   int64_t row_start = 0;
+  int64_t missing_rows = 0;
 };
 
 absl::StatusOr<GivenTurn> TurnFrom(absl::string_view text, absl::Span<const uint32_t> tokens) {
@@ -68,6 +50,7 @@ absl::StatusOr<GivenTurn> TurnFrom(absl::string_view text, absl::Span<const uint
   JsonObject object(*value, "turn");
   object.Read("tokens_start", tokens_start);
   object.Read("row_start", given.row_start);
+  object.Read("missing_rows", given.missing_rows);
   object.Read<TurnOutcome>("outcome",
                            {{"finished", TurnOutcome::kFinished},
                             {"aborted", TurnOutcome::kAborted},
@@ -81,12 +64,13 @@ absl::StatusOr<GivenTurn> TurnFrom(absl::string_view text, absl::Span<const uint
   const json* weights = object.Find("weights");
   if (absl::Status status = object.status(); !status.ok()) return status;
   if (weights != nullptr) {
-    auto spans = WeightsFrom(*weights);
-    if (!spans.ok()) return spans.status();
-    turn.weights = *std::move(spans);
+    if (absl::Status status = ReadWeights(*weights, turn.weights); !status.ok()) return status;
   }
-  if (cut && *cut < 1) return Invalid("turn.cut", "a history has at least one token");
-  if (given.row_start < 0 || given.row_start > kMaxRows) return Invalid("turn.row_start", "is out of range");
+  if (cut && *cut < 1) return Invalid(Reason::kField, "turn.cut", "a history has at least one token");
+  if (given.row_start < 0 || given.row_start > kMaxRows)
+    return Invalid(Reason::kField, "turn.row_start", "is out of range");
+  if (given.missing_rows < 0 || given.missing_rows > kMaxRows)
+    return Invalid(Reason::kField, "turn.missing_rows", "is out of range");
   turn.cut = cut.has_value();
   if (cut || tokens_start) {
     turn.tokens = cut ? absl::Span<const uint32_t>() : tokens;
@@ -176,7 +160,14 @@ absl::StatusOr<AppendOutcome> OutcomeFrom(absl::string_view text) {
 absl::StatusOr<std::optional<SampleState>> StateFrom(absl::string_view text) {
   auto states = StatesFrom(text);
   if (!states.ok()) return states.status();
-  if (states->size() > 1) return Invalid("states", "are more than one");
+  if (states->size() > 1) return Invalid(Reason::kField, "states", "are more than one");
+  for (const SampleState& state : *states) {
+    const RowRange rows{0, state.committed_rows};
+    if (rows.end < 0 || rows.end > kMaxRows) return Invalid(Reason::kField, "states.committed_rows", "is out of range");
+    if (absl::Status status = CheckNormal(state.unrecorded, rows); !status.ok()) {
+      return Invalid(Reason::kField, "states.unrecorded", status.message());
+    }
+  }
   std::optional<SampleState> found;
   if (!states->empty()) found = std::move(states->front());
   return found;
@@ -215,7 +206,12 @@ rr_error* rr_trajectory_turn(rr_trajectory* trajectory, const rr_run* run, const
     if (tensor_size > 0) {
       auto taken = TakenTensorFromJson(Text(tensor, tensor_size));
       if (!taken.ok()) return taken.status();
-      rows = {std::move(taken->description), Bytes(payload, payload_size), taken->take, given->row_start};
+      rows = {std::move(taken->description),
+              Bytes(payload, payload_size),
+              taken->ids_and_weights,
+              taken->take,
+              given->row_start,
+              given->missing_rows};
     }
     const RunInfo& info = run->info;
     auto plan = PlanTurn(given->turn, rows ? &*rows : nullptr, trajectory->common, info.geometry,
@@ -231,7 +227,7 @@ rr_error* rr_trajectory_turn(rr_trajectory* trajectory, const rr_run* run, const
 
 rr_error* rr_trajectory_take_plan(rr_trajectory* trajectory, rr_plan** plan) {
   return Guard([&]() -> absl::Status {
-    if (trajectory->plans.empty()) return Invalid("plan", "the turn has no more appends");
+    if (trajectory->plans.empty()) return Invalid(Reason::kField, "plan", "the turn has no more appends");
     *plan = new rr_plan{std::move(trajectory->plans.front())};
     trajectory->plans.pop_front();
     return absl::OkStatus();
@@ -248,7 +244,7 @@ rr_error* rr_trajectory_on_outcome(rr_trajectory* trajectory, const char* json, 
 
 rr_error* rr_trajectory_on_dropped(rr_trajectory* trajectory, int64_t begin, int64_t end) {
   return Guard([&]() -> absl::Status {
-    if (begin < 0 || begin > end) return Invalid("rows", "are no range");
+    if (begin < 0 || begin > end) return Invalid(Reason::kField, "rows", "are no range");
     trajectory->trajectory.OnDropped({begin, end});
     return absl::OkStatus();
   });
@@ -265,7 +261,7 @@ rr_error* rr_trajectory_on_truncated(rr_trajectory* trajectory, const char* json
   return Guard([&]() -> absl::Status {
     const auto state = StateFrom(Text(json, size));
     if (!state.ok()) return state.status();
-    if (!*state) return Invalid("states", "has none");
+    if (!*state) return Invalid(Reason::kField, "states", "has none");
     trajectory->trajectory.OnTruncated(**state);
     return absl::OkStatus();
   });

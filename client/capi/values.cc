@@ -25,18 +25,6 @@ absl::Status ReadPrefix(const json& value, AppendOptions& options) {
   return prefix.status();
 }
 
-// [[begin, end, version, label], …]
-absl::Status ReadWeights(const json& list, std::vector<WeightSpan>& weights) {
-  if (!list.is_array()) return Invalid("append.weights", "is not a list");
-  for (const json& item : list) {
-    const bool good = item.is_array() && item.size() == 4 && item[0].is_number_integer() &&
-                      item[1].is_number_integer() && item[2].is_number_integer() && item[3].is_string();
-    if (!good) return Invalid("append.weights", "is not a list of [begin, end, version, label]");
-    weights.push_back({{item[0].get<int64_t>(), item[1].get<int64_t>()}, item[2].get<int64_t>(), item[3]});
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<SampleRead> SampleReadFrom(const json& value, const std::string& path) {
   SampleRead sample;
   JsonObject object(value, path);
@@ -77,6 +65,17 @@ absl::StatusOr<SampleState> StateFrom(const json& value, const std::string& path
 }
 
 }  // namespace
+
+absl::Status ReadWeights(const json& list, std::vector<WeightSpan>& weights) {
+  if (!list.is_array()) return Invalid(Reason::kField, "append.weights", "is not a list");
+  for (const json& item : list) {
+    const bool good = item.is_array() && item.size() == 4 && item[0].is_number_integer() &&
+                      item[1].is_number_integer() && item[2].is_number_integer() && item[3].is_string();
+    if (!good) return Invalid(Reason::kField, "append.weights", "is not a list of [begin, end, version, label]");
+    weights.push_back({{item[0].get<int64_t>(), item[1].get<int64_t>()}, item[2].get<int64_t>(), item[3]});
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Geometry> GeometryFrom(absl::string_view text) {
   const auto value = ParseJson(text, "geometry");
@@ -184,7 +183,7 @@ absl::StatusOr<std::vector<SampleState>> StatesFrom(absl::string_view text) {
 absl::StatusOr<ModelConfig> ModelConfigFrom(absl::string_view json, absl::string_view source) {
   if (source == "huggingface") return ModelConfigFromHuggingFace(json);
   if (source == "megatron") return ModelConfigFromMegatron(json);
-  return Invalid("source", absl::StrCat("\"", source, "\" is neither huggingface nor megatron"));
+  return Invalid(Reason::kField, "source", absl::StrCat("\"", source, "\" is neither huggingface nor megatron"));
 }
 
 absl::StatusOr<Codec> CodecFrom(absl::string_view name) {

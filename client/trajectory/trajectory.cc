@@ -25,42 +25,6 @@ bool Fits(const TokenCheck& check, absl::Span<const uint32_t> tokens) {
   return TokenCheckExtend(0, {bytes, 4 * static_cast<size_t>(check.rows)}) == check.crc32c;
 }
 
-// `rows`, cut where the weights change.
-std::vector<WeightSpan> SplitByWeight(RowRange rows, const Turn& turn) {
-  std::vector<WeightSpan> parts;
-  const auto add = [&](RowRange part, int64_t version, const std::string& label) {
-    if (part.empty()) return;
-    if (!parts.empty() && parts.back().version == version && parts.back().label == label) {
-      parts.back().rows.end = part.end;
-    } else {
-      parts.push_back({part, version, label});
-    }
-  };
-  int64_t next = rows.begin;
-  for (const WeightSpan& span : turn.weights) {
-    const RowRange part = Intersect(span.rows, {next, rows.end});
-    if (part.empty()) continue;
-    add({next, part.begin}, turn.weight_version, turn.weight_label);
-    add(part, span.version, span.label);
-    next = part.end;
-  }
-  add({next, rows.end}, turn.weight_version, turn.weight_label);
-  return parts;
-}
-
-absl::Status CheckSpans(const Turn& turn) {
-  std::vector<RowRange> rows;
-  for (const WeightSpan& span : turn.weights) {
-    if (span.rows.empty() || (!rows.empty() && span.rows.begin < rows.back().end)) {
-      return MakeError(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat("turn.weights: ", ToString(span.rows), " is empty or not behind the span before"),
-                       {.reason = Reason::kField, .field = "turn.weights"});
-    }
-    rows.push_back(span.rows);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 Trajectory::Trajectory(Options options)
@@ -92,7 +56,6 @@ absl::StatusOr<TurnDecision> Trajectory::Decide(const Turn& turn) const {
     decision.step = TurnDecision::Step::kAsk;
     return decision;
   }
-  if (absl::Status status = CheckSpans(turn); !status.ok()) return status;
   const absl::StatusOr<NewHistory> history = Read(turn);
   if (!history.ok()) return history.status();
   if (sealed() && !replace_ && !turn.cut && (history->changed || history->num_tokens != sealed_num_tokens_)) {
@@ -163,7 +126,7 @@ absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision
     held = std::min({Shareable(turn), last_row, turn.rows ? turn.rows->end : last_row});
     if (held > 0) decision.prefix = PrefixReference{parent_->sample, held, parent_->revision};
   }
-  decision.gap = {held, held};
+  decision.gap = decision.fresh = {held, held};
   if (!turn.rows) return absl::OkStatus();
   RowRange given = *turn.rows;
   if (!given.empty() && given.end == decision.num_tokens) {
@@ -183,12 +146,12 @@ absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision
   }
   decision.gap.end = std::max(held, given.begin);
   decision.compare = Intersect(given, {0, held});
-  decision.fresh = SplitByWeight({std::max(held, given.begin), std::max(held, given.end)}, turn);
+  decision.fresh = {decision.gap.end, std::max(decision.gap.end, given.end)};
   return absl::OkStatus();
 }
 
 absl::Status Trajectory::DecideSeal(const Turn& turn, TurnDecision& decision) const {
-  const int64_t reached = decision.fresh.empty() ? decision.gap.end : decision.fresh.back().rows.end;
+  const int64_t reached = decision.fresh.end;
   decision.tail = {reached, reached};
   if (!turn.seal || sealed_num_tokens_ == decision.num_tokens) return absl::OkStatus();
   const int64_t last_row = decision.num_tokens - 1;
@@ -239,7 +202,7 @@ absl::Status Trajectory::RefinePrefix(const Turn& turn, absl::Span<const RowMark
   if (row == 0) decision.prefix.reset();
   decision.compare.end = row;
   decision.gap = {row, row};
-  decision.fresh = SplitByWeight({row, turn.rows->end - decision.surplus_rows}, turn);
+  decision.fresh = {row, turn.rows->end - decision.surplus_rows};
   return DecideSeal(turn, decision);
 }
 

@@ -52,7 +52,7 @@ class Trajectory {
   Trajectory Fork(std::string sample) const;
 
   // What to do for the turn. Errors, with committed_rows = rows():
-  //   INVALID_ARGUMENT kField: tokens_start beyond the history, bad spans; kRowCount: rows beyond the tokens, or a
+  //   INVALID_ARGUMENT kField: tokens_start beyond the history; kRowCount: rows beyond the tokens, or a
   //   finished turn whose rows end before them
   //   FAILED_PRECONDITION kGap: rows start above rows(); kNotCommitted: a seal before all rows (missing_rows); kSealed
   //   ALREADY_EXISTS kOtherTokens: the sample has rows of other tokens
@@ -60,7 +60,7 @@ class Trajectory {
   // After Decide, with the marks of decision.compare: counts what differs, or lets a fork share less.
   // ALREADY_EXISTS kConflictingRows in a strict run; FAILED_PRECONDITION as in Decide, for a fork that shares less.
   absl::Status Refine(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
-  // The appends of the decision are on their way. `marks`: of decision.fresh_rows().
+  // The appends of the decision are on their way. `marks`: of decision.fresh.
   void Commit(const Turn& turn, const TurnDecision& decision, absl::Span<const RowMark> marks);
 
   // News of the appends, in any order. In a step of kAsk or kTruncate all outcomes must have been told.

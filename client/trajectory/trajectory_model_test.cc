@@ -163,6 +163,7 @@ class World {
     if (!OneIn(3)) begin = std::min(writer.trajectory.NextRow(history), last);
     if (OneIn(6)) begin = Below(held + 1);
     if (OneIn(25)) begin = std::min(last, begin + 1 + Below(3));
+    if (OneIn(12)) std::fill_n(labels.begin(), std::min<int64_t>(begin + Below(4), last), Label());
     int64_t end = last;
     if (OneIn(10) && last > begin) end = last + 1;
     if (turn.outcome != TurnOutcome::kFinished || OneIn(40)) end = begin + Below(last - begin + 1);
@@ -247,14 +248,17 @@ class World {
     }
     if (!reference.row_start) return PlanTurn(turn, nullptr, common_, TestedGeometry(), blocks_, writer.trajectory);
     const int64_t before = Below(3), after = Below(3);
+    const auto given = std::find_if(reference.labels.begin(), reference.labels.end(), [](auto l) { return l; });
+    const int64_t missing = OneIn(2) ? given - reference.labels.begin() : 0;
     std::vector<Label> slots(before, Label(7));
-    slots.insert(slots.end(), reference.labels.begin(), reference.labels.end());
+    slots.insert(slots.end(), reference.labels.begin() + missing, reference.labels.end());
     slots.insert(slots.end(), after, Label(8));
     const std::vector<int32_t> tensor = Tensor(slots);
     TurnRows rows{.tensor = {.dtype = DType::kI32, .shape = {static_cast<int64_t>(slots.size()), 3, kTopK}},
                   .payload = {reinterpret_cast<const uint8_t*>(tensor.data()), 4 * tensor.size()},
-                  .take = RowRange::OfSize(before, static_cast<int64_t>(reference.labels.size())),
-                  .row_start = *reference.row_start};
+                  .take = RowRange{before, static_cast<int64_t>(slots.size()) - after},
+                  .row_start = *reference.row_start,
+                  .missing_rows = missing};
     return PlanTurn(turn, &rows, common_, TestedGeometry(), blocks_, writer.trajectory);
   }
 

@@ -50,7 +50,7 @@ struct TurnDecision {
   std::optional<PrefixReference> prefix;  // Of the first append.
   RowRange compare;                       // Rows of the turn that are held already: Refine compares them.
   RowRange gap;                           // Unrecorded rows to append first.
-  std::vector<WeightSpan> fresh;          // Rows of the turn to append, one append each, ascending, touching.
+  RowRange fresh;                         // Rows of the turn to append.
   RowRange tail;                          // Unrecorded rows to append last.
   std::optional<int64_t> seal_num_tokens;
 
@@ -61,10 +61,6 @@ struct TurnDecision {
   int64_t conflicting_rows = 0;  // Held with another route, which stays.
   int64_t late_rows = 0;         // Held as unrecorded, and stay so.
   int64_t uncompared_rows = 0;   // Held, but sent by somebody else.
-
-  RowRange fresh_rows() const {
-    return fresh.empty() ? RowRange{} : RowRange{fresh.front().rows.begin, fresh.back().rows.end};
-  }
 };
 
 // Since the trajectory was made.

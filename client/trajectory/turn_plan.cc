@@ -1,5 +1,6 @@
 #include "client/trajectory/turn_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "client/trajectory/row_marks.h"
@@ -15,48 +16,55 @@ class OpenedRows {
   static absl::StatusOr<OpenedRows> Open(const TurnRows& rows, const BlockOptions& blocks) {
     auto view = OpenTensor(rows.tensor, rows.payload, blocks.max_payload_bytes);
     if (!view.ok()) return view.status();
-    if (rows.take) {
-      if (absl::Status status = TakeSlots(*rows.take, *view); !status.ok()) return status;
-    }
+    absl::Status status = rows.take ? TakeSlots(*rows.take, *view) : absl::OkStatus();
+    if (status.ok() && rows.ids_and_weights) status = KeepIds(*view);
+    if (!status.ok()) return status;
     OpenedRows opened;
     opened.tensor_ = {.dtype = view->dtype,
                       .shape = {view->rows, view->layers, view->top_k},
                       .layer_basis = rows.tensor.layer_basis,
                       .layer_ids = rows.tensor.layer_ids};
-    opened.rows_ = RowRange::OfSize(rows.row_start, view->rows);
+    opened.first_slot_ = rows.row_start + rows.missing_rows;
+    opened.rows_ = {rows.row_start, opened.first_slot_ + view->rows};
     opened.view_ = *std::move(view);
     return opened;
   }
 
   RowRange rows() const { return rows_; }
-  absl::StatusOr<DecodedRows> Decode(RowRange rows, const Geometry& geometry, const BlockOptions& blocks) const {
-    return DecodeTensor(geometry, tensor_, view_.elements,
-                        {.row_start = rows.begin,
-                         .take = RowRange::OfSize(rows.begin - rows_.begin, rows.size()),
-                         .block_rows = blocks.block_rows,
-                         .codec = blocks.codec,
-                         .max_payload_bytes = blocks.max_payload_bytes});
+  absl::StatusOr<DecodedRows> Decode(RowRange rows, absl::Span<const WeightSpan> weights, const Geometry& geometry,
+                                     const BlockOptions& blocks) const {
+    DecodeOptions options{.row_start = rows.begin,
+                          .block_rows = blocks.block_rows,
+                          .cuts = WeightCuts(weights),
+                          .codec = blocks.codec,
+                          .max_payload_bytes = blocks.max_payload_bytes};
+    const RowRange missing{rows.begin, std::clamp(first_slot_, rows.begin, rows.end)};
+    AppendMerged(options.unrecorded, missing);
+    options.take = RowRange::OfSize(missing.end - first_slot_, rows.end - missing.end);
+    if (options.take->empty()) options.take = RowRange{};
+    return DecodeTensor(geometry, tensor_, view_.elements, options);
   }
 
  private:
   TensorView view_;
   TensorDescription tensor_;
   RowRange rows_;
+  int64_t first_slot_ = 0;  // Absolute row of the tensor's first slot.
 };
 
 // One append to make.
 struct Part {
-  WeightSpan span;
+  RowRange rows;
   bool recorded = false;
 };
 
 std::vector<Part> PartsOf(const TurnDecision& decision) {
   std::vector<Part> parts;
-  if (!decision.gap.empty()) parts.push_back({{.rows = decision.gap}});
-  for (const WeightSpan& span : decision.fresh) parts.push_back({span, true});
+  if (!decision.gap.empty()) parts.push_back({decision.gap});
+  if (!decision.fresh.empty()) parts.push_back({decision.fresh, true});
   // An append without rows opens or seals.
   const bool bare = parts.empty() && (decision.prefix || decision.seal_num_tokens);
-  if (!decision.tail.empty() || bare) parts.push_back({{.rows = decision.tail}});
+  if (!decision.tail.empty() || bare) parts.push_back({decision.tail});
   return parts;
 }
 
@@ -77,10 +85,15 @@ class Planner {
     auto decision = trajectory_.Decide(turn_);
     if (!decision.ok()) return decision.status();
     TurnPlan plan{.decision = *std::move(decision)};
-    if (plan.decision.step != TurnDecision::Step::kAppend) return plan;
-    absl::Status status = Compare(plan.decision);
+    if (plan.decision.step == TurnDecision::Step::kAsk) return plan;
+    const bool truncate = plan.decision.step == TurnDecision::Step::kTruncate;
+    absl::Status status = truncate ? absl::OkStatus() : Compare(plan.decision);
     if (status.ok()) status = AddAppends(plan);
     if (!status.ok()) return status;
+    if (truncate) {
+      plan.appends.clear();
+      return plan;
+    }
     trajectory_.Commit(turn_, plan.decision, marks_);
     return plan;
   }
@@ -88,7 +101,7 @@ class Planner {
  private:
   absl::Status Compare(TurnDecision& decision) const {
     if (decision.compare.empty()) return absl::OkStatus();
-    const auto decoded = rows_->Decode(decision.compare, geometry_, blocks_);
+    const auto decoded = rows_->Decode(decision.compare, {}, geometry_, blocks_);
     if (!decoded.ok()) return decoded.status();
     return trajectory_.Refine(turn_, MarkRows(geometry_, *decoded), decision);
   }
@@ -100,11 +113,9 @@ class Planner {
     for (const Part& part : parts) {
       AppendOptions options{.sample = trajectory_.sample(),
                             .producer = common_.producer,
-                            .row_start = part.span.rows.begin,
+                            .row_start = part.rows.begin,
                             .revision = trajectory_.revision(),
                             .group = common_.group,
-                            .weight_version = part.span.version,
-                            .weight_label = part.span.label,
                             .token_ids = history,
                             .engine = common_.engine};
       if (decision.prefix && &part == &parts.front()) {
@@ -113,18 +124,20 @@ class Planner {
         options.prefix_revision = decision.prefix->revision;
       }
       if (&part == &parts.back()) options.seal_num_tokens = decision.seal_num_tokens;
-      auto append = part.recorded ? PlanFresh(options, part.span.rows) : PlanUnrecorded(options, part.span.rows.size());
+      auto append = part.recorded ? PlanFresh(options, part.rows) : PlanUnrecorded(options, part.rows.size());
       if (!append.ok()) return append.status();
       plan.appends.push_back(*std::move(append));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<AppendPlan> PlanFresh(const AppendOptions& options, RowRange rows) {
-    auto decoded = rows_->Decode(rows, geometry_, blocks_);
+  absl::StatusOr<AppendPlan> PlanFresh(AppendOptions options, RowRange rows) {
+    options.weight_version = turn_.weight_version;
+    options.weight_label = turn_.weight_label;
+    options.weights = turn_.weights;
+    auto decoded = rows_->Decode(rows, turn_.weights, geometry_, blocks_);
     if (!decoded.ok()) return decoded.status();
-    const std::vector<RowMark> marks = MarkRows(geometry_, *decoded);
-    marks_.insert(marks_.end(), marks.begin(), marks.end());
+    marks_ = MarkRows(geometry_, *decoded);
     return PlanBlocks(options, *std::move(decoded), blocks_);
   }
 

@@ -20,13 +20,15 @@ namespace routing_replay {
 struct TurnRows {
   TensorDescription tensor;
   absl::Span<const uint8_t> payload;
+  bool ids_and_weights = false;  // As in AppendOptions.
   std::optional<RowRange> take;  // Slots of the tensor's first axis that are meant; absent: all.
-  int64_t row_start = 0;         // Absolute row of the first of them.
+  int64_t row_start = 0;         // Absolute row of the first row.
+  int64_t missing_rows = 0;      // Rows from row_start on that the engine did not give, before the slots.
 };
 
 struct TurnPlan {
   TurnDecision decision;
-  // With kAppend: to be queued in this order. The parts of `decision` from the gap to the tail, one each.
+  // With kAppend: to be queued in this order. At most one each for the gap, the fresh rows and the tail.
   std::vector<AppendPlan> appends;
 };
 

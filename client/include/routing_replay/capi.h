@@ -224,12 +224,14 @@ RR_API rr_error* rr_trajectory_new(const char* json, size_t size, rr_trajectory*
 RR_API rr_error* rr_trajectory_fork(const rr_trajectory* parent, const char* sample, size_t size, rr_trajectory** fork);
 RR_API void rr_trajectory_free(rr_trajectory* trajectory);
 /* A turn:
- *   {"tokens_start": 0, "row_start": 0, "outcome": "finished" | "aborted" | "preempted", "weight_version": -1,
- *    "weight_label": "", "weights": [[begin, end, version, label], …], "missing_is_unrecorded": false, "seal": false,
- *    "cut": 5}
- * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute
- * row of the first slot taken of the tensor (its JSON as in rr_plan_rows); without a tensor (size 0) there are no rows.
- * cut: the history is cut to so many tokens, and there is nothing else but perhaps a seal. What to do:
+ *   {"tokens_start": 0, "row_start": 0, "missing_rows": 0, "outcome": "finished" | "aborted" | "preempted",
+ *    "weight_version": -1, "weight_label": "", "weights": [[begin, end, version, label], …],
+ *    "missing_is_unrecorded": false, "seal": false, "cut": 5}
+ * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute row
+ * of the first row, missing_rows: so many from there on were not given, before the slots taken of the tensor (its JSON as
+ * in rr_plan_rows); without a tensor (size 0) there are no rows. cut: the history is cut to so many tokens, and there is
+ * nothing else but perhaps a seal.
+ * What to do:
  *   {"step": "ask" | "truncate" | "append", "truncate_rows", "expected_revision", "appends": [[begin, end], …],
  *    "prefix_rows", "num_tokens", "retokenised_at", "surplus_rows", "repeated_rows", "conflicting_rows", "late_rows",
  *    "uncompared_rows", "unrecorded_rows"}
