@@ -147,31 +147,30 @@ class Reader {
     JsonObject object((*sequences_)[index], absl::StrCat("micro_batch.sequences[", index, "]"));
     SequenceShape& shape = layout_.sequences.emplace_back();
     std::vector<int64_t> media;
-    std::optional<int64_t> unexpanded;
+    std::optional<int64_t> recorded;
     if (derived != nullptr) shape = *derived;
     if (derived == nullptr) object.Require("tokens");
     object.Read("tokens", shape.tokens);
     object.Read("media_rows", media);
     object.Read("first_row", shape.first_row);
     object.Read("sample", out_.samples.emplace_back());
-    if (object.status().ok() && !media.empty()) {
-      const auto expanded = MediaExpandedTokens(shape.tokens, media);
-      if (!expanded.ok()) return expanded.status();
-      unexpanded = shape.tokens;
-      shape.tokens = *expanded;
+    object.Read("recorded_rows", recorded);
+    if (absl::Status status = object.status(); !status.ok()) return status;
+    const auto tokens =
+        media.empty() ? absl::StatusOr<int64_t>(shape.tokens) : MediaExpandedTokens(shape.tokens, media);
+    if (!tokens.ok()) return tokens.status();
+    if (*tokens > shape.tokens && recorded && *recorded == shape.tokens - 1) {
+      out_.warnings.push_back(absl::StrCat("sequence ", index, ": ", *recorded, " recorded rows for ", *tokens,
+                                           " tokens: rows count after media are expanded"));
     }
+    shape.tokens = *tokens;
     if (derived != nullptr && shape.tokens != derived->tokens) {
       return Invalid(object.PathOf("tokens"),
                      absl::StrCat(shape.tokens, ", the micro-batch has ", derived->tokens, " tokens there"),
                      Reason::kShape);
     }
-    shape.recorded_rows = shape.tokens > 0 ? shape.tokens - 1 : 0;
-    object.Read("recorded_rows", shape.recorded_rows);
-    if (unexpanded && *unexpanded < shape.tokens && shape.recorded_rows + 1 == *unexpanded) {
-      out_.warnings.push_back(absl::StrCat("sequence ", index, ": ", shape.recorded_rows, " recorded rows for ",
-                                           shape.tokens, " tokens: rows count after media are expanded"));
-    }
-    return object.status();
+    shape.recorded_rows = recorded.value_or(shape.tokens > 0 ? shape.tokens - 1 : 0);
+    return absl::OkStatus();
   }
 
   absl::Status ReadPadding() {
