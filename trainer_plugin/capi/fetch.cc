@@ -152,9 +152,9 @@ rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, si
     object.Read("num_tokens", said.num_tokens);
     absl::Status status = ReadRanges(object, "unrecorded", said.unrecorded);
     status.Update(object.status());
-    if (!status.ok()) return status;
-    const auto description = TensorFromJson(Text(tensor, tensor_size));
-    if (!description.ok()) return description.status();
+    if (!status.ok()) return WithSample(status, said.sample);
+    const auto description = TensorFromJson(Text(tensor, tensor_size), "tensor");
+    if (!description.ok()) return WithSample(description.status(), said.sample);
     return source->source.Add(said, *description, Bytes(payload, payload_size));
   });
 }

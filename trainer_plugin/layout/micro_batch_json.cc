@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/json/json_object.h"
 #include "routing_replay/trainer/context_parallel.h"
@@ -219,7 +220,17 @@ class Reader {
 
 }  // namespace
 
-absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const Json& json) { return Reader(json).Read(); }
+absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const Json& json) {
+  auto described = Reader(json).Read();
+  return described.ok() ? std::move(described) : InMicroBatch(described.status());
+}
+
+absl::Status InMicroBatch(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  const std::string field = detail ? detail->field : "";
+  const bool there = field.empty() || field == "micro_batch" || absl::StartsWith(field, "micro_batch.");
+  return there ? status : WithField(status, absl::StrCat("micro_batch.", field));
+}
 
 nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout) {
   const auto text = [](absl::string_view name) { return std::string(name); };

@@ -1,4 +1,4 @@
-// A micro-batch and the rows part of a rank from JSON: "micro_batch" and "rank" of plan_json.h.
+// A micro-batch from JSON: "micro_batch" of a plan's description, rrt_plan_new in routing_replay/trainer/capi.h.
 #ifndef TRAINER_PLUGIN_LAYOUT_MICRO_BATCH_JSON_H_
 #define TRAINER_PLUGIN_LAYOUT_MICRO_BATCH_JSON_H_
 
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "routing_replay/trainer/rows.h"
 
@@ -24,6 +25,9 @@ struct DescribedMicroBatch {
 // INVALID_ARGUMENT naming a field of "micro_batch" that is missing, unknown or of the wrong kind, or what the policy
 // and the functions of sequences.h and context_parallel.h say. Whether the rows can be is asked by BuildRowMap.
 absl::StatusOr<DescribedMicroBatch> MicroBatchFromJson(const nlohmann::json& json);
+
+// A status of a function that names fields of MicroBatchLayout, which the description has below "micro_batch".
+absl::Status InMicroBatch(const absl::Status& status);
 
 // The layout as "micro_batch" states it, without its sequences.
 nlohmann::ordered_json LayoutToJson(const MicroBatchLayout& layout);

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
@@ -77,6 +78,15 @@ absl::Status ReadDescription(absl::string_view text, Description& description) {
   return status;
 }
 
+// The units behind a plan name the fields of their own structures; this is where the description has them.
+absl::Status InNamesOfDescription(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  const std::string field = detail ? detail->field : "";
+  if (field == "split.num_layers") return WithField(status, "geometry.num_layers");
+  const bool has_path = field.empty() || absl::StartsWith(field, "split.") || absl::StartsWith(field, "rank.");
+  return has_path ? status : InMicroBatch(status);
+}
+
 OrderedJson RowMapToJson(const RowMap& map) {
   OrderedJson runs = OrderedJson::array();
   for (const RowRun& run : map.runs) {
@@ -121,10 +131,10 @@ absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
   auto geometry = Geometry::Create(description.geometry);
   if (!geometry.ok()) return geometry.status();
   const auto table = LayerTable::Create(description.split);
-  if (!table.ok()) return table.status();
+  if (!table.ok()) return InNamesOfDescription(table.status());
   DescribedMicroBatch& micro_batch = description.micro_batch;
   auto plan = MakeReplayPlan(*geometry, *table, micro_batch.layout, description.rank);
-  if (!plan.ok()) return plan.status();
+  if (!plan.ok()) return InNamesOfDescription(plan.status());
   return DescribedPlan{*std::move(geometry), *std::move(plan), std::move(micro_batch.layout),
                        std::move(micro_batch.samples), std::move(micro_batch.warnings)};
 }

@@ -84,6 +84,7 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
     const auto plan = PlanFromJson(description.dump());
     EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument) << field;
     EXPECT_THAT(std::string(plan.status().message()), ::testing::StartsWith(field + ":"));
+    EXPECT_EQ(GetErrorDetail(plan.status()).value_or(ErrorDetail{}).field, field);
   };
   refused("gometry", [](Json& d) { d["gometry"] = 1; });
   refused("geometry.experts", [](Json& d) { d["geometry"]["experts"] = 1; });
@@ -116,9 +117,18 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
   refused("rank", [](Json& d) { d["rank"] = 3; });
   // Refused behind the description.
   refused("rank.pp", [](Json& d) { d["rank"]["pp"] = 2; });
-  refused("cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
+  refused("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
+  refused("micro_batch.target_rows", [](Json& d) { d["micro_batch"]["target_rows"] = 1; });
+  refused("micro_batch.tp_size", [](Json& d) { d["micro_batch"]["tp_size"] = 0; });
+  refused("rank.tp", [](Json& d) { d["rank"]["tp"] = 99; });
+  refused("split.pipeline_size", [](Json& d) { d["split"]["pipeline_size"] = 0; });
+  // The split has no layers of its own to say.
+  refused("geometry.num_layers", [](Json& d) {
+    d["split"] = {{"pipeline_size", 7}};
+    d["rank"]["pp"] = 0;
+  });
   refused("geometry.top_k", [](Json& d) { d["geometry"]["top_k"] = 0; });
-  refused("sequences[0]",
+  refused("micro_batch.sequences[0]",
           [](Json& d) { d["micro_batch"]["sequences"][0]["tokens"] = std::numeric_limits<int64_t>::min(); });
 }
 

@@ -30,7 +30,8 @@
 namespace routing_replay {
 
 struct ClientOptions {
-  // "host:port", "[v6]:port", "unix:PATH", or "file:PATH" of a file that holds one of these. Empty: the environment's
+  // "host:port", "[v6]:port", "unix:PATH", or "file:PATH" of a file that holds one of these and is read again whenever
+  // the server cannot be reached: one that was started anew may have another port. Empty: the environment's
   // ROUTING_REPLAY_ENDPOINT.
   std::string endpoint;
   // HTTP proxies of the environment are ignored unless this is set.

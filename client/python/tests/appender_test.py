@@ -420,6 +420,11 @@ class TroubleTest(unittest.TestCase):
                 run.append("later", ROWS)  # The appender's stream was on the second one.
                 run.flush(60)
                 self.assertEqual(run.stat("later").committed_rows, 500)
+                fourth = self.start()
+                file.write_text(fourth.endpoint)
+                third.stop()
+                with self.assertRaises(rr.NotFoundError):  # Not repeated, so it must be right at once.
+                    run.truncate("later", 0)
 
     def test_a_run_that_a_server_has_lost(self) -> None:
         with tempfile.TemporaryDirectory() as directory:

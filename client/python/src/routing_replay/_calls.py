@@ -194,7 +194,7 @@ def no_sample(run: str, sample: str) -> NotFoundError:
 
 
 def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
-    """What the appender's core asks for (rr_appender_on_states)."""
+    """What the core asks for (rr_appender_on_states, rr_trajectory_on_state)."""
     return [
         {
             "sample": state.sample,
@@ -203,6 +203,7 @@ def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
             "num_tokens": state.num_tokens,
             "revision": state.revision,
             "content_id": state.content_id,
+            "unrecorded": [list(rows) for rows in state.unrecorded],
             "token_check": state.token_check and [state.token_check.rows, state.token_check.crc32c],
         }
         for state in states

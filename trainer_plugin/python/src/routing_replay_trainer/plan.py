@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from routing_replay_trainer import _core, errors
+from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY
+from routing_replay_trainer._values import INT32, geometry_json, integer, invalid, plain
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Plan:
     split: how layers are split over pipeline stages, for example {"pipeline_size": 2}; one stage if absent
     ep_size: size of the expert-parallel group, which filler is spread over
 
-    All fields are those of `rrctl plan` (trainer_plugin/layout/plan_json.h in the sources). Raises InvalidArgumentError
+    All fields are those of `rrctl plan` (rrt_plan_new in routing_replay/trainer/capi.h). Raises InvalidArgumentError
     naming the field.
     """
 
@@ -83,12 +84,12 @@ class Plan:
         split: Mapping[str, Any] | None = None,
         ep_size: int = 1,
     ) -> None:
-        description: dict[str, Any] = {"geometry": geometry_json(geometry), "micro_batch": plain(micro_batch)}
-        if rank is not None:
-            description["rank"] = plain(rank)
-        if split is not None:
-            description["split"] = plain(split)
-        self._handle = _core.Handle(LIBRARY.rrt_plan_free, LIBRARY.rrt_plan_new, *_core.text(description), int(ep_size))
+        description: dict[str, Any] = {"geometry": geometry_json(geometry)}
+        for field, value in (("micro_batch", micro_batch), ("rank", rank), ("split", split)):
+            if value is not None:
+                description[field] = plain(value, field)
+        size = integer(ep_size, "ep_size", INT32)
+        self._handle = _core.Handle(LIBRARY.rrt_plan_free, LIBRARY.rrt_plan_new, *_core.text(description), size)
         self._json = json.loads(_core.give(LIBRARY.rrt_plan_json, self._handle.pointer))
         buffer = json.loads(_core.give(LIBRARY.rrt_plan_buffer, self._handle.pointer))
         self.buffer_bytes: int = buffer["bytes"]
@@ -140,10 +141,11 @@ class Plan:
         For rows that a host adds to what a `Batch` holds: K different experts each, spread evenly over the
         expert-parallel group, the same at every call.
         """
+        slot, rows, first = integer(slot, "slot", INT32), integer(rows, "rows"), integer(first, "first")
         if not 0 <= slot < len(self.layers):
             raise invalid("slot", f"{slot} is none of {len(self.layers)} layers")
-        if rows < 0:
-            raise invalid("rows", f"{rows} is below 0")
+        if not 0 <= rows <= INT32[1]:
+            raise invalid("rows", f"{rows} is not in 0 … {INT32[1]}")
         layer = self.layers[slot]
         ids = np.empty((rows, layer.top_k), layer.dtype)
         LIBRARY.rrt_plan_filler(self.pointer, slot, first, rows, ids.ctypes.data, ids.nbytes)
@@ -180,27 +182,6 @@ class Plan:
 def plan(geometry: Any, micro_batch: Mapping[str, Any], **options: Any) -> Plan:
     """See `Plan`."""
     return Plan(geometry, micro_batch, **options)
-
-
-def geometry_json(geometry: Any) -> Any:
-    """A geometry as the core takes it; a mapping, or an object with to_json() (routing_replay.Geometry)."""
-    return json.loads(geometry.to_json()) if hasattr(geometry, "to_json") else plain(geometry)
-
-
-def plain(value: Any) -> Any:
-    """Numbers and arrays of numpy and the like as Python's own; entries that are None are left out."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items() if item is not None}
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        return value
-    return [plain(item) for item in value]
-
-
-def invalid(field: str, what: str, reason: str = "FIELD", sample: str | None = None) -> errors.InvalidArgumentError:
-    detail = {"code_name": "INVALID_ARGUMENT", "reason": reason, "field": field, "sample": sample}
-    return errors.InvalidArgumentError(f"{field}: {what}", **detail)
 
 
 __all__: Sequence[str] = ("Layer", "LocalRows", "Plan", "Slice", "plan")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from routing_replay import _append, _calls, _core, _read, _values
+from routing_replay import _append, _calls, _core, _read, _turns, _values
 from routing_replay._transport import SERVICE
 from routing_replay.aio.appender import Appender
+from routing_replay.aio.trajectory import Trajectory
 from routing_replay.aio.transport import Transport
 from routing_replay.types import (
     AppendOutcome,
@@ -27,6 +28,7 @@ from routing_replay.types import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from routing_replay._turns import Existing
     from routing_replay.geometry import Geometry
     from routing_replay.types import AppendOptions, Rows, RunSettings
 
@@ -93,6 +95,22 @@ class Run:
     def metrics(self) -> dict[str, int]:
         """Counters of what `append` queued."""
         return self._default_appender().metrics()
+
+    def trajectory(
+        self,
+        sample: str,
+        *,
+        group: int | None = None,
+        engine: str = "",
+        existing: Existing = "none",
+        appender: Appender | None = None,
+    ) -> Trajectory:
+        """A sample that grows turn by turn; see routing_replay.Run.trajectory."""
+        opened = self._opened
+        writer = _turns.new_writer(
+            opened.core, sample, existing=existing, strict=opened.settings.strict, group=group, engine=engine
+        )
+        return Trajectory(self, writer, self._default_appender() if appender is None else appender)
 
     async def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
         """See routing_replay.Run.put."""
