@@ -106,7 +106,7 @@ std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
     if (!response.ok()) return response.status();
     return States(response->found());
   };
-  return MakeAppender({.channel = caller_->channel(),
+  return MakeAppender({.link = caller_->link(),
                        .name = name_,
                        .geometry = geometry_,
                        .block_rows = settings_.block_rows,
@@ -119,23 +119,33 @@ std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
 
 absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const TensorDescription& tensor,
                                            absl::Span<const uint8_t> payload) {
-  const auto plan = PlanTensor(options, tensor, payload, limits_.max_message_bytes);
+  const auto plan = PlanTensor(options, tensor, payload, limits_);
   if (!plan.ok()) return WithSample(plan.status(), options.sample);
-  auto response = caller_->CallRaw(kPutMethod, [&] { return PutMessage(name_, plan->pieces[0]); });
-  if (!response.ok()) return response.status();
-  const auto bytes = ReceivedBytes::From(*response);
-  if (!bytes.ok()) return bytes.status();
-  return PutOutcome(bytes->chain());
+  AppendOutcome outcome;
+  for (const AppendPiece& piece : plan->pieces) {
+    auto response = caller_->CallRaw(kPutMethod, [&] { return PutMessage(name_, piece); });
+    if (!response.ok()) return response.status();
+    const auto bytes = ReceivedBytes::From(*response);
+    if (!bytes.ok()) return bytes.status();
+    if (absl::Status status = AddPutAnswer(bytes->chain(), outcome); !status.ok()) return status;
+  }
+  return outcome;
 }
 
 absl::Status RunImpl::Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) {
   request.run = name_;
-  return ReadInto(caller_->channel(), *geometry_, request, sink, DeadlineAfter(Clock::Real().Now(), timeout));
+  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
+  absl::Status status = ReadInto(caller_->link()->channel(), *geometry_, request, sink, deadline);
+  caller_->link()->OnEnd(status);
+  return status;
 }
 
 absl::StatusOr<std::vector<SampleRows>> RunImpl::ReadRows(ReadRequest request, std::chrono::milliseconds timeout) {
   request.run = name_;
-  return ReadDecoded(caller_->channel(), *geometry_, request, DeadlineAfter(Clock::Real().Now(), timeout));
+  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
+  auto rows = ReadDecoded(caller_->link()->channel(), *geometry_, request, deadline);
+  caller_->link()->OnEnd(rows.status());
+  return rows;
 }
 
 absl::StatusOr<SampleState> RunImpl::Seal(absl::string_view sample, Producer producer, int64_t num_tokens,

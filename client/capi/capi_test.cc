@@ -105,9 +105,49 @@ TEST_F(CapiTest, BadJsonIsRefused) {
   const std::string newer = R"({"run": "r", "server_version": "7.0.0",
                                 "geometry": {"num_layers": 2, "num_experts": 16, "top_k": 2}})";
   EXPECT_EQ(Take(rr_run_new(newer.data(), newer.size(), &run)).detail["reason"], "VERSION_MISMATCH");
+  for (const int codec : {-1, 3, 99}) {
+    const std::string unknown =
+        json{{"run", "r"}, {"server_version", "0.9.0"}, {"codec", codec}, {"geometry", json::parse(kRun)["geometry"]}}
+            .dump();
+    const Failure failure = Take(rr_run_new(unknown.data(), unknown.size(), &run));
+    EXPECT_EQ(failure.code, 9) << codec;
+    EXPECT_EQ(failure.detail["reason"], "VERSION_MISMATCH");
+    EXPECT_EQ(failure.detail["server_version"], "0.9.0");
+  }
+  EXPECT_EQ(run, nullptr);
   rr_reader* reader = nullptr;
+  const std::string none = R"({"layers": [], "samples": []})";
+  EXPECT_EQ(Take(rr_reader_new(run_, none.data(), none.size(), &reader)).detail["field"], "layers");
   const std::string dense = R"({"layers": [5], "samples": []})";
   EXPECT_EQ(Take(rr_reader_new(run_, dense.data(), dense.size(), &reader)).detail["layer"], 5);
+}
+
+TEST_F(CapiTest, SomeRowsOfATensor) {
+  const std::string append = R"({"sample": "a", "row_start": 5})";
+  const std::string rows = Rows(40);
+  const auto put = [&](const char* take, bool encode, rr_plan** plan) {
+    json tensor = {{"dtype", "U8"}, {"shape", {40, 2, 2}}};
+    tensor["take"] = json::parse(take);
+    const std::string text = tensor.dump();
+    return (encode ? rr_plan_rows : rr_plan_tensor)(run_, append.data(), append.size(), text.data(), text.size(),
+                                                    nullptr, 0, rows.data(), rows.size(), plan);
+  };
+  for (const bool encode : {true, false}) {
+    rr_plan* plan = nullptr;
+    ASSERT_EQ(put("[10, 12]", encode, &plan), nullptr);
+    rr_message* message = nullptr;
+    ASSERT_EQ(rr_put_message(run_, plan, &message), nullptr);
+    const std::string bytes = TakeMessage(message);
+    ASSERT_OK_AND_ASSIGN(const AppendRequest request, ParseAppendRequest(Chain(bytes)));
+    EXPECT_EQ(request.append->rows, (RowRange{5, 7}));
+    EXPECT_EQ(request.payload.size(), encode ? 4u : 8u);  // PACKED: half a byte per id.
+    rr_plan_free(plan);
+    for (const char* take : {"[1]", "[30, 41]", "[3, 2]", "[-1, 2]", "3"}) {
+      const Failure failure = Take(put(take, encode, &plan));
+      EXPECT_EQ(failure.detail["reason"], "FIELD") << take;
+      EXPECT_EQ(failure.detail["field"], "append.tensor.take") << take;
+    }
+  }
 }
 
 TEST_F(CapiTest, RpcErrors) {

@@ -6,6 +6,7 @@
 #include "client/capi/objects.h"
 #include "client/channel/channel_options.h"
 #include "client/channel/endpoint.h"
+#include "proto/capi/token_ids.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/model_config_json.h"
 #include "routing_replay/wire/checksum.h"
@@ -69,6 +70,14 @@ rr_error* rr_sample_handle(const char* sample, size_t size, int64_t* handle) {
   });
 }
 
+rr_error* rr_token_ids(const char* json, size_t size, const void* data, size_t data_size, rr_bytes** ids) {
+  return Guard([&] {
+    auto narrow = TokenIds(Text(json, size), Bytes(data, data_size));
+    if (narrow.ok()) *ids = new rr_bytes(*std::move(narrow));
+    return narrow.status();
+  });
+}
+
 uint32_t rr_token_check(uint32_t check, const uint32_t* tokens, size_t count) {
   static_assert(std::endian::native == std::endian::little);
   return TokenCheckExtend(check, Bytes(tokens, count * sizeof(uint32_t)));
@@ -123,7 +132,8 @@ rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t rows, con
   return Guard([&] {
     const auto chosen = CodecFrom(Text(codec, codec_size));
     if (!chosen.ok()) return chosen.status();
-    if (rows < 0 || rows > kMaxRows) return absl::InvalidArgumentError(absl::StrCat("rows: ", rows));
+    if (rows < 0 || rows > kMaxRows)
+      return Invalid(Reason::kField, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxRows));
     *bytes = geometry->geometry.block_bytes(rows, *chosen);
     return absl::OkStatus();
   });

@@ -2,6 +2,7 @@
 #ifndef CLIENT_CAPI_OBJECTS_H_
 #define CLIENT_CAPI_OBJECTS_H_
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -14,9 +15,9 @@
 #include "client/reader/read_checker.h"
 #include "client/reader/row_planes.h"
 #include "client/retry.h"
+#include "client/trajectory/trajectory.h"
 #include "proto/capi/bytes.h"
 #include "proto/capi/error.h"
-#include "proto/json/json_object.h"
 #include "routing_replay/capi.h"
 
 struct rr_error final : routing_replay::capi::ErrorObject {
@@ -73,6 +74,12 @@ struct rr_retry final {
   routing_replay::RetrySchedule schedule;
 };
 
+struct rr_trajectory final {
+  routing_replay::Trajectory trajectory;
+  routing_replay::AppendOptions common;  // Of its appends.
+  std::deque<routing_replay::AppendPlan> plans;
+};
+
 namespace routing_replay::capi {
 
 template <typename Body>
@@ -82,12 +89,6 @@ rr_error* Guard(Body&& body) noexcept {
 
 inline absl::Span<const uint32_t> Tokens(const uint32_t* tokens, size_t count) { return {tokens, count}; }
 inline Clock::Time At(int64_t nanoseconds) { return Clock::Time(std::chrono::nanoseconds(nanoseconds)); }
-
-inline absl::Status Give(std::string text, rr_bytes** out) {
-  *out = new rr_bytes(std::move(text));
-  return absl::OkStatus();
-}
-inline absl::Status Give(const nlohmann::json& json, rr_bytes** out) { return Give(DumpJson(json), out); }
 
 }  // namespace routing_replay::capi
 

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/capi/error.h"
+#include "proto/capi/record_json.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
 #include "proto/json/status_json.h"
@@ -14,9 +16,15 @@ namespace {
 
 using nlohmann::json;
 
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = std::string(field)});
+// A server of this major version that stores in a way which came after this client.
+absl::Status UnknownCodec(int32_t codec, const std::string& server_version) {
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("codec: ", codec, " of a server of version ", server_version,
+                                " is not known to a client of version ", ROUTING_REPLAY_VERSION),
+                   {.reason = Reason::kVersionMismatch,
+                    .field = "codec",
+                    .server_version = server_version,
+                    .client_version = ROUTING_REPLAY_VERSION});
 }
 
 absl::Status ReadPrefix(const json& value, AppendOptions& options) {
@@ -55,7 +63,7 @@ absl::StatusOr<SampleState> StateFrom(const json& value, const std::string& path
   object.Read("content_id", state.content_id);
   const json* check = object.Find("token_check");
   std::vector<TokenCheck> checks;
-  absl::Status status;
+  absl::Status status = ReadRanges(object, "unrecorded", state.unrecorded);
   if (check != nullptr && !check->is_null()) {
     const json wrapped = {{"token_check", json::array({*check})}};
     JsonObject reader(wrapped, path);
@@ -68,6 +76,17 @@ absl::StatusOr<SampleState> StateFrom(const json& value, const std::string& path
 }
 
 }  // namespace
+
+absl::Status ReadWeights(const json& list, std::vector<WeightSpan>& weights) {
+  if (!list.is_array()) return Invalid(Reason::kField, "append.weights", "is not a list");
+  for (const json& item : list) {
+    const bool good = item.is_array() && item.size() == 4 && item[0].is_number_integer() &&
+                      item[1].is_number_integer() && item[2].is_number_integer() && item[3].is_string();
+    if (!good) return Invalid(Reason::kField, "append.weights", "is not a list of [begin, end, version, label]");
+    weights.push_back({{item[0].get<int64_t>(), item[1].get<int64_t>()}, item[2].get<int64_t>(), item[3]});
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Geometry> GeometryFrom(absl::string_view text) {
   const auto value = ParseJson(text, "geometry");
@@ -99,8 +118,8 @@ absl::StatusOr<RunInfo> RunFrom(absl::string_view text) {
   if (!options.ok()) return options.status();
   auto geometry = Geometry::Create(*options);
   if (!geometry.ok()) return geometry.status();
-  if (codec < 0 || codec > static_cast<int32_t>(Codec::kPacked)) return Invalid("codec", "is not known");
-  if (block_rows < 0 || block_rows > kMaxBlockRows) return Invalid("block_rows", "is out of range");
+  if (codec < 0 || codec > static_cast<int32_t>(Codec::kPacked)) return UnknownCodec(codec, version);
+  if (block_rows < 0 || block_rows > kMaxBlockRows) return Invalid(Reason::kField, "block_rows", "is out of range");
   const Codec chosen = codec == 0 ? geometry->default_codec() : static_cast<Codec>(codec);
   return RunInfo{.name = std::move(name),
                  .geometry = *std::move(geometry),
@@ -124,9 +143,11 @@ absl::StatusOr<AppendOptions> AppendOptionsFrom(absl::string_view text) {
   object.Read("weight_version", options.weight_version);
   object.Read("weight_label", options.weight_label);
   object.Read("seal_num_tokens", options.seal_num_tokens);
+  object.Read("seal", options.seal);
   object.Read("engine", options.engine);
   absl::Status status = ReadRanges(object, "unrecorded", options.unrecorded);
   if (const json* prefix = object.Find("prefix")) status.Update(ReadPrefix(*prefix, options));
+  if (const json* weights = object.Find("weights")) status.Update(ReadWeights(*weights, options.weights));
   status.Update(object.status());
   if (!status.ok()) return status;
   return options;
@@ -144,7 +165,10 @@ absl::StatusOr<ReadRequest> ReadRequestFrom(absl::string_view text) {
   object.Read("max_message_bytes", request.max_message_bytes);
   const json* samples = object.Find("samples");
   if (absl::Status status = object.status(); !status.ok()) return status;
-  if (!samples->is_array()) return Invalid("samples", "is not a list");
+  if (object.Find("layers") != nullptr && request.layers.empty()) {
+    return Invalid(Reason::kField, "layers", "is empty; leave it out to read all MoE layers");
+  }
+  if (!samples->is_array()) return Invalid(Reason::kField, "samples", "is not a list");
   for (const json& item : *samples) {
     auto sample = SampleReadFrom(item, absl::StrCat("samples[", request.samples.size(), "]"));
     if (!sample.ok()) return sample.status();
@@ -156,7 +180,7 @@ absl::StatusOr<ReadRequest> ReadRequestFrom(absl::string_view text) {
 absl::StatusOr<std::vector<SampleState>> StatesFrom(absl::string_view text) {
   const auto value = ParseJson(text, "states");
   if (!value.ok()) return value.status();
-  if (!value->is_array()) return Invalid("states", "is not a list");
+  if (!value->is_array()) return Invalid(Reason::kField, "states", "is not a list");
   std::vector<SampleState> states;
   for (const json& item : *value) {
     auto state = StateFrom(item, absl::StrCat("states[", states.size(), "]"));
@@ -169,14 +193,14 @@ absl::StatusOr<std::vector<SampleState>> StatesFrom(absl::string_view text) {
 absl::StatusOr<ModelConfig> ModelConfigFrom(absl::string_view json, absl::string_view source) {
   if (source == "huggingface") return ModelConfigFromHuggingFace(json);
   if (source == "megatron") return ModelConfigFromMegatron(json);
-  return Invalid("source", absl::StrCat("\"", source, "\" is neither huggingface nor megatron"));
+  return Invalid(Reason::kField, "source", absl::StrCat("\"", source, "\" is neither huggingface nor megatron"));
 }
 
 absl::StatusOr<Codec> CodecFrom(absl::string_view name) {
   for (const Codec codec : {Codec::kRaw, Codec::kPacked}) {
     if (name == CodecName(codec)) return codec;
   }
-  return Invalid("codec", absl::StrCat("\"", name, "\" is neither RAW nor PACKED"));
+  return Invalid(Reason::kField, "codec", absl::StrCat("\"", name, "\" is neither RAW nor PACKED"));
 }
 
 json ToJson(const AppendOutcome& outcome) {
@@ -211,20 +235,8 @@ json ToJson(const AppenderMetrics& metrics) {
 }
 
 json ToJson(const SamplePlanes& sample) {
-  const SampleRecord& record = sample.record;
-  json weights = json::array();
-  for (const WeightSpan& span : record.weights) {
-    weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
-  }
-  json out = {{"status", SampleStatusName(record.status)},
-              {"message", record.message},
-              {"committed_rows", record.committed_rows},
-              {"revision", record.revision},
-              {"content_id", record.content_id},
-              {"unrecorded", RangesToJson(record.unrecorded)},
-              {"weights", std::move(weights)},
-              {"rows", RangesToJson(sample.rows)}};
-  if (record.num_tokens) out["num_tokens"] = *record.num_tokens;
+  json out = ToJson(sample.record);
+  out["rows"] = RangesToJson(sample.rows);
   return out;
 }
 

@@ -31,6 +31,8 @@ absl::StatusOr<ModelConfig> ModelConfigFrom(absl::string_view json, absl::string
 absl::StatusOr<RunInfo> RunFrom(absl::string_view json);
 // Without token ids.
 absl::StatusOr<AppendOptions> AppendOptionsFrom(absl::string_view json);
+// [[begin, end, version, label], …]
+absl::Status ReadWeights(const nlohmann::json& list, std::vector<WeightSpan>& weights);
 absl::StatusOr<ReadRequest> ReadRequestFrom(absl::string_view json);
 absl::StatusOr<std::vector<SampleState>> StatesFrom(absl::string_view json);
 absl::StatusOr<Codec> CodecFrom(absl::string_view name);

@@ -185,10 +185,16 @@ void CommandTree::AddLoad() {
 
 void CommandTree::AddPut() {
   PutOptions& options = settings_.put;
-  CLI::App* put = Add("put", "append the rows of a .npy file to a sample", &Session::Put);
+  CLI::App* put = Add("put", "append the rows of a file to a sample", &Session::Put);
   AddRun(put, options.run);
   put->add_option("SAMPLE", options.sample, "name of the sample, which is made if it is not there")->required();
-  put->add_option("FILE", options.file, "integer .npy array [rows, layers, K]; - is standard input")->required();
+  put->add_option("FILE", options.file, "ids [rows, layers, K], .npy or safetensors; - is standard input")->required();
+  put->add_option("--tensor", options.tensor, "its name in a safetensors file; left out: the only one of rows")
+      ->type_name("NAME");
+  put->add_option("--index", options.index,
+                  "of a recorded trace: JSON whose seq_lens say where its sequences end; they become samples SAMPLE/0, "
+                  "SAMPLE/1, …")
+      ->type_name("FILE");
   put->add_option("--experts", options.num_experts, "make the run if it is not there, with so many experts")
       ->type_name("E")
       ->check(CLI::Range(1, kMaxExperts));

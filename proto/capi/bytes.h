@@ -5,11 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "proto/json/json_object.h"
 #include "proto/wire/buffer.h"
 
 namespace routing_replay::capi {
@@ -42,6 +45,17 @@ class BytesObject {
 inline absl::string_view Text(const char* data, size_t size) { return {data == nullptr ? "" : data, size}; }
 inline absl::Span<const uint8_t> Bytes(const void* data, size_t size) {
   return {static_cast<const uint8_t*>(data), size};
+}
+
+// Gives the caller an object of its own.
+template <typename Object, typename Content>
+absl::Status Give(Content content, Object** out) {
+  *out = new Object(std::move(content));
+  return absl::OkStatus();
+}
+template <typename Object>
+absl::Status Give(const nlohmann::json& json, Object** out) {
+  return Give(DumpJson(json), out);
 }
 
 }  // namespace routing_replay::capi

@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::capi {
 
@@ -28,6 +30,9 @@ class ErrorObject {
   absl::Status status_;
   std::string json_;
 };
+
+// INVALID_ARGUMENT naming `field`.
+absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what);
 
 // Runs `body`, which returns a status, and gives NULL if that is OK, else a new error that the caller owns. No
 // exception leaves: one of the libraries below becomes INTERNAL, memory that cannot be had RESOURCE_EXHAUSTED (dies

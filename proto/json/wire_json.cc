@@ -1,5 +1,6 @@
 #include "proto/json/wire_json.h"
 
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,13 @@
 
 namespace routing_replay {
 namespace {
+
+constexpr std::array<std::pair<const char*, DType>, 6> kDTypes = {{{"U8", DType::kU8},
+                                                                   {"I8", DType::kI8},
+                                                                   {"U16", DType::kU16},
+                                                                   {"I16", DType::kI16},
+                                                                   {"I32", DType::kI32},
+                                                                   {"I64", DType::kI64}}};
 
 absl::Status Invalid(absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
@@ -23,10 +31,40 @@ absl::Status ReadPairs(JsonObject& object, const char* key, std::vector<std::pai
     JsonObject reader(wrapped, object.PathOf(key));
     std::vector<int64_t> pair;
     reader.Read("pair", pair);
-    if (absl::Status status = reader.status(); !status.ok()) return status;
-    if (pair.size() != 2) return Invalid(object.PathOf(key), "is not a list of pairs");
+    if (!reader.status().ok() || pair.size() != 2) {
+      return Invalid(object.PathOf(key), "is not a list of pairs of 64-bit integers");
+    }
     pairs.emplace_back(pair[0], pair[1]);
   }
+  return absl::OkStatus();
+}
+
+void ReadTensor(JsonObject& object, TensorDescription& tensor) {
+  object.Read("encoding",
+              {{"RAW", Encoding::kRaw},
+               {"NPY", Encoding::kNpy},
+               {"BASE64", Encoding::kBase64},
+               {"BASE64_NPY", Encoding::kBase64Npy}},
+              tensor.encoding);
+  object.Read("compression", {{"NONE", Compression::kNone}, {"ZSTD", Compression::kZstd}}, tensor.compression);
+  object.Read("raw_size", tensor.raw_size);
+  object.Read("dtype", {kDTypes.begin(), kDTypes.end()}, tensor.dtype);
+  object.Read("shape", tensor.shape);
+  object.Read("layer_basis",
+              {{"ALL_LAYERS", LayerBasis::kAllLayers},
+               {"MOE_LAYERS", LayerBasis::kMoeLayers},
+               {"EXPLICIT", LayerBasis::kExplicit}},
+              tensor.layer_basis);
+  object.Read("layer_ids", tensor.layer_ids);
+}
+
+// [begin, end]
+absl::Status ReadTake(JsonObject& object, std::optional<RowRange>& take) {
+  std::vector<int64_t> ends;
+  object.Read("take", ends);
+  if (object.Find("take") == nullptr || !object.status().ok()) return absl::OkStatus();
+  if (ends.size() != 2) return Invalid(object.PathOf("take"), "is not [begin, end]");
+  take = RowRange{ends[0], ends[1]};
   return absl::OkStatus();
 }
 
@@ -56,35 +94,33 @@ void ReadProducer(JsonObject& object, Producer& producer) {
       producer);
 }
 
-absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text) {
-  const auto value = ParseJson(text, "append.tensor");
+const char* DTypeName(DType dtype) {
+  for (const auto& [name, known] : kDTypes) {
+    if (dtype == known) return name;
+  }
+  return "";
+}
+
+absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text, absl::string_view path) {
+  const auto value = ParseJson(text, path);
   if (!value.ok()) return value.status();
   TensorDescription tensor;
-  JsonObject object(*value, "append.tensor");
-  object.Read("encoding",
-              {{"RAW", Encoding::kRaw},
-               {"NPY", Encoding::kNpy},
-               {"BASE64", Encoding::kBase64},
-               {"BASE64_NPY", Encoding::kBase64Npy}},
-              tensor.encoding);
-  object.Read("compression", {{"NONE", Compression::kNone}, {"ZSTD", Compression::kZstd}}, tensor.compression);
-  object.Read("raw_size", tensor.raw_size);
-  object.Read("dtype",
-              {{"U8", DType::kU8},
-               {"I8", DType::kI8},
-               {"U16", DType::kU16},
-               {"I16", DType::kI16},
-               {"I32", DType::kI32},
-               {"I64", DType::kI64}},
-              tensor.dtype);
-  object.Read("shape", tensor.shape);
-  object.Read("layer_basis",
-              {{"ALL_LAYERS", LayerBasis::kAllLayers},
-               {"MOE_LAYERS", LayerBasis::kMoeLayers},
-               {"EXPLICIT", LayerBasis::kExplicit}},
-              tensor.layer_basis);
-  object.Read("layer_ids", tensor.layer_ids);
+  JsonObject object(*value, path);
+  ReadTensor(object, tensor);
   if (absl::Status status = object.status(); !status.ok()) return status;
+  return tensor;
+}
+
+absl::StatusOr<TakenTensor> TakenTensorFromJson(absl::string_view text) {
+  const auto value = ParseJson(text, "append.tensor");
+  if (!value.ok()) return value.status();
+  TakenTensor tensor;
+  JsonObject object(*value, "append.tensor");
+  ReadTensor(object, tensor.description);
+  object.Read("ids_and_weights", tensor.ids_and_weights);
+  absl::Status status = ReadTake(object, tensor.take);
+  status.Update(object.status());
+  if (!status.ok()) return status;
   return tensor;
 }
 

@@ -48,7 +48,9 @@ def row(figure: dict[str, Any]) -> str:
 
 
 def bench_tables(results: list[dict[str, Any]]) -> Iterator[str]:
-    left = [figure for result in results for figure in result["figures"]]
+    """Of figures of one name the first counts."""
+    first = {figure["name"]: figure for result in reversed(results) for figure in result["figures"]}
+    left = [first[name] for name in dict.fromkeys(figure["name"] for result in results for figure in result["figures"])]
     tables = {}
     for title, pattern in TABLES:
         tables[title] = [figure for figure in left if re.fullmatch(pattern, figure["name"])]

@@ -169,6 +169,27 @@ class CommandsTest(RrctlTest):
         self.assertGreater(received, 25e6)
         self.assertLess(usage.ru_maxrss, 150e3, "KiB")
 
+    def test_a_reader_that_goes_away_is_no_failure(self):
+        self.drop_at_end("gone")
+        self.json("put", "gone", "s", "-", "--experts", "128", stdin=rows_file(3000, 8, 8))
+        for ignored in (False, True):  # Whether whoever starts it ignores SIGPIPE.
+            process = subprocess.Popen(
+                [RRCTL, "get", "gone", "s"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                restore_signals=False,
+                preexec_fn=lambda to=ignored: signal.signal(signal.SIGPIPE, signal.SIG_IGN if to else signal.SIG_DFL),
+            )
+            self.assertEqual(process.stdout.readline(), b"[\n")
+            process.stdout.close()
+            with process.stderr:
+                self.assertEqual(process.stderr.read(), b"")
+            self.assertEqual(process.wait(PATIENCE), -signal.SIGPIPE)
+        with open("/dev/full", "w") as full:  # What is a failure stays one.
+            done = subprocess.run([RRCTL, "runs"], stdout=full, stderr=subprocess.PIPE, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"cannot write to standard output", done.stderr)
+
     def test_plan_reads_standard_input(self):
         self.assertIn("rrctl: INVALID_ARGUMENT", self.run_rrctl("plan", stdin=b"{", code=1))
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/capi/record_json.h"
 #include "proto/json/geometry_json.h"
-#include "proto/json/status_json.h"
 #include "proto/json/wire_json.h"
 #include "proto/wire/message/read_message.h"
 #include "trainer_plugin/capi/objects.h"
@@ -59,21 +59,6 @@ absl::Status ReadOptions(absl::string_view text, rrt_fetch& fetch, Geometry& geo
   return sequences == nullptr ? absl::OkStatus() : ReadSequences(*sequences, fetch.sequences);
 }
 
-json ToJson(const SampleRecord& record, int32_t sequence, const std::string& sample) {
-  json weights = json::array();
-  for (const WeightSpan& span : record.weights) {
-    weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
-  }
-  return {{"sequence", sequence},
-          {"sample", sample},
-          {"status", SampleStatusName(record.status)},
-          {"message", record.message},
-          {"revision", record.revision},
-          {"content_id", record.content_id},
-          {"unrecorded", RangesToJson(record.unrecorded)},
-          {"weights", std::move(weights)}};
-}
-
 absl::Status NotEnded() {
   return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: it has not ended", {.field = "fetch"});
 }
@@ -85,7 +70,7 @@ rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* text, size_t size, rr
     const DescribedPlan& described = plan->described;
     auto made = std::make_unique<rrt_fetch>(*plan);
     for (size_t i = 0; i < described.samples.size(); ++i) {
-      made->sequences.push_back({.sample = described.samples[i], .num_tokens = described.num_tokens[i]});
+      made->sequences.push_back({.sample = described.samples[i], .num_tokens = described.layout.sequences[i].tokens});
     }
     Geometry geometry = described.geometry;
     absl::Status status = ReadOptions(Text(text, size), *made, geometry);
@@ -129,7 +114,10 @@ rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** out) {
     json sequences = json::array();
     for (const SampleRecord& record : fetch->staged.records) {
       const int32_t sequence = fetch->plan.described.plan.slices[record.index].sequence;
-      sequences.push_back(ToJson(record, sequence, fetch->sequences[sequence].sample));
+      json said = ToJson(record);
+      said["sequence"] = sequence;
+      said["sample"] = fetch->sequences[sequence].sample;
+      sequences.push_back(std::move(said));
     }
     return Give(DumpJson({{"fallback_sequences", fetch->staged.fallback_sequences},
                           {"staging_bytes", fetch->staged.staging.size()},
@@ -164,9 +152,9 @@ rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, si
     object.Read("num_tokens", said.num_tokens);
     absl::Status status = ReadRanges(object, "unrecorded", said.unrecorded);
     status.Update(object.status());
-    if (!status.ok()) return status;
-    const auto description = TensorFromJson(Text(tensor, tensor_size));
-    if (!description.ok()) return description.status();
+    if (!status.ok()) return WithSample(status, said.sample);
+    const auto description = TensorFromJson(Text(tensor, tensor_size), "tensor");
+    if (!description.ok()) return WithSample(description.status(), said.sample);
     return source->source.Add(said, *description, Bytes(payload, payload_size));
   });
 }

@@ -7,15 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "client/reader/read_checker.h"
 #include "proto/capi/bytes.h"
 #include "proto/capi/error.h"
-#include "proto/json/json_object.h"
 #include "routing_replay/trainer/buffer_layout.h"
 #include "routing_replay/trainer/capi.h"
 #include "routing_replay/trainer/local_source.h"
-#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 #include "trainer_plugin/layout/plan_json.h"
 
@@ -57,16 +54,6 @@ namespace routing_replay::capi {
 template <typename Body>
 rrt_error* Guard(Body&& body) noexcept {
   return Barrier<rrt_error>(std::forward<Body>(body));
-}
-
-inline absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
-}
-
-inline absl::Status Give(std::string text, rrt_bytes** out) {
-  *out = new rrt_bytes(std::move(text));
-  return absl::OkStatus();
 }
 
 }  // namespace routing_replay::capi

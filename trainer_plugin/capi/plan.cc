@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/capi/token_ids.h"
 #include "routing_replay/wire/checksum.h"
 #include "trainer_plugin/capi/objects.h"
 #include "trainer_plugin/replay/compact_id.h"
@@ -19,6 +20,14 @@ void rrt_error_free(rrt_error* error) { delete error; }
 const void* rrt_bytes_data(const rrt_bytes* bytes) { return bytes->data(); }
 size_t rrt_bytes_size(const rrt_bytes* bytes) { return bytes->size(); }
 void rrt_bytes_free(rrt_bytes* bytes) { delete bytes; }
+
+rrt_error* rrt_token_ids(const char* json, size_t size, const void* data, size_t data_size, rrt_bytes** ids) {
+  return Guard([&] {
+    auto narrow = TokenIds(Text(json, size), Bytes(data, data_size));
+    if (narrow.ok()) *ids = new rrt_bytes(*std::move(narrow));
+    return narrow.status();
+  });
+}
 
 uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t count) {
   return TokenCheckExtend(check, Bytes(tokens, count * sizeof(uint32_t)));

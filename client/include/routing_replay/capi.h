@@ -29,6 +29,7 @@ typedef struct rr_message rr_message;
 typedef struct rr_appender rr_appender;
 typedef struct rr_reader rr_reader;
 typedef struct rr_retry rr_retry;
+typedef struct rr_trajectory rr_trajectory;
 
 /* The number of this interface; raised when something in it changes its meaning. */
 #define RR_ABI_VERSION 1
@@ -57,6 +58,12 @@ RR_API rr_error* rr_defaults(int32_t use_http_proxy, rr_bytes** json);
 RR_API rr_error* rr_endpoint_target(const char* endpoint, size_t size, int64_t timeout_ms, rr_bytes** target);
 /* The handle of a sample id. */
 RR_API rr_error* rr_sample_handle(const char* sample, size_t size, int64_t* handle);
+/* Token ids as functions take them, u32 little-endian, from an array of the host. What the array is:
+ *   {"dtype": "int64", "axes": 1, "field": "append.token_ids", "sample": "a"}
+ * dtype: of its elements, little-endian, as numpy calls it. INVALID_ARGUMENT naming `field` (and the sample, if given)
+ * for what is no integer (DTYPE), for other than one axis (SHAPE), for no ids at all (LENGTH: to say nothing of tokens,
+ * leave them out), and for ids that do not have 32 bits (FIELD). */
+RR_API rr_error* rr_token_ids(const char* json, size_t size, const void* data, size_t data_size, rr_bytes** ids);
 /* The token check of the tokens so far (0 of none), extended by more. */
 RR_API uint32_t rr_token_check(uint32_t check, const uint32_t* tokens, size_t count);
 
@@ -83,19 +90,62 @@ RR_API rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t ro
 
 /* A run as OpenRunResponse describes it: {"run", "server_version", "geometry": {…}, "block_rows", "codec",
  * "max_message_bytes", "max_payload_bytes"}; codec is the number, and 0 is what the server left out.
- * FAILED_PRECONDITION (VERSION_MISMATCH) for a server that this client does not understand. */
+ * FAILED_PRECONDITION (VERSION_MISMATCH) for a server that this client does not understand, and for a codec that it
+ * does not know. */
 RR_API rr_error* rr_run_new(const char* json, size_t size, rr_run** run);
 RR_API void rr_run_free(rr_run* run);
 
 /* Appends. What an append says of its rows; only "sample" must be there:
  *   {"sample", "producer": "rollout" | "trainer", "row_start": 0, "unrecorded": [[3, 5], …], "revision": 0,
- *    "restart_nonce": 0, "group", "weight_version": -1, "weight_label": "", "seal_num_tokens",
+ *    "restart_nonce": 0, "group", "weight_version": -1, "weight_label": "",
+ *    "weights": [[begin, end, version, label], …], "seal_num_tokens", "seal": false,
  *    "prefix": {"sample", "rows", "revision"}, "engine": ""}
  * What its payload is:
  *   {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
  *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
- *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
- * Meanings as in append.proto. `tokens`: one id per row, or one per position from 0 on, or none. */
+ *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …], "take": [begin, end],
+ *    "ids_and_weights": false}
+ *
+ * weights: of ranges of absolute rows, ascending and disjoint; other rows are of weight_version. take: only these rows
+ * of the tensor's first axis are appended; the payload need not be decoded to cut it. ids_and_weights: the K axis holds
+ * 2K slots, of which the ids are the first K. "seal" without "seal_num_tokens" seals with one token more than the rows
+ * up to the end of the append, those of a prefix included. Other meanings as in append.proto. `tokens`: one id per row,
+ * or one per position from 0 on, or none. */
+
+/* {"dtype", "shape": [rows, layers, K]} of a payload that is not decoded for this: of its .npy header or as stated;
+ * with a stated shape of [layers, K] the rows of flat RAW or BASE64 are counted by their length. */
+RR_API rr_error* rr_payload_shape(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size,
+                                  rr_bytes** shape);
+/* Texts that wrappers of engines put around ids. The base64 is not looked at by the first two.
+ * NeMo-RL's "nrlre1:…": {"tensor": {"encoding": "BASE64", "dtype", "shape"}, "data": [begin, end]} of the text. */
+RR_API rr_error* rr_open_nrlre1(const void* text, size_t size, rr_bytes** form);
+/* The object beside base64, without its data, as JSON: {"tensor": {…}, "start": 0}. Dialects, and the fields that must
+ * be there: "any" {shape, dtype}, "prime_rl" {shape} (dtype uint8 if absent), "skyrl" {shape, dtype of uint8, int16,
+ * int32}, "ms_swift" {shape, dtype, __ndarray__: true}, "sglang" {shape} (of a row: [layers, K]; dtype of
+ * uint8, uint16, int32, the last if absent). */
+RR_API rr_error* rr_open_object(const char* dialect, size_t dialect_size, const char* json, size_t size,
+                                rr_bytes** form);
+/* Whether a payload has the one dtype that SkyRL writes for its ids: DTYPE or ID_RANGE if not. */
+RR_API rr_error* rr_check_narrowest(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size);
+/* The bytes of base85 as Python's base64.b85encode writes it. */
+RR_API rr_error* rr_decode_base85(const void* text, size_t size, rr_bytes** bytes);
+/* The rows in a .npy or safetensors file: {"tensor": {"encoding": "RAW", "dtype", "shape"}, "data": [begin, end]} of
+ * the file's bytes. name: of the tensor; empty: the only one of rows. NOT_FOUND naming those that are there. */
+RR_API rr_error* rr_open_rows_file(const void* file, size_t size, const char* name, size_t name_size, rr_bytes** form);
+/* [[begin, end], …]: rows of the sequences of a recorded trace, whose index is JSON with seq_lens, of the file's stem
+ * or at its root. ROW_COUNT if they are not the file's `rows`. */
+RR_API rr_error* rr_trace_sequences(const char* index, size_t index_size, const char* stem, size_t stem_size,
+                                    int64_t rows, rr_bytes** ranges);
+/* The routed experts in a JSON body, where they are: [{"path": ["choices", 0, "routed_experts"], "span": [begin, end]},
+ * …], of the body's bytes without the quotes. Texts with escapes are left out. Places and fields are those of
+ * routed_experts in the Python package's http module. */
+RR_API rr_error* rr_find_routes(const void* body, size_t size, rr_bytes** json);
+/* Which rows of its sample a tensor holds: {"prompt_tokens", "output_tokens", "start": 0, "rows", "short_rows":
+ * "refuse" | "missing_at_front"} → {"row_start", "take": [begin, end], "missing_rows", "surplus_rows"}. start is the
+ * first row that the engine was asked for, rows what it gave. With T tokens rows start … T − 2 are expected: a row of
+ * the last token is surplus and not taken; if there are fewer, the first ones are missing, or it is an error. Any other
+ * count is INVALID_ARGUMENT (ROW_COUNT), also that of an engine which ignored start. */
+RR_API rr_error* rr_account_rows(const char* json, size_t size, rr_bytes** account);
 
 /* Decodes, checks, narrows and tiles. */
 RR_API rr_error* rr_plan_rows(const rr_run* run, const char* append, size_t append_size, const char* tensor,
@@ -114,12 +164,18 @@ RR_API void rr_plan_free(rr_plan* plan);
 /* The Put of a plan of one piece, and what its answer says: an outcome as in rr_appender_take_finished. */
 RR_API rr_error* rr_put_message(const rr_run* run, const rr_plan* plan, rr_message** message);
 RR_API rr_error* rr_put_outcome(const void* answer, size_t size, rr_bytes** outcome);
+/* The same for a plan of several pieces, as one of several weight versions is: one Put each, in order, and the outcome
+ * of all their answers. */
+RR_API size_t rr_plan_pieces(const rr_plan* plan);
+RR_API rr_error* rr_put_piece(const rr_run* run, const rr_plan* plan, size_t index, rr_message** message);
+typedef struct rr_span rr_span;
+RR_API rr_error* rr_put_outcomes(const rr_span* answers, size_t count, rr_bytes** outcome);
 
 /* A message to send: its bytes are those of its parts, in order. They live as long as the message. */
-typedef struct rr_span {
+struct rr_span {
   const void* data;
   size_t size;
-} rr_span;
+};
 RR_API const rr_span* rr_message_parts(const rr_message* message, size_t* count);
 RR_API void rr_message_free(rr_message* message);
 
@@ -169,10 +225,57 @@ RR_API uint64_t rr_appender_newest_open(const rr_appender* appender);           
 RR_API int32_t rr_appender_settled(const rr_appender* appender, uint64_t sequence); /* None up to it is open. */
 RR_API rr_error* rr_appender_not_flushed(const rr_appender* appender); /* What to say when waiting took too long. */
 RR_API rr_error* rr_appender_take_error(rr_appender* appender); /* The first one delivered since the last call. */
-/* The fields of AppenderMetrics in client.h, and queued_bytes and open_appends. */
+/* {"appends", "acknowledged", "failed", "rows", "trimmed_rows", "conflicting_rows", "unrecorded_rows", "payload_bytes",
+ *  "resent_bytes", "reconnects", "credit_refusals", "dropped_appends", "dropped_rows"}, counted since the start, and
+ * "queued_bytes" and "open_appends" of now. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, rr_bytes** json);
 
-/* Reads. What is asked for; everything but samples has a default:
+/* Trajectories: one sample that grows turn by turn. The rules are those of client/trajectory/trajectory.h. */
+
+/* {"sample", "existing": "none" | "resume" | "replace", "strict": false, "producer": "rollout", "group", "engine": ""}:
+ * only sample must be there. strict as the run. */
+RR_API rr_error* rr_trajectory_new(const char* json, size_t size, rr_trajectory** trajectory);
+/* A new sample that begins as this one; its group and engine are the same. */
+RR_API rr_error* rr_trajectory_fork(const rr_trajectory* parent, const char* sample, size_t size, rr_trajectory** fork);
+RR_API void rr_trajectory_free(rr_trajectory* trajectory);
+/* A turn:
+ *   {"tokens_start": 0, "row_start": 0, "missing_rows": 0, "outcome": "finished" | "aborted" | "preempted",
+ *    "weight_version": -1, "weight_label": "", "weights": [[begin, end, version, label], …],
+ *    "missing_is_unrecorded": false, "seal": false, "cut": 5, "engine": ""}
+ * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute
+ * row of the first row, missing_rows: so many from there on were not given, before the slots taken of the tensor (its
+ * JSON as in rr_plan_rows); without a tensor (size 0) there are no rows. cut: the history is cut to so many tokens, and
+ * there is nothing else but perhaps a seal. engine: in place of the trajectory's. What to do:
+ *   {"step": "ask" | "truncate" | "append", "truncate_rows", "expected_revision", "appends": [[begin, end], …],
+ *    "prefix_rows", "num_tokens", "retokenised_at", "surplus_rows", "repeated_rows", "conflicting_rows", "late_rows",
+ *    "uncompared_rows", "unrecorded_rows"}
+ * ask: ask Stat for the sample; …_on_state; then the turn again. truncate: Truncate; …_on_truncated or
+ * …_on_truncate_failed; then the turn again. Before both, all outcomes of the sample must be there and told. append:
+ * take one plan for each of `appends` and queue it. Only with append the turn is done; with the others and on an error
+ * nothing has changed. */
+RR_API rr_error* rr_trajectory_turn(rr_trajectory* trajectory, const rr_run* run, const char* turn, size_t turn_size,
+                                    const uint32_t* tokens, size_t token_count, const char* tensor, size_t tensor_size,
+                                    const void* payload, size_t payload_size, rr_bytes** decision);
+/* The next plan of the last turn; an error if there is none. */
+RR_API rr_error* rr_trajectory_take_plan(rr_trajectory* trajectory, rr_plan** plan);
+/* An outcome as in rr_appender_take_finished. */
+RR_API rr_error* rr_trajectory_on_outcome(rr_trajectory* trajectory, const char* json, size_t size);
+/* An append of these rows was queued with rr_appender_add_dropped, or not at all. */
+RR_API rr_error* rr_trajectory_on_dropped(rr_trajectory* trajectory, int64_t begin, int64_t end);
+/* What Stat found, as in rr_appender_on_states with "unrecorded": [[begin, end], …]: one state or none.
+ * ALREADY_EXISTS (OTHER_TOKENS) if it has rows of other tokens. */
+RR_API rr_error* rr_trajectory_on_state(rr_trajectory* trajectory, const char* json, size_t size);
+RR_API rr_error* rr_trajectory_on_truncated(rr_trajectory* trajectory, const char* json, size_t size);
+/* It is not known whether the sample was truncated. */
+RR_API void rr_trajectory_on_truncate_failed(rr_trajectory* trajectory);
+/* The first row that a request with this context must give. */
+RR_API int64_t rr_trajectory_next_row(const rr_trajectory* trajectory, const uint32_t* tokens, size_t token_count);
+/* {"num_tokens", "rows", "acknowledged_rows", "revision", "sealed", "counters": {…}}; counters: TrajectoryCounters in
+ * client/trajectory/turn.h. */
+RR_API rr_error* rr_trajectory_state(const rr_trajectory* trajectory, rr_bytes** json);
+
+/* Reads. What is asked for; everything but samples has a default, that of layers being all MoE layers (an empty list is
+ * refused):
  *   {"producer": "rollout", "layers": [3, 4], "wait": false, "max_message_bytes": 0,
  *    "samples": [{"sample" | "handle", "rows": [[0, 10]], "num_tokens", "token_checks": [[rows, crc32c]],
  *                 "min_weight_version", "max_weight_version"}]} */

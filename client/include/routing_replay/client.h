@@ -31,7 +31,8 @@
 namespace routing_replay {
 
 struct ClientOptions {
-  // "host:port", "[v6]:port", "unix:PATH", or "file:PATH" of a file that holds one of these. Empty: the environment's
+  // "host:port", "[v6]:port", "unix:PATH", or "file:PATH" of a file that holds one of these and is read again whenever
+  // the server cannot be reached: one that was started anew may have another port. Empty: the environment's
   // ROUTING_REPLAY_ENDPOINT.
   std::string endpoint;
   // HTTP proxies of the environment are ignored unless this is set.
@@ -93,7 +94,12 @@ class Client {
 struct AppendOptions {
   std::string sample;
   Producer producer = Producer::kRollout;
-  int64_t row_start = 0;             // Absolute row of the first row.
+  int64_t row_start = 0;  // Absolute row of the first row.
+  // Rows [begin, end) of the tensor's first axis are appended, the others left out; no need to decode a payload to cut
+  // it. Absent: all. What is sent as it is (Put, encode_blocks false) is decoded here then, and sent as RAW.
+  std::optional<RowRange> take;
+  // The tensor's K axis holds 2K slots: the ids, then as many that are not looked at (prime-rl's fp32 weights).
+  bool ids_and_weights = false;
   std::vector<RowRange> unrecorded;  // Rows inside the append that the engine did not deliver; normal list.
   int64_t revision = 0;              // Of the sample's life that the rows belong to; from Stat or Truncate.
   // Not 0: the first append with this nonce begins a new life of the sample in place of `revision`. The same nonce on
@@ -102,10 +108,15 @@ struct AppendOptions {
   std::optional<int64_t> group;
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
+  // Of ranges of absolute rows: not empty, ascending, disjoint. Rows in none of them are of weight_version.
+  std::vector<WeightSpan> weights;
   // Token ids of the appended rows' positions (then one per row), or of all positions from 0 on (then the history is
   // checked too). Empty: no token check. Copied.
   absl::Span<const uint32_t> token_ids;
   std::optional<int64_t> seal_num_tokens;
+  // Seals, where seal_num_tokens says no number, with one token more than the rows up to the end of this append, those
+  // of a prefix included.
+  bool seal = false;
   std::string prefix_sample;  // Not empty: open as rows [0, prefix_rows) of this sample.
   int64_t prefix_rows = 0;
   int64_t prefix_revision = 0;
@@ -149,7 +160,9 @@ struct AppenderMetrics {
 };
 
 // Rows in. Many samples in flight on one stream; survives broken connections: on a new one it asks for the committed
-// rows and sends only what is missing. Appends of one sample are applied in the order of the calls. Thread-safe.
+// rows and sends only what is missing. A run that is gone (dropped, or lost with a server that keeps runs in memory) is
+// not made anew: its appends end with NOT_FOUND (kNoRun) until OpenRun has made it again. Appends of one sample are
+// applied in the order of the calls. Thread-safe.
 class Appender {
  public:
   virtual ~Appender() = default;  // Abandons what is not acknowledged; Flush first.
@@ -210,7 +223,7 @@ class Run {
   virtual const RunSettings& settings() const = 0;  // In force, defaults filled in.
 
   virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
-  // One append in one call; the payload is sent as it is and decoded by the server.
+  // One append in one call per weight version; the payload is sent as it is and decoded by the server.
   virtual absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
                                             absl::Span<const uint8_t> payload) = 0;
 

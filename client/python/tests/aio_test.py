@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
+import tempfile
 import time
 import unittest
+import weakref
+from pathlib import Path
 
 import numpy as np
 from support import Gate, Server, random_routes
@@ -51,6 +55,40 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         self.assertIn(run.name, [summary.run for summary in await self.client.runs()])
         self.assertEqual((await self.client.server_info()).version, rr.__version__)
         self.assertEqual((await run.drop()).samples, 28)
+
+    async def test_nothing_closed_is_kept(self) -> None:
+        run = await self.client.run("kept", GEOMETRY)
+        appender = run.appender()
+        await appender.append("a", ROWS)
+        await appender.close()
+        await run.append("b", ROWS)
+        gone = [weakref.ref(appender), weakref.ref(run)]
+        del appender, run
+        deadline = time.monotonic() + 30
+        while any(reference() for reference in gone) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)  # The loop still holds what has just ended.
+            gc.collect()
+        self.assertEqual([reference() for reference in gone], [None] * 2)
+        await self.client.close()
+        async with aio.Client(self.server.endpoint) as client:
+            self.assertEqual((await (await client.run("kept")).stat("b")).committed_rows, 400)
+
+    async def test_a_server_that_has_moved_is_found_again(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "endpoint")
+            first, second = Server(), Server()
+            self.addCleanup(second.stop)
+            file.write_text(first.endpoint)
+            async with aio.Client(f"file:{file}", call_timeout=20) as client:
+                run = await client.run("r", GEOMETRY)
+                await run.append("a", ROWS)
+                await run.flush(60)
+                first.stop()
+                file.write_text(second.endpoint)
+                await client.run("r", GEOMETRY)
+                await run.append("b", ROWS)
+                await run.flush(60)
+                self.assertEqual((await run.stat("b")).committed_rows, 400)
 
     async def test_errors(self) -> None:
         run = self.run_

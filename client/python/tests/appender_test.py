@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import gc
+import io
 import logging
 import os
 import signal
+import tempfile
 import threading
 import time
 import unittest
+import weakref
+from pathlib import Path
 
 import numpy as np
 from support import Gate, Server, ServerTest, random_routes
@@ -58,6 +64,22 @@ class AppenderTest(ServerTest):
         with self.assertRaises(rr.NotFoundError) as caught:
             run.stat("a/3")
         self.assertEqual(caught.exception.reason, "NO_SAMPLE")
+
+    def test_some_rows_of_a_payload(self) -> None:
+        run = self.open()
+        payload = rr.Payload(base64.b64encode(ROWS.tobytes()).decode(), "BASE64", dtype="I32", shape=ROWS.shape)
+        run.append("s", payload, take=(10, 60), layers="moe")
+        run.append("s", ROWS, row_start=50, take=(60, 80), seal=True)
+        run.flush()
+        run.put("t", payload, take=(10, 60))
+        run.put("t", ROWS, row_start=50, take=(60, 80), seal=True)
+        for sample in run.read(["s", "t"]):
+            self.assertEqual(sample.num_tokens, 71)
+            np.testing.assert_array_equal(sample.rows, ROWS[10:80])
+        for rows in (ROWS, payload):
+            with self.assertRaises(rr.InvalidArgumentError) as caught:
+                run.append("u", rows, take=(490, 501))
+            self.assertEqual(caught.exception.field, "append.tensor.take")
 
     def test_expert_load(self) -> None:
         run = self.open()
@@ -113,6 +135,48 @@ class AppenderTest(ServerTest):
         self.assertEqual((state.committed_rows, state.revision, state.sealed), (10, 2, False))
         self.assertTrue(run.seal("s", 11, revision=2).sealed)
 
+    def test_seals_without_a_number(self) -> None:
+        run = self.open()
+        run.put("parent", ROWS[:100])
+        prefix = rr.Prefix("parent", 60)
+        run.append("opened", prefix=prefix, seal=True)
+        run.append("behind", ROWS[60:80], row_start=60, prefix=prefix, seal=True)
+        run.append("within", ROWS[:40], prefix=prefix, seal=True)
+        run.append("holes", ROWS[:3], unrecorded=[(1, 3), (5, 6)], seal=True)
+        run.append("lost", unrecorded=[(0, 4)], seal=True)
+        run.append("empty", seal=True)
+        run.flush()
+        for name, tokens in (("opened", 61), ("behind", 81), ("within", 61), ("holes", 7), ("lost", 5), ("empty", 1)):
+            self.assertEqual(run.stat(name).num_tokens, tokens, name)
+        # What says its shape only inside.
+        file = io.BytesIO()
+        np.save(file, ROWS[:20])
+        outcome = run.put("file", rr.Payload(file.getvalue(), "NPY"), seal=True)
+        self.assertTrue(outcome.sealed)
+        self.assertEqual(run.stat("file").num_tokens, 21)
+
+    def test_nothing_closed_is_kept(self) -> None:
+        client = rr.Client(self.server.endpoint)
+        run = client.run(self.run_name, GEOMETRY)
+        appender = run.appender(on_outcome=lambda outcome: None)
+        appender.append("a", ROWS)
+        appender.close()
+        run.append("b", ROWS)
+        run.close()
+        dropped = client.run(self.run_name)
+        dropped.append("c", ROWS)
+        gone = [weakref.ref(thing) for thing in (appender, run, run._default_appender(), dropped)]
+        run.close()
+        del appender, run, dropped
+        gc.collect()
+        self.assertEqual([reference() for reference in gone], [None] * 4)
+        client.close()  # Also what a run that is gone had queued.
+        self.assertEqual(rr.Client(self.server.endpoint).run(self.run_name).stat("c").committed_rows, 500)
+        gone = [weakref.ref(client), weakref.ref(client._transport)]
+        del client
+        gc.collect()
+        self.assertEqual([reference() for reference in gone], [None] * 2)
+
     def test_refusals(self) -> None:
         run = self.open()
         bad = ROWS[:10].copy()
@@ -137,8 +201,9 @@ class AppenderTest(ServerTest):
             run.flush()
         self.assertEqual((caught.exception.reason, caught.exception.committed_rows), ("GAP", 0))
         run.flush()
-        with self.assertRaises(rr.InvalidArgumentError):
-            run.read(["s"], layers=[0])
+        for layers in ([0], []):
+            with self.assertRaises(rr.InvalidArgumentError):
+                run.read(["s"], layers=layers)
         with self.assertRaises(rr.FailedPreconditionError) as caught:
             rr.Client(self.server.endpoint).run(self.run_name, rr.Geometry(4, 64, 4))
         self.assertEqual(caught.exception.reason, "GEOMETRY_MISMATCH")
@@ -362,6 +427,64 @@ class TroubleTest(unittest.TestCase):
         self.assertTrue(all(outcome.error is None for outcome in outcomes))
         self.assertGreater(appender.metrics()["reconnects"], 0)
         client.close()
+
+    def test_a_server_that_has_moved_is_found_again(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "endpoint")
+            first = Server()
+            file.write_text(first.endpoint)
+            with rr.Client(f"file:{file}", call_timeout=20) as client:
+                client.run("r", GEOMETRY).put("before", ROWS)
+                first.stop()
+                second = self.start()
+                self.assertNotEqual(second.endpoint, first.endpoint)
+                later = threading.Timer(0.3, lambda: file.write_text(second.endpoint))
+                file.unlink()
+                later.start()
+                run = client.run("r", GEOMETRY)  # Repeated until it is there.
+                later.join()
+                run.append("after", ROWS)
+                run.flush(60)
+                third = self.start()
+                file.write_text(third.endpoint)
+                with rr.Client(third.endpoint) as direct:
+                    direct.run("r", GEOMETRY)
+                second.stop()
+                run.append("later", ROWS)  # The appender's stream was on the second one.
+                run.flush(60)
+                self.assertEqual(run.stat("later").committed_rows, 500)
+                fourth = self.start()
+                file.write_text(fourth.endpoint)
+                third.stop()
+                with self.assertRaises(rr.NotFoundError):  # Not repeated, so it must be right at once.
+                    run.truncate("later", 0)
+
+    def test_a_run_that_a_server_has_lost(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "endpoint")
+            first = Server()
+            file.write_text(first.endpoint)
+            client = rr.Client(f"file:{file}", call_timeout=20)
+            self.addCleanup(client.close)
+            run = client.run("r", GEOMETRY)
+            outcomes: list[rr.AppendOutcome] = []
+            appender = run.appender(on_outcome=outcomes.append)
+            appender.append("a", ROWS[:100])
+            appender.flush(60)
+            first.stop()
+            file.write_text(self.start().endpoint)
+            appender.append("a", ROWS[100:200], row_start=100)
+            with self.assertRaises(rr.NotFoundError) as caught:
+                appender.flush(60)
+            self.assertEqual(caught.exception.reason, "NO_RUN")
+            error = outcomes[-1].error
+            assert isinstance(error, rr.NotFoundError)
+            self.assertEqual(error.reason, "NO_RUN")
+            # Whoever makes the run anew says so, and the same appender goes on.
+            client.run("r", GEOMETRY)
+            appender.append("a", ROWS[:200])
+            appender.flush(60)
+            np.testing.assert_array_equal(run.read_one("a").rows, ROWS[:200])
 
     def test_closing_does_not_hang(self) -> None:
         server = self.start()

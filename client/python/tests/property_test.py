@@ -76,7 +76,7 @@ class Python:
         options = {names.get(key, key): value for key, value in append.items()}
         if "prefix" in options:
             options["prefix"] = rr.Prefix(**options["prefix"])
-        options["tokens"] = operation["tokens"]
+        options["tokens"] = operation["tokens"] or None
         tensor = operation["tensor"]
         if tensor is None:
             return options.pop("sample"), None, options
@@ -337,6 +337,8 @@ class Generator:
             append["seal_num_tokens"] = start + rows + 1 if self._chance(0.8) else self._number(0, 1000)
         if self._chance(0.05):
             append["prefix"] = {"sample": self._sample(), "rows": self._number(0, 300), "revision": 0}
+        if self._chance(0.05):
+            append["seal"] = True
         operation: dict[str, Any] = {"append": append, "rows": rows, "tensor": None, "payload": ""}
         operation["tokens"] = self._tokens(sample, start, rows)
         if self._chance(0.08):
@@ -375,7 +377,7 @@ class Generator:
             asked["rows"] = ranges[::-1] if self._chance(0.05) else ranges
         if self._chance(0.1):
             asked["num_tokens"] = rows + 1 if self._chance(0.7) else 3
-        if self._chance(0.1):
+        if rows > 0 and self._chance(0.1):
             history = [(31 + 7 * i) % 50000 for i in range(rows)]
             asked["token_checks"] = [[rows, rr.token_check(history).crc32c if self._chance(0.8) else 5]]
         if self._chance(0.1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -12,11 +13,12 @@ import threading
 import time
 import unittest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import routing_replay as rr
-from routing_replay import _messages, errors
+from routing_replay import _append, _calls, _core, _messages, _read, aio, errors
 
 
 class GeometryTest(unittest.TestCase):
@@ -158,11 +160,168 @@ class EndpointTest(unittest.TestCase):
             writer.join()
 
 
+class ArgumentTest(unittest.TestCase):
+    """Nothing is rounded, wrapped or cut on its way to the core."""
+
+    NO_INTEGERS = (1.5, 1.0, np.float64(2), True, np.True_, "1", None, [1], float("nan"), 2**63, -(2**63) - 1)
+
+    def refused(self, field: str, function: Any, *arguments: Any, **options: Any) -> None:
+        with self.assertRaises(rr.InvalidArgumentError, msg=f"{field}: {arguments} {options}") as caught:
+            function(*arguments, **options)
+        self.assertEqual((caught.exception.field, caught.exception.reason), (field, "FIELD"))
+
+    def test_appends(self) -> None:
+        core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
+        rows = np.zeros((2, 1, 1), np.uint8)
+
+        def plan(sample: Any = "s", rows: Any = rows, **options: Any) -> None:
+            _append.make_plan(core, True, sample, rows, **options)
+
+        names = {"num_tokens": "seal_num_tokens", "restart": "restart_nonce"}
+        for name in ("row_start", "num_tokens", "group", "weight_version", "revision", "restart"):
+            plan(**{name: np.int64(3)}, **({"row_start": 1} if name == "num_tokens" else {}))
+            for value in self.NO_INTEGERS:
+                if name == "restart" and value == 2**63:
+                    value = 2**64
+                if value is not None or name in ("row_start", "revision", "restart"):
+                    self.refused(f"append.{names.get(name, name)}", plan, **{name: value})
+        for value in ([(0.5, 1)], [(0, 1, 2)], [3], 3, "01", [(0, 2**63)]):
+            self.refused("append.unrecorded", plan, unrecorded=value)
+        self.refused("append.unrecorded", plan, rows=None, unrecorded=[(-(2**62), 2**62)] * 3)
+        for value in ((0, 1.5), (0,), 2, "01"):
+            self.refused("append.tensor.take", plan, take=value)
+        self.refused("append.tensor.take", plan, rows=None, take=(0, 1))
+        for value in ([0.0], [True], [2**31], 5):
+            self.refused("layers", plan, layers=value)
+        self.refused("layers", plan, layers="some")
+        for value in (("p", 2), "p"):
+            self.refused("append.prefix", plan, prefix=value)
+        self.refused("append.prefix.rows", plan, prefix=rr.Prefix("p", 1.5))  # type: ignore[arg-type]
+        for name in ("weight_label", "engine", "producer"):
+            for value in (3, b"text", "\ud800", None):
+                self.refused(f"append.{name}", plan, **{name: value})
+        self.refused("append.producer", plan, producer="nobody")
+        self.refused("append.sample", plan, sample=b"s")
+        for field, value in (("raw_size", 1.5), ("shape", [1.5, 1, 1]), ("encoding", 3), ("dtype", 8)):
+            payload = rr.Payload(b"1", **{"dtype": "U8", "shape": (1, 1, 1), field: value})
+            self.refused(f"append.tensor.{field}", plan, rows=payload)
+        for data in (None, 5, memoryview(b"1234")[::2]):
+            self.refused("payload", plan, rows=rr.Payload(data, dtype="U8", shape=(2, 1, 1)))  # type: ignore[arg-type]
+
+    def test_reads(self) -> None:
+        core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
+
+        def read(samples: Any = ("s",), layers: Any = None, producer: Any = "rollout") -> None:
+            _read.make_reader(core, samples, layers, producer, False)
+
+        read(layers=np.array([0]))
+        for layers in ([], (), np.empty(0, int), [0.0], [2**31], "0", 0):
+            self.refused("layers", read, layers=layers)
+        for samples in ("s", 3, rr.SampleRead("s")):
+            self.refused("samples", read, samples)
+        self.refused("samples[1]", read, ["s", 1.5])
+        self.refused("samples[0].rows", read, [rr.SampleRead("s", rows=[(0, 1.5)])])  # type: ignore[list-item]
+        self.refused("samples[0].num_tokens", read, [rr.SampleRead("s", num_tokens=1.5)])  # type: ignore[arg-type]
+        self.refused("samples[0].handle", read, [rr.SampleRead(handle=2**70)])
+        self.refused("samples[0].token_checks", read, [rr.SampleRead("s", token_checks=[rr.TokenCheck(1, 2**32)])])
+        for producer in ("nobody", 1, None):
+            self.refused("producer", read, producer=producer)
+
+    def test_calls(self) -> None:
+        run = rr.Client("127.0.0.1:9", call_timeout=1)
+        geometry = rr.Geometry(1, 8, 1)
+        for name, value in (
+            ("ttl", -1),
+            ("ttl", float("nan")),
+            ("ttl", "1"),
+            ("block_rows", 1.5),
+            ("block_rows", 2**31),
+        ):
+            self.refused(name, run.run, "r", geometry, **{name: value})
+        for codec in ("ZIP", "raw", 1):
+            self.refused("codec", run.run, "r", geometry, codec=codec)
+        self.refused("run", run.run, 5)
+        for value in (1.5, True, 2**63):
+            self.refused("num_tokens", _calls.seal, "r", "s", value, 0, "rollout")
+            self.refused("revision", _calls.seal, "r", "s", 1, value, "rollout")
+            self.refused("rows", _calls.truncate, "r", "s", value, None, "rollout")
+            self.refused("expected_revision", _calls.truncate, "r", "s", 1, value, "rollout")
+            self.refused("groups", _calls.release, "r", (), (0, value))
+        for producer in ("nobody", None, 1, []):
+            self.refused("producer", _calls.stat, "r", ["s"], producer)
+        for samples in ("s", 5, [b"s"]):
+            self.refused("samples", lambda given: list(_calls.names_in_calls(given)), samples)
+
+    def test_times_and_sizes(self) -> None:
+        client = rr.Client("127.0.0.1:9")
+        core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
+        for value in (-1, -0.5, float("nan"), True, "1", [1], 1j):
+            self.refused("call_timeout", rr.Client, "127.0.0.1:9", call_timeout=value)
+            self.refused("call_timeout", aio.Client, "127.0.0.1:9", call_timeout=value)
+            for name in ("queue_timeout", "append_timeout"):
+                self.refused(name, rr.Appender, client._transport, "r", core, **{name: value})
+            appender = rr.Appender(client._transport, "r", core)
+            self.refused("timeout", appender.flush, value)
+            self.refused("timeout", appender.close, value)
+            self.refused("timeout", client.close, value)
+            appender.close()
+        for value in (-1, 1.5, 2**63, "1"):
+            self.refused("max_queued_bytes", rr.Appender, client._transport, "r", core, max_queued_bytes=value)
+        for on_full in ("wait", 1, []):
+            self.refused("on_full", rr.Appender, client._transport, "r", core, on_full=on_full)
+        endless = rr.Appender(client._transport, "r", core, queue_timeout=math.inf, append_timeout=math.inf)
+        endless.append("s", [[[1]]])
+        with self.assertRaises(rr.DeadlineExceededError):
+            endless.flush(0.05)
+        endless.close(0)
+        client.close(math.inf)
+
+    def test_geometries(self) -> None:
+        self.refused("geometry.num_layers", rr.Geometry, 2.5, 8, 1)
+        self.refused("geometry.num_layers", rr.Geometry, 2**32, 8, 1)
+        self.refused("geometry.num_experts", rr.Geometry, 2, [8, 8.5], 1)
+        self.refused("geometry.top_k", rr.Geometry, 2, 8, True)
+        self.refused("geometry.moe_layers", rr.Geometry, 2, 8, 1, [0, 1.5])
+        geometry = rr.Geometry(2, np.array(8), 1)
+        self.refused("rows", geometry.block_bytes, 1.5)
+        self.refused("rows", geometry.block_bytes, 2**64 + 1)
+        self.refused("rows", geometry.block_bytes, -1)
+        for codec in ("ZIP", 3, "\N{SNOWMAN}"):
+            self.refused("codec", geometry.block_bytes, 1, codec)
+
+
 class CoreTest(unittest.TestCase):
     def test_token_check(self) -> None:
         check = rr.token_check([1, 2, 3])
         self.assertEqual(check, rr.TokenCheck(3, rr.token_check(np.array([1, 2, 3], np.int64)).crc32c))
-        self.assertEqual(rr.token_check([]), rr.TokenCheck(0, 0))
+
+    def test_token_ids_have_one_rule(self) -> None:
+        core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
+        rows = np.zeros((2, 1, 1), np.uint8)
+        cases = (
+            ([], "LENGTH"),
+            (np.empty(0, np.uint32), "LENGTH"),
+            ([[1, 2]], "SHAPE"),
+            (7, "SHAPE"),
+            ([[1], [2, 3]], "SHAPE"),
+            ([1.0, 2.0], "DTYPE"),
+            ([True, False], "DTYPE"),
+            (["a", "b"], "DTYPE"),
+            ([1, None], "DTYPE"),
+            ([1, -1], "FIELD"),
+            (np.array([2**32, 1], np.uint64), "FIELD"),
+        )
+        for tokens, reason in cases:
+            with self.assertRaises(rr.InvalidArgumentError, msg=repr(tokens)) as caught:
+                rr.token_check(tokens)
+            self.assertEqual((caught.exception.reason, caught.exception.field), (reason, "tokens"), repr(tokens))
+            with self.assertRaises(rr.InvalidArgumentError, msg=repr(tokens)) as caught:
+                _append.make_plan(core, True, "s", rows, tokens=tokens)
+            error = caught.exception
+            self.assertEqual((error.reason, error.field, error.sample), (reason, "append.token_ids", "s"))
+        wide = np.arange(40, dtype=np.int64)[::-2]
+        for tokens in (wide, wide.astype(">i4"), wide.astype(np.uint8), wide.tolist()):
+            self.assertEqual(rr.token_check(tokens), rr.token_check(np.ascontiguousarray(wide, np.uint32)))
 
     def test_handles(self) -> None:
         self.assertGreaterEqual(rr.sample_handle("math-7/0"), 0)
@@ -179,8 +338,6 @@ class CoreTest(unittest.TestCase):
     def test_calls_give_up_the_gil(self) -> None:
         geometry = rr.Geometry.uniform(64, 256, 8)
         rows = np.tile(np.arange(8, dtype=np.int32), (20000, 64, 1))
-        from routing_replay import _append, _core
-
         core = _core.Run({"run": "r", "geometry": json.loads(geometry.to_json())})
         ticks = 0
         done = threading.Event()

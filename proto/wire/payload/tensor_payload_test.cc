@@ -179,6 +179,13 @@ void RoundTrip(const Geometry& geometry, std::mt19937_64& random) {
       }
     }
   }
+  if (random() % 2 == 0) {  // Among rows of something else that are not to be taken.
+    const auto before = static_cast<int64_t>(random() % 70);
+    options.take = RowRange::OfSize(before, slots);
+    const std::vector<int64_t> other(columns.size() * k_axis, static_cast<int64_t>(random()));
+    rows.insert(rows.begin(), before, other);
+    rows.insert(rows.end(), random() % 70, other);
+  }
   Message m = Encode(rows, static_cast<int64_t>(columns.size()), k_axis, dtype, static_cast<Encoding>(1 + random() % 4),
                      static_cast<Compression>(1 + random() % 2));
   m.description.layer_basis = basis.layer_basis;

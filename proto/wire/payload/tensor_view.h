@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/wire/buffer.h"
+#include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/tensor.h"
 
 namespace routing_replay {
@@ -30,6 +31,13 @@ struct TensorView {
 // DecodeTensor.
 absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl::Span<const uint8_t> payload,
                                       int64_t max_payload_bytes);
+
+// Leaves only the slots `take` of the first axis, without a copy. INVALID_ARGUMENT (kField, "append.tensor.take") if
+// they are not all there; `view` is untouched then.
+absl::Status TakeSlots(RowRange take, TensorView& view);
+
+// Leaves the first half of the K axis, in memory of its own. INVALID_ARGUMENT (kShape) if the axis is odd.
+absl::Status KeepIds(TensorView& view);
 
 }  // namespace routing_replay
 

@@ -7,20 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from routing_replay import _core
-from routing_replay.errors import InvalidArgumentError, from_detail
-from routing_replay.types import AppendOutcome, Payload, Prefix, Producer, RowRange
+from routing_replay import _core, _values
+from routing_replay.errors import from_detail
+from routing_replay.recorded import RecordedRows
+from routing_replay.types import AppendOutcome, Payload, Prefix, Producer, RowRange, WeightSpan, token_ids
 
 _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 
 
-def make_plan(
+def make_plan(run: _core.Run, encode: bool, sample: str, rows: Any = None, **options: Any) -> _core.Plan:
+    """A plan of types.AppendOptions. InvalidArgumentError for what the ingest checks refuse."""
+    if isinstance(rows, RecordedRows):
+        rows, options = rows.rows, rows.options(options)
+    return _plan(run, encode, sample, rows, **options)
+
+
+def _plan(
     run: _core.Run,
     encode: bool,
     sample: str,
-    rows: Any = None,
+    rows: Any,
     *,
     row_start: int = 0,
+    take: RowRange | None = None,
     unrecorded: Sequence[RowRange] = (),
     tokens: Any = None,
     layers: str | Sequence[int] | None = None,
@@ -29,35 +38,43 @@ def make_plan(
     group: int | None = None,
     weight_version: int | None = None,
     weight_label: str = "",
+    weights: Sequence[WeightSpan] = (),
     revision: int = 0,
     restart: int = 0,
     prefix: Prefix | None = None,
     engine: str = "",
     producer: Producer = "rollout",
 ) -> _core.Plan:
-    """A plan of types.AppendOptions. InvalidArgumentError for what the ingest checks refuse."""
-    holes = [[int(begin), int(end)] for begin, end in unrecorded]
-    missing = sum(end - begin for begin, end in holes)
-    append: dict[str, Any] = {"sample": sample, "producer": producer, "row_start": int(row_start)}
-    tensor, payload, given = ({}, None, 0) if rows is None else _tensor(rows, layers, sample)
+    append: dict[str, Any] = {
+        "sample": _values.text(sample, "append.sample"),
+        "producer": _values.text(producer, "append.producer", sample),
+        "row_start": _values.integer(row_start, "append.row_start", sample=sample),
+        "revision": _values.integer(revision, "append.revision", sample=sample),
+        "restart_nonce": _values.integer(restart, "append.restart_nonce", _values.UINT64, sample),
+        "weight_label": _values.text(weight_label, "append.weight_label", sample),
+        "engine": _values.text(engine, "append.engine", sample),
+        "seal": bool(seal),
+    }
+    holes = _values.row_ranges(unrecorded, "append.unrecorded", sample)
     if holes:
         append["unrecorded"] = holes
-    if seal and num_tokens is None:
-        if given is None:
-            raise _invalid("FIELD", "append.seal_num_tokens", "say num_tokens: the payload has no shape", sample)
-        num_tokens = int(row_start) + given + missing + 1
-    optional = {"seal_num_tokens": num_tokens, "group": group, "weight_version": weight_version}
-    append.update({key: int(value) for key, value in optional.items() if value is not None})
-    texts = {"weight_label": weight_label, "engine": engine}
-    append.update({key: value for key, value in texts.items() if value})
-    numbers = {"revision": revision, "restart_nonce": restart}
-    append.update({key: int(value) for key, value in numbers.items() if value})
+    if weights:
+        append["weights"] = [_weights(span, sample) for span in weights]
+    for key, value in (("seal_num_tokens", num_tokens), ("group", group), ("weight_version", weight_version)):
+        if value is not None:
+            append[key] = _values.integer(value, f"append.{key}", sample=sample)
     if prefix is not None:
-        append["prefix"] = {"sample": prefix.sample, "rows": prefix.rows, "revision": prefix.revision}
-    ids = None if tokens is None else _token_ids(tokens, sample)
+        append["prefix"] = _prefix(prefix, sample)
+    ids = None if tokens is None else token_ids(tokens, "append.token_ids", sample)
     if rows is None:
+        if take is not None:
+            raise _values.invalid("append.tensor.take", "there are no rows to take from", sample)
+        missing = _values.integer(sum(end - begin for begin, end in holes), "append.unrecorded", sample=sample)
         return _core.plan_unrecorded(append, missing, ids)
-    return run.plan(append, tensor, ids, payload, encode)
+    tensor, payload = tensor_of(rows, layers, sample)
+    if take is not None:
+        tensor["take"] = _values.row_ranges([take], "append.tensor.take", sample)[0]
+    return run.plan(append, tensor, payload, ids, encode)
 
 
 def outcome_from(record: dict[str, Any]) -> AppendOutcome:
@@ -65,46 +82,69 @@ def outcome_from(record: dict[str, Any]) -> AppendOutcome:
     return AppendOutcome(**record, error=None if error is None else from_detail(error))
 
 
-def _tensor(rows: Any, layers: str | Sequence[int] | None, sample: str) -> tuple[dict[str, Any], Any, int | None]:
-    """Description, bytes, and the number of rows where it is known without decoding."""
-    if isinstance(rows, Payload):
-        tensor = {"encoding": rows.encoding, "compression": rows.compression, "raw_size": rows.raw_size}
-        if rows.dtype is not None:
-            tensor["dtype"] = rows.dtype
-        if rows.shape is not None:
-            tensor["shape"] = [int(axis) for axis in rows.shape]
-        payload: Any = rows.data.encode() if isinstance(rows.data, str) else rows.data
-        given = int(rows.shape[0]) if rows.shape else None
-    else:
-        array = np.asarray(rows)
-        kind = f"{array.dtype.kind}{array.dtype.itemsize}"
-        if kind not in _DTYPES:
-            raise _invalid("DTYPE", "append.tensor.dtype", f"numpy {array.dtype} is not one of ids", sample)
-        payload = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        tensor = {"encoding": "RAW", "dtype": _DTYPES[kind], "shape": list(array.shape)}
-        given = array.shape[0] if array.ndim > 0 else None
+def _weights(span: WeightSpan, sample: str) -> list[Any]:
+    numbers = [_values.integer(n, "append.weights", sample=sample) for n in (span.begin, span.end, span.version)]
+    return [*numbers, _values.text(span.label, "append.weights", sample)]
+
+
+def _prefix(prefix: Prefix, sample: str) -> dict[str, Any]:
+    if not isinstance(prefix, Prefix):
+        raise _values.invalid("append.prefix", f"{prefix!r} is not a Prefix", sample)
+    return {
+        "sample": _values.text(prefix.sample, "append.prefix.sample", sample),
+        "rows": _values.integer(prefix.rows, "append.prefix.rows", sample=sample),
+        "revision": _values.integer(prefix.revision, "append.prefix.revision", sample=sample),
+    }
+
+
+def tensor_of(rows: Any, layers: str | Sequence[int] | None, sample: str) -> tuple[dict[str, Any], np.ndarray]:
+    """Description and bytes."""
+    tensor, payload = _payload(rows, sample) if isinstance(rows, Payload) else _array(rows, sample)
     if layers == "all":
         tensor["layer_basis"] = "ALL_LAYERS"
     elif layers == "moe":
         tensor["layer_basis"] = "MOE_LAYERS"
     elif isinstance(layers, str):
-        raise _invalid("FIELD", "layers", f'{layers!r} is neither "all" nor "moe" nor a list of layer ids', sample)
+        raise _values.invalid("layers", f'{layers!r} is neither "all" nor "moe" nor a list of layer ids', sample)
     elif layers is not None:
         tensor["layer_basis"] = "EXPLICIT"
-        tensor["layer_ids"] = [int(layer) for layer in layers]
-    return tensor, payload, given
+        tensor["layer_ids"] = _values.integers(layers, "layers", _values.INT32, sample)
+    return tensor, payload
 
 
-def _token_ids(tokens: Any, sample: str) -> np.ndarray:
-    ids = np.asarray(tokens)
-    if ids.size == 0:
-        return np.empty(0, np.uint32)
-    if ids.dtype.kind not in "iu":
-        raise _invalid("DTYPE", "append.token_ids", f"numpy {ids.dtype} is not one of token ids", sample)
-    if ids.dtype != np.uint32 and not (ids.min() >= 0 and ids.max() < 2**32):
-        raise _invalid("FIELD", "append.token_ids", f"{ids.min()} … {ids.max()} are not token ids of 32 bits", sample)
-    return np.ascontiguousarray(ids, np.uint32).ravel()
+def _payload(rows: Payload, sample: str) -> tuple[dict[str, Any], np.ndarray]:
+    tensor: dict[str, Any] = {
+        "encoding": _values.text(rows.encoding, "append.tensor.encoding", sample),
+        "compression": _values.text(rows.compression, "append.tensor.compression", sample),
+        "raw_size": _values.integer(rows.raw_size, "append.tensor.raw_size", sample=sample),
+    }
+    if rows.ids_and_weights:
+        tensor["ids_and_weights"] = True
+    if rows.dtype is not None:
+        tensor["dtype"] = _values.text(rows.dtype, "append.tensor.dtype", sample)
+    if rows.shape is not None:
+        tensor["shape"] = _values.integers(rows.shape, "append.tensor.shape", sample=sample)
+    try:
+        data = rows.data.encode() if isinstance(rows.data, str) else rows.data
+        return tensor, np.frombuffer(memoryview(data).cast("B"), np.uint8)
+    except (TypeError, ValueError) as error:
+        raise _values.invalid("payload", f"is no contiguous bytes: {error}", sample) from None
 
 
-def _invalid(reason: str, field: str, what: str, sample: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{field}: {what}", reason=reason, field=field, sample=sample)
+def as_array(rows: Any) -> np.ndarray:
+    """A numpy array of what numpy takes, or of a torch tensor on any device."""
+    if hasattr(rows, "detach"):
+        rows = rows.detach().cpu().numpy()
+    return np.asarray(rows)
+
+
+def _array(rows: Any, sample: str) -> tuple[dict[str, Any], np.ndarray]:
+    try:
+        array = as_array(rows)
+    except ValueError as error:
+        raise _values.invalid("append.tensor.shape", str(error), sample, "SHAPE") from None
+    kind = f"{array.dtype.kind}{array.dtype.itemsize}"
+    if kind not in _DTYPES:
+        raise _values.invalid("append.tensor.dtype", f"numpy {array.dtype} is not one of ids", sample, "DTYPE")
+    tensor = {"encoding": "RAW", "dtype": _DTYPES[kind], "shape": list(array.shape)}
+    return tensor, np.ascontiguousarray(array, array.dtype.newbyteorder("<"))

@@ -8,9 +8,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from routing_replay import _core, _messages
+from routing_replay import _core, _messages, _values
 from routing_replay._transport import DEFAULTS
-from routing_replay.errors import InvalidArgumentError, NotFoundError
+from routing_replay.errors import NotFoundError
 from routing_replay.geometry import Geometry
 from routing_replay.types import (
     Provenance,
@@ -27,7 +27,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 _PRODUCERS = {"rollout": 1, "trainer": 2}
 _PRODUCER_NAMES = {number: name for name, number in _PRODUCERS.items()}
-_CODECS = {None: 0, "RAW": 1, "PACKED": 2}
+_CODECS = {None: 0, "": 0, "RAW": 1, "PACKED": 2}
 _CODEC_NAMES = {0: "", 1: "RAW", 2: "PACKED"}
 
 
@@ -55,17 +55,20 @@ def open_run(
     block_rows: int | None,
     codec: str | None,
 ) -> Call[OpenedRun]:
-    request = _messages.OpenRunRequest(run=run, client_version=DEFAULTS["version"])
+    request = _messages.OpenRunRequest(run=_values.text(run, "run"), client_version=DEFAULTS["version"])
     if geometry is not None:
         request.geometry.num_layers = geometry.num_layers
         request.geometry.moe_layer_ids.extend(geometry.moe_layers)
         request.geometry.num_experts.extend(geometry.num_experts)
         request.geometry.top_k.extend(geometry.top_k)
-    if ttl or strict or block_rows or codec:
-        request.options.ttl_ms = round((ttl or 0) * 1000)
-        request.options.strict = strict
-        request.options.block_rows = block_rows or 0
-        request.options.codec = _CODECS[codec]
+    seconds = 0.0 if ttl is None else _values.seconds(ttl, "ttl")
+    block = 0 if block_rows is None else _values.integer(block_rows, "block_rows", _values.INT32)
+    number = _values.choice(codec, "codec", _CODECS)
+    if seconds or strict or block or number:
+        request.options.ttl_ms = round(seconds * 1000)
+        request.options.strict = bool(strict)
+        request.options.block_rows = block
+        request.options.codec = number
 
     def read(answer: bytes) -> OpenedRun:
         response = _messages.OpenRunResponse.FromString(answer)
@@ -87,21 +90,30 @@ def open_run(
 
 def seal(run: str, sample: str, num_tokens: int, revision: int, producer: str) -> Call[SampleState]:
     request = _messages.SealRequest(
-        run=run, sample=sample, producer=_PRODUCERS[producer], num_tokens=num_tokens, revision=revision
+        run=run,
+        sample=_values.text(sample, "sample"),
+        producer=_values.choice(producer, "producer", _PRODUCERS),
+        num_tokens=_values.integer(num_tokens, "num_tokens", sample=sample),
+        revision=_values.integer(revision, "revision", sample=sample),
     )
     return Call("Seal", request.SerializeToString(), _read_state)
 
 
 def truncate(run: str, sample: str, rows: int, expected_revision: int | None, producer: str) -> Call[SampleState]:
     request = _messages.TruncateRequest(
-        run=run, sample=sample, producer=_PRODUCERS[producer], rows=rows, expected_revision=expected_revision
+        run=run,
+        sample=_values.text(sample, "sample"),
+        producer=_values.choice(producer, "producer", _PRODUCERS),
+        rows=_values.integer(rows, "rows", sample=sample),
     )
+    if expected_revision is not None:
+        request.expected_revision = _values.integer(expected_revision, "expected_revision", sample=sample)
     # Each one begins a new life of the sample.
     return Call("Truncate", request.SerializeToString(), _read_state, repeat=False)
 
 
 def stat(run: str, samples: Sequence[str], producer: str) -> Call[list[SampleState]]:
-    request = _messages.StatRequest(run=run, producer=_PRODUCERS[producer], samples=samples)
+    request = _messages.StatRequest(run=run, producer=_values.choice(producer, "producer", _PRODUCERS), samples=samples)
 
     def read(answer: bytes) -> list[SampleState]:
         return [_state(state) for state in _messages.StatResponse.FromString(answer).found]
@@ -112,7 +124,9 @@ def stat(run: str, samples: Sequence[str], producer: str) -> Call[list[SampleSta
 def list_page(
     run: str, groups: tuple[int, int] | None, producer: str, page_token: str
 ) -> Call[tuple[list[SampleState], str]]:
-    request = _messages.ListRequest(run=run, producer=_PRODUCERS[producer], page_token=page_token)
+    request = _messages.ListRequest(
+        run=run, producer=_values.choice(producer, "producer", _PRODUCERS), page_token=page_token
+    )
     _set_groups(request, groups)
 
     def read(answer: bytes) -> tuple[list[SampleState], str]:
@@ -187,9 +201,9 @@ def server_info() -> Call[ServerInfo]:
 
 def names_in_calls(names: Iterable[str]) -> Iterator[list[str]]:
     """As many names at a time as one call takes."""
-    if isinstance(names, str):
-        raise InvalidArgumentError("samples: a list of ids is needed, not one id", reason="FIELD", field="samples")
-    all_names = list(names)
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise _values.invalid("samples", f"{names!r} is not a list of ids")
+    all_names = [_values.text(name, "samples") for name in names]
     size = DEFAULTS["max_names_per_call"]
     for begin in range(0, len(all_names), size):
         yield all_names[begin : begin + size]
@@ -200,7 +214,7 @@ def no_sample(run: str, sample: str) -> NotFoundError:
 
 
 def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
-    """What the appender's core asks for (rr_appender_on_states)."""
+    """What the core asks for (rr_appender_on_states, rr_trajectory_on_state)."""
     return [
         {
             "sample": state.sample,
@@ -209,6 +223,7 @@ def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
             "num_tokens": state.num_tokens,
             "revision": state.revision,
             "content_id": state.content_id,
+            "unrecorded": [list(rows) for rows in state.unrecorded],
             "token_check": state.token_check and [state.token_check.rows, state.token_check.crc32c],
         }
         for state in states
@@ -217,7 +232,7 @@ def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
 
 def _set_groups(request: Any, groups: tuple[int, int] | None) -> None:
     if groups is not None:
-        request.groups.begin, request.groups.end = groups
+        request.groups.begin, request.groups.end = _values.row_ranges([groups], "groups")[0]
 
 
 def _geometry_json(message: Any) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from ctypes import byref, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
@@ -123,10 +124,20 @@ class Target:
     """The target of an endpoint, which may have to be waited for. InvalidArgumentError at once for a bad endpoint."""
 
     def __init__(self, endpoint: str | None) -> None:
-        self._endpoint = endpoint or ""
+        # The environment of now, whatever becomes of it.
+        self._endpoint = endpoint or os.environ.get(defaults()["endpoint_variable"], "")
         self.known: str | None = None
         with contextlib.suppress(errors.DeadlineExceededError):
             self.known = endpoint_target(self._endpoint, 0)
+
+    def look_again(self) -> bool:
+        """Whether the endpoint's file names another server by now: one that was started anew has another port."""
+        if self.known is None:
+            return False
+        before = self.known
+        with contextlib.suppress(errors.RoutingReplayError):  # Nothing is there while no server is.
+            self.known = endpoint_target(self._endpoint, 0)
+        return self.known != before
 
     def wait(self, timeout: float) -> str:
         if self.known is None:
@@ -139,6 +150,14 @@ def sample_handle(sample: str) -> int:
     handle = c_int64()
     _lib.rr_sample_handle(text, len(text), byref(handle))
     return handle.value
+
+
+def token_ids(tokens: np.ndarray, field: str, sample: str | None) -> np.ndarray:
+    """uint32 [n]. InvalidArgumentError naming `field` for what are no token ids, or none at all."""
+    array = np.ascontiguousarray(tokens, tokens.dtype.newbyteorder("<"))
+    described = {"dtype": array.dtype.name, "axes": tokens.ndim, "field": field, "sample": sample or ""}
+    made = _Bytes(_make(_lib.rr_token_ids, *_json(described), array.ctypes.data, array.nbytes))
+    return np.asarray(_ArrayMemory(made, (_lib.rr_bytes_size(made.pointer) // 4,), "<u4"))
 
 
 def token_check(tokens: np.ndarray, check: int = 0) -> int:
@@ -177,7 +196,8 @@ class Geometry:
 
     def block_bytes(self, rows: int, codec: str) -> int:
         size = c_int64()
-        _lib.rr_geometry_block_bytes(self.pointer, rows, codec.encode(), len(codec), byref(size))
+        name = codec.encode()
+        _lib.rr_geometry_block_bytes(self.pointer, rows, name, len(name), byref(size))
         return size.value
 
 
@@ -214,25 +234,87 @@ class Run:
         _lib.rr_run_free(self.pointer)
 
     def plan(
-        self, append: dict[str, Any], tensor: dict[str, Any], tokens: np.ndarray | None, payload: Any, encode: bool
+        self,
+        append: dict[str, Any],
+        tensor: dict[str, Any],
+        payload: np.ndarray,
+        tokens: np.ndarray | None,
+        encode: bool,
     ) -> Plan:
-        """`payload`: contiguous array or bytes. `encode`: decode, check and tile here, or let the server do it."""
+        """`payload`: contiguous. `encode`: decode, check and tile here, or let the server do it."""
         function = _lib.rr_plan_rows if encode else _lib.rr_plan_tensor
-        if not isinstance(payload, np.ndarray):
-            payload = np.frombuffer(payload, np.uint8)
         data = (payload.ctypes.data, payload.nbytes)
         return Plan(_make(function, self.pointer, *_json(append), *_json(tensor), *_tokens(tokens), *data))
 
-    def put_message(self, plan: Plan) -> bytes:
-        return _take_message(_make(_lib.rr_put_message, self.pointer, plan.pointer))
+    def put_messages(self, plan: Plan) -> Iterator[bytes]:
+        """The Puts of a plan, one per piece."""
+        for piece in range(_lib.rr_plan_pieces(plan.pointer)):
+            yield _take_message(_make(_lib.rr_put_piece, self.pointer, plan.pointer, piece))
 
 
 def plan_unrecorded(append: dict[str, Any], rows: int, tokens: np.ndarray | None) -> Plan:
     return Plan(_make(_lib.rr_plan_unrecorded, *_json(append), rows, *_tokens(tokens)))
 
 
-def put_outcome(answer: bytes) -> dict[str, Any]:
-    return json.loads(_give(_lib.rr_put_outcome, answer, len(answer)))
+def put_outcome(answers: Sequence[bytes]) -> dict[str, Any]:
+    """What the answers to the Puts of one append say together."""
+    spans = (_library.Span * len(answers))()
+    for span, answer in zip(spans, answers, strict=True):
+        span.data, span.size = _address(answer)
+    return json.loads(_give(_lib.rr_put_outcomes, spans, len(answers)))
+
+
+def account_rows(claim: dict[str, Any]) -> dict[str, Any]:
+    """Which rows a tensor holds: rr_account_rows."""
+    return json.loads(_give(_lib.rr_account_rows, *_json(claim)))
+
+
+def payload_shape(tensor: dict[str, Any], payload: Any) -> dict[str, Any]:
+    """dtype and shape of an undecoded payload: rr_payload_shape."""
+    return json.loads(_give(_lib.rr_payload_shape, *_json(tensor), *_address(payload)))
+
+
+def open_nrlre1(text: Any) -> dict[str, Any]:
+    """What an "nrlre1:…" holds: rr_open_nrlre1."""
+    return json.loads(_give(_lib.rr_open_nrlre1, *_address(text)))
+
+
+def open_object(dialect: str, described: Any) -> dict[str, Any]:
+    """What an object beside base64 says: rr_open_object."""
+    name = dialect.encode()
+    return json.loads(_give(_lib.rr_open_object, name, len(name), *_json(described)))
+
+
+def check_narrowest(tensor: dict[str, Any], payload: Any) -> None:
+    """InvalidArgumentError if SkyRL would have written another dtype: rr_check_narrowest."""
+    _lib.rr_check_narrowest(*_json(tensor), *_address(payload))
+
+
+def open_rows_file(file: Any, name: str) -> dict[str, Any]:
+    """Where the rows are in a file: rr_open_rows_file."""
+    text = name.encode()
+    return json.loads(_give(_lib.rr_open_rows_file, *_address(file), text, len(text)))
+
+
+def trace_sequences(index: bytes, stem: str, rows: int) -> list[tuple[int, int]]:
+    """Rows of the sequences of a trace: rr_trace_sequences."""
+    text = stem.encode()
+    return json.loads(_give(_lib.rr_trace_sequences, index, len(index), text, len(text), rows))
+
+
+def find_routes(body: Any) -> list[dict[str, Any]]:
+    """Where the routed experts are in a JSON body: rr_find_routes."""
+    return json.loads(_give(_lib.rr_find_routes, *_address(body)))
+
+
+def decode_base85(text: Any) -> bytes:
+    return _give(_lib.rr_decode_base85, *_address(text))
+
+
+def _address(payload: Any) -> tuple[int, int]:
+    """Where the bytes of a buffer are, and how many; the caller keeps it."""
+    array = np.frombuffer(payload, np.uint8)
+    return array.ctypes.data, array.nbytes
 
 
 def _take_message(pointer: int) -> bytes:
@@ -339,6 +421,65 @@ class Appender:
 
     def metrics(self) -> dict[str, int]:
         return json.loads(_give(_lib.rr_appender_metrics, self.pointer))
+
+
+class Trajectory:
+    """rr_trajectory. Not thread-safe."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self.pointer: int | None = None
+        self.pointer = _make(_lib.rr_trajectory_new, *_json(description))
+
+    def __del__(self) -> None:
+        _lib.rr_trajectory_free(self.pointer)
+
+    def fork(self, sample: str) -> Trajectory:
+        text = sample.encode()
+        made = Trajectory.__new__(Trajectory)
+        made.pointer = None
+        made.pointer = _make(_lib.rr_trajectory_fork, self.pointer, text, len(text))
+        return made
+
+    def turn(
+        self,
+        run: Run,
+        turn: dict[str, Any],
+        tokens: np.ndarray | None,
+        tensor: dict[str, Any] | None,
+        payload: np.ndarray | None,
+    ) -> dict[str, Any]:
+        described = (None, 0) if tensor is None else _json(tensor)
+        data = (None, 0) if payload is None else (payload.ctypes.data, payload.nbytes)
+        decision = _give(
+            _lib.rr_trajectory_turn, self.pointer, run.pointer, *_json(turn), *_tokens(tokens), *described, *data
+        )
+        return json.loads(decision)
+
+    def take_plan(self) -> Plan:
+        return Plan(_make(_lib.rr_trajectory_take_plan, self.pointer))
+
+    def on_outcome(self, record: dict[str, Any]) -> None:
+        _lib.rr_trajectory_on_outcome(self.pointer, *_json(record))
+
+    def on_dropped(self, begin: int, end: int) -> None:
+        _lib.rr_trajectory_on_dropped(self.pointer, begin, end)
+
+    def on_state(self, states: list[dict[str, Any]]) -> None:
+        _lib.rr_trajectory_on_state(self.pointer, *_json(states))
+
+    def on_truncated(self, states: list[dict[str, Any]]) -> None:
+        _lib.rr_trajectory_on_truncated(self.pointer, *_json(states))
+
+    def on_truncate_failed(self) -> None:
+        _lib.rr_trajectory_on_truncate_failed(self.pointer)
+
+    def next_row(self, tokens: np.ndarray) -> int:
+        return _lib.rr_trajectory_next_row(self.pointer, *_tokens(tokens))
+
+    def state(self) -> dict[str, Any]:
+        return json.loads(_give(_lib.rr_trajectory_state, self.pointer))
 
 
 class Reader:

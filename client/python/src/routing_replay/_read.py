@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from routing_replay import _core
-from routing_replay.errors import InvalidArgumentError
-from routing_replay.types import SampleLike, SampleRead, SampleRows, WeightSpan
+from routing_replay import _core, _values
+from routing_replay.types import SampleLike, SampleRead, SampleRows, TokenCheck, WeightSpan
 
 
 def make_reader(
     run: _core.Run, samples: Iterable[SampleLike], layers: Sequence[int] | None, producer: str, wait: bool
 ) -> _core.Reader:
-    """InvalidArgumentError naming a layer that carries no routes."""
-    for field, value in (("samples", samples), ("layers", layers)):
-        if isinstance(value, str):
-            raise InvalidArgumentError(f"{field}: a list is needed, not {value!r}", reason="FIELD", field=field)
-    request: dict[str, Any] = {"producer": producer, "wait": wait, "samples": [_sample(s) for s in samples]}
+    """InvalidArgumentError naming what is wrong, and a layer that carries no routes."""
+    if isinstance(samples, (str, SampleRead)) or not isinstance(samples, Iterable):
+        raise _values.invalid("samples", f"{samples!r} is not a list of samples")
+    request: dict[str, Any] = {
+        "producer": _values.text(producer, "producer"),
+        "wait": bool(wait),
+        "samples": [_sample(sample, f"samples[{i}]") for i, sample in enumerate(samples)],
+    }
     if layers is not None:
-        request["layers"] = [int(layer) for layer in layers]
+        request["layers"] = _values.integers(layers, "layers")
     return _core.Reader(run, request)
 
 
@@ -52,18 +54,27 @@ def rows_from(reader: _core.Reader) -> list[SampleRows]:
     return out
 
 
-def _sample(sample: SampleLike) -> dict[str, Any]:
+def _sample(sample: SampleLike, path: str) -> dict[str, Any]:
     if isinstance(sample, str):
-        return {"sample": sample}
+        return {"sample": _values.text(sample, path)}
     if not isinstance(sample, SampleRead):
-        return {"handle": int(sample)}
+        return {"handle": _values.integer(sample, path)}
     asked: dict[str, Any] = {}
-    if sample.rows:
-        asked["rows"] = [[int(begin), int(end)] for begin, end in sample.rows]
+    rows = _values.row_ranges(sample.rows, f"{path}.rows")
+    if rows:
+        asked["rows"] = rows
     if sample.token_checks:
-        asked["token_checks"] = [[check.rows, check.crc32c] for check in sample.token_checks]
-    for key in ("sample", "handle", "num_tokens", "min_weight_version", "max_weight_version"):
+        asked["token_checks"] = [_check(check, f"{path}.token_checks") for check in sample.token_checks]
+    if sample.sample is not None:
+        asked["sample"] = _values.text(sample.sample, f"{path}.sample")
+    for key in ("handle", "num_tokens", "min_weight_version", "max_weight_version"):
         value = getattr(sample, key)
         if value is not None:
-            asked[key] = value if key == "sample" else int(value)
+            asked[key] = _values.integer(value, f"{path}.{key}")
     return asked
+
+
+def _check(check: TokenCheck, field: str) -> list[int]:
+    if not isinstance(check, TokenCheck):
+        raise _values.invalid(field, f"{check!r} is not a TokenCheck")
+    return [_values.integer(check.rows, field), _values.integer(check.crc32c, field, _values.UINT32)]

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, Protocol
 
 # gRPC looks once, when it is imported; without it any call in a forked child may hang.
 _FORK_VARIABLE = "GRPC_ENABLE_FORK_SUPPORT"
@@ -16,7 +16,7 @@ _SUPPORTS_FORK = os.environ.get(_FORK_VARIABLE, "0").lower() in ("1", "y", "yes"
 
 import grpc  # noqa: E402
 
-from routing_replay import _core, _fork, errors  # noqa: E402
+from routing_replay import _core, _fork, _values, errors  # noqa: E402
 
 SERVICE = "/routing_replay.v1.RoutingReplay/"
 DEFAULTS = _core.defaults()
@@ -57,16 +57,28 @@ def channel_options(use_http_proxy: bool) -> list[tuple[str, int]]:
     return [(name, value) for name, value in _core.defaults(use_http_proxy)["channel_options"]]
 
 
+class Closing(Protocol):
+    """What a transport closes before it closes itself."""
+
+    def close(self, timeout: float) -> None: ...
+
+
+def call_seconds(call_timeout: float | None) -> float:
+    """With the default where nothing is given."""
+    return DEFAULTS["call_timeout_ms"] / 1000 if call_timeout is None else _values.seconds(call_timeout, "call_timeout")
+
+
 class Transport:
     """A channel that is made when it is first used, anew in a process that was forked. Thread-safe."""
 
     def __init__(self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None) -> None:
         self._target = _core.Target(endpoint)
-        self.call_timeout = DEFAULTS["call_timeout_ms"] / 1000 if call_timeout is None else call_timeout
+        self.call_timeout = call_seconds(call_timeout)
         self._options = channel_options(use_http_proxy)
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._closed = False
+        self.appenders: set[Closing] = set()  # Not closed yet; each adds and discards itself.
         _fork.register(self)
 
     def channel(self) -> grpc.Channel:
@@ -82,6 +94,18 @@ class Transport:
                 _fork.note_channel()
             return self._channel
 
+    def failed(self, failure: grpc.RpcError) -> _core.CoreError:
+        """What a call on the channel says that failed. The next channel leads to where the endpoint's file says now, if
+        there was no server."""
+        if failure.code() is grpc.StatusCode.UNAVAILABLE:
+            self._look_again()
+        return core_error(failure)
+
+    def _look_again(self) -> None:
+        if self._target.look_again():
+            with self._lock:
+                self._channel = None
+
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
         """A unary call under the client's deadline. `repeat`: made again while the server is unavailable.
 
@@ -89,18 +113,24 @@ class Transport:
         """
         deadline = time.monotonic() + self.call_timeout
         retry = _core.Retry(int(deadline * 1e9))
-        stub = self.channel().unary_unary(SERVICE + method)
+        if not repeat:  # Otherwise it would wait for a server that will not come back there.
+            self._look_again()
         while True:
+            stub = self.channel().unary_unary(SERVICE + method)
             try:
                 return stub(request, timeout=max(0.0, deadline - time.monotonic()), wait_for_ready=not repeat)
             except grpc.RpcError as failure:
-                error = core_error(failure)
+                error = self.failed(failure)
             wait = retry.wait(error, time.monotonic_ns()) if repeat else None
             if wait is None:
                 raise error.exception()
             time.sleep(wait)
 
-    def close(self) -> None:
+    def close(self, timeout: float) -> None:
+        """Closes what is left of the appenders, for at most `timeout` seconds each, then the channel."""
+        _values.seconds(timeout)
+        for appender in list(self.appenders):
+            appender.close(timeout)
         with self._lock:
             channel, self._channel = self._channel, None
             self._closed = True

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from routing_replay import _append, _calls, _core, _fork
-from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork, core_error
+from routing_replay import _append, _calls, _core, _fork, _values
+from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork
 from routing_replay.errors import CancelledError, FailedPreconditionError, InternalError, RoutingReplayError
 from routing_replay.types import AppendOutcome, OnFull
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("routing_replay")
 _REST_TIMEOUT = 2.0  # Seconds that a fork waits for a stream to end.
 _START_TIMEOUT = 0.5  # Seconds that the first append waits for its stream to begin.
+SETTLE_MARGIN = 5.0  # Seconds after an append's time in which it gets its outcome.
 _EXIT_TIMEOUT = 5.0  # Seconds that an interpreter that ends waits for what was queued.
+
+Note = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,14 @@ def queue_options(
     max_queued_bytes: int | None, on_full: OnFull, queue_timeout: float | None, append_timeout: float | None
 ) -> QueueOptions:
     """With defaults where nothing is given."""
-    if on_full not in ("block", "drop", "raise"):
-        raise ValueError(f'on_full: {on_full!r} is none of "block", "drop", "raise"')
+    size = DEFAULTS["max_queued_bytes"] if max_queued_bytes is None else max_queued_bytes
+    queue = DEFAULTS["queue_timeout_ms"] / 1000 if queue_timeout is None else queue_timeout
+    append = DEFAULTS["append_timeout_ms"] / 1000 if append_timeout is None else append_timeout
     return QueueOptions(
-        DEFAULTS["max_queued_bytes"] if max_queued_bytes is None else max_queued_bytes,
-        on_full,
-        DEFAULTS["queue_timeout_ms"] / 1000 if queue_timeout is None else queue_timeout,
-        DEFAULTS["append_timeout_ms"] / 1000 if append_timeout is None else append_timeout,
+        _values.integer(size, "max_queued_bytes", _values.NATURAL),
+        _values.choice(on_full, "on_full", {name: name for name in ("block", "drop", "raise")}),
+        _values.seconds(queue, "queue_timeout"),
+        _values.seconds(append, "append_timeout"),
     )
 
 
@@ -70,8 +74,10 @@ class Appender:
     appender. At the end of the interpreter what is queued is waited for, but not for long: flush.
 
     Survives broken connections, and restarts of a server that keeps its runs: what is not acknowledged is asked for and
-    sent again. A run that is gone is NotFoundError (NO_RUN). Appends of one sample are applied in the order of the
-    calls.
+    sent again. A run that is gone (dropped, or lost with a server that keeps runs in memory) is not made anew, as rows
+    that were acknowledged would be missing without a word: its appends end with NotFoundError (NO_RUN), which flush
+    raises and on_outcome is told. After `Client.run` has made it again the appender goes on. Appends of one sample are
+    applied in the order of the calls.
 
     After os.fork the child has an empty appender of its own; what the parent had queued, the parent sends. Where gRPC
     cannot live on in the child, `append` raises FailedPreconditionError there.
@@ -98,6 +104,7 @@ class Appender:
         self._encode_blocks = encode_blocks
         self._on_outcome = on_outcome
         self._start_afresh()
+        transport.appenders.add(self)
         _appenders.add(self)
         _fork.register(self)
 
@@ -112,6 +119,7 @@ class Appender:
         self._stream = 0  # Number of the present stream; its sender stops when there is another one.
         self._call: Any = None
         self._told_of_drop = False
+        self._notes: dict[int, Note] = {}  # Who is told of the outcome of which append.
         self._resting = False  # A fork is near: no call of gRPC may be going on.
         self._calling = False
         self._grpc_threads: set[threading.Thread] = set()  # That served the newest stream.
@@ -129,16 +137,36 @@ class Appender:
         """
         check_fork()
         plan = _append.make_plan(self._run, self._encode_blocks, sample, rows, **options)
+        return self._enqueue(plan, sample)[0]
+
+    def _enqueue(self, plan: _core.Plan, sample: str, note: Note | None = None) -> tuple[int, bool]:
+        """Sequence number, and whether only a mark of the append was taken. `note` gets the record of its outcome."""
+        check_fork()
         with self._lock:
             self._wait_for_room(plan.bytes, sample)
             if self._closed:
                 raise self._failure or CancelledError("the appender is closed")
             sequence, dropped = self._options.add(self._core, plan)
+            if note is not None:
+                self._notes[sequence] = note
             if dropped:
                 self._tell_of_drop(sample)
             self._ensure_thread()
             self._changed.notify_all()
-        return sequence
+        return sequence, dropped
+
+    def _settled(self, sequence: int, timeout: float) -> bool:
+        """Waits for the outcomes of all appends up to `sequence`; False if there are some missing still."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._closed or self._core.settled(sequence), timeout)
+            return self._core.settled(sequence)
+
+    def _settle(self, sequence: int) -> None:
+        """As `_settled`, and raises why not. Every append has an outcome after its time."""
+        if self._settled(sequence, self._options.append_timeout + SETTLE_MARGIN):
+            return
+        with self._lock:
+            raise self._failure or self._core.not_flushed() or CancelledError("the appender was closed")
 
     def _wait_for_room(self, size: int, sample: str) -> None:
         if self._core.has_room(size):
@@ -160,6 +188,7 @@ class Appender:
 
         Raises the first error since the last flush, DeadlineExceededError after `timeout` seconds.
         """
+        timeout = _values.seconds(timeout)
         with self._lock:
             last = self._core.newest_open()
             if not self._changed.wait_for(lambda: self._closed or self._core.settled(last), timeout):
@@ -180,6 +209,7 @@ class Appender:
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes for at most `timeout` seconds, then abandons what is left (logged). Idempotent."""
+        timeout = _values.seconds(timeout)
         try:
             if not self._closed:
                 self.flush(timeout)
@@ -197,6 +227,7 @@ class Appender:
         if thread is not None and thread is not threading.current_thread():
             thread.join(10)
             self._join_grpc()
+        self._transport.appenders.discard(self)
 
     def __enter__(self) -> Appender:
         return self
@@ -263,12 +294,18 @@ class Appender:
             stub = channel.unary_unary(SERVICE + call.method)
             states = call.read(stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
         except (grpc.RpcError, RoutingReplayError) as failure:
-            error = _error_of(failure)
+            error = self._error_of(failure)
             with self._lock:
                 self._core.on_ask_error(error, time.monotonic_ns())
             return
         with self._lock:
             self._core.on_states(_calls.states_for_core(states), time.monotonic_ns())
+
+    def _error_of(self, failure: grpc.RpcError | RoutingReplayError) -> _core.CoreError:
+        """What the core is told; an endpoint that cannot be told yet is a server that is not there."""
+        if isinstance(failure, RoutingReplayError):
+            return _core.rpc_error(grpc.StatusCode.UNAVAILABLE.value[0], str(failure), b"")
+        return self._transport.failed(failure)
 
     def _converse(self) -> None:
         """One stream, from its start to its end."""
@@ -296,7 +333,7 @@ class Appender:
                     self._changed.notify_all()
                 self._deliver()
         except (grpc.RpcError, RoutingReplayError) as failure:
-            why = _error_of(failure)
+            why = self._error_of(failure)
         if told:
             ended.wait(_REST_TIMEOUT)
         with self._lock:
@@ -332,6 +369,10 @@ class Appender:
                 if not finished:
                     return
                 self._changed.notify_all()  # There is room.
+                notes = [(self._notes.pop(record["sequence"], None), record) for record in finished]
+            for note, record in notes:
+                if note is not None:
+                    note(dict(record))
             if self._on_outcome is not None:
                 for record in finished:
                     self._tell(_append.outcome_from(record))
@@ -388,13 +429,6 @@ class Appender:
         _core.leak((self._call, self._core))
         self._start_afresh()
         self._closed = closed
-
-
-def _error_of(failure: grpc.RpcError | RoutingReplayError) -> _core.CoreError:
-    """What the core is told; an endpoint that cannot be told yet is a server that is not there."""
-    if isinstance(failure, RoutingReplayError):
-        return _core.rpc_error(grpc.StatusCode.UNAVAILABLE.value[0], str(failure), b"")
-    return core_error(failure)
 
 
 def _until(nanoseconds: int) -> float:

@@ -17,7 +17,8 @@ class Client:
     """One server. Thread-safe. Does not wait for the server; connects when it is first used.
 
     endpoint: "host:port", "[v6]:port" or "unix:PATH", or "file:PATH" of a file that holds one of these, which is waited
-        for within call_timeout when the client is first used; the environment's ROUTING_REPLAY_ENDPOINT if absent
+        for within call_timeout when the client is first used, and read again whenever the server cannot be reached, as
+        one that was started anew may have another port; the environment's ROUTING_REPLAY_ENDPOINT if absent
     use_http_proxy: HTTP proxies of the environment are ignored unless this is set
     call_timeout: seconds for a call without a timeout of its own (default 30)
 
@@ -29,7 +30,6 @@ class Client:
         self, endpoint: str | None = None, *, use_http_proxy: bool = False, call_timeout: float | None = None
     ) -> None:
         self._transport = Transport(endpoint, use_http_proxy, call_timeout)
-        self._runs: list[Run] = []
 
     def run(
         self,
@@ -52,9 +52,7 @@ class Client:
         is not there to join.
         """
         opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec))
-        run = Run(self._transport, name, opened)
-        self._runs.append(run)
-        return run
+        return Run(self._transport, name, opened)
 
     def runs(self) -> list[RunSummary]:
         """The runs of the server."""
@@ -66,10 +64,7 @@ class Client:
 
     def close(self, timeout: float = 60.0) -> None:
         """Flushes every run's appenders for at most `timeout` seconds each, then closes the connection."""
-        runs, self._runs = self._runs, []
-        for run in runs:
-            run.close(timeout)
-        self._transport.close()
+        self._transport.close(timeout)
 
     def __enter__(self) -> Client:
         return self

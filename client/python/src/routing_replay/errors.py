@@ -1,6 +1,9 @@
 """What goes wrong, as exceptions: one class per status code, with the fields that programs need.
 
 All of them can be pickled, so they cross process borders (multiprocessing, Ray).
+
+They are unrelated to those of routing_replay_trainer, which have the same names and attributes: each of the two
+packages works without the other, so neither can define the classes of both. Who uses both catches both.
 """
 
 from __future__ import annotations

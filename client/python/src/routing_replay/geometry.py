@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from routing_replay import _core
+from routing_replay import _core, _values
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ class Geometry:
         moe_layers: Sequence[int] | None = None,
     ) -> None:
         description: dict[str, Any] = {
-            "num_layers": num_layers,
-            "num_experts": _plain(num_experts),
-            "top_k": _plain(top_k),
+            "num_layers": _values.integer(num_layers, "geometry.num_layers", _values.INT32),
+            "num_experts": _one_or_many(num_experts, "geometry.num_experts"),
+            "top_k": _one_or_many(top_k, "geometry.top_k"),
         }
         if moe_layers is not None:
-            description["moe_layers"] = _plain(moe_layers)
+            description["moe_layers"] = _values.integers(moe_layers, "geometry.moe_layers", _values.INT32)
         self._set(_core.Geometry(description))
 
     def _set(self, core: _core.Geometry, routing: ModelRouting | None = None) -> None:
@@ -196,7 +196,7 @@ class Geometry:
 
     def block_bytes(self, rows: int, codec: str = "RAW") -> int:
         """Bytes of `rows` rows of all MoE layers, encoded."""
-        return self._core.block_bytes(rows, codec)
+        return self._core.block_bytes(_values.integer(rows, "rows"), _values.text(codec, "codec"))
 
     def _per_layer(self, key: str) -> tuple[int, ...]:
         value = self._description[key]
@@ -221,10 +221,7 @@ def _restore(text: str, routing: ModelRouting | None) -> Geometry:
     return geometry
 
 
-def _plain(value: Any) -> Any:
-    """Integers of numpy and the like as Python's own."""
-    if isinstance(value, (int, str)) or value is None:
-        return value
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return [int(item) for item in value]
+def _one_or_many(value: Any, field: str) -> int | list[int]:
+    if isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1) > 0:
+        return _values.integers(value, field, _values.INT32)
+    return _values.integer(value, field, _values.INT32)

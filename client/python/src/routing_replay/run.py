@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import numpy as np
 
-from routing_replay import _append, _calls, _core, _read
-from routing_replay._transport import SERVICE, Transport, core_error
+from routing_replay import _append, _calls, _core, _read, _turns, _values
+from routing_replay._transport import SERVICE, Transport
 from routing_replay.appender import Appender
+from routing_replay.trajectory import Trajectory
 from routing_replay.types import (
     AppendOutcome,
     OnFull,
@@ -26,6 +28,7 @@ from routing_replay.types import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from routing_replay._turns import Existing
     from routing_replay.geometry import Geometry
     from routing_replay.types import AppendOptions, Rows, RunSettings
 
@@ -45,7 +48,7 @@ class Run:
         self._opened = opened
         self._lock = threading.Lock()  # Held for moments only, so that a fork can hardly meet it taken.
         self._appender: Appender | None = None
-        self._appenders: list[Appender] = []
+        self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()  # The transport keeps them until they close.
 
     @property
     def name(self) -> str:
@@ -94,7 +97,7 @@ class Run:
             on_outcome=on_outcome,
         )
         with self._lock:
-            self._appenders.append(appender)
+            self._appenders.add(appender)
         return appender
 
     def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
@@ -110,11 +113,33 @@ class Run:
         """Counters of what `append` queued: see `Appender.metrics`."""
         return self._default_appender().metrics()
 
+    def trajectory(
+        self,
+        sample: str,
+        *,
+        group: int | None = None,
+        engine: str = "",
+        existing: Existing = "none",
+        appender: Appender | None = None,
+    ) -> Trajectory:
+        """A sample that grows turn by turn, appended through the run's own appender unless another one is given.
+
+        existing: "none" if the sample is new, so that nobody need be asked; "resume" if a writer before this one may
+            have begun it: the first turn then goes on after its rows, if they belong to the same tokens; "replace" to
+            take such rows back
+        """
+        opened = self._opened
+        writer = _turns.new_writer(
+            opened.core, sample, existing=existing, strict=opened.settings.strict, group=group, engine=engine
+        )
+        return Trajectory(self, writer, self._default_appender() if appender is None else appender)
+
     def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
-        """One append in one call, acknowledged when it returns. The server decodes what is sent as it is."""
+        """One append in one call per weight version, acknowledged when it returns. The server decodes what is sent as
+        it is."""
         plan = _append.make_plan(self._opened.core, False, sample, rows, **options)
-        answer = self._transport.call("Put", self._opened.core.put_message(plan))
-        return _append.outcome_from(_core.put_outcome(answer))
+        answers = [self._transport.call("Put", message) for message in self._opened.core.put_messages(plan)]
+        return _append.outcome_from(_core.put_outcome(answers))
 
     def seal(self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout") -> SampleState:
         """No more rows will come: rows 0 … num_tokens - 2 must be committed. Idempotent."""
@@ -170,11 +195,11 @@ class Run:
 
         `request` is a serialized ReadRequest. Closing the iterator ends the call. Raises RoutingReplayError.
         """
-        call = self._transport.channel().unary_stream(SERVICE + "Read")(request, timeout=timeout)
+        call = self._transport.channel().unary_stream(SERVICE + "Read")(request, timeout=_values.seconds(timeout))
         try:
             yield from call
         except grpc.RpcError as failure:
-            raise core_error(failure).exception() from None
+            raise self._transport.failed(failure).exception() from None
         finally:
             call.cancel()
 
@@ -239,7 +264,7 @@ class Run:
     def close(self, timeout: float = 60.0) -> None:
         """Flushes and ends the run's appenders; the run itself stays on the server."""
         with self._lock:
-            appenders, self._appenders, self._appender = self._appenders, [], None
+            appenders, self._appender = list(self._appenders), None
         for appender in appenders:
             appender.close(timeout)
 
@@ -258,6 +283,8 @@ class Run:
             with self._lock:
                 if self._appender is None:
                     self._appender = made
+            if self._appender is not made:  # Another thread was faster.
+                made.close()
         return self._appender
 
     def _do(self, call: _calls.Call[T]) -> T:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike
 
-from routing_replay import _core
+from routing_replay import _core, _values
 
 Producer = Literal["rollout", "trainer"]
 RowRange = tuple[int, int]  # Half-open: rows begin, begin + 1, … end - 1.
@@ -26,6 +26,7 @@ class Payload:
     compression: "NONE" or "ZSTD" (then raw_size is required)
     dtype: "U8", "I8", "U16", "I16", "I32" or "I64"; not needed with .npy
     shape: (rows, layers, K); not needed with .npy
+    ids_and_weights: the last axis has 2K slots, of which the ids are the first K (prime-rl's routing weights follow)
     """
 
     data: bytes | str | memoryview
@@ -34,6 +35,7 @@ class Payload:
     raw_size: int = 0
     dtype: str | None = None
     shape: Sequence[int] | None = None
+    ids_and_weights: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,19 @@ class Prefix:
     revision: int = 0
 
 
+def token_ids(tokens: ArrayLike, field: str = "tokens", sample: str | None = None) -> np.ndarray:
+    """Token ids as uint32 [n], from integers of any dtype on one axis.
+
+    The one place that says what token ids are: InvalidArgumentError naming `field` for another dtype, more axes, no ids
+    at all, or ids that do not have 32 bits.
+    """
+    try:
+        array = np.asarray(tokens)
+    except ValueError as error:
+        raise _values.invalid(field, str(error), sample, "SHAPE") from None
+    return _core.token_ids(array, field, sample)
+
+
 @dataclass(frozen=True)
 class TokenCheck:
     """CRC32C over the token ids (uint32, little-endian) of positions 0 … rows - 1."""
@@ -54,8 +69,8 @@ class TokenCheck:
 
 
 def token_check(tokens: ArrayLike) -> TokenCheck:
-    """The check of these tokens, from position 0 on: one per row to be checked."""
-    ids = np.ascontiguousarray(tokens, dtype=np.uint32).ravel()
+    """The check of these tokens, from position 0 on: one per row to be checked. Raises what `token_ids` does."""
+    ids = token_ids(tokens)
     return TokenCheck(ids.size, _core.token_check(ids))
 
 
@@ -88,13 +103,17 @@ class AppendOptions(TypedDict, total=False):
     """What an append says of its rows, beside the sample and the rows themselves.
 
     row_start: absolute row of the first row (default 0)
+    take: half-open range of `rows`' first axis; only these are appended. An undecoded Payload is cut without a detour
     unrecorded: half-open ranges inside the append whose rows the engine did not deliver; `rows` holds nothing for them
-    tokens: token ids, one per row, or one per position from 0 on (then the whole history is checked)
+    tokens: token ids, one per row, or one per position from 0 on (then the whole history is checked); None, not an
+        empty list, where they are not known
     layers: "all" (one column per decoder layer), "moe" (per MoE layer) or decoder layer ids; by the axis if absent
-    seal: no more rows will come; num_tokens is then the rows so far and one
+    seal: no more rows will come; num_tokens is then one more than the rows up to the end of this append, those of a
+        prefix included. Without rows say row_start, the rows so far, or num_tokens
     num_tokens: seals with so many tokens
     group: int64 of the caller, for example the training step
     weight_version, weight_label: of the weights that routed the rows
+    weights: of ranges of absolute rows, ascending and disjoint; other rows are of weight_version
     revision: the life of the sample that the rows belong to, from `stat` or `truncate`
     restart: not 0: these rows belong to a new life; the same number on every append of that life
     prefix: open the sample as the first rows of another one
@@ -103,6 +122,7 @@ class AppendOptions(TypedDict, total=False):
     """
 
     row_start: int
+    take: RowRange | None
     unrecorded: Sequence[RowRange]
     tokens: ArrayLike | None
     layers: Literal["all", "moe"] | Sequence[int] | None
@@ -111,6 +131,7 @@ class AppendOptions(TypedDict, total=False):
     group: int | None
     weight_version: int | None
     weight_label: str
+    weights: Sequence[WeightSpan]
     revision: int
     restart: int
     prefix: Prefix | None
@@ -273,4 +294,6 @@ class ServerInfo:
 
 
 if TYPE_CHECKING:
-    Rows = ArrayLike | Payload
+    from routing_replay.recorded import RecordedRows
+
+    Rows = ArrayLike | Payload | RecordedRows

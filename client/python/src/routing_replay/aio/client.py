@@ -20,7 +20,6 @@ class Client:
         self, endpoint: str | None = None, *, use_http_proxy: bool = False, call_timeout: float | None = None
     ) -> None:
         self._transport = Transport(endpoint, use_http_proxy, call_timeout)
-        self._runs: list[Run] = []
 
     async def run(
         self,
@@ -34,9 +33,7 @@ class Client:
     ) -> Run:
         """Makes the run, or joins it; see routing_replay.Client.run."""
         opened = await self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec))
-        run = Run(self._transport, name, opened)
-        self._runs.append(run)
-        return run
+        return Run(self._transport, name, opened)
 
     async def runs(self) -> list[RunSummary]:
         """The runs of the server."""
@@ -48,10 +45,7 @@ class Client:
 
     async def close(self, timeout: float = 60.0) -> None:
         """Flushes every run's appenders, then closes the connection."""
-        runs, self._runs = self._runs, []
-        for run in runs:
-            await run.close(timeout)
-        await self._transport.close()
+        await self._transport.close(timeout)
 
     async def __aenter__(self) -> Client:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -9,9 +10,10 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from routing_replay import _append, _calls, _core, _read
-from routing_replay._transport import SERVICE, core_error
+from routing_replay import _append, _calls, _core, _read, _turns, _values
+from routing_replay._transport import SERVICE
 from routing_replay.aio.appender import Appender
+from routing_replay.aio.trajectory import Trajectory
 from routing_replay.aio.transport import Transport
 from routing_replay.types import (
     AppendOutcome,
@@ -27,6 +29,7 @@ from routing_replay.types import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from routing_replay._turns import Existing
     from routing_replay.geometry import Geometry
     from routing_replay.types import AppendOptions, Rows, RunSettings
 
@@ -41,7 +44,7 @@ class Run:
         self._name = name
         self._opened = opened
         self._appender: Appender | None = None
-        self._appenders: list[Appender] = []
+        self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()  # The transport keeps them until they close.
 
     @property
     def name(self) -> str:
@@ -78,7 +81,7 @@ class Run:
             encode_blocks=encode_blocks,
             on_outcome=on_outcome,
         )
-        self._appenders.append(appender)
+        self._appenders.add(appender)
         return appender
 
     async def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
@@ -94,11 +97,27 @@ class Run:
         """Counters of what `append` queued."""
         return self._default_appender().metrics()
 
+    def trajectory(
+        self,
+        sample: str,
+        *,
+        group: int | None = None,
+        engine: str = "",
+        existing: Existing = "none",
+        appender: Appender | None = None,
+    ) -> Trajectory:
+        """A sample that grows turn by turn; see routing_replay.Run.trajectory."""
+        opened = self._opened
+        writer = _turns.new_writer(
+            opened.core, sample, existing=existing, strict=opened.settings.strict, group=group, engine=engine
+        )
+        return Trajectory(self, writer, self._default_appender() if appender is None else appender)
+
     async def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
-        """One append in one call."""
+        """See routing_replay.Run.put."""
         plan = _append.make_plan(self._opened.core, False, sample, rows, **options)
-        answer = await self._transport.call("Put", self._opened.core.put_message(plan))
-        return _append.outcome_from(_core.put_outcome(answer))
+        answers = [await self._transport.call("Put", message) for message in self._opened.core.put_messages(plan)]
+        return _append.outcome_from(_core.put_outcome(answers))
 
     async def seal(
         self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout"
@@ -143,12 +162,14 @@ class Run:
 
     async def read_messages(self, request: bytes, timeout: float = 120.0) -> AsyncIterator[bytes]:
         """The messages of a Read as they come."""
-        call = (await self._transport.channel()).unary_stream(SERVICE + "Read")(request, timeout=timeout)
+        call = (await self._transport.channel()).unary_stream(SERVICE + "Read")(
+            request, timeout=_values.seconds(timeout)
+        )
         try:
             async for message in call:
                 yield message
         except grpc.aio.AioRpcError as failure:
-            raise core_error(failure).exception() from None
+            raise self._transport.failed(failure).exception() from None
         finally:
             call.cancel()
 
@@ -207,7 +228,7 @@ class Run:
 
     async def close(self, timeout: float = 60.0) -> None:
         """Flushes and ends the run's appenders; the run itself stays on the server."""
-        appenders, self._appenders, self._appender = self._appenders, [], None
+        appenders, self._appender = list(self._appenders), None
         for appender in appenders:
             await appender.close(timeout)
 

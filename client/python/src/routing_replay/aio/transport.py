@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from typing import Protocol
 
 import grpc
 import grpc.aio
 
-from routing_replay import _core, errors
-from routing_replay._transport import DEFAULTS, SERVICE, channel_options, check_fork, core_error, note_use
+from routing_replay import _core, _values, errors
+from routing_replay._transport import SERVICE, call_seconds, channel_options, check_fork, core_error, note_use
+
+
+class Closing(Protocol):
+    """What a transport closes before it closes itself."""
+
+    async def close(self, timeout: float) -> None: ...
 
 
 class Transport:
@@ -18,10 +25,11 @@ class Transport:
 
     def __init__(self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None) -> None:
         self._target = _core.Target(endpoint)
-        self.call_timeout = DEFAULTS["call_timeout_ms"] / 1000 if call_timeout is None else call_timeout
+        self.call_timeout = call_seconds(call_timeout)
         self._options = channel_options(use_http_proxy)
         self._channel: grpc.aio.Channel | None = None
         self._closed = False
+        self.appenders: set[Closing] = set()  # Not closed yet; each adds and discards itself.
         self._pid = os.getpid()
 
     async def channel(self) -> grpc.aio.Channel:
@@ -40,22 +48,38 @@ class Transport:
             self._channel = grpc.aio.insecure_channel(target, self._options)
         return self._channel
 
+    def failed(self, failure: grpc.aio.AioRpcError) -> _core.CoreError:
+        """As routing_replay._transport.Transport.failed."""
+        if failure.code() is grpc.StatusCode.UNAVAILABLE:
+            self._look_again()
+        return core_error(failure)
+
+    def _look_again(self) -> None:
+        if self._target.look_again():
+            self._channel = None
+
     async def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
         """As routing_replay._transport.Transport.call."""
         deadline = time.monotonic() + self.call_timeout
         retry = _core.Retry(int(deadline * 1e9))
-        stub = (await self.channel()).unary_unary(SERVICE + method)
+        if not repeat:
+            self._look_again()
         while True:
+            stub = (await self.channel()).unary_unary(SERVICE + method)
             try:
                 return await stub(request, timeout=max(0.0, deadline - time.monotonic()), wait_for_ready=not repeat)
             except grpc.aio.AioRpcError as failure:
-                error = core_error(failure)
+                error = self.failed(failure)
             wait = retry.wait(error, time.monotonic_ns()) if repeat else None
             if wait is None:
                 raise error.exception()
             await asyncio.sleep(wait)
 
-    async def close(self) -> None:
+    async def close(self, timeout: float) -> None:
+        """As routing_replay._transport.Transport.close."""
+        _values.seconds(timeout)
+        for appender in list(self.appenders):
+            await appender.close(timeout)
         channel, self._channel = self._channel, None
         self._closed = True
         if channel is not None and self._pid == os.getpid():

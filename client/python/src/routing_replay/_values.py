@@ -1,0 +1,93 @@
+"""Values that users give, as Python's own: what is of another kind or out of range is an InvalidArgumentError that
+names the field. Nothing is rounded, wrapped or cut."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from routing_replay.errors import InvalidArgumentError
+
+T = TypeVar("T")
+
+INT32 = (-(2**31), 2**31 - 1)
+INT64 = (-(2**63), 2**63 - 1)
+UINT32 = (0, 2**32 - 1)
+UINT64 = (0, 2**64 - 1)
+NATURAL = (0, 2**63 - 1)
+
+_ENDLESS = 1e9  # Seconds. What waits takes no infinity, and nothing near the end of its range.
+
+
+def invalid(field: str, what: str, sample: Any = None, reason: str = "FIELD") -> InvalidArgumentError:
+    known = sample if isinstance(sample, str) else None
+    return InvalidArgumentError(f"{field}: {what}", reason=reason, field=field, sample=known)
+
+
+def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> int:
+    """Also integers of numpy and the like; neither True nor 1.0."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise invalid(field, f"{reprlib.repr(value)} is not an integer", sample) from None
+    low, high = bounds
+    if not low <= number <= high:
+        raise invalid(field, f"{number} is not in {low} … {high}", sample)
+    return number
+
+
+def integers(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> list[int]:
+    return [integer(item, field, bounds, sample) for item in _items(value, field, "integers", sample)]
+
+
+def row_ranges(value: Any, field: str, sample: Any = None) -> list[list[int]]:
+    """Half-open (begin, end)."""
+    ranges = [integers(item, field, INT64, sample) for item in _items(value, field, "(begin, end)", sample)]
+    if any(len(pair) != 2 for pair in ranges):
+        raise invalid(field, "is not a list of (begin, end)", sample)
+    return ranges
+
+
+def seconds(value: Any, field: str = "timeout") -> float:
+    """At least 0; infinity is longer than anything lasts."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise invalid(field, f"{reprlib.repr(value)} is not a number of seconds")
+    number = float(value)
+    if not number >= 0:
+        raise invalid(field, f"{number} seconds cannot be")
+    return min(number, _ENDLESS)
+
+
+def text(value: Any, field: str, sample: Any = None) -> str:
+    if not isinstance(value, str):
+        raise invalid(field, f"{reprlib.repr(value)} is not a text", sample)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise invalid(field, "is no text of Unicode", sample) from None
+    return value
+
+
+def choice(value: Any, field: str, choices: Mapping[Any, T]) -> T:
+    """What `value` stands for."""
+    if value is None or isinstance(value, str):
+        found = choices.get(value)
+        if found is not None:
+            return found
+    raise invalid(field, f"{reprlib.repr(value)} is none of {', '.join(repr(name) for name in choices if name)}")
+
+
+def _items(value: Any, field: str, what: str, sample: Any) -> list[Any]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise invalid(field, f"{reprlib.repr(value)} is not a list of {what}", sample)
+    try:
+        return list(value)
+    except TypeError:  # An array without an axis.
+        raise invalid(field, f"{reprlib.repr(value)} is not a list of {what}", sample) from None

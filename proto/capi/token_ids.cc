@@ -1,0 +1,82 @@
+#include "proto/capi/token_ids.h"
+
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/json/json_object.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::capi {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+struct Description {
+  std::string dtype;
+  int32_t axes = 1;
+  std::string field = "tokens";
+  std::string sample;
+};
+
+absl::StatusOr<Description> DescriptionFrom(absl::string_view text) {
+  const auto value = ParseJson(text, "tokens");
+  if (!value.ok()) return value.status();
+  Description description;
+  JsonObject object(*value, "tokens");
+  object.Require("dtype");
+  object.Read("dtype", description.dtype);
+  object.Read("axes", description.axes);
+  object.Read("field", description.field);
+  object.Read("sample", description.sample);
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  return description;
+}
+
+absl::Status Refused(const Description& description, Reason reason, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(description.field, ": ", what),
+                   {.reason = reason, .field = description.field, .sample = description.sample});
+}
+
+template <typename T>
+absl::StatusOr<Buffer> Narrow(const Description& description, absl::Span<const uint8_t> bytes) {
+  if (bytes.size() % sizeof(T) != 0) return Refused(description, Reason::kLength, "ends within an id");
+  const size_t count = bytes.size() / sizeof(T);
+  Buffer ids(count * sizeof(uint32_t));
+  for (size_t i = 0; i < count; ++i) {
+    T id;
+    memcpy(&id, bytes.data() + i * sizeof(T), sizeof(T));
+    if (std::cmp_less(id, 0) || std::cmp_greater(id, std::numeric_limits<uint32_t>::max())) {
+      return Refused(description, Reason::kField, absl::StrCat(id, " at position ", i, " is no token id of 32 bits"));
+    }
+    const auto narrow = static_cast<uint32_t>(id);
+    memcpy(ids.data() + i * sizeof(narrow), &narrow, sizeof(narrow));
+  }
+  return ids;
+}
+
+}  // namespace
+
+absl::StatusOr<Buffer> TokenIds(absl::string_view text, absl::Span<const uint8_t> bytes) {
+  const auto description = DescriptionFrom(text);
+  if (!description.ok()) return description.status();
+  if (description->axes != 1) {
+    return Refused(*description, Reason::kShape, absl::StrCat("has ", description->axes, " axes, token ids have one"));
+  }
+  if (bytes.empty()) return Refused(*description, Reason::kLength, "is empty; leave it out where tokens are not known");
+  const std::string& dtype = description->dtype;
+  if (dtype == "uint8") return Narrow<uint8_t>(*description, bytes);
+  if (dtype == "int8") return Narrow<int8_t>(*description, bytes);
+  if (dtype == "uint16") return Narrow<uint16_t>(*description, bytes);
+  if (dtype == "int16") return Narrow<int16_t>(*description, bytes);
+  if (dtype == "uint32") return Narrow<uint32_t>(*description, bytes);
+  if (dtype == "int32") return Narrow<int32_t>(*description, bytes);
+  if (dtype == "uint64") return Narrow<uint64_t>(*description, bytes);
+  if (dtype == "int64") return Narrow<int64_t>(*description, bytes);
+  return Refused(*description, Reason::kDType, absl::StrCat(dtype, " is not a dtype of token ids"));
+}
+
+}  // namespace routing_replay::capi
