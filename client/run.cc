@@ -119,11 +119,15 @@ absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const T
                                            absl::Span<const uint8_t> payload) {
   const auto plan = PlanTensor(options, tensor, payload, limits_);
   if (!plan.ok()) return WithSample(plan.status(), options.sample);
-  auto response = caller_->CallRaw(kPutMethod, [&] { return PutMessage(name_, plan->pieces[0]); });
-  if (!response.ok()) return response.status();
-  const auto bytes = ReceivedBytes::From(*response);
-  if (!bytes.ok()) return bytes.status();
-  return PutOutcome(bytes->chain());
+  AppendOutcome outcome;
+  for (const AppendPiece& piece : plan->pieces) {
+    auto response = caller_->CallRaw(kPutMethod, [&] { return PutMessage(name_, piece); });
+    if (!response.ok()) return response.status();
+    const auto bytes = ReceivedBytes::From(*response);
+    if (!bytes.ok()) return bytes.status();
+    if (absl::Status status = AddPutAnswer(bytes->chain(), outcome); !status.ok()) return status;
+  }
+  return outcome;
 }
 
 absl::Status RunImpl::Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) {

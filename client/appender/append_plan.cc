@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/wire/buffer.h"
-#include "proto/wire/payload/base64.h"
-#include "proto/wire/payload/npy.h"
+#include "proto/wire/payload/narrow.h"
+#include "proto/wire/payload/payload_shape.h"
 #include "proto/wire/payload/tensor_view.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
@@ -16,8 +17,6 @@
 namespace routing_replay {
 namespace {
 
-// Base64 text of more bytes than a .npy header may have; whole groups of four.
-constexpr size_t kBase64HeadBytes = 2048;
 // Room for everything of a message but its payload.
 constexpr int64_t kMaxHeaderBytes = int64_t{1} << 20;
 
@@ -80,6 +79,21 @@ absl::Status CheckByParsing(const AppendHeader& header) {
   return ParseAppendRequest(ByteChain(span)).status();
 }
 
+absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader header) {
+  int64_t end = 0;
+  for (const WeightSpan& span : weights) {
+    if (span.rows.begin < end || span.rows.empty()) {
+      return Invalid(Reason::kField, "append.weights",
+                     absl::StrCat(ToString(span.rows), " is empty, or does not follow the range before"));
+    }
+    end = span.rows.end;
+    header.weight_version = span.version;
+    header.weight_label = span.label;
+    if (absl::Status status = CheckByParsing(header); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<AppendHeader> MakeHeader(const AppendOptions& options, int64_t rows, std::vector<RowRange> unrecorded) {
   if (absl::Status status = CheckRows(options.row_start, rows); !status.ok()) return status;
   AppendHeader header{.sample = options.sample,
@@ -96,6 +110,7 @@ absl::StatusOr<AppendHeader> MakeHeader(const AppendOptions& options, int64_t ro
                       .engine = options.engine};
   if (absl::Status status = SetTokens(options.token_ids, header); !status.ok()) return status;
   if (absl::Status status = CheckByParsing(header); !status.ok()) return status;
+  if (absl::Status status = CheckWeights(options.weights, header); !status.ok()) return status;
   return header;
 }
 
@@ -153,29 +168,60 @@ int64_t HeldBytes(const AppendPlan& plan) {
   return bytes;
 }
 
+// All rows of the append in order, cut where their weights change. One empty range for an append without rows.
+std::vector<WeightSpan> WeightRuns(const AppendHeader& whole, absl::Span<const WeightSpan> weights) {
+  std::vector<WeightSpan> runs;
+  WeightSpan rest{whole.rows, whole.weight_version, whole.weight_label};
+  for (const WeightSpan& span : weights) {
+    const RowRange rows = Intersect(rest.rows, span.rows);
+    if (rows.empty()) continue;
+    if (rest.rows.begin < rows.begin) runs.push_back({{rest.rows.begin, rows.begin}, rest.version, rest.label});
+    runs.push_back({rows, span.version, span.label});
+    rest.rows.begin = rows.end;
+  }
+  if (!rest.rows.empty() || runs.empty()) runs.push_back(rest);
+  return runs;
+}
+
+// Makes pieces of an append whose tokens, seal and prefix are then shared out by Finish.
+class PieceMaker {
+ public:
+  explicit PieceMaker(AppendHeader whole) : whole_(std::move(whole)), common_(whole_) {
+    common_.unrecorded.clear();
+    common_.token_ids.clear();
+    common_.seal_num_tokens.reset();
+  }
+
+  AppendPiece& Add(const WeightSpan& run, RowRange rows) {
+    AppendPiece& piece = plan_.pieces.emplace_back();
+    piece.header = common_;
+    piece.header.rows = rows;
+    piece.header.unrecorded = Clip(whole_.unrecorded, rows);
+    piece.header.weight_version = run.version;
+    piece.header.weight_label = run.label;
+    if (plan_.pieces.size() > 1) piece.header.prefix.reset();
+    return piece;
+  }
+
+  AppendPlan Finish() {
+    plan_.pieces.back().header.seal_num_tokens = whole_.seal_num_tokens;
+    ShareTokens(whole_, plan_.pieces);
+    plan_.bytes = HeldBytes(plan_);
+    return std::move(plan_);
+  }
+
+ private:
+  const AppendHeader whole_;
+  AppendHeader common_;  // What every piece says.
+  AppendPlan plan_;
+};
+
 // Rows of a tensor that is sent as it is: as stated, or as its .npy header states.
 absl::StatusOr<int64_t> TensorRows(const TensorDescription& tensor, absl::Span<const uint8_t> payload) {
-  std::vector<int64_t> shape = tensor.shape;
-  if (shape.empty() && tensor.compression == Compression::kNone && tensor.encoding != Encoding::kRaw &&
-      tensor.encoding != Encoding::kBase64) {
-    Buffer decoded;
-    absl::Span<const uint8_t> file = payload;
-    if (tensor.encoding == Encoding::kBase64Npy) {
-      auto head = DecodeBase64(payload.first(std::min<size_t>(payload.size(), kBase64HeadBytes)));
-      if (!head.ok()) return head.status();
-      decoded = *std::move(head);
-      file = decoded.span();
-    }
-    auto header = ParseNpyHeader(file);
-    if (!header.ok()) return header.status();
-    shape = std::move(header->shape);
-  }
-  if (shape.empty()) {
-    return Invalid(Reason::kShape, "append.tensor.shape",
-                   "must be stated for a payload that is sent as it is and whose .npy header cannot be looked at");
-  }
-  if (shape[0] >= 0 && shape[0] <= kMaxRows) return shape[0];
-  return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat(shape[0], " rows"));
+  const auto shape = PayloadShape(tensor, payload);
+  if (!shape.ok()) return shape.status();
+  if (!shape->empty() && shape->front() >= 0 && shape->front() <= kMaxRows) return shape->front();
+  return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat("[", absl::StrJoin(*shape, ", "), "]"));
 }
 
 AppendPlan OnePiece(AppendHeader header) {
@@ -186,21 +232,54 @@ AppendPlan OnePiece(AppendHeader header) {
   return plan;
 }
 
-// Some of the tensor's rows, as they are: cut here.
-absl::StatusOr<AppendPlan> PlanTaken(AppendOptions options, const TensorDescription& tensor,
-                                     absl::Span<const uint8_t> payload, const ServerLimits& limits) {
+absl::Status CheckFits(size_t bytes, const ServerLimits& limits) {
+  if (static_cast<int64_t>(bytes) <= limits.max_message_bytes - kMaxHeaderBytes) return absl::OkStatus();
+  return Invalid(Reason::kLength, "payload",
+                 absl::StrCat(bytes, " bytes do not fit into one message of the server's ", limits.max_message_bytes,
+                              "; append fewer rows, or let the client encode"));
+}
+
+// What the server could not take as it is: cut here, and as RAW.
+absl::StatusOr<AppendPlan> PlanOpened(const AppendOptions& options, const TensorDescription& tensor,
+                                      absl::Span<const uint8_t> payload, const ServerLimits& limits) {
   auto view = OpenTensor(tensor, payload, limits.max_payload_bytes);
   if (!view.ok()) return view.status();
-  if (absl::Status status = TakeSlots(*options.take, *view); !status.ok()) return status;
-  options.take.reset();
-  const TensorDescription taken{.dtype = view->dtype,
-                                .shape = {view->rows, view->layers, view->top_k},
-                                .layer_basis = tensor.layer_basis,
-                                .layer_ids = tensor.layer_ids};
-  return PlanTensor(options, taken, view->elements, limits);
+  absl::Status status = options.take ? TakeSlots(*options.take, *view) : absl::OkStatus();
+  if (status.ok() && options.ids_and_weights) status = KeepIds(*view);
+  if (!status.ok()) return status;
+  auto whole = MakeHeader(options, view->rows + TotalRows(options.unrecorded), options.unrecorded);
+  if (!whole.ok()) return whole.status();
+  auto copy = std::make_shared<Buffer>(view->elements.size());
+  std::copy(view->elements.begin(), view->elements.end(), copy->data());
+  absl::Span<const uint8_t> left = std::as_const(*copy).span();
+  PieceMaker maker(*whole);
+  for (const WeightSpan& run : WeightRuns(*whole, options.weights)) {
+    AppendPiece& piece = maker.Add(run, run.rows);
+    const int64_t slots = run.rows.size() - TotalRows(piece.header.unrecorded);
+    const absl::Span<const uint8_t> part = left.first(slots * view->row_elements() * DTypeBytes(view->dtype));
+    left.remove_prefix(part.size());
+    if (absl::Status fits = CheckFits(part.size(), limits); !fits.ok()) return fits;
+    piece.header.payload_kind = TensorDescription{.dtype = view->dtype,
+                                                  .shape = {slots, view->layers, view->top_k},
+                                                  .layer_basis = tensor.layer_basis,
+                                                  .layer_ids = tensor.layer_ids};
+    if (!part.empty()) piece.payload.push_back(part);
+    piece.payload_bytes = static_cast<int64_t>(part.size());
+    piece.owner = copy;
+  }
+  return maker.Finish();
 }
 
 }  // namespace
+
+std::vector<int64_t> WeightCuts(absl::Span<const WeightSpan> weights) {
+  std::vector<int64_t> cuts;
+  for (const WeightSpan& span : weights) {
+    if (cuts.empty() || cuts.back() < span.rows.begin) cuts.push_back(span.rows.begin);
+    cuts.push_back(span.rows.end);
+  }
+  return cuts;
+}
 
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload, const Geometry& geometry,
@@ -208,13 +287,19 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
   auto rows = DecodeTensor(geometry, tensor, payload,
                            {.row_start = options.row_start,
                             .take = options.take,
+                            .ids_and_weights = options.ids_and_weights,
                             .unrecorded = options.unrecorded,
                             .block_rows = blocks.block_rows,
+                            .cuts = WeightCuts(options.weights),
                             .codec = blocks.codec,
                             .max_payload_bytes = blocks.max_payload_bytes});
   if (!rows.ok()) return rows.status();
+  return PlanBlocks(options, *std::move(rows), blocks);
+}
+
+absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks) {
   // Half of a message is left for the headers and the token ids.
-  return PlanBlocks(options, *std::move(rows), blocks.block_rows, std::min(kPieceBytes, blocks.max_message_bytes / 2));
+  return PlanBlocks(options, std::move(rows), blocks.block_rows, std::min(kPieceBytes, blocks.max_message_bytes / 2));
 }
 
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
@@ -222,45 +307,35 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
   absl::StatusOr<AppendHeader> whole = MakeHeader(options, rows.rows.size(), std::move(rows.unrecorded));
   if (!whole.ok()) return whole.status();
   const auto blocks = std::make_shared<const std::vector<Block>>(std::move(rows.blocks));
-  AppendHeader common = *whole;  // What every piece says.
-  common.unrecorded.clear();
-  common.token_ids.clear();
-  common.seal_num_tokens.reset();
-  AppendPlan plan;
+  PieceMaker maker(*whole);
   size_t next = 0;
-  for (const RowRange piece_rows : PieceRows(whole->rows, *blocks, block_rows, piece_bytes)) {
-    AppendPiece& piece = plan.pieces.emplace_back();
-    piece.header = common;
-    piece.header.rows = piece_rows;
-    piece.header.unrecorded = Clip(whole->unrecorded, piece_rows);
-    if (plan.pieces.size() > 1) piece.header.prefix.reset();
-    piece.owner = blocks;
-    std::vector<BlockHeader> headers;
-    for (; next < blocks->size() && piece_rows.contains((*blocks)[next].rows); ++next) {
-      const Block& block = (*blocks)[next];
-      headers.push_back({block.rows, block.codec, block.plane_crc32c});
-      piece.payload.push_back(block.bytes.span());
-      piece.payload_bytes += static_cast<int64_t>(block.bytes.size());
+  for (const WeightSpan& run : WeightRuns(*whole, options.weights)) {
+    for (const RowRange piece_rows :
+         PieceRows(run.rows, absl::MakeConstSpan(*blocks).subspan(next), block_rows, piece_bytes)) {
+      AppendPiece& piece = maker.Add(run, piece_rows);
+      piece.owner = blocks;
+      std::vector<BlockHeader> headers;
+      for (; next < blocks->size() && piece_rows.contains((*blocks)[next].rows); ++next) {
+        const Block& block = (*blocks)[next];
+        headers.push_back({block.rows, block.codec, block.plane_crc32c});
+        piece.payload.push_back(block.bytes.span());
+        piece.payload_bytes += static_cast<int64_t>(block.bytes.size());
+      }
+      if (!headers.empty()) piece.header.payload_kind = std::move(headers);
     }
-    if (!headers.empty()) piece.header.payload_kind = std::move(headers);
   }
-  plan.pieces.back().header.seal_num_tokens = whole->seal_num_tokens;
-  ShareTokens(*whole, plan.pieces);
-  plan.bytes = HeldBytes(plan);
-  return plan;
+  return maker.Finish();
 }
 
 absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const TensorDescription& tensor,
                                       absl::Span<const uint8_t> payload, const ServerLimits& limits) {
-  if (options.take) return PlanTaken(options, tensor, payload, limits);
-  if (static_cast<int64_t>(payload.size()) > limits.max_message_bytes - kMaxHeaderBytes) {
-    return Invalid(Reason::kLength, "payload",
-                   absl::StrCat(payload.size(), " bytes do not fit into one message of the server's ",
-                                limits.max_message_bytes, "; append fewer rows, or let the client encode"));
-  }
   if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
     return Invalid(Reason::kField, "append.unrecorded", status.message());
   }
+  if (options.take || options.ids_and_weights || !options.weights.empty()) {
+    return PlanOpened(options, tensor, payload, limits);
+  }
+  if (absl::Status status = CheckFits(payload.size(), limits); !status.ok()) return status;
   const absl::StatusOr<int64_t> rows = TensorRows(tensor, payload);
   if (!rows.ok()) return rows.status();
   auto header = MakeHeader(options, *rows + TotalRows(options.unrecorded), options.unrecorded);
@@ -310,12 +385,18 @@ std::string EncodePut(const std::string& run, const AppendPiece& piece) {
 }
 
 absl::StatusOr<AppendOutcome> PutOutcome(const ByteChain& answer) {
+  AppendOutcome outcome;
+  if (absl::Status status = AddPutAnswer(answer, outcome); !status.ok()) return status;
+  return outcome;
+}
+
+absl::Status AddPutAnswer(const ByteChain& answer, AppendOutcome& outcome) {
   const auto ack = ParseAppendAck(answer);
   if (!ack.ok()) return absl::InternalError(absl::StrCat("unreadable ack: ", ack.status().message()));
   if (!ack->error.ok()) return ack->error;
-  AppendOutcome outcome{.sample = ack->sample};
+  outcome.sample = ack->sample;
   AddAck(*ack, outcome);
-  return outcome;
+  return absl::OkStatus();
 }
 
 void AddAck(const AppendAck& ack, AppendOutcome& outcome) {

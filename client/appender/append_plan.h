@@ -28,7 +28,8 @@ struct AppendPiece {
   std::optional<uint32_t> token_check_end;
 };
 
-// One append: pieces whose rows follow each other. Only the last one seals, only the first one opens from a prefix.
+// One append: pieces whose rows follow each other, each of one weight version. Only the last one seals, only the first
+// one opens from a prefix.
 struct AppendPlan {
   std::vector<AppendPiece> pieces;  // At least one.
   int64_t bytes = 0;                // Memory that it holds, for the queue's bound.
@@ -54,12 +55,16 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
 // Decoded rows, as encoded blocks: cut between windows of `block_rows` rows wherever a piece would pass `piece_bytes`.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, int32_t block_rows,
                                       int64_t piece_bytes = kPieceBytes);
+// The same, in pieces that the run's server takes.
+absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
+// Where the blocks of rows with options.weights must be cut: DecodeOptions.cuts.
+std::vector<int64_t> WeightCuts(absl::Span<const WeightSpan> weights);
 // What the engine gave, as it is, in one piece; copies `payload`. The header states the number of rows, so tensor.shape
-// may be empty only where an uncompressed .npy header says it. With options.take the tensor is opened (OpenTensor, and
-// its errors) and the rows taken go as RAW.
+// may be empty only where an uncompressed .npy header says it. With take, ids_and_weights or weights in the options the
+// tensor is opened (OpenTensor, and its errors) and goes as RAW, in one piece per weight version.
 absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const TensorDescription& tensor,
                                       absl::Span<const uint8_t> payload, const ServerLimits& limits);
-// `rows` rows that are all unrecorded; options.unrecorded must be empty or say so.
+// `rows` rows that are all unrecorded; options.unrecorded must be empty or say so. options.weights is not used.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
 
 // The same append with all of its rows unrecorded, in one piece that has no payload: what is left of an append whose
@@ -70,6 +75,8 @@ AppendPlan DropPayload(const AppendPlan& plan);
 // refusal in it.
 std::string EncodePut(const std::string& run, const AppendPiece& piece);
 absl::StatusOr<AppendOutcome> PutOutcome(const ByteChain& answer);
+// The same where an append takes several Puts: adds what the answer to the next of them says.
+absl::Status AddPutAnswer(const ByteChain& answer, AppendOutcome& outcome);
 
 // Adds what an ack says of one piece to the outcome of its append.
 void AddAck(const AppendAck& ack, AppendOutcome& outcome);

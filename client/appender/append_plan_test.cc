@@ -1,5 +1,7 @@
 #include "client/appender/append_plan.h"
 
+#include <algorithm>
+#include <cstring>
 #include <random>
 
 #include "client/testing/model_server.h"
@@ -203,6 +205,107 @@ TEST(AppendPlanTest, SomeRowsOfATensorAreCutHereAndGoAsRaw) {
       EXPECT_THAT(PlanTensor({.sample = "s", .take = take}, tensor, payload, kLimits), Fails(kInvalid, Reason::kField));
     }
   }
+}
+
+// Ranges of rows with weights, some of them outside of `rows`.
+std::vector<WeightSpan> SomeWeights(std::mt19937_64& random, RowRange rows) {
+  std::vector<WeightSpan> weights;
+  int64_t at = std::max<int64_t>(0, rows.begin - 20);
+  while (at < rows.end + 20) {
+    at += static_cast<int64_t>(random() % 3 == 0 ? random() % 50 : 0);
+    const auto size = static_cast<int64_t>(1 + random() % 90);
+    const auto version = static_cast<int64_t>(random() % 5);
+    weights.push_back({RowRange::OfSize(at, size), version, std::string("v") + std::to_string(version)});
+    at += size;
+  }
+  return weights;
+}
+
+// A tensor with as many slots beside every row's ids, and some rows more at both ends.
+std::vector<uint8_t> WithOthers(const std::vector<int32_t>& ids, int64_t before, int64_t after) {
+  std::vector<int32_t> all(before * 2 * 2 * 3, -5);
+  for (size_t i = 0; i < ids.size(); i += 3) {
+    all.insert(all.end(), ids.begin() + i, ids.begin() + i + 3);
+    all.insert(all.end(), 3, 1000);
+  }
+  all.resize(all.size() + after * 2 * 2 * 3, -5);
+  std::vector<uint8_t> bytes(4 * all.size());
+  std::memcpy(bytes.data(), all.data(), bytes.size());
+  return bytes;
+}
+
+TEST(AppendPlanTest, RowsOfSeveralWeightsEncodedHereOrThereAreTheSame) {
+  std::mt19937_64 random(2);
+  const Geometry geometry = Geometry::Uniform(2, 64, 3);
+  for (int round = 0; round < 100; ++round) {
+    const auto start = static_cast<int64_t>(random() % 100);
+    const auto slots = static_cast<int64_t>(1 + random() % 400);
+    const auto before = static_cast<int64_t>(random() % 5);
+    AppendOptions options{.sample = "s", .row_start = start, .ids_and_weights = true, .weight_version = 9};
+    options.take = RowRange::OfSize(before, slots);
+    options.unrecorded = SomeHoles(random, {start, start + slots});
+    const RowRange rows = RowRange::OfSize(start, slots + TotalRows(options.unrecorded));
+    options.weights = SomeWeights(random, rows);
+    const std::vector<uint32_t> tokens = MakeTokens(rows.end, round);
+    options.token_ids = tokens;
+    options.seal = true;
+    const testing::RandomRoutes routes = testing::MakeRandomRoutes(geometry, slots, round);
+    const std::vector<uint8_t> bytes = WithOthers(routes.Tensor({0, slots}), before, 3);
+    const TensorDescription tensor{.dtype = DType::kI32, .shape = {before + slots + 3, 2, 6}};
+    ASSERT_OK_AND_ASSIGN(const AppendPlan here,
+                         PlanRows(options, tensor, bytes, geometry,
+                                  {.block_rows = 64, .max_message_bytes = 4 << 20, .max_payload_bytes = 64 << 20}));
+    ASSERT_OK_AND_ASSIGN(const AppendPlan there, PlanTensor(options, tensor, bytes, kLimits));
+    ASSERT_EQ(here.pieces.size(), there.pieces.size());
+    int64_t next = start;
+    for (size_t i = 0; i < here.pieces.size(); ++i) {
+      const AppendHeader& header = there.pieces[i].header;
+      EXPECT_EQ(here.pieces[i].header.rows, header.rows);
+      EXPECT_EQ(here.pieces[i].header.unrecorded, header.unrecorded);
+      EXPECT_EQ(here.pieces[i].header.weight_version, header.weight_version);
+      EXPECT_EQ(here.pieces[i].header.weight_label, header.weight_label);
+      EXPECT_EQ(here.pieces[i].header.token_ids, header.token_ids);
+      EXPECT_EQ(here.pieces[i].token_check_end, there.pieces[i].token_check_end);
+      EXPECT_EQ(header.rows.begin, next);
+      for (; next < header.rows.end; ++next) {
+        const auto of = std::find_if(options.weights.begin(), options.weights.end(),
+                                     [&](const WeightSpan& span) { return span.rows.contains(next); });
+        EXPECT_EQ(header.weight_version, of == options.weights.end() ? 9 : of->version) << next;
+      }
+      const bool last = i + 1 == here.pieces.size();
+      EXPECT_EQ(header.seal_num_tokens, last ? std::optional<int64_t>(rows.end + 1) : std::nullopt);
+      // What the server makes of the tensor is what was made here.
+      Buffer scratch;
+      AppendRequest request = AsRequest(there.pieces[i]);
+      ASSERT_OK_AND_ASSIGN(
+          const DecodedRows decoded,
+          DecodeTensor(geometry, std::get<TensorDescription>(header.payload_kind), request.payload.Flatten(scratch),
+                       {.row_start = header.rows.begin,
+                        .unrecorded = header.unrecorded,
+                        .expected_rows = header.rows.size(),
+                        .block_rows = 64}));
+      ASSERT_EQ(decoded.blocks.size(), here.pieces[i].payload.size());
+      for (size_t b = 0; b < decoded.blocks.size(); ++b) {
+        EXPECT_EQ(decoded.blocks[b].bytes.span(), here.pieces[i].payload[b]);
+      }
+    }
+    EXPECT_EQ(next, rows.end);
+  }
+}
+
+TEST(AppendPlanTest, WeightsThatCannotBe) {
+  const std::vector<uint8_t> bytes = {1, 2, 3, 4};
+  const TensorDescription tensor{.dtype = DType::kU8, .shape = {4, 1, 1}};
+  for (const std::vector<WeightSpan>& weights : {std::vector<WeightSpan>{{{2, 2}, 1}},
+                                                 {{{0, 2}, 1}, {{1, 3}, 2}},
+                                                 {{{-1, 2}, 1}},
+                                                 {{{0, 2}, -2}},
+                                                 {{{0, 2}, 1, std::string(200, 'a')}}}) {
+    EXPECT_THAT(PlanTensor({.sample = "s", .weights = weights}, tensor, bytes, kLimits),
+                Fails(kInvalid, Reason::kField));
+  }
+  EXPECT_THAT(PlanTensor({.sample = "s", .ids_and_weights = true}, tensor, bytes, kLimits),
+              Fails(kInvalid, Reason::kShape));
 }
 
 TEST(AppendPlanTest, RowsOfANpyFileAreInItsHeader) {

@@ -30,6 +30,7 @@ absl::StatusOr<Given> Read(absl::string_view append, absl::string_view tensor, a
   auto given = TakenTensorFromJson(tensor);
   if (!given.ok()) return WithSample(given.status(), options->sample);
   options->take = given->take;
+  options->ids_and_weights = given->ids_and_weights;
   options->token_ids = tokens;
   return Given{*std::move(options), std::move(given->description)};
 }
@@ -50,6 +51,15 @@ absl::Status CheckUnused(const rr_plan* plan) {
   if (!plan->plan.pieces.empty()) return absl::OkStatus();
   return MakeError(absl::StatusCode::kInvalidArgument, "plan: an appender took it already",
                    {.reason = Reason::kField, .field = "plan"});
+}
+
+absl::Status GivePut(const rr_run* run, const rr_plan* plan, size_t index, rr_message** message) {
+  if (absl::Status status = CheckUnused(plan); !status.ok()) return status;
+  if (index >= plan->plan.pieces.size()) return absl::InvalidArgumentError("index: the plan has no such piece");
+  const AppendPiece& piece = plan->plan.pieces[index];
+  *message =
+      new rr_message({.header = EncodePut(run->info.name, piece), .payload = piece.payload, .owner = piece.owner});
+  return absl::OkStatus();
 }
 
 absl::Status GiveAction(AppendSession::Action action, rr_action* out) {
@@ -113,17 +123,30 @@ rr_error* rr_plan_unrecorded(const char* append, size_t append_size, int64_t row
 int64_t rr_plan_bytes(const rr_plan* plan) { return plan->plan.bytes; }
 void rr_plan_free(rr_plan* plan) { delete plan; }
 
+size_t rr_plan_pieces(const rr_plan* plan) { return plan->plan.pieces.size(); }
+
 rr_error* rr_put_message(const rr_run* run, const rr_plan* plan, rr_message** message) {
   return Guard([&]() -> absl::Status {
-    if (absl::Status status = CheckUnused(plan); !status.ok()) return status;
-    if (plan->plan.pieces.size() != 1) return absl::InvalidArgumentError("an append of several pieces is not one Put");
-    const AppendPiece& piece = plan->plan.pieces[0];
-    *message =
-        new rr_message({.header = EncodePut(run->info.name, piece), .payload = piece.payload, .owner = piece.owner});
-    return absl::OkStatus();
+    if (plan->plan.pieces.size() > 1) return absl::InvalidArgumentError("an append of several pieces is not one Put");
+    return GivePut(run, plan, 0, message);
   });
 }
 
+rr_error* rr_put_piece(const rr_run* run, const rr_plan* plan, size_t index, rr_message** message) {
+  return Guard([&]() -> absl::Status { return GivePut(run, plan, index, message); });
+}
+
+rr_error* rr_put_outcomes(const rr_span* answers, size_t count, rr_bytes** outcome) {
+  return Guard([&]() -> absl::Status {
+    AppendOutcome all;
+    for (size_t i = 0; i < count; ++i) {
+      if (absl::Status status = AddPutAnswer(ByteChain(Bytes(answers[i].data, answers[i].size)), all); !status.ok()) {
+        return status;
+      }
+    }
+    return Give(ToJson(all), outcome);
+  });
+}
 rr_error* rr_put_outcome(const void* answer, size_t size, rr_bytes** outcome) {
   return Guard([&]() -> absl::Status {
     const auto read = PutOutcome(ByteChain(Bytes(answer, size)));

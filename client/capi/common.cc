@@ -1,5 +1,6 @@
 // Errors, bytes, endpoints, identities, geometries, runs and retries.
 #include <bit>
+#include <memory>
 #include <utility>
 
 #include "client/capi/objects.h"
@@ -7,6 +8,7 @@
 #include "client/channel/endpoint.h"
 #include "proto/capi/token_ids.h"
 #include "proto/json/geometry_json.h"
+#include "proto/json/model_config_json.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -86,6 +88,18 @@ rr_error* rr_geometry_new(const char* json, size_t size, rr_geometry** geometry)
     auto made = GeometryFrom(Text(json, size));
     if (made.ok()) *geometry = new rr_geometry{*std::move(made)};
     return made.status();
+  });
+}
+
+rr_error* rr_geometry_from_config(const char* json, size_t size, const char* source, size_t source_size,
+                                  rr_geometry** geometry, rr_bytes** routing) {
+  return Guard([&] {
+    auto config = ModelConfigFrom(Text(json, size), Text(source, source_size));
+    if (!config.ok()) return config.status();
+    auto made = std::make_unique<rr_geometry>(rr_geometry{std::move(config->geometry)});
+    absl::Status status = Give(ModelRoutingToJson(config->routing), routing);
+    *geometry = made.release();
+    return status;
   });
 }
 

@@ -2,6 +2,7 @@
 #ifndef CLIENT_CAPI_OBJECTS_H_
 #define CLIENT_CAPI_OBJECTS_H_
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -14,6 +15,7 @@
 #include "client/reader/read_checker.h"
 #include "client/reader/row_planes.h"
 #include "client/retry.h"
+#include "client/trajectory/trajectory.h"
 #include "proto/capi/bytes.h"
 #include "proto/capi/error.h"
 #include "routing_replay/capi.h"
@@ -70,6 +72,12 @@ struct rr_retry final {
   explicit rr_retry(routing_replay::Clock::Time deadline) : schedule(deadline) {}
 
   routing_replay::RetrySchedule schedule;
+};
+
+struct rr_trajectory final {
+  routing_replay::Trajectory trajectory;
+  routing_replay::AppendOptions common;  // Of its appends.
+  std::deque<routing_replay::AppendPlan> plans;
 };
 
 namespace routing_replay::capi {

@@ -63,7 +63,7 @@ absl::StatusOr<SampleState> StateFrom(const json& value, const std::string& path
   object.Read("content_id", state.content_id);
   const json* check = object.Find("token_check");
   std::vector<TokenCheck> checks;
-  absl::Status status;
+  absl::Status status = ReadRanges(object, "unrecorded", state.unrecorded);
   if (check != nullptr && !check->is_null()) {
     const json wrapped = {{"token_check", json::array({*check})}};
     JsonObject reader(wrapped, path);
@@ -76,6 +76,17 @@ absl::StatusOr<SampleState> StateFrom(const json& value, const std::string& path
 }
 
 }  // namespace
+
+absl::Status ReadWeights(const json& list, std::vector<WeightSpan>& weights) {
+  if (!list.is_array()) return Invalid(Reason::kField, "append.weights", "is not a list");
+  for (const json& item : list) {
+    const bool good = item.is_array() && item.size() == 4 && item[0].is_number_integer() &&
+                      item[1].is_number_integer() && item[2].is_number_integer() && item[3].is_string();
+    if (!good) return Invalid(Reason::kField, "append.weights", "is not a list of [begin, end, version, label]");
+    weights.push_back({{item[0].get<int64_t>(), item[1].get<int64_t>()}, item[2].get<int64_t>(), item[3]});
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Geometry> GeometryFrom(absl::string_view text) {
   const auto value = ParseJson(text, "geometry");
@@ -136,6 +147,7 @@ absl::StatusOr<AppendOptions> AppendOptionsFrom(absl::string_view text) {
   object.Read("engine", options.engine);
   absl::Status status = ReadRanges(object, "unrecorded", options.unrecorded);
   if (const json* prefix = object.Find("prefix")) status.Update(ReadPrefix(*prefix, options));
+  if (const json* weights = object.Find("weights")) status.Update(ReadWeights(*weights, options.weights));
   status.Update(object.status());
   if (!status.ok()) return status;
   return options;
@@ -176,6 +188,12 @@ absl::StatusOr<std::vector<SampleState>> StatesFrom(absl::string_view text) {
     states.push_back(*std::move(state));
   }
   return states;
+}
+
+absl::StatusOr<ModelConfig> ModelConfigFrom(absl::string_view json, absl::string_view source) {
+  if (source == "huggingface") return ModelConfigFromHuggingFace(json);
+  if (source == "megatron") return ModelConfigFromMegatron(json);
+  return Invalid(Reason::kField, "source", absl::StrCat("\"", source, "\" is neither huggingface nor megatron"));
 }
 
 absl::StatusOr<Codec> CodecFrom(absl::string_view name) {

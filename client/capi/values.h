@@ -11,6 +11,7 @@
 #include "client/reader/row_planes.h"
 #include "client/server_limits.h"
 #include "routing_replay/client.h"
+#include "routing_replay/wire/model_config.h"
 
 namespace routing_replay::capi {
 
@@ -25,9 +26,13 @@ struct RunInfo {
 
 // All of them: INVALID_ARGUMENT (kField) naming the field that is missing, unknown or of the wrong kind.
 absl::StatusOr<Geometry> GeometryFrom(absl::string_view json);
+// `source`: "huggingface" or "megatron".
+absl::StatusOr<ModelConfig> ModelConfigFrom(absl::string_view json, absl::string_view source);
 absl::StatusOr<RunInfo> RunFrom(absl::string_view json);
 // Without token ids.
 absl::StatusOr<AppendOptions> AppendOptionsFrom(absl::string_view json);
+// [[begin, end, version, label], …]
+absl::Status ReadWeights(const nlohmann::json& list, std::vector<WeightSpan>& weights);
 absl::StatusOr<ReadRequest> ReadRequestFrom(absl::string_view json);
 absl::StatusOr<std::vector<SampleState>> StatesFrom(absl::string_view json);
 absl::StatusOr<Codec> CodecFrom(absl::string_view name);

@@ -36,6 +36,20 @@ Document DescribeFully(const SampleState& s) {
     if (span.version != kUnknownWeightVersion) weights["version"] = span.version;
     row["weights"].push_back(std::move(weights));
   }
+  row["appends"] = 0;
+  row["provenance"] = Document::array();
+  int64_t appends = 0;
+  for (const Provenance& from : s.provenance) {
+    Document origin = {{"rows", {from.rows.begin, from.rows.end}},
+                       {"engine", from.engine},
+                       {"version", nullptr},
+                       {"label", from.weight_label},
+                       {"appends", from.appends}};
+    if (from.weight_version != kUnknownWeightVersion) origin["version"] = from.weight_version;
+    row["provenance"].push_back(std::move(origin));
+    appends += from.appends;
+  }
+  row["appends"] = appends;
   return row;
 }
 

@@ -1,5 +1,6 @@
 #include "proto/json/wire_json.h"
 
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,13 @@
 
 namespace routing_replay {
 namespace {
+
+constexpr std::array<std::pair<const char*, DType>, 6> kDTypes = {{{"U8", DType::kU8},
+                                                                   {"I8", DType::kI8},
+                                                                   {"U16", DType::kU16},
+                                                                   {"I16", DType::kI16},
+                                                                   {"I32", DType::kI32},
+                                                                   {"I64", DType::kI64}}};
 
 absl::Status Invalid(absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
@@ -40,14 +48,7 @@ void ReadTensor(JsonObject& object, TensorDescription& tensor) {
               tensor.encoding);
   object.Read("compression", {{"NONE", Compression::kNone}, {"ZSTD", Compression::kZstd}}, tensor.compression);
   object.Read("raw_size", tensor.raw_size);
-  object.Read("dtype",
-              {{"U8", DType::kU8},
-               {"I8", DType::kI8},
-               {"U16", DType::kU16},
-               {"I16", DType::kI16},
-               {"I32", DType::kI32},
-               {"I64", DType::kI64}},
-              tensor.dtype);
+  object.Read("dtype", {kDTypes.begin(), kDTypes.end()}, tensor.dtype);
   object.Read("shape", tensor.shape);
   object.Read("layer_basis",
               {{"ALL_LAYERS", LayerBasis::kAllLayers},
@@ -93,6 +94,13 @@ void ReadProducer(JsonObject& object, Producer& producer) {
       producer);
 }
 
+const char* DTypeName(DType dtype) {
+  for (const auto& [name, known] : kDTypes) {
+    if (dtype == known) return name;
+  }
+  return "";
+}
+
 absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text, absl::string_view path) {
   const auto value = ParseJson(text, path);
   if (!value.ok()) return value.status();
@@ -109,6 +117,7 @@ absl::StatusOr<TakenTensor> TakenTensorFromJson(absl::string_view text) {
   TakenTensor tensor;
   JsonObject object(*value, "append.tensor");
   ReadTensor(object, tensor.description);
+  object.Read("ids_and_weights", tensor.ids_and_weights);
   absl::Status status = ReadTake(object, tensor.take);
   status.Update(object.status());
   if (!status.ok()) return status;

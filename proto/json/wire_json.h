@@ -25,6 +25,9 @@ absl::Status ReadTokenChecks(JsonObject& object, const char* key, std::vector<To
 // "producer": "rollout" or "trainer"; what is wrong is told by the object's status().
 void ReadProducer(JsonObject& object, Producer& producer);
 
+// "U8", "I8", … as below; "" for none.
+const char* DTypeName(DType dtype);
+
 // {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
 //  "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
 //  "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
@@ -35,8 +38,9 @@ absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text, absl::s
 struct TakenTensor {
   TensorDescription description;
   std::optional<RowRange> take;
+  bool ids_and_weights = false;
 };
-// As above, and "take": [begin, end].
+// As above, and "take": [begin, end], "ids_and_weights": false.
 absl::StatusOr<TakenTensor> TakenTensorFromJson(absl::string_view text);
 
 }  // namespace routing_replay

@@ -3,13 +3,12 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/json/python_json.h"
 
 namespace routing_replay::golden {
 namespace {
@@ -37,33 +36,6 @@ absl::StatusOr<std::string> Decompress(const std::string& compressed) {
     text.append(chunk, 0, out.pos);
   }
   return text;
-}
-
-// Python writes non-finite numbers as bare words, which JSON lacks: they become the strings that the files use
-// elsewhere.
-std::string QuoteNonFinite(const std::string& text) {
-  constexpr std::pair<const char*, const char*> kWords[] = {
-      {"-Infinity", "\"-inf\""}, {"Infinity", "\"inf\""}, {"NaN", "\"nan\""}};
-  std::string quoted;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (in_string && text[i] == '\\') {
-      quoted += text[i++];
-    } else if (text[i] == '"') {
-      in_string = !in_string;
-    } else if (!in_string) {
-      const auto* word = std::find_if(std::begin(kWords), std::end(kWords), [&](const auto& candidate) {
-        return text.compare(i, std::strlen(candidate.first), candidate.first) == 0;
-      });
-      if (word != std::end(kWords)) {
-        quoted += word->second;
-        i += std::strlen(word->first) - 1;
-        continue;
-      }
-    }
-    if (i < text.size()) quoted += text[i];
-  }
-  return quoted;
 }
 
 }  // namespace

@@ -29,10 +29,14 @@ struct Kind {
 
 // Kinds that the project answers, one file each in kinds/.
 Kind CodecKind();
+Kind CodecTurnsKind();
 Kind CpSlicesKind();
 Kind FrameworkLayersKind();
+Kind GeometryKind();
 Kind InvalidLayersKind();
 Kind LayersKind();
+Kind MoePatternKind();
+Kind PaddingKind();
 Kind RoutingKind();
 Kind RowsKind();
 

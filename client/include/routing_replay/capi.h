@@ -29,6 +29,7 @@ typedef struct rr_message rr_message;
 typedef struct rr_appender rr_appender;
 typedef struct rr_reader rr_reader;
 typedef struct rr_retry rr_retry;
+typedef struct rr_trajectory rr_trajectory;
 
 /* The number of this interface; raised when something in it changes its meaning. */
 #define RR_ABI_VERSION 1
@@ -69,6 +70,15 @@ RR_API uint32_t rr_token_check(uint32_t check, const uint32_t* tokens, size_t co
 /* A geometry from {"num_layers": 27, "moe_layers": [1, …], "num_experts": 64, "top_k": 6}: moe_layers absent means all
  * layers; num_experts and top_k are one number or one per MoE layer. */
 RR_API rr_error* rr_geometry_new(const char* json, size_t size, rr_geometry** geometry);
+/* A geometry from a model's configuration: source "huggingface" (the text of a config.json) or "megatron"
+ * (TransformerConfig's fields as an object). Fields that mean nothing here are not looked at. And what it tells of the
+ * routers, a fact that it leaves open being null:
+ *   {"model_type", "score_function": "softmax" | "sigmoid" | "sqrtsoftplus", "renormalized", "scaling_factor",
+ *    "group_limit": {"groups", "kept", "best_summed"}, "expert_bias": "none" | "to_score" | "to_logit",
+ *    "shared_experts", "mtp_layers", "zero_experts", "hash_layers": [0, …], "routers_per_layer",
+ *    "sources": {"num_experts": "n_routed_experts", …}} */
+RR_API rr_error* rr_geometry_from_config(const char* json, size_t size, const char* source, size_t source_size,
+                                         rr_geometry** geometry, rr_bytes** routing);
 RR_API void rr_geometry_free(rr_geometry* geometry);
 /* Its JSON; moe_layers, and one number where all layers are alike. */
 RR_API rr_error* rr_geometry_json(const rr_geometry* geometry, rr_bytes** json);
@@ -87,15 +97,43 @@ RR_API void rr_run_free(rr_run* run);
 
 /* Appends. What an append says of its rows; only "sample" must be there:
  *   {"sample", "producer": "rollout" | "trainer", "row_start": 0, "unrecorded": [[3, 5], …], "revision": 0,
- *    "restart_nonce": 0, "group", "weight_version": -1, "weight_label": "", "seal_num_tokens",
- *    "seal": false, "prefix": {"sample", "rows", "revision"}, "engine": ""}
+ *    "restart_nonce": 0, "group", "weight_version": -1, "weight_label": "",
+ *    "weights": [[begin, end, version, label], …], "seal_num_tokens", "seal": false,
+ *    "prefix": {"sample", "rows", "revision"}, "engine": ""}
  * What its payload is:
  *   {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
  *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
- *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …], "take": [begin, end]}
- * take: only these rows of the tensor's first axis are appended; the payload need not be decoded to cut it. "seal"
- * without "seal_num_tokens" seals with one token more than the rows up to the end of the append, those of a prefix
- * included. Other meanings as in append.proto. `tokens`: one id per row, or one per position from 0 on, or none. */
+ *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …], "take": [begin, end],
+ *    "ids_and_weights": false}
+ *
+ * weights: of ranges of absolute rows, ascending and disjoint; other rows are of weight_version. take: only these rows
+ * of the tensor's first axis are appended; the payload need not be decoded to cut it. ids_and_weights: the K axis holds
+ * 2K slots, of which the ids are the first K. "seal" without "seal_num_tokens" seals with one token more than the rows
+ * up to the end of the append, those of a prefix included. Other meanings as in append.proto. `tokens`: one id per row,
+ * or one per position from 0 on, or none. */
+
+/* {"shape": [rows, layers, K]} of a payload that is not decoded for this: of its .npy header or as stated; with a
+ * stated shape of [layers, K] the rows of flat RAW or BASE64 are counted by their length. */
+RR_API rr_error* rr_payload_shape(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size,
+                                  rr_bytes** shape);
+/* Texts that wrappers of engines put around ids. The base64 is not looked at by the first two.
+ * NeMo-RL's "nrlre1:…": {"tensor": {"encoding": "BASE64", "dtype", "shape"}, "data": [begin, end]} of the text. */
+RR_API rr_error* rr_open_nrlre1(const void* text, size_t size, rr_bytes** form);
+/* The object beside base64, without its data, as JSON: {"tensor": {…}, "start": 0}. Dialects, and the fields that must
+ * be there: "any" {shape, dtype}, "prime_rl" {shape} (dtype uint8 if absent), "skyrl" {shape, dtype of uint8, int16,
+ * int32}, "ms_swift" {shape, dtype, __ndarray__: true}. */
+RR_API rr_error* rr_open_object(const char* dialect, size_t dialect_size, const char* json, size_t size,
+                                rr_bytes** form);
+/* Whether a payload has the one dtype that SkyRL writes for its ids: DTYPE or ID_RANGE if not. */
+RR_API rr_error* rr_check_narrowest(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size);
+/* The bytes of base85 as Python's base64.b85encode writes it. */
+RR_API rr_error* rr_decode_base85(const void* text, size_t size, rr_bytes** bytes);
+/* Which rows of its sample a tensor holds: {"prompt_tokens", "output_tokens", "start": 0, "rows", "short_rows":
+ * "refuse" | "missing_at_front"} → {"row_start", "take": [begin, end], "missing_rows", "surplus_rows"}. start is the
+ * first row that the engine was asked for, rows what it gave. With T tokens rows start … T − 2 are expected: a row of
+ * the last token is surplus and not taken; if there are fewer, the first ones are missing, or it is an error. Any other
+ * count is INVALID_ARGUMENT (ROW_COUNT), also that of an engine which ignored start. */
+RR_API rr_error* rr_account_rows(const char* json, size_t size, rr_bytes** account);
 
 /* Decodes, checks, narrows and tiles. */
 RR_API rr_error* rr_plan_rows(const rr_run* run, const char* append, size_t append_size, const char* tensor,
@@ -114,12 +152,18 @@ RR_API void rr_plan_free(rr_plan* plan);
 /* The Put of a plan of one piece, and what its answer says: an outcome as in rr_appender_take_finished. */
 RR_API rr_error* rr_put_message(const rr_run* run, const rr_plan* plan, rr_message** message);
 RR_API rr_error* rr_put_outcome(const void* answer, size_t size, rr_bytes** outcome);
+/* The same for a plan of several pieces, as one of several weight versions is: one Put each, in order, and the outcome
+ * of all their answers. */
+RR_API size_t rr_plan_pieces(const rr_plan* plan);
+RR_API rr_error* rr_put_piece(const rr_run* run, const rr_plan* plan, size_t index, rr_message** message);
+typedef struct rr_span rr_span;
+RR_API rr_error* rr_put_outcomes(const rr_span* answers, size_t count, rr_bytes** outcome);
 
 /* A message to send: its bytes are those of its parts, in order. They live as long as the message. */
-typedef struct rr_span {
+struct rr_span {
   const void* data;
   size_t size;
-} rr_span;
+};
 RR_API const rr_span* rr_message_parts(const rr_message* message, size_t* count);
 RR_API void rr_message_free(rr_message* message);
 
@@ -173,6 +217,51 @@ RR_API rr_error* rr_appender_take_error(rr_appender* appender); /* The first one
  *  "resent_bytes", "reconnects", "credit_refusals", "dropped_appends", "dropped_rows"}, counted since the start, and
  * "queued_bytes" and "open_appends" of now. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, rr_bytes** json);
+
+/* Trajectories: one sample that grows turn by turn. The rules are those of client/trajectory/trajectory.h. */
+
+/* {"sample", "existing": "none" | "resume" | "replace", "strict": false, "producer": "rollout", "group", "engine": ""}:
+ * only sample must be there. strict as the run. */
+RR_API rr_error* rr_trajectory_new(const char* json, size_t size, rr_trajectory** trajectory);
+/* A new sample that begins as this one; its group and engine are the same. */
+RR_API rr_error* rr_trajectory_fork(const rr_trajectory* parent, const char* sample, size_t size, rr_trajectory** fork);
+RR_API void rr_trajectory_free(rr_trajectory* trajectory);
+/* A turn:
+ *   {"tokens_start": 0, "row_start": 0, "missing_rows": 0, "outcome": "finished" | "aborted" | "preempted",
+ *    "weight_version": -1, "weight_label": "", "weights": [[begin, end, version, label], …],
+ *    "missing_is_unrecorded": false, "seal": false, "cut": 5}
+ * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute row
+ * of the first row, missing_rows: so many from there on were not given, before the slots taken of the tensor (its JSON as
+ * in rr_plan_rows); without a tensor (size 0) there are no rows. cut: the history is cut to so many tokens, and there is
+ * nothing else but perhaps a seal.
+ * What to do:
+ *   {"step": "ask" | "truncate" | "append", "truncate_rows", "expected_revision", "appends": [[begin, end], …],
+ *    "prefix_rows", "num_tokens", "retokenised_at", "surplus_rows", "repeated_rows", "conflicting_rows", "late_rows",
+ *    "uncompared_rows", "unrecorded_rows"}
+ * ask: ask Stat for the sample; …_on_state; then the turn again. truncate: Truncate; …_on_truncated or
+ * …_on_truncate_failed; then the turn again. Before both, all outcomes of the sample must be there and told. append:
+ * take one plan for each of `appends` and queue it. Only with append the turn is done; with the others and on an error
+ * nothing has changed. */
+RR_API rr_error* rr_trajectory_turn(rr_trajectory* trajectory, const rr_run* run, const char* turn, size_t turn_size,
+                                    const uint32_t* tokens, size_t token_count, const char* tensor, size_t tensor_size,
+                                    const void* payload, size_t payload_size, rr_bytes** decision);
+/* The next plan of the last turn; an error if there is none. */
+RR_API rr_error* rr_trajectory_take_plan(rr_trajectory* trajectory, rr_plan** plan);
+/* An outcome as in rr_appender_take_finished. */
+RR_API rr_error* rr_trajectory_on_outcome(rr_trajectory* trajectory, const char* json, size_t size);
+/* An append of these rows was queued with rr_appender_add_dropped, or not at all. */
+RR_API rr_error* rr_trajectory_on_dropped(rr_trajectory* trajectory, int64_t begin, int64_t end);
+/* What Stat found, as in rr_appender_on_states with "unrecorded": [[begin, end], …]: one state or none.
+ * ALREADY_EXISTS (OTHER_TOKENS) if it has rows of other tokens. */
+RR_API rr_error* rr_trajectory_on_state(rr_trajectory* trajectory, const char* json, size_t size);
+RR_API rr_error* rr_trajectory_on_truncated(rr_trajectory* trajectory, const char* json, size_t size);
+/* It is not known whether the sample was truncated. */
+RR_API void rr_trajectory_on_truncate_failed(rr_trajectory* trajectory);
+/* The first row that a request with this context must give. */
+RR_API int64_t rr_trajectory_next_row(const rr_trajectory* trajectory, const uint32_t* tokens, size_t token_count);
+/* {"num_tokens", "rows", "acknowledged_rows", "revision", "sealed", "counters": {…}}; counters: TrajectoryCounters in
+ * client/trajectory/turn.h. */
+RR_API rr_error* rr_trajectory_state(const rr_trajectory* trajectory, rr_bytes** json);
 
 /* Reads. What is asked for; everything but samples has a default, that of layers being all MoE layers (an empty list is
  * refused):

@@ -97,6 +97,8 @@ struct AppendOptions {
   // Rows [begin, end) of the tensor's first axis are appended, the others left out; no need to decode a payload to cut
   // it. Absent: all. What is sent as it is (Put, encode_blocks false) is decoded here then, and sent as RAW.
   std::optional<RowRange> take;
+  // The tensor's K axis holds 2K slots: the ids, then as many that are not looked at (prime-rl's fp32 weights).
+  bool ids_and_weights = false;
   std::vector<RowRange> unrecorded;  // Rows inside the append that the engine did not deliver; normal list.
   int64_t revision = 0;              // Of the sample's life that the rows belong to; from Stat or Truncate.
   // Not 0: the first append with this nonce begins a new life of the sample in place of `revision`. The same nonce on
@@ -105,6 +107,8 @@ struct AppendOptions {
   std::optional<int64_t> group;
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
+  // Of ranges of absolute rows: not empty, ascending, disjoint. Rows in none of them are of weight_version.
+  std::vector<WeightSpan> weights;
   // Token ids of the appended rows' positions (then one per row), or of all positions from 0 on (then the history is
   // checked too). Empty: no token check. Copied.
   absl::Span<const uint32_t> token_ids;
@@ -218,7 +222,7 @@ class Run {
   virtual const RunSettings& settings() const = 0;  // In force, defaults filled in.
 
   virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
-  // One append in one call; the payload is sent as it is and decoded by the server.
+  // One append in one call per weight version; the payload is sent as it is and decoded by the server.
   virtual absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
                                             absl::Span<const uint8_t> payload) = 0;
 

@@ -46,6 +46,76 @@ class GeometryTest(unittest.TestCase):
                 rr.Geometry(*arguments)  # type: ignore[arg-type]
 
 
+_MODEL_CONFIG = {
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "first_k_dense_replace": 3,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "num_nextn_predict_layers": 1,
+    "time_step_limit": [0.0, float("inf")],
+}
+
+
+class ModelConfigTest(unittest.TestCase):
+    def test_every_form_is_the_same(self) -> None:
+        class Config:
+            def to_dict(self) -> dict[str, object]:
+                return _MODEL_CONFIG | {"dtype": np.float32}
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "config.json")
+            path.write_text(json.dumps(_MODEL_CONFIG))
+            made = [rr.Geometry.from_hf_config(form) for form in (_MODEL_CONFIG, Config(), path, str(path), folder)]
+        geometry = rr.Geometry(61, 256, 8, range(3, 61))
+        for other in made:
+            self.assertEqual(other, geometry)
+            self.assertEqual(other.routing, made[0].routing)
+        self.assertIsNone(geometry.routing)
+
+    def test_routing(self) -> None:
+        geometry = rr.Geometry.from_hf_config(_MODEL_CONFIG)
+        routing = rr.ModelRouting(
+            model_type="deepseek_v3",
+            score_function="sigmoid",
+            renormalized=True,
+            scaling_factor=2.5,
+            group_limit=rr.GroupLimit(8, 4, 2),
+            expert_bias="to_score",
+            mtp_layers=1,
+        )
+        self.assertEqual(geometry.routing, routing)
+        assert geometry.routing is not None
+        self.assertEqual(geometry.routing.sources["num_experts"], "n_routed_experts")
+        copy = pickle.loads(pickle.dumps(geometry))
+        self.assertEqual((copy, copy.routing), (geometry, routing))
+
+    def test_megatron(self) -> None:
+        class Config:
+            num_layers = 0
+
+        config = Config()
+        config.__dict__.update(num_layers=61, num_moe_experts=256, moe_router_topk=8, moe_layer_freq="[0]*3+[1]*58")
+        config.__dict__.update(params_dtype=np.float32, moe_router_score_function="sigmoid", init_method=print)
+        self.assertEqual(rr.Geometry.from_megatron_config(config), rr.Geometry.from_hf_config(_MODEL_CONFIG))
+        fields = {"num_layers": 4, "num_moe_experts": 8, "moe_router_topk": 2, "moe_layer_freq": [0, 1, 0, 1]}
+        self.assertEqual(rr.Geometry.from_megatron_config(fields), rr.Geometry(4, 8, 2, [1, 3]))
+
+    def test_refusals(self) -> None:
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "no routed experts"):
+            rr.Geometry.from_hf_config({"model_type": "llama", "num_hidden_layers": 4})
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "num_experts_per_tok"):
+            rr.Geometry.from_hf_config({"model_type": "mixtral", "num_hidden_layers": 4, "num_local_experts": 8})
+        with self.assertRaises(rr.InvalidArgumentError):
+            rr.Geometry.from_megatron_config({"num_layers": 4})
+        with self.assertRaises(FileNotFoundError):
+            rr.Geometry.from_hf_config("/nowhere/config.json")
+
+
 class ErrorTest(unittest.TestCase):
     def test_every_code_has_a_class(self) -> None:
         kinds = errors.RoutingReplayError.__subclasses__()

@@ -41,6 +41,17 @@ struct Piece {
   int64_t first_slot = 0;  // Row of the tensor.
 };
 
+std::vector<RowRange> SplitAt(RowRange range, absl::Span<const int64_t> cuts) {
+  std::vector<RowRange> parts;
+  for (auto cut = std::upper_bound(cuts.begin(), cuts.end(), range.begin); cut != cuts.end() && *cut < range.end;
+       ++cut) {
+    parts.push_back({range.begin, *cut});
+    range.begin = *cut;
+  }
+  parts.push_back(range);
+  return parts;
+}
+
 class Decoder {
  public:
   Decoder(const Geometry& geometry, const TensorView& tensor, std::vector<int32_t> columns,
@@ -102,8 +113,10 @@ absl::StatusOr<DecodedRows> Decoder::Decode(RowRange rows) {
   int64_t slot = 0;
   for (RowRange gap : Subtract(rows, options_.unrecorded)) {
     for (RowRange window : SplitAtWindows(gap, options_.block_rows)) {
-      if (absl::Status status = DecodePiece({window, slot}, out); !status.ok()) return status;
-      slot += window.size();
+      for (RowRange piece : SplitAt(window, options_.cuts)) {
+        if (absl::Status status = DecodePiece({piece, slot}, out); !status.ok()) return status;
+        slot += piece.size();
+      }
     }
   }
   // The caller's ranges and the rows found missing, in one normal list.
@@ -275,6 +288,9 @@ absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorD
   if (!tensor.ok()) return tensor.status();
   if (options.take) {
     if (absl::Status status = TakeSlots(*options.take, *tensor); !status.ok()) return status;
+  }
+  if (options.ids_and_weights) {
+    if (absl::Status status = KeepIds(*tensor); !status.ok()) return status;
   }
   auto columns = MoeColumns(geometry, description, tensor->layers);
   if (!columns.ok()) return columns.status();

@@ -20,11 +20,14 @@ struct DecodeOptions {
   int64_t row_start = 0;  // Absolute row of the tensor's first recorded row slot.
   // Slots of the tensor's first axis that are meant, as if it had no others; these are not looked at. Absent: all.
   std::optional<RowRange> take;
+  // The K axis holds 2K slots: the ids, then as many that are not looked at.
+  bool ids_and_weights = false;
   // Rows of [row_start, row_start + rows) that the caller says the engine did not deliver: normal list. The tensor
   // holds no slots for them: its rows fill the gaps between them in order.
   std::vector<RowRange> unrecorded;
   std::optional<int64_t> expected_rows;  // Rows of the append, unrecorded ones included; another count is refused.
   int32_t block_rows = kDefaultBlockRows;
+  std::vector<int64_t> cuts;  // Absolute rows at which a block begins beside those of windows; ascending.
   Codec codec = Codec::kRaw;
   int64_t max_payload_bytes = int64_t{256} << 20;  // After decompression and base64.
 };
@@ -32,7 +35,7 @@ struct DecodeOptions {
 struct DecodedRows {
   RowRange rows;                     // Absolute, unrecorded ones included.
   std::vector<RowRange> unrecorded;  // The caller's and the whole −1 rows found, merged: normal list.
-  std::vector<Block> blocks;         // Ascending, cut at windows and unrecorded ranges, CRCs made.
+  std::vector<Block> blocks;         // Ascending, cut at windows, cuts and unrecorded ranges, CRCs made.
 };
 
 // Decodes, checks and tiles. Every refusal of the ingest table (design sheet "Ingest checks") is INVALID_ARGUMENT with

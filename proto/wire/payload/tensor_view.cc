@@ -1,5 +1,6 @@
 #include "proto/wire/payload/tensor_view.h"
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -104,6 +105,22 @@ absl::Status TakeSlots(RowRange take, TensorView& view) {
   const int64_t row_bytes = view.row_elements() * DTypeBytes(view.dtype);
   view.elements = view.elements.subspan(take.begin * row_bytes, take.size() * row_bytes);
   view.rows = take.size();
+  return absl::OkStatus();
+}
+
+absl::Status KeepIds(TensorView& view) {
+  if (view.top_k % 2 != 0) {
+    return Invalid(Reason::kShape, "append.tensor.shape",
+                   absl::StrCat("K axis of ", view.top_k, " cannot hold as many weights as ids"));
+  }
+  view.top_k /= 2;
+  const int64_t bytes = view.top_k * DTypeBytes(view.dtype);
+  Buffer ids(view.rows * view.layers * bytes);
+  for (int64_t i = 0; i < view.rows * view.layers; ++i) {
+    std::memcpy(ids.data() + i * bytes, view.elements.data() + 2 * i * bytes, bytes);
+  }
+  view.decoded = std::move(ids);
+  view.elements = std::as_const(view.decoded).span();
   return absl::OkStatus();
 }
 

@@ -36,6 +36,9 @@ absl::StatusOr<TensorView> OpenTensor(const TensorDescription& description, absl
 // they are not all there; `view` is untouched then.
 absl::Status TakeSlots(RowRange take, TensorView& view);
 
+// Leaves the first half of the K axis, in memory of its own. INVALID_ARGUMENT (kShape) if the axis is odd.
+absl::Status KeepIds(TensorView& view);
+
 }  // namespace routing_replay
 
 #endif  // PROTO_WIRE_PAYLOAD_TENSOR_VIEW_H_

@@ -7,7 +7,6 @@
 #include "routing_replay/wire/checksum.h"
 #include "server/store/conformance/conformance.h"
 #include "server/store/conformance/reference_model.h"
-#include "server/store/weight_spans.h"
 
 namespace routing_replay::testing {
 namespace {
@@ -34,6 +33,7 @@ class Chooser {
     spec.token_check_start = spec.rows.begin > 0 && OneIn(2);
     spec.weight_version = Below(3);
     spec.weight_label = OneIn(5) ? "label" : "";
+    spec.engine = OneIn(5) ? "engine" : "";
     if (OneIn(6)) spec.group = Below(4);
     if (OneIn(7)) spec.seal_num_tokens = std::max(committed, spec.rows.end) + 1 + OneIn(5);
     spec.codec = OneIn(2) ? Codec::kRaw : Codec::kPacked;
@@ -204,21 +204,50 @@ class ModelTest {
     EXPECT_EQ(state.group, sample.group);
     EXPECT_EQ(state.num_tokens, sample.num_tokens);
     std::vector<RowRange> unrecorded;
-    std::vector<WeightSpan> weights;
     const int64_t committed = static_cast<int64_t>(sample.rows.size());
     for (int64_t row = 0; row < committed; ++row) {
       if (!sample.rows[row]) AppendMerged(unrecorded, {row, row + 1});
-      AppendSpan(weights, {{row, row + 1}, sample.weights[row].first, sample.weights[row].second});
     }
     EXPECT_EQ(state.committed_rows, committed);
     EXPECT_EQ(state.unrecorded, unrecorded);
-    EXPECT_EQ(state.weights, weights);
+    CheckOrigins(state, sample);
     EXPECT_EQ(state.token_check.has_value(), sample.history.count(committed) == 1);
     const auto end = sample.history.find(committed);
     if (end != sample.history.end() && state.token_check) {
       EXPECT_EQ(state.token_check->rows, committed);
       EXPECT_EQ(state.token_check->crc32c, CheckOf(end->second));
     }
+  }
+
+  void CheckOrigins(const SampleState& state, const ModelSample& sample) {
+    int64_t row = 0;
+    for (size_t i = 0; i < state.provenance.size(); ++i) {
+      const Provenance& from = state.provenance[i];
+      ASSERT_EQ(from.rows.begin, row);
+      std::set<int64_t> appends;
+      for (; row < from.rows.end && row < state.committed_rows; ++row) {
+        const ModelSample::Origin& origin = sample.origins[row];
+        EXPECT_EQ(from.weight_version, origin.weight_version);
+        EXPECT_EQ(from.weight_label, origin.weight_label);
+        EXPECT_EQ(from.engine, origin.engine);
+        appends.insert(origin.append);
+      }
+      EXPECT_GE(from.appends, static_cast<int64_t>(appends.size()));  // Those that were truncated are counted, too.
+      if (i == 0) continue;
+      const Provenance& before = state.provenance[i - 1];
+      EXPECT_TRUE(before.weight_version != from.weight_version || before.weight_label != from.weight_label ||
+                  before.engine != from.engine);
+    }
+    EXPECT_EQ(row, state.committed_rows);
+    row = 0;
+    for (const WeightSpan& span : state.weights) {
+      ASSERT_EQ(span.rows.begin, row);
+      for (; row < span.rows.end && row < state.committed_rows; ++row) {
+        EXPECT_EQ(span.version, sample.origins[row].weight_version);
+        EXPECT_EQ(span.label, sample.origins[row].weight_label);
+      }
+    }
+    EXPECT_EQ(row, state.committed_rows);
   }
 
   // One block per run of recorded rows inside a window.

@@ -1,6 +1,7 @@
 // layers_*: the decoder layers and the payload columns of one pipeline rank. Asked against Megatron's own placement and
 // the right columns, whatever the framework did.
 #include "absl/strings/str_cat.h"
+#include "routing_replay/wire/model_config.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/split_of.h"
 
@@ -17,16 +18,14 @@ trainer::LayerSplit SplitOf(const Json& input) {
           .account_for_loss = input.at("loss_in_split").get<bool>()};
 }
 
-// Megatron's moe_layer_freq: N for every N-th layer from layer 0 on, or a flag per layer.
 absl::StatusOr<Geometry> GeometryOf(const Json& input) {
-  Geometry::Options options{
-      .num_layers = input.at("num_layers").get<int32_t>(), .moe_layer_ids = {}, .num_experts = {8}, .top_k = {2}};
-  const Json& frequency = input.at("moe_layer_freq");
-  for (int32_t i = 0; i < options.num_layers; ++i) {
-    const bool moe = frequency.is_array() ? frequency.at(i).get<int32_t>() == 1 : i % frequency.get<int32_t>() == 0;
-    if (moe) options.moe_layer_ids.push_back(i);
-  }
-  return Geometry::Create(options);
+  const Json config = {{"num_layers", input.at("num_layers")},
+                       {"moe_layer_freq", input.at("moe_layer_freq")},
+                       {"num_moe_experts", 8},
+                       {"moe_router_topk", 2}};
+  auto model = ModelConfigFromMegatron(config.dump());
+  if (!model.ok()) return model.status();
+  return std::move(model->geometry);
 }
 
 Json ColumnsOf(const std::vector<trainer::OwnedLayer>& layers, bool all_layers) {

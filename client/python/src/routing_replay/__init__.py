@@ -33,13 +33,15 @@ from routing_replay.errors import (
     UnimplementedError,
     UnknownError,
 )
-from routing_replay.geometry import Geometry
+from routing_replay.geometry import Geometry, GroupLimit, ModelRouting
 from routing_replay.local import LocalServer, local_server
+from routing_replay.recorded import RecordedRows
 from routing_replay.run import Run
 from routing_replay.types import (
     AppendOutcome,
     Payload,
     Prefix,
+    Provenance,
     ReleaseOutcome,
     RunSettings,
     RunSummary,
@@ -65,14 +67,18 @@ __all__ = [
     "DeadlineExceededError",
     "FailedPreconditionError",
     "Geometry",
+    "GroupLimit",
     "InternalError",
     "InvalidArgumentError",
     "LocalServer",
+    "ModelRouting",
     "NotFoundError",
     "OutOfRangeError",
     "Payload",
     "PermissionDeniedError",
     "Prefix",
+    "Provenance",
+    "RecordedRows",
     "ReleaseOutcome",
     "ResourceExhaustedError",
     "RoutingReplayError",

@@ -9,16 +9,24 @@ import numpy as np
 
 from routing_replay import _core, _values
 from routing_replay.errors import from_detail
-from routing_replay.types import AppendOutcome, Payload, Prefix, Producer, RowRange, token_ids
+from routing_replay.recorded import RecordedRows
+from routing_replay.types import AppendOutcome, Payload, Prefix, Producer, RowRange, WeightSpan, token_ids
 
 _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 
 
-def make_plan(
+def make_plan(run: _core.Run, encode: bool, sample: str, rows: Any = None, **options: Any) -> _core.Plan:
+    """A plan of types.AppendOptions. InvalidArgumentError for what the ingest checks refuse."""
+    if isinstance(rows, RecordedRows):
+        rows, options = rows.rows, rows.options(options)
+    return _plan(run, encode, sample, rows, **options)
+
+
+def _plan(
     run: _core.Run,
     encode: bool,
     sample: str,
-    rows: Any = None,
+    rows: Any,
     *,
     row_start: int = 0,
     take: RowRange | None = None,
@@ -30,13 +38,13 @@ def make_plan(
     group: int | None = None,
     weight_version: int | None = None,
     weight_label: str = "",
+    weights: Sequence[WeightSpan] = (),
     revision: int = 0,
     restart: int = 0,
     prefix: Prefix | None = None,
     engine: str = "",
     producer: Producer = "rollout",
 ) -> _core.Plan:
-    """A plan of types.AppendOptions. InvalidArgumentError for what the ingest checks refuse."""
     append: dict[str, Any] = {
         "sample": _values.text(sample, "append.sample"),
         "producer": _values.text(producer, "append.producer", sample),
@@ -50,6 +58,8 @@ def make_plan(
     holes = _values.row_ranges(unrecorded, "append.unrecorded", sample)
     if holes:
         append["unrecorded"] = holes
+    if weights:
+        append["weights"] = [_weights(span, sample) for span in weights]
     for key, value in (("seal_num_tokens", num_tokens), ("group", group), ("weight_version", weight_version)):
         if value is not None:
             append[key] = _values.integer(value, f"append.{key}", sample=sample)
@@ -70,6 +80,11 @@ def make_plan(
 def outcome_from(record: dict[str, Any]) -> AppendOutcome:
     error = record.pop("error", None)
     return AppendOutcome(**record, error=None if error is None else from_detail(error))
+
+
+def _weights(span: WeightSpan, sample: str) -> list[Any]:
+    numbers = [_values.integer(n, "append.weights", sample=sample) for n in (span.begin, span.end, span.version)]
+    return [*numbers, _values.text(span.label, "append.weights", sample)]
 
 
 def _prefix(prefix: Prefix, sample: str) -> dict[str, Any]:
@@ -103,6 +118,8 @@ def _payload(rows: Payload, sample: str) -> tuple[dict[str, Any], np.ndarray]:
         "compression": _values.text(rows.compression, "append.tensor.compression", sample),
         "raw_size": _values.integer(rows.raw_size, "append.tensor.raw_size", sample=sample),
     }
+    if rows.ids_and_weights:
+        tensor["ids_and_weights"] = True
     if rows.dtype is not None:
         tensor["dtype"] = _values.text(rows.dtype, "append.tensor.dtype", sample)
     if rows.shape is not None:
@@ -114,9 +131,16 @@ def _payload(rows: Payload, sample: str) -> tuple[dict[str, Any], np.ndarray]:
         raise _values.invalid("payload", f"is no contiguous bytes: {error}", sample) from None
 
 
+def as_array(rows: Any) -> np.ndarray:
+    """A numpy array of what numpy takes, or of a torch tensor on any device."""
+    if hasattr(rows, "detach"):
+        rows = rows.detach().cpu().numpy()
+    return np.asarray(rows)
+
+
 def _array(rows: Any, sample: str) -> tuple[dict[str, Any], np.ndarray]:
     try:
-        array = np.asarray(rows)
+        array = as_array(rows)
     except ValueError as error:
         raise _values.invalid("append.tensor.shape", str(error), sample, "SHAPE") from None
     kind = f"{array.dtype.kind}{array.dtype.itemsize}"

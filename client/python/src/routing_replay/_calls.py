@@ -11,6 +11,7 @@ from routing_replay._transport import DEFAULTS
 from routing_replay.errors import NotFoundError
 from routing_replay.geometry import Geometry
 from routing_replay.types import (
+    Provenance,
     ReleaseOutcome,
     RunSettings,
     RunSummary,
@@ -268,4 +269,8 @@ def _state(state: Any) -> SampleState:
         token_check=None if check is None else TokenCheck(check.rows, check.crc32c),
         engine=state.engine,
         idle_ms=state.idle_ms,
+        provenance=tuple(
+            Provenance(p.rows.begin, p.rows.end, p.weight_version, p.weight_label, p.engine, p.appends)
+            for p in state.provenance
+        ),
     )

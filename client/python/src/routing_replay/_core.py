@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import byref, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
@@ -174,6 +174,17 @@ class Geometry:
         self.pointer: int | None = None
         self.pointer = _make(_lib.rr_geometry_new, *_json(description))
 
+    @classmethod
+    def from_config(cls, text: str, source: str) -> tuple[Geometry, dict[str, Any]]:
+        """From a model's configuration (source "huggingface" or "megatron"), and what it tells of the routers."""
+        geometry = cls.__new__(cls)
+        geometry.pointer = None
+        made, routing = c_void_p(), c_void_p()
+        config, name = text.encode(), source.encode()
+        _lib.rr_geometry_from_config(config, len(config), name, len(name), byref(made), byref(routing))
+        geometry.pointer = made.value
+        return geometry, json.loads(_Bytes(routing.value).copy())
+
     def __del__(self) -> None:
         _lib.rr_geometry_free(self.pointer)
 
@@ -235,16 +246,33 @@ class Run:
         data = (payload.ctypes.data, payload.nbytes)
         return Plan(_make(function, self.pointer, *_json(append), *_json(tensor), *_tokens(tokens), *data))
 
-    def put_message(self, plan: Plan) -> bytes:
-        return _take_message(_make(_lib.rr_put_message, self.pointer, plan.pointer))
+    def put_messages(self, plan: Plan) -> Iterator[bytes]:
+        """The Puts of a plan, one per piece."""
+        for piece in range(_lib.rr_plan_pieces(plan.pointer)):
+            yield _take_message(_make(_lib.rr_put_piece, self.pointer, plan.pointer, piece))
 
 
 def plan_unrecorded(append: dict[str, Any], rows: int, tokens: np.ndarray | None) -> Plan:
     return Plan(_make(_lib.rr_plan_unrecorded, *_json(append), rows, *_tokens(tokens)))
 
 
-def put_outcome(answer: bytes) -> dict[str, Any]:
-    return json.loads(_give(_lib.rr_put_outcome, answer, len(answer)))
+def put_outcome(answers: Sequence[bytes]) -> dict[str, Any]:
+    """What the answers to the Puts of one append say together."""
+    spans = (_library.Span * len(answers))()
+    for span, answer in zip(spans, answers, strict=True):
+        span.data, span.size = ctypes.cast(ctypes.c_char_p(answer), c_void_p), len(answer)
+    return json.loads(_give(_lib.rr_put_outcomes, spans, len(answers)))
+
+
+def account_rows(claim: dict[str, Any]) -> dict[str, Any]:
+    """Which rows a tensor holds: rr_account_rows."""
+    return json.loads(_give(_lib.rr_account_rows, *_json(claim)))
+
+
+def payload_shape(tensor: dict[str, Any], payload: Any) -> list[int]:
+    """The shape of an undecoded payload: rr_payload_shape."""
+    data = np.frombuffer(payload, np.uint8)
+    return json.loads(_give(_lib.rr_payload_shape, *_json(tensor), data.ctypes.data, data.nbytes))["shape"]
 
 
 def _take_message(pointer: int) -> bytes:

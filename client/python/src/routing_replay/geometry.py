@@ -3,12 +3,55 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from routing_replay import _core, _values
+
+
+@dataclass(frozen=True)
+class GroupLimit:
+    """Only experts of the `kept` best of `groups` equal groups may be chosen; a group's rank is the sum of its
+    `best_summed` best scores."""
+
+    groups: int
+    kept: int
+    best_summed: int
+
+
+@dataclass(frozen=True)
+class ModelRouting:
+    """What a model's configuration tells of its routers. None: it leaves that open.
+
+    model_type: the type that was recognised; "" where keys alone decided
+    renormalized: the weights of the chosen are divided by their sum; with softmax the same as softmax over the chosen
+    scaling_factor: of the routed part, wherever the model applies it
+    group_limit: None, too, where one that is configured has no effect
+    expert_bias: "none", or what a bias that only takes part in the choice is added to
+    shared_experts: at least so many
+    mtp_layers: declared; they are no decoder layers and no part of the geometry
+    zero_experts: router outputs without weights, the last ids of each layer; counted in the geometry's num_experts
+    hash_layers: MoE layers whose ids come from a table of token ids
+    sources: where in the configuration each fact was found
+    """
+
+    model_type: str
+    score_function: Literal["softmax", "sigmoid", "sqrtsoftplus"] | None = None
+    renormalized: bool | None = None
+    scaling_factor: float | None = None
+    group_limit: GroupLimit | None = None
+    expert_bias: Literal["none", "to_score", "to_logit"] | None = None
+    shared_experts: int | None = None
+    mtp_layers: int = 0
+    zero_experts: int = 0
+    hash_layers: tuple[int, ...] = ()
+    routers_per_layer: int = 1
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 class Geometry:
@@ -38,8 +81,9 @@ class Geometry:
             description["moe_layers"] = _values.integers(moe_layers, "geometry.moe_layers", _values.INT32)
         self._set(_core.Geometry(description))
 
-    def _set(self, core: _core.Geometry) -> None:
+    def _set(self, core: _core.Geometry, routing: ModelRouting | None = None) -> None:
         self._core = core
+        self._routing = routing
         self._json = core.json()
         self._description: dict[str, Any] = json.loads(self._json)
         self._facts = core.facts()
@@ -55,6 +99,52 @@ class Geometry:
         geometry = cls.__new__(cls)
         geometry._set(_core.Geometry(json.loads(text) if isinstance(text, str) else text))
         return geometry
+
+    @classmethod
+    def from_hf_config(cls, config: Mapping[str, Any] | str | os.PathLike[str] | Any) -> Geometry:
+        """From the configuration of a Hugging Face model; `routing` is then set.
+
+        config: the dict of a config.json, its path or that of the folder that holds it, or an object with to_dict(),
+            as Transformers' own
+
+        Every MoE family of Transformers 5.23 is known, under all names that its keys go by. Another type is read by its
+        keys alone if these leave no doubt. Raises InvalidArgumentError: "no routed experts" for a dense model, and for
+        keys that are missing (naming those that were looked for), wrong, or contradict each other.
+        """
+        if isinstance(config, (str, os.PathLike)):
+            path = Path(config)
+            return cls._from_config((path / "config.json" if path.is_dir() else path).read_text(), "huggingface")
+        fields = config if isinstance(config, Mapping) else config.to_dict()
+        return cls._from_config(json.dumps(fields, default=str), "huggingface")
+
+    @classmethod
+    def from_megatron_config(cls, config: Mapping[str, Any] | Any) -> Geometry:
+        """From Megatron-Core's TransformerConfig or its arguments (an object, or a dict of fields); `routing` is then
+        set.
+
+        Read are num_layers, num_moe_experts (or num_experts), moe_router_topk, moe_layer_freq (number, list, or the
+        command line's text), hybrid_override_pattern (or hybrid_layer_pattern), first_k_dense_replace, the moe_router_*
+        fields, moe_shared_expert_intermediate_size, mtp_num_layers and moe_n_hash_layers. Raises InvalidArgumentError.
+        """
+        fields = config if isinstance(config, Mapping) else vars(config)
+        plain = {key: value for key, value in fields.items() if isinstance(value, (bool, int, float, str, list, tuple))}
+        return cls._from_config(json.dumps(plain, default=str), "megatron")
+
+    @classmethod
+    def _from_config(cls, text: str, source: str) -> Geometry:
+        core, facts = _core.Geometry.from_config(text, source)
+        limit = facts.pop("group_limit")
+        facts["group_limit"] = None if limit is None else GroupLimit(**limit)
+        facts["hash_layers"] = tuple(facts["hash_layers"])
+        geometry = cls.__new__(cls)
+        geometry._set(core, ModelRouting(**facts))
+        return geometry
+
+    @property
+    def routing(self) -> ModelRouting | None:
+        """What the model's configuration told of its routers; None for a geometry that is not from one. Equality and
+        to_json know nothing of it."""
+        return self._routing
 
     def to_json(self) -> str:
         """One line of JSON; equal geometries give equal text."""
@@ -122,7 +212,13 @@ class Geometry:
         return f"<Geometry {self._facts['text']}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Geometry.from_json, (self._json,)
+        return _restore, (self._json, self._routing)
+
+
+def _restore(text: str, routing: ModelRouting | None) -> Geometry:
+    geometry = Geometry.from_json(text)
+    geometry._routing = routing
+    return geometry
 
 
 def _one_or_many(value: Any, field: str) -> int | list[int]:

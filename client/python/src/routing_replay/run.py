@@ -111,10 +111,11 @@ class Run:
         return self._default_appender().metrics()
 
     def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
-        """One append in one call, acknowledged when it returns. The server decodes what is sent as it is."""
+        """One append in one call per weight version, acknowledged when it returns. The server decodes what is sent as
+        it is."""
         plan = _append.make_plan(self._opened.core, False, sample, rows, **options)
-        answer = self._transport.call("Put", self._opened.core.put_message(plan))
-        return _append.outcome_from(_core.put_outcome(answer))
+        answers = [self._transport.call("Put", message) for message in self._opened.core.put_messages(plan)]
+        return _append.outcome_from(_core.put_outcome(answers))
 
     def seal(self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout") -> SampleState:
         """No more rows will come: rows 0 … num_tokens - 2 must be committed. Idempotent."""

@@ -26,6 +26,7 @@ class Payload:
     compression: "NONE" or "ZSTD" (then raw_size is required)
     dtype: "U8", "I8", "U16", "I16", "I32" or "I64"; not needed with .npy
     shape: (rows, layers, K); not needed with .npy
+    ids_and_weights: the last axis has 2K slots, of which the ids are the first K (prime-rl's routing weights follow)
     """
 
     data: bytes | str | memoryview
@@ -34,6 +35,7 @@ class Payload:
     raw_size: int = 0
     dtype: str | None = None
     shape: Sequence[int] | None = None
+    ids_and_weights: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,21 @@ class WeightSpan:
     label: str = ""
 
 
+@dataclass(frozen=True)
+class Provenance:
+    """Rows [begin, end) came from `appends` consecutive appends of one engine under the same weights.
+
+    appends whose rows were truncated since stay counted; weight_version -1: unknown.
+    """
+
+    begin: int
+    end: int
+    weight_version: int
+    weight_label: str
+    engine: str
+    appends: int
+
+
 class AppendOptions(TypedDict, total=False):
     """What an append says of its rows, beside the sample and the rows themselves.
 
@@ -96,6 +113,7 @@ class AppendOptions(TypedDict, total=False):
     num_tokens: seals with so many tokens
     group: int64 of the caller, for example the training step
     weight_version, weight_label: of the weights that routed the rows
+    weights: of ranges of absolute rows, ascending and disjoint; other rows are of weight_version
     revision: the life of the sample that the rows belong to, from `stat` or `truncate`
     restart: not 0: these rows belong to a new life; the same number on every append of that life
     prefix: open the sample as the first rows of another one
@@ -113,6 +131,7 @@ class AppendOptions(TypedDict, total=False):
     group: int | None
     weight_version: int | None
     weight_label: str
+    weights: Sequence[WeightSpan]
     revision: int
     restart: int
     prefix: Prefix | None
@@ -163,6 +182,7 @@ class SampleState:
     token_check: TokenCheck | None
     engine: str
     idle_ms: int
+    provenance: tuple[Provenance, ...] = ()  # Covers the committed rows; empty from a server without it.
 
     @property
     def sealed(self) -> bool:
@@ -274,4 +294,6 @@ class ServerInfo:
 
 
 if TYPE_CHECKING:
-    Rows = ArrayLike | Payload
+    from routing_replay.recorded import RecordedRows
+
+    Rows = ArrayLike | Payload | RecordedRows

@@ -95,10 +95,10 @@ class Run:
         return self._default_appender().metrics()
 
     async def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
-        """One append in one call."""
+        """See routing_replay.Run.put."""
         plan = _append.make_plan(self._opened.core, False, sample, rows, **options)
-        answer = await self._transport.call("Put", self._opened.core.put_message(plan))
-        return _append.outcome_from(_core.put_outcome(answer))
+        answers = [await self._transport.call("Put", message) for message in self._opened.core.put_messages(plan)]
+        return _append.outcome_from(_core.put_outcome(answers))
 
     async def seal(
         self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout"

@@ -1,0 +1,121 @@
+// What engines emit: shapes of undecoded payloads, and which rows they hold.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/capi/objects.h"
+#include "proto/json/object_form.h"
+#include "proto/json/wire_json.h"
+#include "proto/wire/payload/payload_shape.h"
+#include "proto/wire/payload/row_account.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "proto/wire/payload/tensor_view.h"
+#include "proto/wire/payload/text_form.h"
+#include "routing_replay/wire/error_detail.h"
+
+using namespace routing_replay;        // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;  // NOLINT(build/namespaces)
+
+namespace {
+
+// The description with what every text form has: base64, a dtype and a shape.
+nlohmann::json Described(const TensorDescription& tensor) {
+  return {{"encoding", "BASE64"}, {"dtype", DTypeName(tensor.dtype)}, {"shape", tensor.shape}};
+}
+
+absl::StatusOr<ObjectDialect> DialectFrom(absl::string_view name) {
+  static constexpr struct {
+    const char* name;
+    ObjectDialect dialect;
+  } kNames[] = {{"any", ObjectDialect::kAny},
+                {"prime_rl", ObjectDialect::kPrimeRl},
+                {"skyrl", ObjectDialect::kSkyRl},
+                {"ms_swift", ObjectDialect::kMsSwift}};
+  for (const auto& known : kNames) {
+    if (name == known.name) return known.dialect;
+  }
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("dialect: \"", name, "\" is none of any, prime_rl, skyrl, ms_swift"),
+                   {.reason = Reason::kField, .field = "dialect"});
+}
+
+}  // namespace
+
+rr_error* rr_account_rows(const char* json, size_t size, rr_bytes** account) {
+  return Guard([&]() -> absl::Status {
+    const auto value = ParseJson(Text(json, size), "claim");
+    if (!value.ok()) return value.status();
+    RowClaim claim;
+    JsonObject object(*value, "");
+    for (const char* key : {"prompt_tokens", "output_tokens", "rows"}) object.Require(key);
+    object.Read("prompt_tokens", claim.prompt_tokens);
+    object.Read("output_tokens", claim.output_tokens);
+    object.Read("start", claim.start);
+    object.Read("rows", claim.rows);
+    object.Read("short_rows", {{"refuse", ShortRows::kRefuse}, {"missing_at_front", ShortRows::kMissingAtFront}},
+                claim.short_rows);
+    if (absl::Status status = object.status(); !status.ok()) return status;
+    const auto rows = AccountRows(claim);
+    if (!rows.ok()) return rows.status();
+    return Give({{"row_start", rows->row_start},
+                 {"take", {rows->take.begin, rows->take.end}},
+                 {"missing_rows", rows->missing_rows},
+                 {"surplus_rows", rows->surplus_rows}},
+                account);
+  });
+}
+
+rr_error* rr_payload_shape(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size,
+                           rr_bytes** shape) {
+  return Guard([&]() -> absl::Status {
+    const auto description = TensorFromJson(Text(tensor, tensor_size));
+    if (!description.ok()) return description.status();
+    const absl::Span<const uint8_t> bytes = Bytes(payload, payload_size);
+    absl::StatusOr<std::vector<int64_t>> axes = std::vector<int64_t>();
+    if (description->shape.size() == 2) {
+      const auto rows = FlatRows(*description, description->shape[0], description->shape[1], bytes);
+      if (!rows.ok()) return rows.status();
+      axes = std::vector<int64_t>{*rows, description->shape[0], description->shape[1]};
+    } else {
+      axes = PayloadShape(*description, bytes);
+    }
+    if (!axes.ok()) return axes.status();
+    return Give({{"shape", *axes}}, shape);
+  });
+}
+
+rr_error* rr_open_nrlre1(const void* text, size_t size, rr_bytes** form) {
+  return Guard([&]() -> absl::Status {
+    const absl::Span<const uint8_t> bytes = Bytes(text, size);
+    const auto opened = OpenNrlre1(bytes);
+    if (!opened.ok()) return opened.status();
+    const auto begin = static_cast<int64_t>(opened->data.data() - bytes.data());
+    return Give({{"tensor", Described(opened->tensor)}, {"data", {begin, bytes.size()}}}, form);
+  });
+}
+
+rr_error* rr_open_object(const char* dialect, size_t dialect_size, const char* json, size_t size, rr_bytes** form) {
+  return Guard([&]() -> absl::Status {
+    const auto known = DialectFrom(Text(dialect, dialect_size));
+    if (!known.ok()) return known.status();
+    const auto opened = ObjectFormFromJson(*known, Text(json, size));
+    if (!opened.ok()) return opened.status();
+    return Give({{"tensor", Described(opened->tensor)}, {"start", opened->start}}, form);
+  });
+}
+
+rr_error* rr_check_narrowest(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size) {
+  return Guard([&]() -> absl::Status {
+    const auto description = TensorFromJson(Text(tensor, tensor_size));
+    if (!description.ok()) return description.status();
+    const auto view = OpenTensor(*description, Bytes(payload, payload_size), DecodeOptions().max_payload_bytes);
+    return view.ok() ? CheckNarrowestDType(*view) : view.status();
+  });
+}
+
+rr_error* rr_decode_base85(const void* text, size_t size, rr_bytes** bytes) {
+  return Guard([&]() -> absl::Status {
+    const auto decoded = DecodeBase85(Bytes(text, size));
+    if (!decoded.ok()) return decoded.status();
+    return Give(std::string(reinterpret_cast<const char*>(decoded->data()), decoded->size()), bytes);
+  });
+}

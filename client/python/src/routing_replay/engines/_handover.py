@@ -1,0 +1,174 @@
+"""From an engine's loop to an appender, without the loop waiting for the work in between."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from routing_replay import _fork
+from routing_replay.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InternalError,
+    ResourceExhaustedError,
+    RoutingReplayError,
+)
+
+if TYPE_CHECKING:
+    from routing_replay.appender import Appender
+    from routing_replay.types import OnFull
+
+_log = logging.getLogger("routing_replay")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One append: `run()` makes it, `mark()` says instead that its rows were not delivered."""
+
+    sample: str
+    size: int  # Bytes held until it is made.
+    run: Callable[[], Any]
+    mark: Callable[[], Any]
+
+
+class HandOver:
+    """A queue, bounded in bytes, and a thread that makes the appends in order. Thread-safe.
+
+    After os.fork the child has an empty one; what the parent had queued, the parent sends.
+
+    Decoding and encoding rows takes milliseconds per megabyte: that is the thread's, the engine's loop only queues.
+
+    appender: where `run` and `mark` of the jobs append; closed with this
+    max_queued_bytes: of rows that wait for the thread; the appender has a bound of its own
+    on_full: "block" waits for at most queue_timeout seconds and then drops, "drop" drops at once, "raise" raises
+        ResourceExhaustedError. What is dropped is marked as unrecorded in the store and counted
+    """
+
+    def __init__(self, appender: Appender, max_queued_bytes: int, on_full: OnFull, queue_timeout: float) -> None:
+        self._appender = appender
+        self._max_queued_bytes = max_queued_bytes
+        self._on_full = on_full
+        self._queue_timeout = queue_timeout
+        self._closed = False
+        self._start_afresh()
+        _fork.register(self)
+
+    def _start_afresh(self) -> None:
+        self._changed = threading.Condition()
+        self._jobs: collections.deque[tuple[Job, bool]] = collections.deque()  # And whether its rows are dropped.
+        self._queued_bytes = 0
+        self._working = False
+        self._thread: threading.Thread | None = None
+        self._error: RoutingReplayError | None = None  # The first one since the last flush.
+        self._counts = dict.fromkeys(("handed_over", "refused", "dropped"), 0)
+
+    def put(self, job: Job) -> None:
+        """Queues the job; where there is no room, on_full decides."""
+        with self._changed:
+            if not self._has_room(job) and self._on_full == "block":
+                self._changed.wait_for(lambda: self._closed or self._has_room(job), self._queue_timeout)
+            self._add(job)
+
+    async def put_async(self, job: Job) -> None:
+        """As `put`, for an event loop, which goes on while it waits for room."""
+        with self._changed:
+            if self._has_room(job) or self._on_full != "block":
+                return self._add(job)
+        await asyncio.get_running_loop().run_in_executor(None, self.put, job)
+
+    def _has_room(self, job: Job) -> bool:
+        """A job larger than all of the queue may go alone."""
+        return self._queued_bytes == 0 or self._queued_bytes + job.size <= self._max_queued_bytes
+
+    def _add(self, job: Job) -> None:
+        if self._closed:
+            raise CancelledError("the hand-over is closed")
+        dropped = not self._has_room(job)
+        if dropped and self._on_full == "raise":
+            raise ResourceExhaustedError(
+                f"{job.size} bytes beside {self._queued_bytes} that wait are more than {self._max_queued_bytes}",
+                reason="OVER_BUDGET",
+                sample=job.sample,
+            )
+        if dropped:
+            level = logging.DEBUG if self._counts["dropped"] else logging.WARNING
+            _log.log(level, "the hand-over is full: rows of sample %s are dropped", job.sample)
+            self._counts["dropped"] += 1
+        else:
+            self._queued_bytes += job.size
+        self._jobs.append((job, dropped))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="routing-replay-hand-over", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closed)
+                if not self._jobs:
+                    return
+                job, dropped = self._jobs.popleft()
+                self._working = True
+            error = self._do(job, dropped)
+            with self._changed:
+                self._working = False
+                self._queued_bytes -= 0 if dropped else job.size
+                self._counts["handed_over"] += error is None and not dropped
+                self._counts["refused"] += error is not None
+                self._error = self._error or error
+                self._changed.notify_all()
+
+    def _do(self, job: Job, dropped: bool) -> RoutingReplayError | None:
+        """Makes the append. Refused rows are marked, so that a trainer that waits for the sample learns of it."""
+        try:
+            job.mark() if dropped else job.run()
+            return None
+        except RoutingReplayError as error:
+            _log.warning("rows of sample %s are refused: %s", job.sample, error)
+            if not dropped:
+                self._do(job, True)
+            return error
+        except Exception as error:  # An engine's object of another shape.
+            _log.exception("rows of sample %s cannot be taken", job.sample)
+            return InternalError(f"sample {job.sample}: {error!r}", sample=job.sample)
+
+    def flush(self, timeout: float) -> None:
+        """Waits until all that was put is acknowledged; raises the first error since the last flush."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._jobs and not self._working, timeout):
+                raise DeadlineExceededError(f"{len(self._jobs)} appends still wait for their turn")
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+        self._appender.flush(max(0.0, deadline - time.monotonic()))
+
+    def metrics(self) -> dict[str, int]:
+        """Counters handed_over, refused and dropped (appends), the gauge waiting_bytes, and the appender's."""
+        with self._changed:
+            return {**self._appender.metrics(), **self._counts, "waiting_bytes": self._queued_bytes}
+
+    def close(self, timeout: float) -> None:
+        """Waits for what is queued, for at most `timeout` seconds. Idempotent."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._changed.wait_for(lambda: not self._jobs and not self._working, timeout)
+            self._closed = True
+            self._changed.notify_all()
+        self._appender.close(max(0.0, deadline - time.monotonic()))
+
+    def _before_fork(self) -> None:
+        """Nothing: the thread makes no calls of its own."""
+
+    def _after_fork_in_parent(self) -> None:
+        """Nothing."""
+
+    def _after_fork_in_child(self) -> None:
+        self._start_afresh()

@@ -1,0 +1,140 @@
+"""Rows out of vLLM where the outputs are made. What `engines.vllm.attach` does."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from routing_replay.engines import _attach, vllm
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from routing_replay.engines._attach import Attachment, AttachOptions, SampleName
+    from routing_replay.run import Run
+
+FIRST, LAST = (0, 14), (1, 0)  # Versions whose outputs engines.vllm reads.
+
+
+def default_sample(output: Any, index: int) -> str:
+    """vLLM's request id, and which of its completions: "cmpl-1/0"."""
+    return f"{output.request_id}/{index}"
+
+
+def attach(
+    engine: Any,
+    run: Run,
+    *,
+    sample: SampleName = default_sample,
+    version: str | None = None,
+    **options: Unpack[AttachOptions],
+) -> Attachment:
+    """Sends the rows of every finished output of `engine.generate` to `run`, and puts a reference in their place.
+
+    engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process; its attribute `generate` is
+        wrapped until `detach`. Outputs, their order and exceptions are the engine's own
+    sample: from (RequestOutput, completion's index) to the sample's id. A request id that the engine gives twice is
+        refused by the server when the tokens differ: name samples by what is unique in the run
+    version: of vLLM; what is installed if absent
+
+    Where the version is unknown nothing is wrapped, one warning says so, and `attached` is False. The engine's loop
+    waits for nothing: rows are decoded and sent in threads. See `AttachOptions` for the bound and what happens there.
+    A finished completion without rows (feature off, aborted, preempted) is marked as unrecorded.
+    """
+    attachment = _attach.Attachment(run, sample, **options)
+    attachment.attached = _attach.known_version("vllm", version, FIRST, LAST)
+    if not attachment.attached:
+        return attachment
+    original = engine.generate
+    wrapped = (_async if inspect.isasyncgenfunction(original) else _offline)(original, attachment)
+    had_own = "generate" in vars(engine)
+    engine.generate = wrapped
+
+    def undo() -> None:
+        if engine.generate is not wrapped:
+            raise RuntimeError("generate was wrapped again after attach: undo that first")
+        if had_own:
+            engine.generate = original
+        else:
+            del engine.generate
+
+    attachment.on_detach(undo)
+    return attachment
+
+
+def _offline(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def generate(*arguments: Any, **keywords: Any) -> Any:
+        outputs = original(*arguments, **keywords)
+        params = _params(arguments, keywords)
+        for number, output in enumerate(outputs):
+            collector = _Collector(params[number] if isinstance(params, (list, tuple)) else params)
+            for job in collector.finished(output, attachment):
+                attachment.take(job)
+        return outputs
+
+    return generate
+
+
+def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def generate(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
+        collector = _Collector(_params(arguments, keywords))
+        async with contextlib.aclosing(original(*arguments, **keywords)) as outputs:
+            async for output in outputs:
+                for job in collector.finished(output, attachment):
+                    await attachment.take_async(job)
+                yield output
+
+    return generate
+
+
+def _params(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Both of vLLM's generate take (prompt, sampling_params, …)."""
+    return keywords.get("sampling_params", arguments[1] if len(arguments) > 1 else None)
+
+
+class _Collector:
+    """The outputs of one request. In DELTA mode an output has only its new tokens: they are put together here."""
+
+    def __init__(self, params: Any) -> None:
+        self._deltas = getattr(getattr(params, "output_kind", None), "name", "") == "DELTA"
+        self._prompt_start = getattr(params, "routed_experts_prompt_start", None) or 0
+        self._tokens: dict[int, list[int]] = {}
+        self._taken: set[int] = set()
+
+    def finished(self, output: Any, attachment: Attachment) -> list[_attach.Job]:
+        """Jobs of the completions that end with this output; with references in their place if that is wanted."""
+        jobs = []
+        for position, completion in enumerate(output.outputs):
+            index = getattr(completion, "index", position)
+            if self._deltas:
+                self._tokens.setdefault(index, []).extend(completion.token_ids)
+            if completion.finish_reason is None or index in self._taken:
+                continue
+            self._taken.add(index)
+            whole = self._whole(output, completion, index) if self._deltas else output
+            at = 0 if self._deltas else position
+            tokens = vllm.tokens(whole, at)
+            recorded = vllm.rows(whole, at, prompt_start=self._prompt_start)
+            job, reference = attachment.job(output, index, recorded, len(tokens))
+            if attachment.replaces and recorded.rows is not None:
+                completion.routed_experts = reference
+            jobs.append(job)
+        return jobs
+
+    def _whole(self, output: Any, completion: Any, index: int) -> Any:
+        """The output as one that was not streamed, with this completion alone."""
+        alone = SimpleNamespace(**{name: getattr(completion, name) for name in _fields(completion)})
+        alone.token_ids = self._tokens.pop(index)
+        whole = SimpleNamespace(**{name: getattr(output, name) for name in _fields(output)})
+        whole.outputs = [alone]
+        return whole
+
+
+def _fields(value: Any) -> list[str]:
+    return [name for name in dir(value) if not name.startswith("_") and not callable(getattr(value, name))]

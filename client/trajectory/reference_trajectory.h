@@ -1,0 +1,76 @@
+// A slow and obvious model of a trajectory: every token and every row's label in plain vectors. A label says which
+// forward pass made the row; equal labels are equal routes.
+#ifndef CLIENT_TRAJECTORY_REFERENCE_TRAJECTORY_H_
+#define CLIENT_TRAJECTORY_REFERENCE_TRAJECTORY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/trajectory/turn.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::testing {
+
+using Label = std::optional<uint64_t>;  // Nothing: no route.
+using Tokens = std::vector<uint32_t>;
+
+struct ReferenceRow {
+  Label label;
+  int64_t version = kUnknownWeightVersion;
+  bool foreign = false;  // Sent by an earlier trajectory of the sample.
+};
+
+struct ReferenceTurn {
+  std::optional<Tokens> tokens;
+  int64_t tokens_start = 0;
+  std::optional<int64_t> row_start;  // Absent: no rows.
+  std::vector<Label> labels;
+  std::vector<int64_t> versions;  // One per label.
+  TurnOutcome outcome = TurnOutcome::kFinished;
+  bool missing_is_unrecorded = false;
+  bool seal = false;
+  bool cut = false;
+};
+
+struct ReferenceAnswer {
+  absl::StatusCode code = absl::StatusCode::kOk;
+  Reason reason = Reason::kUnspecified;
+};
+
+class ReferenceTrajectory {
+ public:
+  // What a fork may share of its parent.
+  struct Parent {
+    Tokens tokens;
+    std::vector<ReferenceRow> rows;
+  };
+
+  bool strict = false;
+  Tokens tokens;
+  std::vector<ReferenceRow> rows;
+  std::optional<int64_t> sealed;
+  std::optional<Parent> parent;
+  // Of a sample that was found: the tokens that its rows belong to, where the server can tell; until tokens are told.
+  std::optional<Tokens> resumed;
+  TrajectoryCounters counters;
+
+  // Rows that stay with the turn, or the error that it is.
+  ReferenceAnswer Keep(const ReferenceTurn& turn, int64_t& keep) const;
+  // Does all of the turn, after the rows that do not stay were taken back. Says how many rows came from the parent.
+  ReferenceAnswer Add(const ReferenceTurn& turn, int64_t& shared);
+  void Truncate(int64_t keep);
+  // The server has only so many of the rows.
+  void Lose(int64_t stored);
+  void Drop(RowRange dropped);
+
+ private:
+  Tokens History(const ReferenceTurn& turn) const;
+  int64_t Shared(const ReferenceTurn& turn, const Tokens& history, bool compare_rows) const;
+  ReferenceAnswer Check(const ReferenceTurn& turn, const Tokens& history, int64_t held) const;
+};
+
+}  // namespace routing_replay::testing
+
+#endif  // CLIENT_TRAJECTORY_REFERENCE_TRAJECTORY_H_

@@ -1,0 +1,306 @@
+#include "client/trajectory/trajectory.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/checksum.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+using Kind = RowMark::Kind;
+
+int64_t CommonPrefix(absl::Span<const uint32_t> a, absl::Span<const uint32_t> b) {
+  const size_t shorter = std::min(a.size(), b.size());
+  return std::mismatch(a.begin(), a.begin() + shorter, b.begin()).first - a.begin();
+}
+
+bool Fits(const TokenCheck& check, absl::Span<const uint32_t> tokens) {
+  static_assert(std::endian::native == std::endian::little);
+  if (check.rows > static_cast<int64_t>(tokens.size())) return false;
+  const auto* bytes = reinterpret_cast<const uint8_t*>(tokens.data());
+  return TokenCheckExtend(0, {bytes, 4 * static_cast<size_t>(check.rows)}) == check.crc32c;
+}
+
+}  // namespace
+
+Trajectory::Trajectory(Options options)
+    : options_(std::move(options)), in_doubt_(options_.existing != Existing::kNone) {}
+
+Trajectory Trajectory::Fork(std::string sample) const {
+  Trajectory fork({.sample = std::move(sample), .strict = options_.strict});
+  if (parent_) {
+    fork.parent_ = parent_;
+    return fork;
+  }
+  const auto rows = std::min(acknowledged_, num_tokens());
+  fork.parent_ = Parent{
+      options_.sample, revision_, {tokens_.begin(), tokens_.begin() + rows}, {marks_.begin(), marks_.begin() + rows}};
+  return fork;
+}
+
+absl::Status Trajectory::Error(absl::StatusCode code, Reason reason, absl::string_view what,
+                               std::vector<RowRange> missing) const {
+  ErrorDetail detail{.reason = reason, .sample = options_.sample};
+  detail.committed_rows = rows();
+  detail.missing_rows = std::move(missing);
+  return MakeError(code, absl::StrCat("sample ", options_.sample, ": ", what), detail);
+}
+
+absl::StatusOr<TurnDecision> Trajectory::Decide(const Turn& turn) const {
+  TurnDecision decision;
+  if (in_doubt_) {
+    decision.step = TurnDecision::Step::kAsk;
+    return decision;
+  }
+  const absl::StatusOr<NewHistory> history = Read(turn);
+  if (!history.ok()) return history.status();
+  if (sealed() && !replace_ && !turn.cut && (history->changed || history->num_tokens != sealed_num_tokens_)) {
+    return Error(absl::StatusCode::kFailedPrecondition, Reason::kSealed,
+                 absl::StrCat("it is sealed with ", *sealed_num_tokens_, " tokens; cut it to go on"));
+  }
+  decision.num_tokens = history->num_tokens;
+  if (history->changed) decision.retokenised_at = history->same;
+  // A turn that is wrong must not cost rows: it is looked at before anything is taken back.
+  absl::Status status = replace_ ? absl::OkStatus() : DecideRows(turn, history->keep, decision);
+  if (status.ok() && !replace_) status = DecideSeal(turn, decision);
+  if (!status.ok()) return status;
+  if (replace_ || history->keep < rows()) {
+    decision.step = TurnDecision::Step::kTruncate;
+    decision.truncate_rows = history->keep;
+    decision.expected_revision = revision_;
+  }
+  return decision;
+}
+
+absl::StatusOr<Trajectory::NewHistory> Trajectory::Read(const Turn& turn) const {
+  if (replace_) return NewHistory{.num_tokens = num_tokens()};
+  if (resumed_check_ || rows() > num_tokens()) return ReadResumed(turn);
+  if (!turn.tokens) return NewHistory{num_tokens(), num_tokens(), rows()};
+  if (turn.tokens_start < 0 || turn.tokens_start > num_tokens()) {
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kField,
+                 absl::StrCat("turn.tokens_start: tokens from ", turn.tokens_start, " on do not follow a history of ",
+                              num_tokens()));
+  }
+  const absl::Span<const uint32_t> before = absl::MakeConstSpan(tokens_).subspan(turn.tokens_start);
+  NewHistory history;
+  history.num_tokens = turn.tokens_start + static_cast<int64_t>(turn.tokens->size());
+  history.same = turn.tokens_start + CommonPrefix(before, *turn.tokens);
+  history.changed = history.same < num_tokens();
+  // The last token has no row.
+  history.keep = std::min({rows(), history.same, std::max<int64_t>(0, history.num_tokens - 1)});
+  return history;
+}
+
+absl::StatusOr<Trajectory::NewHistory> Trajectory::ReadResumed(const Turn& turn) const {
+  if (!turn.tokens || turn.tokens_start != 0) {
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kField,
+                 "turn.tokens: the first turn of a resumed sample needs the whole history");
+  }
+  NewHistory history;
+  history.num_tokens = static_cast<int64_t>(turn.tokens->size());
+  if (!resumed_check_ || !Fits(*resumed_check_, *turn.tokens)) {
+    return Error(absl::StatusCode::kAlreadyExists, Reason::kOtherTokens,
+                 absl::StrCat("it has ", rows(), " rows of other tokens, or of tokens that cannot be compared"));
+  }
+  history.same = rows();
+  history.keep = std::min(rows(), std::max<int64_t>(0, history.num_tokens - 1));
+  return history;
+}
+
+int64_t Trajectory::Shareable(const Turn& turn) const {
+  const absl::Span<const uint32_t> parent = parent_->tokens;
+  const absl::Span<const uint32_t> told = absl::MakeConstSpan(tokens_);
+  if (!turn.tokens) return CommonPrefix(parent, told);
+  const int64_t before = CommonPrefix(parent, told.first(turn.tokens_start));
+  return before < turn.tokens_start ? before : before + CommonPrefix(parent.subspan(before), *turn.tokens);
+}
+
+absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision& decision) const {
+  const int64_t last_row = std::max<int64_t>(0, decision.num_tokens - 1);
+  if (parent_ && (turn.rows || turn.seal)) {
+    // What the engine may still give is not taken from another sample.
+    held = std::min({Shareable(turn), last_row, turn.rows ? turn.rows->end : last_row});
+    if (held > 0) decision.prefix = PrefixReference{parent_->sample, held, parent_->revision};
+  }
+  decision.gap = decision.fresh = {held, held};
+  if (!turn.rows) return absl::OkStatus();
+  RowRange given = *turn.rows;
+  if (!given.empty() && given.end == decision.num_tokens) {
+    decision.surplus_rows = 1;
+    --given.end;
+  }
+  const bool complete = given.end == last_row;
+  if (given.begin < 0 || given.begin > given.end || given.end > last_row ||
+      (turn.outcome == TurnOutcome::kFinished && !complete)) {
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kRowCount,
+                 absl::StrCat("rows ", ToString(*turn.rows), " of a turn that ends with ", decision.num_tokens,
+                              " tokens, whose rows end at ", last_row));
+  }
+  if (given.begin > held && !turn.missing_is_unrecorded) {
+    return Error(absl::StatusCode::kFailedPrecondition, Reason::kGap,
+                 absl::StrCat("rows from ", given.begin, " on leave a gap after ", held), {{held, given.begin}});
+  }
+  decision.gap.end = std::max(held, given.begin);
+  decision.compare = Intersect(given, {0, held});
+  decision.fresh = {decision.gap.end, std::max(decision.gap.end, given.end)};
+  return absl::OkStatus();
+}
+
+absl::Status Trajectory::DecideSeal(const Turn& turn, TurnDecision& decision) const {
+  const int64_t reached = decision.fresh.end;
+  decision.tail = {reached, reached};
+  if (!turn.seal || sealed_num_tokens_ == decision.num_tokens) return absl::OkStatus();
+  const int64_t last_row = decision.num_tokens - 1;
+  if (last_row < 0) {
+    return Error(absl::StatusCode::kInvalidArgument, Reason::kField, "num_tokens: a sample has at least one token");
+  }
+  if (reached < last_row && !turn.missing_is_unrecorded) {
+    return Error(
+        absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted,
+        absl::StrCat("rows ", ToString({reached, last_row}), " of its ", decision.num_tokens, " tokens are missing"),
+        {{reached, last_row}});
+  }
+  decision.tail.end = last_row;
+  decision.seal_num_tokens = decision.num_tokens;
+  return absl::OkStatus();
+}
+
+absl::Status Trajectory::Refine(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const {
+  if (decision.prefix) return RefinePrefix(turn, marks, decision);
+  std::optional<int64_t> first_conflict;
+  for (int64_t row = decision.compare.begin; row < decision.compare.end; ++row) {
+    const RowMark& given = marks[row - decision.compare.begin];
+    if (given.kind != Kind::kRecorded || SameRoute(given, marks_[row])) continue;
+    decision.uncompared_rows += marks_[row].kind == Kind::kUnknown;
+    decision.late_rows += marks_[row].kind == Kind::kUnrecorded;
+    if (marks_[row].kind != Kind::kRecorded) continue;
+    ++decision.conflicting_rows;
+    if (!first_conflict) first_conflict = row;
+  }
+  if (!options_.strict || !first_conflict) return absl::OkStatus();
+  absl::Status status = Error(absl::StatusCode::kAlreadyExists, Reason::kConflictingRows,
+                              absl::StrCat("row ", *first_conflict, " was given before with another route; ",
+                                           decision.conflicting_rows, " rows differ"));
+  ErrorDetail detail = *GetErrorDetail(status);
+  detail.row = first_conflict;
+  return MakeError(status.code(), status.message(), detail);
+}
+
+absl::Status Trajectory::RefinePrefix(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const {
+  int64_t row = decision.compare.begin;
+  const auto fits = [&](const RowMark& given) {
+    return given.kind != Kind::kRecorded || SameRoute(given, parent_->marks[row]);
+  };
+  while (row < decision.compare.end && fits(marks[row - decision.compare.begin])) ++row;
+  if (row == decision.compare.end) return absl::OkStatus();
+  // From here on the sample goes its own way.
+  decision.prefix->rows = row;
+  if (row == 0) decision.prefix.reset();
+  decision.compare.end = row;
+  decision.gap = {row, row};
+  decision.fresh = {row, turn.rows->end - decision.surplus_rows};
+  return DecideSeal(turn, decision);
+}
+
+void Trajectory::Commit(const Turn& turn, const TurnDecision& decision, absl::Span<const RowMark> marks) {
+  if (decision.prefix) {
+    marks_.assign(parent_->marks.begin(), parent_->marks.begin() + decision.prefix->rows);
+    counters_.shared_rows += decision.prefix->rows;
+  }
+  if (turn.rows || turn.seal) parent_.reset();
+  if (turn.tokens) {
+    tokens_.resize(turn.tokens_start);
+    tokens_.insert(tokens_.end(), turn.tokens->begin(), turn.tokens->end());
+    resumed_check_.reset();
+  }
+  marks_.resize(marks_.size() + decision.gap.size());
+  marks_.insert(marks_.end(), marks.begin(), marks.end());
+  marks_.resize(marks_.size() + decision.tail.size());
+  if (decision.seal_num_tokens) sealed_num_tokens_ = decision.seal_num_tokens;
+
+  const auto recorded = std::count_if(marks.begin(), marks.end(), [](auto& m) { return m.kind == Kind::kRecorded; });
+  const bool is_turn = !turn.cut && (turn.tokens || turn.rows || turn.outcome != TurnOutcome::kFinished);
+  TrajectoryCounters& c = counters_;
+  c.unrecorded_samples +=
+      decision.seal_num_tokens && !marks_.empty() &&
+      std::all_of(marks_.begin(), marks_.end(), [](auto& m) { return m.kind == Kind::kUnrecorded; });
+  c.turns += is_turn;
+  c.aborted_turns += turn.outcome == TurnOutcome::kAborted;
+  c.preempted_turns += turn.outcome == TurnOutcome::kPreempted;
+  c.retokenised += decision.retokenised_at && !turn.cut;
+  c.appended_rows += recorded;
+  c.unrecorded_rows += decision.gap.size() + static_cast<int64_t>(marks.size()) - recorded + decision.tail.size();
+  if (!decision.prefix) c.repeated_rows += decision.compare.size();
+  c.surplus_rows += decision.surplus_rows;
+  c.conflicting_rows += decision.conflicting_rows;
+  c.late_rows += decision.late_rows;
+  c.uncompared_rows += decision.uncompared_rows;
+}
+
+void Trajectory::OnOutcome(const AppendOutcome& outcome) {
+  if (!outcome.status.ok()) {
+    ++counters_.failed_appends;
+    in_doubt_ = true;
+    return;
+  }
+  if (outcome.revision != revision_) return;
+  counters_.conflicting_rows += outcome.conflicting_rows;
+  counters_.late_rows += outcome.late_rows;
+  acknowledged_ = std::max(acknowledged_, std::min(outcome.committed_rows, rows()));
+}
+
+void Trajectory::OnDropped(RowRange rows) {
+  const RowRange known = Intersect(rows, {0, this->rows()});
+  for (int64_t row = known.begin; row < known.end; ++row) {
+    if (marks_[row].kind != Kind::kRecorded) continue;
+    marks_[row] = {};
+    --counters_.appended_rows;
+    ++counters_.unrecorded_rows;
+  }
+}
+
+absl::Status Trajectory::OnState(const std::optional<SampleState>& found) {
+  const SampleState state = found.value_or(SampleState{});
+  const bool replace = replace_ || options_.existing == Existing::kReplace;
+  if (!replace && found && num_tokens() > 0) {
+    const bool proven = state.token_check ? Fits(*state.token_check, tokens_) : state.committed_rows <= rows();
+    if (!proven) {
+      return Error(absl::StatusCode::kAlreadyExists, Reason::kOtherTokens,
+                   absl::StrCat("it has ", state.committed_rows, " rows of other tokens"));
+    }
+  }
+  options_.existing = Existing::kNone;
+  resumed_check_.reset();
+  if (!replace && num_tokens() == 0 && state.committed_rows > 0) resumed_check_ = state.token_check;
+  counters_.lost_rows += std::max<int64_t>(0, rows() - state.committed_rows);
+  marks_.resize(state.committed_rows, RowMark{.kind = Kind::kUnknown});
+  for (const RowRange range : state.unrecorded) {
+    std::fill(marks_.begin() + range.begin, marks_.begin() + range.end, RowMark{});
+  }
+  acknowledged_ = state.committed_rows;
+  revision_ = state.revision;
+  sealed_num_tokens_ = state.num_tokens;
+  replace_ = replace && (state.committed_rows > 0 || state.sealed());
+  in_doubt_ = false;
+  return absl::OkStatus();
+}
+
+void Trajectory::OnTruncated(const SampleState& state) {
+  counters_.truncated_rows += std::max<int64_t>(0, rows() - state.committed_rows);
+  marks_.resize(state.committed_rows, RowMark{.kind = Kind::kUnknown});
+  acknowledged_ = state.committed_rows;
+  revision_ = state.revision;
+  sealed_num_tokens_.reset();
+  replace_ = false;
+}
+
+int64_t Trajectory::NextRow(absl::Span<const uint32_t> tokens) const {
+  if (parent_) return Shareable({.tokens = tokens});
+  return std::min(rows(), CommonPrefix(tokens_, tokens));
+}
+
+}  // namespace routing_replay

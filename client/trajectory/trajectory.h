@@ -1,0 +1,131 @@
+// The rows of one sample that grows turn by turn: which rows of an engine's answer are new, which must be taken back,
+// what is wrong. No I/O, no payload bytes: turn_plan.h makes appends of the decisions.
+//
+//   rows     0   1   2   3   4   5   6   7   8           a history of T tokens has rows 0 … T − 2
+//   turn 1   ├───────────────┤                           T = 6: rows 0 … 4
+//   turn 2                   ├───────────────┤           T = 10: goes on at row 5, the row of turn 1's last token
+//
+// Rules:
+//   - Row i belongs to the tokens 0 … i. A turn whose tokens differ first at position p leaves rows 0 … p − 1 as they
+//     are; those from p on are taken back (Truncate, a new revision). Token ids decide, never their number.
+//   - The first write of a row wins: a turn that gives rows again, perhaps under newer weights, adds only what is new.
+//     Rows given again are compared with what was sent; a difference is counted, or an error in a strict run.
+//   - A turn that gives no rows, or not all of them (aborted, preempted, not recorded) leaves the rest open: the next
+//     one may give them. A turn that starts above the rows so far is refused, unless its gap is declared unrecorded.
+//   - The last token was never fed to the model: a row for it is left out.
+//   - A fork shares the rows of its parent up to the first token or route that differs, and only acknowledged ones.
+//
+// The sample has one writer. After an append that failed, it is not known what was stored: the next decision asks.
+#ifndef CLIENT_TRAJECTORY_TRAJECTORY_H_
+#define CLIENT_TRAJECTORY_TRAJECTORY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/trajectory/row_marks.h"
+#include "client/trajectory/turn.h"
+#include "routing_replay/client.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+
+// Thread-compatible.
+class Trajectory {
+ public:
+  enum class Existing : uint8_t {
+    kNone,     // The sample is new: nobody is asked.
+    kResume,   // It may be there: go on after its rows, if they belong to the same tokens.
+    kReplace,  // It may be there: take all of its rows back.
+  };
+  struct Options {
+    std::string sample;
+    bool strict = false;  // As the run: conflicting rows are an error.
+    Existing existing = Existing::kNone;
+  };
+  explicit Trajectory(Options options);
+  // A new sample that begins as this one. What the parent does later does not matter to it. Its first turn says the
+  // whole history.
+  Trajectory Fork(std::string sample) const;
+
+  // What to do for the turn. Errors, with committed_rows = rows():
+  //   INVALID_ARGUMENT kField: tokens_start beyond the history; kRowCount: rows beyond the tokens, or a
+  //   finished turn whose rows end before them
+  //   FAILED_PRECONDITION kGap: rows start above rows(); kNotCommitted: a seal before all rows (missing_rows); kSealed
+  //   ALREADY_EXISTS kOtherTokens: the sample has rows of other tokens
+  absl::StatusOr<TurnDecision> Decide(const Turn& turn) const;
+  // After Decide, with the marks of decision.compare: counts what differs, or lets a fork share less.
+  // ALREADY_EXISTS kConflictingRows in a strict run; FAILED_PRECONDITION as in Decide, for a fork that shares less.
+  absl::Status Refine(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
+  // The appends of the decision are on their way. `marks`: of decision.fresh.
+  void Commit(const Turn& turn, const TurnDecision& decision, absl::Span<const RowMark> marks);
+
+  // News of the appends, in any order. In a step of kAsk or kTruncate all outcomes must have been told.
+  void OnOutcome(const AppendOutcome& outcome);
+  // An append was dropped by its queue: its rows, if any arrive, are unrecorded.
+  void OnDropped(RowRange rows);
+  // The answer to kAsk; nothing if there is no such sample. ALREADY_EXISTS kOtherTokens if it has rows of other tokens
+  // than those told here.
+  absl::Status OnState(const std::optional<SampleState>& state);
+  void OnTruncated(const SampleState& state);
+  // Whether the sample was truncated is not known.
+  void OnTruncateFailed() { in_doubt_ = true; }
+
+  // The first row that a request with this context must give: what to ask the engine for.
+  int64_t NextRow(absl::Span<const uint32_t> tokens) const;
+
+  const std::string& sample() const { return options_.sample; }
+  absl::Span<const uint32_t> tokens() const { return tokens_; }
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens_.size()); }
+  int64_t rows() const { return static_cast<int64_t>(marks_.size()); }  // Sent, or stored.
+  int64_t acknowledged_rows() const { return acknowledged_; }
+  int64_t revision() const { return revision_; }
+  bool sealed() const { return sealed_num_tokens_.has_value(); }
+  const TrajectoryCounters& counters() const { return counters_; }
+
+ private:
+  // What a fork may share.
+  struct Parent {
+    std::string sample;
+    int64_t revision = 0;
+    std::vector<uint32_t> tokens;
+    std::vector<RowMark> marks;
+  };
+
+  // The history with the turn, against the one before.
+  struct NewHistory {
+    int64_t num_tokens = 0;
+    int64_t same = 0;      // Length of the common prefix.
+    int64_t keep = 0;      // Rows that stay.
+    bool changed = false;  // Not only made longer.
+  };
+  absl::StatusOr<NewHistory> Read(const Turn& turn) const;
+  absl::StatusOr<NewHistory> ReadResumed(const Turn& turn) const;
+  // `held`: rows that stay.
+  absl::Status DecideRows(const Turn& turn, int64_t held, TurnDecision& decision) const;
+  absl::Status RefinePrefix(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const;
+  absl::Status DecideSeal(const Turn& turn, TurnDecision& decision) const;
+  // How many rows of the parent fit the history with the turn.
+  int64_t Shareable(const Turn& turn) const;
+  absl::Status Error(absl::StatusCode code, Reason reason, absl::string_view what,
+                     std::vector<RowRange> missing = {}) const;
+
+  Options options_;
+  std::vector<uint32_t> tokens_;
+  std::vector<RowMark> marks_;    // One per row; fewer than tokens_, but for a sample that was resumed.
+  std::optional<Parent> parent_;  // Until the sample is opened.
+  int64_t acknowledged_ = 0;
+  int64_t revision_ = 0;
+  std::optional<int64_t> sealed_num_tokens_;
+  bool in_doubt_ = false;
+  bool replace_ = false;                     // Rows of another life are to be taken back.
+  std::optional<TokenCheck> resumed_check_;  // Of the rows that were found, until tokens are told.
+  TrajectoryCounters counters_;
+};
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_TRAJECTORY_TRAJECTORY_H_

@@ -1,0 +1,72 @@
+#include "proto/json/object_form.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/json/json_object.h"
+#include "proto/wire/payload/text_form.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/geometry.h"
+
+namespace routing_replay {
+namespace {
+
+using nlohmann::json;
+
+absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = reason, .field = std::string(field)});
+}
+
+absl::StatusOr<std::vector<int64_t>> ShapeFrom(const json& value) {
+  const auto is_axis = [](const json& axis) { return axis.is_number_integer() && axis >= 0 && axis <= kMaxRows; };
+  if (!value.is_array() || value.size() != 3 || !std::all_of(value.begin(), value.end(), is_axis)) {
+    return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat(DumpJson(value), " is not [rows, layers, K]"));
+  }
+  return value.get<std::vector<int64_t>>();
+}
+
+absl::StatusOr<DType> DTypeOf(ObjectDialect dialect, const json& object) {
+  const auto found = object.find("dtype");
+  if (found == object.end() || found->is_null()) {
+    if (dialect == ObjectDialect::kPrimeRl) return DType::kU8;
+    return Invalid(Reason::kDType, "append.tensor.dtype", "is missing");
+  }
+  if (!found->is_string()) return Invalid(Reason::kDType, "append.tensor.dtype", "is no text");
+  const auto dtype = DTypeFromName(found->get<std::string>());
+  if (!dtype.ok()) return dtype.status();
+  const bool known = *dtype == DType::kU8 || *dtype == DType::kI16 || *dtype == DType::kI32;
+  if (dialect != ObjectDialect::kSkyRl || known) return dtype;
+  return Invalid(Reason::kDType, "append.tensor.dtype", "is not uint8, int16 or int32");
+}
+
+}  // namespace
+
+absl::StatusOr<ObjectForm> ObjectFormFromJson(ObjectDialect dialect, absl::string_view text) {
+  auto value = ParseJson(text, "append.tensor");
+  if (!value.ok()) return value.status();
+  if (value->is_array()) *value = json{{"shape", *value}};
+  if (!value->is_object()) return Invalid(Reason::kField, "append.tensor", "is not an object");
+  if (dialect == ObjectDialect::kMsSwift && value->value("__ndarray__", json()) != true) {
+    return Invalid(Reason::kField, "append.tensor.__ndarray__", "is not true");
+  }
+  auto shape = ShapeFrom(value->value("shape", json()));
+  if (!shape.ok()) return shape.status();
+  const auto dtype = DTypeOf(dialect, *value);
+  if (!dtype.ok()) return dtype.status();
+  ObjectForm form;
+  form.tensor = {.encoding = Encoding::kBase64, .dtype = *dtype, .shape = *std::move(shape)};
+  const json start = value->value("start", json());
+  if (!start.is_null()) {
+    if (!start.is_number_integer() || start < 0 || start > kMaxRows) {
+      return Invalid(Reason::kField, "append.row_start", absl::StrCat(DumpJson(start), " is not a row"));
+    }
+    form.start = start.get<int64_t>();
+  }
+  return form;
+}
+
+}  // namespace routing_replay

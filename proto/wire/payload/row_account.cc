@@ -1,0 +1,54 @@
+#include "proto/wire/payload/row_account.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/geometry.h"
+
+namespace routing_replay {
+namespace {
+
+absl::Status CheckCount(const char* field, int64_t count, int64_t limit) {
+  if (count >= 0 && count <= limit) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", count, " is not in [0, ", limit, "]"),
+                   {.reason = Reason::kField, .field = field});
+}
+
+absl::Status WrongCount(const RowClaim& claim, int64_t expected, int64_t all) {
+  std::string what =
+      absl::StrCat("append.rows: ", claim.rows, " rows for ", claim.prompt_tokens, " prompt and ", claim.output_tokens,
+                   " output tokens from row ", claim.start, " on, expected ", expected);
+  if (claim.start > 0 && (claim.rows == all || claim.rows == all + 1)) {
+    absl::StrAppend(&what, "; it is the count of all rows: the engine ignored the start row it was asked for");
+  } else if (claim.rows < expected) {
+    absl::StrAppend(&what, "; rows are missing, or tokens were counted that the engine cut off");
+  }
+  return MakeError(absl::StatusCode::kInvalidArgument, what, {.reason = Reason::kRowCount, .field = "append.rows"});
+}
+
+}  // namespace
+
+absl::StatusOr<RowAccount> AccountRows(const RowClaim& claim) {
+  absl::Status status = CheckCount("prompt_tokens", claim.prompt_tokens, kMaxRows);
+  status.Update(CheckCount("output_tokens", claim.output_tokens, kMaxRows));
+  status.Update(CheckCount("start", claim.start, std::max<int64_t>(claim.prompt_tokens, 0)));
+  status.Update(CheckCount("rows", claim.rows, kMaxRows + 1));
+  if (!status.ok()) return status;
+  const int64_t all = std::max<int64_t>(0, claim.prompt_tokens + claim.output_tokens - 1);
+  const int64_t expected = std::max<int64_t>(0, all - claim.start);
+  RowAccount account{.row_start = claim.start, .take = {0, std::min(claim.rows, expected)}};
+  if (claim.rows == expected) return account;
+  if (claim.rows == expected + 1 && claim.start == 0) {
+    account.surplus_rows = 1;
+    return account;
+  }
+  if (claim.rows < expected && claim.short_rows == ShortRows::kMissingAtFront) {
+    account.missing_rows = expected - claim.rows;
+    return account;
+  }
+  return WrongCount(claim, expected, all);
+}
+
+}  // namespace routing_replay

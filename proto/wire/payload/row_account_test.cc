@@ -1,0 +1,65 @@
+#include "proto/wire/payload/row_account.h"
+
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::Fails;
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+// Every small claim against a list of the sample's rows, laid against the tensor's slots from the back.
+TEST(RowAccountTest, SlotsAreTheLastRowsThatWereAskedFor) {
+  for (int64_t prompt = 0; prompt <= 5; ++prompt) {
+    for (int64_t output = 0; output <= 4; ++output) {
+      std::vector<int64_t> fed;  // Positions whose token was fed to the model.
+      for (int64_t token = 0; token + 1 < prompt + output; ++token) fed.push_back(token);
+      for (int64_t start = 0; start <= prompt; ++start) {
+        std::vector<int64_t> asked(fed.begin() + std::min<int64_t>(start, fed.size()), fed.end());
+        for (int64_t rows = 0; rows <= 12; ++rows) {
+          for (const ShortRows policy : {ShortRows::kRefuse, ShortRows::kMissingAtFront}) {
+            const auto account = AccountRows({prompt, output, start, rows, policy});
+            const auto count = static_cast<int64_t>(asked.size());
+            const bool surplus = rows == count + 1 && start == 0;
+            const bool is_short = rows < count && policy == ShortRows::kMissingAtFront;
+            if (rows != count && !surplus && !is_short) {
+              ASSERT_THAT(account, Fails(kInvalid, Reason::kRowCount));
+              continue;
+            }
+            ASSERT_OK(account);
+            EXPECT_EQ(account->surplus_rows, surplus ? 1 : 0);
+            EXPECT_EQ(account->missing_rows, std::max<int64_t>(0, count - rows));
+            EXPECT_EQ(account->row_start, start);
+            EXPECT_EQ(account->take, (RowRange{0, rows - account->surplus_rows}));
+            std::vector<int64_t> covered;
+            for (int64_t i = 0; i < account->missing_rows + account->take.size(); ++i) covered.push_back(start + i);
+            EXPECT_EQ(covered, asked);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(RowAccountTest, AnIgnoredStartIsNamed) {
+  for (const int64_t rows : {9, 10}) {
+    const auto account = AccountRows({.prompt_tokens = 6, .output_tokens = 4, .start = 3, .rows = rows});
+    EXPECT_THAT(account.status().message(), HasSubstr("ignored the start row"));
+  }
+  // One row more from row 1 on: of the last token, or row 0. Nobody can tell.
+  EXPECT_THAT(AccountRows({.prompt_tokens = 6, .output_tokens = 4, .start = 1, .rows = 9}),
+              Fails(kInvalid, Reason::kRowCount));
+}
+
+TEST(RowAccountTest, CountsThatCannotBe) {
+  for (const RowClaim& claim :
+       {RowClaim{-1, 4, 0, 2}, RowClaim{4, -1, 0, 2}, RowClaim{4, 4, -1, 7}, RowClaim{4, 4, 5, 2},
+        RowClaim{4, 4, 0, -1}, RowClaim{INT64_MAX, INT64_MAX, 0, 2}, RowClaim{4, 4, 0, INT64_MAX}}) {
+    EXPECT_THAT(AccountRows(claim), Fails(kInvalid, Reason::kField));
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay
