@@ -39,6 +39,7 @@ struct GivenTurn {
   Turn turn;
   int64_t row_start = 0;
   int64_t missing_rows = 0;
+  std::string engine;
 };
 
 absl::StatusOr<GivenTurn> TurnFrom(absl::string_view text, absl::Span<const uint32_t> tokens) {
@@ -51,6 +52,7 @@ absl::StatusOr<GivenTurn> TurnFrom(absl::string_view text, absl::Span<const uint
   object.Read("tokens_start", tokens_start);
   object.Read("row_start", given.row_start);
   object.Read("missing_rows", given.missing_rows);
+  object.Read("engine", given.engine);
   object.Read<TurnOutcome>("outcome",
                            {{"finished", TurnOutcome::kFinished},
                             {"aborted", TurnOutcome::kAborted},
@@ -213,8 +215,10 @@ rr_error* rr_trajectory_turn(rr_trajectory* trajectory, const rr_run* run, const
               given->row_start,
               given->missing_rows};
     }
+    AppendOptions common = trajectory->common;
+    if (!given->engine.empty()) common.engine = given->engine;
     const RunInfo& info = run->info;
-    auto plan = PlanTurn(given->turn, rows ? &*rows : nullptr, trajectory->common, info.geometry,
+    auto plan = PlanTurn(given->turn, rows ? &*rows : nullptr, common, info.geometry,
                          {info.block_rows, info.codec, info.limits.max_message_bytes, info.limits.max_payload_bytes},
                          trajectory->trajectory);
     if (!plan.ok()) return plan.status();

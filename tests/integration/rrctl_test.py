@@ -127,6 +127,8 @@ class CommandsTest(RrctlTest):
         self.assertEqual((sample["sample"], sample["group"], sample["tokens"]), ("a/0", 7, 6))
         (stat,) = self.json("stat", "life", "a/0")
         self.assertEqual(stat["weights"], [{"rows": [0, 5], "version": None, "label": ""}])
+        self.assertEqual((stat["appends"], stat["provenance"][0]["engine"]), (2, "rrctl"))
+        self.assertEqual([row["rows"] for row in self.json("load", "life", "--group", "7")], [5, 5])
         self.assertEqual(self.json("stat", "life")["rows"], 5)
         self.assertIn("life", [run["run"] for run in self.json("runs")])
         rows = self.json("get", "life", "a/0", "--layer", "1", "--rows", "2:4")

@@ -70,7 +70,7 @@ rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* text, size_t size, rr
     const DescribedPlan& described = plan->described;
     auto made = std::make_unique<rrt_fetch>(*plan);
     for (size_t i = 0; i < described.samples.size(); ++i) {
-      made->sequences.push_back({.sample = described.samples[i], .num_tokens = described.num_tokens[i]});
+      made->sequences.push_back({.sample = described.samples[i], .num_tokens = described.layout.sequences[i].tokens});
     }
     Geometry geometry = described.geometry;
     absl::Status status = ReadOptions(Text(text, size), *made, geometry);

@@ -18,8 +18,9 @@ namespace routing_replay::trainer {
 struct DescribedPlan {
   Geometry geometry;
   ReplayPlan plan;
-  std::vector<std::string> samples;  // Per sequence of the micro-batch …
-  std::vector<int64_t> num_tokens;   // … and its tokens.
+  MicroBatchLayout layout;
+  std::vector<std::string> samples;   // Per sequence of layout.
+  std::vector<std::string> warnings;  // In words: see rrt_plan_json.
 };
 
 // INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind, or what MakeReplayPlan and

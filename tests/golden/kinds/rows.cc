@@ -2,6 +2,8 @@
 // router of every rank. Where the framework's own order is known to be wrong, ours must be Megatron's.
 #include <map>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/rows.h"
@@ -115,6 +117,16 @@ Outcome RunRows(const MicroBatchLayout& layout, const Json& neutral, const train
   return Passed();
 }
 
+// Whether `ranks` has every rank once.
+bool HasEachRank(const MicroBatchLayout& layout, const Json& ranks) {
+  std::set<std::pair<int32_t, int32_t>> seen;
+  for (const Json& rank : ranks) {
+    const trainer::RowRank of = RankOf(rank);
+    if (of.cp_rank < layout.cp_size && of.tp_rank < layout.tp_size) seen.insert({of.cp_rank, of.tp_rank});
+  }
+  return seen.size() == ranks.size() && ranks.size() == static_cast<size_t>(layout.cp_size * layout.tp_size);
+}
+
 // The masks that frameworks put beside the rows, in their order.
 Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& rank) {
   MicroBatchLayout masked = layout;
@@ -214,7 +226,7 @@ Outcome Run(const Json& golden_case) {
   }
   if (expect.value("framework_fails", false) && !expect.contains("ranks")) return RunAccepted(of_megatron);
   const Json& ranks = expect.at("ranks");
-  if (ranks.empty()) return Failed("the case has no ranks");
+  if (!HasEachRank(of_framework, ranks)) return Failed("the case does not have every rank once");
   for (const Json& rank : ranks) {
     Outcome outcome =
         RunRows(of_framework, neutral, RankOf(rank), rank.at("rows"), rank.at("state").get<std::string>());

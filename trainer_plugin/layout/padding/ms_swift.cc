@@ -74,12 +74,21 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, int64_t multiple)
   return prediction;
 }
 
+// Whether every batch padded by `multiple` can be cut, not only this one: samples are multiples of 2C rows already.
+bool AlwaysFits(const UnpaddedBatch& batch, const MsSwiftPadding& options, int64_t multiple) {
+  const int64_t unit = ZigzagUnit(batch.cp_size);
+  const bool nested = multiple % unit == 0 || unit % multiple == 0;
+  if (!nested && options.padding_free) return false;
+  const int64_t rows = nested ? std::max(multiple, unit) : unit;
+  return !batch.sequence_parallel || rows % Times(batch.tp_size, batch.cp_size) == 0;
+}
+
 void AddHazards(const UnpaddedBatch& batch, const MsSwiftPadding& options, int64_t multiple,
                 PaddingPrediction& prediction) {
-  if (!MsSwiftPaddingDivides(batch, options)) {
-    prediction.hazards.push_back(absl::StrCat("get_padding_to gives ", multiple, ", no multiple of tp_size ",
-                                              batch.tp_size, " x ", ZigzagUnit(batch.cp_size),
-                                              ": it fits these lengths by chance"));
+  if (!AlwaysFits(batch, options, multiple)) {
+    prediction.hazards.push_back(
+        absl::StrCat("get_padding_to gives ", multiple, ", which not every batch can be cut by over cp_size ",
+                     batch.cp_size, " and tp_size ", batch.tp_size, ": these lengths fit by chance, if at all"));
   }
   if (options.hybridep && (options.seq_length || options.max_length)) {
     prediction.hazards.push_back(absl::StrCat(

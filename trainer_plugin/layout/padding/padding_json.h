@@ -1,5 +1,6 @@
 // A padding policy from JSON: {"policy": NAME, options…}, every option under the framework's own name. Absent options
-// keep the default of the policy's struct (routing_replay/trainer/padding/); null is absent. plan_json.h lists them.
+// keep the default of the policy's struct (routing_replay/trainer/padding/); null is absent. rrt_plan_new in
+// routing_replay/trainer/capi.h lists them.
 #ifndef TRAINER_PLUGIN_LAYOUT_PADDING_PADDING_JSON_H_
 #define TRAINER_PLUGIN_LAYOUT_PADDING_PADDING_JSON_H_
 

@@ -12,6 +12,7 @@ The asyncio forms are in routing_replay.aio; exceptions in routing_replay.errors
 
 from routing_replay._core import sample_handle
 from routing_replay._transport import DEFAULTS as _DEFAULTS
+from routing_replay._turns import Turn
 from routing_replay.appender import Appender
 from routing_replay.client import Client
 from routing_replay.errors import (
@@ -37,6 +38,7 @@ from routing_replay.geometry import Geometry, GroupLimit, ModelRouting
 from routing_replay.local import LocalServer, local_server
 from routing_replay.recorded import RecordedRows
 from routing_replay.run import Run
+from routing_replay.trajectory import Trajectory
 from routing_replay.types import (
     AppendOutcome,
     Payload,
@@ -90,6 +92,8 @@ __all__ = [
     "SampleState",
     "ServerInfo",
     "TokenCheck",
+    "Trajectory",
+    "Turn",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",

@@ -71,7 +71,7 @@ def _plan(
             raise _values.invalid("append.tensor.take", "there are no rows to take from", sample)
         missing = _values.integer(sum(end - begin for begin, end in holes), "append.unrecorded", sample=sample)
         return _core.plan_unrecorded(append, missing, ids)
-    tensor, payload = _tensor(rows, layers, sample)
+    tensor, payload = tensor_of(rows, layers, sample)
     if take is not None:
         tensor["take"] = _values.row_ranges([take], "append.tensor.take", sample)[0]
     return run.plan(append, tensor, payload, ids, encode)
@@ -97,7 +97,7 @@ def _prefix(prefix: Prefix, sample: str) -> dict[str, Any]:
     }
 
 
-def _tensor(rows: Any, layers: str | Sequence[int] | None, sample: str) -> tuple[dict[str, Any], np.ndarray]:
+def tensor_of(rows: Any, layers: str | Sequence[int] | None, sample: str) -> tuple[dict[str, Any], np.ndarray]:
     """Description and bytes."""
     tensor, payload = _payload(rows, sample) if isinstance(rows, Payload) else _array(rows, sample)
     if layers == "all":

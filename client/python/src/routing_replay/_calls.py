@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from routing_replay import _core, _messages, _values
 from routing_replay._transport import DEFAULTS
 from routing_replay.errors import NotFoundError
@@ -134,6 +136,24 @@ def list_page(
     return Call("List", request.SerializeToString(), read)
 
 
+def expert_load(
+    run: str, groups: tuple[int, int] | None, layers: Sequence[int] | None, producer: str
+) -> Call[np.ndarray]:
+    request = _messages.ExpertLoadRequest(
+        run=run, producer=_PRODUCERS[producer], layers=[int(layer) for layer in (() if layers is None else layers)]
+    )
+    _set_groups(request, groups)
+
+    def read(answer: bytes) -> np.ndarray:
+        counts = [layer.counts for layer in _messages.ExpertLoadResponse.FromString(answer).layers]
+        load = np.zeros((len(counts), max(map(len, counts), default=0)), np.int64)
+        for row, of_layer in zip(load, counts, strict=True):
+            row[: len(of_layer)] = of_layer
+        return load
+
+    return Call("ExpertLoad", request.SerializeToString(), read)
+
+
 def list_runs() -> Call[list[RunSummary]]:
     def read(answer: bytes) -> list[RunSummary]:
         return [_summary(run) for run in _messages.ListRunsResponse.FromString(answer).runs]
@@ -194,7 +214,7 @@ def no_sample(run: str, sample: str) -> NotFoundError:
 
 
 def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
-    """What the appender's core asks for (rr_appender_on_states)."""
+    """What the core asks for (rr_appender_on_states, rr_trajectory_on_state)."""
     return [
         {
             "sample": state.sample,
@@ -203,6 +223,7 @@ def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
             "num_tokens": state.num_tokens,
             "revision": state.revision,
             "content_id": state.content_id,
+            "unrecorded": [list(rows) for rows in state.unrecorded],
             "token_check": state.token_check and [state.token_check.rows, state.token_check.crc32c],
         }
         for state in states

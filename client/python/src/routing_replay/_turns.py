@@ -92,6 +92,14 @@ class Queue:
 Steps = Generator[Settle | Stat | Truncate | Queue, Any, Turn]
 
 
+def advance(steps: Steps, answer: Any = None, error: BaseException | None = None) -> Any:
+    """The next step after the answer to the one before, or the turn."""
+    try:
+        return steps.send(answer) if error is None else steps.throw(error)
+    except StopIteration as end:
+        return end.value
+
+
 class Writer:
     """A trajectory without its I/O. Not thread-safe but for `note`."""
 
@@ -206,6 +214,8 @@ class Writer:
             "weight_label": _values.text("" if weight_label is None else weight_label, "weight_label", sample),
             "weights": [_span(span, sample) for span in weights],
         }
+        if recorded.engine:
+            turn["engine"] = _values.text(recorded.engine, "engine", sample)
         if weight_version is not None:
             turn["weight_version"] = _values.integer(weight_version, "weight_version", sample=sample)
         tokens = recorded.tokens if tokens is None else tokens

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("routing_replay")
 _REST_TIMEOUT = 2.0  # Seconds that a fork waits for a stream to end.
 _START_TIMEOUT = 0.5  # Seconds that the first append waits for its stream to begin.
+SETTLE_MARGIN = 5.0  # Seconds after an append's time in which it gets its outcome.
 _EXIT_TIMEOUT = 5.0  # Seconds that an interpreter that ends waits for what was queued.
+
+Note = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Appender:
         self._stream = 0  # Number of the present stream; its sender stops when there is another one.
         self._call: Any = None
         self._told_of_drop = False
+        self._notes: dict[int, Note] = {}  # Who is told of the outcome of which append.
         self._resting = False  # A fork is near: no call of gRPC may be going on.
         self._calling = False
         self._grpc_threads: set[threading.Thread] = set()  # That served the newest stream.
@@ -133,16 +137,36 @@ class Appender:
         """
         check_fork()
         plan = _append.make_plan(self._run, self._encode_blocks, sample, rows, **options)
+        return self._enqueue(plan, sample)[0]
+
+    def _enqueue(self, plan: _core.Plan, sample: str, note: Note | None = None) -> tuple[int, bool]:
+        """Sequence number, and whether only a mark of the append was taken. `note` gets the record of its outcome."""
+        check_fork()
         with self._lock:
             self._wait_for_room(plan.bytes, sample)
             if self._closed:
                 raise self._failure or CancelledError("the appender is closed")
             sequence, dropped = self._options.add(self._core, plan)
+            if note is not None:
+                self._notes[sequence] = note
             if dropped:
                 self._tell_of_drop(sample)
             self._ensure_thread()
             self._changed.notify_all()
-        return sequence
+        return sequence, dropped
+
+    def _settled(self, sequence: int, timeout: float) -> bool:
+        """Waits for the outcomes of all appends up to `sequence`; False if there are some missing still."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._closed or self._core.settled(sequence), timeout)
+            return self._core.settled(sequence)
+
+    def _settle(self, sequence: int) -> None:
+        """As `_settled`, and raises why not. Every append has an outcome after its time."""
+        if self._settled(sequence, self._options.append_timeout + SETTLE_MARGIN):
+            return
+        with self._lock:
+            raise self._failure or self._core.not_flushed() or CancelledError("the appender was closed")
 
     def _wait_for_room(self, size: int, sample: str) -> None:
         if self._core.has_room(size):
@@ -345,6 +369,10 @@ class Appender:
                 if not finished:
                     return
                 self._changed.notify_all()  # There is room.
+                notes = [(self._notes.pop(record["sequence"], None), record) for record in finished]
+            for note, record in notes:
+                if note is not None:
+                    note(dict(record))
             if self._on_outcome is not None:
                 for record in finished:
                     self._tell(_append.outcome_from(record))

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
+import numpy as np
 
-from routing_replay import _append, _calls, _core, _read, _values
+from routing_replay import _append, _calls, _core, _read, _turns, _values
 from routing_replay._transport import SERVICE, Transport
 from routing_replay.appender import Appender
+from routing_replay.trajectory import Trajectory
 from routing_replay.types import (
     AppendOutcome,
     OnFull,
@@ -26,6 +28,7 @@ from routing_replay.types import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from routing_replay._turns import Existing
     from routing_replay.geometry import Geometry
     from routing_replay.types import AppendOptions, Rows, RunSettings
 
@@ -109,6 +112,27 @@ class Run:
     def metrics(self) -> dict[str, int]:
         """Counters of what `append` queued: see `Appender.metrics`."""
         return self._default_appender().metrics()
+
+    def trajectory(
+        self,
+        sample: str,
+        *,
+        group: int | None = None,
+        engine: str = "",
+        existing: Existing = "none",
+        appender: Appender | None = None,
+    ) -> Trajectory:
+        """A sample that grows turn by turn, appended through the run's own appender unless another one is given.
+
+        existing: "none" if the sample is new, so that nobody need be asked; "resume" if a writer before this one may
+            have begun it: the first turn then goes on after its rows, if they belong to the same tokens; "replace" to
+            take such rows back
+        """
+        opened = self._opened
+        writer = _turns.new_writer(
+            opened.core, sample, existing=existing, strict=opened.settings.strict, group=group, engine=engine
+        )
+        return Trajectory(self, writer, self._default_appender() if appender is None else appender)
 
     def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
         """One append in one call per weight version, acknowledged when it returns. The server decodes what is sent as
@@ -203,6 +227,23 @@ class Run:
             states += page
             if not page_token:
                 return states
+
+    def expert_load(
+        self,
+        groups: tuple[int, int] | None = None,
+        layers: Sequence[int] | None = None,
+        producer: Producer = "rollout",
+    ) -> np.ndarray:
+        """How often each expert was chosen, without reading the rows: int64 [layers, experts].
+
+        groups: samples of groups[0] <= group < groups[1]; all if absent
+        layers: decoder layer ids, ascending; all MoE layers if absent or empty. Where E differs, the widest decides
+
+        Recorded rows alone, as each sample shows them: rows that were truncated or released are not in it, and rows
+        that several samples show (prefix references) count once for each. The server counts rows when it is first
+        asked for them, and keeps the counts. UnimplementedError from a server without it.
+        """
+        return self._do(_calls.expert_load(self._name, groups, layers, producer))
 
     def release(self, samples: Iterable[str]) -> ReleaseOutcome:
         """Gives samples back, of both producers. Unknown ones are not counted, so a retry is harmless."""

@@ -43,8 +43,8 @@ class Trajectory:
       server (`Turn.truncated_rows`) and must come with the turn.
     - The first route of a row stays. Rows that are given again, perhaps under newer weights, are compared and not sent;
       differences are counted (`Turn.conflicting_rows`), or AlreadyExistsError (CONFLICTING_ROWS) in a strict run.
-    - What a turn does not give, because it was aborted, preempted, or nothing was recorded, stays open for the next one.
-      A turn that leaves a gap is FailedPreconditionError (GAP); `missing="unrecorded"` says that nobody has those rows.
+    - What a turn does not give (aborted, preempted, not recorded) stays open for the next one. A turn that leaves a gap
+      is FailedPreconditionError (GAP); `missing="unrecorded"` says that nobody has those rows.
     - Every call may be repeated: what is there already is not sent again.
 
     `add` queues and returns, like `Run.append`; trouble of the service is met by the appender. Only two things wait for
@@ -110,7 +110,7 @@ class Trajectory:
         return self._do(steps)
 
     def abort(self, rows: Rows | RecordedRows | None = None, **options: Any) -> Turn:
-        """A turn that was aborted: perhaps with some of its rows and tokens, perhaps with nothing. Options as of `add`."""
+        """A turn that was aborted, perhaps with some rows and tokens, perhaps with nothing. Options as of `add`."""
         return self.add(rows, outcome="aborted", **options)
 
     def cut(self, num_tokens: int, *, seal: bool = False, missing: Missing = "raise") -> Turn:
@@ -131,7 +131,7 @@ class Trajectory:
         with self._lock:
             self._writer.drain()
             if wait > 0 and not self._acknowledged():
-                self._appender._wait_settled(self._writer.last_sequence, wait)
+                self._appender._settled(self._writer.last_sequence, wait)
             return Trajectory(self._run, self._writer.fork(sample), self._appender)
 
     def siblings(self, samples: Sequence[str], *, wait: float = 1.0) -> list[Trajectory]:
@@ -187,23 +187,21 @@ class Trajectory:
 
     def _do(self, steps: _turns.Steps) -> Turn:
         with self._lock:
-            try:
-                step = next(steps)
-                while True:
-                    try:
-                        answer = self._execute(step)
-                    except BaseException as error:
-                        step = steps.throw(error)
-                    else:
-                        step = steps.send(answer)
-            except StopIteration as end:
-                return end.value
+            step = _turns.advance(steps)
+            while not isinstance(step, Turn):
+                try:
+                    answer = self._execute(step)
+                except BaseException as error:
+                    step = _turns.advance(steps, error=error)
+                else:
+                    step = _turns.advance(steps, answer)
+            return step
 
     def _execute(self, step: Any) -> Any:
         if isinstance(step, _turns.Queue):
             return self._appender._enqueue(step.plan, self.sample, self._writer.note)
         if isinstance(step, _turns.Settle):
-            return self._appender._wait_settled(self._writer.last_sequence)
+            return self._appender._settle(self._writer.last_sequence)
         if isinstance(step, _turns.Truncate):
             return self._run.truncate(self.sample, step.rows, expected_revision=step.expected_revision)
         return self._run.stat_many([self.sample])

@@ -15,7 +15,7 @@ import grpc.aio
 from routing_replay import _append, _calls, _core, _values
 from routing_replay._transport import DEFAULTS, SERVICE
 from routing_replay.aio.transport import Transport
-from routing_replay.appender import queue_options
+from routing_replay.appender import SETTLE_MARGIN, Note, queue_options
 from routing_replay.errors import CancelledError, RoutingReplayError
 from routing_replay.types import AppendOutcome, OnFull
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("routing_replay")
 
 
 # Arrays from here on are encoded in a thread, so that the loop goes on.
-_LARGE_BYTES = 1 << 18
+LARGE_BYTES = 1 << 18
 
 
 class _Changes:
@@ -82,6 +82,7 @@ class Appender:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._in_order = asyncio.Lock()  # Large arrays are encoded elsewhere; small ones must not overtake them.
+        self._notes: dict[int, Note] = {}  # Who is told of the outcome of which append.
         self._gave_up = False  # The present stream was ended because the server does not answer.
         transport.appenders.add(self)
 
@@ -93,23 +94,42 @@ class Appender:
         await self._transport.channel()
         make = functools.partial(_append.make_plan, self._run, self._encode_blocks, sample, rows, **options)
         async with self._in_order:
-            if getattr(rows, "nbytes", 0) >= _LARGE_BYTES:
+            if getattr(rows, "nbytes", 0) >= LARGE_BYTES:
                 plan = await asyncio.get_running_loop().run_in_executor(None, make)
             else:
                 plan = make()
             await self._wait_for_room(plan.bytes, sample)
-            return self._add(plan, sample)
+            return self._add(plan, sample, None)[0]
 
-    def _add(self, plan: _core.Plan, sample: str) -> int:
+    async def _enqueue(self, plan: _core.Plan, sample: str, note: Note) -> tuple[int, bool]:
+        """As routing_replay.Appender._enqueue."""
+        await self._transport.channel()
+        async with self._in_order:
+            await self._wait_for_room(plan.bytes, sample)
+            return self._add(plan, sample, note)
+
+    async def _settled(self, sequence: int, timeout: float) -> bool:
+        """As routing_replay.Appender._settled."""
+        await self._wait_for(lambda: self._closed or self._core.settled(sequence), timeout)
+        return self._core.settled(sequence)
+
+    async def _settle(self, sequence: int) -> None:
+        """As routing_replay.Appender._settle."""
+        if not await self._settled(sequence, self._options.append_timeout + SETTLE_MARGIN):
+            raise self._core.not_flushed() or CancelledError("the appender was closed")
+
+    def _add(self, plan: _core.Plan, sample: str, note: Note | None) -> tuple[int, bool]:
         if self._closed:
             raise CancelledError("the appender is closed")
         sequence, dropped = self._options.add(self._core, plan)
+        if note is not None:
+            self._notes[sequence] = note
         if dropped:
             _log.warning("append queue of run %s is full: rows of sample %s are dropped", self._name, sample)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drive(), name="routing-replay-appender")
         self._changed.notify()
-        return sequence
+        return sequence, dropped
 
     async def _wait_for_room(self, size: int, sample: str) -> None:
         if self._core.has_room(size):
@@ -246,6 +266,10 @@ class Appender:
         finished = self._core.take_finished()
         if not finished:
             return
+        for record in finished:
+            note = self._notes.pop(record["sequence"], None)
+            if note is not None:
+                note(dict(record))
         if self._on_outcome is not None:
             for record in finished:
                 self._tell(_append.outcome_from(record))

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
+import numpy as np
 
-from routing_replay import _append, _calls, _core, _read, _values
+from routing_replay import _append, _calls, _core, _read, _turns, _values
 from routing_replay._transport import SERVICE
 from routing_replay.aio.appender import Appender
+from routing_replay.aio.trajectory import Trajectory
 from routing_replay.aio.transport import Transport
 from routing_replay.types import (
     AppendOutcome,
@@ -27,6 +29,7 @@ from routing_replay.types import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from routing_replay._turns import Existing
     from routing_replay.geometry import Geometry
     from routing_replay.types import AppendOptions, Rows, RunSettings
 
@@ -93,6 +96,22 @@ class Run:
     def metrics(self) -> dict[str, int]:
         """Counters of what `append` queued."""
         return self._default_appender().metrics()
+
+    def trajectory(
+        self,
+        sample: str,
+        *,
+        group: int | None = None,
+        engine: str = "",
+        existing: Existing = "none",
+        appender: Appender | None = None,
+    ) -> Trajectory:
+        """A sample that grows turn by turn; see routing_replay.Run.trajectory."""
+        opened = self._opened
+        writer = _turns.new_writer(
+            opened.core, sample, existing=existing, strict=opened.settings.strict, group=group, engine=engine
+        )
+        return Trajectory(self, writer, self._default_appender() if appender is None else appender)
 
     async def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
         """See routing_replay.Run.put."""
@@ -176,6 +195,23 @@ class Run:
             states += page
             if not page_token:
                 return states
+
+    async def expert_load(
+        self,
+        groups: tuple[int, int] | None = None,
+        layers: Sequence[int] | None = None,
+        producer: Producer = "rollout",
+    ) -> np.ndarray:
+        """How often each expert was chosen, without reading the rows: int64 [layers, experts].
+
+        groups: samples of groups[0] <= group < groups[1]; all if absent
+        layers: decoder layer ids, ascending; all MoE layers if absent or empty. Where E differs, the widest decides
+
+        Recorded rows alone, as each sample shows them: rows that were truncated or released are not in it, and rows
+        that several samples show (prefix references) count once for each. The server counts rows when it is first
+        asked for them, and keeps the counts. UnimplementedError from a server without it.
+        """
+        return await self._do(_calls.expert_load(self._name, groups, layers, producer))
 
     async def release(self, samples: Iterable[str]) -> ReleaseOutcome:
         """Gives samples back, of both producers."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from routing_replay import _turns
 from routing_replay._turns import Missing, Turn
+from routing_replay.aio.appender import LARGE_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Trajectory:
-    """As routing_replay.Trajectory, made by `aio.Run.trajectory`. For one event loop. Meanings and errors are the same."""
+    """As routing_replay.Trajectory, for one event loop. Made by `aio.Run.trajectory`. Meanings and errors are alike."""
 
     def __init__(self, run: Run, writer: _turns.Writer, appender: Appender) -> None:
         self._run = run
@@ -29,7 +31,8 @@ class Trajectory:
 
     async def add(self, rows: Rows | RecordedRows | None = None, **options: Any) -> Turn:
         """One answer of the engine. Options as of routing_replay.Trajectory.add."""
-        return await self._do(self._writer.add(rows, **options))
+        large = getattr(rows, "nbytes", 0) >= LARGE_BYTES
+        return await self._do(self._writer.add(rows, **options), large)
 
     async def abort(self, rows: Rows | RecordedRows | None = None, **options: Any) -> Turn:
         """A turn that was aborted."""
@@ -48,7 +51,7 @@ class Trajectory:
         async with self._lock:
             state = self._writer.state()
             if wait > 0 and state["rows"] != state["acknowledged_rows"]:
-                await self._appender._wait_settled(self._writer.last_sequence, wait)
+                await self._appender._settled(self._writer.last_sequence, wait)
             return Trajectory(self._run, self._writer.fork(sample), self._appender)
 
     async def siblings(self, samples: Sequence[str], *, wait: float = 1.0) -> list[Trajectory]:
@@ -87,25 +90,28 @@ class Trajectory:
         state = self._writer.state()
         return f"<aio.Trajectory {self.sample}: {state['num_tokens']} tokens, {state['rows']} rows>"
 
-    async def _do(self, steps: _turns.Steps) -> Turn:
+    async def _do(self, steps: _turns.Steps, large: bool = False) -> Turn:
         async with self._lock:
-            try:
-                step = next(steps)
-                while True:
-                    try:
-                        answer = await self._execute(step)
-                    except BaseException as error:
-                        step = steps.throw(error)
-                    else:
-                        step = steps.send(answer)
-            except StopIteration as end:
-                return end.value
+            step = await self._advance(large, steps)
+            while not isinstance(step, Turn):
+                try:
+                    answer = await self._execute(step)
+                except BaseException as error:
+                    step = await self._advance(large, steps, error=error)
+                else:
+                    step = await self._advance(large, steps, answer)
+            return step
+
+    async def _advance(self, large: bool, steps: _turns.Steps, answer: Any = None, error: Any = None) -> Any:
+        """Large arrays are encoded in a thread, so that the loop goes on."""
+        advance = functools.partial(_turns.advance, steps, answer, error)
+        return await asyncio.get_running_loop().run_in_executor(None, advance) if large else advance()
 
     async def _execute(self, step: Any) -> Any:
         if isinstance(step, _turns.Queue):
             return await self._appender._enqueue(step.plan, self.sample, self._writer.note)
         if isinstance(step, _turns.Settle):
-            return await self._appender._wait_settled(self._writer.last_sequence)
+            return await self._appender._settle(self._writer.last_sequence)
         if isinstance(step, _turns.Truncate):
             return await self._run.truncate(self.sample, step.rows, expected_revision=step.expected_revision)
         return await self._run.stat_many([self.sample])
