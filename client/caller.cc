@@ -3,6 +3,8 @@
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include "client/channel/channel.h"
+
 namespace routing_replay {
 
 absl::Status Caller::Attempt(Repeat repeat, const std::function<absl::Status(grpc::ClientContext&)>& attempt) const {
@@ -11,17 +13,22 @@ absl::Status Caller::Attempt(Repeat repeat, const std::function<absl::Status(grp
     grpc::ClientContext context;
     context.set_deadline(GrpcDeadline(deadline));
     context.set_wait_for_ready(repeat == Repeat::kNever);
-    return attempt(context);
+    absl::Status status = attempt(context);
+    link_->OnEnd(status);
+    return status;
   };
-  if (repeat == Repeat::kNever) return once();
+  if (repeat == Repeat::kNever) {
+    link_->LookAgain();  // Otherwise it would wait for a server that will not come back there.
+    return once();
+  }
   return RetryUnavailable(RetrySchedule(deadline), RetryTime::Real(), once);
 }
 
 absl::StatusOr<grpc::ByteBuffer> Caller::CallRaw(const std::string& method,
                                                  const std::function<grpc::ByteBuffer()>& make_request) const {
   grpc::ByteBuffer response;
-  grpc::GenericStub stub(channel_);
   const absl::Status status = Attempt(Repeat::kAlways, [&](grpc::ClientContext& context) {
+    grpc::GenericStub stub(link_->channel());
     grpc::CompletionQueue queue;
     grpc::Status result;
     const grpc::ByteBuffer request = make_request();

@@ -2,7 +2,6 @@
 #ifndef CLIENT_CALLER_H_
 #define CLIENT_CALLER_H_
 
-#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/byte_buffer.h>
 
@@ -13,7 +12,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "client/channel/channel.h"
+#include "client/channel/link.h"
 #include "client/retry.h"
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
@@ -31,17 +30,16 @@ class Caller {
  public:
   using Stub = v1::RoutingReplay::Stub;
 
-  Caller(std::shared_ptr<grpc::Channel> channel, std::chrono::milliseconds timeout)
-      : channel_(std::move(channel)), stub_(v1::RoutingReplay::NewStub(channel_)), timeout_(timeout) {}
+  Caller(std::shared_ptr<Link> link, std::chrono::milliseconds timeout) : link_(std::move(link)), timeout_(timeout) {}
 
-  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  const std::shared_ptr<Link>& link() const { return link_; }
 
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                 const Request& request, Repeat repeat = Repeat::kAlways) const {
     Response response;
     const absl::Status status = Attempt(repeat, [&](grpc::ClientContext& context) {
-      return FromGrpcStatus((stub_.get()->*method)(&context, request, &response));
+      return FromGrpcStatus((NewStub().get()->*method)(&context, request, &response));
     });
     if (!status.ok()) return status;
     return response;
@@ -53,8 +51,9 @@ class Caller {
                                     grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                     const Request& request) const {
     Response response;
-    const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
-    if (!status.ok()) return FromGrpcStatus(status);
+    const absl::Status status = FromGrpcStatus((NewStub().get()->*method)(&context, request, &response));
+    link_->OnEnd(status);
+    if (!status.ok()) return status;
     return response;
   }
 
@@ -63,10 +62,10 @@ class Caller {
                                            const std::function<grpc::ByteBuffer()>& make_request) const;
 
  private:
+  std::unique_ptr<Stub> NewStub() const { return v1::RoutingReplay::NewStub(link_->channel()); }
   absl::Status Attempt(Repeat repeat, const std::function<absl::Status(grpc::ClientContext&)>& attempt) const;
 
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<Stub> stub_;
+  const std::shared_ptr<Link> link_;
   const std::chrono::milliseconds timeout_;
 };
 

@@ -3,8 +3,7 @@
 #include <utility>
 
 #include "client/caller.h"
-#include "client/channel/channel.h"
-#include "client/channel/endpoint.h"
+#include "client/channel/link.h"
 #include "client/run.h"
 #include "proto/convert/convert.h"
 
@@ -89,10 +88,9 @@ class ClientImpl final : public Client {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
-  const auto target = ResolveEndpoint(options.endpoint, options.call_timeout);
-  if (!target.ok()) return target.status();
-  auto caller = std::make_shared<const Caller>(MakeChannel(*target, options.use_http_proxy), options.call_timeout);
-  return std::make_unique<ClientImpl>(std::move(caller));
+  auto link = Link::Open(options.endpoint, options.use_http_proxy, options.call_timeout);
+  if (!link.ok()) return link.status();
+  return std::make_unique<ClientImpl>(std::make_shared<const Caller>(*std::move(link), options.call_timeout));
 }
 
 }  // namespace routing_replay

@@ -1,5 +1,8 @@
 #include "routing_replay/client.h"
 
+#include <filesystem>
+#include <fstream>
+
 #include "client/testing/client_fixture.h"
 
 namespace routing_replay::testing {
@@ -164,6 +167,53 @@ TEST(DeadServerTest, EveryCallFailsInItsTime) {
   EXPECT_EQ(run->Truncate("s", Producer::kRollout, 0, {}).status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(run->ReadRows({.samples = {{.sample = "s"}}}, milliseconds(300)).status().code(),
             absl::StatusCode::kUnavailable);
+}
+
+class MovedServerTest : public ::testing::Test {
+ protected:
+  MovedServerTest() { Move(); }
+  ~MovedServerTest() override { std::filesystem::remove(file_); }
+
+  // The server ends, and one that knows nothing of the past is somewhere else.
+  void Move() {
+    auto next = std::make_unique<FakeService>();
+    std::ofstream(file_) << next->endpoint() << "\n";
+    service_ = std::move(next);
+  }
+
+  const std::filesystem::path file_ = std::filesystem::path(::testing::TempDir()) / "moved_server_endpoint";
+  std::unique_ptr<FakeService> service_;
+};
+
+TEST_F(MovedServerTest, TheEndpointsFileIsReadAgain) {
+  std::mt19937_64 random(3);
+  const std::vector<uint8_t> ids = ModelIds(random, 20);
+  const TensorDescription tensor{.dtype = DType::kU8, .shape = {20, 1, 1}, .layer_basis = LayerBasis::kMoeLayers};
+  ASSERT_OK_AND_ASSIGN(const auto client,
+                       Client::Connect({.endpoint = "file:" + file_.string(), .call_timeout = kLong}));
+  ASSERT_OK_AND_ASSIGN(const auto run, client->OpenRun("run", ModelGeometry()));
+  auto appender = run->NewAppender();
+  ASSERT_OK(appender->Append({.sample = "s"}, tensor, ids));
+  ASSERT_OK(appender->Flush(kLong));
+
+  Move();
+  EXPECT_OK(run->Put({.sample = "put"}, tensor, ids));
+  Move();
+  // Not repeated, so it must be right at once.
+  EXPECT_OK(run->Truncate("s", Producer::kRollout, 0, {}));
+  EXPECT_EQ(service_->Calls("Truncate"), 1);
+  Move();
+  ASSERT_OK(appender->Append({.sample = "append"}, tensor, ids));
+  EXPECT_OK(appender->Flush(kLong));
+  EXPECT_EQ(service_->Sample("append").rows.size(), 20u);
+  appender.reset();  // It would notice, too.
+  Move();
+  // Final, but the next one finds the server.
+  EXPECT_EQ(run->ReadRows({.samples = {{.sample = "s"}}}, kLong).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_OK(run->ReadRows({.samples = {{.sample = "s"}}}, kLong));
+  // A file that is gone, or of which nobody can make sense, changes nothing.
+  std::ofstream(file_) << "nonsense\n";
+  EXPECT_OK(run->Put({.sample = "put"}, tensor, ids));
 }
 
 TEST(ConnectTest, BadEndpointsAreRefused) {

@@ -8,7 +8,7 @@ packages=(
   libabsl-dev libgrpc-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libc-ares-dev libre2-dev libssl-dev zlib1g-dev
   libhwy-dev libisal-dev libxxhash-dev libzstd-dev
-  nlohmann-json3-dev libcli11-dev libspdlog-dev libyaml-cpp-dev prometheus-cpp-dev
+  nlohmann-json3-dev libsimdjson-dev libcli11-dev libspdlog-dev libyaml-cpp-dev prometheus-cpp-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   binutils python3 python3-grpcio python3-numpy python3-protobuf python3-venv
 )

@@ -79,7 +79,7 @@ class Parser {
     app_.add_option("--config", config_file_, "YAML file with any of the keys below")->envname("RR_CONFIG");
     Key("listen", config_.listen, "addresses to listen on: host:port, [v6]:port or unix:PATH");
     Key("advertise", config_.advertise, "address that clients are told");
-    Key("endpoint-file", config_.endpoint_file, "file to write the advertised address to");
+    Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
     Key("exit-with-pid", config_.exit_with_pid, "process with which the server ends, as after SIGTERM; 0: none")
         ->check(CLI::NonNegativeNumber);
     Key("store", config_.store, "memory");

@@ -15,7 +15,7 @@ namespace routing_replay {
 struct ServerConfig {
   std::vector<std::string> listen = {"[::]:7400"};  // host:port, [v6]:port or unix:PATH; port 0: any free one.
   std::string advertise;                            // What OpenRun tells clients; empty: the first listener.
-  std::string endpoint_file;  // Written atomically with the advertised address once the server listens.
+  std::string endpoint_file;  // Holds the advertised address while the server listens; written atomically.
   int exit_with_pid = 0;      // The server ends when this process does; 0: it does not look.
   std::string store = "memory";
   int64_t memory_budget = int64_t{4} << 30;

@@ -3,8 +3,6 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 
-#include <cstdio>
-#include <fstream>
 #include <thread>
 #include <utility>
 
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/admission/byte_budget.h"
+#include "server/operations/endpoint_file.h"
 #include "server/operations/sweeper.h"
 #include "server/service/append_handler.h"
 #include "server/service/put_handler.h"
@@ -25,18 +24,6 @@ namespace {
 std::string WithPort(const std::string& address, int port) {
   if (absl::StartsWith(address, "unix:")) return address;
   return absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
-}
-
-// Written beside and renamed, so that a reader sees the whole address or no file.
-absl::Status WriteEndpointFile(const std::string& path, const std::string& address) {
-  const std::string part = path + ".part";
-  std::ofstream file(part);
-  file << address << "\n";
-  file.close();
-  if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--endpoint-file: cannot write ", path));
-  }
-  return absl::OkStatus();
 }
 
 class GrpcServer final : public Server {
@@ -70,6 +57,7 @@ class GrpcServer final : public Server {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Sweeper> sweeper_;
   std::vector<std::string> addresses_;
+  std::unique_ptr<EndpointFile> endpoint_file_;
 };
 
 absl::Status GrpcServer::Listen() {
@@ -103,10 +91,14 @@ absl::Status GrpcServer::Listen() {
   }
   sweeper_ = std::make_unique<Sweeper>(*store_, context_.metrics, config_.sweep_interval);
   if (config_.endpoint_file.empty()) return absl::OkStatus();
-  return WriteEndpointFile(config_.endpoint_file, context_.advertised);
+  auto file = EndpointFile::Write(config_.endpoint_file, context_.advertised);
+  if (!file.ok()) return file.status();
+  endpoint_file_ = *std::move(file);
+  return absl::OkStatus();
 }
 
 void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
+  endpoint_file_.reset();  // First: nobody new is to come.
   sweeper_.reset();
   context_.draining = true;
   if (server_ != nullptr) {

@@ -216,8 +216,9 @@ class PieceMaker {
 absl::StatusOr<int64_t> TensorRows(const TensorDescription& tensor, absl::Span<const uint8_t> payload) {
   const auto shape = PayloadShape(tensor, payload);
   if (!shape.ok()) return shape.status();
-  if (!shape->empty() && shape->front() >= 0 && shape->front() <= kMaxRows) return shape->front();
-  return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat("[", absl::StrJoin(*shape, ", "), "]"));
+  const std::vector<int64_t>& axes = shape->axes;
+  if (!axes.empty() && axes.front() >= 0 && axes.front() <= kMaxRows) return axes.front();
+  return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat("[", absl::StrJoin(axes, ", "), "]"));
 }
 
 AppendPlan OnePiece(AppendHeader header) {

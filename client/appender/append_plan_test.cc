@@ -38,6 +38,31 @@ std::vector<RowRange> SomeHoles(std::mt19937_64& random, RowRange rows) {
   return holes;
 }
 
+TEST(AppendPlanTest, SealsWithoutANumber) {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 300; ++round) {
+    AppendOptions options{.sample = "s", .seal = random() % 4 != 0};
+    options.row_start = static_cast<int64_t>(random() % 500);
+    if (random() % 2 == 0) {
+      options.prefix_sample = "p";
+      options.prefix_rows = 1 + static_cast<int64_t>(random() % 900);
+    }
+    if (random() % 5 == 0) options.seal_num_tokens = 2000;
+    const auto rows = static_cast<int64_t>(random() % 400);
+    const std::vector<uint8_t> ids = ModelIds(random, options.row_start + rows);
+    const RowRange range = RowRange::OfSize(options.row_start, rows);
+    const auto plan = rows == 0 ? PlanUnrecorded(options, 0)
+                                : PlanBlocks(options, ModelRows(ids, range, SomeHoles(random, range), 64), 64, 300);
+    ASSERT_OK(plan);
+    // The rows that are there once the append is stored, and one.
+    std::optional<int64_t> expected;
+    if (options.seal) expected = std::max(options.prefix_rows, options.row_start + rows) + 1;
+    if (options.seal_num_tokens) expected = 2000;
+    EXPECT_EQ(plan->pieces.back().header.seal_num_tokens, expected) << round;
+    for (size_t i = 0; i + 1 < plan->pieces.size(); ++i) EXPECT_FALSE(plan->pieces[i].header.seal_num_tokens);
+  }
+}
+
 TEST(AppendPlanTest, ThePiecesTogetherAreTheAppend) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 300; ++round) {

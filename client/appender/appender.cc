@@ -26,7 +26,6 @@ class AppenderImpl final : public Appender {
   AppenderImpl(AppenderRun run, AppenderOptions options)
       : run_(std::move(run)),
         options_(std::move(options)),
-        stub_(run_.channel),
         session_({.run = run_.name,
                   .max_queued_bytes = options_.max_queued_bytes,
                   .append_timeout = options_.append_timeout}) {
@@ -64,7 +63,6 @@ class AppenderImpl final : public Appender {
 
   const AppenderRun run_;
   const AppenderOptions options_;
-  grpc::GenericStub stub_;
   grpc::CompletionQueue events_;
 
   mutable Mutex mutex_;
@@ -184,9 +182,11 @@ void AppenderImpl::Do(AppendSession::Action action) {
       MutexLock lock(mutex_);
       return session_.OnStates(states, Clock::Real().Now());
     }
-    case AppendSession::Step::kConnect:
-      stream_ = std::make_unique<AppendStream>(stub_, events_);
+    case AppendSession::Step::kConnect: {
+      grpc::GenericStub stub(run_.link->channel());
+      stream_ = std::make_unique<AppendStream>(stub, events_);
       return;
+    }
     case AppendSession::Step::kSend:
       return stream_->Write(std::move(action.message));
     case AppendSession::Step::kCancel:
@@ -228,6 +228,7 @@ void AppenderImpl::OnMessage(grpc::ByteBuffer message) {
 
 void AppenderImpl::OnStreamEnd(absl::Status why) {
   stream_.reset();
+  run_.link->OnEnd(why);
   MutexLock lock(mutex_);
   session_.OnStreamEnd(std::move(why), Clock::Real().Now());
 }

@@ -2,7 +2,6 @@
 #ifndef CLIENT_APPENDER_APPENDER_H_
 #define CLIENT_APPENDER_APPENDER_H_
 
-#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
 #include <functional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/channel/link.h"
 #include "routing_replay/client.h"
 #include "routing_replay/wire/geometry.h"
 
@@ -18,7 +18,7 @@ namespace routing_replay {
 
 // What an appender must know of its run.
 struct AppenderRun {
-  std::shared_ptr<grpc::Channel> channel;
+  std::shared_ptr<Link> link;
   std::string name;
   std::shared_ptr<const Geometry> geometry;
   int32_t block_rows = kDefaultBlockRows;

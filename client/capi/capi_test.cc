@@ -105,7 +105,19 @@ TEST_F(CapiTest, BadJsonIsRefused) {
   const std::string newer = R"({"run": "r", "server_version": "7.0.0",
                                 "geometry": {"num_layers": 2, "num_experts": 16, "top_k": 2}})";
   EXPECT_EQ(Take(rr_run_new(newer.data(), newer.size(), &run)).detail["reason"], "VERSION_MISMATCH");
+  for (const int codec : {-1, 3, 99}) {
+    const std::string unknown =
+        json{{"run", "r"}, {"server_version", "0.9.0"}, {"codec", codec}, {"geometry", json::parse(kRun)["geometry"]}}
+            .dump();
+    const Failure failure = Take(rr_run_new(unknown.data(), unknown.size(), &run));
+    EXPECT_EQ(failure.code, 9) << codec;
+    EXPECT_EQ(failure.detail["reason"], "VERSION_MISMATCH");
+    EXPECT_EQ(failure.detail["server_version"], "0.9.0");
+  }
+  EXPECT_EQ(run, nullptr);
   rr_reader* reader = nullptr;
+  const std::string none = R"({"layers": [], "samples": []})";
+  EXPECT_EQ(Take(rr_reader_new(run_, none.data(), none.size(), &reader)).detail["field"], "layers");
   const std::string dense = R"({"layers": [5], "samples": []})";
   EXPECT_EQ(Take(rr_reader_new(run_, dense.data(), dense.size(), &reader)).detail["layer"], 5);
 }

@@ -1,9 +1,12 @@
 // What engines emit: shapes of undecoded payloads, and which rows they hold.
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "client/capi/objects.h"
 #include "proto/json/object_form.h"
+#include "proto/json/routes_in_json.h"
+#include "proto/json/rows_file.h"
 #include "proto/json/wire_json.h"
 #include "proto/wire/payload/payload_shape.h"
 #include "proto/wire/payload/row_account.h"
@@ -29,13 +32,13 @@ absl::StatusOr<ObjectDialect> DialectFrom(absl::string_view name) {
   } kNames[] = {{"any", ObjectDialect::kAny},
                 {"prime_rl", ObjectDialect::kPrimeRl},
                 {"skyrl", ObjectDialect::kSkyRl},
-                {"ms_swift", ObjectDialect::kMsSwift}};
+                {"ms_swift", ObjectDialect::kMsSwift},
+                {"sglang", ObjectDialect::kSgLang}};
   for (const auto& known : kNames) {
     if (name == known.name) return known.dialect;
   }
-  return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat("dialect: \"", name, "\" is none of any, prime_rl, skyrl, ms_swift"),
-                   {.reason = Reason::kField, .field = "dialect"});
+  return Invalid(Reason::kField, "dialect",
+                 absl::StrCat("\"", name, "\" is none of any, prime_rl, skyrl, ms_swift, sglang"));
 }
 
 }  // namespace
@@ -70,16 +73,16 @@ rr_error* rr_payload_shape(const char* tensor, size_t tensor_size, const void* p
     const auto description = TensorFromJson(Text(tensor, tensor_size));
     if (!description.ok()) return description.status();
     const absl::Span<const uint8_t> bytes = Bytes(payload, payload_size);
-    absl::StatusOr<std::vector<int64_t>> axes = std::vector<int64_t>();
+    absl::StatusOr<TensorShape> found = TensorShape{description->dtype, {}};
     if (description->shape.size() == 2) {
       const auto rows = FlatRows(*description, description->shape[0], description->shape[1], bytes);
       if (!rows.ok()) return rows.status();
-      axes = std::vector<int64_t>{*rows, description->shape[0], description->shape[1]};
+      found->axes = {*rows, description->shape[0], description->shape[1]};
     } else {
-      axes = PayloadShape(*description, bytes);
+      found = PayloadShape(*description, bytes);
     }
-    if (!axes.ok()) return axes.status();
-    return Give({{"shape", *axes}}, shape);
+    if (!found.ok()) return found.status();
+    return Give({{"dtype", DTypeName(found->dtype)}, {"shape", found->axes}}, shape);
   });
 }
 
@@ -109,6 +112,45 @@ rr_error* rr_check_narrowest(const char* tensor, size_t tensor_size, const void*
     if (!description.ok()) return description.status();
     const auto view = OpenTensor(*description, Bytes(payload, payload_size), DecodeOptions().max_payload_bytes);
     return view.ok() ? CheckNarrowestDType(*view) : view.status();
+  });
+}
+
+rr_error* rr_open_rows_file(const void* file, size_t size, const char* name, size_t name_size, rr_bytes** form) {
+  return Guard([&]() -> absl::Status {
+    const absl::Span<const uint8_t> bytes = Bytes(file, size);
+    const auto rows = OpenRowsFile(bytes, Text(name, name_size));
+    if (!rows.ok()) return rows.status();
+    const auto begin = static_cast<int64_t>(rows->payload.data() - bytes.data());
+    nlohmann::json tensor = Described(rows->tensor);
+    tensor["encoding"] = "RAW";
+    return Give({{"tensor", std::move(tensor)}, {"data", {begin, begin + rows->payload.size()}}}, form);
+  });
+}
+
+rr_error* rr_trace_sequences(const char* index, size_t index_size, const char* stem, size_t stem_size, int64_t rows,
+                             rr_bytes** ranges) {
+  return Guard([&]() -> absl::Status {
+    const auto sequences = TraceSequences(Text(index, index_size), Text(stem, stem_size), rows);
+    if (!sequences.ok()) return sequences.status();
+    nlohmann::json list = nlohmann::json::array();
+    for (const RowRange range : *sequences) list.push_back({range.begin, range.end});
+    return Give(list, ranges);
+  });
+}
+
+rr_error* rr_find_routes(const void* body, size_t size, rr_bytes** json) {
+  return Guard([&]() -> absl::Status {
+    const auto found = FindRoutes(Bytes(body, size));
+    if (!found.ok()) return found.status();
+    nlohmann::json list = nlohmann::json::array();
+    for (const RouteText& text : *found) {
+      nlohmann::json path = nlohmann::json::array();
+      for (const auto& step : text.path) {
+        std::visit([&path](const auto& key_or_index) { path.push_back(key_or_index); }, step);
+      }
+      list.push_back({{"path", std::move(path)}, {"span", {text.begin, text.begin + text.size}}});
+    }
+    return Give(list, json);
   });
 }
 

@@ -16,6 +16,17 @@ namespace {
 
 using nlohmann::json;
 
+// A server of this major version that stores in a way which came after this client.
+absl::Status UnknownCodec(int32_t codec, const std::string& server_version) {
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("codec: ", codec, " of a server of version ", server_version,
+                                " is not known to a client of version ", ROUTING_REPLAY_VERSION),
+                   {.reason = Reason::kVersionMismatch,
+                    .field = "codec",
+                    .server_version = server_version,
+                    .client_version = ROUTING_REPLAY_VERSION});
+}
+
 absl::Status ReadPrefix(const json& value, AppendOptions& options) {
   JsonObject prefix(value, "append.prefix");
   for (const char* key : {"sample", "rows"}) prefix.Require(key);
@@ -107,8 +118,7 @@ absl::StatusOr<RunInfo> RunFrom(absl::string_view text) {
   if (!options.ok()) return options.status();
   auto geometry = Geometry::Create(*options);
   if (!geometry.ok()) return geometry.status();
-  if (codec < 0 || codec > static_cast<int32_t>(Codec::kPacked))
-    return Invalid(Reason::kField, "codec", "is not known");
+  if (codec < 0 || codec > static_cast<int32_t>(Codec::kPacked)) return UnknownCodec(codec, version);
   if (block_rows < 0 || block_rows > kMaxBlockRows) return Invalid(Reason::kField, "block_rows", "is out of range");
   const Codec chosen = codec == 0 ? geometry->default_codec() : static_cast<Codec>(codec);
   return RunInfo{.name = std::move(name),

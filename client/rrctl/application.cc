@@ -7,6 +7,7 @@
 
 #include "client/rrctl/arguments.h"
 #include "client/rrctl/completion.h"
+#include "client/rrctl/interrupt.h"
 #include "client/rrctl/server_names.h"
 
 namespace routing_replay {
@@ -24,6 +25,7 @@ ExitCode Application::Main(std::vector<std::string> words) {
   Session session(settings_);
   const absl::Status status = command_(session);
   if (status.ok()) return kExitOk;
+  if (!session.OutputIsTaken() && ReaderIsGone(STDOUT_FILENO)) EndByBrokenPipe();
   std::cerr << Style::For(STDERR_FILENO).Error("rrctl:") << " " << FailureText(status) << "\n";
   return ExitCodeFor(status);
 }

@@ -4,6 +4,16 @@
 
 namespace routing_replay {
 
+void EndByBrokenPipe() {
+  signal(SIGPIPE, SIG_DFL);
+  sigset_t broken_pipe;
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_UNBLOCK, &broken_pipe, nullptr);
+  raise(SIGPIPE);
+  _exit(128 + SIGPIPE);
+}
+
 HeldInterrupts::HeldInterrupts() {
   sigemptyset(&signals_);
   sigaddset(&signals_, SIGINT);

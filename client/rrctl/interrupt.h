@@ -40,6 +40,9 @@ class HeldInterrupts {
   sigset_t before_;
 };
 
+// Ends the process as SIGPIPE does, whatever becomes of that signal here otherwise.
+[[noreturn]] void EndByBrokenPipe();
+
 }  // namespace routing_replay
 
 #endif  // CLIENT_RRCTL_INTERRUPT_H_

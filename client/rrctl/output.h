@@ -42,6 +42,8 @@ class Output {
   void Write(absl::string_view text) { out_ << text; }
   // Sends out what is buffered. DATA_LOSS if something written so far was not taken (a full disk, a reader gone).
   absl::Status Flush();
+  // Whether everything written so far was taken.
+  bool taken() const { return out_.good(); }
 
  private:
   std::ostream& out_;

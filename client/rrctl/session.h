@@ -30,6 +30,9 @@ class Session {
   absl::Status Plan();
   absl::Status CompletionScript();
 
+  // Whether standard output has taken what was written to it.
+  bool OutputIsTaken() const { return output_.taken(); }
+
  private:
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;
   absl::Status WatchQuery(Layout layout, const Query& query);

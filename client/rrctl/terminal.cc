@@ -1,5 +1,6 @@
 #include "client/rrctl/terminal.h"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -57,6 +58,11 @@ Style Style::For(int file_descriptor) {
 
 std::string Style::Wrap(absl::string_view begin, absl::string_view text) const {
   return colour_ ? absl::StrCat(begin, text, kReset) : std::string(text);
+}
+
+bool ReaderIsGone(int file_descriptor) {
+  pollfd end{.fd = file_descriptor, .events = 0, .revents = 0};
+  return poll(&end, 1, 0) == 1 && (end.revents & POLLERR) != 0;
 }
 
 TerminalSize SizeOf(int file_descriptor) {

@@ -26,6 +26,9 @@ class Style {
 
 bool IsTerminal(int file_descriptor);
 
+// Whether `file_descriptor` is a pipe that nobody reads any more.
+bool ReaderIsGone(int file_descriptor);
+
 struct TerminalSize {
   int rows = 24;
   int columns = 80;

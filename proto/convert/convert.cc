@@ -131,6 +131,24 @@ absl::StatusOr<WeightSpan> FromProto(const v1::WeightSpan& span, absl::string_vi
   return WeightSpan{*rows, span.version(), span.label()};
 }
 
+v1::Provenance ToProto(const Provenance& from) {
+  v1::Provenance out;
+  *out.mutable_rows() = ToProto(from.rows);
+  out.set_weight_version(from.weight_version);
+  out.set_weight_label(from.weight_label);
+  out.set_engine(from.engine);
+  out.set_appends(from.appends);
+  return out;
+}
+
+absl::StatusOr<Provenance> FromProto(const v1::Provenance& from, absl::string_view field) {
+  const absl::StatusOr<RowRange> rows = FromProto(from.rows(), field);
+  const auto appends = CountFromProto(from.appends(), kMaxInt64, absl::StrCat(field, ".appends"));
+  if (!rows.ok()) return rows.status();
+  if (!appends.ok()) return appends.status();
+  return Provenance{*rows, from.weight_version(), from.weight_label(), from.engine(), *appends};
+}
+
 v1::SampleState ToProto(const SampleState& state) {
   v1::SampleState out;
   out.set_sample(state.sample);
@@ -151,6 +169,7 @@ v1::SampleState ToProto(const SampleState& state) {
   }
   out.set_engine(state.engine);
   out.set_idle_ms(state.idle_ms);
+  for (const Provenance& from : state.provenance) *out.add_provenance() = ToProto(from);
   return out;
 }
 
@@ -184,6 +203,11 @@ absl::StatusOr<SampleState> FromProto(const v1::SampleState& state) {
     auto weights = FromProto(span, "weights");
     if (!weights.ok()) return weights.status();
     out.weights.push_back(*std::move(weights));
+  }
+  for (const v1::Provenance& from : state.provenance()) {
+    auto provenance = FromProto(from, "provenance");
+    if (!provenance.ok()) return provenance.status();
+    out.provenance.push_back(*std::move(provenance));
   }
   if (state.token_checks_size() > 0) {
     const v1::TokenCheck& last = state.token_checks(state.token_checks_size() - 1);

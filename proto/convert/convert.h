@@ -38,6 +38,8 @@ absl::StatusOr<RowRange> FromProto(const v1::RowRange& range, absl::string_view 
 
 v1::WeightSpan ToProto(const WeightSpan& span);
 absl::StatusOr<WeightSpan> FromProto(const v1::WeightSpan& span, absl::string_view field);
+v1::Provenance ToProto(const Provenance& from);
+absl::StatusOr<Provenance> FromProto(const v1::Provenance& from, absl::string_view field);
 
 v1::SampleState ToProto(const SampleState& state);
 absl::StatusOr<SampleState> FromProto(const v1::SampleState& state);

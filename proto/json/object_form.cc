@@ -21,10 +21,11 @@ absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view w
                    {.reason = reason, .field = std::string(field)});
 }
 
-absl::StatusOr<std::vector<int64_t>> ShapeFrom(const json& value) {
+absl::StatusOr<std::vector<int64_t>> ShapeFrom(const json& value, size_t axes) {
   const auto is_axis = [](const json& axis) { return axis.is_number_integer() && axis >= 0 && axis <= kMaxRows; };
-  if (!value.is_array() || value.size() != 3 || !std::all_of(value.begin(), value.end(), is_axis)) {
-    return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat(DumpJson(value), " is not [rows, layers, K]"));
+  if (!value.is_array() || value.size() != axes || !std::all_of(value.begin(), value.end(), is_axis)) {
+    return Invalid(Reason::kShape, "append.tensor.shape",
+                   absl::StrCat(DumpJson(value), " is not ", axes == 3 ? "[rows, layers, K]" : "[layers, K]"));
   }
   return value.get<std::vector<int64_t>>();
 }
@@ -33,14 +34,20 @@ absl::StatusOr<DType> DTypeOf(ObjectDialect dialect, const json& object) {
   const auto found = object.find("dtype");
   if (found == object.end() || found->is_null()) {
     if (dialect == ObjectDialect::kPrimeRl) return DType::kU8;
+    if (dialect == ObjectDialect::kSgLang) return DType::kI32;
     return Invalid(Reason::kDType, "append.tensor.dtype", "is missing");
   }
   if (!found->is_string()) return Invalid(Reason::kDType, "append.tensor.dtype", "is no text");
   const auto dtype = DTypeFromName(found->get<std::string>());
   if (!dtype.ok()) return dtype.status();
-  const bool known = *dtype == DType::kU8 || *dtype == DType::kI16 || *dtype == DType::kI32;
-  if (dialect != ObjectDialect::kSkyRl || known) return dtype;
-  return Invalid(Reason::kDType, "append.tensor.dtype", "is not uint8, int16 or int32");
+  const bool narrow = *dtype == DType::kU8 || *dtype == DType::kI32;
+  if (dialect == ObjectDialect::kSkyRl && !narrow && *dtype != DType::kI16) {
+    return Invalid(Reason::kDType, "append.tensor.dtype", "is not uint8, int16 or int32");
+  }
+  if (dialect == ObjectDialect::kSgLang && !narrow && *dtype != DType::kU16) {
+    return Invalid(Reason::kDType, "append.tensor.dtype", "is not uint8, uint16 or int32");
+  }
+  return dtype;
 }
 
 }  // namespace
@@ -53,7 +60,7 @@ absl::StatusOr<ObjectForm> ObjectFormFromJson(ObjectDialect dialect, absl::strin
   if (dialect == ObjectDialect::kMsSwift && value->value("__ndarray__", json()) != true) {
     return Invalid(Reason::kField, "append.tensor.__ndarray__", "is not true");
   }
-  auto shape = ShapeFrom(value->value("shape", json()));
+  auto shape = ShapeFrom(value->value("shape", json()), dialect == ObjectDialect::kSgLang ? 2 : 3);
   if (!shape.ok()) return shape.status();
   const auto dtype = DTypeOf(dialect, *value);
   if (!dtype.ok()) return dtype.status();

@@ -17,6 +17,7 @@ enum class ObjectDialect : uint8_t {
   kPrimeRl = 2,  // {shape, start?, dtype?}; without dtype uint8
   kSkyRl = 3,    // {shape, dtype}; uint8, int16 or int32
   kMsSwift = 4,  // {shape, dtype, __ndarray__: true}; every dtype
+  kSgLang = 5,   // {shape: [layers, K] of a row, dtype?}; uint8, uint16 or int32, without dtype int32
 };
 
 struct ObjectForm {
@@ -26,7 +27,8 @@ struct ObjectForm {
 
 // The object without its "data", as JSON. A list [rows, layers, K] is taken for {shape} in dialects that need no dtype.
 // Fields that the dialect does not know are skipped. INVALID_ARGUMENT naming the field: kShape for a shape that is not
-// three whole numbers (no booleans, no 3.0), kDType for a dtype that is not of the dialect, kField for the rest.
+// three whole numbers, or two (no booleans, no 3.0), kDType for a dtype that is not of the dialect, kField for the
+// rest.
 absl::StatusOr<ObjectForm> ObjectFormFromJson(ObjectDialect dialect, absl::string_view text);
 
 }  // namespace routing_replay

@@ -31,8 +31,9 @@ absl::Status ReadPairs(JsonObject& object, const char* key, std::vector<std::pai
     JsonObject reader(wrapped, object.PathOf(key));
     std::vector<int64_t> pair;
     reader.Read("pair", pair);
-    if (absl::Status status = reader.status(); !status.ok()) return status;
-    if (pair.size() != 2) return Invalid(object.PathOf(key), "is not a list of pairs");
+    if (!reader.status().ok() || pair.size() != 2) {
+      return Invalid(object.PathOf(key), "is not a list of pairs of 64-bit integers");
+    }
     pairs.emplace_back(pair[0], pair[1]);
   }
   return absl::OkStatus();
@@ -100,11 +101,11 @@ const char* DTypeName(DType dtype) {
   return "";
 }
 
-absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text) {
-  const auto value = ParseJson(text, "append.tensor");
+absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text, absl::string_view path) {
+  const auto value = ParseJson(text, path);
   if (!value.ok()) return value.status();
   TensorDescription tensor;
-  JsonObject object(*value, "append.tensor");
+  JsonObject object(*value, path);
   ReadTensor(object, tensor);
   if (absl::Status status = object.status(); !status.ok()) return status;
   return tensor;

@@ -31,7 +31,8 @@ const char* DTypeName(DType dtype);
 // {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
 //  "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
 //  "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
-absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text);
+// `path` names the object in errors.
+absl::StatusOr<TensorDescription> TensorFromJson(absl::string_view text, absl::string_view path = "append.tensor");
 
 // A tensor and which slots of its first axis are meant; absent: all.
 struct TakenTensor {

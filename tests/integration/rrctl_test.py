@@ -127,6 +127,8 @@ class CommandsTest(RrctlTest):
         self.assertEqual((sample["sample"], sample["group"], sample["tokens"]), ("a/0", 7, 6))
         (stat,) = self.json("stat", "life", "a/0")
         self.assertEqual(stat["weights"], [{"rows": [0, 5], "version": None, "label": ""}])
+        self.assertEqual((stat["appends"], stat["provenance"][0]["engine"]), (2, "rrctl"))
+        self.assertEqual([row["rows"] for row in self.json("load", "life", "--group", "7")], [5, 5])
         self.assertEqual(self.json("stat", "life")["rows"], 5)
         self.assertIn("life", [run["run"] for run in self.json("runs")])
         rows = self.json("get", "life", "a/0", "--layer", "1", "--rows", "2:4")
@@ -166,6 +168,27 @@ class CommandsTest(RrctlTest):
         self.assertEqual((status, lines), (0, 10 * 1000 * layers))
         self.assertGreater(received, 25e6)
         self.assertLess(usage.ru_maxrss, 150e3, "KiB")
+
+    def test_a_reader_that_goes_away_is_no_failure(self):
+        self.drop_at_end("gone")
+        self.json("put", "gone", "s", "-", "--experts", "128", stdin=rows_file(3000, 8, 8))
+        for ignored in (False, True):  # Whether whoever starts it ignores SIGPIPE.
+            process = subprocess.Popen(
+                [RRCTL, "get", "gone", "s"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                restore_signals=False,
+                preexec_fn=lambda to=ignored: signal.signal(signal.SIGPIPE, signal.SIG_IGN if to else signal.SIG_DFL),
+            )
+            self.assertEqual(process.stdout.readline(), b"[\n")
+            process.stdout.close()
+            with process.stderr:
+                self.assertEqual(process.stderr.read(), b"")
+            self.assertEqual(process.wait(PATIENCE), -signal.SIGPIPE)
+        with open("/dev/full", "w") as full:  # What is a failure stays one.
+            done = subprocess.run([RRCTL, "runs"], stdout=full, stderr=subprocess.PIPE, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"cannot write to standard output", done.stderr)
 
     def test_plan_reads_standard_input(self):
         self.assertIn("rrctl: INVALID_ARGUMENT", self.run_rrctl("plan", stdin=b"{", code=1))
@@ -222,7 +245,7 @@ class TerminalTest(RrctlTest):
         self.put("tty", "s", 300)
         text, code = self.show("ls", "tty")
         self.assertEqual(code, 0)
-        self.assertRegex(text, r"^\x1b\[1msample .* stored +idle *\x1b\[0m\ns .* 4\.1 KiB +(\d+ ms|\d+\.\d s)\n$")
+        self.assertRegex(text, r"^\x1b\[1msample .* stored +idle *\x1b\[0m\ns .* 4\.\d KiB +(\d+ ms|\d+\.\d s)\n$")
         for quiet in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
             text, _ = self.show("ls", "tty", **quiet)
             self.assertTrue(text.startswith("sample "), text)

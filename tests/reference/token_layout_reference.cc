@@ -14,9 +14,10 @@ Rows PaddedSequence(const MicroBatchLayout& layout, size_t index, int64_t padded
   Rows rows;
   for (int64_t t = 0; t < padded_length; ++t) {
     LocalRow row;  // A pad.
-    if (index < layout.sequences.size() && t < layout.sequences[index].tokens) {
-      row = {.sequence = static_cast<int32_t>(index), .row = static_cast<int32_t>(t), .state = RowState::kReplayed};
-      if (t >= layout.sequences[index].recorded_rows) row.state = RowState::kUnrecorded;
+    const int64_t token = index < layout.sequences.size() ? t - layout.sequences[index].first_row : -1;
+    if (token >= 0 && token < layout.sequences[index].tokens) {
+      row = {.sequence = static_cast<int32_t>(index), .row = static_cast<int32_t>(token), .state = RowState::kReplayed};
+      if (token >= layout.sequences[index].recorded_rows) row.state = RowState::kUnrecorded;
     }
     rows.push_back(row);
   }
@@ -47,6 +48,18 @@ Rows SpSlice(const Rows& rows, const MicroBatchLayout& layout, int64_t q) {
   return Rows(rows.begin() + q * n, rows.begin() + (q + 1) * n);
 }
 
+// [samples · S] as [samples][S], transposed to [S][samples].
+Rows Unflattened(const Rows& rows, const MicroBatchLayout& layout) {
+  const int64_t size = layout.tokens_per_sample.value_or(static_cast<int64_t>(rows.size()) + 1);
+  const int64_t samples = static_cast<int64_t>(rows.size()) / size;
+  if (samples <= 1) return rows;
+  Rows transposed;
+  for (int64_t s = 0; s < size; ++s) {
+    for (int64_t b = 0; b < samples; ++b) transposed.push_back(rows[b * size + s]);
+  }
+  return transposed;
+}
+
 Rows PackedRows(const MicroBatchLayout& layout, int64_t r, int64_t q) {
   const bool zigzag = layout.partition != Partition::kContiguous;
   Rows stream, local;
@@ -58,7 +71,7 @@ Rows PackedRows(const MicroBatchLayout& layout, int64_t r, int64_t q) {
     local.insert(local.end(), slice.begin(), slice.end());
   }
   if (layout.partition != Partition::kZigzagPerDocument) local = CpSlice(stream, zigzag, layout.cp_size, r);
-  return SpSlice(local, layout, q);
+  return Unflattened(SpSlice(local, layout, q), layout);
 }
 
 Rows RectangleRows(const MicroBatchLayout& layout, int64_t r, int64_t q) {

@@ -70,7 +70,7 @@ rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* text, size_t size, rr
     const DescribedPlan& described = plan->described;
     auto made = std::make_unique<rrt_fetch>(*plan);
     for (size_t i = 0; i < described.samples.size(); ++i) {
-      made->sequences.push_back({.sample = described.samples[i], .num_tokens = described.num_tokens[i]});
+      made->sequences.push_back({.sample = described.samples[i], .num_tokens = described.layout.sequences[i].tokens});
     }
     Geometry geometry = described.geometry;
     absl::Status status = ReadOptions(Text(text, size), *made, geometry);
@@ -152,9 +152,9 @@ rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, si
     object.Read("num_tokens", said.num_tokens);
     absl::Status status = ReadRanges(object, "unrecorded", said.unrecorded);
     status.Update(object.status());
-    if (!status.ok()) return status;
-    const auto description = TensorFromJson(Text(tensor, tensor_size));
-    if (!description.ok()) return description.status();
+    if (!status.ok()) return WithSample(status, said.sample);
+    const auto description = TensorFromJson(Text(tensor, tensor_size), "tensor");
+    if (!description.ok()) return WithSample(description.status(), said.sample);
     return source->source.Add(said, *description, Bytes(payload, payload_size));
   });
 }

@@ -3,7 +3,9 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/wire/block/cut.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/wire/checksum.h"
@@ -24,6 +26,20 @@ namespace {
 absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
                    {.reason = reason, .field = std::string(field)});
+}
+
+// A decoder speaks of an append; here the caller's names are those of LocalSource::Add.
+absl::Status InNamesOfAdd(const absl::Status& status, const std::string& sample) {
+  auto detail = GetErrorDetail(status);
+  if (!detail) return status;
+  constexpr absl::string_view kPrefix = "append.";
+  absl::string_view message = status.message();
+  if (absl::StartsWith(detail->field, kPrefix)) {
+    detail->field = detail->field.substr(kPrefix.size());
+    absl::ConsumePrefix(&message, kPrefix);
+  }
+  detail->sample = sample;
+  return MakeError(status.code(), message, *detail);
 }
 
 absl::Span<const uint8_t> AsBytes(absl::Span<const uint32_t> tokens) {
@@ -80,6 +96,11 @@ LocalSource& LocalSource::operator=(LocalSource&&) noexcept = default;
 
 absl::Status LocalSource::Add(const LocalSample& sample, const TensorDescription& tensor,
                               absl::Span<const uint8_t> payload) {
+  return InNamesOfAdd(CheckAndAdd(sample, tensor, payload), sample.sample);
+}
+
+absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDescription& tensor,
+                                      absl::Span<const uint8_t> payload) {
   if (absl::Status status = CheckId(sample.sample, "sample"); !status.ok()) return status;
   // The wire's limit on a payload is the server's; here the bytes are in memory already.
   DecodeOptions options{.unrecorded = sample.unrecorded, .codec = Codec::kRaw, .max_payload_bytes = int64_t{1} << 40};

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::trainer {
@@ -15,6 +16,16 @@ namespace routing_replay::trainer {
 inline absl::Status Invalid(absl::string_view field, absl::string_view what, Reason reason = Reason::kField) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
                    ErrorDetail{.reason = reason, .field = std::string(field)});
+}
+
+// The status with its field, and the words that begin with it, under another name.
+inline absl::Status WithField(const absl::Status& status, absl::string_view field) {
+  auto detail = GetErrorDetail(status);
+  if (!detail) return status;
+  absl::string_view what = status.message();
+  const bool named = absl::ConsumePrefix(&what, absl::StrCat(detail->field, ": "));
+  detail->field = std::string(field);
+  return MakeError(status.code(), named ? absl::StrCat(field, ": ", what) : std::string(what), *detail);
 }
 
 }  // namespace routing_replay::trainer

@@ -1,12 +1,16 @@
 #include "trainer_plugin/layout/plan_json.h"
 
+#include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
+#include "routing_replay/trainer/context_parallel.h"
 #include "routing_replay/trainer/plan.h"
 #include "trainer_plugin/layout/invalid.h"
+#include "trainer_plugin/layout/micro_batch_json.h"
 
 namespace routing_replay::trainer {
 namespace {
@@ -17,8 +21,7 @@ using OrderedJson = nlohmann::ordered_json;
 struct Description {
   Geometry::Options geometry;
   LayerSplit split;
-  MicroBatchLayout layout;
-  std::vector<std::string> samples;  // Parallel to layout.sequences.
+  DescribedMicroBatch micro_batch;
   PlanRank rank;
 };
 
@@ -33,65 +36,21 @@ absl::Status ReadSplit(const Json& json, LayerSplit& split) {
   return object.status();
 }
 
-absl::Status ReadSequences(const Json& json, Description& description) {
-  if (!json.is_array()) return Invalid("micro_batch.sequences", "is not a list");
-  for (size_t i = 0; i < json.size(); ++i) {
-    JsonObject object(json[i], absl::StrCat("micro_batch.sequences[", i, "]"));
-    SequenceShape& shape = description.layout.sequences.emplace_back();
-    object.Require("tokens");
-    object.Read("tokens", shape.tokens);
-    shape.recorded_rows = shape.tokens > 0 ? shape.tokens - 1 : 0;
-    object.Read("recorded_rows", shape.recorded_rows);
-    object.Read("sample", description.samples.emplace_back());
-    if (absl::Status status = object.status(); !status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadMicroBatch(const Json& json, Description& description) {
-  JsonObject object(json, "micro_batch");
-  MicroBatchLayout& layout = description.layout;
-  for (const char* key : {"format", "sequences", "partition"}) object.Require(key);
-  object.Read("format", {{"THD", TokenFormat::kThd}, {"BSHD", TokenFormat::kBshd}}, layout.format);
-  const bool packed = layout.format == TokenFormat::kThd;
-  for (const char* key : {packed ? "cu_seqlens_padded" : "batch_size", packed ? "total_rows" : "padded_length"}) {
-    object.Require(key);
-  }
-  if (packed) {
-    object.Read("cu_seqlens_padded", layout.cu_seqlens_padded);
-    object.Read("total_rows", layout.total_rows);
-  } else {
-    object.Read("batch_size", layout.batch_size);
-    object.Read("padded_length", layout.padded_length);
-    object.Read("row_order", {{"sequence_major", RowOrder::kSequenceMajor}, {"batch_major", RowOrder::kBatchMajor}},
-                layout.row_order);
-    object.Read("sp_slice", {{"after_flatten", SpSlice::kAfterFlatten}, {"before_flatten", SpSlice::kBeforeFlatten}},
-                layout.sp_slice);
-  }
-  object.Read("partition",
-              {{"zigzag_per_document", Partition::kZigzagPerDocument},
-               {"zigzag_per_sequence", Partition::kZigzagPerSequence},
-               {"contiguous", Partition::kContiguous},
-               {"contiguous_per_sequence", Partition::kContiguousPerSequence},
-               {"explicit", Partition::kExplicit}},
-              layout.partition);
-  object.Read("cp_size", layout.cp_size);
-  object.Read("tp_size", layout.tp_size);
-  object.Read("sequence_parallel", layout.sequence_parallel);
-  object.Read("target_rows", layout.target_rows);
-  const Json* sequences = object.Find("sequences");
-  if (absl::Status status = object.status(); !status.ok()) return status;
-  return ReadSequences(*sequences, description);
-}
-
-absl::Status ReadRank(const Json& json, PlanRank& rank) {
+absl::Status ReadRank(const Json& json, const DescribedMicroBatch& micro_batch, PlanRank& rank) {
   JsonObject object(json, "rank");
+  std::optional<int32_t> dp_cp;
+  object.Read("dp_cp", dp_cp);
   object.Read("pp", rank.pp_rank);
   object.Read("chunk", rank.chunk);
   object.Read("cp", rank.rows.cp_rank);
   object.Read("tp", rank.rows.tp_rank);
   object.Read("positions", rank.rows.positions);
-  return object.status();
+  if (!object.status().ok() || !dp_cp) return object.status();
+  if (!micro_batch.dp_cp_size) return Invalid("rank.dp_cp", "is given without micro_batch.dp_cp_size");
+  const auto local = LocalCpRank(*dp_cp, *micro_batch.dp_cp_size, micro_batch.layout.cp_size);
+  if (!local.ok()) return local.status();
+  rank.rows.cp_rank = local->rank;
+  return absl::OkStatus();
 }
 
 absl::Status ReadDescription(absl::string_view text, Description& description) {
@@ -110,10 +69,22 @@ absl::Status ReadDescription(absl::string_view text, Description& description) {
   if (!options.ok()) return options.status();
   description.geometry = *std::move(options);
   if (status.ok() && split != nullptr) status = ReadSplit(*split, description.split);
-  if (status.ok()) status = ReadMicroBatch(*micro_batch, description);
-  if (status.ok() && rank != nullptr) status = ReadRank(*rank, description.rank);
+  if (!status.ok()) return status;
+  auto described = MicroBatchFromJson(*micro_batch);
+  if (!described.ok()) return described.status();
+  description.micro_batch = *std::move(described);
+  if (rank != nullptr) status = ReadRank(*rank, description.micro_batch, description.rank);
   description.split.num_layers = description.geometry.num_layers;
   return status;
+}
+
+// The units behind a plan name the fields of their own structures; this is where the description has them.
+absl::Status InNamesOfDescription(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  const std::string field = detail ? detail->field : "";
+  if (field == "split.num_layers") return WithField(status, "geometry.num_layers");
+  const bool has_path = field.empty() || absl::StartsWith(field, "split.") || absl::StartsWith(field, "rank.");
+  return has_path ? status : InMicroBatch(status);
 }
 
 OrderedJson RowMapToJson(const RowMap& map) {
@@ -133,7 +104,8 @@ OrderedJson RowMapToJson(const RowMap& map) {
           {"runs", std::move(runs)}};
 }
 
-OrderedJson PlanToJson(const ReplayPlan& plan, const std::vector<std::string>& samples) {
+OrderedJson PlanToJson(const DescribedPlan& described) {
+  const ReplayPlan& plan = described.plan;
   OrderedJson layers = OrderedJson::array();
   for (const OwnedLayer& layer : plan.layers) {
     layers.push_back({{"layer", layer.layer_id}, {"ordinal", layer.ordinal}, {"chunk", layer.chunk}});
@@ -142,13 +114,13 @@ OrderedJson PlanToJson(const ReplayPlan& plan, const std::vector<std::string>& s
   for (const PlanSlice& slice : plan.slices) {
     OrderedJson rows = OrderedJson::array();
     for (const RowRange& range : slice.rows) rows.push_back(OrderedJson::array({range.begin, range.end}));
-    slices.push_back({{"sequence", slice.sequence}, {"sample", samples[slice.sequence]}, {"rows", std::move(rows)}});
+    slices.push_back(
+        {{"sequence", slice.sequence}, {"sample", described.samples[slice.sequence]}, {"rows", std::move(rows)}});
   }
-  return {{"layers", std::move(layers)},
-          {"row_map", RowMapToJson(plan.row_map)},
-          {"slices", std::move(slices)},
-          {"rows_to_read", plan.rows_to_read},
-          {"bytes_to_read", plan.bytes_to_read}};
+  return {{"layers", std::move(layers)},           {"layout", LayoutToJson(described.layout)},
+          {"row_map", RowMapToJson(plan.row_map)}, {"slices", std::move(slices)},
+          {"rows_to_read", plan.rows_to_read},     {"bytes_to_read", plan.bytes_to_read},
+          {"warnings", described.warnings}};
 }
 
 }  // namespace
@@ -159,17 +131,17 @@ absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
   auto geometry = Geometry::Create(description.geometry);
   if (!geometry.ok()) return geometry.status();
   const auto table = LayerTable::Create(description.split);
-  if (!table.ok()) return table.status();
-  auto plan = MakeReplayPlan(*geometry, *table, description.layout, description.rank);
-  if (!plan.ok()) return plan.status();
-  DescribedPlan out{*std::move(geometry), *std::move(plan), std::move(description.samples), {}};
-  for (const SequenceShape& shape : description.layout.sequences) out.num_tokens.push_back(shape.tokens);
-  return out;
+  if (!table.ok()) return InNamesOfDescription(table.status());
+  DescribedMicroBatch& micro_batch = description.micro_batch;
+  auto plan = MakeReplayPlan(*geometry, *table, micro_batch.layout, description.rank);
+  if (!plan.ok()) return InNamesOfDescription(plan.status());
+  return DescribedPlan{*std::move(geometry), *std::move(plan), std::move(micro_batch.layout),
+                       std::move(micro_batch.samples), std::move(micro_batch.warnings)};
 }
 
 std::string ToJson(const DescribedPlan& plan) {
   // Sample names may be any bytes: what is no UTF-8 is replaced rather than thrown about.
-  return PlanToJson(plan.plan, plan.samples).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return PlanToJson(plan).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 absl::StatusOr<std::string> PlanFromJson(absl::string_view text) {

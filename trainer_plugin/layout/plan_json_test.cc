@@ -43,6 +43,9 @@ TEST(PlanFromJson, Example) {
   EXPECT_EQ(plan["slices"], Json::parse(R"([{"sequence": 0, "sample": "math-7/0", "rows": [[0, 4]]}])"));
   EXPECT_EQ(plan["rows_to_read"], 4);
   EXPECT_EQ(plan["bytes_to_read"], 336);
+  EXPECT_EQ(plan["layout"], Json::parse(R"({"format": "THD", "cu_seqlens_padded": [0, 16], "total_rows": 16,
+    "partition": "zigzag_per_document", "cp_size": 2, "tp_size": 2, "sequence_parallel": true})"));
+  EXPECT_EQ(plan["warnings"], Json::array());
 }
 
 TEST(PlanFromJson, DefaultsAndRectangle) {
@@ -60,6 +63,20 @@ TEST(PlanFromJson, DefaultsAndRectangle) {
   EXPECT_EQ(plan["bytes_to_read"], 4 * 2 * 1 + 4 * 2 * 2);
 }
 
+TEST(PlanFromJson, PolicyAndPlaceInALocalGroup) {
+  Json description = Moonlight();
+  description["micro_batch"] = Json::parse(R"({"sequences": [{"tokens": 13}], "padding": {"policy": "verl"},
+    "local_cp_size": 2, "dp_cp_size": 4})");
+  description["rank"] = Json::parse(R"({"dp_cp": 3})");
+  const Json plan = PlanOf(description);
+  EXPECT_EQ(plan["layout"]["cu_seqlens_padded"], Json::parse("[0, 16]"));
+  EXPECT_EQ(plan["slices"], Json::parse(R"([{"sequence": 0, "sample": "", "rows": [[4, 12]]}])"));
+  description["rank"]["dp_cp"] = 4;
+  EXPECT_THAT(PlanFromJson(description.dump()), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  description["micro_batch"].erase("dp_cp_size");
+  EXPECT_THAT(PlanFromJson(description.dump()), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+}
+
 TEST(PlanFromJson, NamesWhatIsWrong) {
   const auto refused = [](const std::string& field, auto change) {
     Json description = Moonlight();
@@ -67,6 +84,7 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
     const auto plan = PlanFromJson(description.dump());
     EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument) << field;
     EXPECT_THAT(std::string(plan.status().message()), ::testing::StartsWith(field + ":"));
+    EXPECT_EQ(GetErrorDetail(plan.status()).value_or(ErrorDetail{}).field, field);
   };
   refused("gometry", [](Json& d) { d["gometry"] = 1; });
   refused("geometry.experts", [](Json& d) { d["geometry"]["experts"] = 1; });
@@ -78,6 +96,17 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
   refused("geometry", [](Json& d) { d.erase("geometry"); });
   refused("micro_batch.total_rows", [](Json& d) { d["micro_batch"].erase("total_rows"); });
   refused("micro_batch.sequences[0].tokens", [](Json& d) { d["micro_batch"]["sequences"][0].erase("tokens"); });
+  refused("micro_batch.cu_seqlens", [](Json& d) {
+    d["micro_batch"] = {{"format", "BSHD"},
+                        {"batch_size", 1},
+                        {"padded_length", 4},
+                        {"cu_seqlens", {0, 4}},
+                        {"partition", "zigzag_per_sequence"},
+                        {"sequences", Json::array()}};
+  });
+  refused("micro_batch.partition", [](Json& d) { d["micro_batch"].erase("partition"); });
+  refused("micro_batch.sequences", [](Json& d) { d["micro_batch"].erase("sequences"); });
+  refused("micro_batch.padding", [](Json& d) { d["micro_batch"]["padding"] = 1; });
   refused("micro_batch.format", [](Json& d) { d["micro_batch"]["format"] = "SBHD"; });
   refused("micro_batch.sequence_parallel", [](Json& d) { d["micro_batch"]["sequence_parallel"] = 1; });
   refused("micro_batch.cp_size", [](Json& d) { d["micro_batch"]["cp_size"] = 2.5; });
@@ -88,9 +117,18 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
   refused("rank", [](Json& d) { d["rank"] = 3; });
   // Refused behind the description.
   refused("rank.pp", [](Json& d) { d["rank"]["pp"] = 2; });
-  refused("cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
+  refused("micro_batch.cu_seqlens_padded", [](Json& d) { d["micro_batch"]["total_rows"] = 20; });
+  refused("micro_batch.target_rows", [](Json& d) { d["micro_batch"]["target_rows"] = 1; });
+  refused("micro_batch.tp_size", [](Json& d) { d["micro_batch"]["tp_size"] = 0; });
+  refused("rank.tp", [](Json& d) { d["rank"]["tp"] = 99; });
+  refused("split.pipeline_size", [](Json& d) { d["split"]["pipeline_size"] = 0; });
+  // The split has no layers of its own to say.
+  refused("geometry.num_layers", [](Json& d) {
+    d["split"] = {{"pipeline_size", 7}};
+    d["rank"]["pp"] = 0;
+  });
   refused("geometry.top_k", [](Json& d) { d["geometry"]["top_k"] = 0; });
-  refused("sequences[0]",
+  refused("micro_batch.sequences[0]",
           [](Json& d) { d["micro_batch"]["sequences"][0]["tokens"] = std::numeric_limits<int64_t>::min(); });
 }
 

@@ -140,13 +140,38 @@ class RowMapBuilder {
       return Invalid("target_rows", absl::StrCat(map.rows, " is not in ", window.size(), " … ", kMaxStreamRows),
                      Reason::kShape);
     }
-    for (const RowRun& run : runs_) Split(ClipToWindow(run, window), map);
+    const int64_t samples = layout_.tokens_per_sample ? window.size() / *layout_.tokens_per_sample : 1;
+    if (samples > 1 && window.size() % *layout_.tokens_per_sample != 0) {
+      return Invalid("tokens_per_sample",
+                     absl::StrCat("the local rows, ", window.size(), ", are not a multiple of ",
+                                  *layout_.tokens_per_sample, ": the MoE layer cannot divide them into samples"),
+                     Reason::kShape);
+    }
+    for (const RowRun& run : runs_) {
+      const RowRun local = ClipToWindow(run, window);
+      samples > 1 ? SplitUnflattened(local, samples, map) : Split(local, map);
+    }
     return map;
   }
 
-  // Rows of a document are first replayed, then without a route, then padding.
+  // Local row b·S + s of a stream goes to s·samples + b, S being tokens_per_sample. Runs of a stream have stride 1.
+  void SplitUnflattened(const RowRun& run, int64_t samples, RowMap& map) const {
+    const int64_t size = *layout_.tokens_per_sample;
+    for (int64_t begin = 0; begin < run.count;) {
+      RowRun part = SubRun(run, begin, run.count);
+      part.count = std::min(part.count, size - part.local_row % size);
+      begin += part.count;
+      part.local_row = part.local_row % size * samples + part.local_row / size;
+      part.stride = samples;
+      Split(part, map);
+    }
+  }
+
+  // Rows of a document are padding before the sequence, then replayed, then without a route, then padding.
   void Split(RowRun run, RowMap& map) const {
     const SequenceShape& shape = layout_.sequences[run.sequence];
+    run = SubRun(run, std::clamp<int64_t>(shape.first_row - run.row, 0, run.count), run.count);
+    run.row -= shape.first_row;
     const int64_t replayed = std::clamp<int64_t>(shape.recorded_rows - run.row, 0, run.count);
     const int64_t real = std::clamp<int64_t>(shape.tokens - run.row, 0, run.count);
     if (replayed > 0) map.runs.push_back(SubRun(run, 0, replayed));

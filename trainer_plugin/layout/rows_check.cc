@@ -10,9 +10,7 @@ namespace {
 constexpr int32_t kMaxRanks = 1 << 20;
 
 absl::Status CheckRank(absl::string_view name, int32_t rank, int32_t size) {
-  if (size < 1 || size > kMaxRanks) {
-    return Invalid(absl::StrCat(name, "_size"), absl::StrCat(size, " is not in 1 … ", kMaxRanks));
-  }
+  if (absl::Status status = CheckSize(absl::StrCat(name, "_size"), size); !status.ok()) return status;
   if (rank < 0 || rank >= size) {
     return Invalid(absl::StrCat("rank.", name), absl::StrCat(rank, " is not in [0, ", size, ")"));
   }
@@ -21,7 +19,9 @@ absl::Status CheckRank(absl::string_view name, int32_t rank, int32_t size) {
 
 absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t padded_length) {
   const std::string field = absl::StrCat("sequences[", index, "]");
-  if (sequence.tokens < 0 || sequence.recorded_rows < 0) return Invalid(field, "a length is negative");
+  if (sequence.tokens < 0 || sequence.recorded_rows < 0 || sequence.first_row < 0) {
+    return Invalid(field, "a length is negative");
+  }
   if (sequence.recorded_rows > kMaxRows) {
     return Invalid(field, absl::StrCat(sequence.recorded_rows, " recorded rows are more than ", kMaxRows));
   }
@@ -29,8 +29,10 @@ absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t 
     return Invalid(field, absl::StrCat(sequence.recorded_rows, " recorded rows for ", sequence.tokens, " tokens"),
                    Reason::kShape);
   }
-  if (sequence.tokens > padded_length) {
-    return Invalid(field, absl::StrCat(sequence.tokens, " tokens in ", padded_length, " padded rows"), Reason::kShape);
+  if (sequence.first_row > padded_length || sequence.tokens > padded_length - sequence.first_row) {
+    const std::string first = sequence.first_row > 0 ? absl::StrCat(" from row ", sequence.first_row, " on") : "";
+    return Invalid(field, absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"),
+                   Reason::kShape);
   }
   return absl::OkStatus();
 }
@@ -46,6 +48,15 @@ absl::Status CheckDivides(const MicroBatchLayout& layout, absl::string_view what
       "partition",
       absl::StrCat(what, " of ", rows, " rows is not a multiple of ", halves ? "2 x " : "", "cp_size = ", unit),
       Reason::kShape);
+}
+
+absl::Status CheckTokensPerSample(const MicroBatchLayout& layout) {
+  if (!layout.tokens_per_sample) return absl::OkStatus();
+  if (layout.partition == Partition::kExplicit) {
+    return Invalid("tokens_per_sample", "is given, but a list of positions is in the router's order already");
+  }
+  if (*layout.tokens_per_sample >= 1) return absl::OkStatus();
+  return Invalid("tokens_per_sample", absl::StrCat(*layout.tokens_per_sample, " is below 1"));
 }
 
 absl::Status CheckStream(const MicroBatchLayout& layout) {
@@ -71,7 +82,7 @@ absl::Status CheckStream(const MicroBatchLayout& layout) {
                    absl::StrCat("has ", cu.size() - 1, " documents for ", layout.sequences.size(), " sequences"),
                    Reason::kShape);
   }
-  return absl::OkStatus();
+  return CheckTokensPerSample(layout);
 }
 
 absl::Status CheckThd(const MicroBatchLayout& layout) {
@@ -103,6 +114,7 @@ absl::Status CheckThd(const MicroBatchLayout& layout) {
 }
 
 absl::Status CheckBshd(const MicroBatchLayout& layout) {
+  if (layout.tokens_per_sample) return Invalid("tokens_per_sample", "is of a packed stream");
   if (layout.batch_size < 1 || layout.batch_size > kMaxStreamRows || layout.padded_length < 0 ||
       layout.padded_length > kMaxStreamRows || layout.batch_size * layout.padded_length > kMaxStreamRows) {
     return Invalid("batch_size", absl::StrCat(layout.batch_size, " x padded_length ", layout.padded_length,
@@ -134,6 +146,11 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
 }
 
 }  // namespace
+
+absl::Status CheckSize(absl::string_view field, int32_t size) {
+  if (size >= 1 && size <= kMaxRanks) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(size, " is not in 1 … ", kMaxRanks));
+}
 
 absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
   if (absl::Status status = CheckRank("cp", rank.cp_rank, layout.cp_size); !status.ok()) return status;

@@ -1,4 +1,5 @@
 // Random layouts against the reference, and what all ranks see together.
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <utility>
@@ -9,6 +10,12 @@
 
 namespace routing_replay::trainer {
 namespace {
+
+// 5,000, or what RR_LAYOUT_TRIALS says.
+int Trials() {
+  const char* const said = std::getenv("RR_LAYOUT_TRIALS");
+  return said == nullptr ? 5000 : std::atoi(said);
+}
 
 class RandomLayouts {
  public:
@@ -32,6 +39,7 @@ class RandomLayouts {
   SequenceShape Shape(int64_t padded_length) {
     SequenceShape shape{.tokens = Pick(0, 9) == 0 ? padded_length : Pick(0, padded_length)};
     shape.recorded_rows = Pick(0, 3) == 0 ? Pick(0, shape.tokens) : std::max<int64_t>(0, shape.tokens - 1);
+    shape.first_row = Pick(0, 3) == 0 ? Pick(0, padded_length - shape.tokens) : 0;
     return shape;
   }
 
@@ -50,6 +58,9 @@ class RandomLayouts {
     const int64_t end = layout.cu_seqlens_padded.back();
     layout.total_rows = (end + Unit(layout) - 1) / Unit(layout) * Unit(layout);
     if (layout.total_rows > end || Pick(0, 1)) layout.cu_seqlens_padded.push_back(layout.total_rows);
+    const int64_t local = layout.total_rows / layout.cp_size / (layout.sequence_parallel ? layout.tp_size : 1);
+    const int64_t samples = Pick(1, 4);
+    if (local > 0 && local % samples == 0 && Pick(0, 1)) layout.tokens_per_sample = local / samples;
   }
 
   void Rectangle(MicroBatchLayout& layout) {
@@ -67,7 +78,7 @@ class RandomLayouts {
 
 TEST(RowMapProperty, EqualsTheReferenceOnEveryRank) {
   RandomLayouts layouts(31);
-  for (int trial = 0; trial < 3000; ++trial) {
+  for (int trial = 0; trial < Trials(); ++trial) {
     MicroBatchLayout layout = layouts.Next();
     for (int32_t c = 0; c < layout.cp_size; ++c) {
       for (int32_t t = 0; t < layout.tp_size; ++t) {
@@ -84,7 +95,7 @@ TEST(RowMapProperty, EqualsTheReferenceOnEveryRank) {
 // With sequence parallelism each row is on exactly one rank, without it once per tensor rank; no row is invented.
 TEST(RowMapProperty, AllRanksTogetherCoverEachRow) {
   RandomLayouts layouts(32);
-  for (int trial = 0; trial < 1000; ++trial) {
+  for (int trial = 0; trial < Trials(); ++trial) {
     const MicroBatchLayout layout = layouts.Next();
     std::map<std::pair<int32_t, int64_t>, int> seen;
     for (int32_t c = 0; c < layout.cp_size; ++c) {
@@ -112,8 +123,9 @@ TEST(RowMapProperty, AllRanksTogetherCoverEachRow) {
 // A partition of the stream given as positions is the same as the partition itself.
 TEST(RowMapProperty, ExplicitPositionsReproducePartitions) {
   RandomLayouts layouts(33);
-  for (int trial = 0; trial < 500; ++trial) {
-    const MicroBatchLayout layout = layouts.Next();
+  for (int trial = 0; trial < Trials() / 10; ++trial) {
+    MicroBatchLayout layout = layouts.Next();
+    layout.tokens_per_sample.reset();
     // The stream as one sequence numbers its own positions.
     if (layout.format != TokenFormat::kThd || layout.partition == Partition::kZigzagPerDocument) continue;
     const MicroBatchLayout all_tokens{.sequences = {{layout.total_rows, layout.total_rows}},

@@ -156,6 +156,37 @@ TEST(BuildRowMap, TargetRowsPadAtTheEnd) {
   EXPECT_THAT(BuildRowMap(layout, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
 }
 
+TEST(BuildRowMap, PaddingOnTheLeft) {
+  MicroBatchLayout layout{.format = TokenFormat::kBshd,
+                          .sequences = {{.tokens = 3, .recorded_rows = 2, .first_row = 5},
+                                        {.tokens = 2, .recorded_rows = 1, .first_row = 2}},
+                          .batch_size = 2,
+                          .padded_length = 8,
+                          .partition = Partition::kZigzagPerSequence,
+                          .cp_size = 2,
+                          .row_order = RowOrder::kBatchMajor};
+  EXPECT_THAT(Words(layout, {.cp_rank = 0}), ElementsAre(".", ".", "0:1", "0:2u", ".", ".", ".", "."));
+  EXPECT_THAT(Words(layout, {.cp_rank = 1}), ElementsAre(".", ".", ".", "0:0", "1:0", "1:1u", ".", "."));
+  layout.sequences[0].first_row = 6;
+  EXPECT_THAT(BuildRowMap(layout, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+}
+
+TEST(BuildRowMap, SamplesOfAStreamAreUnflattened) {
+  // Two samples of four rows, one with two documents.
+  MicroBatchLayout layout{.sequences = {{2, 1}, {2, 2}, {4, 3}},
+                          .cu_seqlens_padded = {0, 2, 4, 8},
+                          .total_rows = 8,
+                          .tokens_per_sample = 4};
+  EXPECT_THAT(Words(layout, {}), ElementsAre("0:0", "2:0", "0:1u", "2:1", "1:0", "2:2", "1:1", "2:3u"));
+  // One sample only, or a part of one: nothing to divide.
+  layout.tokens_per_sample = 8;
+  EXPECT_THAT(Words(layout, {}), ElementsAre("0:0", "0:1u", "1:0", "1:1", "2:0", "2:1", "2:2", "2:3u"));
+  layout.tokens_per_sample = 4;
+  layout.cp_size = 2;
+  layout.partition = Partition::kZigzagPerSequence;
+  EXPECT_THAT(Words(layout, {.cp_rank = 1}), ElementsAre("1:0", "1:1", "2:0", "2:1"));
+}
+
 TEST(BuildRowMap, WithoutSequenceParallelismTensorRanksSeeTheSame) {
   MicroBatchLayout layout = OneDocument(5, 5, 1);
   layout.tp_size = 2;
@@ -215,6 +246,18 @@ void AddStreamRefusals(std::vector<Refusal>& list) {
     r.layout.tp_size = 3;
     r.layout.sequence_parallel = true;
   });
+  add("not a multiple of 3: the MoE layer cannot", Reason::kShape, [](Refusal& r) {
+    r.layout.cp_size = 1;
+    r.layout.tokens_per_sample = 3;
+  });
+  add("tokens_per_sample", Reason::kField, [](Refusal& r) { r.layout.tokens_per_sample = 0; });
+  add("router's order already", Reason::kField, [](Refusal& r) {
+    r.layout.tokens_per_sample = 4;
+    r.layout.partition = Partition::kExplicit;
+  });
+  add("8 tokens from row 1 on in 8 padded rows", Reason::kShape,
+      [](Refusal& r) { r.layout.sequences[0].first_row = 1; });
+  add("negative", Reason::kField, [](Refusal& r) { r.layout.sequences[0].first_row = -1; });
   add("cp_size", Reason::kField, [](Refusal& r) { r.layout.cp_size = 0; });
   add("rank.cp", Reason::kField, [](Refusal& r) { r.rank.cp_rank = 2; });
   add("rank.tp", Reason::kField, [](Refusal& r) { r.rank.tp_rank = -1; });
@@ -252,6 +295,7 @@ void AddRectangleRefusals(std::vector<Refusal>& list) {
   add("are of THD", Reason::kField, [](Refusal& r) { r.layout.partition = Partition::kZigzagPerDocument; });
   add("rectangle", Reason::kField, [](Refusal& r) { r.layout.batch_size = int64_t{1} << 62; });
   add("rectangle", Reason::kField, [](Refusal& r) { r.layout.batch_size = 0; });
+  add("of a packed stream", Reason::kField, [](Refusal& r) { r.layout.tokens_per_sample = 4; });
   add("1 for 2 sequences", Reason::kShape, [](Refusal& r) { r.layout.sequences.push_back({}); });
 }
 

@@ -90,7 +90,8 @@ RR_API rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t ro
 
 /* A run as OpenRunResponse describes it: {"run", "server_version", "geometry": {…}, "block_rows", "codec",
  * "max_message_bytes", "max_payload_bytes"}; codec is the number, and 0 is what the server left out.
- * FAILED_PRECONDITION (VERSION_MISMATCH) for a server that this client does not understand. */
+ * FAILED_PRECONDITION (VERSION_MISMATCH) for a server that this client does not understand, and for a codec that it
+ * does not know. */
 RR_API rr_error* rr_run_new(const char* json, size_t size, rr_run** run);
 RR_API void rr_run_free(rr_run* run);
 
@@ -111,8 +112,8 @@ RR_API void rr_run_free(rr_run* run);
  * up to the end of the append, those of a prefix included. Other meanings as in append.proto. `tokens`: one id per row,
  * or one per position from 0 on, or none. */
 
-/* {"shape": [rows, layers, K]} of a payload that is not decoded for this: of its .npy header or as stated; with a
- * stated shape of [layers, K] the rows of flat RAW or BASE64 are counted by their length. */
+/* {"dtype", "shape": [rows, layers, K]} of a payload that is not decoded for this: of its .npy header or as stated;
+ * with a stated shape of [layers, K] the rows of flat RAW or BASE64 are counted by their length. */
 RR_API rr_error* rr_payload_shape(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size,
                                   rr_bytes** shape);
 /* Texts that wrappers of engines put around ids. The base64 is not looked at by the first two.
@@ -120,13 +121,25 @@ RR_API rr_error* rr_payload_shape(const char* tensor, size_t tensor_size, const 
 RR_API rr_error* rr_open_nrlre1(const void* text, size_t size, rr_bytes** form);
 /* The object beside base64, without its data, as JSON: {"tensor": {…}, "start": 0}. Dialects, and the fields that must
  * be there: "any" {shape, dtype}, "prime_rl" {shape} (dtype uint8 if absent), "skyrl" {shape, dtype of uint8, int16,
- * int32}, "ms_swift" {shape, dtype, __ndarray__: true}. */
+ * int32}, "ms_swift" {shape, dtype, __ndarray__: true}, "sglang" {shape} (of a row: [layers, K]; dtype of
+ * uint8, uint16, int32, the last if absent). */
 RR_API rr_error* rr_open_object(const char* dialect, size_t dialect_size, const char* json, size_t size,
                                 rr_bytes** form);
 /* Whether a payload has the one dtype that SkyRL writes for its ids: DTYPE or ID_RANGE if not. */
 RR_API rr_error* rr_check_narrowest(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size);
 /* The bytes of base85 as Python's base64.b85encode writes it. */
 RR_API rr_error* rr_decode_base85(const void* text, size_t size, rr_bytes** bytes);
+/* The rows in a .npy or safetensors file: {"tensor": {"encoding": "RAW", "dtype", "shape"}, "data": [begin, end]} of
+ * the file's bytes. name: of the tensor; empty: the only one of rows. NOT_FOUND naming those that are there. */
+RR_API rr_error* rr_open_rows_file(const void* file, size_t size, const char* name, size_t name_size, rr_bytes** form);
+/* [[begin, end], …]: rows of the sequences of a recorded trace, whose index is JSON with seq_lens, of the file's stem
+ * or at its root. ROW_COUNT if they are not the file's `rows`. */
+RR_API rr_error* rr_trace_sequences(const char* index, size_t index_size, const char* stem, size_t stem_size,
+                                    int64_t rows, rr_bytes** ranges);
+/* The routed experts in a JSON body, where they are: [{"path": ["choices", 0, "routed_experts"], "span": [begin, end]},
+ * …], of the body's bytes without the quotes. Texts with escapes are left out. Places and fields are those of
+ * routed_experts in the Python package's http module. */
+RR_API rr_error* rr_find_routes(const void* body, size_t size, rr_bytes** json);
 /* Which rows of its sample a tensor holds: {"prompt_tokens", "output_tokens", "start": 0, "rows", "short_rows":
  * "refuse" | "missing_at_front"} → {"row_start", "take": [begin, end], "missing_rows", "surplus_rows"}. start is the
  * first row that the engine was asked for, rows what it gave. With T tokens rows start … T − 2 are expected: a row of
@@ -212,7 +225,9 @@ RR_API uint64_t rr_appender_newest_open(const rr_appender* appender);           
 RR_API int32_t rr_appender_settled(const rr_appender* appender, uint64_t sequence); /* None up to it is open. */
 RR_API rr_error* rr_appender_not_flushed(const rr_appender* appender); /* What to say when waiting took too long. */
 RR_API rr_error* rr_appender_take_error(rr_appender* appender); /* The first one delivered since the last call. */
-/* The fields of AppenderMetrics in client.h, and queued_bytes and open_appends. */
+/* {"appends", "acknowledged", "failed", "rows", "trimmed_rows", "conflicting_rows", "unrecorded_rows", "payload_bytes",
+ *  "resent_bytes", "reconnects", "credit_refusals", "dropped_appends", "dropped_rows"}, counted since the start, and
+ * "queued_bytes" and "open_appends" of now. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, rr_bytes** json);
 
 /* Trajectories: one sample that grows turn by turn. The rules are those of client/trajectory/trajectory.h. */
@@ -227,11 +242,10 @@ RR_API void rr_trajectory_free(rr_trajectory* trajectory);
  *   {"tokens_start": 0, "row_start": 0, "missing_rows": 0, "outcome": "finished" | "aborted" | "preempted",
  *    "weight_version": -1, "weight_label": "", "weights": [[begin, end, version, label], …],
  *    "missing_is_unrecorded": false, "seal": false, "cut": 5, "engine": ""}
- * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute row
- * of the first row, missing_rows: so many from there on were not given, before the slots taken of the tensor (its JSON as
- * in rr_plan_rows); without a tensor (size 0) there are no rows. cut: the history is cut to so many tokens, and there is
- * nothing else but perhaps a seal. engine: in place of the trajectory's.
- * What to do:
+ * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute
+ * row of the first row, missing_rows: so many from there on were not given, before the slots taken of the tensor (its
+ * JSON as in rr_plan_rows); without a tensor (size 0) there are no rows. cut: the history is cut to so many tokens, and
+ * there is nothing else but perhaps a seal. engine: in place of the trajectory's. What to do:
  *   {"step": "ask" | "truncate" | "append", "truncate_rows", "expected_revision", "appends": [[begin, end], …],
  *    "prefix_rows", "num_tokens", "retokenised_at", "surplus_rows", "repeated_rows", "conflicting_rows", "late_rows",
  *    "uncompared_rows", "unrecorded_rows"}

@@ -31,6 +31,11 @@ json ToJson(const SampleState& state) {
   for (const WeightSpan& span : state.weights) {
     weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
   }
+  json provenance = json::array();
+  for (const Provenance& from : state.provenance) {
+    provenance.push_back(
+        {from.rows.begin, from.rows.end, from.weight_version, from.weight_label, from.engine, from.appends});
+  }
   json out = {{"sample", state.sample},
               {"handle", state.handle},
               {"producer", ProducerName(state.producer)},
@@ -40,6 +45,7 @@ json ToJson(const SampleState& state) {
               {"content_id", state.content_id},
               {"unrecorded", RangesToJson(state.unrecorded)},
               {"weights", std::move(weights)},
+              {"provenance", std::move(provenance)},
               {"stored_bytes", state.stored_bytes},
               {"engine", state.engine}};
   if (state.num_tokens) out["num_tokens"] = *state.num_tokens;

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
+from pathlib import Path
 
 import numpy as np
 from support import random_routes
@@ -64,8 +66,25 @@ class LocalServerTest(unittest.TestCase):
         self.assertFalse(alive(pid))
 
     def test_a_server_that_cannot_start(self) -> None:
-        with self.assertRaisesRegex(RuntimeError, "exit status 2"), rr.local_server("--memory-budget", "none"):
+        for flags, why in (
+            (("--memory-budget", "none"), "--memory-budget: 'none'"),
+            (("--no-such-flag",), "no-such-flag"),
+        ):
+            with self.assertRaisesRegex(RuntimeError, f"(?s)exit status 2: .*{why}"), rr.local_server(*flags):
+                self.fail("it started")
+        with self.assertRaises(rr.InvalidArgumentError) as caught, rr.local_server(timeout=float("nan")):
             self.fail("it started")
+        self.assertEqual(caught.exception.field, "timeout")
+
+    def test_what_the_server_says_is_passed_on(self) -> None:
+        code = "import routing_replay as rr\nwith rr.local_server() as server: print(server.endpoint)"
+        with tempfile.TemporaryDirectory() as directory:
+            program = Path(directory, "server")
+            program.write_text(f'#!/bin/sh\necho "a word" >&2\nexec {os.environ["ROUTING_REPLAY_SERVER"]} "$@"\n')
+            program.chmod(0o700)
+            environment = {**os.environ, "ROUTING_REPLAY_SERVER": str(program)}
+            run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+        self.assertEqual(run.stderr, b"a word\n")
 
     def test_no_program(self) -> None:
         code = "import os, routing_replay as rr; os.environ['PATH'] = ''\nwith rr.local_server(): pass"

@@ -172,6 +172,7 @@ def state_json(state: rr.SampleState) -> dict[str, Any]:
     out = {key: value for key, value in vars(state).items() if value is not None and key != "idle_ms"}
     out["unrecorded"] = [list(rows) for rows in state.unrecorded]
     out["weights"] = [[w.begin, w.end, w.version, w.label] for w in state.weights]
+    out["provenance"] = [list(vars(origin).values()) for origin in state.provenance]
     if state.token_check:
         out["token_check"] = [state.token_check.rows, state.token_check.crc32c]
     return out

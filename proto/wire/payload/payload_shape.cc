@@ -22,17 +22,16 @@ absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view w
                    {.reason = reason, .field = std::string(field)});
 }
 
-absl::StatusOr<std::vector<int64_t>> NpyShape(absl::Span<const uint8_t> file) {
+absl::StatusOr<TensorShape> NpyShape(absl::Span<const uint8_t> file) {
   auto header = ParseNpyHeader(file);
   if (!header.ok()) return header.status();
-  return std::move(header->shape);
+  return TensorShape{header->dtype, std::move(header->shape)};
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<int64_t>> PayloadShape(const TensorDescription& description,
-                                                  absl::Span<const uint8_t> payload) {
-  if (!description.shape.empty()) return description.shape;
+absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, absl::Span<const uint8_t> payload) {
+  if (!description.shape.empty()) return TensorShape{description.dtype, description.shape};
   if (description.compression == Compression::kNone && description.encoding == Encoding::kNpy) return NpyShape(payload);
   if (description.compression == Compression::kNone && description.encoding == Encoding::kBase64Npy) {
     const auto head = DecodeBase64(payload.first(std::min<size_t>(payload.size(), kBase64HeadBytes)));

@@ -11,12 +11,15 @@
 
 namespace routing_replay {
 
-// The axes of the payload's tensor; elements are not looked at:
-//   of the .npy header, where there is one and no compression before it
-//   description.shape, if it is stated
+struct TensorShape {
+  DType dtype = DType::kUnspecified;
+  std::vector<int64_t> axes;
+};
+
+// Dtype and axes of the payload's tensor: as described, if a shape is, else of the .npy header, if there is one and no
+// compression before it. Elements are not looked at.
 // INVALID_ARGUMENT: kShape if neither says it, kEncoding and kDType as ParseNpyHeader.
-absl::StatusOr<std::vector<int64_t>> PayloadShape(const TensorDescription& description,
-                                                  absl::Span<const uint8_t> payload);
+absl::StatusOr<TensorShape> PayloadShape(const TensorDescription& description, absl::Span<const uint8_t> payload);
 
 // The rows of a flat payload (RAW or BASE64, uncompressed, dtype stated) whose rows are [layers, top_k], from its
 // length. INVALID_ARGUMENT: kLength if it is not whole rows, kEncoding if it ends inside an element or cannot be

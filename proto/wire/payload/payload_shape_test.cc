@@ -24,9 +24,11 @@ TEST(PayloadShapeTest, OfAHeaderOrAsStated) {
   const std::string file = NpyFile("500, 3, 2", 3000);
   const std::string text = absl::Base64Escape(file);
   const std::vector<int64_t> shape = {500, 3, 2};
-  EXPECT_EQ(*PayloadShape({.encoding = Encoding::kNpy}, AsBytes(file)), shape);
-  EXPECT_EQ(*PayloadShape({.encoding = Encoding::kBase64Npy}, AsBytes(text)), shape);
-  EXPECT_EQ(*PayloadShape({.encoding = Encoding::kBase64, .shape = {7, 2, 1}}, {}), (std::vector<int64_t>{7, 2, 1}));
+  EXPECT_EQ(PayloadShape({.encoding = Encoding::kNpy}, AsBytes(file))->axes, shape);
+  EXPECT_EQ(PayloadShape({.encoding = Encoding::kBase64Npy}, AsBytes(text))->axes, shape);
+  EXPECT_EQ(PayloadShape({.encoding = Encoding::kBase64, .shape = {7, 2, 1}}, {})->axes,
+            (std::vector<int64_t>{7, 2, 1}));
+  EXPECT_EQ(PayloadShape({.encoding = Encoding::kNpy}, AsBytes(file))->dtype, DType::kU8);
   EXPECT_THAT(PayloadShape({.encoding = Encoding::kBase64}, AsBytes(text)), Fails(kInvalid, Reason::kShape));
   EXPECT_THAT(PayloadShape({.encoding = Encoding::kNpy, .compression = Compression::kZstd}, AsBytes(file)),
               Fails(kInvalid, Reason::kShape));

@@ -7,7 +7,6 @@
 #include "routing_replay/wire/checksum.h"
 #include "server/store/conformance/conformance.h"
 #include "server/store/conformance/reference_model.h"
-#include "server/store/weight_spans.h"
 
 namespace routing_replay::testing {
 namespace {
@@ -34,6 +33,7 @@ class Chooser {
     spec.token_check_start = spec.rows.begin > 0 && OneIn(2);
     spec.weight_version = Below(3);
     spec.weight_label = OneIn(5) ? "label" : "";
+    spec.engine = OneIn(5) ? "engine" : "";
     if (OneIn(6)) spec.group = Below(4);
     if (OneIn(7)) spec.seal_num_tokens = std::max(committed, spec.rows.end) + 1 + OneIn(5);
     spec.codec = OneIn(2) ? Codec::kRaw : Codec::kPacked;
@@ -122,6 +122,7 @@ class ModelTest {
         Append(choose_.NextAppend(name, sample));
     }
     for (const std::string& each : kSamples) CheckSample(each);
+    if (choose_.OneIn(4)) CheckLoad();
   }
 
   void Finish() {
@@ -204,20 +205,85 @@ class ModelTest {
     EXPECT_EQ(state.group, sample.group);
     EXPECT_EQ(state.num_tokens, sample.num_tokens);
     std::vector<RowRange> unrecorded;
-    std::vector<WeightSpan> weights;
     const int64_t committed = static_cast<int64_t>(sample.rows.size());
     for (int64_t row = 0; row < committed; ++row) {
       if (!sample.rows[row]) AppendMerged(unrecorded, {row, row + 1});
-      AppendSpan(weights, {{row, row + 1}, sample.weights[row].first, sample.weights[row].second});
     }
     EXPECT_EQ(state.committed_rows, committed);
     EXPECT_EQ(state.unrecorded, unrecorded);
-    EXPECT_EQ(state.weights, weights);
+    CheckOrigins(state, sample);
     EXPECT_EQ(state.token_check.has_value(), sample.history.count(committed) == 1);
     const auto end = sample.history.find(committed);
     if (end != sample.history.end() && state.token_check) {
       EXPECT_EQ(state.token_check->rows, committed);
       EXPECT_EQ(state.token_check->crc32c, CheckOf(end->second));
+    }
+  }
+
+  void CheckOrigins(const SampleState& state, const ModelSample& sample) {
+    int64_t row = 0;
+    for (size_t i = 0; i < state.provenance.size(); ++i) {
+      const Provenance& from = state.provenance[i];
+      ASSERT_EQ(from.rows.begin, row);
+      std::set<int64_t> appends;
+      for (; row < from.rows.end && row < state.committed_rows; ++row) {
+        const ModelSample::Origin& origin = sample.origins[row];
+        EXPECT_EQ(from.weight_version, origin.weight_version);
+        EXPECT_EQ(from.weight_label, origin.weight_label);
+        EXPECT_EQ(from.engine, origin.engine);
+        appends.insert(origin.append);
+      }
+      EXPECT_GE(from.appends, static_cast<int64_t>(appends.size()));  // Those that were truncated are counted, too.
+      if (i == 0) continue;
+      const Provenance& before = state.provenance[i - 1];
+      EXPECT_TRUE(before.weight_version != from.weight_version || before.weight_label != from.weight_label ||
+                  before.engine != from.engine);
+    }
+    EXPECT_EQ(row, state.committed_rows);
+    row = 0;
+    for (const WeightSpan& span : state.weights) {
+      ASSERT_EQ(span.rows.begin, row);
+      for (; row < span.rows.end && row < state.committed_rows; ++row) {
+        EXPECT_EQ(span.version, sample.origins[row].weight_version);
+        EXPECT_EQ(span.label, sample.origins[row].weight_label);
+      }
+    }
+    EXPECT_EQ(row, state.committed_rows);
+  }
+
+  // Of some groups, which may have been asked for before.
+  void CheckLoad() {
+    SCOPED_TRACE(absl::StrCat("load after ", last_));
+    const int64_t begin = choose_.Below(4);
+    const GroupRange groups{begin, begin + 1 + choose_.Below(4)};
+    const auto load = store_.CountExperts("run", kRollout, groups, {}, [] { return false; });
+    ASSERT_OK(load);
+    ExpertLoad expected;
+    for (const LayerRouting& layer : run_.geometry->layers()) {
+      expected.layers.push_back({layer.layer_id, std::vector<int64_t>(layer.num_experts)});
+    }
+    for (const std::string& name : kSamples) {
+      const ModelSample* sample = model_.Find(name);
+      if (sample == nullptr || sample->group < groups.begin || sample->group >= groups.end) continue;
+      ++expected.samples;
+      for (const std::optional<RowIds>& row : sample->rows) CountRow(row, expected);
+    }
+    EXPECT_EQ(load->rows, expected.rows);
+    EXPECT_EQ(load->samples, expected.samples);
+    for (size_t i = 0; i < expected.layers.size(); ++i) {
+      EXPECT_EQ(load->layers[i].layer_id, expected.layers[i].layer_id);
+      EXPECT_EQ(load->layers[i].counts, expected.layers[i].counts);
+    }
+    tally_["load"] += expected.rows > 0;
+  }
+
+  void CountRow(const std::optional<RowIds>& row, ExpertLoad& load) {
+    if (!row) return;
+    ++load.rows;
+    size_t at = 0;
+    for (ExpertLoad::Layer& layer : load.layers) {
+      const int32_t top_k = run_.geometry->layer(*run_.geometry->FindOrdinal(layer.layer_id)).top_k;
+      for (int32_t k = 0; k < top_k; ++k) ++layer.counts[(*row)[at++]];
     }
   }
 
@@ -261,8 +327,9 @@ TEST_P(StoreConformance, RandomOperationsDoWhatTheModelDoes) {
     test.Finish();
     if (HasFailure()) return;
   }
-  for (const char* name : {"FIELD", "ROW_COUNT", "GAP", "OLD_REVISION", "SEALED", "NOT_COMMITTED", "OTHER_TOKENS",
-                           "CONFLICTING_ROWS", "NO_SAMPLE", "conflicting", "late", "unverified", "restart or fork"}) {
+  for (const char* name :
+       {"FIELD", "ROW_COUNT", "GAP", "OLD_REVISION", "SEALED", "NOT_COMMITTED", "OTHER_TOKENS", "CONFLICTING_ROWS",
+        "NO_SAMPLE", "conflicting", "late", "unverified", "restart or fork", "load"}) {
     EXPECT_GT(tally[name], 20) << name;
   }
   EXPECT_GT(tally["REASON_UNSPECIFIED"], 1500);

@@ -23,7 +23,7 @@ Tokens TokensBefore(const Trajectory& from, int64_t row) {
 
 void Shorten(ModelSample& sample, int64_t rows) {
   sample.rows.resize(rows);
-  sample.weights.resize(rows);
+  sample.origins.resize(rows);
   sample.tokens_seen.resize(rows);
   sample.history.erase(sample.history.upper_bound(rows), sample.history.end());
   sample.num_tokens.reset();
@@ -160,11 +160,12 @@ ModelAnswer ReferenceModel::CompareRoutes(const AppendSpec& spec, const ModelSam
   return answer;
 }
 
-void ReferenceModel::Extend(const AppendSpec& spec, ModelSample& sample, std::optional<Tokens> chain) const {
+void ReferenceModel::Extend(const AppendSpec& spec, ModelSample& sample, std::optional<Tokens> chain) {
+  ++appends_;
   const bool known = chain.has_value() && spec.token_ids;
   for (int64_t row = Committed(sample); row < spec.rows.end; ++row) {
     sample.rows.push_back(Shown(spec, row));
-    sample.weights.emplace_back(spec.weight_version, spec.weight_label);
+    sample.origins.push_back({spec.weight_version, spec.weight_label, spec.engine, appends_});
     sample.tokens_seen.push_back(known);
     if (!known) continue;
     chain->push_back(spec.from.TokenAt(row));

@@ -33,8 +33,14 @@ struct ModelSample {
   int64_t group = 0;
   std::optional<int64_t> num_tokens;
   Rows rows;
-  std::vector<std::pair<int64_t, std::string>> weights;  // Per row.
-  std::vector<bool> tokens_seen;                         // Per row.
+  struct Origin {
+    int64_t weight_version = 0;
+    std::string weight_label, engine;
+    int64_t append = 0;  // Its number.
+    bool operator==(const Origin&) const = default;
+  };
+  std::vector<Origin> origins;    // Per row.
+  std::vector<bool> tokens_seen;  // Per row.
   // All token ids before a row, as the writers claimed them, for the rows where a store keeps a check.
   std::map<int64_t, Tokens> history{{0, {}}};
   int64_t content = 0;  // Counts changes of content.
@@ -62,7 +68,7 @@ class ReferenceModel {
                             std::vector<bool>& verified) const;
   ModelAnswer CompareRoutes(const AppendSpec& spec, const ModelSample& sample, const std::vector<bool>& verified,
                             ModelAnswer answer) const;
-  void Extend(const AppendSpec& spec, ModelSample& sample, std::optional<Tokens> chain) const;
+  void Extend(const AppendSpec& spec, ModelSample& sample, std::optional<Tokens> chain);
   // The row as the append shows it.
   std::optional<RowIds> Shown(const AppendSpec& spec, int64_t row) const;
   void Forget(ModelSample& sample) const;
@@ -71,6 +77,7 @@ class ReferenceModel {
   const Geometry& geometry_;
   std::map<std::string, ModelSample> samples_;
   int64_t contents_ = 0;
+  int64_t appends_ = 0;
 };
 
 }  // namespace routing_replay::testing

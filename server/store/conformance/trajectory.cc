@@ -100,6 +100,7 @@ AppendCommand MakeAppend(const RunInfo& run, const AppendSpec& spec) {
   header.group = spec.group;
   header.weight_version = spec.weight_version;
   header.weight_label = spec.weight_label;
+  header.engine = spec.engine;
   header.seal_num_tokens = spec.seal_num_tokens;
   header.prefix = spec.prefix;
   if (spec.token_ids) header.token_ids = spec.from.TokenIds(spec.rows);

@@ -44,6 +44,7 @@ struct AppendSpec {
   std::optional<int64_t> group;
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
+  std::string engine;
   std::optional<int64_t> seal_num_tokens;
   std::optional<PrefixReference> prefix;
   Codec codec = Codec::kRaw;

@@ -1,9 +1,11 @@
 #include "server/store/memory/sample.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/store/provenance.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay {
@@ -13,6 +15,7 @@ MemorySample::MemorySample(std::shared_ptr<const RunContext> run, std::string id
       id_(std::move(id)),
       handle_(handle),
       producer_(producer),
+      birth_(run_->content_ids.Next()),
       last_used_(run_->clock.Now()),
       content_(TokenChecks(run_->info.options.block_rows)) {}
 
@@ -157,6 +160,15 @@ std::optional<int64_t> MemorySample::group() const {
   return content_.group;
 }
 
+std::optional<MemorySample::RowsSince> MemorySample::RecordedSince(int64_t row) const {
+  MutexLock lock(mutex_);
+  if (life_ != Life::kAlive) return std::nullopt;
+  return RowsSince{.revision = content_.revision,
+                   .group = content_.group,
+                   .committed_rows = content_.rows(),
+                   .pieces = content_.pieces.Find({row, std::max(row, content_.rows())})};
+}
+
 std::optional<MemorySample::Remains> MemorySample::Remove(Clock::Time unused_since) {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive || last_used() > unused_since) return std::nullopt;
@@ -227,7 +239,8 @@ SampleState MemorySample::State() const {
   state.revision = content_.revision;
   state.content_id = content_.content_id;
   state.unrecorded = content_.unrecorded;
-  state.weights = content_.weights;
+  state.weights = WeightSpansOf(content_.provenance);
+  state.provenance = content_.provenance;
   state.stored_bytes = metadata_charge_.bytes() + content_.pieces.charged_bytes();
   if (const std::optional<uint32_t> check = content_.tokens.At(content_.rows())) {
     state.token_check = TokenCheck{content_.rows(), *check};

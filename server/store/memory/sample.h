@@ -53,6 +53,17 @@ class MemorySample {
   // Its group, if alive.
   std::optional<int64_t> group() const;
 
+  // No other sample of the store has or had it, whatever its id.
+  uint64_t birth() const { return birth_; }
+  // The recorded rows from `row` on, if alive. Does not count as use. Within one revision rows are only added.
+  struct RowsSince {
+    int64_t revision = 0;
+    int64_t group = 0;
+    int64_t committed_rows = 0;
+    std::vector<RowPiece> pieces;
+  };
+  std::optional<RowsSince> RecordedSince(int64_t row) const;
+
   // What is left of a sample that ended: to be destroyed without a lock, once the index has let go of it.
   struct Remains {
     SampleContent content;
@@ -112,6 +123,7 @@ class MemorySample {
   const std::string id_;
   const int64_t handle_;
   const Producer producer_;
+  const uint64_t birth_;
   std::atomic<Clock::Time> last_used_;
 
   mutable Mutex mutex_;

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/memory/sample.h"
-#include "server/store/weight_spans.h"
+#include "server/store/provenance.h"
 
 namespace routing_replay {
 
@@ -110,7 +110,8 @@ void MemorySample::Commit(const AppendHeader& header, const AppendPlan& plan, Wo
   work.replaced = work.change->Commit(pieces, work.pool, run_->usage);
   if (work.life) std::swap(content_, *work.life);
   for (RowRange range : plan.unrecorded) AppendMerged(content_.unrecorded, range);
-  AppendSpan(content_.weights, {plan.added, header.weight_version, header.weight_label});
+  AppendProvenance(content_.provenance,
+                   {plan.added, header.weight_version, header.weight_label, header.engine, /*appends=*/1});
   content_.tokens.Extend(TokensOf(header), plan.token_check);
   if (plan.seals) content_.num_tokens = header.seal_num_tokens;
   if (new_rows) content_.content_id = run_->content_ids.Next();

@@ -1,6 +1,6 @@
 #include "server/store/memory/sample_content.h"
 
-#include "server/store/weight_spans.h"
+#include "server/store/provenance.h"
 
 namespace routing_replay {
 
@@ -8,24 +8,24 @@ namespace {
 
 // The sample object, its ids and its places in the index.
 constexpr int64_t kSampleOverhead = 1024;
-// A weight span with the longest label.
-constexpr int64_t kSpanBytes = sizeof(WeightSpan) + 128;
+// With the longest label and engine.
+constexpr int64_t kProvenanceBytes = sizeof(Provenance) + 256;
 
 }  // namespace
 
 int64_t SampleContent::growth_bytes(int64_t end, size_t ranges) const {
-  return kSpanBytes + static_cast<int64_t>(ranges * sizeof(RowRange)) + tokens.growth_bytes(end);
+  return kProvenanceBytes + static_cast<int64_t>(ranges * sizeof(RowRange)) + tokens.growth_bytes(end);
 }
 
 int64_t SampleContent::metadata_bytes() const {
-  return kSampleOverhead + static_cast<int64_t>(weights.size()) * kSpanBytes +
+  return kSampleOverhead + static_cast<int64_t>(provenance.size()) * kProvenanceBytes +
          static_cast<int64_t>(unrecorded.size() * sizeof(RowRange)) + tokens.memory_bytes();
 }
 
 std::vector<RowPiece> SampleContent::Truncate(int64_t rows) {
   num_tokens.reset();
   unrecorded = Clip(unrecorded, {0, rows});
-  TruncateSpans(weights, rows);
+  TruncateProvenance(provenance, rows);
   tokens.Truncate(rows);
   return pieces.Truncate(rows);
 }
@@ -33,8 +33,8 @@ std::vector<RowPiece> SampleContent::Truncate(int64_t rows) {
 SampleContent SampleContent::Prefix(int64_t rows) const {
   SampleContent child(tokens);
   child.unrecorded = Clip(unrecorded, {0, rows});
-  child.weights = weights;
-  TruncateSpans(child.weights, rows);
+  child.provenance = provenance;
+  TruncateProvenance(child.provenance, rows);
   child.tokens.Truncate(rows);
   child.pieces = pieces.Prefix(rows);
   return child;

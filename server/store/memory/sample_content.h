@@ -28,7 +28,7 @@ struct SampleContent {
   std::string engine;
   std::optional<int64_t> num_tokens;
   std::vector<RowRange> unrecorded;  // Normal list.
-  std::vector<WeightSpan> weights;
+  std::vector<Provenance> provenance;
   TokenChecks tokens;  // tokens.rows() is the committed row count.
   RowPieces pieces;
 
@@ -36,7 +36,7 @@ struct SampleContent {
   bool sealed() const { return num_tokens.has_value(); }
   // What the lists take in memory, the pieces excluded.
   int64_t metadata_bytes() const;
-  // At most so much more with rows up to `end`, of them `ranges` unrecorded ranges, of one weight version.
+  // At most so much more with rows up to `end`, of them `ranges` unrecorded ranges, from one append.
   int64_t growth_bytes(int64_t end, size_t ranges) const;
 
   // Keeps rows [0, rows), unsealed. Gives back the pieces that went.

@@ -26,6 +26,8 @@ struct Operation {
 std::vector<Operation> IngestOperations(const WireSample& sample);
 std::vector<Operation> ServerOperations(const WireSample& sample);
 std::vector<Operation> ReadOperations(const WireSample& sample);
+// What the client does with a response in JSON.
+std::vector<Operation> TextOperations(const WireSample& sample);
 // zstd level 1 of RAW blocks.
 std::vector<Operation> ZstdOperations(const WireSample& sample);
 

@@ -58,7 +58,7 @@ absl::Status Play(const Operation& operation, Buffer& scratch, double seconds, S
 
 std::vector<Operation> AllOperations(const WireSample& sample) {
   std::vector<Operation> all;
-  for (const auto& make : {IngestOperations, ServerOperations, ReadOperations, ZstdOperations}) {
+  for (const auto& make : {IngestOperations, ServerOperations, ReadOperations, TextOperations, ZstdOperations}) {
     std::vector<Operation> some = make(sample);
     all.insert(all.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
   }

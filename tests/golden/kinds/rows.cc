@@ -1,16 +1,21 @@
-// rows_*: from the observed layout (`neutral`) to the rows at the router of every rank. Where the framework's own order
-// is known to be wrong, ours must be Megatron's.
+// rows_*: from a framework's options to the layout that was observed (`neutral`), and from that to the rows at the
+// router of every rank. Where the framework's own order is known to be wrong, ours must be Megatron's.
 #include <map>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/rows.h"
 #include "tests/golden/kind.h"
+#include "tests/golden/kinds/framework_policy.h"
 
 namespace routing_replay::golden {
 namespace {
 
 using trainer::MicroBatchLayout;
 using trainer::RowState;
+using trainer::UnpaddedBatch;
 using Lengths = std::vector<int64_t>;
 
 trainer::Partition PartitionOf(const std::string& name) {
@@ -35,8 +40,8 @@ MicroBatchLayout BasicLayout(const Json& neutral) {
   return layout;
 }
 
-MicroBatchLayout LayoutOf(const Json& input) {
-  const Json& neutral = input.at("neutral");
+// In the router's row order: Megatron's, or, where the case has it, that of the framework.
+MicroBatchLayout LayoutOf(const Json& neutral, const Json& order) {
   MicroBatchLayout layout = BasicLayout(neutral);
   layout.partition = PartitionOf(neutral.at("partition").get<std::string>());
   if (neutral.at("format") == "THD") {
@@ -47,7 +52,6 @@ MicroBatchLayout LayoutOf(const Json& input) {
   layout.format = trainer::TokenFormat::kBshd;
   layout.batch_size = neutral.at("batch_size").get<int64_t>();
   layout.padded_length = neutral.at("padded_length").get<int64_t>();
-  const Json& order = input.value("known_wrong", false) ? input.at("megatron_row_order") : neutral.at("row_order");
   layout.row_order = order == "batch_major" ? trainer::RowOrder::kBatchMajor : trainer::RowOrder::kSequenceMajor;
   layout.sp_slice =
       neutral.at("sp_slice") == "before_flatten" ? trainer::SpSlice::kBeforeFlatten : trainer::SpSlice::kAfterFlatten;
@@ -69,11 +73,6 @@ MicroBatchLayout CompletedLayout(const Json& neutral) {
   return layout;
 }
 
-Outcome RunError(const Json& input) {
-  if (!trainer::BuildRowMap(CompletedLayout(input.at("neutral")), {}).ok()) return Passed();
-  return NotYetAnswered("refusals that follow from a framework's options");
-}
-
 Outcome RunAccepted(const MicroBatchLayout& layout) {
   for (int32_t c = 0; c < layout.cp_size; ++c) {
     for (int32_t t = 0; t < layout.tp_size; ++t) {
@@ -89,15 +88,17 @@ char Letter(RowState state) { return state == RowState::kReplayed ? 'R' : state 
 // "[2, 5] R"
 std::string Word(const Json& row, char state) { return absl::StrCat(row.dump(), " ", std::string(1, state)); }
 
-Outcome RunRank(const MicroBatchLayout& layout, const Json& neutral, const Json& rank) {
-  const int32_t cp_rank = rank.at("cp_rank").get<int32_t>();
-  const int32_t tp_rank = rank.at("tp_rank").get<int32_t>();
-  const auto map = trainer::BuildRowMap(layout, {.cp_rank = cp_rank, .tp_rank = tp_rank});
+trainer::RowRank RankOf(const Json& rank) {
+  return {.cp_rank = rank.at("cp_rank").get<int32_t>(), .tp_rank = rank.at("tp_rank").get<int32_t>(), .positions = {}};
+}
+
+// Rows of one rank against `expected`; their states against `states`, or, in another order than the framework's,
+// against what follows from the row.
+Outcome RunRows(const MicroBatchLayout& layout, const Json& neutral, const trainer::RowRank& rank, const Json& expected,
+                const std::optional<std::string>& states) {
+  const auto map = trainer::BuildRowMap(layout, rank);
   if (!map.ok()) return Failed(absl::StrCat("refused: ", map.status().message()));
-  const std::string where = absl::StrCat("CP rank ", cp_rank, ", TP rank ", tp_rank, ": ");
-  const bool megatron = rank.contains("megatron_rows");
-  const Json& expected = megatron ? rank["megatron_rows"] : rank.at("rows");
-  const std::string states = rank.at("state").get<std::string>();
+  const std::string where = absl::StrCat("CP rank ", rank.cp_rank, ", TP rank ", rank.tp_rank, ": ");
   const int64_t size = static_cast<int64_t>(expected.size());
   if (map->rows != size || size != neutral.at("local_rows").get<int64_t>()) {
     return Failed(absl::StrCat(where, map->rows, " rows, expected ", size));
@@ -106,9 +107,8 @@ Outcome RunRank(const MicroBatchLayout& layout, const Json& neutral, const Json&
   for (int64_t i = 0; i < size; ++i) {
     const bool pad = rows[i].state == RowState::kPad;
     const Json ours = pad ? Json{-1, -1} : Json{rows[i].sequence, rows[i].row};
-    // `state` is in the order of `rows`; in Megatron's order it follows from the row.
     char state = pad ? 'P' : rows[i].row < neutral.at("rows_available").at(rows[i].sequence) ? 'R' : 'U';
-    if (!megatron) state = states.at(i);
+    if (states) state = states->at(i);
     if (ours != expected[i] || Letter(rows[i].state) != state) {
       return Failed(absl::StrCat(where, "row ", i, " shows ", Word(ours, Letter(rows[i].state)), ", expected ",
                                  Word(expected[i], state)));
@@ -117,16 +117,123 @@ Outcome RunRank(const MicroBatchLayout& layout, const Json& neutral, const Json&
   return Passed();
 }
 
+// Whether `ranks` has every rank once.
+bool HasEachRank(const MicroBatchLayout& layout, const Json& ranks) {
+  std::set<std::pair<int32_t, int32_t>> seen;
+  for (const Json& rank : ranks) {
+    const trainer::RowRank of = RankOf(rank);
+    if (of.cp_rank < layout.cp_size && of.tp_rank < layout.tp_size) seen.insert({of.cp_rank, of.tp_rank});
+  }
+  return seen.size() == ranks.size() && ranks.size() == static_cast<size_t>(layout.cp_size * layout.tp_size);
+}
+
+// The masks that frameworks put beside the rows, in their order.
+Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& rank) {
+  MicroBatchLayout masked = layout;
+  const bool verl = rank.contains("replay_mask");
+  if (!verl && !rank.contains("router_padding_mask")) return Passed();
+  for (size_t i = 0; verl && i < masked.sequences.size(); ++i) {
+    trainer::SequenceShape& shape = masked.sequences[i];
+    shape.recorded_rows =
+        trainer::VerlReplayedRows(shape.tokens, shape.recorded_rows, input.at("response_lengths").at(i).get<int64_t>());
+  }
+  const auto map = trainer::BuildRowMap(masked, RankOf(rank));
+  if (!map.ok()) return Failed(absl::StrCat("refused: ", map.status().message()));
+  std::string ours;
+  for (const trainer::LocalRow& row : trainer::ExpandRowMap(*map)) {
+    ours += (row.state == RowState::kReplayed) == verl ? '1' : '0';
+  }
+  const std::string expected = rank[verl ? "replay_mask" : "router_padding_mask"].get<std::string>();
+  if (ours == expected) return Passed();
+  return Failed(absl::StrCat("the mask is ", ours, ", expected ", expected));
+}
+
+bool HasPolicy(const Json& input) { return input.contains("framework") && input.contains("options"); }
+
+int32_t SizeOr1(const Json& options, const char* name) { return options.value(name, int32_t{1}); }
+
+UnpaddedBatch BatchBefore(const Json& input) {
+  const Json& options = input.at("options");
+  const Json neutral = input.value("neutral", Json::object());
+  const bool flag = options.value("sequence_parallel", neutral.value("sequence_parallel", false));
+  UnpaddedBatch batch =
+      BatchOf(input.at("lengths").get<Lengths>(), SizeOr1(options, "cp"), SizeOr1(options, "tp"), flag);
+  if (!neutral.contains("rows_available")) return batch;
+  const auto available = neutral["rows_available"].get<Lengths>();
+  for (size_t i = 0; i < batch.sequences.size(); ++i) batch.sequences[i].recorded_rows = available.at(i);
+  return batch;
+}
+
+// What a case says of its padding.
+Json PaddingOf(const Json& input) {
+  Json said = Json::object();
+  const Json& neutral = input.at("neutral");
+  const bool packed = neutral.at("format") == "THD";
+  for (const char* name :
+       {"padded_lengths", "cu_seqlens_padded", "total_padded_rows", "padded_length", "max_seq_len"}) {
+    if (neutral.contains(name)) said[name] = neutral[name];
+  }
+  // Rectangles state their one length once per sample.
+  if (!packed) {
+    for (const Json& rows : said.at("padded_lengths")) {
+      if (rows != said.at("padded_length")) said["padded_length"] = rows;
+    }
+    said.erase("padded_lengths");
+    said.erase("total_padded_rows");
+  }
+  if (input.contains("padding_to")) said["padding_to"] = input["padding_to"];
+  if (input.contains("pack_parameters")) said.update(input["pack_parameters"]);
+  return said;
+}
+
+// From options and lengths to the layout that the framework was seen to make.
+Outcome RunPolicy(const Json& input, const MicroBatchLayout& layout) {
+  const std::string framework = input.at("framework").get<std::string>();
+  const auto policy = PolicyOf(framework, input.at("options"));
+  if (!policy.ok()) return Failed(std::string(policy.status().message()));
+  const UnpaddedBatch batch = BatchBefore(input);
+  const auto prediction = trainer::PredictPadding(batch, *policy);
+  if (!prediction.ok()) return Failed(absl::StrCat("the policy refuses: ", prediction.status().message()));
+  if (const auto difference = trainer::FirstDifference(*prediction, layout)) return Failed(*difference);
+  const auto numbers = NumbersOf(batch, *policy);
+  if (!numbers.ok()) return Failed(std::string(numbers.status().message()));
+  return CompareNumbers(*numbers, PaddingOf(input));
+}
+
+// Refused by the rows themselves, or by what follows from the framework's options.
+Outcome RunError(const Json& input) {
+  if (input.contains("neutral") && !trainer::BuildRowMap(CompletedLayout(input["neutral"]), {}).ok()) return Passed();
+  if (!HasPolicy(input)) return Failed("accepted, expected a refusal");
+  const auto policy = PolicyOf(input.at("framework").get<std::string>(), input.at("options"));
+  if (!policy.ok()) return Failed(std::string(policy.status().message()));
+  const auto prediction = trainer::PredictPadding(BatchBefore(input), *policy);
+  if (!prediction.ok() || !trainer::BuildRowMap(prediction->layout, {}).ok()) return Passed();
+  return Failed("accepted, expected a refusal");
+}
+
 Outcome Run(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   if (expect.value("error", false)) return RunError(input);
-  const MicroBatchLayout layout = LayoutOf(input);
-  if (expect.value("framework_fails", false) && !expect.contains("ranks")) return RunAccepted(layout);
+  const Json& neutral = input.at("neutral");
+  const Json no_order = "packed";
+  const Json& order = neutral.contains("row_order") ? neutral["row_order"] : no_order;
+  const MicroBatchLayout of_framework = LayoutOf(neutral, order);
+  const MicroBatchLayout of_megatron = LayoutOf(neutral, input.value("megatron_row_order", order));
+  if (HasPolicy(input)) {
+    Outcome outcome = RunPolicy(input, of_megatron);
+    if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
+  }
+  if (expect.value("framework_fails", false) && !expect.contains("ranks")) return RunAccepted(of_megatron);
   const Json& ranks = expect.at("ranks");
-  if (ranks.empty()) return Failed("the case has no ranks");
+  if (!HasEachRank(of_framework, ranks)) return Failed("the case does not have every rank once");
   for (const Json& rank : ranks) {
-    Outcome outcome = RunRank(layout, input.at("neutral"), rank);
+    Outcome outcome =
+        RunRows(of_framework, neutral, RankOf(rank), rank.at("rows"), rank.at("state").get<std::string>());
+    if (outcome.verdict == Outcome::Verdict::kPassed) outcome = RunMasks(of_framework, input, rank);
+    if (outcome.verdict == Outcome::Verdict::kPassed && rank.contains("megatron_rows")) {
+      outcome = RunRows(of_megatron, neutral, RankOf(rank), rank["megatron_rows"], std::nullopt);
+    }
     if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
   }
   return Passed();

@@ -244,10 +244,32 @@ class RouterTest(unittest.TestCase):
             "router.grad_probs": lambda: trainer.router_replay_backward(
                 router, self.logits, self.indices, self.grad.astype(np.float64)
             ),
+            "router.num_experts": lambda: trainer.router_replay_forward(
+                trainer.Router(64.0, 6),
+                self.logits,
+                self.indices,  # type: ignore[arg-type]
+            ),
+            "router.group_topk": lambda: trainer.router_replay_forward(
+                trainer.Router(64, 6, num_groups=1, group_topk=2**32 + 1), self.logits, self.indices
+            ),
+            "router.scaling_factor": lambda: trainer.router_replay_forward(
+                trainer.Router(64, 6, scaling_factor="2"),
+                self.logits,
+                self.indices,  # type: ignore[arg-type]
+            ),
+            "router.score_function": lambda: trainer.router_replay_forward(
+                trainer.Router(64, 6, score_function=[]),
+                self.logits,
+                self.indices,  # type: ignore[arg-type]
+            ),
         }.items():
             with self.subTest(field=field), self.assertRaises(trainer.InvalidArgumentError) as caught:
                 call()
             self.assertEqual(caught.exception.field, field)
+        for dtype in (np.float64, np.float16, np.uint16, np.int32):
+            with self.subTest(dtype=dtype), self.assertRaises(trainer.InvalidArgumentError) as caught:
+                trainer.router_replay_forward(router, self.logits, self.indices, expert_bias=np.zeros(64, dtype))
+            self.assertEqual((caught.exception.field, caught.exception.reason), ("router.expert_bias", "DTYPE"))
 
 
 if __name__ == "__main__":

@@ -222,6 +222,78 @@ class SourcesTest(unittest.TestCase):
                 fetch(40, tokens=np.array(bad * 40))
             self.assertEqual((refused.exception.reason, refused.exception.field), (reason, "tokens"))
 
+    def test_refusals_name_the_argument_and_the_sample(self) -> None:
+        source = trainer.LocalSource({"num_layers": 2, "num_experts": 8, "top_k": 2})
+        rows = np.tile(np.arange(2, dtype=np.int32), (5, 2, 1))
+        source.add("a", rows)
+        far, twice = rows.copy(), rows.copy()
+        far[3, 1, 0] = 8
+        twice[2, 0] = 1
+        wrong: list[tuple[str, str, dict[str, Any]]] = [
+            ("rows", "DTYPE", {"rows": rows.astype(np.float32)}),
+            ("rows", "SHAPE", {"rows": rows[:, :, 0]}),
+            ("rows", "SHAPE", {"rows": [[1], [2, 3]]}),
+            ("rows", "ID_RANGE", {"rows": far}),
+            ("rows", "DUPLICATE_ID", {"rows": twice}),
+            ("rows", "ROW_COUNT", {"num_tokens": 7}),
+            ("num_tokens", "FIELD", {"num_tokens": 0}),
+            ("num_tokens", "FIELD", {"num_tokens": 6.0}),
+            ("num_tokens", "FIELD", {"num_tokens": 2**63}),
+            ("unrecorded", "FIELD", {"unrecorded": [(3, 2)]}),
+            ("unrecorded", "FIELD", {"unrecorded": [(0.5, 2)]}),
+            ("unrecorded", "FIELD", {"unrecorded": [3]}),
+            ("layers", "FIELD", {"layers": [1, 5]}),
+            ("layers", "FIELD", {"layers": [0, 1.5]}),
+            ("layers", "FIELD", {"layers": [0, 2**40]}),
+            ("tokens", "ROW_COUNT", {"tokens": [1, 2]}),
+            ("tokens", "LENGTH", {"tokens": []}),
+            ("tokens", "SHAPE", {"tokens": [[1, 2, 3, 4, 5]]}),
+            ("tokens", "DTYPE", {"tokens": [True] * 5}),
+            ("tokens", "FIELD", {"tokens": [1, 2, 3, 4, -1]}),
+        ]
+        for name, reason, said in wrong:
+            with self.assertRaises(trainer.InvalidArgumentError, msg=f"{said}") as caught:
+                source.add("a", **({"rows": rows} | said))
+            error = caught.exception
+            self.assertEqual((error.field, error.reason, error.sample), (name, reason, "a"), f"{said}: {error}")
+            self.assertNotIn("append.", str(error))
+            self.assertNotIn("tensor", error.message.split(":")[0])
+        for sample in ("", "with space", 5, b"a"):
+            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                source.add(sample, rows)  # type: ignore[arg-type]
+            self.assertEqual(caught.exception.field, "sample")
+        self.assertTrue(source.remove("a"))
+        self.assertFalse(source.remove("\ud800"))
+
+    def test_numbers_are_never_cut(self) -> None:
+        geometry = {"num_layers": 1, "num_experts": 8, "top_k": 2}
+        batch: dict[str, Any] = {
+            "format": "THD",
+            "partition": "contiguous",
+            "sequences": [{"sample": "a", "tokens": 3}],
+        }
+        batch |= {"cu_seqlens_padded": [0, 3], "total_rows": 3}
+        plan = trainer.plan(geometry, batch)
+        cases: list[tuple[str, Any]] = [
+            ("micro_batch.total_rows", lambda: trainer.plan(geometry, batch | {"total_rows": 3.0})),
+            ("micro_batch.total_rows", lambda: trainer.plan(geometry, batch | {"total_rows": float("nan")})),
+            ("micro_batch.total_rows", lambda: trainer.plan(geometry, batch | {"total_rows": object()})),
+            ("micro_batch.total_rows", lambda: trainer.plan(geometry, batch | {"total_rows": 2**64})),
+            ("rank.pp", lambda: trainer.plan(geometry, batch, rank={"pp": 0.0})),
+            ("ep_size", lambda: trainer.plan(geometry, batch, ep_size=1.5)),  # type: ignore[arg-type]
+            ("ep_size", lambda: trainer.plan(geometry, batch, ep_size=2**32 + 1)),
+            ("slot", lambda: plan.filler(True, 1)),
+            ("slot", lambda: plan.filler(2**32, 1)),
+            ("rows", lambda: plan.filler(0, 1.5)),  # type: ignore[arg-type]
+            ("rows", lambda: plan.filler(0, 2**40)),
+            ("first", lambda: plan.filler(0, 1, first=2**64)),
+            ("num_tokens", lambda: trainer.FetchSequence("a", num_tokens=2.5)._json()),  # type: ignore[arg-type]
+        ]
+        for name, call in cases:
+            with self.assertRaises(trainer.InvalidArgumentError, msg=name) as caught:
+                call()
+            self.assertEqual(caught.exception.field, name)
+
     def test_index_buffer_of_the_caller(self) -> None:
         scenario = random_scenario(np.random.default_rng(3))
         plan = scenario.plan(0, 0)

@@ -260,7 +260,7 @@ def put_outcome(answers: Sequence[bytes]) -> dict[str, Any]:
     """What the answers to the Puts of one append say together."""
     spans = (_library.Span * len(answers))()
     for span, answer in zip(spans, answers, strict=True):
-        span.data, span.size = ctypes.cast(ctypes.c_char_p(answer), c_void_p), len(answer)
+        span.data, span.size = _address(answer)
     return json.loads(_give(_lib.rr_put_outcomes, spans, len(answers)))
 
 
@@ -269,10 +269,52 @@ def account_rows(claim: dict[str, Any]) -> dict[str, Any]:
     return json.loads(_give(_lib.rr_account_rows, *_json(claim)))
 
 
-def payload_shape(tensor: dict[str, Any], payload: Any) -> list[int]:
-    """The shape of an undecoded payload: rr_payload_shape."""
-    data = np.frombuffer(payload, np.uint8)
-    return json.loads(_give(_lib.rr_payload_shape, *_json(tensor), data.ctypes.data, data.nbytes))["shape"]
+def payload_shape(tensor: dict[str, Any], payload: Any) -> dict[str, Any]:
+    """dtype and shape of an undecoded payload: rr_payload_shape."""
+    return json.loads(_give(_lib.rr_payload_shape, *_json(tensor), *_address(payload)))
+
+
+def open_nrlre1(text: Any) -> dict[str, Any]:
+    """What an "nrlre1:…" holds: rr_open_nrlre1."""
+    return json.loads(_give(_lib.rr_open_nrlre1, *_address(text)))
+
+
+def open_object(dialect: str, described: Any) -> dict[str, Any]:
+    """What an object beside base64 says: rr_open_object."""
+    name = dialect.encode()
+    return json.loads(_give(_lib.rr_open_object, name, len(name), *_json(described)))
+
+
+def check_narrowest(tensor: dict[str, Any], payload: Any) -> None:
+    """InvalidArgumentError if SkyRL would have written another dtype: rr_check_narrowest."""
+    _lib.rr_check_narrowest(*_json(tensor), *_address(payload))
+
+
+def open_rows_file(file: Any, name: str) -> dict[str, Any]:
+    """Where the rows are in a file: rr_open_rows_file."""
+    text = name.encode()
+    return json.loads(_give(_lib.rr_open_rows_file, *_address(file), text, len(text)))
+
+
+def trace_sequences(index: bytes, stem: str, rows: int) -> list[tuple[int, int]]:
+    """Rows of the sequences of a trace: rr_trace_sequences."""
+    text = stem.encode()
+    return json.loads(_give(_lib.rr_trace_sequences, index, len(index), text, len(text), rows))
+
+
+def find_routes(body: Any) -> list[dict[str, Any]]:
+    """Where the routed experts are in a JSON body: rr_find_routes."""
+    return json.loads(_give(_lib.rr_find_routes, *_address(body)))
+
+
+def decode_base85(text: Any) -> bytes:
+    return _give(_lib.rr_decode_base85, *_address(text))
+
+
+def _address(payload: Any) -> tuple[int, int]:
+    """Where the bytes of a buffer are, and how many; the caller keeps it."""
+    array = np.frombuffer(payload, np.uint8)
+    return array.ctypes.data, array.nbytes
 
 
 def _take_message(pointer: int) -> bytes:

@@ -97,10 +97,14 @@ class Transport:
     def failed(self, failure: grpc.RpcError) -> _core.CoreError:
         """What a call on the channel says that failed. The next channel leads to where the endpoint's file says now, if
         there was no server."""
-        if failure.code() is grpc.StatusCode.UNAVAILABLE and self._target.look_again():
+        if failure.code() is grpc.StatusCode.UNAVAILABLE:
+            self._look_again()
+        return core_error(failure)
+
+    def _look_again(self) -> None:
+        if self._target.look_again():
             with self._lock:
                 self._channel = None
-        return core_error(failure)
 
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
         """A unary call under the client's deadline. `repeat`: made again while the server is unavailable.
@@ -109,6 +113,8 @@ class Transport:
         """
         deadline = time.monotonic() + self.call_timeout
         retry = _core.Retry(int(deadline * 1e9))
+        if not repeat:  # Otherwise it would wait for a server that will not come back there.
+            self._look_again()
         while True:
             stub = self.channel().unary_unary(SERVICE + method)
             try:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from routing_replay import _values
+
 _PROGRAM = "routing-replay-server"
 _PROGRAM_VARIABLE = "ROUTING_REPLAY_SERVER"
 _ENDPOINT_VARIABLE = "ROUTING_REPLAY_ENDPOINT"
+_STDERR = 2
+_LAST_LINES = 20
+_END_SECONDS = 5.0
 _STOP_SECONDS = 20.0  # More than the server takes to drain.
 
 
@@ -38,20 +46,47 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
     go to the standard error stream.
 
     The program comes with the package routing-replay-server; the environment's ROUTING_REPLAY_SERVER names another one.
-    Raises FileNotFoundError without it, RuntimeError if it ends at once, TimeoutError.
+    Raises FileNotFoundError without it, RuntimeError that tells what the server said if it ends at once, TimeoutError,
+    InvalidArgumentError for a timeout that is none.
     """
+    timeout = _values.seconds(timeout)
     with tempfile.TemporaryDirectory(prefix="routing-replay-") as directory:
         file = Path(directory, "endpoint")
         command = [_program(), "--listen", "127.0.0.1:0", "--endpoint-file", str(file), "--log-level", "warning"]
         command += ["--exit-with-pid", str(os.getpid()), *flags]
         # Not of our process group: Ctrl-C is for this process, which may still have something to append.
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        words = _Words(process)
         try:
-            server = LocalServer(_endpoint(process, file, timeout), process.pid)
+            server = LocalServer(_endpoint(process, words, file, timeout), process.pid)
             with _environment(_ENDPOINT_VARIABLE, server.endpoint):
                 yield server
         finally:
             _stop(process)
+            words.end()
+
+
+class _Words:
+    """What a server says on its standard error stream: passed on to ours, and the last of it kept."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._stream = process.stderr
+        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
+        self._thread = threading.Thread(target=self._pass_on, name="routing-replay-local-server", daemon=True)
+        self._thread.start()
+
+    def end(self) -> str:
+        """The last of it, once the server has ended."""
+        self._thread.join(_END_SECONDS)  # Who was started by it could hold the stream.
+        return b"".join(self._last).decode(errors="replace").strip()
+
+    def _pass_on(self) -> None:
+        assert self._stream is not None
+        with self._stream:
+            for line in self._stream:
+                self._last.append(line)
+                with contextlib.suppress(OSError):
+                    os.write(_STDERR, line)
 
 
 def _program() -> str:
@@ -70,11 +105,11 @@ def _program() -> str:
     return str(routing_replay_server.program(_PROGRAM))
 
 
-def _endpoint(process: subprocess.Popen[bytes], file: Path, timeout: float) -> str:
+def _endpoint(process: subprocess.Popen[bytes], words: _Words, file: Path, timeout: float) -> str:
     deadline = time.monotonic() + timeout
     while not file.exists():
         if process.poll() is not None:
-            raise RuntimeError(f"{_PROGRAM} ended at once, exit status {process.returncode}; it said why on stderr")
+            raise RuntimeError(f"{_PROGRAM} ended at once, exit status {process.returncode}: {words.end()}")
         if time.monotonic() > deadline:
             raise TimeoutError(f"{_PROGRAM} was not there after {timeout} s")
         time.sleep(0.005)

@@ -84,6 +84,21 @@ class WeightSpan:
     label: str = ""
 
 
+@dataclass(frozen=True)
+class Provenance:
+    """Rows [begin, end) came from `appends` consecutive appends of one engine under the same weights.
+
+    appends whose rows were truncated since stay counted; weight_version -1: unknown.
+    """
+
+    begin: int
+    end: int
+    weight_version: int
+    weight_label: str
+    engine: str
+    appends: int
+
+
 class AppendOptions(TypedDict, total=False):
     """What an append says of its rows, beside the sample and the rows themselves.
 
@@ -167,6 +182,7 @@ class SampleState:
     token_check: TokenCheck | None
     engine: str
     idle_ms: int
+    provenance: tuple[Provenance, ...] = ()  # Covers the committed rows; empty from a server without it.
 
     @property
     def sealed(self) -> bool:

@@ -22,6 +22,16 @@ struct WeightSpan {
   friend bool operator==(const WeightSpan&, const WeightSpan&) = default;
 };
 
+// Where rows came from: consecutive appends of one engine under one weight version, that of rows.begin the first.
+struct Provenance {
+  RowRange rows;
+  int64_t weight_version = kUnknownWeightVersion;
+  std::string weight_label;
+  std::string engine;   // As the appends said.
+  int64_t appends = 0;  // Messages that committed rows here; those whose rows were truncated since stay counted.
+  friend bool operator==(const Provenance&, const Provenance&) = default;
+};
+
 // CRC32C over the token ids (u32 little-endian) of positions 0 … rows - 1.
 struct TokenCheck {
   int64_t rows = 0;
@@ -40,6 +50,8 @@ struct SampleState {
   uint64_t content_id = 0;
   std::vector<RowRange> unrecorded;  // Normal list.
   std::vector<WeightSpan> weights;   // Covers [0, committed_rows), neighbours differ.
+  // Covers [0, committed_rows), neighbours differ in more than rows and appends. Empty from a server without it.
+  std::vector<Provenance> provenance;
   int64_t stored_bytes = 0;
   std::optional<TokenCheck> token_check;  // At committed_rows, where known.
   std::string engine;

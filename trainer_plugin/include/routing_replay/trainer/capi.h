@@ -29,7 +29,8 @@ typedef struct rrt_local_source rrt_local_source;
 #define RRT_ABI_VERSION 1
 RRT_API int32_t rrt_abi_version(void);
 
-/* Errors; the JSON is that of rr_error_json in routing_replay/capi.h. */
+/* Errors. The JSON: {"code": 3, "code_name": "INVALID_ARGUMENT", "message": "…"} and, where set: reason, field, sample,
+ * row, layer, missing_rows. */
 RRT_API int32_t rrt_error_code(const rrt_error* error);     /* Of google.rpc.Code. */
 RRT_API const char* rrt_error_json(const rrt_error* error); /* NUL-terminated, as long as the error lives. */
 RRT_API void rrt_error_free(rrt_error* error);
@@ -39,26 +40,87 @@ RRT_API const void* rrt_bytes_data(const rrt_bytes* bytes);
 RRT_API size_t rrt_bytes_size(const rrt_bytes* bytes);
 RRT_API void rrt_bytes_free(rrt_bytes* bytes);
 
-/* Token ids of an array of the host as functions take them: rr_token_ids of routing_replay/capi.h. */
+/* Token ids as functions take them, u32 little-endian, from an array of the host. What the array is:
+ *   {"dtype": "int64", "axes": 1, "field": "tokens", "sample": "a"}
+ * dtype: of its elements, little-endian, as numpy calls it. INVALID_ARGUMENT naming `field` (and the sample, if given)
+ * for what is no integer (DTYPE), for other than one axis (SHAPE), for no ids at all (LENGTH: to say nothing of tokens,
+ * leave them out), and for ids that do not have 32 bits (FIELD). */
 RRT_API rrt_error* rrt_token_ids(const char* json, size_t size, const void* data, size_t data_size, rrt_bytes** ids);
 /* The token check of the tokens so far (0 of none), extended by more. */
 RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t count);
 
-/* The replay plan of one micro-batch on one rank, from the description that `rrctl plan` takes
- * (trainer_plugin/layout/plan_json.h). ep_size: of the expert-parallel group; spreads filler. */
+/* The replay plan of one micro-batch on one rank. Its description, which `rrctl plan` takes, too:
+ *   {"geometry": {"num_layers": 27, "moe_layers": [1, 2, …, 26], "num_experts": 64, "top_k": 6},
+ *    "split": {"pipeline_size": 2, "first_stage_layers": 13},
+ *    "micro_batch": {"format": "THD", "sequences": [{"sample": "math-7/0", "tokens": 13}],
+ *                    "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
+ *                    "cp_size": 2, "tp_size": 2, "sequence_parallel": true},
+ *    "rank": {"pp": 1, "cp": 0, "tp": 0}}
+ * geometry: moe_layers, all layers if absent; num_experts and top_k, one number or one per MoE layer.
+ * split: absent, one stage. pipeline_size 1, virtual_stages 1, first_stage_layers and last_stage_layers null,
+ *   account_for_embedding and account_for_loss false.
+ * micro_batch:
+ *   format "THD" with cu_seqlens_padded and total_rows, or "BSHD" with batch_size and padded_length;
+ *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it), media_rows []:
+ * what each medium becomes in the model, where `tokens` counts it once; partition "zigzag_per_document",
+ * "zigzag_per_sequence", "contiguous", "contiguous_per_sequence" or "explicit"; cp_size 1, tp_size 1, sequence_parallel
+ * false, row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten", tokens_per_sample
+ * null, target_rows null; instead of what each sequence has: cu_seqlens, the real boundaries (which are the padded ones
+ * too where no others are given), or attention_mask, lists of 0 and 1, with left_padding true where the model sees the
+ * padding on the left (BSHD) and false where packing strips it; hierarchical_cp_sizes [], which is checked and changes
+ * no row; local_cp_size, the size for this micro-batch (dynamic and hybrid context parallelism), goes before cp_size;
+ *   padding: a policy, below.
+ * rank: pp 0, chunk null (all chunks), cp 0, tp 0, positions [] (of an explicit partition); with local_cp_size also
+ * dp_cp instead of cp, the rank in the DP x CP group of micro_batch.dp_cp_size ranks. ep_size: of the expert-parallel
+ * group; spreads filler, so it must divide num_experts.
+ *
+ * micro_batch.padding, {"policy": NAME, options…}, names the padding of a framework. Format, partition and shape that
+ * are not given are as it predicts. What is given wins; the first difference is a warning. Names, and options with
+ * their defaults, which routing_replay/trainer/padding/ explains: megatron: packed true, use_per_sequence_balancing
+ * false, hybrid_context_parallel false, seq_length null verl: use_remove_padding true, cp_layout "zigzag" or
+ * "contiguous", fp8 false, csa_window_size null, pad_to_length_bucket null, forced_max_seqlen null, local_cp_size null
+ *   slime: data_pad_size_multiplier 128, allgather_cp false
+ *   miles: qkv_format "thd" or "bshd", data_pad_size_multiplier 128, allgather_cp false, compress_ratios []
+ *   skyrl: remove_microbatch_padding true, fp8 false, release "main" or "pr1327"
+ *   nemo_rl: sequence_packing true, make_sequence_length_divisible_by 1, fp8_recipe "", "delayed", "tensorwise",
+ *     "blockwise" or "mxfp8", hybridep false, pp 1, max_packed_length_in_batch 0 (that of this pack)
+ *   ms_swift: padding_free true, fp8_recipe "", fp8_format "", fp4_format "", attention_backend "", release "main" or
+ *     "before_9722"; of its pull request 8393, if pull_request_8393 is true: moe_flex_dispatcher_backend "", seq_length
+ *     null, max_length null
+ *   areal: fp8 false
+ *   prime_rl: pad_to_multiple_of 1
+ * One micro-batch of each; sequences go beside them:
+ *   {"padding": {"policy": "megatron", "seq_length": 4096}, "cp_size": 2, "tp_size": 2, "sequence_parallel": true}
+ *   {"padding": {"policy": "verl", "fp8": true}, "cp_size": 2, "tp_size": 2, "sequence_parallel": true}
+ *   {"padding": {"policy": "slime", "allgather_cp": true}, "cp_size": 4}
+ *   {"padding": {"policy": "miles", "qkv_format": "bshd", "data_pad_size_multiplier": 8}, "cp_size": 2}
+ *   {"padding": {"policy": "skyrl"}, "tp_size": 4, "sequence_parallel": true}
+ *   {"padding": {"policy": "nemo_rl", "make_sequence_length_divisible_by": 8, "pp": 2}, "cp_size": 2}
+ *   {"padding": {"policy": "ms_swift", "attention_backend": "fused"}, "cp_size": 4}
+ *   {"padding": {"policy": "areal"}, "cp_size": 2, "tp_size": 2, "sequence_parallel": true}
+ *   {"padding": {"policy": "prime_rl", "pad_to_multiple_of": 64}, "cp_size": 2} */
 RRT_API rrt_error* rrt_plan_new(const char* json, size_t size, int32_t ep_size, rrt_plan** plan);
 RRT_API void rrt_plan_free(rrt_plan* plan);
-/* As `rrctl plan` prints it. */
+/* {"layers": [{"layer": 13, "ordinal": 12, "chunk": 0}, …],
+ *  "layout": {"format": "THD", "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
+ *             "cp_size": 2, "tp_size": 2, "sequence_parallel": true},
+ *  "row_map": {"rows": 4, "replayed": 4, "unrecorded": 0, "pads": 0,
+ *              "runs": [{"local_row": 0, "stride": 1, "count": 4, "sequence": 0, "row": 0, "state": "replayed"}]},
+ *  "slices": [{"sequence": 0, "sample": "math-7/0", "rows": [[0, 4]]}], "rows_to_read": 4, "bytes_to_read": 336,
+ *  "warnings": []}
+ * Local rows that no run names are pads; rows are half-open ranges. layout: what was planned for, given or predicted.
+ * warnings: what the named policy knows to go wrong in its framework, and where the given layout is not its own. */
 RRT_API rrt_error* rrt_plan_json(const rrt_plan* plan, rrt_bytes** json);
 /* Of the index buffer: {"bytes", "rows", "layers": [{"layer", "offset", "num_experts", "top_k", "id_bytes"}, …]}. A
- * layer's ids are [rows][top_k] little-endian at `offset` (buffer_layout.h). */
+ * layer's ids are [rows][top_k] little-endian at `offset`, a multiple of 256. */
 RRT_API rrt_error* rrt_plan_buffer(const rrt_plan* plan, rrt_bytes** json);
-/* The row map, one entry per local row: what `count` (of rrt_plan_buffer's rows) entries show. State: RowState of
- * row_map.h, 0 replayed, 1 unrecorded, 2 pad; sequence and row of a pad are -1. */
+/* The row map, one entry per local row: what `count` (of rrt_plan_buffer's rows) entries show. State: 0 replayed,
+ * 1 unrecorded (a real token without a route), 2 pad; sequence and row of a pad are -1. */
 RRT_API rrt_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states,
                                     size_t count);
-/* Filler ids [rows][top_k] of the plan's layer number `slot`, those of filler rows first, first + 1, …
- * (trainer_plugin/replay/filler.h): for rows that a host adds to what rrt_realign fills. */
+/* Filler ids [rows][top_k] of the plan's layer number `slot`, those of filler rows first, first + 1, …: top_k different
+ * ones a row, spread evenly over the ep_size ranks, the same at every call. For rows that a host adds to what
+ * rrt_realign fills. */
 RRT_API rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids,
                                    size_t ids_size);
 
@@ -84,10 +146,16 @@ RRT_API rrt_error* rrt_fetch_end(rrt_fetch* fetch);
  *  "weights": [[b, e, version, label]]}, …]}: those that the rank reads; num_tokens where it is known. */
 RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
 
-/* Rows that the host holds already (local_source.h). Geometry as in the description of a plan. */
+/* Rows that the host holds already, as arrays from elsewhere. Geometry as in the description of a plan. */
 RRT_API rrt_error* rrt_local_source_new(const char* geometry, size_t size, rrt_local_source** source);
 RRT_API void rrt_local_source_free(rrt_local_source* source);
-/* sample: {"sample", "num_tokens", "unrecorded": [[b, e]]}; tensor: as in rr_plan_tensor of routing_replay/capi.h. */
+/* sample: {"sample", "num_tokens", "unrecorded": [[b, e]]}: rows 0 … num_tokens - 2, of which the tensor holds those
+ * that are not unrecorded; num_tokens is one more than the rows if absent. tensor, what the payload is:
+ *   {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
+ *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
+ *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
+ * tokens: ids from position 0 on, one per row or more, or none. A sample that is there already is replaced.
+ * INVALID_ARGUMENT naming sample, field, row and layer. */
 RRT_API rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, size_t sample_size,
                                         const char* tensor, size_t tensor_size, const uint32_t* tokens,
                                         size_t token_count, const void* payload, size_t payload_size);
@@ -101,7 +169,8 @@ RRT_API rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fe
 RRT_API rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
                                uint8_t* states, size_t states_size, int64_t* rows);
 
-/* Router replay (router.h says what each tensor is). dtype: of logits, probabilities and gradients. */
+/* Router replay: Megatron-Core's topk_routing_with_score_function with its top-k replaced. dtype: of logits,
+ * probabilities and gradients. */
 enum { RRT_FLOAT32 = 0, RRT_FLOAT64 = 1, RRT_BFLOAT16 = 2 };
 typedef struct rrt_router {
   int32_t dtype;
@@ -119,7 +188,8 @@ typedef struct rrt_router_counters {
   int64_t replayed_rows, live_rows, pad_rows, clamped_ids, zero_probabilities;
 } rrt_router_counters;
 /* logits, probs [rows][E]; indices, chosen [rows][K] compact ids; states [rows]; routing_map [rows][E] of 0 and 1;
- * compact_probs [rows][K]. expert_bias, compact_probs and chosen may be NULL. Memory is aligned to its dtype. */
+ * compact_probs [rows][K]; expert_bias [E], which enters a live choice of sigmoid and sqrtsoftplus. expert_bias,
+ * compact_probs and chosen may be NULL. Memory is aligned to its dtype. */
 RRT_API rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
                                       const uint8_t* states, const float* expert_bias, void* probs,
                                       uint8_t* routing_map, void* compact_probs, void* chosen,

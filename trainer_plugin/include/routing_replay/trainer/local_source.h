@@ -43,7 +43,8 @@ class LocalSource {
   LocalSource& operator=(LocalSource&&) noexcept;
 
   // Decodes, checks, narrows and keeps; the payload is not needed any more. A sample that is there already is replaced.
-  // Errors as those of an append (INVALID_ARGUMENT naming field, row and layer); what was there is untouched then.
+  // Errors as those of an append (INVALID_ARGUMENT naming sample, field, row and layer; the fields are those of
+  // LocalSample, "tensor.…" and "payload"); what was there is untouched then.
   absl::Status Add(const LocalSample& sample, const TensorDescription& tensor, absl::Span<const uint8_t> payload);
   // True if it was there.
   bool Remove(absl::string_view sample);
@@ -56,6 +57,9 @@ class LocalSource {
 
  private:
   struct Entry;
+
+  absl::Status CheckAndAdd(const LocalSample& sample, const TensorDescription& tensor,
+                           absl::Span<const uint8_t> payload);
 
   Geometry geometry_;
   std::map<std::string, std::unique_ptr<const Entry>, std::less<>> samples_;

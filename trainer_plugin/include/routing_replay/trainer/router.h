@@ -11,8 +11,8 @@
 //
 // K = 1 is not renormalised with sigmoid and sqrtsoftplus. Logits, probabilities and gradients have one dtype D: float,
 // double or Bf16 (named as template argument where the compiler cannot see it; float otherwise). All arithmetic is fp32
-// but for what RouterConfig::rounding says, and a live choice ranks fp32 scores whatever D is. Sums run in slot order; a
-// softmax sums runs of 32 terms first, then the runs.
+// but for what RouterConfig::rounding says, and a live choice ranks fp32 scores whatever D is. Sums run in slot order;
+// a softmax sums runs of 32 terms first, then the runs.
 //
 // Everything here is pure and thread-safe; nothing is written when a status is not OK.
 #ifndef ROUTING_REPLAY_TRAINER_ROUTER_H_

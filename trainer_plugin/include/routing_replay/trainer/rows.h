@@ -2,7 +2,7 @@
 //
 // Nothing is inferred: format, padded boundaries, partition, sizes and flags are what the trainer really used. The
 // steps are those of a Megatron forward pass: padded sequences → context-parallel (CP) slice → router's row order →
-// sequence-parallel (SP) slice → padding to a target row count.
+// sequence-parallel (SP) slice → samples un-flattened → padding to a target row count.
 #ifndef ROUTING_REPLAY_TRAINER_ROWS_H_
 #define ROUTING_REPLAY_TRAINER_ROWS_H_
 
@@ -28,6 +28,8 @@ enum class TokenFormat : uint8_t {
 
 // Which rows a CP rank r of C keeps. Zigzag over a span of S rows, a multiple of 2C: with h = S / 2C first
 // [r·h, (r+1)·h), then [S - (r+1)·h, S - r·h). Contiguous over S, a multiple of C: [r·S/C, (r+1)·S/C).
+// How attention communicates (p2p, all_gather, a2a, hierarchical groups) changes none of this, and dynamic and hybrid
+// CP only choose C and r per micro-batch: context_parallel.h.
 enum class Partition : uint8_t {
   kZigzagPerDocument = 0,      // THD: zigzag over each document.
   kZigzagPerSequence = 1,      // BSHD: over each sequence of the batch. THD: over the stream as a whole.
@@ -49,8 +51,9 @@ enum class SpSlice : uint8_t {
 };
 
 struct SequenceShape {
-  int64_t tokens = 0;         // T, without padding. 0: the whole document is padding.
+  int64_t tokens = 0;         // T, without padding, media expanded. 0: the whole document is padding.
   int64_t recorded_rows = 0;  // Rows 0 … recorded_rows - 1 have a route, as far as lengths tell: T - 1, T or fewer.
+  int64_t first_row = 0;      // Of its document or padded sequence: above 0 where the padding is on the left.
 };
 
 // The micro-batch, the same on every rank.
@@ -72,6 +75,10 @@ struct MicroBatchLayout {
   bool sequence_parallel = false;
   RowOrder row_order = RowOrder::kSequenceMajor;
   SpSlice sp_slice = SpSlice::kAfterFlatten;
+  // THD: S of Megatron's PackedSeqParams.tokens_per_sample. A MoE layer that has n·S local rows after CP and SP, n > 1,
+  // un-flattens them to [S][n] (TransformerLayer._maybe_unflatten_for_moe): router row s·n + b shows stream row b·S +
+  // s.
+  std::optional<int64_t> tokens_per_sample;
   // Rows at the router of every rank, where something pads them further after SP: pads are added at the end.
   std::optional<int64_t> target_rows;
 };
@@ -114,7 +121,7 @@ struct RowMap {
 //     silently repeat others);
 //   a document with tokens, a sequence or a stream that its partition does not divide (for zigzag by 2C when C > 1); a
 //     document of padding alone need only be a multiple of C;
-//   local rows that tp_size does not divide under SP; target_rows below the local rows;
+//   local rows that tp_size does not divide under SP, or that tokens_per_sample does not; target_rows below them;
 //   a position outside the stream.
 absl::StatusOr<RowMap> BuildRowMap(const MicroBatchLayout& layout, const RowRank& rank);
 

@@ -54,6 +54,7 @@ _out = POINTER(c_void_p)
 _memory = (c_void_p, c_size_t)
 
 _FALLIBLE: dict[str, tuple[Any, ...]] = {
+    "rrt_token_ids": (*_text, *_memory, _out),
     "rrt_plan_new": (*_text, c_int32, _out),
     "rrt_plan_json": (c_void_p, _out),
     "rrt_plan_buffer": (c_void_p, _out),

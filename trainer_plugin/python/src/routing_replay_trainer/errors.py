@@ -7,6 +7,7 @@ Who uses a `ServiceSource` catches both.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -35,6 +36,14 @@ class ReplayError(Exception):
         ranges = detail.get("missing_rows")
         self.missing_rows: list[tuple[int, int]] | None = ranges and [(begin, end) for begin, end in ranges]
         self._detail = detail
+
+    def renamed(self, names: Mapping[str, str]) -> ReplayError:
+        """This error with its field called as `names` says."""
+        name = names.get(self.field or "")
+        if name is None:
+            return self
+        what = self.message.removeprefix(f"{self.field}: ")
+        return type(self)(f"{name}: {what}", **self._detail | {"field": name})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.message, self._detail)

@@ -11,13 +11,22 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from routing_replay_trainer import _core
+from routing_replay_trainer import _core, errors
 from routing_replay_trainer._core import LIBRARY
-from routing_replay_trainer.plan import Plan, geometry_json, invalid
+from routing_replay_trainer._values import geometry_json, integer, invalid, plain, token_ids
+from routing_replay_trainer.plan import Plan
 
 REPLAYED, UNRECORDED, PAD = 0, 1, 2  # States of a local row.
 
 Missing = Literal["strict", "live"]
+# What the core calls the arguments of LocalSource.add.
+_ARGUMENTS = {
+    "payload": "rows",
+    "tensor.dtype": "rows",
+    "tensor.shape": "rows",
+    "tensor.layer_ids": "layers",
+    "token_ids": "tokens",
+}
 _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 
 
@@ -36,12 +45,12 @@ class FetchSequence:
     tokens: ArrayLike | None = None
 
     def _json(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"sample": self.sample}
+        said: dict[str, Any] = {"sample": plain(self.sample, "sample")}
         if self.num_tokens is not None:
-            said["num_tokens"] = int(self.num_tokens)
+            said["num_tokens"] = integer(self.num_tokens, "num_tokens", sample=self.sample)
         if self.tokens is not None:
-            ids = _token_ids(self.tokens, self.sample)
-            rows = max(0, ids.size - 1 if self.num_tokens is None else min(ids.size, int(self.num_tokens) - 1))
+            ids = token_ids(self.tokens, self.sample)
+            rows = max(0, min(ids.size, said.get("num_tokens", ids.size) - 1))
             said["token_checks"] = [[rows, LIBRARY.rrt_token_check(0, ids.ctypes.data, rows)]]
         return said
 
@@ -56,8 +65,8 @@ class Batch:
     states: [local rows] uint8: REPLAYED, UNRECORDED (live routing) or PAD
     replayed_rows, unrecorded_rows, pad_rows: rows by state
     fallback_sequences: sequences of which nothing is replayed because their sample is missing
-    sequences: per sequence that the rank reads: {"sequence", "sample", "status", "message", "revision", "content_id",
-        "unrecorded", "weights"}
+    sequences: per sequence that the rank reads: {"sequence", "sample", "status", "message", "committed_rows",
+        "num_tokens" where it is known, "revision", "content_id", "unrecorded", "weights"}
     """
 
     plan: Plan
@@ -90,7 +99,9 @@ class _Fetch:
         if sequences is not None:
             options["sequences"] = [sequence._json() for sequence in sequences]
         self._plan = plan
-        self._handle = _core.Handle(LIBRARY.rrt_fetch_free, LIBRARY.rrt_fetch_new, plan.pointer, *_core.text(options))
+        self._handle = _core.Handle(
+            LIBRARY.rrt_fetch_free, LIBRARY.rrt_fetch_new, plan.pointer, *_core.text(plain(options, "options"))
+        )
         self.pointer = self._handle.pointer
 
     def needs_rows(self) -> bool:
@@ -150,35 +161,39 @@ class LocalSource:
         unrecorded: half-open ranges of rows that `rows` has no slots for
         tokens: token ids from position 0 on, one per row or more: what `fetch` compares with
 
-        Raises InvalidArgumentError naming field, row and layer; what was there is untouched then.
+        Raises InvalidArgumentError naming sample, field (the argument), row and layer; what was there is untouched
+        then.
         """
-        array = np.asarray(rows)
+        try:
+            array = np.asarray(rows)
+        except ValueError as error:
+            raise invalid("rows", str(error), "SHAPE", sample) from None
         kind = f"{array.dtype.kind}{array.dtype.itemsize}"
         if kind not in _DTYPES:
             raise invalid("rows", f"{array.dtype} is none of uint8, uint16, int8, int16, int32, int64", "DTYPE", sample)
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         tensor: dict[str, Any] = {"dtype": _DTYPES[kind], "shape": list(array.shape)}
         if layers is not None:
-            tensor |= {"layer_basis": "EXPLICIT", "layer_ids": [int(layer) for layer in layers]}
-        said: dict[str, Any] = {"sample": sample}
-        if num_tokens is not None:
-            said["num_tokens"] = int(num_tokens)
-        if unrecorded:
-            said["unrecorded"] = [[int(begin), int(end)] for begin, end in unrecorded]
-        ids = np.empty(0, np.uint32) if tokens is None else _token_ids(tokens, sample)
-        LIBRARY.rrt_local_source_add(
-            self._handle.pointer,
-            *_core.text(said),
-            *_core.text(tensor),
-            ids.ctypes.data,
-            ids.size,
-            array.ctypes.data,
-            array.nbytes,
-        )
+            tensor |= {"layer_basis": "EXPLICIT", "layer_ids": plain(layers, "layers", sample)}
+        said = {"sample": sample, "num_tokens": num_tokens, "unrecorded": unrecorded}
+        said = {key: plain(value, key, sample) for key, value in said.items() if value is not None}
+        ids = np.empty(0, np.uint32) if tokens is None else token_ids(tokens, sample)
+        try:
+            LIBRARY.rrt_local_source_add(
+                self._handle.pointer,
+                *_core.text(said),
+                *_core.text(tensor),
+                ids.ctypes.data,
+                ids.size,
+                array.ctypes.data,
+                array.nbytes,
+            )
+        except errors.InvalidArgumentError as error:
+            raise error.renamed(_ARGUMENTS) from None
 
     def remove(self, sample: str) -> bool:
         """True if it was there."""
-        name = sample.encode()
+        name = str(plain(sample, "sample")).encode(errors="surrogatepass")
         return bool(LIBRARY.rrt_local_source_remove(self._handle.pointer, name, len(name)))
 
     def fetch(
@@ -248,14 +263,3 @@ def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:
     if out.dtype != np.uint8 or out.shape != (plan.buffer_bytes,) or not out.flags.carray:
         raise invalid("out", f"{out.dtype} {out.shape} is not uint8 ({plan.buffer_bytes},), writable", "SHAPE")
     return out
-
-
-def _token_ids(tokens: ArrayLike, sample: str) -> NDArray[np.uint32]:
-    ids = np.asarray(tokens).ravel()
-    if ids.size == 0:
-        return np.empty(0, np.uint32)
-    if ids.dtype.kind not in "iu":
-        raise invalid("tokens", f"{ids.dtype} is not a dtype of token ids", "DTYPE", sample)
-    if ids.min() < 0 or ids.max() >= 2**32:
-        raise invalid("tokens", f"{ids.min()} … {ids.max()} are not token ids of 32 bits", "FIELD", sample)
-    return np.ascontiguousarray(ids, np.uint32)

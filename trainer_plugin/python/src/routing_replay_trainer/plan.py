@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from routing_replay_trainer import _core, errors
+from routing_replay_trainer import _core
 from routing_replay_trainer._core import LIBRARY
+from routing_replay_trainer._values import INT32, geometry_json, integer, invalid, plain
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,13 @@ class Plan:
     geometry: {"num_layers", "num_experts", "top_k", "moe_layers"} or a routing_replay.Geometry
     micro_batch: what the trainer really did, for example {"format": "THD", "sequences": [{"sample": "math-7/0",
         "tokens": 13}], "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
-        "cp_size": 2, "tp_size": 2, "sequence_parallel": True}
-    rank: {"pp", "cp", "tp", "chunk", "positions"}; 0 where absent
+        "cp_size": 2, "tp_size": 2, "sequence_parallel": True}; or, before that is known, what a framework's padding will
+        make of it: {"sequences": […], "cp_size": 2, "padding": {"policy": "verl", "fp8": True}}
+    rank: {"pp", "cp", "tp", "chunk", "positions", "dp_cp"}; 0 where absent
     split: how layers are split over pipeline stages, for example {"pipeline_size": 2}; one stage if absent
     ep_size: size of the expert-parallel group, which filler is spread over
 
-    All fields are those of `rrctl plan` (trainer_plugin/layout/plan_json.h in the sources). Raises InvalidArgumentError
+    All fields are those of `rrctl plan` (rrt_plan_new in routing_replay/trainer/capi.h). Raises InvalidArgumentError
     naming the field.
     """
 
@@ -82,12 +84,12 @@ class Plan:
         split: Mapping[str, Any] | None = None,
         ep_size: int = 1,
     ) -> None:
-        description: dict[str, Any] = {"geometry": geometry_json(geometry), "micro_batch": plain(micro_batch)}
-        if rank is not None:
-            description["rank"] = plain(rank)
-        if split is not None:
-            description["split"] = plain(split)
-        self._handle = _core.Handle(LIBRARY.rrt_plan_free, LIBRARY.rrt_plan_new, *_core.text(description), int(ep_size))
+        description: dict[str, Any] = {"geometry": geometry_json(geometry)}
+        for field, value in (("micro_batch", micro_batch), ("rank", rank), ("split", split)):
+            if value is not None:
+                description[field] = plain(value, field)
+        size = integer(ep_size, "ep_size", INT32)
+        self._handle = _core.Handle(LIBRARY.rrt_plan_free, LIBRARY.rrt_plan_new, *_core.text(description), size)
         self._json = json.loads(_core.give(LIBRARY.rrt_plan_json, self._handle.pointer))
         buffer = json.loads(_core.give(LIBRARY.rrt_plan_buffer, self._handle.pointer))
         self.buffer_bytes: int = buffer["bytes"]
@@ -110,6 +112,18 @@ class Plan:
         return self._json["row_map"]["rows"]
 
     @property
+    def layout(self) -> dict[str, Any]:
+        """The padded micro-batch that was planned for, as given or as the named policy predicts: the fields of
+        `micro_batch` without its sequences."""
+        return self._json["layout"]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the named policy knows to go wrong in its framework with this micro-batch, and the first difference
+        between its prediction and the layout that was given; empty without a policy."""
+        return tuple(self._json["warnings"])
+
+    @property
     def row_map(self) -> dict[str, Any]:
         """{"rows", "replayed", "unrecorded", "pads", "runs": [{"local_row", "stride", "count", "sequence", "row",
         "state"}]}: local rows that no run names are pads."""
@@ -127,10 +141,11 @@ class Plan:
         For rows that a host adds to what a `Batch` holds: K different experts each, spread evenly over the
         expert-parallel group, the same at every call.
         """
+        slot, rows, first = integer(slot, "slot", INT32), integer(rows, "rows"), integer(first, "first")
         if not 0 <= slot < len(self.layers):
             raise invalid("slot", f"{slot} is none of {len(self.layers)} layers")
-        if rows < 0:
-            raise invalid("rows", f"{rows} is below 0")
+        if not 0 <= rows <= INT32[1]:
+            raise invalid("rows", f"{rows} is not in 0 … {INT32[1]}")
         layer = self.layers[slot]
         ids = np.empty((rows, layer.top_k), layer.dtype)
         LIBRARY.rrt_plan_filler(self.pointer, slot, first, rows, ids.ctypes.data, ids.nbytes)
@@ -167,27 +182,6 @@ class Plan:
 def plan(geometry: Any, micro_batch: Mapping[str, Any], **options: Any) -> Plan:
     """See `Plan`."""
     return Plan(geometry, micro_batch, **options)
-
-
-def geometry_json(geometry: Any) -> Any:
-    """A geometry as the core takes it; a mapping, or an object with to_json() (routing_replay.Geometry)."""
-    return json.loads(geometry.to_json()) if hasattr(geometry, "to_json") else plain(geometry)
-
-
-def plain(value: Any) -> Any:
-    """Numbers and arrays of numpy and the like as Python's own; entries that are None are left out."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items() if item is not None}
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        return value
-    return [plain(item) for item in value]
-
-
-def invalid(field: str, what: str, reason: str = "FIELD", sample: str | None = None) -> errors.InvalidArgumentError:
-    detail = {"code_name": "INVALID_ARGUMENT", "reason": reason, "field": field, "sample": sample}
-    return errors.InvalidArgumentError(f"{field}: {what}", **detail)
 
 
 __all__: Sequence[str] = ("Layer", "LocalRows", "Plan", "Slice", "plan")

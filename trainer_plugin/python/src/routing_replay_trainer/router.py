@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from ctypes import byref
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from routing_replay_trainer import errors
 from routing_replay_trainer._core import LIBRARY, Counters
 from routing_replay_trainer._core import Router as _Router
-from routing_replay_trainer.plan import invalid
+from routing_replay_trainer._values import INT32, integer, invalid
 
 _SCORE_FUNCTIONS = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
 _ROUNDINGS = {"once": 0, "each_step": 1}
@@ -52,11 +53,11 @@ class Router:
             score_function=_choice("score_function", self.score_function, _SCORE_FUNCTIONS),
             pre_softmax=int(self.pre_softmax),
             rounding=_choice("rounding", self.rounding, _ROUNDINGS),
-            num_experts=int(self.num_experts),
-            top_k=int(self.top_k),
-            num_groups=1 if self.num_groups is None else int(self.num_groups),
-            group_topk=1 if self.group_topk is None else int(self.group_topk),
-            scaling_factor=1.0 if self.scaling_factor is None else float(self.scaling_factor),
+            num_experts=integer(self.num_experts, "router.num_experts", INT32),
+            top_k=integer(self.top_k, "router.top_k", INT32),
+            num_groups=1 if self.num_groups is None else integer(self.num_groups, "router.num_groups", INT32),
+            group_topk=1 if self.group_topk is None else integer(self.group_topk, "router.group_topk", INT32),
+            scaling_factor=1.0 if self.scaling_factor is None else _number("scaling_factor", self.scaling_factor),
         )
 
 
@@ -90,7 +91,8 @@ def router_replay_forward(
     logits: [N, E] float32, float64, or bfloat16 (of ml_dtypes, or its bits as uint16)
     indices: [N, K] compact ids (`Batch.indices`): uint8 for E <= 256, else uint16
     states: [N] (`Batch.states`): rows that are UNRECORDED take the live choice; all rows are replayed if absent
-    expert_bias: [E] float32: enters a live choice of sigmoid and sqrtsoftplus
+    expert_bias: [E] float32 (as Megatron-Core keeps it, whatever the dtype of the logits): enters a live choice of
+        sigmoid and sqrtsoftplus
 
     Raises InvalidArgumentError naming the field. Pure and thread-safe.
     """
@@ -98,9 +100,9 @@ def router_replay_forward(
     rows = values.shape[0]
     ids = _exactly("indices", indices, (rows, router.top_k), router.id_dtype)
     state = np.zeros(rows, np.uint8) if states is None else _exactly("states", states, (rows,), np.dtype(np.uint8))
-    bias = None if expert_bias is None else np.require(expert_bias, np.float32, "CA")
-    if bias is not None and bias.shape != (router.num_experts,):
-        raise _invalid("expert_bias", f"shape {bias.shape} is not ({router.num_experts},)")
+    bias = None
+    if expert_bias is not None:
+        bias = _exactly("expert_bias", expert_bias, (router.num_experts,), np.dtype(np.float32))
     probs = np.empty_like(values)
     routing_map = np.empty(values.shape, np.bool_)
     chosen = np.empty_like(ids)
@@ -168,8 +170,14 @@ def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.
     return values
 
 
+def _number(field: str, value: Any) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise _invalid(field, f"{value!r} is not a number", "FIELD")
+    return float(value)
+
+
 def _choice(field: str, value: str, choices: dict[str, int]) -> int:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise _invalid(field, f"{value!r} is none of {', '.join(choices)}", "FIELD")
     return choices[value]
 

@@ -50,14 +50,20 @@ class Transport:
 
     def failed(self, failure: grpc.aio.AioRpcError) -> _core.CoreError:
         """As routing_replay._transport.Transport.failed."""
-        if failure.code() is grpc.StatusCode.UNAVAILABLE and self._target.look_again():
-            self._channel = None
+        if failure.code() is grpc.StatusCode.UNAVAILABLE:
+            self._look_again()
         return core_error(failure)
+
+    def _look_again(self) -> None:
+        if self._target.look_again():
+            self._channel = None
 
     async def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
         """As routing_replay._transport.Transport.call."""
         deadline = time.monotonic() + self.call_timeout
         retry = _core.Retry(int(deadline * 1e9))
+        if not repeat:
+            self._look_again()
         while True:
             stub = (await self.channel()).unary_unary(SERVICE + method)
             try:

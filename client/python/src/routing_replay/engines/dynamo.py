@@ -1,0 +1,92 @@
+"""What Dynamo returns, whichever engine is behind it.
+
+| behind it | read | form |
+|---|---|---|
+| vLLM | nvext.routed_experts, of the response or the choice | {data: base64, shape, start, dtype} |
+| vLLM, early builds | the same, without dtype and start | {data: base85, shape}, uint8 unless told |
+| SGLang | the same | base64 of flat int32: pass the run's geometry |
+| SGLang | nvext.metadata_upload.url: given to the resolver, which gives SGLang's meta_info or ids | any |
+
+Token ids as in vllm. Layers: all hidden ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from routing_replay.engines import _fields, _forms, vllm
+from routing_replay.recorded import RecordedRows
+
+if TYPE_CHECKING:
+    from routing_replay.geometry import Geometry
+
+_FIELD = "nvext.routed_experts"
+
+
+def tokens(
+    response: Any, index: int = 0, *, prompt_token_ids: Any = None, output_token_ids: Any = None
+) -> np.ndarray | None:
+    """Token ids, uint32 [T], of one sample; see vllm.tokens."""
+    return vllm.tokens(response, index, prompt_token_ids=prompt_token_ids, output_token_ids=output_token_ids)
+
+
+def rows(
+    response: Any,
+    geometry: Geometry | None = None,
+    index: int = 0,
+    *,
+    start: int = 0,
+    prompt_token_ids: Any = None,
+    output_token_ids: Any = None,
+    dtype: str = "uint8",
+    layers: Literal["all", "moe"] | Sequence[int] | None = "all",
+    short_rows: Literal["missing_at_front", "refuse"] = "refuse",
+    absent: Literal["raise", "unrecorded"] = "raise",
+    engine: str = "dynamo",
+    resolver: _forms.Resolver | None = None,
+) -> RecordedRows:
+    """Rows of one sample of a response (see the module).
+
+    geometry: of the run; needed for flat ids
+    start: the first row that was asked for; an object that says its own must agree
+    dtype: of an object that says none
+    Other parameters, results and errors as of vllm.rows.
+    """
+    choice = _fields.item(response, "choices", index)
+    prompt, sampled = vllm._ids(response, choice, prompt_token_ids, output_token_ids)
+    prompt_tokens, output_tokens = vllm._counts(response, prompt, sampled)
+    others: dict[str, Any] = {"engine": engine, "tokens": _fields.join(prompt, sampled)}
+    value, url = _find(choice, response)
+    if value is None and url is not None and resolver is not None:
+        value = resolver(url)
+        if isinstance(value, Mapping) and "data" not in value:
+            value = _fields.get(value, "routed_experts")
+    if value is None:
+        policy = "unrecorded" if vllm._aborted(choice, output_tokens) else absent
+        why = "missing" if url is None else "the response holds a reference (metadata_upload): pass a resolver"
+        return _forms.absent(_FIELD, why, policy, prompt_tokens, output_tokens, start, **others)
+    if isinstance(value, Mapping) and "dtype" not in value:
+        found, said = _forms.base85_payload(value, dtype, _FIELD)
+        begin: int | None = said if "start" in value else None
+    else:
+        row = None if geometry is None else (geometry.num_layers, geometry.max_top_k)
+        found, begin = _forms.any_payload(value, _FIELD, row, None, resolver)
+    if begin is not None and start not in (0, begin):
+        raise _fields.invalid(_FIELD, f"starts at row {begin}, not at {start}", "ROW_COUNT")
+    first = start if begin is None else begin
+    return _forms.account(found, prompt_tokens, output_tokens, first, short_rows, layers=layers, **others)
+
+
+def _find(*places: Any) -> tuple[Any, Any]:
+    """The ids, or the address of what holds them."""
+    url = None
+    for place in places:
+        extension = _fields.get(place, "nvext")
+        value = _fields.get(extension, "routed_experts")
+        if value is not None:
+            return value, None
+        url = url or _fields.get(_fields.get(extension, "metadata_upload"), "url")
+    return None, url

@@ -1,0 +1,133 @@
+"""What training frameworks put around ids on their way from the engine.
+
+| form | of | read |
+|---|---|---|
+| "nrlre1:<dtype>:<rows>x<layers>x<K>:<base64>" | NeMo-RL | int8, int16, int32; -1 rows are unrecorded |
+| {data: base64, shape, start, dtype} | prime-rl | start 0 and dtype uint8 if absent |
+| {data: base64, shape, dtype} | SkyRL | dialect="skyrl": the narrowest of uint8, int16, int32, no other |
+| {data: base64, shape, dtype, __ndarray__: true} | ms-swift | dialect="ms_swift" |
+| the first with an axis of 2K: ids, then fp32 weights | prime-rl | ids_and_weights=True; the weights are left out |
+| [shape as JSON, base64] | rllm | dtype from the header or as told |
+| base64 of a .npy file | vLLM | |
+| flat base64 | SGLang, AReaL | geometry, dtype (int32) |
+| raw bytes | any | dtype and shape |
+| nested lists | NeMo-RL, ms-swift before, twinkle | through numpy: about a hundred times the cost of base64 |
+| a numpy or torch array, -1 rows unrecorded | tunix, ROLL | |
+| chunks of any of these | Dressage, vLLM's Rust frontend | `chunks` |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from routing_replay import _core
+from routing_replay.engines import _fields, _forms
+from routing_replay.recorded import RecordedRows
+from routing_replay.types import Payload
+
+if TYPE_CHECKING:
+    from routing_replay.geometry import Geometry
+
+Dialect = Literal["prime_rl", "skyrl", "ms_swift", "any"]
+_FIELD = "routed_experts"
+
+
+def tokens(prompt_token_ids: Any, output_token_ids: Any = ()) -> np.ndarray:
+    """Token ids, uint32 [T]: the prompt's, then those sampled. InvalidArgumentError for ids that are none."""
+    parts = [_fields.ids(part, "token_ids") for part in (prompt_token_ids, output_token_ids)]
+    return np.concatenate([part for part in parts if part is not None])
+
+
+def rows(
+    value: Any,
+    geometry: Geometry | None = None,
+    *,
+    tokens: Any = None,
+    start: int | None = None,
+    dialect: Dialect = "prime_rl",
+    dtype: str | None = None,
+    shape: Sequence[int] | None = None,
+    ids_and_weights: bool = False,
+    layers: Literal["all", "moe"] | Sequence[int] | None = None,
+    short_rows: Literal["missing_at_front", "refuse"] = "refuse",
+    engine: str = "",
+    resolver: _forms.Resolver | None = None,
+) -> RecordedRows:
+    """Rows of one sample of any form of the module's table.
+
+    geometry: of the run; needed for flat ids
+    tokens: token ids of all T positions; then the rows are counted, and a T-th one is left out. None: all are taken
+    start: absolute row of the first one; an object that says its own must agree
+    dialect: who wrote an object
+    dtype, shape: of raw bytes ("uint8" …, [rows, layers, K]); dtype also of flat or [shape, base64] forms
+    ids_and_weights: the last axis holds 2K slots, of which the ids are the first K
+    layers: what the axis of layers holds: "all", "moe", layer ids; None: told by its length
+    short_rows: what fewer rows than the tokens need mean: InvalidArgumentError (ROW_COUNT), or that the first ones are
+        missing
+    resolver: called with a foreign object or a pickled reference, gives any form of ids
+
+    InvalidArgumentError: ENCODING, DTYPE, SHAPE, LENGTH, ROW_COUNT or FIELD, with the field that does not fit.
+    """
+    if value is None:
+        raise _fields.invalid(_FIELD, "is null")
+    found, said = _open(value, geometry, dialect, dtype, shape, layers, resolver)
+    if ids_and_weights:
+        found = _with_weights(found)
+    if start is not None and said not in (None, 0, start):
+        raise _fields.invalid(_FIELD, f"starts at row {said}, not at {start}", "ROW_COUNT")
+    begin = start if start is not None else said or 0
+    ids = _fields.ids(tokens, "tokens")
+    if ids is None:
+        return RecordedRows(found, row_start=begin, layers=layers, engine=engine)
+    return _forms.account(found, ids.size, 0, begin, short_rows, layers=layers, engine=engine, tokens=ids)
+
+
+def chunks(
+    parts: Iterable[Any], geometry: Geometry | None = None, *, start: int = 0, **options: Any
+) -> list[RecordedRows]:
+    """Rows that come in parts, in order: one RecordedRows each, for one append each.
+
+    start: absolute row of the first part; options: those of `rows` but tokens. No parts give an empty list.
+    InvalidArgumentError (DTYPE, SHAPE) for a part of another dtype or other axes than the first, and as `rows`.
+    """
+    recorded: list[RecordedRows] = []
+    first: tuple[Any, ...] | None = None
+    for part in parts:
+        one = rows(part, geometry, **options)
+        kind, axes = _forms.kind_and_axes(one.rows)
+        first = first or (kind, axes)
+        if kind != first[0]:
+            raise _fields.invalid(f"{_FIELD}[{len(recorded)}]", f"dtype {kind} after {first[0]}", "DTYPE")
+        if axes[1:] != first[1][1:]:
+            raise _fields.invalid(f"{_FIELD}[{len(recorded)}]", f"{list(axes)} after {list(first[1])}", "SHAPE")
+        recorded.append(dataclasses.replace(one, row_start=start))
+        start += axes[0]
+    return recorded
+
+
+def _open(
+    value: Any, geometry: Any, dialect: str, dtype: str | None, shape: Any, layers: Any, resolver: Any
+) -> tuple[Any, int | None]:
+    if shape is not None and isinstance(value, (bytes, bytearray, memoryview)):
+        tensor = _core.open_object("any", {"shape": list(shape), "dtype": dtype or "int32"})["tensor"]
+        return Payload(value, "RAW", dtype=tensor["dtype"], shape=tensor["shape"]), None
+    if dialect != "prime_rl":
+        found, begin = _forms.object_payload(value, dialect, _FIELD)
+        if dialect == "skyrl":
+            _forms.check_narrowest(found)
+        return found, begin
+    row = None
+    if geometry is not None:
+        row = (len(geometry.moe_layers) if layers == "moe" else geometry.num_layers, geometry.max_top_k)
+    return _forms.any_payload(value, _FIELD, row, dtype, resolver)
+
+
+def _with_weights(found: Any) -> Payload:
+    if isinstance(found, Payload):
+        return dataclasses.replace(found, ids_and_weights=True)
+    array = np.ascontiguousarray(found, np.int32)
+    return Payload(memoryview(array).cast("B"), dtype="I32", shape=array.shape, ids_and_weights=True)

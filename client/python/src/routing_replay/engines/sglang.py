@@ -1,0 +1,194 @@
+"""What SGLang returns.
+
+| source | read | form |
+|---|---|---|
+| /generate, Engine.generate | meta_info.routed_experts | base64 of flat int32, or a tensor (skip_tokenizer_init) |
+| the same, of builds with a wire dtype | and meta_info.routed_experts_dtype | flat uint8, uint16 or int32 |
+| /v1/completions, /v1/chat/completions | sglext or sgl_ext, of the response or the choice | as above |
+| chat with return_meta_info | choices[i].meta_info | as above |
+| output store | meta_info.output_store_ref: given to the resolver | any |
+
+Layers: all hidden ones, dense included. Flat ids state no shape: pass the run's geometry. Rows are [start_len, T - 1);
+at a stop some builds give one more for the last token, which is left out and counted in surplus_rows. A count of rows
+that is that of a build which ignored start_len is an error: ask for all rows then, and the server trims what it has.
+
+Token ids come from prompt_token_ids or input_ids (pass them: most responses have none) and output_ids; else
+meta_info.prompt_tokens and completion_tokens are believed, and no token is checked.
+
+meta_info.weight_version names the version at the end, not that of each row, so it is not used unless asked for
+(stamped_version). Spans in meta_info.weight_versions, of output tokens, are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from routing_replay.engines import _fields, _forms
+from routing_replay.recorded import RecordedRows
+
+if TYPE_CHECKING:
+    from routing_replay.geometry import Geometry
+
+_FIELD = "routed_experts"
+_EXTENSIONS = ("meta_info", "sglext", "sgl_ext")
+
+
+def tokens(
+    response: Any, index: int | None = None, *, prompt_token_ids: Any = None, output_token_ids: Any = None
+) -> np.ndarray | None:
+    """Token ids, uint32 [T], of one sample: the prompt's, then those sampled. None if they are not all known.
+
+    Parameters as of `rows`. Raises InvalidArgumentError for ids that are none.
+    """
+    return _fields.join(*_ids(response, _choice(response, index), prompt_token_ids, output_token_ids))
+
+
+def rows(
+    response: Any,
+    geometry: Geometry | None = None,
+    index: int | None = None,
+    *,
+    start_len: int = 0,
+    prompt_token_ids: Any = None,
+    output_token_ids: Any = None,
+    layers: Literal["all", "moe"] | Sequence[int] | None = None,
+    short_rows: Literal["missing_at_front", "refuse"] = "refuse",
+    absent: Literal["raise", "unrecorded"] = "raise",
+    stamped_version: bool = False,
+    versions: Mapping[str, int] | None = None,
+    engine: str | None = None,
+    resolver: _forms.Resolver | None = None,
+) -> RecordedRows:
+    """Rows of one sample of a response (see the module).
+
+    geometry: of the run; needed for flat ids
+    index: which of a response's choices; None for /generate. One of a batch of /generate is a response of its own
+    start_len: routed_experts_start_len of the request, 0 … P
+    prompt_token_ids, output_token_ids: where the response does not hold them
+    layers: what the axis of layers holds, if not all hidden ones
+    short_rows: what fewer rows mean: InvalidArgumentError (ROW_COUNT), or that the first ones are missing
+    absent: what no rows mean, where the request was not aborted: InvalidArgumentError, or rows that are all unrecorded
+    stamped_version: meta_info.weight_version is that of all rows
+    versions: numbers of weight versions that are texts; those of decimals need none, others have -1 and a label
+    engine: text to keep with the sample; default sglang and the version loaded, if any
+    resolver: called with a reference (output_store_ref, a pickled or foreign object), gives any form of ids
+
+    Rows are ids [T - 1 - start_len, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows; LENGTH or
+    ENCODING for bytes that are not whole rows or ids; DTYPE for an unknown one; FIELD for a response without rows or
+    tokens.
+    """
+    choice = _choice(response, index)
+    prompt, sampled = _ids(response, choice, prompt_token_ids, output_token_ids)
+    prompt_tokens, output_tokens = _counts(response, choice, prompt, sampled)
+    others: dict[str, Any] = {
+        "engine": _fields.engine_name("sglang") if engine is None else engine,
+        "tokens": _fields.join(prompt, sampled),
+    }
+    holder, value = _find(response, choice, _FIELD)
+    if value is None:
+        _, reference = _find(response, choice, "output_store_ref")
+        if reference is not None and resolver is not None:
+            value = resolver(reference)
+        elif value is None:
+            policy = "unrecorded" if _aborted(choice, output_tokens) else absent
+            why = _why(reference)
+            return _forms.absent(_FIELD, why, policy, prompt_tokens, output_tokens, start_len, **others)
+    row = None if geometry is None else _row(geometry, layers)
+    dtype = _fields.get(holder, f"{_FIELD}_dtype") if _fields.has(holder, f"{_FIELD}_dtype") else None
+    found, _ = _forms.any_payload(value, _FIELD, row, dtype, resolver)
+    if isinstance(found, np.ndarray) and found.ndim in (1, 2):
+        found = _unflatten(found, row)
+    others["weights"] = _weights(response, choice, prompt_tokens, start_len, versions, stamped_version, output_tokens)
+    others["layers"] = "all" if layers is None else layers
+    return _forms.account(found, prompt_tokens, output_tokens, start_len, short_rows, **others)
+
+
+def _choice(response: Any, index: int | None) -> Any:
+    if index is None:
+        choices = _fields.get(response, "choices")
+        if isinstance(choices, Sequence) and len(choices) == 1:
+            return choices[0]
+        if isinstance(choices, Sequence):
+            raise _fields.invalid("index", f"which of {len(choices)} choices?")
+        return response
+    return _fields.item(response, "choices", index)
+
+
+def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
+    """The field of the first extension that has it, and the extension."""
+    for place in (choice, response):
+        for extension in _EXTENSIONS:
+            holder = _fields.get(place, extension)
+            value = None if holder is None else _fields.get(holder, name)
+            if value is not None:
+                return holder, value
+    return {}, None
+
+
+def _ids(response: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    if prompt is None:
+        prompt = _fields.get(choice, "prompt_token_ids", "input_ids")
+    if prompt is None:
+        prompt = _fields.get(response, "prompt_token_ids", "input_ids")
+    if sampled is None:
+        sampled = _fields.get(choice, "output_ids", "token_ids")
+    return _fields.ids(prompt, "prompt_token_ids"), _fields.ids(sampled, "output_ids")
+
+
+def _counts(response: Any, choice: Any, prompt: np.ndarray | None, sampled: np.ndarray | None) -> tuple[int, int]:
+    usage = _fields.get(response, "usage")
+    alone = len(_fields.get(response, "choices") or (choice,)) == 1
+    counts: list[int] = []
+    for known, name in ((prompt, "prompt_tokens"), (sampled, "completion_tokens")):
+        value = None if known is None else known.size
+        if value is None:
+            value = _find(response, choice, name)[1]
+        if value is None and usage is not None and (alone or name == "prompt_tokens"):
+            value = _fields.get(usage, name)
+        if value is None:
+            raise _fields.invalid(f"meta_info.{name}", "the response counts no tokens: pass their ids")
+        counts.append(int(value))
+    return counts[0], counts[1]
+
+
+def _row(geometry: Geometry, layers: Any) -> tuple[int, int]:
+    if layers is None or layers == "all":
+        return geometry.num_layers, geometry.max_top_k
+    return len(geometry.moe_layers if layers == "moe" else layers), geometry.max_top_k
+
+
+def _unflatten(found: np.ndarray, row: tuple[int, int] | None) -> np.ndarray:
+    """A tensor of flat ids, or of [rows, layers * K]."""
+    if row is None:
+        raise _fields.invalid(_FIELD, "flat ids say neither layers nor K: pass the run's geometry", "SHAPE")
+    if found.size % (row[0] * row[1]) != 0 or (found.ndim == 2 and found.shape[1] != row[0] * row[1]):
+        raise _fields.invalid(_FIELD, f"{list(found.shape)} is not whole rows of {list(row)}", "LENGTH")
+    return found.reshape(-1, *row)
+
+
+def _weights(
+    response: Any, choice: Any, prompt_tokens: int, start: int, versions: Any, stamped: bool, output_tokens: int
+) -> tuple[Any, ...]:
+    spans = _find(response, choice, "weight_versions")[1]
+    if spans is not None:
+        return _fields.output_weights(spans, prompt_tokens, start, versions)
+    version = _find(response, choice, "weight_version")[1]
+    end = prompt_tokens + output_tokens - 1
+    if not stamped or version is None or start >= end:
+        return ()
+    return (_fields.weight_span(start, end, version, versions),)
+
+
+def _aborted(choice: Any, output_tokens: int) -> bool:
+    reason = _fields.get(_fields.get(choice, "meta_info"), "finish_reason") or _fields.get(choice, "finish_reason")
+    kind = reason.get("type") if isinstance(reason, Mapping) else reason
+    return output_tokens == 0 or kind == "abort"
+
+
+def _why(reference: Any) -> str:
+    if reference is not None:
+        return "the response holds a reference (output_store_ref): pass a resolver"
+    return "missing: is return_routed_experts in the request, and --enable-return-routed-experts on the server?"

@@ -1,0 +1,62 @@
+"""What TensorRT-LLM returns.
+
+| source | read | layers | dtype |
+|---|---|---|---|
+| RequestOutput of LLM.generate | outputs[i].routed_experts, a torch tensor [T - 1, layers, K] | MoE | int16 |
+
+Rows of -1 throughout are unrecorded (a gap inside is refused by the engine itself). Token ids come from
+prompt_token_ids and outputs[i].token_ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from routing_replay.engines import _fields, _forms
+from routing_replay.recorded import RecordedRows
+
+_FIELD = "routed_experts"
+
+
+def tokens(output: Any, index: int = 0) -> np.ndarray | None:
+    """Token ids, uint32 [T], of one sample: the prompt's, then those sampled. InvalidArgumentError for bad ones."""
+    prompt = _fields.ids(_fields.get(output, "prompt_token_ids"), "prompt_token_ids")
+    return _fields.join(
+        prompt, _fields.ids(_fields.get(_fields.item(output, "outputs", index), "token_ids"), "token_ids")
+    )
+
+
+def rows(
+    output: Any,
+    index: int = 0,
+    *,
+    layers: Literal["all", "moe"] | Sequence[int] | None = "moe",
+    short_rows: Literal["missing_at_front", "refuse"] = "refuse",
+    absent: Literal["raise", "unrecorded"] = "raise",
+    engine: str | None = None,
+    resolver: _forms.Resolver | None = None,
+) -> RecordedRows:
+    """Rows of one sample of a RequestOutput: ids int16 [T - 1, MoE layers, K]; parameters as of vllm.rows.
+
+    InvalidArgumentError: ROW_COUNT for another number of rows, FIELD for an output without rows or tokens, DTYPE and
+    SHAPE for what is no tensor of ids.
+    """
+    completion = _fields.item(output, "outputs", index)
+    prompt = _fields.ids(_fields.get(output, "prompt_token_ids"), "prompt_token_ids")
+    sampled = _fields.ids(_fields.get(completion, "token_ids"), "token_ids")
+    if prompt is None or sampled is None:
+        raise _fields.invalid("prompt_token_ids" if prompt is None else "token_ids", "the output holds none")
+    others: dict[str, Any] = {
+        "engine": _fields.engine_name("tensorrt_llm") if engine is None else engine,
+        "tokens": _fields.join(prompt, sampled),
+    }
+    value = _fields.get(completion, _FIELD)
+    if value is None:
+        aborted = sampled.size == 0 or _fields.get(completion, "finish_reason") in ("abort", "cancelled")
+        why = "missing: are enable_return_routed_experts and SamplingParams.return_routed_experts set?"
+        return _forms.absent(_FIELD, why, "unrecorded" if aborted else absent, prompt.size, sampled.size, 0, **others)
+    found, _ = _forms.any_payload(value, _FIELD, None, None, resolver)
+    return _forms.account(found, prompt.size, sampled.size, 0, short_rows, layers=layers, **others)

@@ -1,0 +1,150 @@
+"""What vLLM returns.
+
+| source | generation | read | layers | dtype |
+|---|---|---|---|---|
+| RequestOutput | 0.14 to 0.20 | outputs[i].routed_experts, one array of T or T - 1 rows | all | int32 |
+| RequestOutput | 0.21 | prompt_routed_experts, then outputs[i].routed_experts; -1 rows are unrecorded | MoE | int16 |
+| RequestOutput | 0.22 on | outputs[i].routed_experts, T - 1 rows; weight_versions from 0.33 | all | u8, u16 |
+| /v1/completions, /v1/chat/completions | 0.21 | prompt_routed_experts, choices[i].routed_experts: lists | MoE | - |
+| the same, and /inference/v1/generate | 0.22 on | choices[i].routed_experts, base64 of a .npy | all | in it |
+| finishing chunk of a stream of the latter | 0.22 on | the same; not the chunks before | all | in it |
+| prime-rl's route of that name | - | choices[i].routed_experts, {data, shape, start, dtype} | all | uint8 if absent |
+| a proposal | - | aux_output_keys: given to the resolver | - | - |
+
+Token ids come from prompt_token_ids (of the response or the choice) and token_ids (of the choice; ask for them with
+return_token_ids over HTTP). Where a response holds no ids, usage counts its tokens if it has one choice; then no token
+is checked. With routed_experts_prompt_start in the request say prompt_start here: the rows do not.
+
+weight_versions holds spans of output tokens; each becomes a span of the rows that sampled them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from routing_replay.engines import _fields, _forms
+from routing_replay.recorded import RecordedRows
+
+_FIELD = "routed_experts"
+
+
+def tokens(
+    output: Any, index: int = 0, *, prompt_token_ids: Any = None, output_token_ids: Any = None
+) -> np.ndarray | None:
+    """Token ids, uint32 [T], of one sample: the prompt's, then those sampled. None if the response holds none.
+
+    Parameters as of `rows`. Raises InvalidArgumentError for ids that are none.
+    """
+    return _fields.join(*_ids(output, _choice(output, index), prompt_token_ids, output_token_ids))
+
+
+def rows(
+    output: Any,
+    index: int = 0,
+    *,
+    prompt_start: int = 0,
+    prompt_token_ids: Any = None,
+    output_token_ids: Any = None,
+    layers: Literal["all", "moe"] | Sequence[int] | None = None,
+    short_rows: Literal["missing_at_front", "refuse"] = "missing_at_front",
+    absent: Literal["raise", "unrecorded"] = "raise",
+    versions: Mapping[str, int] | None = None,
+    engine: str | None = None,
+    resolver: _forms.Resolver | None = None,
+) -> RecordedRows:
+    """Rows of one sample of a RequestOutput, a response or a finishing chunk (see the module).
+
+    index: which of outputs or choices
+    prompt_start: routed_experts_prompt_start of the request, 0 … P
+    prompt_token_ids, output_token_ids: where the response does not hold them
+    layers: what the axis of layers holds, if not as the table says
+    short_rows: what fewer rows mean: the first ones are missing, or InvalidArgumentError (ROW_COUNT)
+    absent: what no rows mean, where the request was not aborted: InvalidArgumentError, or rows that are all unrecorded
+    versions: numbers of weight versions that are texts; those of decimals need none, others have -1 and a label
+    engine: text to keep with the sample; default vllm and the version loaded, if any
+    resolver: called with a reference (aux_output_keys, a pickled or foreign object), gives any form of ids
+
+    Rows are ids [T - 1 - prompt_start, layers, K]. InvalidArgumentError: ROW_COUNT for another number of rows, also if
+    the engine ignored prompt_start; FIELD for a response without rows or tokens; and what the form has of its own.
+    """
+    choice = _choice(output, index)
+    prompt, sampled = _ids(output, choice, prompt_token_ids, output_token_ids)
+    prompt_tokens, output_tokens = _counts(output, prompt, sampled)
+    others: dict[str, Any] = {
+        "engine": _fields.engine_name("vllm") if engine is None else engine,
+        "tokens": _fields.join(prompt, sampled),
+    }
+    value, basis = _value(output, choice)
+    if value is None and resolver is not None and _fields.get(choice, "aux_output_keys") is not None:
+        value = resolver(_fields.get(choice, "aux_output_keys"))
+    if value is None:
+        policy = "unrecorded" if _aborted(choice, output_tokens) else absent
+        return _forms.absent(_FIELD, _why(choice), policy, prompt_tokens, output_tokens, prompt_start, **others)
+    found, start = _forms.any_payload(value, _FIELD, None, None, resolver)
+    if start is not None and prompt_start not in (0, start):
+        raise _fields.invalid(_FIELD, f"starts at row {start}, not at {prompt_start}", "ROW_COUNT")
+    begin = prompt_start if start is None else start
+    spans = _fields.get(choice, "weight_versions")
+    others["weights"] = _fields.output_weights(spans, prompt_tokens, begin, versions)
+    others["layers"] = basis if layers is None else layers
+    return _forms.account(found, prompt_tokens, output_tokens, begin, short_rows, **others)
+
+
+def _choice(output: Any, index: int) -> Any:
+    return _fields.item(output, "choices" if _fields.has(output, "choices") else "outputs", index)
+
+
+def _ids(output: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    if prompt is None:
+        prompt = _fields.get(choice, "prompt_token_ids")
+    if prompt is None:
+        prompt = _fields.get(output, "prompt_token_ids")
+    if sampled is None:
+        sampled = _fields.get(choice, "token_ids")
+    return _fields.ids(prompt, "prompt_token_ids"), _fields.ids(sampled, "token_ids")
+
+
+def _counts(output: Any, prompt: np.ndarray | None, sampled: np.ndarray | None) -> tuple[int, int]:
+    usage = _fields.get(output, "usage")
+    alone = len(_fields.get(output, "choices") or ()) == 1
+    prompt_tokens = prompt.size if prompt is not None else _fields.get(usage, "prompt_tokens")
+    output_tokens = sampled.size if sampled is not None else _fields.get(usage, "completion_tokens")
+    if sampled is None and not alone:
+        output_tokens = None
+    if prompt_tokens is None or output_tokens is None:
+        raise _fields.invalid(
+            "prompt_token_ids" if prompt_tokens is None else "token_ids",
+            "the response holds no token ids (ask for them with return_token_ids, or pass them here)",
+        )
+    return int(prompt_tokens), int(output_tokens)
+
+
+def _value(output: Any, choice: Any) -> tuple[Any, str]:
+    """The ids, and what their axis of layers holds."""
+    own = _fields.get(choice, _FIELD)
+    prompt = _fields.get(output, "prompt_routed_experts")
+    if prompt is None:
+        return own, "moe" if isinstance(own, list) and len(own) != 2 else "all"
+    if own is None:
+        return None, "moe"
+    parts = [_forms.nested(part, _FIELD) for part in (prompt, own)]
+    filled = [part for part in parts if part.size]
+    if any(part.shape[1:] != filled[0].shape[1:] or part.dtype != filled[0].dtype for part in filled):
+        described = " and ".join(f"{part.dtype} {list(part.shape)}" for part in filled)
+        raise _fields.invalid(_FIELD, f"prompt and output do not fit together: {described}", "SHAPE")
+    return np.concatenate(filled) if filled else parts[0], "moe"
+
+
+def _aborted(choice: Any, output_tokens: int) -> bool:
+    return output_tokens == 0 or _fields.get(choice, "finish_reason") == "abort"
+
+
+def _why(choice: Any) -> str:
+    if _fields.get(choice, "aux_output_keys") is not None:
+        return "the response holds references (aux_output_keys): pass a resolver"
+    if _fields.has(choice, _FIELD):
+        return "null: is the engine started with --enable-return-routed-experts, or was the request preempted (0.21)?"
+    return "missing: is the engine started with --enable-return-routed-experts, or did a proxy drop it?"

@@ -1,0 +1,507 @@
+"""Every form and generation of engine_forms, from stand-ins with the shapes of real responses to rows in a store."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import unittest
+from types import SimpleNamespace as Object
+from typing import Any
+
+import numpy as np
+from support import ServerTest, random_routes
+
+import routing_replay as rr
+from routing_replay import http
+from routing_replay.engines import dynamo, envelope, sglang, tensorrt_llm, vllm
+
+RNG = np.random.default_rng(5)
+GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4, moe_layers=[1, 2, 3])
+P, G = 12, 9
+T = P + G
+PROMPT = [int(i) for i in RNG.integers(0, 1000, P)]
+OUTPUT = [int(i) for i in RNG.integers(0, 1000, G)]
+TOKENS = np.array(PROMPT + OUTPUT, np.uint32)
+MOE = random_routes(RNG, T, 3, 64, 4)  # One row too many: that of the last token.
+ALL = np.concatenate([np.zeros((T, 1, 4), np.int32), MOE], axis=1)
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def b64(data: Any) -> str:
+    return base64.b64encode(data.tobytes() if isinstance(data, np.ndarray) else data).decode()
+
+
+def bodies(response: Any) -> list[Any]:
+    """A JSON response, parsed in both ways."""
+    return [json.loads(json.dumps(response)), http.routed_experts(json.dumps(response).encode())]
+
+
+class EngineTest(ServerTest):
+    def setUp(self) -> None:
+        client = rr.Client(self.server.endpoint)
+        self.addCleanup(client.close)
+        self.store = client.run(self.run_name, GEOMETRY)
+        self.samples = 0
+
+    def check(self, recorded: rr.RecordedRows, begin: int = 0, unrecorded: tuple = (), tokens: bool = True) -> Any:
+        """Appends the rows behind `begin` stored ones; the store then holds the sample's rows."""
+        self.samples += 1
+        sample = f"s/{self.samples}"
+        if begin:
+            self.store.append(sample, MOE[:begin], tokens=TOKENS[:begin] if tokens else None)
+        self.store.append(sample, recorded, seal=True)
+        self.store.flush()
+        got = self.store.read_one(sample)
+        self.assertEqual((got.status, got.num_tokens, got.unrecorded), ("OK", T, unrecorded))
+        np.testing.assert_array_equal(got.rows, np.concatenate([MOE[b:e] for b, e in got.row_ranges]))
+        state = self.store.stat(sample)
+        self.assertEqual(state.token_check, rr.token_check(TOKENS[:-1]) if tokens else None)
+        if tokens:
+            np.testing.assert_array_equal(recorded.tokens, TOKENS)
+        return state
+
+    def refused(self, call: Any, reason: str, text: str = "", sample: str = "bad") -> rr.InvalidArgumentError:
+        """The error of an adapter, or of the append of what it gave. Nothing is stored."""
+        with self.assertRaises(rr.InvalidArgumentError) as caught:
+            recorded = call()
+            self.store.append(sample, recorded)
+        self.assertEqual(caught.exception.reason, reason, caught.exception)
+        self.assertIn(text, str(caught.exception))
+        self.store.flush()
+        self.assertEqual(self.store.read_one(sample).status, "NOT_FOUND")
+        return caught.exception
+
+
+class VllmTest(EngineTest):
+    def output(self, rows: Any, **fields: Any) -> Object:
+        completion = Object(index=0, token_ids=OUTPUT, finish_reason="stop", routed_experts=rows)
+        for name in ("weight_versions", "aux_output_keys"):
+            if name in fields:
+                setattr(completion, name, fields.pop(name))
+        return Object(prompt_token_ids=PROMPT, outputs=[completion], finished=True, **fields)
+
+    def test_objects(self) -> None:
+        for rows, surplus in ((ALL, 1), (ALL[:-1], 0), (ALL[:-1].astype(np.uint8), 0), (ALL[:-1].astype(np.uint16), 0)):
+            recorded = vllm.rows(self.output(rows))
+            self.assertEqual((recorded.surplus_rows, recorded.missing_rows, recorded.layers), (surplus, 0, "all"))
+            self.assertEqual(self.check(recorded).engine, "vllm")
+        np.testing.assert_array_equal(vllm.tokens(self.output(ALL)), TOKENS)
+
+    def test_strides(self) -> None:
+        wide = np.repeat(ALL[:-1], 2, axis=0)[::2].astype(np.int64)
+        self.check(vllm.rows(self.output(wide)))
+        self.check(vllm.rows(self.output(np.asfortranarray(ALL[:-1]))))
+
+    def test_split_arrays(self) -> None:
+        prompt, output = MOE[:P].astype(np.int16), MOE[P:].astype(np.int16)
+        prompt[:5] = -1  # From the prefix cache.
+        for rows, surplus in ((output, 1), (output[:-1], 0)):
+            recorded = vllm.rows(self.output(rows, prompt_routed_experts=prompt))
+            self.assertEqual((recorded.layers, recorded.surplus_rows), ("moe", surplus))
+            self.check(recorded, unrecorded=((0, 5),))
+        for body in bodies(
+            {
+                "prompt_token_ids": PROMPT,
+                "prompt_routed_experts": prompt.tolist(),
+                "choices": [{"token_ids": OUTPUT, "routed_experts": output.tolist(), "finish_reason": "stop"}],
+            }
+        ):
+            self.check(vllm.rows(body), unrecorded=((0, 5),))
+        self.refused(lambda: vllm.rows(self.output(None, prompt_routed_experts=prompt)), "FIELD", "preempted")
+        self.refused(lambda: vllm.rows(self.output(output[:, :2], prompt_routed_experts=prompt)), "SHAPE")
+        self.refused(lambda: vllm.rows(self.output(output.astype(int), prompt_routed_experts=prompt)), "SHAPE", "int64")
+
+    def test_http(self) -> None:
+        text = b64(npy(ALL[:-1].astype(np.uint8)))
+        choice = {"index": 0, "token_ids": OUTPUT, "finish_reason": "stop", "routed_experts": text}
+        for body in bodies({"prompt_token_ids": PROMPT, "choices": [choice]}):
+            self.check(vllm.rows(body))
+        for body in bodies({"choices": [{"finish_reason": None}, choice | {"prompt_token_ids": PROMPT}]}):
+            self.check(vllm.rows(body, 1))
+        event = b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+        self.check(vllm.rows(http.routed_experts(event), prompt_token_ids=PROMPT))
+        usage = {"prompt_tokens": P, "completion_tokens": G}
+        body = {"usage": usage, "choices": [{"finish_reason": "stop", "routed_experts": text}]}
+        self.assertIsNone(vllm.tokens(body))
+        self.check(vllm.rows(body), tokens=False)
+        body["choices"] *= 2
+        self.refused(lambda: vllm.rows(body), "FIELD", "return_token_ids")
+        view = http.routed_experts(json.dumps(body).encode())["choices"][0]["routed_experts"]
+        self.assertIsInstance(view, memoryview)
+
+    def test_prompt_start(self) -> None:
+        for start in (1, 5, P):
+            recorded = vllm.rows(self.output(ALL[start:-1].astype(np.uint8)), prompt_start=start)
+            self.assertEqual((recorded.row_start, recorded.missing_rows), (start, 0))
+            self.check(recorded, begin=start)
+        ignored = self.output(ALL[:-1].astype(np.uint8))
+        for start in (1, 5):
+            self.refused(
+                lambda start=start: vllm.rows(ignored, prompt_start=start), "ROW_COUNT", "ignored the start row"
+            )
+        self.refused(lambda: vllm.rows(ignored, prompt_start=P + 1), "FIELD", "start")
+
+    def test_missing_at_front(self) -> None:
+        recorded = vllm.rows(self.output(ALL[4:-1]))
+        self.assertEqual((recorded.missing_rows, recorded.row_start), (4, 0))
+        self.check(recorded, unrecorded=((0, 4),))
+        self.refused(lambda: vllm.rows(self.output(ALL[4:-1]), short_rows="refuse"), "ROW_COUNT")
+
+    def test_absent(self) -> None:
+        self.refused(lambda: vllm.rows(self.output(None)), "FIELD", "enable-return-routed-experts")
+        body = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT}]}
+        self.refused(lambda: vllm.rows(body), "FIELD", "proxy")
+        recorded = vllm.rows(body, absent="unrecorded")
+        self.assertEqual((recorded.rows, recorded.missing_rows), (None, T - 1))
+        aborted = self.output(None)
+        aborted.outputs[0].finish_reason, aborted.outputs[0].token_ids = "abort", []
+        self.assertEqual(vllm.rows(aborted).missing_rows, P - 1)
+        self.refused(lambda: vllm.rows(self.output(None), 1), "FIELD", "no item 1")
+
+    def test_weight_versions(self) -> None:
+        spans = [{"version": "7", "start": 0, "end": 4}, {"version": "step-8", "start": 4, "end": G}]
+        output = self.output(ALL[:-1], weight_versions=[Object(**span) for span in spans])
+        state = self.check(vllm.rows(output))
+        expected = [(0, P + 3, 7, "7"), (P + 3, T - 1, -1, "step-8")]
+        self.assertEqual([(w.begin, w.end, w.version, w.label) for w in state.weights], expected)
+        state = self.check(vllm.rows(output, versions={"step-8": 8}))
+        self.assertEqual(state.weights[1].version, 8)
+        choice = {"token_ids": OUTPUT, "routed_experts": b64(npy(ALL[:-1])), "weight_versions": spans}
+        recorded = vllm.rows({"prompt_token_ids": PROMPT, "choices": [choice]}, versions={"step-8": 8})
+        self.assertEqual([(w.begin, w.end, w.version) for w in recorded.weights], [(0, P + 3, 7), (P + 3, T - 1, 8)])
+
+    def test_references(self) -> None:
+        output = self.output(None, aux_output_keys=["k1", "k2"])
+        self.refused(lambda: vllm.rows(output), "FIELD", "resolver")
+        asked: list[Any] = []
+        self.check(vllm.rows(output, resolver=lambda keys: asked.append(keys) or npy_payload(ALL[:-1])))
+        self.assertEqual(asked, [["k1", "k2"]])
+        self.refused(lambda: vllm.rows(self.output(Object(ref=1))), "FIELD", "resolver")
+        self.check(vllm.rows(self.output(Object(ref=1)), resolver=lambda ref: ALL[:-1]))
+
+    def test_prime_rl_route(self) -> None:
+        rows = ALL[3:-1].astype(np.uint8)
+        value = {"data": b64(rows), "shape": list(rows.shape), "start": 3}
+        for body in bodies({"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": value}]}):
+            self.check(vllm.rows(body), begin=3)
+            self.refused(lambda body=body: vllm.rows(body, prompt_start=2), "ROW_COUNT")
+
+
+def npy_payload(array: np.ndarray) -> str:
+    return b64(npy(array))
+
+
+class SglangTest(EngineTest):
+    def response(self, rows: Any, place: str = "meta_info", **fields: Any) -> dict[str, Any]:
+        meta = {"prompt_tokens": P, "completion_tokens": G, "weight_version": "3", "routed_experts": rows} | fields
+        if place == "meta_info":
+            return {"text": "", "output_ids": OUTPUT, "meta_info": meta}
+        response, where = place.split(".")
+        usage = {"prompt_tokens": P, "completion_tokens": G}
+        extension = {where: {key: meta[key] for key in meta if key.startswith("routed")}}
+        if response == "choice":
+            return {"usage": usage, "choices": [{"index": 0} | extension]}
+        return {"usage": usage, "choices": [{"index": 0}]} | extension
+
+    def test_places(self) -> None:
+        for place in (
+            "meta_info",
+            "choice.meta_info",
+            "choice.sgl_ext",
+            "choice.sglext",
+            "root.sglext",
+            "root.sgl_ext",
+        ):
+            for body in bodies(self.response(b64(ALL[:-1]), place)):
+                ids = {"prompt_token_ids": PROMPT, "output_token_ids": OUTPUT}
+                recorded = sglang.rows(body, GEOMETRY, **ids)
+                self.assertEqual(self.check(recorded).engine, "sglang")
+                self.check(sglang.rows(body, GEOMETRY), tokens=False)
+                np.testing.assert_array_equal(sglang.tokens(body, **ids), TOKENS)
+
+    def test_wire_dtype(self) -> None:
+        for dtype in ("int32", "uint16", "uint8"):
+            body = self.response(b64(ALL[:-1].astype(dtype)), routed_experts_dtype=dtype)
+            self.check(sglang.rows(body, GEOMETRY), tokens=False)
+        for dtype in ("float32", "", "int16", "uint64"):
+            body = self.response(b64(ALL[:-1]), routed_experts_dtype=dtype)
+            self.refused(lambda body=body: sglang.rows(body, GEOMETRY), "DTYPE")
+
+    def test_start_len(self) -> None:
+        for start in (1, 4, P):
+            recorded = sglang.rows(self.response(b64(ALL[start:-1])), GEOMETRY, start_len=start)
+            self.check(recorded, begin=start, tokens=False)
+        body = self.response(b64(ALL[:-1]))
+        error = self.refused(lambda: sglang.rows(body, GEOMETRY, start_len=4), "ROW_COUNT", "ignored the start row")
+        self.assertEqual(error.field, "append.rows")
+
+    def test_row_counts(self) -> None:
+        recorded = sglang.rows(self.response(b64(ALL)), GEOMETRY)
+        self.assertEqual(recorded.surplus_rows, 1)
+        self.check(recorded, tokens=False)
+        self.refused(lambda: sglang.rows(self.response(b64(ALL[1:-1])), GEOMETRY), "ROW_COUNT", "rows are missing")
+        twice = b64(np.concatenate([ALL[:-1]] * 2))  # An attention-TP group gathered into one buffer.
+        self.refused(lambda: sglang.rows(self.response(twice), GEOMETRY), "ROW_COUNT")
+        other = rr.Geometry(num_layers=5, num_experts=64, top_k=3)
+        self.refused(lambda: sglang.rows(self.response(b64(ALL[:-1])), other), "LENGTH", "whole rows")
+        self.refused(lambda: sglang.rows(self.response(b64(ALL[:-1]))), "SHAPE", "geometry")
+
+    def test_tensors(self) -> None:
+        for rows in (ALL[:-1], ALL[:-1].ravel(), ALL[:-1].reshape(T - 1, -1), Tensor(ALL[:-1])):
+            self.check(sglang.rows(self.response(rows), GEOMETRY), tokens=False)
+        self.refused(lambda: sglang.rows(self.response(ALL[:-1].ravel()[:-1]), GEOMETRY), "LENGTH")
+
+    def test_absent_and_references(self) -> None:
+        body = self.response(None)
+        self.refused(lambda: sglang.rows(body, GEOMETRY), "FIELD", "return_routed_experts")
+        self.assertEqual(sglang.rows(body, GEOMETRY, absent="unrecorded").missing_rows, T - 1)
+        body["meta_info"]["finish_reason"] = {"type": "abort"}
+        self.assertEqual(sglang.rows(body, GEOMETRY).missing_rows, T - 1)
+        reference = {"handle": [1], "fields": {"routed_experts": {"dtype": "int32", "shape": [T - 1, 4, 4]}}}
+        body = self.response(None, output_store_ref=reference)
+        self.refused(lambda: sglang.rows(body, GEOMETRY), "FIELD", "resolver")
+        self.check(sglang.rows(body, GEOMETRY, resolver=lambda found: ALL[: -len(found["handle"])]), tokens=False)
+        pickled = self.response(base64.b64encode(b"\x80\x04\x95" + bytes(60)).decode())
+        self.refused(lambda: sglang.rows(pickled, GEOMETRY), "ENCODING", "never opened")
+        self.check(sglang.rows(pickled, GEOMETRY, resolver=lambda text: ALL[:-1]), tokens=False)
+
+    def test_weight_versions(self) -> None:
+        body = self.response(b64(ALL[:-1]))
+        self.assertEqual(sglang.rows(body, GEOMETRY).weights, ())
+        stamped = sglang.rows(body, GEOMETRY, stamped_version=True)
+        self.assertEqual(stamped.weights, (rr.WeightSpan(0, T - 1, 3, "3"),))
+        spans = [{"version": "3", "start": 0, "end": 2}, {"version": "4", "start": 2, "end": G}]
+        recorded = sglang.rows(self.response(b64(ALL[:-1]), weight_versions=spans), GEOMETRY)
+        self.assertEqual([(w.begin, w.end, w.version) for w in recorded.weights], [(0, P + 1, 3), (P + 1, T - 1, 4)])
+        self.check(recorded, tokens=False)
+
+
+class Tensor:
+    """A torch tensor, as far as anyone asks it."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def detach(self) -> Tensor:
+        return self
+
+    def cpu(self) -> Tensor:
+        return self
+
+    def numpy(self) -> np.ndarray:
+        return self._array
+
+
+class OtherEngineTest(EngineTest):
+    def test_tensorrt_llm(self) -> None:
+        rows = MOE[:-1].astype(np.int16)
+        rows[:3] = -1
+        completion = Object(token_ids=OUTPUT, routed_experts=Tensor(rows), finish_reason="stop")
+        output = Object(prompt_token_ids=PROMPT, outputs=[completion])
+        self.assertEqual(self.check(tensorrt_llm.rows(output), unrecorded=((0, 3),)).engine, "tensorrt_llm")
+        np.testing.assert_array_equal(tensorrt_llm.tokens(output), TOKENS)
+        completion.routed_experts = Tensor(rows[1:])
+        self.refused(lambda: tensorrt_llm.rows(output), "ROW_COUNT")
+        completion.routed_experts = None
+        self.refused(lambda: tensorrt_llm.rows(output), "FIELD")
+        completion.token_ids = []
+        self.assertEqual(tensorrt_llm.rows(output).missing_rows, P - 1)
+
+    def test_dynamo(self) -> None:
+        def body(value: Any, where: str = "routed_experts") -> dict[str, Any]:
+            usage = {"prompt_tokens": P, "completion_tokens": G}
+            return {"usage": usage, "choices": [{"index": 0}], "nvext": {where: value}}
+
+        rows = ALL[2:-1].astype(np.uint8)
+        value = {"data": b64(rows), "shape": list(rows.shape), "start": 2, "dtype": "uint8"}
+        early = {"data": base64.b85encode(ALL[:-1].astype(np.uint8)).decode(), "shape": [T - 1, 4, 4]}
+        for response in bodies(body(value)):
+            self.check(dynamo.rows(response, prompt_token_ids=PROMPT, output_token_ids=OUTPUT), begin=2)
+        for response in bodies(body(early)):
+            self.check(dynamo.rows(response), tokens=False)
+        for response in bodies(body(b64(ALL[:-1]))):
+            self.check(dynamo.rows(response, GEOMETRY), tokens=False)
+        upload = body({"url": "s3://bucket/key"}, "metadata_upload")
+        self.refused(lambda: dynamo.rows(upload, GEOMETRY), "FIELD", "resolver")
+        resolved = dynamo.rows(upload, GEOMETRY, resolver=lambda url: {"routed_experts": b64(ALL[:-1])})
+        self.check(resolved, tokens=False)
+        self.refused(lambda: dynamo.rows(body(early | {"data": "~~~~~"})), "ENCODING", "base85")
+        self.refused(lambda: dynamo.rows(body(value), start=3), "ROW_COUNT")
+
+
+class EnvelopeTest(EngineTest):
+    def test_every_form(self) -> None:
+        rows = ALL[:-1]
+        small, text = rows.astype(np.uint8), b64(rows.astype(np.uint8))
+        shape = list(rows.shape)
+        signed = rows.astype(np.int8)
+        both = np.concatenate([rows, np.full(rows.shape, 0.25, np.float32).view(np.int32)], axis=2)
+        forms: list[tuple[Any, dict[str, Any]]] = [
+            (f"nrlre1:int8:{T - 1}x4x4:{b64(signed)}", {}),
+            ({"data": text, "shape": shape, "start": 0}, {}),
+            ({"data": text, "shape": shape, "dtype": "uint8"}, {"dialect": "skyrl"}),
+            ({"data": text, "shape": shape, "dtype": "uint8", "__ndarray__": True}, {"dialect": "ms_swift"}),
+            ({"data": b64(both), "shape": list(both.shape), "dtype": "int32"}, {"ids_and_weights": True}),
+            (both, {"ids_and_weights": True}),
+            ([json.dumps(shape), text], {"dtype": "uint8"}),
+            ([json.dumps({"shape": shape, "dtype": "uint8"}), text], {}),
+            (b64(npy(small)), {}),
+            (b64(rows), {"geometry": GEOMETRY}),
+            (b64(MOE[:-1]), {"geometry": GEOMETRY, "layers": "moe"}),
+            (small.tobytes(), {"dtype": "uint8", "shape": shape}),
+            (rows.tolist(), {}),
+            (rows.astype(np.int64), {}),
+            (rr.Payload(npy(rows), "NPY"), {}),
+        ]
+        for value, options in forms:
+            with self.subTest(type=type(value), options=options):
+                recorded = envelope.rows(value, tokens=TOKENS, **options)
+                self.check(recorded)
+                self.check(envelope.rows(value, **options), tokens=False)
+        np.testing.assert_array_equal(envelope.tokens(PROMPT, OUTPUT), TOKENS)
+
+    def test_surplus_and_start(self) -> None:
+        recorded = envelope.rows(ALL, tokens=TOKENS)
+        self.assertEqual(recorded.surplus_rows, 1)
+        self.check(recorded)
+        later = {"data": b64(ALL[5:-1]), "shape": [T - 6, 4, 4], "start": 5, "dtype": "int32"}
+        self.check(envelope.rows(later, tokens=TOKENS), begin=5)
+        self.check(envelope.rows(ALL[5:-1], tokens=TOKENS, start=5), begin=5)
+        self.refused(lambda: envelope.rows(later, start=4), "ROW_COUNT")
+
+    def test_chunks(self) -> None:
+        parts = [ALL[:P], *(ALL[i : i + 1] for i in range(P, T - 1))]
+        for form in (lambda part: part, lambda part: b64(npy(part))):
+            recorded = envelope.chunks(form(part) for part in parts)
+            self.assertEqual([one.row_start for one in recorded], [0, *range(P, T - 1)])
+            for one in recorded:
+                self.store.append(f"chunks/{self.samples}", one)
+            self.store.flush()
+            got = self.store.read_one(f"chunks/{self.samples}")
+            np.testing.assert_array_equal(got.rows, MOE[:-1])
+            self.samples += 1
+            for bad, reason in ((ALL[:2].astype(np.uint8), "DTYPE"), (ALL[:2, :3], "SHAPE")):
+                with self.assertRaises(rr.InvalidArgumentError) as caught:
+                    envelope.chunks([form(ALL[:2]), form(bad)])
+                self.assertEqual((caught.exception.reason, caught.exception.field), (reason, "routed_experts[1]"))
+        self.assertEqual(envelope.chunks([]), [])
+
+    def test_malformed(self) -> None:
+        text, shape = b64(ALL[:-1]), [T - 1, 4, 4]
+        for value, options, reason in (
+            (None, {}, "FIELD"),
+            (3, {}, "FIELD"),
+            ("nrlre2:int8:1x4x4:AA==", {}, "SHAPE"),
+            ("nrlre1:uint8:1x4x4:AA==", {}, "DTYPE"),
+            ("nrlre1:int8: 1x4x4:AA==", {}, "SHAPE"),
+            ("nrlre1:int8:1x4x4:AA==", {}, "LENGTH"),
+            ("nrlre1:int8:1x4x4:A*==", {}, "ENCODING"),
+            ({"data": text}, {}, "SHAPE"),
+            ({"shape": shape}, {}, "FIELD"),
+            ({"data": text, "shape": [T - 1, True, 4]}, {}, "SHAPE"),
+            ({"data": text, "shape": shape, "dtype": "intxx"}, {}, "DTYPE"),
+            ({"data": text, "shape": shape, "dtype": "int64"}, {}, "LENGTH"),
+            ({"data": text[:-2], "shape": shape, "dtype": "int32"}, {}, "ENCODING"),
+            ({"data": text, "shape": shape, "dtype": "int32"}, {"dialect": "skyrl"}, "DTYPE"),
+            ({"data": text, "shape": shape, "dtype": "int32"}, {"dialect": "ms_swift"}, "FIELD"),
+            (text, {"dialect": "skyrl"}, "FIELD"),
+            (["[1, 2", text], {}, "SHAPE"),
+            (["[1, 4, 4]", text], {}, "DTYPE"),
+            ([[1, 2], [3]], {}, "SHAPE"),
+            ([[[0.5]]], {}, "DTYPE"),
+            (np.zeros((T - 1, 4, 3), np.int32), {}, "SHAPE"),
+            (np.zeros((2, 3, 4, 4), np.int32), {}, "SHAPE"),
+            (ALL[:-1].astype(np.float32), {}, "DTYPE"),
+            (ALL[:-1, :, :3], {"ids_and_weights": True}, "SHAPE"),
+        ):
+            with self.subTest(value=str(value)[:40]):
+                self.refused(lambda value=value, options=options: envelope.rows(value, **options), reason)
+
+
+class BadCaptureTest(EngineTest):
+    """Known bad captures: each is refused with its reason, row and layer, and counted."""
+
+    def test_each(self) -> None:
+        def spoil(*at: Any, value: Any = 0) -> np.ndarray:
+            rows = ALL[:-1].copy()
+            rows[at] = value
+            return rows
+
+        cases: list[tuple[np.ndarray, str, str, int | None, int | None]] = [
+            (np.zeros_like(ALL[:-1]), "ALL_ZERO_LAYER", "capture is broken", None, 1),
+            (spoil(slice(None), 2), "ALL_ZERO_LAYER", "pipeline stages", None, 2),
+            (spoil(slice(0, P)), "DUPLICATE_ID", "stands twice", 0, 1),  # Prompt rows of a P/D prefill.
+            (spoil(7, 3, 1, value=ALL[7, 3, 0]), "DUPLICATE_ID", "stands twice", 7, 3),
+            (spoil(7, 3, 1, value=-1), "PARTIAL_ROW", "in part", 7, 3),
+            (spoil(7, 3, value=-1), "PARTIAL_ROW", "in part", 7, 3),
+            (spoil(7, 3, 1, value=64), "ID_RANGE", "expert id 64", 7, 3),
+            (ALL[:-1, :2], "SHAPE", "layer axis of 2", None, None),
+        ]
+        for rows, reason, text, row, layer in cases:
+            with self.subTest(reason=reason, text=text):
+                error = self.refused(lambda rows=rows: envelope.rows(rows, tokens=TOKENS), reason, text)
+                self.assertEqual((error.row, error.layer), (row, layer))
+        whole = spoil(slice(5, 8), value=-1)
+        self.check(envelope.rows(whole, tokens=TOKENS), unrecorded=((5, 8),))
+
+
+class NpyFixtureTest(unittest.TestCase):
+    def test_texts(self) -> None:
+        known = {
+            ("|u1", (1, 4, 8)): (216, "dbedd44e4556020c"),
+            ("|u1", (22, 61, 8)): (14488, "48646c763781d148"),
+            ("|u1", (0, 61, 8)): (172, "2367878c37678c27"),
+            ("<u2", (7, 4, 8)): (768, "22fcf1234a66faec"),
+            ("<i4", (3, 2)): (204, "b41ac2da2962f164"),
+            ("|u1", (262143, 4, 8)): (11184940, "505f345b45275d10"),
+            ("<u2", (16385, 61, 8)): (21322520, "c2e2ae5cf0fb76e3"),
+            ("|u1", (5,)): (180, "685bd4ee3e28b406"),
+        }
+        modulus = {1: 251, 2: 65521, 4: 2147483629}
+        for (descr, shape), (length, digest) in known.items():
+            size = int(np.prod(shape))
+            values = (7 * np.arange(size, dtype=np.int64) + 3) % modulus[np.dtype(descr).itemsize]
+            array = values.astype(descr).reshape(shape)
+            text = b64(npy(array))
+            self.assertEqual((len(text), hashlib.sha256(text.encode()).hexdigest()[:16]), (length, digest))
+            if len(shape) != 3:
+                with self.assertRaises(rr.InvalidArgumentError) as caught:
+                    Decoder(rr.Geometry(4, 251, 8)).decode(text)
+                self.assertEqual(caught.exception.reason, "SHAPE")
+                continue
+            limit = 251 if descr == "|u1" else 65521
+            Decoder(rr.Geometry(shape[1], limit, 8)).check(text, array)
+
+
+class Decoder:
+    """Decodes as `append` does, and looks at the blocks."""
+
+    def __init__(self, geometry: rr.Geometry) -> None:
+        from routing_replay import _core
+
+        self._run = _core.Run({"run": "r", "geometry": json.loads(geometry.to_json()), "codec": 1})
+
+    def decode(self, text: str) -> list[bytes]:
+        from routing_replay import _append
+
+        recorded = envelope.rows(text)
+        plan = _append.make_plan(self._run, True, "s", recorded)
+        return list(self._run.put_messages(plan))
+
+    def check(self, text: str, array: np.ndarray) -> None:
+        messages = b"".join(self.decode(text))
+        for begin in range(0, array.shape[0], 256):
+            for layer in (0, array.shape[1] - 1):
+                plane = np.ascontiguousarray(array[begin : begin + 256, layer]).tobytes()
+                assert plane in messages if begin < 2048 else True, (begin, layer)
+
+
+if __name__ == "__main__":
+    unittest.main()

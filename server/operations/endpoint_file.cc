@@ -1,0 +1,61 @@
+#include "server/operations/endpoint_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace routing_replay {
+namespace {
+
+// What tells a file from others, whatever it is called; nothing if there is none.
+std::optional<std::pair<dev_t, ino_t>> IdentityOf(const std::string& path) {
+  struct stat file {};
+  if (stat(path.c_str(), &file) != 0) return std::nullopt;
+  return std::pair(file.st_dev, file.st_ino);
+}
+
+std::string ContentOf(const std::string& path) {
+  std::ostringstream content;
+  content << std::ifstream(path).rdbuf();
+  return content.str();
+}
+
+class WrittenFile final : public EndpointFile {
+ public:
+  WrittenFile(std::string path, std::string content, std::optional<std::pair<dev_t, ino_t>> identity)
+      : path_(std::move(path)), content_(std::move(content)), identity_(identity) {}
+
+  // The numbers of removed files are given again, so the content must be the same, too.
+  ~WrittenFile() override {
+    if (identity_ && IdentityOf(path_) == identity_ && ContentOf(path_) == content_) unlink(path_.c_str());
+  }
+
+ private:
+  const std::string path_;
+  const std::string content_;
+  const std::optional<std::pair<dev_t, ino_t>> identity_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EndpointFile>> EndpointFile::Write(const std::string& path, const std::string& address) {
+  const std::string part = path + ".part";
+  const std::string content = address + "\n";
+  std::ofstream file(part);
+  file << content;
+  file.close();
+  const auto identity = IdentityOf(part);
+  if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--endpoint-file: cannot write ", path));
+  }
+  return std::make_unique<WrittenFile>(path, content, identity);
+}
+
+}  // namespace routing_replay

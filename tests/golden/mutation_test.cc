@@ -1,0 +1,69 @@
+// Every number that a case checks is really checked: one changed, and the case fails.
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/golden/golden_file.h"
+#include "tests/golden/kind.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::golden {
+namespace {
+
+constexpr size_t kCasesPerFile = 5;
+
+// Information that no unit answers: what a framework puts into rows without data, and how it raised.
+bool IsInformation(const std::string& pointer) {
+  return pointer.find("/fill") != std::string::npos || pointer.find("raise") != std::string::npos;
+}
+
+// Pointers to every number below /expect.
+std::vector<std::string> CheckedNumbers(const Json& golden_case) {
+  std::vector<std::string> found;
+  const Json flat = Json{{"expect", golden_case.at("expect")}}.flatten();
+  for (const auto& [pointer, value] : flat.items()) {
+    if (value.is_number_integer() && !IsInformation(pointer)) found.push_back(pointer);
+  }
+  return found;
+}
+
+Outcome RunOf(const Kind& kind, const Json& golden_case) {
+  try {
+    return kind.run(golden_case);
+  } catch (const Json::exception& error) {
+    return Failed(error.what());
+  }
+}
+
+class MutationTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(MutationTest, AnyChangedNumberFails) {
+  ASSERT_OK_AND_ASSIGN(const auto files, FindGoldenFiles(RR_GOLDEN_DATA));
+  size_t changed = 0;
+  for (const auto& path : files) {
+    if (!Stem(path).starts_with(GetParam())) continue;
+    const Kind* kind = FindKind(Stem(path));
+    ASSERT_NE(kind, nullptr);
+    ASSERT_OK_AND_ASSIGN(const Json file, LoadGoldenFile(path));
+    const Json& cases = file["cases"];
+    const size_t step = std::max<size_t>(1, cases.size() / kCasesPerFile);
+    for (size_t i = 0; i < cases.size(); i += step) {
+      Json golden_case = cases[i];
+      for (const std::string& pointer : CheckedNumbers(golden_case)) {
+        Json& number = golden_case.at(Json::json_pointer(pointer));
+        const int64_t right = number.get<int64_t>();
+        number = right + 1;
+        EXPECT_EQ(RunOf(*kind, golden_case).verdict, Outcome::Verdict::kFailed)
+            << path << " " << golden_case["name"] << " " << pointer;
+        number = right;
+        ++changed;
+      }
+    }
+  }
+  EXPECT_GT(changed, 100u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, MutationTest, ::testing::Values("rows_", "padding_", "cp_slices"));
+
+}  // namespace
+}  // namespace routing_replay::golden

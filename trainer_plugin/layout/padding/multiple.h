@@ -1,0 +1,26 @@
+// Arithmetic of multiples that cannot overflow.
+#ifndef TRAINER_PLUGIN_LAYOUT_PADDING_MULTIPLE_H_
+#define TRAINER_PLUGIN_LAYOUT_PADDING_MULTIPLE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+namespace routing_replay::trainer {
+
+// Far above what a stream may have: a result that reaches it makes a layout that is refused.
+inline constexpr int64_t kMaxMultiple = int64_t{1} << 40;
+
+// Both of 1 … kMaxMultiple, and so is the result.
+inline int64_t Times(int64_t a, int64_t b) { return a > kMaxMultiple / b ? kMaxMultiple : a * b; }
+inline int64_t LeastCommonMultiple(int64_t a, int64_t b) { return Times(a / std::gcd(a, b), b); }
+
+// The least multiple that is not below `rows`. Requires 0 <= rows <= kMaxMultiple and 1 <= multiple <= kMaxMultiple.
+inline int64_t RoundUp(int64_t rows, int64_t multiple) { return (rows + multiple - 1) / multiple * multiple; }
+
+// What zigzag divides a span into: 2C chunks, or nothing to divide.
+inline int64_t ZigzagUnit(int64_t cp_size) { return cp_size > 1 ? 2 * cp_size : 1; }
+
+}  // namespace routing_replay::trainer
+
+#endif  // TRAINER_PLUGIN_LAYOUT_PADDING_MULTIPLE_H_

@@ -1,0 +1,320 @@
+// Worked examples, known traps and hazards of each policy, and what a trainer passed against a prediction.
+#include "routing_replay/trainer/padding.h"
+
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using routing_replay::testing::Fails;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+UnpaddedBatch Batch(const std::vector<int64_t>& lengths, int32_t cp_size, int32_t tp_size, bool sequence_parallel) {
+  UnpaddedBatch batch{.sequences = {}, .cp_size = cp_size, .tp_size = tp_size, .sequence_parallel = sequence_parallel};
+  for (const int64_t tokens : lengths) batch.sequences.push_back({.tokens = tokens, .recorded_rows = tokens - 1});
+  return batch;
+}
+
+// Rows of the one sequence that a CP rank shows, -1 for padding.
+std::vector<int64_t> RowsOf(const MicroBatchLayout& layout, int32_t cp_rank) {
+  const auto map = BuildRowMap(layout, {.cp_rank = cp_rank});
+  EXPECT_OK(map);
+  std::vector<int64_t> rows;
+  if (!map.ok()) return rows;
+  for (const LocalRow& row : ExpandRowMap(*map)) rows.push_back(row.state == RowState::kPad ? -1 : row.row);
+  return rows;
+}
+
+TEST(Padding, SlimePadsTheStreamAndVerlTheSample) {
+  ASSERT_OK_AND_ASSIGN(const auto slime, PredictSlime(Batch({10}, 2, 1, false), {.pad_size_multiplier = 1}));
+  EXPECT_THAT(slime.layout.cu_seqlens_padded, ElementsAre(0, 12));
+  EXPECT_THAT(RowsOf(slime.layout, 0), ElementsAre(0, 1, 2, 9, -1, -1));
+  EXPECT_THAT(RowsOf(slime.layout, 1), ElementsAre(3, 4, 5, 6, 7, 8));
+  UnpaddedBatch batch = Batch({10}, 2, 2, true);
+  ASSERT_OK_AND_ASSIGN(auto verl, PredictVerl(batch, {}));
+  EXPECT_THAT(verl.layout.cu_seqlens_padded, ElementsAre(0, 16));
+  EXPECT_THAT(verl.hazards, IsEmpty());
+  verl.layout.sequence_parallel = false;
+  EXPECT_THAT(RowsOf(verl.layout, 0), ElementsAre(0, 1, 2, 3, -1, -1, -1, -1));
+  EXPECT_THAT(RowsOf(verl.layout, 1), ElementsAre(4, 5, 6, 7, 8, 9, -1, -1));
+}
+
+TEST(Padding, TailOfSlimeMayBeOdd) {
+  // An odd multiplier: the tail of 6 rows is no multiple of 2 x cp_size, and pads alone.
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictSlime(Batch({4}, 2, 1, false), {.pad_size_multiplier = 5}));
+  EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 4, 10));
+  EXPECT_THAT(RowsOf(prediction.layout, 1), ElementsAre(1, 2, -1, -1, -1));
+}
+
+TEST(Padding, ContiguousStreamOfSlime) {
+  ASSERT_OK_AND_ASSIGN(const auto prediction,
+                       PredictSlime(Batch({3, 2}, 2, 1, false), {.pad_size_multiplier = 4, .allgather_cp = true}));
+  EXPECT_EQ(prediction.layout.partition, Partition::kContiguous);
+  EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 3, 5, 8));
+}
+
+TEST(Padding, VerlFp8) {
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictVerl(Batch({100, 200}, 1, 2, true), {.fp8 = true}));
+  EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 112, 512));
+  // With CP, the stretched last sample ends before the first chunk of the last rank.
+  ASSERT_OK_AND_ASSIGN(const auto short_last, PredictVerl(Batch({3, 8, 5}, 2, 1, false), {.fp8 = true}));
+  EXPECT_THAT(short_last.layout.cu_seqlens_padded, ElementsAre(0, 16, 32, 512));
+  EXPECT_THAT(short_last.hazards,
+              ElementsAre(HasSubstr("sample 0 is stretched to 16 rows"), HasSubstr("sample 2 is stretched to 480")));
+  EXPECT_THAT(short_last.hazards[1], HasSubstr("verl's packing raises"));
+  EXPECT_OK(BuildRowMap(short_last.layout, {.cp_rank = 1}));
+  // 12 + 4 · 125 rows: 129 own rows leave one in the second chunk.
+  ASSERT_OK_AND_ASSIGN(const auto one_left, PredictVerl(Batch({120, 1}, 4, 1, false), {.length_bucket = 136}));
+  EXPECT_THAT(one_left.hazards, IsEmpty());
+}
+
+TEST(Padding, VerlContiguousHasALeastWindow) {
+  const VerlPadding options{.contiguous = true, .min_local_rows = 5};
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictVerl(Batch({1}, 2, 1, false), options));
+  EXPECT_EQ(prediction.layout.total_rows, 10);
+  // 5 local rows, which tp does not divide.
+  ASSERT_OK_AND_ASSIGN(const auto odd, PredictVerl(Batch({1}, 2, 2, true), options));
+  EXPECT_THAT(odd.hazards, ElementsAre(HasSubstr("not a multiple of tp_size = 2")));
+  EXPECT_THAT(BuildRowMap(odd.layout, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+}
+
+TEST(Padding, VerlReplaysNoLastToken) {
+  EXPECT_EQ(VerlReplayedRows(10, 9, 3), 9);
+  EXPECT_EQ(VerlReplayedRows(10, 10, 3), 9);
+  EXPECT_EQ(VerlReplayedRows(10, 9, 0), 0);
+  EXPECT_EQ(VerlReplayedRows(1, 1, 1), 0);
+  EXPECT_EQ(VerlReplayedRows(0, 0, 1), 0);
+}
+
+TEST(Padding, RectanglesOfSeveralSamplesAreHazards) {
+  const UnpaddedBatch two = Batch({3, 4}, 1, 1, false);
+  for (const PaddingPolicy& policy :
+       {PaddingPolicy(MilesPadding{.packed = false}), PaddingPolicy(SkyRlPadding{.packed = false}),
+        PaddingPolicy(MsSwiftPadding{.padding_free = false})}) {
+    ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(two, policy));
+    EXPECT_EQ(prediction.layout.row_order, RowOrder::kSequenceMajor);
+    EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("2 samples batch-major")));
+    ASSERT_OK_AND_ASSIGN(const auto one, PredictPadding(Batch({3}, 1, 1, false), policy));
+    EXPECT_THAT(one.hazards, IsEmpty());
+  }
+}
+
+TEST(Padding, MilesRectangleMayNotDivide) {
+  const MilesPadding options{.packed = false, .pad_size_multiplier = 1, .allgather_cp = true};
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictMiles(Batch({1}, 2, 2, true), options));
+  EXPECT_EQ(prediction.layout.padded_length, 2);
+  EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("not a multiple of tp_size = 2")));
+}
+
+struct PaddingTo {
+  const char* recipe;
+  const char* format;
+  bool fused;
+  int32_t tp;
+  int32_t cp;
+  std::optional<int64_t> expected;
+};
+
+TEST(Padding, MsSwiftTable) {
+  const PaddingTo table[] = {
+      {"", "", false, 4, 1, 4},           {"", "", false, 1, 4, 4},
+      {"", "", false, 2, 4, 8},           {"blockwise", "", false, 1, 1, 128},
+      {"mxfp8", "", false, 8, 2, 512},    {"", "e4m3", false, 1, 1, 16},
+      {"", "", true, 1, 1, 64},           {"", "", true, 1, 4, 256},
+      {"blockwise", "", true, 2, 1, 256}, {"", "e4m3", true, 8, 1, 512},
+      {"", "", false, 3, 2, 6},           {"", "", false, 1, 1, std::nullopt},
+  };
+  for (const PaddingTo& row : table) {
+    const UnpaddedBatch batch = Batch({4}, row.cp, row.tp, row.tp > 1);
+    const MsSwiftPadding options{.fp8_recipe = row.recipe, .fp8_format = row.format, .fused_attention = row.fused};
+    EXPECT_EQ(MsSwiftPaddingTo(batch, options), row.expected) << row.recipe << row.format << row.tp << row.cp;
+  }
+}
+
+TEST(Padding, MsSwiftTrap) {
+  EXPECT_THAT(PredictMsSwift(Batch({4}, 2, 3, true), {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+  EXPECT_THAT(
+      std::string(PredictMsSwift(Batch({4}, 2, 3, true), {}).status().message()),
+      HasSubstr("get_padding_to gives 6, no multiple of 2 x cp_size = 4: cu_seqlens end at 4, the stream has 6"));
+  // 12 rows happen to fit.
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictMsSwift(Batch({12}, 2, 3, true), {}));
+  EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("by chance")));
+}
+
+TEST(Padding, MsSwiftTailIsOfTheSmallestDocuments) {
+  ASSERT_OK_AND_ASSIGN(const auto one, PredictMsSwift(Batch({5}, 1, 4, true), {}));
+  EXPECT_THAT(one.layout.cu_seqlens_padded, ElementsAre(0, 5, 6, 7, 8));
+  ASSERT_OK_AND_ASSIGN(const auto two, PredictMsSwift(Batch({5}, 2, 1, true), {.fp8_format = "e4m3"}));
+  EXPECT_THAT(two.layout.cu_seqlens_padded, ElementsAre(0, 8, 12, 16, 20, 24, 28, 32));
+}
+
+TEST(Padding, HybridEpOverridesTheOtherRules) {
+  MsSwiftPadding options{.fused_attention = true, .hybridep = true, .seq_length = 100, .max_length = 50};
+  const UnpaddedBatch batch = Batch({10}, 2, 2, true);
+  EXPECT_EQ(MsSwiftPaddingTo(batch, options), 100);
+  EXPECT_FALSE(MsSwiftPaddingDivides(batch, options));
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictMsSwift(batch, options));
+  EXPECT_EQ(prediction.layout.total_rows, 100);
+  EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("pads the whole model input")));
+  // It can break what CP and SP divide.
+  ASSERT_OK_AND_ASSIGN(const auto uneven, PredictMsSwift(Batch({10}, 2, 8, true), options));
+  EXPECT_THAT(uneven.hazards, ElementsAre(HasSubstr("by chance"), HasSubstr("pads the whole model input"),
+                                          HasSubstr("not a multiple of tp_size = 8")));
+  options.seq_length = 102;
+  EXPECT_THAT(PredictMsSwift(batch, options), Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+  options.seq_length.reset();
+  EXPECT_EQ(MsSwiftPaddingTo(batch, options), 50);
+  options.max_length.reset();
+  EXPECT_EQ(MsSwiftPaddingTo(batch, options), 256);
+}
+
+TEST(Padding, NemoRlPipelineStretchesEveryPack) {
+  const NemoRlPadding options{
+      .make_sequence_length_divisible_by = 8, .pipeline_size = 2, .max_packed_length_in_batch = 24};
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictNemoRl(Batch({2}, 2, 1, false), options));
+  EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 24));
+  EXPECT_THAT(PredictNemoRl(Batch({5, 3}, 2, 1, false), {.make_sequence_length_divisible_by = 2}),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+  EXPECT_THAT(PredictNemoRl(Batch({30}, 2, 1, false), options),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+}
+
+TEST(Padding, ArealPadsTheStreamTo256) {
+  ASSERT_OK_AND_ASSIGN(const auto prediction, PredictAreal(Batch({10, 3}, 2, 2, true), {}));
+  EXPECT_THAT(prediction.layout.cu_seqlens_padded, ElementsAre(0, 16, 24, 256));
+  ASSERT_OK_AND_ASSIGN(const auto fp8, PredictAreal(Batch({10, 3}, 2, 2, true), {.fp8 = true}));
+  EXPECT_THAT(fp8.layout.cu_seqlens_padded, ElementsAre(0, 16, 32, 256));
+}
+
+TEST(Padding, MegatronStretchesTheLastDocument) {
+  ASSERT_OK_AND_ASSIGN(const auto pack, PredictMegatron(Batch({5, 3}, 2, 1, false), {.sequence_length = 32}));
+  EXPECT_THAT(pack.layout.cu_seqlens_padded, ElementsAre(0, 8, 32));
+  ASSERT_OK_AND_ASSIGN(const auto least, PredictMegatron(Batch({5, 3}, 2, 2, true), {}));
+  EXPECT_THAT(least.layout.cu_seqlens_padded, ElementsAre(0, 8, 16));
+  ASSERT_OK_AND_ASSIGN(const auto whole, PredictMegatron(Batch({5, 3}, 2, 2, true), {.per_sequence_balancing = true}));
+  EXPECT_THAT(whole.layout.cu_seqlens_padded, ElementsAre(0, 5, 8));
+  EXPECT_EQ(whole.layout.partition, Partition::kZigzagPerSequence);
+  ASSERT_OK_AND_ASSIGN(const auto rectangle, PredictMegatron(Batch({5, 3}, 2, 1, false), {.packed = false}));
+  EXPECT_EQ(rectangle.layout.padded_length, 8);
+  EXPECT_THAT(PredictMegatron(Batch({5, 3}, 2, 1, false), {.sequence_length = 8}),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kShape));
+}
+
+TEST(Padding, MegatronPartitions) {
+  EXPECT_EQ(MegatronPartition(true, false, false), Partition::kZigzagPerDocument);
+  EXPECT_EQ(MegatronPartition(false, false, false), Partition::kZigzagPerSequence);
+  EXPECT_EQ(MegatronPartition(true, true, false), Partition::kZigzagPerSequence);
+  EXPECT_EQ(MegatronPartition(true, false, true), Partition::kZigzagPerSequence);
+}
+
+TEST(Padding, RecordedRowsAreThoseOfTheFramework) {
+  const auto refused = [](PaddingPolicy policy, int64_t recorded, const char* words) {
+    UnpaddedBatch batch = Batch({6}, 1, 1, false);
+    batch.sequences[0].recorded_rows = recorded;
+    const auto prediction = PredictPadding(batch, policy);
+    EXPECT_THAT(prediction, Fails(absl::StatusCode::kInvalidArgument, Reason::kShape)) << words << recorded;
+    EXPECT_THAT(std::string(prediction.status().message()), HasSubstr(words));
+  };
+  for (const int64_t recorded : {4, 6}) {
+    refused(SlimePadding{}, recorded, "slime takes T - 1");
+    refused(MilesPadding{}, recorded, "miles takes T - 1");
+    refused(ArealPadding{}, recorded, "AReaL takes T - 1");
+  }
+  for (const int64_t recorded : {4, 7}) {
+    refused(VerlPadding{}, recorded, "verl takes T or T - 1");
+    refused(MsSwiftPadding{}, recorded, "ms-swift takes T or T - 1");
+  }
+  refused(NemoRlPadding{}, 7, "NeMo-RL takes at most T");
+  refused(SkyRlPadding{}, 7, "SkyRL takes at most T");
+}
+
+TEST(Padding, SlicesWithoutSequenceParallelismAreHazards) {
+  for (const PaddingPolicy& policy :
+       {PaddingPolicy(VerlPadding{}), PaddingPolicy(SkyRlPadding{}), PaddingPolicy(MsSwiftPadding{})}) {
+    ASSERT_OK_AND_ASSIGN(const auto prediction, PredictPadding(Batch({4}, 1, 2, false), policy));
+    EXPECT_THAT(prediction.hazards, ElementsAre(HasSubstr("whatever sequence_parallel says")));
+  }
+}
+
+TEST(Padding, HugeSizesAreRefusedNotWrapped) {
+  UnpaddedBatch batch = Batch({1 << 20, 1 << 20}, 1 << 20, 1 << 20, true);
+  const PaddingPolicy policies[] = {MegatronPadding{},
+                                    VerlPadding{.fp8 = true, .length_bucket = 67108863},
+                                    MilesPadding{},
+                                    SlimePadding{.pad_size_multiplier = 1 << 26},
+                                    NemoRlPadding{},
+                                    MsSwiftPadding{.fp8_recipe = "blockwise", .fused_attention = true},
+                                    SkyRlPadding{.fp8 = true},
+                                    ArealPadding{.fp8 = true}};
+  for (const PaddingPolicy& policy : policies) {
+    const auto prediction = PredictPadding(batch, policy);
+    if (prediction.ok()) {
+      EXPECT_THAT(BuildRowMap(prediction->layout, {}).status().code(), absl::StatusCode::kInvalidArgument);
+    }
+  }
+  EXPECT_THAT(PredictSlime({}, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(PredictSlime(Batch({1}, 0, 1, false), {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(PredictSlime(Batch({1}, 1, 1, false), {.pad_size_multiplier = 0}),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(PredictSlime(Batch({int64_t{1} << 62, int64_t{1} << 62}, 1, 1, false), {}),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+}
+
+class DifferenceTest : public ::testing::Test {
+ protected:
+  DifferenceTest() : predicted_(*PredictVerl(Batch({10, 3}, 2, 2, true), {})), passed_(predicted_.layout) {}
+  std::string Words() const { return FirstDifference(predicted_, passed_).value_or(""); }
+
+  PaddingPrediction predicted_;  // Documents of 16 and 8 rows.
+  MicroBatchLayout passed_;
+};
+
+TEST_F(DifferenceTest, NoneForWhatWasPredicted) { EXPECT_EQ(Words(), ""); }
+
+TEST_F(DifferenceTest, NamesTheSample) {
+  passed_.cu_seqlens_padded = {0, 16, 20};
+  passed_.total_rows = 20;
+  EXPECT_EQ(Words(), "sample 1 has 4 rows, verl gives 8: each sample to a multiple of 8");
+}
+
+TEST_F(DifferenceTest, NamesTheTail) {
+  passed_.cu_seqlens_padded = {0, 16, 24, 32};
+  passed_.total_rows = 32;
+  EXPECT_THAT(Words(), HasSubstr("document 2, padding behind the samples, has 8 rows, verl gives 0"));
+  passed_.cu_seqlens_padded = {0, 16, 24};
+  EXPECT_THAT(Words(), HasSubstr("the stream has 32 rows, verl gives 24"));
+}
+
+TEST_F(DifferenceTest, NamesTheChoice) {
+  passed_.partition = Partition::kContiguous;
+  EXPECT_EQ(Words(), "partition is contiguous, verl gives zigzag_per_document");
+  passed_.sequence_parallel = false;
+  EXPECT_EQ(Words(), "sequence_parallel is off, verl gives on");
+  passed_.cp_size = 4;
+  EXPECT_EQ(Words(), "cp_size is 4, verl gives 2");
+  passed_.format = TokenFormat::kBshd;
+  EXPECT_EQ(Words(), "format is BSHD, verl gives THD");
+}
+
+// miles #465: the multiple was of dp, not tp.
+TEST(Difference, PadMultiple) {
+  ASSERT_OK_AND_ASSIGN(const auto predicted, PredictMiles(Batch({7700}, 1, 1, false), {.pad_size_multiplier = 64}));
+  EXPECT_EQ(predicted.layout.total_rows, 7744);
+  MicroBatchLayout passed = predicted.layout;
+  passed.cu_seqlens_padded.back() = passed.total_rows = 7808;
+  EXPECT_THAT(FirstDifference(predicted, passed).value_or(""), HasSubstr("has 108 rows, miles gives 44"));
+}
+
+TEST(Difference, BatchMajorRectangle) {
+  ASSERT_OK_AND_ASSIGN(const auto predicted, PredictNemoRl(Batch({7, 8}, 1, 1, false), {.packed = false}));
+  MicroBatchLayout passed = predicted.layout;
+  passed.row_order = RowOrder::kBatchMajor;
+  EXPECT_THAT(FirstDifference(predicted, passed).value_or(""), HasSubstr("row_order is batch_major"));
+  passed.padded_length = 16;
+  EXPECT_THAT(FirstDifference(predicted, passed).value_or(""), HasSubstr("has 16 rows, nemo_rl gives 8"));
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer
