@@ -6,6 +6,7 @@
 #include "client/capi/objects.h"
 #include "proto/json/object_form.h"
 #include "proto/json/routes_in_json.h"
+#include "proto/json/rows_file.h"
 #include "proto/json/wire_json.h"
 #include "proto/wire/payload/payload_shape.h"
 #include "proto/wire/payload/row_account.h"
@@ -111,6 +112,29 @@ rr_error* rr_check_narrowest(const char* tensor, size_t tensor_size, const void*
     if (!description.ok()) return description.status();
     const auto view = OpenTensor(*description, Bytes(payload, payload_size), DecodeOptions().max_payload_bytes);
     return view.ok() ? CheckNarrowestDType(*view) : view.status();
+  });
+}
+
+rr_error* rr_open_rows_file(const void* file, size_t size, const char* name, size_t name_size, rr_bytes** form) {
+  return Guard([&]() -> absl::Status {
+    const absl::Span<const uint8_t> bytes = Bytes(file, size);
+    const auto rows = OpenRowsFile(bytes, Text(name, name_size));
+    if (!rows.ok()) return rows.status();
+    const auto begin = static_cast<int64_t>(rows->payload.data() - bytes.data());
+    nlohmann::json tensor = Described(rows->tensor);
+    tensor["encoding"] = "RAW";
+    return Give({{"tensor", std::move(tensor)}, {"data", {begin, begin + rows->payload.size()}}}, form);
+  });
+}
+
+rr_error* rr_trace_sequences(const char* index, size_t index_size, const char* stem, size_t stem_size, int64_t rows,
+                             rr_bytes** ranges) {
+  return Guard([&]() -> absl::Status {
+    const auto sequences = TraceSequences(Text(index, index_size), Text(stem, stem_size), rows);
+    if (!sequences.ok()) return sequences.status();
+    nlohmann::json list = nlohmann::json::array();
+    for (const RowRange range : *sequences) list.push_back({range.begin, range.end});
+    return Give(list, ranges);
   });
 }
 

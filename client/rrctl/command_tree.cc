@@ -15,6 +15,7 @@ Examples:
   rrctl ls grpo-42                            the samples of a run
   rrctl stat grpo-42 step1/0                  one sample: rows, weight versions, gaps
   rrctl get grpo-42 step1/0 --layer 24 --rows 0:4
+  rrctl load grpo-42 --group 7                which experts the rows of group 7 chose
   rrctl put grpo-42 step1/0 rows.npy --experts 128 --seal
   rrctl -w json ls grpo-42 | jq '.[] | select(.sealed | not) | .sample'
   rrctl bench --samples 64 --workers 8
@@ -55,6 +56,7 @@ CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
   AddProgram();
   AddLooks();
   AddGet();
+  AddLoad();
   AddPut();
   AddRemove();
   AddBench();
@@ -163,15 +165,43 @@ void CommandTree::AddGet() {
   AddTrainerFlag(get, settings_.get.producer);
 }
 
+void CommandTree::AddLoad() {
+  LoadOptions& options = settings_.load;
+  CLI::App* load = AddLook("load", "how the choices of a run's rows spread over the experts, layer by layer",
+                           Layout::kColumns, [&options](Client& client) { return DescribeLoad(client, options); });
+  AddRun(load, options.run);
+  load->add_option("--layer", options.layers, "only these decoder layers, ascending, for example 0,47")
+      ->delimiter(',')
+      ->type_name("ID,…")
+      ->allow_extra_args(false);
+  load->add_option_function<std::string>(
+          "--group,--groups",
+          [&options](const std::string& text) { options.groups = OrUsageError(ParseGroups(text), "--groups"); },
+          "only samples of this group, or of these: 3:17 is group 3 to group 16")
+      ->type_name("N|BEGIN:END");
+  load->add_flag("--counts", options.counts, "each expert's count, too");
+  AddTrainerFlag(load, options.producer);
+}
+
 void CommandTree::AddPut() {
   PutOptions& options = settings_.put;
-  CLI::App* put = Add("put", "append the rows of a .npy file to a sample", &Session::Put);
+  CLI::App* put = Add("put", "append the rows of a file to a sample", &Session::Put);
   AddRun(put, options.run);
   put->add_option("SAMPLE", options.sample, "name of the sample, which is made if it is not there")->required();
-  put->add_option("FILE", options.file, "integer .npy array [rows, layers, K]; - is standard input")->required();
+  put->add_option("FILE", options.file, "ids [rows, layers, K], .npy or safetensors; - is standard input")->required();
+  put->add_option("--tensor", options.tensor, "its name in a safetensors file; left out: the only one of rows")
+      ->type_name("NAME");
+  put->add_option("--index", options.index,
+                  "of a recorded trace: JSON whose seq_lens say where its sequences end; they become samples SAMPLE/0, "
+                  "SAMPLE/1, …")
+      ->type_name("FILE");
   put->add_option("--experts", options.num_experts, "make the run if it is not there, with so many experts")
       ->type_name("E")
       ->check(CLI::Range(1, kMaxExperts));
+  put->add_option("--model-config", options.model_config,
+                  "make the run if it is not there, for the model of this config.json")
+      ->type_name("FILE")
+      ->excludes("--experts");
   put->add_option("--moe-layers", options.moe_layers,
                   "with --experts: the decoder layers that have experts; all layers of the file if left out")
       ->delimiter(',')

@@ -1,6 +1,12 @@
 #include "client/rrctl/inspect.h"
 
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/status_json.h"
 #include "routing_replay/wire/error_detail.h"
@@ -126,6 +132,43 @@ absl::StatusOr<Document> DescribeSamples(Client& client, const std::string& run,
     const auto state = (*joined)->Stat(sample, producer);
     if (!state.ok()) return state.status();
     rows.push_back(DescribeFully(*state));
+  }
+  return rows;
+}
+
+absl::StatusOr<std::pair<int64_t, int64_t>> ParseGroups(absl::string_view text) {
+  const std::vector<absl::string_view> ends = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  int64_t begin = 0, end = 0;
+  bool good = absl::SimpleAtoi(ends[0], &begin) && begin < std::numeric_limits<int64_t>::max();
+  if (ends.size() == 2) {
+    good = good && absl::SimpleAtoi(ends[1], &end) && begin < end;
+  } else {
+    end = good ? begin + 1 : 0;
+  }
+  if (!good) return absl::InvalidArgumentError(absl::StrCat("'", text, "' is neither a group nor BEGIN:END"));
+  return std::pair(begin, end);
+}
+
+absl::StatusOr<Document> DescribeLoad(Client& client, const LoadOptions& options) {
+  const auto joined = client.JoinRun(options.run);
+  if (!joined.ok()) return joined.status();
+  const auto load = (*joined)->CountExperts(options.groups, options.layers, options.producer);
+  if (!load.ok()) return load.status();
+  Document rows = Document::array();
+  for (const ExpertLoad::Layer& layer : load->layers) {
+    const std::vector<int64_t>& counts = layer.counts;
+    const auto busiest = std::max_element(counts.begin(), counts.end());
+    const int64_t choices = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    Document row = {{"layer", layer.layer_id},
+                    {"rows", load->rows},
+                    {"experts", counts.size()},
+                    {"unused", std::count(counts.begin(), counts.end(), 0)},
+                    {"busiest", busiest - counts.begin()},
+                    {"busiest_count", *busiest},
+                    {"max_to_mean", nullptr}};
+    if (choices > 0) row["max_to_mean"] = static_cast<double>(*busiest) * static_cast<double>(counts.size()) / choices;
+    if (options.counts) row["counts"] = counts;
+    rows.push_back(std::move(row));
   }
   return rows;
 }

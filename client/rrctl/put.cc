@@ -1,12 +1,14 @@
 #include "client/rrctl/put.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "client/rrctl/human.h"
-#include "proto/wire/payload/npy.h"
+#include "proto/json/rows_file.h"
+#include "routing_replay/wire/model_config.h"
 
 namespace routing_replay {
 namespace {
@@ -39,14 +41,23 @@ absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istr
 }
 
 // Joins the run, or makes it with the geometry that the options and the file's shape tell.
-absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const NpyHeader& header) {
-  if (options.num_experts == 0) return client.JoinRun(options.run);
-  if (header.shape[1] < 1 || header.shape[1] > kMaxLayers || header.shape[2] > kMaxTopK) {
-    return absl::InvalidArgumentError(absl::StrCat("an array of ", header.shape[1], " layers and K ", header.shape[2],
-                                                   "; 1 to ", kMaxLayers, " layers and K up to ", kMaxTopK,
-                                                   " make a run"));
+absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options,
+                                                const std::vector<int64_t>& shape) {
+  if (!options.model_config.empty()) {
+    std::ifstream file(options.model_config, std::ios::binary);
+    if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", options.model_config));
+    const auto config = ReadAll(file, options.model_config);
+    if (!config.ok()) return config.status();
+    const auto model = ModelConfigFromHuggingFace({reinterpret_cast<const char*>(config->data()), config->size()});
+    if (!model.ok()) return model.status();
+    return client.OpenRun(options.run, model->geometry);
   }
-  const auto layers = static_cast<int32_t>(header.shape[1]);
+  if (options.num_experts == 0) return client.JoinRun(options.run);
+  if (shape[1] < 1 || shape[1] > kMaxLayers || shape[2] > kMaxTopK) {
+    return absl::InvalidArgumentError(absl::StrCat("an array of ", shape[1], " layers and K ", shape[2], "; 1 to ",
+                                                   kMaxLayers, " layers and K up to ", kMaxTopK, " make a run"));
+  }
+  const auto layers = static_cast<int32_t>(shape[1]);
   std::vector<int32_t> moe_layers = options.moe_layers;
   if (moe_layers.empty()) {
     moe_layers.resize(layers);
@@ -56,27 +67,21 @@ absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions
   auto geometry = Geometry::Create({.num_layers = std::max(layers, last + 1),
                                     .moe_layer_ids = std::move(moe_layers),
                                     .num_experts = {options.num_experts},
-                                    .top_k = {static_cast<int32_t>(header.shape[2])}});
+                                    .top_k = {static_cast<int32_t>(shape[2])}});
   if (!geometry.ok()) return geometry.status();
   return client.OpenRun(options.run, *geometry);
 }
 
-}  // namespace
-
-absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::istream& input) {
-  const auto payload = ReadFile(options.file, input);
-  if (!payload.ok()) return payload.status();
-  const auto header = ParseNpyHeader(*payload);
-  if (!header.ok()) return header.status();
-  if (header->shape.size() != 3) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("an array of ", header->shape.size(), " axes; it must be [rows, layers, K]"));
-  }
-  const auto run = OpenRunFor(client, options, *header);
-  if (!run.ok()) return run.status();
-  AppendOptions append{
-      .sample = options.sample, .producer = options.producer, .group = options.group, .engine = "rrctl"};
-  const auto state = (*run)->Stat(options.sample, options.producer);
+// The rows of the file that go into one sample, behind those that are there.
+absl::StatusOr<AppendOutcome> PutSample(Run& run, const PutOptions& options, const std::string& sample,
+                                        const RowsFile& rows, std::optional<RowRange> take) {
+  AppendOptions append{.sample = sample,
+                       .producer = options.producer,
+                       .take = take,
+                       .group = options.group,
+                       .seal = options.seal,
+                       .engine = "rrctl"};
+  const auto state = run.Stat(sample, options.producer);
   if (state.ok()) {
     append.row_start = state->committed_rows;
     append.revision = state->revision;
@@ -84,8 +89,11 @@ absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::ist
     return state.status();
   }
   append.row_start = options.row_start.value_or(append.row_start);
-  if (options.seal) append.seal_num_tokens = append.row_start + header->shape[0] + 1;
-  const auto outcome = (*run)->Put(append, {.encoding = Encoding::kNpy}, *payload);
+  return run.Put(append, rows.tensor, rows.payload);
+}
+
+absl::StatusOr<Document> PutOne(Run& run, const PutOptions& options, const RowsFile& rows) {
+  const auto outcome = PutSample(run, options, options.sample, rows, std::nullopt);
   if (!outcome.ok()) return outcome.status();
   return Document{{"sample", options.sample},
                   {"rows", outcome->committed_rows},
@@ -94,6 +102,45 @@ absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::ist
                   {"trimmed_rows", outcome->trimmed_rows},
                   {"conflicting_rows", outcome->conflicting_rows},
                   {"unrecorded_rows", outcome->unrecorded_rows}};
+}
+
+absl::StatusOr<Document> PutTrace(Run& run, const PutOptions& options, const RowsFile& rows, std::istream& input) {
+  const auto index = ReadFile(options.index, input);
+  if (!index.ok()) return index.status();
+  const absl::string_view text(reinterpret_cast<const char*>(index->data()), index->size());
+  const std::string stem = std::filesystem::path(options.file).stem().string();
+  const auto sequences = TraceSequences(text, stem, rows.tensor.shape[0]);
+  if (!sequences.ok()) return sequences.status();
+  AppendOutcome all;
+  for (size_t i = 0; i < sequences->size(); ++i) {
+    const std::string sample = absl::StrCat(options.sample, "/", i);
+    const auto outcome = PutSample(run, options, sample, rows, (*sequences)[i]);
+    if (!outcome.ok()) return outcome.status();
+    all.trimmed_rows += outcome->trimmed_rows;
+    all.conflicting_rows += outcome->conflicting_rows;
+    all.unrecorded_rows += outcome->unrecorded_rows;
+  }
+  return Document{{"samples", static_cast<int64_t>(sequences->size())},
+                  {"rows", rows.tensor.shape[0]},
+                  {"trimmed_rows", all.trimmed_rows},
+                  {"conflicting_rows", all.conflicting_rows},
+                  {"unrecorded_rows", all.unrecorded_rows}};
+}
+
+}  // namespace
+
+absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::istream& input) {
+  const auto file = ReadFile(options.file, input);
+  if (!file.ok()) return file.status();
+  const auto rows = OpenRowsFile(*file, options.tensor);
+  if (!rows.ok()) return rows.status();
+  if (rows->tensor.shape.size() != 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an array of ", rows->tensor.shape.size(), " axes; it must be [rows, layers, K]"));
+  }
+  const auto run = OpenRunFor(client, options, rows->tensor.shape);
+  if (!run.ok()) return run.status();
+  return options.index.empty() ? PutOne(**run, options, *rows) : PutTrace(**run, options, *rows, input);
 }
 
 }  // namespace routing_replay

@@ -10,6 +10,7 @@
 
 #include "client/rrctl/bench/bench.h"
 #include "client/rrctl/get.h"
+#include "client/rrctl/inspect.h"
 #include "client/rrctl/output.h"
 #include "client/rrctl/put.h"
 #include "client/rrctl/watch.h"
@@ -27,6 +28,7 @@ struct Settings {
   bool watching = false;
   WatchOptions watch;
   GetOptions get;
+  LoadOptions load;
   PutOptions put;
   BenchOptions bench;
   std::string shell;

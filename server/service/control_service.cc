@@ -168,6 +168,36 @@ absl::Status DoList(ServiceContext& context, const v1::ListRequest& request, v1:
   return absl::OkStatus();
 }
 
+absl::Status DoExpertLoad(ServiceContext& context, const grpc::ServerContext& call,
+                          const v1::ExpertLoadRequest& request, v1::ExpertLoadResponse& response) {
+  auto producer = FromProto(request.producer(), "producer");
+  if (!producer.ok()) return producer.status();
+  std::optional<GroupRange> groups;
+  if (request.has_groups()) {
+    auto read = ReadGroups(request.groups());
+    if (!read.ok()) return read.status();
+    groups = *read;
+  }
+  std::vector<int32_t> layers;
+  for (const uint32_t layer : request.layers()) {
+    if (layer >= kMaxLayers || (!layers.empty() && static_cast<int32_t>(layer) <= layers.back())) {
+      return Invalid("layers", "not strictly ascending layer ids");
+    }
+    layers.push_back(static_cast<int32_t>(layer));
+  }
+  const auto load =
+      context.store.CountExperts(request.run(), *producer, groups, layers, [&call] { return call.IsCancelled(); });
+  if (!load.ok()) return load.status();
+  for (const ExpertLoad::Layer& layer : load->layers) {
+    v1::ExpertLoadResponse::Layer& out = *response.add_layers();
+    out.set_layer(layer.layer_id);
+    out.mutable_counts()->Add(layer.counts.begin(), layer.counts.end());
+  }
+  response.set_rows(load->rows);
+  response.set_samples(load->samples);
+  return absl::OkStatus();
+}
+
 absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& request, v1::ReleaseResponse& response) {
   std::optional<Producer> producer;
   if (request.producer() != v1::PRODUCER_UNSPECIFIED) {
@@ -213,6 +243,11 @@ grpc::Status ControlService::Stat(grpc::ServerContext*, const v1::StatRequest* r
 
 grpc::Status ControlService::List(grpc::ServerContext*, const v1::ListRequest* request, v1::ListResponse* response) {
   return ToGrpcStatus(DoList(*context_, *request, *response));
+}
+
+grpc::Status ControlService::ExpertLoad(grpc::ServerContext* call, const v1::ExpertLoadRequest* request,
+                                        v1::ExpertLoadResponse* response) {
+  return ToGrpcStatus(DoExpertLoad(*context_, *call, *request, *response));
 }
 
 grpc::Status ControlService::ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*,

@@ -18,6 +18,7 @@ class ControlService : public v1::RoutingReplay::Service {
   grpc::Status Truncate(grpc::ServerContext*, const v1::TruncateRequest*, v1::SampleState*) override;
   grpc::Status Stat(grpc::ServerContext*, const v1::StatRequest*, v1::StatResponse*) override;
   grpc::Status List(grpc::ServerContext*, const v1::ListRequest*, v1::ListResponse*) override;
+  grpc::Status ExpertLoad(grpc::ServerContext*, const v1::ExpertLoadRequest*, v1::ExpertLoadResponse*) override;
   grpc::Status ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*, v1::ListRunsResponse*) override;
   grpc::Status Release(grpc::ServerContext*, const v1::ReleaseRequest*, v1::ReleaseResponse*) override;
   grpc::Status DropRun(grpc::ServerContext*, const v1::DropRunRequest*, v1::DropRunResponse*) override;

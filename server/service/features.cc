@@ -12,8 +12,9 @@
 namespace routing_replay {
 namespace {
 
-constexpr const char* kFeatures[] = {"append-credit", "encoded-blocks", "packed",       "prefix-reference",
-                                     "restart-nonce", "tensor-payload", "token-checks", "waiting-read"};
+constexpr const char* kFeatures[] = {"append-credit",    "encoded-blocks", "expert-load",   "packed",
+                                     "prefix-reference", "provenance",     "restart-nonce", "tensor-payload",
+                                     "token-checks",     "waiting-read"};
 constexpr int kMinorVersionsBack = 2;
 
 struct Version {

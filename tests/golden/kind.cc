@@ -6,22 +6,17 @@ namespace routing_replay::golden {
 
 const std::vector<Kind>& AnsweredKinds() {
   static const std::vector<Kind>& kinds = *new std::vector<Kind>{
-      CodecKind(),  CodecTurnsKind(), CpSlicesKind(), FrameworkLayersKind(), GeometryKind(), InvalidLayersKind(),
-      LayersKind(), MoePatternKind(), PaddingKind(),  RoutingKind(),         RowsKind(),
+      CodecKind(),      CodecMsSwiftKind(), CodecNemoKind(),       CodecPrimeRlKind(), CodecSkyRlKind(),
+      CodecTurnsKind(), CpSlicesKind(),     FrameworkLayersKind(), GeometryKind(),     InvalidLayersKind(),
+      LayersKind(),     MoePatternKind(),   PaddingKind(),         RoutingKind(),      RowsKind(),
   };
   return kinds;
 }
 
 const std::vector<std::string>& NotYetAnsweredStems() {
   static const std::vector<std::string>& stems = *new std::vector<std::string>{
-      "codec_msswift", "codec_nemo",
-      "codec_primerl", "codec_sglang_wire_dtype",
-      "codec_skyrl",   "hybrid",
-      "layers_layout", "layout_parse",
-      "mtp",           "r2_",
-      "replay_traces", "router_forward",
-      "router_parts",  "routing_edge_indices",
-      "schedule",
+      "hybrid",         "layers_layout", "layout_parse",         "mtp",      "r2_", "replay_traces",
+      "router_forward", "router_parts",  "routing_edge_indices", "schedule",
   };
   return stems;
 }

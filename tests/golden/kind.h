@@ -29,6 +29,10 @@ struct Kind {
 
 // Kinds that the project answers, one file each in kinds/.
 Kind CodecKind();
+Kind CodecMsSwiftKind();
+Kind CodecNemoKind();
+Kind CodecPrimeRlKind();
+Kind CodecSkyRlKind();
 Kind CodecTurnsKind();
 Kind CpSlicesKind();
 Kind FrameworkLayersKind();

@@ -127,6 +127,8 @@ class CommandsTest(RrctlTest):
         self.assertEqual((sample["sample"], sample["group"], sample["tokens"]), ("a/0", 7, 6))
         (stat,) = self.json("stat", "life", "a/0")
         self.assertEqual(stat["weights"], [{"rows": [0, 5], "version": None, "label": ""}])
+        self.assertEqual((stat["appends"], stat["provenance"][0]["engine"]), (2, "rrctl"))
+        self.assertEqual([row["rows"] for row in self.json("load", "life", "--group", "7")], [5, 5])
         self.assertEqual(self.json("stat", "life")["rows"], 5)
         self.assertIn("life", [run["run"] for run in self.json("runs")])
         rows = self.json("get", "life", "a/0", "--layer", "1", "--rows", "2:4")
@@ -243,7 +245,7 @@ class TerminalTest(RrctlTest):
         self.put("tty", "s", 300)
         text, code = self.show("ls", "tty")
         self.assertEqual(code, 0)
-        self.assertRegex(text, r"^\x1b\[1msample .* stored +idle *\x1b\[0m\ns .* 4\.1 KiB +(\d+ ms|\d+\.\d s)\n$")
+        self.assertRegex(text, r"^\x1b\[1msample .* stored +idle *\x1b\[0m\ns .* 4\.\d KiB +(\d+ ms|\d+\.\d s)\n$")
         for quiet in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
             text, _ = self.show("ls", "tty", **quiet)
             self.assertTrue(text.startswith("sample "), text)

@@ -129,6 +129,13 @@ RR_API rr_error* rr_open_object(const char* dialect, size_t dialect_size, const 
 RR_API rr_error* rr_check_narrowest(const char* tensor, size_t tensor_size, const void* payload, size_t payload_size);
 /* The bytes of base85 as Python's base64.b85encode writes it. */
 RR_API rr_error* rr_decode_base85(const void* text, size_t size, rr_bytes** bytes);
+/* The rows in a .npy or safetensors file: {"tensor": {"encoding": "RAW", "dtype", "shape"}, "data": [begin, end]} of
+ * the file's bytes. name: of the tensor; empty: the only one of rows. NOT_FOUND naming those that are there. */
+RR_API rr_error* rr_open_rows_file(const void* file, size_t size, const char* name, size_t name_size, rr_bytes** form);
+/* [[begin, end], …]: rows of the sequences of a recorded trace, whose index is JSON with seq_lens, of the file's stem
+ * or at its root. ROW_COUNT if they are not the file's `rows`. */
+RR_API rr_error* rr_trace_sequences(const char* index, size_t index_size, const char* stem, size_t stem_size,
+                                    int64_t rows, rr_bytes** ranges);
 /* The routed experts in a JSON body, where they are: [{"path": ["choices", 0, "routed_experts"], "span": [begin, end]},
  * …], of the body's bytes without the quotes. Texts with escapes are left out. Places and fields are those of
  * routed_experts in the Python package's http module. */
@@ -235,11 +242,10 @@ RR_API void rr_trajectory_free(rr_trajectory* trajectory);
  *   {"tokens_start": 0, "row_start": 0, "missing_rows": 0, "outcome": "finished" | "aborted" | "preempted",
  *    "weight_version": -1, "weight_label": "", "weights": [[begin, end, version, label], …],
  *    "missing_is_unrecorded": false, "seal": false, "cut": 5, "engine": ""}
- * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute row
- * of the first row, missing_rows: so many from there on were not given, before the slots taken of the tensor (its JSON as
- * in rr_plan_rows); without a tensor (size 0) there are no rows. cut: the history is cut to so many tokens, and there is
- * nothing else but perhaps a seal. engine: in place of the trajectory's.
- * What to do:
+ * tokens_start: `tokens` follow so many tokens that were told before; absent: the history stays. row_start: absolute
+ * row of the first row, missing_rows: so many from there on were not given, before the slots taken of the tensor (its
+ * JSON as in rr_plan_rows); without a tensor (size 0) there are no rows. cut: the history is cut to so many tokens, and
+ * there is nothing else but perhaps a seal. engine: in place of the trajectory's. What to do:
  *   {"step": "ask" | "truncate" | "append", "truncate_rows", "expected_revision", "appends": [[begin, end], …],
  *    "prefix_rows", "num_tokens", "retokenised_at", "surplus_rows", "repeated_rows", "conflicting_rows", "late_rows",
  *    "uncompared_rows", "unrecorded_rows"}

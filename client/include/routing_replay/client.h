@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "routing_replay/wire/expert_load.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/row_range.h"
@@ -244,6 +245,12 @@ class Run {
   // All pages. Groups are half-open; absent: all.
   virtual absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>> groups = {},
                                                         Producer producer = Producer::kRollout) = 0;
+  // How often each expert was chosen in the rows of these groups (absent: all), without reading them; see
+  // expert_load.h. `layers`: global ids of MoE layers, ascending; empty: all. The server counts rows when it is first
+  // asked for them. UNIMPLEMENTED from a server without it.
+  virtual absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>> groups = {},
+                                                  absl::Span<const int32_t> layers = {},
+                                                  Producer producer = Producer::kRollout) = 0;
   virtual absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples) = 0;
   virtual absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end) = 0;
   virtual absl::StatusOr<ReleaseOutcome> Drop() = 0;

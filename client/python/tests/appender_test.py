@@ -81,6 +81,39 @@ class AppenderTest(ServerTest):
                 run.append("u", rows, take=(490, 501))
             self.assertEqual(caught.exception.field, "append.tensor.take")
 
+    def test_expert_load(self) -> None:
+        run = self.open()
+        for i in range(6):
+            run.append(f"a/{i}", ROWS[i * 10 : 100], group=i % 3)
+        run.flush()
+
+        def counts(samples: list[int], column: int) -> np.ndarray:
+            ids = np.concatenate([ROWS[i * 10 : 100, column].ravel() for i in samples])
+            return np.bincount(ids, minlength=64)
+
+        load = run.expert_load()
+        self.assertEqual((load.shape, load.dtype), ((3, 64), np.int64))
+        np.testing.assert_array_equal(load, [counts(list(range(6)), column) for column in range(3)])
+        np.testing.assert_array_equal(run.expert_load((1, 3), [2]), [counts([1, 2, 4, 5], 1)])
+        run.truncate("a/1", 20)
+        run.release(["a/4"])
+        expected = np.bincount(ROWS[10:30, 0].ravel(), minlength=64)
+        np.testing.assert_array_equal(run.expert_load(groups=(1, 2), layers=np.array([1])), [expected])
+        self.assertEqual(run.expert_load(producer="trainer").sum(), 0)
+        with self.assertRaises(rr.InvalidArgumentError):
+            run.expert_load(layers=[0])
+
+    def test_provenance(self) -> None:
+        run = self.open()
+        run.append("s", ROWS[:10], engine="vllm 0.33.0", weight_version=4)
+        run.append("s", ROWS[10:30], row_start=10, engine="vllm 0.33.0", weight_version=4)
+        run.append("s", ROWS[:40], engine="sglang 0.5", weight_version=5, weight_label="ema")
+        run.flush()
+        self.assertEqual(
+            run.stat("s").provenance,
+            (rr.Provenance(0, 30, 4, "", "vllm 0.33.0", 2), rr.Provenance(30, 40, 5, "ema", "sglang 0.5", 1)),
+        )
+
     def test_turns_unrecorded_rows_and_restart(self) -> None:
         run = self.open()
         run.append("s", ROWS[:100])

@@ -9,18 +9,21 @@
 
 namespace routing_replay {
 
+absl::Status VerifyPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal) {
+  if (Crc32c(block.plane(geometry, ordinal)) == block.plane_crc32c[ordinal]) return absl::OkStatus();
+  ErrorDetail detail{.reason = Reason::kChecksum};
+  detail.layer = geometry.layer(ordinal).layer_id;
+  detail.row = block.rows.begin;
+  return MakeError(
+      absl::StatusCode::kDataLoss,
+      absl::StrCat("block ", ToString(block.rows), ", layer ", *detail.layer, ": stored bytes do not fit their CRC32C"),
+      detail);
+}
+
 absl::StatusOr<uint32_t> CutPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal, RowRange rows,
                                   absl::Span<uint8_t> out) {
   const absl::Span<const uint8_t> plane = block.plane(geometry, ordinal);
-  if (Crc32c(plane) != block.plane_crc32c[ordinal]) {
-    ErrorDetail detail{.reason = Reason::kChecksum};
-    detail.layer = geometry.layer(ordinal).layer_id;
-    detail.row = block.rows.begin;
-    return MakeError(absl::StatusCode::kDataLoss,
-                     absl::StrCat("block ", ToString(block.rows), ", layer ", *detail.layer,
-                                  ": stored bytes do not fit their CRC32C"),
-                     detail);
-  }
+  if (absl::Status status = VerifyPlane(geometry, block, ordinal); !status.ok()) return status;
   if (rows == block.rows) {
     std::memcpy(out.data(), plane.data(), plane.size());
     return block.plane_crc32c[ordinal];

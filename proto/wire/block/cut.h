@@ -11,6 +11,9 @@
 
 namespace routing_replay {
 
+// DATA_LOSS naming the layer if the plane's bytes do not fit its stored CRC32C.
+absl::Status VerifyPlane(const Geometry& geometry, const BlockView& block, int32_t ordinal);
+
 // Writes rows `rows` (absolute, non-empty, inside block.rows) of layer `ordinal` to `out`, which must have exactly
 // geometry.cut_bytes(ordinal, rows.begin - block.rows.begin, rows.size(), codec) bytes, and gives the CRC32C of what it
 // wrote. The cut starts at the byte of its first bit; PACKED bits outside the cut are zero.

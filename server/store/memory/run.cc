@@ -1,6 +1,8 @@
 #include "server/store/memory/run.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -21,6 +23,24 @@ constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 
 bool Contains(const GroupRange& range, int64_t group) { return range.begin <= group && group < range.end; }
 
+absl::StatusOr<ExpertLoad> EmptyLoad(const Geometry& geometry, absl::Span<const int32_t> layers) {
+  ExpertLoad load;
+  for (const LayerRouting& layer : geometry.layers()) {
+    if (layers.empty()) load.layers.push_back({layer.layer_id, std::vector<int64_t>(layer.num_experts)});
+  }
+  for (const int32_t layer_id : layers) {
+    const std::optional<int32_t> ordinal = geometry.FindOrdinal(layer_id);
+    if (!ordinal) {
+      ErrorDetail detail{.reason = Reason::kField, .field = "layers"};
+      detail.layer = layer_id;
+      return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("layers: ", layer_id, " is no MoE layer"),
+                       detail);
+    }
+    load.layers.push_back({layer_id, std::vector<int64_t>(geometry.layer(*ordinal).num_experts)});
+  }
+  return load;
+}
+
 }  // namespace
 
 RunState MemoryRun::State() const {
@@ -32,12 +52,16 @@ absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
   if (absl::Status status = CheckAppend(command.header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(command); !status.ok()) return status;
   const int64_t handle = handle_of_(command.header.sample);
+  const std::optional<int64_t> group = command.header.group;
+  const Producer producer = command.header.producer;
   ParentRows parent = FindParent(command.header);
   for (;;) {
     absl::StatusOr<std::shared_ptr<MemorySample>> sample =
         index_.FindOrInsert(handle, command.header.sample, command.header.producer);
     if (!sample.ok()) return sample.status();
+    const std::optional<int64_t> group_before = group ? (*sample)->group() : std::nullopt;
     std::optional<absl::StatusOr<AppendAck>> ack = (*sample)->Append(command, parent);
+    if (group_before && *group_before != *group) expert_counts_.Forget(producer, *group_before);
     if (!ack) {
       std::this_thread::yield();  // Until whoever ended it has taken it out of the index.
       continue;
@@ -96,10 +120,37 @@ absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupR
   }
 }
 
+absl::StatusOr<ExpertLoad> MemoryRun::CountExperts(Producer producer, const std::optional<GroupRange>& groups,
+                                                   absl::Span<const int32_t> layers,
+                                                   const std::function<bool()>& stop) {
+  absl::StatusOr<ExpertLoad> load = EmptyLoad(*info().geometry, layers);
+  if (!load.ok()) return load.status();
+  std::map<int64_t, std::vector<std::shared_ptr<MemorySample>>> by_group;
+  std::string after;
+  for (bool more = true; more;) {
+    const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
+    for (const std::shared_ptr<MemorySample>& sample : batch) {
+      const std::optional<int64_t> group = sample->group();
+      if (group && (!groups || Contains(*groups, *group))) by_group[*group].push_back(sample);
+    }
+    more = batch.size() == kScanBatch;
+    if (more) after = batch.back()->id();
+  }
+  std::set<int64_t> present;
+  for (const auto& [group, samples] : by_group) present.insert(group);
+  expert_counts_.ForgetOthers(producer, groups, present);
+  for (const auto& [group, samples] : by_group) {
+    absl::Status status = expert_counts_.AddGroup(producer, group, samples, stop, *load);
+    if (!status.ok()) return status;
+  }
+  return load;
+}
+
 void MemoryRun::Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result) {
   std::optional<MemorySample::Remains> remains = sample.Remove(unused_since);
   if (!remains) return;
   index_.Remove(sample);
+  expert_counts_.Forget(sample.producer(), remains->content.group);
   ++result.samples;
   result.bytes += remains->Free();
   sample.Notify();
@@ -155,6 +206,7 @@ ReleaseResult MemoryRun::Drop() {
     sample->RemoveUnborn();  // An append that is about to open it looks again, and finds no run.
     Remove(*sample, Clock::Time::max(), result);
   }
+  expert_counts_.Clear();
   context_->watches->NotifyAll();
   return result;
 }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "server/store/memory/expert_counts.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/memory/run_context.h"
 #include "server/store/memory/sample.h"
@@ -20,7 +21,7 @@ namespace routing_replay {
 class MemoryRun {
  public:
   MemoryRun(std::shared_ptr<const RunContext> context, HandleFunction handle_of)
-      : context_(std::move(context)), handle_of_(std::move(handle_of)), index_(context_) {}
+      : context_(std::move(context)), handle_of_(std::move(handle_of)), index_(context_), expert_counts_(context_) {}
 
   const RunInfo& info() const { return context_->info; }
   RunState State() const;
@@ -30,6 +31,8 @@ class MemoryRun {
   absl::StatusOr<std::shared_ptr<MemorySample>> Find(Producer producer, const SampleRef& ref) const;
   absl::StatusOr<ListPage> List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
                                 absl::string_view page_token) const;
+  absl::StatusOr<ExpertLoad> CountExperts(Producer producer, const std::optional<GroupRange>& groups,
+                                          absl::Span<const int32_t> layers, const std::function<bool()>& stop);
 
   ReleaseResult Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
   ReleaseResult ReleaseGroups(std::optional<Producer> producer, GroupRange groups);
@@ -47,6 +50,7 @@ class MemoryRun {
   const std::shared_ptr<const RunContext> context_;
   const HandleFunction handle_of_;
   SampleIndex index_;
+  ExpertCounts expert_counts_;
 };
 
 }  // namespace routing_replay

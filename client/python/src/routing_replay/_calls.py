@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from routing_replay import _core, _messages, _values
 from routing_replay._transport import DEFAULTS
 from routing_replay.errors import NotFoundError
@@ -132,6 +134,24 @@ def list_page(
         return [_state(state) for state in page.samples], page.next_page_token
 
     return Call("List", request.SerializeToString(), read)
+
+
+def expert_load(
+    run: str, groups: tuple[int, int] | None, layers: Sequence[int] | None, producer: str
+) -> Call[np.ndarray]:
+    request = _messages.ExpertLoadRequest(
+        run=run, producer=_PRODUCERS[producer], layers=[int(layer) for layer in (() if layers is None else layers)]
+    )
+    _set_groups(request, groups)
+
+    def read(answer: bytes) -> np.ndarray:
+        counts = [layer.counts for layer in _messages.ExpertLoadResponse.FromString(answer).layers]
+        load = np.zeros((len(counts), max(map(len, counts), default=0)), np.int64)
+        for row, of_layer in zip(load, counts, strict=True):
+            row[: len(of_layer)] = of_layer
+        return load
+
+    return Call("ExpertLoad", request.SerializeToString(), read)
 
 
 def list_runs() -> Call[list[RunSummary]]:

@@ -290,6 +290,18 @@ def check_narrowest(tensor: dict[str, Any], payload: Any) -> None:
     _lib.rr_check_narrowest(*_json(tensor), *_address(payload))
 
 
+def open_rows_file(file: Any, name: str) -> dict[str, Any]:
+    """Where the rows are in a file: rr_open_rows_file."""
+    text = name.encode()
+    return json.loads(_give(_lib.rr_open_rows_file, *_address(file), text, len(text)))
+
+
+def trace_sequences(index: bytes, stem: str, rows: int) -> list[tuple[int, int]]:
+    """Rows of the sequences of a trace: rr_trace_sequences."""
+    text = stem.encode()
+    return json.loads(_give(_lib.rr_trace_sequences, index, len(index), text, len(text), rows))
+
+
 def find_routes(body: Any) -> list[dict[str, Any]]:
     """Where the routed experts are in a JSON body: rr_find_routes."""
     return json.loads(_give(_lib.rr_find_routes, *_address(body)))

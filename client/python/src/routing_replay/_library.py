@@ -55,6 +55,8 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_open_object": (*_text, *_text, _out),
     "rr_check_narrowest": (*_text, c_void_p, c_size_t),
     "rr_decode_base85": (c_void_p, c_size_t, _out),
+    "rr_open_rows_file": (c_void_p, c_size_t, *_text, _out),
+    "rr_trace_sequences": (*_text, *_text, c_int64, _out),
     "rr_find_routes": (c_void_p, c_size_t, _out),
     "rr_payload_shape": (*_text, c_void_p, c_size_t, _out),
     "rr_appender_new": (*_text, _out),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
+import numpy as np
 
 from routing_replay import _append, _calls, _core, _read, _turns, _values
 from routing_replay._transport import SERVICE
@@ -194,6 +195,23 @@ class Run:
             states += page
             if not page_token:
                 return states
+
+    async def expert_load(
+        self,
+        groups: tuple[int, int] | None = None,
+        layers: Sequence[int] | None = None,
+        producer: Producer = "rollout",
+    ) -> np.ndarray:
+        """How often each expert was chosen, without reading the rows: int64 [layers, experts].
+
+        groups: samples of groups[0] <= group < groups[1]; all if absent
+        layers: decoder layer ids, ascending; all MoE layers if absent or empty. Where E differs, the widest decides
+
+        Recorded rows alone, as each sample shows them: rows that were truncated or released are not in it, and rows
+        that several samples show (prefix references) count once for each. The server counts rows when it is first
+        asked for them, and keeps the counts. UnimplementedError from a server without it.
+        """
+        return await self._do(_calls.expert_load(self._name, groups, layers, producer))
 
     async def release(self, samples: Iterable[str]) -> ReleaseOutcome:
         """Gives samples back, of both producers."""

@@ -1,0 +1,77 @@
+"""Rows in files: .npy, safetensors, and recorded traces.
+
+for number, recorded in enumerate(routing_replay.files.trace("gptoss20b_e32k4.npy")):
+    run.append(f"trace/{number}", recorded, seal=True)
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from routing_replay import _core
+from routing_replay.recorded import RecordedRows
+from routing_replay.types import Payload
+
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview
+
+
+def rows(
+    source: Source,
+    *,
+    tensor: str = "",
+    row_start: int = 0,
+    layers: Literal["all", "moe"] | Sequence[int] | None = None,
+    engine: str = "",
+) -> RecordedRows:
+    """Rows of a .npy or safetensors file: ids [rows, layers, K] of an integer dtype, little-endian, C order.
+
+    source: path, or the file's bytes; a path is mapped into memory and not read before the rows are appended
+    tensor: its name in a safetensors file; "" is the only one with three axes of integers
+    row_start: absolute row of the first one
+    layers: what the axis of layers holds: "all", "moe", layer ids, or None: told by its length
+
+    Raises InvalidArgumentError for what is no such file, NotFoundError (naming those that are there) for a tensor that
+    is not in it, OSError if it cannot be opened.
+    """
+    view = _view(source)
+    form = _core.open_rows_file(view, tensor)
+    begin, end = form["data"]
+    described = form["tensor"]
+    payload = Payload(view[begin:end], "RAW", dtype=described["dtype"], shape=described["shape"])
+    return RecordedRows(payload, row_start=row_start, layers=layers, engine=engine)
+
+
+def trace(source: Source, index: Source | None = None, *, name: str = "", **options: Any) -> Iterator[RecordedRows]:
+    """The sequences of a recorded trace, each the rows 0 … of a sample of its own.
+
+    source: path or bytes of [tokens of all sequences, layers, K], .npy or safetensors
+    index: path or bytes of JSON whose "seq_lens" are the rows of each sequence, at its root or under the file's stem;
+        None: index.json beside the file
+    name: the stem, where source is bytes
+    options: those of `rows`
+
+    A sequence of n rows has n + 1 tokens: the last sampled one has no row. Raises InvalidArgumentError (ROW_COUNT) if
+    the sequences are not all rows of the file, NotFoundError if the index does not know it, and as `rows`.
+    """
+    path = Path(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else None
+    if index is None:
+        index = path.with_name("index.json") if path is not None else b"{}"
+    all_rows = rows(source, **options)
+    assert isinstance(all_rows.rows, Payload) and all_rows.rows.shape is not None
+    stem = name or (path.stem if path is not None else "")
+    ranges = _core.trace_sequences(bytes(_view(index)), stem, int(all_rows.rows.shape[0]))
+    return (replace(all_rows, take=(begin, end)) for begin, end in ranges)
+
+
+def _view(source: Source) -> memoryview:
+    if not isinstance(source, (str, os.PathLike)):
+        return memoryview(source).cast("B")
+    with open(source, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

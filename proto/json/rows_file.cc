@@ -1,0 +1,190 @@
+#include "proto/json/rows_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/json/json_object.h"
+#include "proto/json/wire_json.h"
+#include "proto/wire/payload/narrow.h"
+#include "proto/wire/payload/npy.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/geometry.h"
+
+namespace routing_replay {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLengthBytes = 8;
+constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 20;
+constexpr size_t kMaxAxes = 8;
+constexpr uint8_t kNpyMagic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
+
+absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = reason, .field = std::string(field)});
+}
+
+absl::Status Malformed(Reason reason, absl::string_view what) {
+  return Invalid(reason, "payload", absl::StrCat("safetensors: ", what));
+}
+
+// Refuses names that stand twice, of which the library keeps the last.
+absl::StatusOr<json> ParseHeader(absl::string_view text) {
+  std::vector<std::set<std::string>> names;
+  bool twice = false;
+  const auto watch = [&](int, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::object_start) names.emplace_back();
+    if (event == json::parse_event_t::key) twice = twice || !names.back().insert(value.get<std::string>()).second;
+    if (event == json::parse_event_t::object_end) names.pop_back();
+    return true;
+  };
+  json header = json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
+  if (!header.is_object()) return Malformed(Reason::kEncoding, "the header is no JSON object");
+  if (twice) return Malformed(Reason::kEncoding, "a name stands twice in the header");
+  return header;
+}
+
+std::optional<std::vector<int64_t>> Numbers(const json& value, size_t limit) {
+  if (!value.is_array() || value.size() > limit) return std::nullopt;
+  for (const json& number : value) {
+    if (!number.is_number_unsigned() || number.get<uint64_t>() > uint64_t{INT64_MAX}) return std::nullopt;
+  }
+  return value.get<std::vector<int64_t>>();
+}
+
+DType DTypeOf(const std::string& name) {
+  for (const DType dtype : {DType::kU8, DType::kI8, DType::kU16, DType::kI16, DType::kI32, DType::kI64}) {
+    if (name == DTypeName(dtype)) return dtype;
+  }
+  return DType::kUnspecified;
+}
+
+// Whether the elements of the shape take so many bytes.
+bool Fits(const SafeTensor& tensor) {
+  int64_t bytes = DTypeBytes(tensor.dtype);
+  for (const int64_t axis : tensor.shape) {
+    if (__builtin_mul_overflow(bytes, axis, &bytes)) return false;
+  }
+  return bytes == static_cast<int64_t>(tensor.data.size());
+}
+
+absl::StatusOr<SafeTensor> ReadTensor(const std::string& name, const json& entry, absl::Span<const uint8_t> data) {
+  SafeTensor tensor{.name = name};
+  const auto shape = Numbers(entry.value("shape", json()), kMaxAxes);
+  const auto offsets = Numbers(entry.value("data_offsets", json()), 2);
+  const json dtype = entry.value("dtype", json());
+  if (!shape || !offsets || offsets->size() != 2 || !dtype.is_string()) {
+    return Malformed(Reason::kEncoding, absl::StrCat(name, " is not {dtype, shape, data_offsets}"));
+  }
+  if ((*offsets)[0] > (*offsets)[1] || (*offsets)[1] > static_cast<int64_t>(data.size())) {
+    return Malformed(Reason::kLength, absl::StrCat(name, " lies outside of the file"));
+  }
+  tensor.dtype_name = dtype.get<std::string>();
+  tensor.dtype = DTypeOf(tensor.dtype_name);
+  tensor.shape = *shape;
+  tensor.data = data.subspan((*offsets)[0], (*offsets)[1] - (*offsets)[0]);
+  if (tensor.dtype == DType::kUnspecified || Fits(tensor)) return tensor;
+  return Malformed(Reason::kLength, absl::StrCat(name, " has ", tensor.data.size(), " bytes, which its shape is not"));
+}
+
+bool IsRows(const SafeTensor& tensor) { return tensor.dtype != DType::kUnspecified && tensor.shape.size() == 3; }
+
+std::string Names(const std::vector<SafeTensor>& tensors) {
+  return absl::StrJoin(tensors, ", ", [](std::string* out, const SafeTensor& tensor) {
+    absl::StrAppend(out, tensor.name, " ", tensor.dtype_name, "[", absl::StrJoin(tensor.shape, ", "), "]");
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<SafeTensor>> ParseSafeTensors(absl::Span<const uint8_t> file) {
+  uint64_t length = 0;
+  if (file.size() < kLengthBytes) return Malformed(Reason::kEncoding, "shorter than a header's length");
+  std::memcpy(&length, file.data(), kLengthBytes);
+  if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
+    return Malformed(Reason::kEncoding, absl::StrCat("header of ", length, " bytes is cut off or over 1 MiB"));
+  }
+  const auto header = ParseHeader(absl::string_view(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length));
+  if (!header.ok()) return header.status();
+  const absl::Span<const uint8_t> data = file.subspan(kLengthBytes + length);
+  std::vector<SafeTensor> tensors;
+  for (const auto& [name, entry] : header->items()) {
+    if (name == "__metadata__") continue;
+    if (!entry.is_object()) return Malformed(Reason::kEncoding, absl::StrCat(name, " is no object"));
+    auto tensor = ReadTensor(name, entry, data);
+    if (!tensor.ok()) return tensor.status();
+    tensors.push_back(*std::move(tensor));
+  }
+  std::vector<std::pair<const uint8_t*, const uint8_t*>> ranges;
+  for (const SafeTensor& tensor : tensors) ranges.emplace_back(tensor.data.begin(), tensor.data.end());
+  std::sort(ranges.begin(), ranges.end());
+  const uint8_t* end = data.begin();
+  for (const auto& range : ranges) {
+    if (range.first != end) return Malformed(Reason::kEncoding, "tensors overlap or leave a gap");
+    end = range.second;
+  }
+  if (end != data.end()) return Malformed(Reason::kLength, "bytes behind the last tensor");
+  return tensors;
+}
+
+absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::string_view name) {
+  if (file.size() >= sizeof(kNpyMagic) && std::memcmp(file.data(), kNpyMagic, sizeof(kNpyMagic)) == 0) {
+    auto header = ParseNpyHeader(file);
+    if (!header.ok()) return header.status();
+    RowsFile rows;
+    rows.tensor = {.dtype = header->dtype, .shape = std::move(header->shape)};
+    rows.payload = file.subspan(header->data_offset);
+    return rows;
+  }
+  const auto tensors = ParseSafeTensors(file);
+  if (!tensors.ok()) return tensors.status();
+  std::vector<const SafeTensor*> found;
+  for (const SafeTensor& tensor : *tensors) {
+    if (name.empty() ? IsRows(tensor) : tensor.name == name) found.push_back(&tensor);
+  }
+  if (found.size() != 1) {
+    return absl::NotFoundError(absl::StrCat(name.empty() ? absl::StrCat(found.size(), " tensors of rows; say which")
+                                                         : absl::StrCat("no tensor \"", name, "\""),
+                                            "; the file holds ", Names(*tensors)));
+  }
+  if (!IsRows(*found[0])) {
+    return Malformed(found[0]->shape.size() == 3 ? Reason::kDType : Reason::kShape,
+                     absl::StrCat(Names({*found[0]}), " is not ids [rows, layers, K]"));
+  }
+  RowsFile rows;
+  rows.tensor = {.dtype = found[0]->dtype, .shape = found[0]->shape};
+  rows.payload = found[0]->data;
+  return rows;
+}
+
+absl::StatusOr<std::vector<RowRange>> TraceSequences(absl::string_view index, absl::string_view stem, int64_t rows) {
+  const auto parsed = ParseJson(index, "index");
+  if (!parsed.ok()) return parsed.status();
+  if (!parsed->is_object()) return Invalid(Reason::kField, "index", "is not an object");
+  const json* entry = &*parsed;
+  if (!entry->contains("seq_lens")) {
+    const auto found = parsed->find(std::string(stem));
+    if (found == parsed->end()) return absl::NotFoundError(absl::StrCat("index: has no \"", stem, "\""));
+    entry = &*found;
+  }
+  const auto lengths = entry->is_object() ? Numbers(entry->value("seq_lens", json()), kMaxRows) : std::nullopt;
+  if (!lengths) return Invalid(Reason::kField, "index.seq_lens", "is not a list of numbers of rows");
+  std::vector<RowRange> sequences;
+  int64_t next = 0;
+  for (const int64_t length : *lengths) {
+    if (length > rows - next) break;
+    sequences.push_back(RowRange::OfSize(next, length));
+    next += length;
+  }
+  if (next == rows && sequences.size() == lengths->size()) return sequences;
+  return Invalid(Reason::kRowCount, "index.seq_lens", absl::StrCat("do not add up to the file's ", rows, " rows"));
+}
+
+}  // namespace routing_replay

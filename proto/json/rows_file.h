@@ -1,0 +1,49 @@
+// Files of rows: .npy and safetensors, and the index of a recorded trace beside them.
+#ifndef PROTO_JSON_ROWS_FILE_H_
+#define PROTO_JSON_ROWS_FILE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/tensor.h"
+
+namespace routing_replay {
+
+// One tensor of a safetensors file.
+struct SafeTensor {
+  std::string name;
+  std::string dtype_name;             // As in the file: "U8", "F32", …
+  DType dtype = DType::kUnspecified;  // Where it is one of ours.
+  std::vector<int64_t> shape;
+  absl::Span<const uint8_t> data;  // Of the file.
+};
+
+// The tensors of a safetensors file (8 bytes of header length, a JSON header, the data), by name. Strict: the header
+// has at most 1 MiB and no name twice; ranges of data lie behind each other without a gap and cover the file; those of
+// our dtypes are as long as their shape says. INVALID_ARGUMENT, field "payload": kEncoding, kShape or kLength.
+absl::StatusOr<std::vector<SafeTensor>> ParseSafeTensors(absl::Span<const uint8_t> file);
+
+// A tensor of rows inside a file.
+struct RowsFile {
+  TensorDescription tensor;           // With its shape.
+  absl::Span<const uint8_t> payload;  // Of the file.
+};
+
+// The rows of a .npy or safetensors file, told apart by how they begin. `name`: of the tensor; empty: the only one with
+// three axes of integers. INVALID_ARGUMENT as ParseNpyHeader and ParseSafeTensors; NOT_FOUND naming those that are
+// there where there is no such tensor, or several.
+absl::StatusOr<RowsFile> OpenRowsFile(absl::Span<const uint8_t> file, absl::string_view name = "");
+
+// The sequences of a recorded trace: slots of its file's first axis, one range per sequence, from an index
+// {"<file's stem>": {"seq_lens": [rows, …], …}, …} or {"seq_lens": [...]}. `rows`: slots of the file, which the
+// sequences must cover. INVALID_ARGUMENT (kField, kRowCount; field "index…"), NOT_FOUND if the index lacks the stem.
+absl::StatusOr<std::vector<RowRange>> TraceSequences(absl::string_view index, absl::string_view stem, int64_t rows);
+
+}  // namespace routing_replay
+
+#endif  // PROTO_JSON_ROWS_FILE_H_
