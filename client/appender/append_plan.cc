@@ -79,14 +79,10 @@ absl::Status CheckByParsing(const AppendHeader& header) {
   return ParseAppendRequest(ByteChain(span)).status();
 }
 
+// Each version and label by the rules of the header's own.
 absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader header) {
-  int64_t end = 0;
+  if (const auto cuts = WeightCuts(weights); !cuts.ok()) return cuts.status();
   for (const WeightSpan& span : weights) {
-    if (span.rows.begin < end || span.rows.empty()) {
-      return Invalid(Reason::kField, "append.weights",
-                     absl::StrCat(ToString(span.rows), " is empty, or does not follow the range before"));
-    }
-    end = span.rows.end;
     header.weight_version = span.version;
     header.weight_label = span.label;
     if (absl::Status status = CheckByParsing(header); !status.ok()) return status;
@@ -273,11 +269,17 @@ absl::StatusOr<AppendPlan> PlanOpened(const AppendOptions& options, const Tensor
 
 }  // namespace
 
-std::vector<int64_t> WeightCuts(absl::Span<const WeightSpan> weights) {
+absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights) {
   std::vector<int64_t> cuts;
+  int64_t end = 0;
   for (const WeightSpan& span : weights) {
+    if (span.rows.begin < end || span.rows.empty()) {
+      return Invalid(Reason::kField, "append.weights",
+                     absl::StrCat(ToString(span.rows), " is empty, or does not follow the range before"));
+    }
+    end = span.rows.end;
     if (cuts.empty() || cuts.back() < span.rows.begin) cuts.push_back(span.rows.begin);
-    cuts.push_back(span.rows.end);
+    cuts.push_back(end);
   }
   return cuts;
 }
@@ -285,13 +287,15 @@ std::vector<int64_t> WeightCuts(absl::Span<const WeightSpan> weights) {
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload, const Geometry& geometry,
                                     const BlockOptions& blocks) {
+  auto cuts = WeightCuts(options.weights);
+  if (!cuts.ok()) return cuts.status();
   auto rows = DecodeTensor(geometry, tensor, payload,
                            {.row_start = options.row_start,
                             .take = options.take,
                             .ids_and_weights = options.ids_and_weights,
                             .unrecorded = options.unrecorded,
                             .block_rows = blocks.block_rows,
-                            .cuts = WeightCuts(options.weights),
+                            .cuts = *std::move(cuts),
                             .codec = blocks.codec,
                             .max_payload_bytes = blocks.max_payload_bytes});
   if (!rows.ok()) return rows.status();
@@ -368,17 +372,25 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
 }
 
 AppendPlan DropPayload(const AppendPlan& plan) {
-  AppendHeader header = plan.pieces.front().header;
-  const AppendHeader& last = plan.pieces.back().header;
-  for (size_t i = 1; i < plan.pieces.size(); ++i) header.token_ids += plan.pieces[i].header.token_ids;
-  header.rows.end = last.rows.end;
-  header.seal_num_tokens = last.seal_num_tokens;
-  header.unrecorded.clear();
-  AppendMerged(header.unrecorded, header.rows);
-  header.payload_kind = std::monostate();
-  AppendPlan dropped = OnePiece(std::move(header));
-  dropped.bytes = HeldBytes(dropped);
-  return dropped;
+  AppendHeader whole = plan.pieces.front().header;
+  std::vector<WeightSpan> runs;
+  whole.token_ids.clear();
+  for (const AppendPiece& piece : plan.pieces) {
+    const AppendHeader& header = piece.header;
+    whole.token_ids += header.token_ids;
+    if (runs.empty() || runs.back().version != header.weight_version || runs.back().label != header.weight_label) {
+      runs.push_back({header.rows, header.weight_version, header.weight_label});
+    }
+    runs.back().rows.end = header.rows.end;
+  }
+  whole.rows.end = runs.back().rows.end;
+  whole.seal_num_tokens = plan.pieces.back().header.seal_num_tokens;
+  whole.unrecorded.clear();
+  AppendMerged(whole.unrecorded, whole.rows);
+  whole.payload_kind = std::monostate();
+  PieceMaker maker(std::move(whole));
+  for (const WeightSpan& run : runs) maker.Add(run, run.rows);
+  return maker.Finish();
 }
 
 std::string EncodePut(const std::string& run, const AppendPiece& piece) {

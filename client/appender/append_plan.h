@@ -58,7 +58,7 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
 // The same, in pieces that the run's server takes.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
 // Where the blocks of rows with options.weights must be cut: DecodeOptions.cuts.
-std::vector<int64_t> WeightCuts(absl::Span<const WeightSpan> weights);
+absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights);
 // What the engine gave, as it is, in one piece; copies `payload`. The header states the number of rows, so tensor.shape
 // may be empty only where an uncompressed .npy header says it. With take, ids_and_weights or weights in the options the
 // tensor is opened (OpenTensor, and its errors) and goes as RAW, in one piece per weight version.
@@ -67,8 +67,9 @@ absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const Tensor
 // `rows` rows that are all unrecorded; options.unrecorded must be empty or say so. options.weights is not used.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
 
-// The same append with all of its rows unrecorded, in one piece that has no payload: what is left of an append whose
-// bytes cannot be kept. Rows that follow leave no gap, and readers learn at once that these were not recorded.
+// The same append with all of its rows unrecorded, in one piece per weight version that has no payload: what is left of
+// an append whose bytes cannot be kept. Rows that follow leave no gap, and readers learn at once that these were not
+// recorded.
 AppendPlan DropPayload(const AppendPlan& plan);
 
 // The Put of a piece without its payload's bytes, and what the answer to it says: INTERNAL if it cannot be read, or the

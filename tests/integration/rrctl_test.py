@@ -251,7 +251,7 @@ class TerminalTest(RrctlTest):
         self.put("tty", "s", 300)
         text, code = self.show("ls", "tty")
         self.assertEqual(code, 0)
-        self.assertRegex(text, r"^\x1b\[1msample .* stored +idle *\x1b\[0m\ns .* 4\.2 KiB +(\d+ ms|\d+\.\d s)\n$")
+        self.assertRegex(text, r"^\x1b\[1msample .* stored +idle *\x1b\[0m\ns .* 4\.\d KiB +(\d+ ms|\d+\.\d s)\n$")
         for quiet in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
             text, _ = self.show("ls", "tty", **quiet)
             self.assertTrue(text.startswith("sample "), text)

@@ -20,9 +20,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+ENGINES = ROOT / "tests" / "integration" / "engines"
 CLIENT_TESTS = ROOT / "client" / "python" / "tests"
 PACKAGES = ("routing_replay", "routing_replay_server", "routing_replay_trainer")
 SKIPPED = 77
+# Runs a command with what a reader has: a server, and engines that answer over HTTP.
+AROUND = """
+import json, os, subprocess, sys, routing_replay
+sys.path.insert(0, sys.argv[1])
+import fake_engines
+with open("config.json", "w") as file:
+    json.dump(fake_engines.CONFIG, file)
+with routing_replay.local_server(), fake_engines.FakeVllm() as vllm, fake_engines.FakeSglang() as sglang:
+    os.environ.update(MODEL_CONFIG=file.name, VLLM_URL=vllm.url, SGLANG_URL=sglang.url)
+    subprocess.run(sys.argv[2:], check=True)
+"""
 # Runs what it is given; then forks, and the child runs it again.
 TWICE = """
 import os, signal, sys
@@ -74,13 +86,9 @@ class Environment:
 def play(environment: Environment) -> None:
     blocks = snippets()
     assert len(blocks) >= 3, f"{README} has only {len(blocks)} blocks of Python"
-    server = "import sys, routing_replay, subprocess\nwith routing_replay.local_server():"
     for number, block in enumerate(blocks, 1):
-        # A server around each: what a reader has who has started one.
-        environment.run("python", "-c", f"{server} subprocess.run(sys.argv[1:], check=True)", "python", "-c", block)
-        environment.run(
-            "python", "-c", f"{server} subprocess.run(sys.argv[1:], check=True)", "python", "-c", TWICE, block
-        )
+        environment.run("python", "-c", AROUND, str(ENGINES), "python", "-c", block)
+        environment.run("python", "-c", AROUND, str(ENGINES), "python", "-c", TWICE, block)
         print(f"block {number} of {len(blocks)}: ran, and again after fork", flush=True)
 
 

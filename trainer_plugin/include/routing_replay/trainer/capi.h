@@ -61,32 +61,35 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  *   account_for_embedding and account_for_loss false.
  * micro_batch:
  *   format "THD" with cu_seqlens_padded and total_rows, or "BSHD" with batch_size and padded_length;
- *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it), media_rows []:
- * what each medium becomes in the model, where `tokens` counts it once; partition "zigzag_per_document",
- * "zigzag_per_sequence", "contiguous", "contiguous_per_sequence" or "explicit"; cp_size 1, tp_size 1, sequence_parallel
- * false, row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten", tokens_per_sample
- * null, target_rows null; instead of what each sequence has: cu_seqlens, the real boundaries (which are the padded ones
- * too where no others are given), or attention_mask, lists of 0 and 1, with left_padding true where the model sees the
- * padding on the left (BSHD) and false where packing strips it; hierarchical_cp_sizes [], which is checked and changes
- * no row; local_cp_size, the size for this micro-batch (dynamic and hybrid context parallelism), goes before cp_size;
+ *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it), media_rows [],
+ *     what each medium becomes in the model, where `tokens` counts it once;
+ *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous", "contiguous_per_sequence" or "explicit";
+ *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null, target_rows null;
+ *   row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten";
+ *   instead of what each sequence has: cu_seqlens, the real boundaries (the padded ones too where no others are
+ *     given), or attention_mask, lists of 0 and 1, with left_padding true where the model sees the padding on the
+ *     left (BSHD) and false where packing strips it;
+ *   hierarchical_cp_sizes [], which is checked and changes no row;
+ *   local_cp_size, the size for this micro-batch (dynamic and hybrid context parallelism), goes before cp_size;
  *   padding: a policy, below.
  * rank: pp 0, chunk null (all chunks), cp 0, tp 0, positions [] (of an explicit partition); with local_cp_size also
- * dp_cp instead of cp, the rank in the DP x CP group of micro_batch.dp_cp_size ranks. ep_size: of the expert-parallel
- * group; spreads filler, so it must divide num_experts.
+ *   dp_cp instead of cp, the rank in the DP x CP group of micro_batch.dp_cp_size ranks.
+ * ep_size: of the expert-parallel group; spreads filler, so it must divide num_experts.
  *
  * micro_batch.padding, {"policy": NAME, options…}, names the padding of a framework. Format, partition and shape that
  * are not given are as it predicts. What is given wins; the first difference is a warning. Names, and options with
- * their defaults, which routing_replay/trainer/padding/ explains: megatron: packed true, use_per_sequence_balancing
- * false, hybrid_context_parallel false, seq_length null verl: use_remove_padding true, cp_layout "zigzag" or
- * "contiguous", fp8 false, csa_window_size null, pad_to_length_bucket null, forced_max_seqlen null, local_cp_size null
+ * their defaults, which routing_replay/trainer/padding/ explains:
+ *   megatron: packed true, use_per_sequence_balancing false, hybrid_context_parallel false, seq_length null
+ *   verl: use_remove_padding true, cp_layout "zigzag" or "contiguous", fp8 false, csa_window_size null,
+ *     pad_to_length_bucket null, forced_max_seqlen null, local_cp_size null
  *   slime: data_pad_size_multiplier 128, allgather_cp false
  *   miles: qkv_format "thd" or "bshd", data_pad_size_multiplier 128, allgather_cp false, compress_ratios []
  *   skyrl: remove_microbatch_padding true, fp8 false, release "main" or "pr1327"
  *   nemo_rl: sequence_packing true, make_sequence_length_divisible_by 1, fp8_recipe "", "delayed", "tensorwise",
  *     "blockwise" or "mxfp8", hybridep false, pp 1, max_packed_length_in_batch 0 (that of this pack)
- *   ms_swift: padding_free true, fp8_recipe "", fp8_format "", fp4_format "", attention_backend "", release "main" or
- *     "before_9722"; of its pull request 8393, if pull_request_8393 is true: moe_flex_dispatcher_backend "", seq_length
- *     null, max_length null
+ *   ms_swift: padding_free true, fp8_recipe "", fp8_format "", fp4_format "", attention_backend "", release "main"
+ *     or "before_9722"; of its pull request 8393, if pull_request_8393 is true: moe_flex_dispatcher_backend "",
+ *     seq_length null, max_length null
  *   areal: fp8 false
  *   prime_rl: pad_to_multiple_of 1
  * One micro-batch of each; sequences go beside them:

@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from routing_replay.engines._handover import HandOver, Job
+from routing_replay.engines.attach._handover import HandOver, Job
+from routing_replay.errors import RoutingReplayError
+from routing_replay.recorded import RecordedRows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from routing_replay.geometry import Geometry
-    from routing_replay.recorded import RecordedRows
     from routing_replay.run import Run
     from routing_replay.types import OnFull
 
@@ -31,7 +32,8 @@ class AttachOptions(TypedDict, total=False):
     queue_timeout: seconds (default 60)
     replace: whether the rows in the output give way to a reference (default True)
     seal: whether a finished output ends its sample (default True); False for turns that go on
-    group, weight_version, weight_label: of all appends until set anew on the attachment
+    group, weight_version, weight_label: of all appends until set anew on the attachment; without a version that which
+        the outputs tell
     """
 
     max_queued_bytes: int
@@ -59,7 +61,7 @@ def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> dict[st
 
 
 class Attachment:
-    """Rows of one engine on their way to one run. Made by `engines.vllm.attach` and `engines.sglang.attach`.
+    """Rows of one engine on their way to one run. Made by `attach.vllm` and `attach.sglang`.
 
     attached: False where the engine's version is not one that this release knows: then nothing was changed
     group, weight_version, weight_label: of the appends from now on; set them when a step begins or weights change
@@ -88,30 +90,40 @@ class Attachment:
         """What takes the attachment off the engine."""
         self._detach = undo
 
-    def job(self, output: Any, index: int, recorded: RecordedRows, num_tokens: int) -> tuple[Job, dict[str, Any]]:
-        """The append of a finished output, and the reference to what it stores."""
+    def job(
+        self, output: Any, index: int, num_tokens: int, describe: Callable[[], RecordedRows]
+    ) -> tuple[Job, dict[str, Any] | None]:
+        """The append of a finished output, and the reference to what it stores; None where it has no rows.
+
+        describe: reads the rows out of the output; what it refuses is kept for `flush` and marked in the store, so that
+            a trainer that waits for the sample learns of it
+        """
         sample = self._sample(output, index)
         options: dict[str, Any] = {"num_tokens": num_tokens, "seal": True} if self._seal else {}
-        options |= {"group": self.group, "weight_label": self.weight_label}
-        if self.weight_version is not None:
-            options["weight_version"] = self.weight_version
-        holes = [(recorded.row_start, num_tokens - 1)] if num_tokens - 1 > recorded.row_start else []
-        missing = {**options, "row_start": recorded.row_start, "unrecorded": holes, "engine": recorded.engine}
+        if self.group is not None:
+            options["group"] = self.group
+        if self.weight_version is not None:  # Else what the output says of it.
+            options |= {"weight_version": self.weight_version, "weight_label": self.weight_label}
+        recorded, refused = _nothing, None
+        try:
+            recorded = describe()
+        except RoutingReplayError as error:
+            refused = error
+        start = recorded.row_start
+        holes = [(start, num_tokens - 1)] if num_tokens - 1 > start else []
 
-        def mark() -> int:
-            return self._appender.append(sample, None, **missing)
+        def mark() -> None:
+            self._appender.append(sample, None, row_start=start, unrecorded=holes, engine=recorded.engine, **options)
+
+        def run() -> None:
+            if refused is not None:
+                raise refused
+            self._appender.append(sample, recorded, **options)
 
         if recorded.rows is None:
-            self._without_rows += 1
-            run = mark
-        else:
-
-            def run() -> int:
-                return self._appender.append(sample, recorded, **options)
-
-        return Job(sample, _bytes_of(recorded.rows), run, mark), reference(
-            self._run, sample, recorded.row_start, num_tokens
-        )
+            self._without_rows += refused is None
+            return Job(sample, 0, mark if refused is None else run, mark), None
+        return Job(sample, _bytes_of(recorded.rows), run, mark), reference(self._run, sample, start, num_tokens)
 
     def take(self, job: Job) -> None:
         self._handover.put(job)
@@ -148,6 +160,9 @@ class Attachment:
 
     def __exit__(self, *exception: object) -> None:
         self.detach()
+
+
+_nothing = RecordedRows(None)
 
 
 def _bytes_of(rows: Any) -> int:

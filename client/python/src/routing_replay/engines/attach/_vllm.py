@@ -1,4 +1,4 @@
-"""Rows out of vLLM where the outputs are made. What `engines.vllm.attach` does."""
+"""Rows out of vLLM where the outputs are made. What `attach.vllm` does."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import contextlib
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from routing_replay.engines import _attach, vllm
+from routing_replay.engines import vllm
+from routing_replay.engines.attach import _attachment
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from routing_replay.engines._attach import Attachment, AttachOptions, SampleName
+    from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
     from routing_replay.run import Run
 
 FIRST, LAST = (0, 14), (1, 0)  # Versions whose outputs engines.vllm reads.
@@ -25,7 +25,7 @@ def default_sample(output: Any, index: int) -> str:
     return f"{output.request_id}/{index}"
 
 
-def attach(
+def attach_to(
     engine: Any,
     run: Run,
     *,
@@ -45,8 +45,8 @@ def attach(
     waits for nothing: rows are decoded and sent in threads. See `AttachOptions` for the bound and what happens there.
     A finished completion without rows (feature off, aborted, preempted) is marked as unrecorded.
     """
-    attachment = _attach.Attachment(run, sample, **options)
-    attachment.attached = _attach.known_version("vllm", version, FIRST, LAST)
+    attachment = _attachment.Attachment(run, sample, **options)
+    attachment.attached = _attachment.known_version("vllm", version, FIRST, LAST)
     if not attachment.attached:
         return attachment
     original = engine.generate
@@ -107,7 +107,7 @@ class _Collector:
         self._tokens: dict[int, list[int]] = {}
         self._taken: set[int] = set()
 
-    def finished(self, output: Any, attachment: Attachment) -> list[_attach.Job]:
+    def finished(self, output: Any, attachment: Attachment) -> list[_attachment.Job]:
         """Jobs of the completions that end with this output; with references in their place if that is wanted."""
         jobs = []
         for position, completion in enumerate(output.outputs):
@@ -117,24 +117,18 @@ class _Collector:
             if completion.finish_reason is None or index in self._taken:
                 continue
             self._taken.add(index)
-            whole = self._whole(output, completion, index) if self._deltas else output
-            at = 0 if self._deltas else position
-            tokens = vllm.tokens(whole, at)
-            recorded = vllm.rows(whole, at, prompt_start=self._prompt_start)
-            job, reference = attachment.job(output, index, recorded, len(tokens))
-            if attachment.replaces and recorded.rows is not None:
+            sampled = self._tokens.pop(index) if self._deltas else completion.token_ids
+            describe = functools.partial(
+                vllm.rows,
+                output,
+                position,
+                prompt_start=self._prompt_start,
+                output_token_ids=sampled,
+                absent="unrecorded",
+            )
+            num_tokens = len(output.prompt_token_ids) + len(sampled)
+            job, reference = attachment.job(output, index, num_tokens, describe)
+            if attachment.replaces and reference is not None:
                 completion.routed_experts = reference
             jobs.append(job)
         return jobs
-
-    def _whole(self, output: Any, completion: Any, index: int) -> Any:
-        """The output as one that was not streamed, with this completion alone."""
-        alone = SimpleNamespace(**{name: getattr(completion, name) for name in _fields(completion)})
-        alone.token_ids = self._tokens.pop(index)
-        whole = SimpleNamespace(**{name: getattr(output, name) for name in _fields(output)})
-        whole.outputs = [alone]
-        return whole
-
-
-def _fields(value: Any) -> list[str]:
-    return [name for name in dir(value) if not name.startswith("_") and not callable(getattr(value, name))]

@@ -1,0 +1,22 @@
+"""Rows out of an engine where its outputs are made: for rollout workers that hold the engine in their own process.
+
+    from routing_replay.engines import attach
+
+    attachment = attach.vllm(llm, run)
+    for step, prompts in enumerate(batches):
+        attachment.group, attachment.weight_version = step, version
+        outputs = llm.generate(prompts, params)   # routed_experts of each completion is a reference now
+        attachment.flush()                        # before the trainer reads; raises what was refused
+
+vllm takes a vllm.LLM or an AsyncLLM, sglang an sglang.Engine. A server of SGLang loads `sglang_plugin` by itself where
+this package is installed and ROUTING_REPLAY_RUN names a run.
+
+Importing this imports no engine.
+"""
+
+from routing_replay.engines.attach._attachment import Attachment, AttachOptions
+from routing_replay.engines.attach._sglang import attach_to as sglang
+from routing_replay.engines.attach._sglang import register as sglang_plugin
+from routing_replay.engines.attach._vllm import attach_to as vllm
+
+__all__ = ["AttachOptions", "Attachment", "sglang", "sglang_plugin", "vllm"]

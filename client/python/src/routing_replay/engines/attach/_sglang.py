@@ -1,0 +1,226 @@
+"""Rows out of SGLang where the outputs are made. What `attach.sglang` and the SGLang plug-in do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from routing_replay.client import Client
+from routing_replay.engines import sglang
+from routing_replay.engines.attach import _attachment
+from routing_replay.errors import RoutingReplayError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
+    from routing_replay.run import Run
+
+_log = logging.getLogger("routing_replay")
+
+FIRST, LAST = (0, 5), (1, 0)  # Versions whose outputs engines.sglang reads.
+
+# The asynchronous generator that every request of SGLang's servers and of its Engine goes through.
+HOOKED = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request"
+
+
+def default_sample(output: dict[str, Any], index: int) -> str:
+    """SGLang's request id."""
+    return str(output["meta_info"]["id"])
+
+
+def attach_to(
+    engine: Any,
+    run: Run,
+    *,
+    sample: SampleName = default_sample,
+    version: str | None = None,
+    **options: Unpack[AttachOptions],
+) -> Attachment:
+    """Sends the rows of every finished output of an sglang.Engine to `run`, and puts a reference in their place.
+
+    engine: its attributes `generate` and `async_generate` are wrapped until `detach`; streams too. Outputs, their
+        order and exceptions are the engine's own. Ask for return_routed_experts, as ever
+    sample: from (output, its number in the batch) to the sample's id
+
+    As `attach.vllm` otherwise. Tokens are sent along where the request has input_ids; else the rows are stored
+    without, and unverified.
+    """
+    attachment = _attachment.Attachment(run, sample, **options)
+    attachment.attached = _attachment.known_version("sglang", version, FIRST, LAST)
+    if not attachment.attached:
+        return attachment
+    own = {name: vars(engine)[name] for name in ("generate", "async_generate") if name in vars(engine)}
+    wrapped = {"generate": _sync(engine.generate, attachment)}
+    if hasattr(engine, "async_generate"):
+        wrapped["async_generate"] = _async(engine.async_generate, attachment)
+    for name, function in wrapped.items():
+        setattr(engine, name, function)
+
+    def undo() -> None:
+        for name in wrapped:
+            delattr(engine, name)
+        for name, function in own.items():
+            setattr(engine, name, function)
+
+    attachment.on_detach(undo)
+    return attachment
+
+
+def _sync(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def generate(*arguments: Any, **keywords: Any) -> Any:
+        result = original(*arguments, **keywords)
+        collector = _Collector(_arguments(original, arguments, keywords), attachment)
+        if not isinstance(result, (dict, list)):
+            return stream(result, collector)
+        take(result, collector)
+        return result
+
+    def stream(outputs: Iterator[Any], collector: _Collector) -> Iterator[Any]:
+        for output in outputs:
+            take(output, collector)
+            yield output
+
+    def take(outputs: Any, collector: _Collector) -> None:
+        for job in collector.finished(outputs):
+            attachment.take(job)
+
+    return generate
+
+
+def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def async_generate(*arguments: Any, **keywords: Any) -> Any:
+        result = await original(*arguments, **keywords)
+        collector = _Collector(_arguments(original, arguments, keywords), attachment)
+        if not isinstance(result, (dict, list)):
+            return _stream(result, collector, attachment)
+        for job in collector.finished(result):
+            await attachment.take_async(job)
+        return result
+
+    return async_generate
+
+
+async def _stream(outputs: AsyncIterator[Any], collector: _Collector, attachment: Attachment) -> AsyncIterator[Any]:
+    async with contextlib.aclosing(outputs):  # type: ignore[type-var]
+        async for output in outputs:
+            for job in collector.finished(output):
+                await attachment.take_async(job)
+            yield output
+
+
+def _arguments(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """By name."""
+    try:
+        return inspect.signature(function).bind_partial(*arguments, **keywords).arguments
+    except TypeError:
+        return keywords
+
+
+class _Collector:
+    """The outputs of one call, which asks for one sample or a batch of them."""
+
+    def __init__(self, asked: Mapping[str, Any], attachment: Attachment) -> None:
+        """asked: input_ids (None where the engine tokenizes) and routed_experts_start_len, of one or of each."""
+        self._ids = asked.get("input_ids")
+        self._start = asked.get("routed_experts_start_len") or 0
+        self._attachment = attachment
+        self._sampled: dict[int, list[int]] = {}
+
+    def finished(self, outputs: Any) -> list[_attachment.Job]:
+        """Jobs of those that are finished; with references in their place if that is wanted."""
+        jobs = []
+        for position, output in enumerate(outputs if isinstance(outputs, list) else [outputs]):
+            index = output.get("index", position)
+            sampled = self._all_sampled(index, output)
+            if sampled is not None:
+                jobs.append(self._job(index, output, sampled))
+        return jobs
+
+    def _all_sampled(self, index: int, output: dict[str, Any]) -> list[int] | None:
+        """Token ids of a finished output. A stream tells all ids so far each time, or only those that are new."""
+        meta, ids = output.get("meta_info", {}), output.get("output_ids", [])
+        so_far = self._sampled.setdefault(index, [])
+        is_new = len(ids) < meta.get("completion_tokens", len(ids))
+        so_far[:] = [*so_far, *ids] if is_new else ids
+        return so_far if meta.get("finish_reason") is not None else None
+
+    def _job(self, index: int, output: dict[str, Any], sampled: list[int]) -> _attachment.Job:
+        prompt = self._ids[index] if _is_list(self._ids) and _is_list(self._ids[0]) else self._ids
+        start = self._start[index] if _is_list(self._start) else self._start
+        describe = functools.partial(
+            sglang.rows,
+            output,
+            self._attachment.geometry,
+            start_len=start,
+            prompt_token_ids=prompt,
+            output_token_ids=sampled,
+            absent="unrecorded",
+        )
+        num_tokens = int(output["meta_info"]["prompt_tokens"]) + len(sampled)
+        job, reference = self._attachment.job(output, index, num_tokens, describe)
+        if self._attachment.replaces and reference is not None:
+            output["meta_info"]["routed_experts"] = reference
+        return job
+
+
+def _is_list(value: Any) -> bool:
+    """Of one item or more."""
+    return hasattr(value, "__len__") and len(value) > 0
+
+
+def register() -> None:
+    """The SGLang plug-in `routing_replay` (entry point group sglang.srt.plugins): loaded in every process of SGLang.
+
+    Does nothing unless ROUTING_REPLAY_RUN names a run that exists at ROUTING_REPLAY_ENDPOINT. Then the rows of every
+    finished request of the server go to that run, under the request's id, and the response carries the reference.
+    Where the hook cannot be placed, one warning says so and responses are as without the plug-in.
+    """
+    name = os.environ.get("ROUTING_REPLAY_RUN")
+    if not name or not _attachment.known_version("sglang", None, FIRST, LAST):
+        return
+    try:
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    except ImportError:
+        _log.warning("not attached: this SGLang has no hooks; give its outputs to routing_replay.engines.sglang.rows")
+        return
+    HookRegistry.register(HOOKED, Hook(name), HookType.AROUND)
+
+
+class Hook:
+    """Stands around TokenizerManager.generate_request. Connects when the first request comes, beside the loop."""
+
+    def __init__(self, name: str, connect: Callable[[], Client] = Client) -> None:
+        self._name = name
+        self._new_client = connect
+        self.attachment: Attachment | None = None
+        self._lock = threading.Lock()
+
+    async def __call__(self, original: Callable[..., Any], manager: Any, request: Any, *rest: Any, **more: Any) -> Any:
+        outputs = original(manager, request, *rest, **more)
+        attachment = self.attachment or await asyncio.get_running_loop().run_in_executor(None, self._connect)
+        if attachment is not None:
+            outputs = _stream(outputs, _Collector(vars(request), attachment), attachment)
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                yield output
+
+    def _connect(self) -> Attachment | None:
+        """None, with one warning, where the run cannot be joined: the engine serves without."""
+        with self._lock:
+            if self._name and self.attachment is None:
+                try:
+                    self.attachment = _attachment.Attachment(self._new_client().run(self._name), default_sample)
+                except RoutingReplayError as error:
+                    _log.warning("not attached: run %s cannot be joined: %s", self._name, error)
+                    self._name = ""
+            return self.attachment

@@ -1,0 +1,297 @@
+"""Attached to engines: stand-ins with the fields of vLLM's and SGLang's outputs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import threading
+import time
+import unittest
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from support import ServerTest, random_routes
+
+from routing_replay import Client, Geometry, ResourceExhaustedError, RoutingReplayError
+from routing_replay.engines import attach
+from routing_replay.engines.attach import _handover, _sglang
+
+LAYERS, EXPERTS, TOP_K = 4, 32, 4
+RNG = np.random.default_rng(3)
+
+
+def completion(index: int, count: int, routes: Any, finish: str | None = "length") -> SimpleNamespace:
+    ids = [100 * index + i for i in range(count)]
+    return SimpleNamespace(index=index, token_ids=ids, finish_reason=finish, routed_experts=routes)
+
+
+def routes_of(tokens: int) -> np.ndarray:
+    return random_routes(RNG, tokens - 1, LAYERS, EXPERTS, TOP_K)
+
+
+class Llm:
+    """As vllm.LLM: two completions per prompt; the second of the last prompt was aborted before any forward."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, np.ndarray] = {}
+
+    def generate(self, prompts: list[list[int]], sampling_params: Any = None) -> list[SimpleNamespace]:
+        outputs = []
+        for number, prompt in enumerate(prompts):
+            all_routes = [routes_of(len(prompt) + 5) for _ in range(2)]
+            self.made |= {f"{number}/{j}": routes for j, routes in enumerate(all_routes)}
+            choices = [completion(j, 5, routes.astype(np.uint8)) for j, routes in enumerate(all_routes)]
+            outputs.append(SimpleNamespace(request_id=str(number), prompt_token_ids=prompt, outputs=choices))
+        outputs[-1].outputs[1] = completion(1, 0, None, "abort")
+        return outputs
+
+
+class AsyncLlm:
+    """As vllm's AsyncLLM; in DELTA mode an output has its new tokens alone."""
+
+    def __init__(self) -> None:
+        self.routes = routes_of(9)
+        self.closed = False
+
+    async def generate(self, prompt: list[int], sampling_params: Any, request_id: str) -> Any:
+        try:
+            for count in range(1, 6):
+                ids = [count] if sampling_params.output_kind.name == "DELTA" else list(range(1, count + 1))
+                done = count == 5
+                choice = SimpleNamespace(
+                    index=0,
+                    token_ids=ids,
+                    finish_reason="stop" if done else None,
+                    routed_experts=self.routes.astype(np.uint8) if done else None,
+                )
+                yield SimpleNamespace(request_id=request_id, prompt_token_ids=prompt, outputs=[choice])
+        finally:
+            self.closed = True
+
+
+def params(kind: str) -> SimpleNamespace:
+    return SimpleNamespace(output_kind=SimpleNamespace(name=kind))
+
+
+class AttachTest(ServerTest):
+    def setUp(self) -> None:
+        self.client = Client(self.server.endpoint)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.run(self.run_name, Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K))
+
+    def stored(self, sample: str) -> np.ndarray:
+        rows = self.run_.read_one(sample)
+        self.assertEqual(rows.status, "OK", rows.message)
+        return rows.rows
+
+    def test_vllm_offline(self) -> None:
+        llm = Llm()
+        with attach.vllm(llm, self.run_, version="0.33.0", group=4, weight_version=17) as attachment:
+            outputs = llm.generate([[1, 2, 3], [4, 5, 6, 7]])
+            attachment.flush()
+            metrics = attachment.metrics()
+        for sample in ("0/0", "0/1", "1/0"):
+            np.testing.assert_array_equal(self.stored(sample), llm.made[sample])
+            state = self.run_.stat(sample)
+            self.assertEqual((state.group, state.num_tokens), (4, len(llm.made[sample]) + 1))
+            self.assertEqual([span.version for span in state.weights], [17])
+        self.assertEqual(self.run_.stat("1/1").unrecorded, ((0, 3),))
+        reference = outputs[0].outputs[1].routed_experts
+        self.assertEqual(reference["handle"]["sample"], "0/1")
+        self.assertEqual(reference["fields"]["routed_experts"], {"dtype": "uint8", "shape": [7, LAYERS, TOP_K]})
+        self.assertIsNone(outputs[1].outputs[1].routed_experts)
+        self.assertEqual((metrics["handed_over"], metrics["without_rows"], metrics["waiting_bytes"]), (4, 1, 0))
+        self.assertEqual(llm.generate.__func__, Llm.generate)  # As before.
+
+    def test_vllm_async(self) -> None:
+        async def play(kind: str) -> AsyncLlm:
+            engine = AsyncLlm()
+            attachment = attach.vllm(engine, self.run_, version="0.31.1")
+            counts = [len(out.outputs[0].token_ids) async for out in engine.generate([7, 8, 9, 10], params(kind), kind)]
+            self.assertEqual(counts, [1] * 5 if kind == "DELTA" else [1, 2, 3, 4, 5])
+            attachment.flush()
+            attachment.detach()
+            return engine
+
+        for kind in ("CUMULATIVE", "DELTA"):
+            engine = asyncio.run(play(kind))
+            np.testing.assert_array_equal(self.stored(f"{kind}/0"), engine.routes)
+            self.assertEqual(self.run_.stat(f"{kind}/0").num_tokens, 9)
+
+    def test_a_reader_that_leaves_early_closes_the_engines_generator(self) -> None:
+        async def play() -> AsyncLlm:
+            engine = AsyncLlm()
+            attach.vllm(engine, self.run_, version="0.31.1")
+            outputs = engine.generate([1], params("DELTA"), "r")
+            await outputs.__anext__()
+            await outputs.aclose()
+            return engine
+
+        self.assertTrue(asyncio.run(play()).closed)
+
+    def test_what_does_not_fit_is_refused_and_marked_and_the_engine_goes_on(self) -> None:
+        llm = Llm()
+        original = Llm.generate
+
+        def bad(self: Llm, *arguments: Any) -> Any:
+            outputs = original(self, *arguments)
+            outputs[0].outputs[0].routed_experts = outputs[0].outputs[0].routed_experts[:, :2]  # Too few layers.
+            outputs[0].outputs[1].routed_experts = outputs[0].outputs[1].routed_experts[:-2]
+            outputs[0].outputs[1].routed_experts[3, 1] = 0  # Missing at the front, and a broken row.
+            return outputs
+
+        llm.generate = bad.__get__(llm)
+        attachment = attach.vllm(llm, self.run_, version="0.33.0")
+        with self.assertLogs("routing_replay", logging.WARNING):
+            llm.generate([[1, 2, 3], [4]])
+            with self.assertRaises(RoutingReplayError):
+                attachment.flush()
+        self.assertEqual(attachment.metrics()["refused"], 2)
+        attachment.detach()
+        self.assertEqual(self.run_.stat("0/0").unrecorded, ((0, 7),))
+        self.assertTrue(self.run_.stat("0/1").sealed)
+
+    def test_an_unknown_version_changes_nothing(self) -> None:
+        llm = Llm()
+        with self.assertLogs("routing_replay", logging.WARNING) as logs:
+            attachment = attach.vllm(llm, self.run_, version="9.1")
+        self.assertEqual(len(logs.records), 1)
+        self.assertIn("routing_replay.engines.vllm.rows", logs.output[0])
+        self.assertFalse(attachment.attached)
+        self.assertNotIn("generate", vars(llm))
+        attachment.detach()
+
+    def test_sglang_engine(self) -> None:
+        routes = [routes_of(7), routes_of(8)]
+
+        def output(i: int, count: int) -> dict[str, Any]:
+            meta = {"id": f"q{i}", "prompt_tokens": 3 + i, "completion_tokens": count, "finish_reason": None}
+            if count == 4:
+                rows = base64.b64encode(routes[i].astype("<i4").tobytes()).decode()
+                meta |= {"finish_reason": {"type": "stop"}, "routed_experts": rows}
+            return {"text": "", "output_ids": list(range(count)), "meta_info": meta}
+
+        class Engine:
+            def generate(self, prompt: Any = None, input_ids: Any = None, stream: bool = False) -> Any:
+                if stream:
+                    return (output(0, count) for count in range(1, 5))
+                return [output(0, 4), output(1, 4)]
+
+            async def async_generate(self, prompt: Any = None, input_ids: Any = None) -> Any:
+                return output(0, 4)
+
+        ids = [[1, 2, 3], [4, 5, 6, 7]]
+        for name in ("batch", "stream", "async"):
+            engine = Engine()
+            attachment = attach.sglang(
+                engine, self.run_, sample=lambda out, _, name=name: f"{name}/{out['meta_info']['id']}", version="0.5.23"
+            )
+            if name == "batch":
+                outputs = engine.generate(input_ids=ids)
+            elif name == "stream":
+                outputs = list(engine.generate(input_ids=ids[0], stream=True))[-1:]
+            else:
+                outputs = [asyncio.run(engine.async_generate(input_ids=ids[0]))]
+            attachment.flush()
+            attachment.detach()
+            for i, out in enumerate(outputs):
+                self.assertEqual(out["meta_info"]["routed_experts"]["handle"]["sample"], f"{name}/q{i}")
+                np.testing.assert_array_equal(self.stored(f"{name}/q{i}"), routes[i])
+                self.assertIsNotNone(self.run_.stat(f"{name}/q{i}").token_check)
+            self.assertEqual(vars(engine), {})
+
+    def test_the_hook_of_sglang(self) -> None:
+        routes = routes_of(6)
+
+        async def generate_request(manager: Any, request: Any) -> Any:
+            rows = base64.b64encode(routes.astype("<i4").tobytes()).decode()
+            meta = {"id": "h1", "prompt_tokens": 2, "completion_tokens": 4, "finish_reason": {"type": "stop"}}
+            yield {"output_ids": [1, 2, 3, 4], "meta_info": meta | {"routed_experts": rows}}
+
+        hook = _sglang.Hook(self.run_name, lambda: Client(self.server.endpoint))
+
+        async def play() -> list[Any]:
+            request = SimpleNamespace(input_ids=[8, 9], routed_experts_start_len=0)
+            return [output async for output in hook(generate_request, None, request)]
+
+        (output,) = asyncio.run(play())
+        self.assertEqual(output["meta_info"]["routed_experts"]["handle"]["sample"], "h1")
+        hook.attachment.flush()
+        np.testing.assert_array_equal(self.stored("h1"), routes)
+        hook.attachment.detach()
+
+
+class HandOverTest(unittest.TestCase):
+    """Where the appends take as long as the test likes."""
+
+    def setUp(self) -> None:
+        self.go = threading.Event()
+        self.done: list[str] = []
+        self.appender: Any = SimpleNamespace(flush=lambda _: None, close=lambda _: None, metrics=dict)
+
+    def job(self, name: str, size: int) -> _handover.Job:
+        def run() -> None:
+            self.go.wait(20)
+            self.done.append(name)
+
+        return _handover.Job(name, size, run, lambda: self.done.append(f"-{name}"))
+
+    def hand_over(self, on_full: Any, timeout: float = 30.0) -> _handover.HandOver:
+        return _handover.HandOver(self.appender, 100, on_full, timeout)
+
+    def test_drop(self) -> None:
+        queue = self.hand_over("drop")
+        with self.assertLogs("routing_replay", logging.WARNING):
+            for name, size in (("a", 60), ("b", 40), ("c", 1), ("d", 1)):
+                queue.put(self.job(name, size))
+        self.go.set()
+        queue.flush(20)
+        self.assertEqual(self.done, ["a", "b", "-c", "-d"])
+        metrics = queue.metrics()
+        self.assertEqual((metrics["handed_over"], metrics["dropped"], metrics["waiting_bytes"]), (2, 2, 0))
+
+    def test_raise_and_what_is_larger_than_all_of_it(self) -> None:
+        queue = self.hand_over("raise")
+        queue.put(self.job("large", 1000))
+        with self.assertRaises(ResourceExhaustedError):
+            queue.put(self.job("b", 1))
+        self.go.set()
+        queue.flush(20)
+        self.assertEqual(self.done, ["large"])
+
+    def test_an_event_loop_goes_on_while_it_waits_for_room(self) -> None:
+        queue = self.hand_over("block")
+
+        async def play() -> int:
+            await queue.put_async(self.job("a", 100))
+            waiting = asyncio.create_task(queue.put_async(self.job("b", 100)))
+            turns = 0
+            while not waiting.done():
+                turns += 1
+                if turns == 50:
+                    self.go.set()
+                await asyncio.sleep(0.001)
+            await waiting
+            return turns
+
+        self.assertGreaterEqual(asyncio.run(play()), 50)
+        queue.flush(20)
+        self.assertEqual(self.done, ["a", "b"])
+
+    def test_block_gives_up_in_time(self) -> None:
+        queue = self.hand_over("block", 0.05)
+        with self.assertLogs("routing_replay", logging.WARNING):
+            queue.put(self.job("a", 100))
+            queue.put(self.job("b", 1))
+        self.go.set()
+        queue.flush(20)
+        self.assertEqual(self.done, ["a", "-b"])
+        started = time.monotonic()
+        queue.close(20)
+        self.assertLess(time.monotonic() - started, 10)
+
+
+if __name__ == "__main__":
+    unittest.main()
