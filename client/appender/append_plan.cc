@@ -79,14 +79,10 @@ absl::Status CheckByParsing(const AppendHeader& header) {
   return ParseAppendRequest(ByteChain(span)).status();
 }
 
+// Each version and label by the rules of the header's own.
 absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader header) {
-  int64_t end = 0;
+  if (const auto cuts = WeightCuts(weights); !cuts.ok()) return cuts.status();
   for (const WeightSpan& span : weights) {
-    if (span.rows.begin < end || span.rows.empty()) {
-      return Invalid(Reason::kField, "append.weights",
-                     absl::StrCat(ToString(span.rows), " is empty, or does not follow the range before"));
-    }
-    end = span.rows.end;
     header.weight_version = span.version;
     header.weight_label = span.label;
     if (absl::Status status = CheckByParsing(header); !status.ok()) return status;
@@ -273,11 +269,17 @@ absl::StatusOr<AppendPlan> PlanOpened(const AppendOptions& options, const Tensor
 
 }  // namespace
 
-std::vector<int64_t> WeightCuts(absl::Span<const WeightSpan> weights) {
+absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights) {
   std::vector<int64_t> cuts;
+  int64_t end = 0;
   for (const WeightSpan& span : weights) {
+    if (span.rows.begin < end || span.rows.empty()) {
+      return Invalid(Reason::kField, "append.weights",
+                     absl::StrCat(ToString(span.rows), " is empty, or does not follow the range before"));
+    }
+    end = span.rows.end;
     if (cuts.empty() || cuts.back() < span.rows.begin) cuts.push_back(span.rows.begin);
-    cuts.push_back(span.rows.end);
+    cuts.push_back(end);
   }
   return cuts;
 }
@@ -285,13 +287,15 @@ std::vector<int64_t> WeightCuts(absl::Span<const WeightSpan> weights) {
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload, const Geometry& geometry,
                                     const BlockOptions& blocks) {
+  auto cuts = WeightCuts(options.weights);
+  if (!cuts.ok()) return cuts.status();
   auto rows = DecodeTensor(geometry, tensor, payload,
                            {.row_start = options.row_start,
                             .take = options.take,
                             .ids_and_weights = options.ids_and_weights,
                             .unrecorded = options.unrecorded,
                             .block_rows = blocks.block_rows,
-                            .cuts = WeightCuts(options.weights),
+                            .cuts = *std::move(cuts),
                             .codec = blocks.codec,
                             .max_payload_bytes = blocks.max_payload_bytes});
   if (!rows.ok()) return rows.status();

@@ -58,7 +58,7 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
 // The same, in pieces that the run's server takes.
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
 // Where the blocks of rows with options.weights must be cut: DecodeOptions.cuts.
-std::vector<int64_t> WeightCuts(absl::Span<const WeightSpan> weights);
+absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights);
 // What the engine gave, as it is, in one piece; copies `payload`. The header states the number of rows, so tensor.shape
 // may be empty only where an uncompressed .npy header says it. With take, ids_and_weights or weights in the options the
 // tensor is opened (OpenTensor, and its errors) and goes as RAW, in one piece per weight version.

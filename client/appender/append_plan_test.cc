@@ -14,6 +14,7 @@ namespace {
 
 using testing::Fails;
 using testing::MakeTokens;
+using testing::ModelGeometry;
 using testing::ModelIds;
 using testing::ModelRows;
 using testing::ModelServer;
@@ -298,10 +299,14 @@ TEST(AppendPlanTest, WeightsThatCannotBe) {
   const TensorDescription tensor{.dtype = DType::kU8, .shape = {4, 1, 1}};
   for (const std::vector<WeightSpan>& weights : {std::vector<WeightSpan>{{{2, 2}, 1}},
                                                  {{{0, 2}, 1}, {{1, 3}, 2}},
+                                                 {{{2, 4}, 1}, {{0, 2}, 2}},
                                                  {{{-1, 2}, 1}},
                                                  {{{0, 2}, -2}},
                                                  {{{0, 2}, 1, std::string(200, 'a')}}}) {
     EXPECT_THAT(PlanTensor({.sample = "s", .weights = weights}, tensor, bytes, kLimits),
+                Fails(kInvalid, Reason::kField));
+    EXPECT_THAT(PlanRows({.sample = "s", .weights = weights}, tensor, bytes, ModelGeometry(),
+                         {64, Codec::kRaw, 4 << 20, 64 << 20}),
                 Fails(kInvalid, Reason::kField));
   }
   EXPECT_THAT(PlanTensor({.sample = "s", .ids_and_weights = true}, tensor, bytes, kLimits),

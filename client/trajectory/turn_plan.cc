@@ -33,9 +33,11 @@ class OpenedRows {
   RowRange rows() const { return rows_; }
   absl::StatusOr<DecodedRows> Decode(RowRange rows, absl::Span<const WeightSpan> weights, const Geometry& geometry,
                                      const BlockOptions& blocks) const {
+    auto cuts = WeightCuts(weights);
+    if (!cuts.ok()) return cuts.status();
     DecodeOptions options{.row_start = rows.begin,
                           .block_rows = blocks.block_rows,
-                          .cuts = WeightCuts(weights),
+                          .cuts = *std::move(cuts),
                           .codec = blocks.codec,
                           .max_payload_bytes = blocks.max_payload_bytes};
     const RowRange missing{rows.begin, std::clamp(first_slot_, rows.begin, rows.end)};

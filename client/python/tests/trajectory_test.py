@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import os
+import time
 import unittest
 from typing import Any
 
@@ -40,9 +41,19 @@ def tokens_of(length: int, seed: int = 0) -> list[int]:
 
 class TrajectoryTest(ServerTest):
     def open(self, endpoint: str | None = None, **options: Any) -> rr.Run:
-        client = rr.Client(endpoint or self.server.endpoint, call_timeout=5)
+        client = rr.Client(endpoint or self.server.endpoint, call_timeout=2)
         self.addCleanup(client.close)
         return client.run(self.run_name, GEOMETRY, **options)
+
+    def open_gate(self, gate: Gate, run: rr.Run) -> None:
+        gate.open()
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                run.stat_many(["a"])
+                return
+            except rr.RoutingReplayError:
+                self.assertLess(time.monotonic(), deadline)
 
     def check(self, run: rr.Run, sample: str, expected: np.ndarray, **fields: Any) -> rr.SampleRows:
         run.flush()
@@ -111,6 +122,7 @@ class TrajectoryTest(ServerTest):
         with self.assertRaises(rr.InvalidArgumentError) as wrong:
             trajectory.add(np.full((16, 3, 4), 64, np.int32), tokens=changed, start=25)
         self.assertEqual(wrong.exception.reason, "ID_RANGE")
+        run.flush()
         self.assertEqual(run.stat("a").revision, 0)
         self.assertEqual(trajectory.rows, 39)
         told = trajectory.add(engine.rows(changed, 25), tokens=changed, start=25, seal=True)
@@ -136,7 +148,7 @@ class TrajectoryTest(ServerTest):
         self.assertEqual(trajectory.next_row(context[:30]), 23)
         with self.assertRaises(rr.FailedPreconditionError) as gap:
             trajectory.add(engine.rows(context, 25), tokens=context, start=25)
-        self.assertEqual((gap.exception.reason, gap.exception.missing_rows), ("GAP", ((23, 25),)))
+        self.assertEqual((gap.exception.reason, gap.exception.missing_rows), ("GAP", [(23, 25)]))
         with self.assertRaises(rr.InvalidArgumentError) as short:
             trajectory.add(engine.rows(context, 23)[:-1], tokens=context, start=23)
         self.assertEqual(short.exception.reason, "ROW_COUNT")
@@ -159,7 +171,7 @@ class TrajectoryTest(ServerTest):
         trajectory.add(None, tokens=more)
         with self.assertRaises(rr.FailedPreconditionError) as open_rows:
             trajectory.seal()
-        self.assertEqual(open_rows.exception.missing_rows, ((29, 31),))
+        self.assertEqual(open_rows.exception.missing_rows, [(29, 31)])
         trajectory.seal(missing="unrecorded")
         got = self.check(run, "a", engine.rows(context, 5), num_tokens=32)
         self.assertEqual(got.unrecorded, ((0, 5), (29, 31)))
@@ -223,7 +235,7 @@ class TrajectoryTest(ServerTest):
             self.assertEqual(got.revision, 0)
         states = {state.sample: state for state in run.list(groups=(3, 4))}
         self.assertEqual(len(states), 5)
-        self.assertLess(states["1"].stored_bytes, states["0"].stored_bytes / 8)
+        self.assertLess(states["1"].stored_bytes, states["0"].stored_bytes / 2)
         # A branch of a branch, asked for from where it leaves.
         branch = siblings[0].fork("1/1")
         context = prompt + tokens_of(20, 2) + [1, 2, 3]
@@ -268,7 +280,7 @@ class TrajectoryTest(ServerTest):
         with self.assertRaises(rr.RoutingReplayError):
             appender.flush()
         self.assertEqual(trajectory.rows, 29)
-        gate.open()
+        self.open_gate(gate, run)
         told = trajectory.add(engine.rows(context), tokens=context)
         self.assertEqual(told.appended, ((19, 39),))
         appender.flush()
@@ -278,7 +290,7 @@ class TrajectoryTest(ServerTest):
         changed = [*context[:10], 5, *context[11:]]
         with self.assertRaises(rr.RoutingReplayError):
             trajectory.add(engine.rows(changed), tokens=changed)
-        gate.open()
+        self.open_gate(gate, run)
         told = trajectory.add(engine.rows(changed), tokens=changed, seal=True)
         self.assertEqual(told.appended, ((10, 39),))
         appender.flush()
@@ -326,16 +338,24 @@ class TrajectoryTest(ServerTest):
         self.assertEqual((state.num_tokens, state.committed_rows), (400, 399))
         self.assertEqual(sum(end - begin for begin, end in state.unrecorded), dropped)
         self.assertEqual(trajectory.metrics()["unrecorded_rows"], dropped)
-        refusing = run.appender(max_queued_bytes=1, on_full="raise")
-        other = run.trajectory("b", appender=refusing)
+
+    def test_a_queue_that_refuses(self) -> None:
+        gate = Gate(self.server)
+        self.addCleanup(gate.shut)
+        run, engine = self.open(gate.endpoint), Engine()
+        appender = run.appender(max_queued_bytes=1, on_full="raise")
+        trajectory = run.trajectory("a", appender=appender)
+        context = tokens_of(60)
+        gate.shut()
+        trajectory.add(engine.rows(context[:40]), tokens=context[:40])
         with self.assertRaises(rr.ResourceExhaustedError):
-            for end in range(100, 401, 100):
-                other.add(engine.rows(context[:end]), tokens=context[:end])
-        refusing.flush()
-        while other.rows < 399 or other.acknowledged_rows < 399:
-            other.add(engine.rows(context), tokens=context)
-            refusing.flush()
-        self.check(run, "b", engine.rows(context))
+            trajectory.add(engine.rows(context), tokens=context)
+        self.open_gate(gate, run)
+        appender.flush()
+        told = trajectory.add(engine.rows(context), tokens=context, seal=True)
+        self.assertEqual(told.appended, ((39, 59),))
+        appender.flush()
+        self.check(run, "a", engine.rows(context), num_tokens=60)
 
     def test_arguments(self) -> None:
         run = self.open()

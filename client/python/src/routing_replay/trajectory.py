@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from routing_replay import _turns
+from routing_replay import _turns, _values
 from routing_replay._turns import Missing, Outcome, Turn
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ class Trajectory:
         """
         with self._lock:
             self._writer.drain()
+            wait = _values.seconds(wait, "wait")
             if wait > 0 and not self._acknowledged():
                 self._appender._settled(self._writer.last_sequence, wait)
             return Trajectory(self._run, self._writer.fork(sample), self._appender)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from routing_replay import _turns
+from routing_replay import _turns, _values
 from routing_replay._turns import Missing, Turn
 from routing_replay.aio.appender import LARGE_BYTES
 
@@ -49,6 +49,7 @@ class Trajectory:
     async def fork(self, sample: str, *, wait: float = 1.0) -> Trajectory:
         """A new sample that begins as this one."""
         async with self._lock:
+            wait = _values.seconds(wait, "wait")
             state = self._writer.state()
             if wait > 0 and state["rows"] != state["acknowledged_rows"]:
                 await self._appender._settled(self._writer.last_sequence, wait)

@@ -1,0 +1,160 @@
+"""Rollout workers of Python beside the C++ client: from what an engine gives to acknowledged rows, in the same rounds.
+
+    producer.py --build DIR [--repetitions N] [--quick] [--json FILE]
+
+Each round appends the same samples of Qwen3-30B-A3B's shape through the C++ client (int32 arrays, the floor) and from
+Python: int32 arrays, base64 of .npy as vLLM's HTTP answers hold it, whole HTTP bodies of those (found, decoded,
+appended), and nested lists of JSON as vLLM 0.21 answered, text to rows (a part of the samples; the figure is per byte).
+GB/s are of ids, one byte each. Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+LAYERS, EXPERTS, TOP_K = 48, 128, 8
+RUN = "producer"
+TUNED = "glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432"
+
+
+class CppWorker:
+    """append_rounds, which waits for a round."""
+
+    def __init__(self, program: Path, endpoint: str, ids: Path, tokens: int, samples: int) -> None:
+        arguments = [endpoint, RUN, ids, tokens, LAYERS, TOP_K, samples]
+        self._process = subprocess.Popen(
+            [program, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def play(self, group: int) -> float:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(group, file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def routes(rows: int) -> np.ndarray:
+    scores = np.random.default_rng(7).random((rows, LAYERS, EXPERTS), np.float32)
+    return scores.argpartition(TOP_K - 1, axis=2)[:, :, :TOP_K].astype(np.int32)
+
+
+def measure(build: Path, directory: Path, tokens: int, samples: int, repetitions: int) -> dict[str, list[float]]:
+    """Per way the GB/s of each round."""
+    import routing_replay as rr
+    from routing_replay import http
+    from routing_replay.engines import vllm
+
+    ids = routes(tokens - 1)
+    file = directory / "ids.i32"
+    file.write_bytes(ids.tobytes())
+    npy = io.BytesIO()
+    np.save(npy, ids.astype(np.uint8))
+    text = base64.b64encode(npy.getvalue()).decode()
+    payload = rr.Payload(text, "BASE64_NPY")
+    prompt, answer = list(range(tokens // 2)), list(range(tokens - tokens // 2))
+    choice = {"finish_reason": "stop", "prompt_token_ids": prompt, "token_ids": answer, "routed_experts": text}
+    body = json.dumps({"choices": [choice]}).encode()
+    listed = max(1, samples // 8)
+    lists = json.dumps(ids.tolist())
+
+    with rr.local_server() as server, rr.Client(server.endpoint) as client:
+        run = client.run(RUN, rr.Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K))
+        worker = CppWorker(build / "bin" / "append_rounds", server.endpoint, file, tokens, samples)
+
+        def python(rows: Callable[[], object], count: int = samples) -> Callable[[int], float]:
+            def play(group: int) -> float:
+                start = time.perf_counter()
+                for i in range(count):
+                    run.append(f"py/{group}/{i}", rows(), group=group, num_tokens=tokens, seal=True)
+                run.flush()
+                took = time.perf_counter() - start
+                run.release_groups(group, group + 1)
+                return took
+
+            return play
+
+        ways = {
+            "cpp.int32": (worker.play, samples),
+            "python.int32": (python(lambda: ids), samples),
+            "python.base64-npy": (python(lambda: payload), samples),
+            "python.http-body": (python(lambda: vllm.rows(http.routed_experts(body))), samples),
+            "python.json-lists": (python(lambda: np.array(json.loads(lists)), listed), listed),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in ways}
+        group = 0
+        for number in range(-1, repetitions):
+            for name, (play, count) in ways.items():
+                group += 1
+                took = play(group)
+                if number >= 0:
+                    rates[name].append(ids.size * count / took / 1e9)
+        worker.stop()
+    return rates
+
+
+def figures(rates: dict[str, list[float]]) -> list[dict[str, object]]:
+    floor = rates["cpp.int32"]
+    result = []
+    for name, values in rates.items():
+        ratios = [value / base for value, base in zip(values, floor, strict=True)]
+        result.append(
+            {
+                "name": f"producer.{name}",
+                "median": statistics.median(values),
+                "min": min(values),
+                "max": max(values),
+                "unit": "GB/s",
+                "floor": statistics.median(floor),
+                "floor_name": "cpp.int32",
+                "ratio": statistics.median(ratios),
+                "ratio_min": min(ratios),
+                "ratio_max": max(ratios),
+            }
+        )
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="small and short, to see that it runs")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if "GLIBC_TUNABLES" not in os.environ:  # As the README tells users; read when a process starts.
+        os.environ["GLIBC_TUNABLES"] = TUNED
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    tokens, samples = (257, 8) if options.quick else (4097, 16)
+    repetitions = 1 if options.quick else options.repetitions
+    with tempfile.TemporaryDirectory() as directory:
+        result = figures(measure(options.build.resolve(), Path(directory), tokens, samples, repetitions))
+    for figure in result:
+        print(
+            f"{figure['name']:<28}{figure['median']:7.3f} GB/s [{figure['min']:.3f}..{figure['max']:.3f}]"
+            f"   {figure['ratio']:.3f} of C++ [{figure['ratio_min']:.3f}..{figure['ratio_max']:.3f}]"
+        )
+    if options.json:
+        host = {"python": platform.python_version(), "cores": os.cpu_count(), "repetitions": repetitions}
+        options.json.write_text(json.dumps({"figures": result, "host": host}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
