@@ -372,17 +372,25 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
 }
 
 AppendPlan DropPayload(const AppendPlan& plan) {
-  AppendHeader header = plan.pieces.front().header;
-  const AppendHeader& last = plan.pieces.back().header;
-  for (size_t i = 1; i < plan.pieces.size(); ++i) header.token_ids += plan.pieces[i].header.token_ids;
-  header.rows.end = last.rows.end;
-  header.seal_num_tokens = last.seal_num_tokens;
-  header.unrecorded.clear();
-  AppendMerged(header.unrecorded, header.rows);
-  header.payload_kind = std::monostate();
-  AppendPlan dropped = OnePiece(std::move(header));
-  dropped.bytes = HeldBytes(dropped);
-  return dropped;
+  AppendHeader whole = plan.pieces.front().header;
+  std::vector<WeightSpan> runs;
+  whole.token_ids.clear();
+  for (const AppendPiece& piece : plan.pieces) {
+    const AppendHeader& header = piece.header;
+    whole.token_ids += header.token_ids;
+    if (runs.empty() || runs.back().version != header.weight_version || runs.back().label != header.weight_label) {
+      runs.push_back({header.rows, header.weight_version, header.weight_label});
+    }
+    runs.back().rows.end = header.rows.end;
+  }
+  whole.rows.end = runs.back().rows.end;
+  whole.seal_num_tokens = plan.pieces.back().header.seal_num_tokens;
+  whole.unrecorded.clear();
+  AppendMerged(whole.unrecorded, whole.rows);
+  whole.payload_kind = std::monostate();
+  PieceMaker maker(std::move(whole));
+  for (const WeightSpan& run : runs) maker.Add(run, run.rows);
+  return maker.Finish();
 }
 
 std::string EncodePut(const std::string& run, const AppendPiece& piece) {

@@ -67,8 +67,9 @@ absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const Tensor
 // `rows` rows that are all unrecorded; options.unrecorded must be empty or say so. options.weights is not used.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
 
-// The same append with all of its rows unrecorded, in one piece that has no payload: what is left of an append whose
-// bytes cannot be kept. Rows that follow leave no gap, and readers learn at once that these were not recorded.
+// The same append with all of its rows unrecorded, in one piece per weight version that has no payload: what is left of
+// an append whose bytes cannot be kept. Rows that follow leave no gap, and readers learn at once that these were not
+// recorded.
 AppendPlan DropPayload(const AppendPlan& plan);
 
 // The Put of a piece without its payload's bytes, and what the answer to it says: INTERNAL if it cannot be read, or the
