@@ -33,6 +33,9 @@ struct AppendPiece {
 struct AppendPlan {
   std::vector<AppendPiece> pieces;  // At least one.
   int64_t bytes = 0;                // Memory that it holds, for the queue's bound.
+  // Only to be counted: it came in a wider dtype than E needs; rows of the last token that were left out.
+  bool narrowed = false;
+  int64_t surplus_rows = 0;
 };
 
 // Payload bytes of a message above which encoded blocks go into the next one. gRPC moves messages of 1 to 4 MiB best.

@@ -79,7 +79,9 @@ TEST(SafeTensorsTest, OtherFiles) {
     std::string broken = File(kHeader, "abcdefghijklmnopqrst");
     broken[8 + random() % (broken.size() - 8)] = static_cast<char>(random());
     const auto rows = OpenRowsFile(AsBytes(broken));
-    if (rows.ok()) EXPECT_EQ(rows->payload.size() % 2, 0u);
+    if (rows.ok()) {
+      EXPECT_EQ(rows->payload.size() % 2, 0u);
+    }
   }
 }
 
