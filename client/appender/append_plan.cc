@@ -182,7 +182,8 @@ std::vector<WeightSpan> WeightRuns(const AppendHeader& whole, absl::Span<const W
 // Makes pieces of an append whose tokens, seal and prefix are then shared out by Finish.
 class PieceMaker {
  public:
-  explicit PieceMaker(AppendHeader whole) : whole_(std::move(whole)), common_(whole_) {
+  PieceMaker(AppendHeader whole, const AppendOptions& options) : whole_(std::move(whole)), common_(whole_) {
+    plan_.surplus_rows = options.surplus_rows;
     common_.unrecorded.clear();
     common_.token_ids.clear();
     common_.seal_num_tokens.reset();
@@ -221,6 +222,14 @@ absl::StatusOr<int64_t> TensorRows(const TensorDescription& tensor, absl::Span<c
   return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat("[", absl::StrJoin(axes, ", "), "]"));
 }
 
+// Whether the elements are wider than the ids of every layer.
+bool IsWider(const TensorDescription& tensor, absl::Span<const uint8_t> payload, const Geometry& geometry) {
+  const auto shape = PayloadShape(tensor, payload);
+  const DType dtype = tensor.dtype != DType::kUnspecified || !shape.ok() ? tensor.dtype : shape->dtype;
+  const auto narrower = [&](const LayerRouting& layer) { return layer.id_bytes() < DTypeBytes(dtype); };
+  return std::all_of(geometry.layers().begin(), geometry.layers().end(), narrower);
+}
+
 AppendPlan OnePiece(AppendHeader header) {
   AppendPlan plan;
   plan.pieces.resize(1);
@@ -249,7 +258,7 @@ absl::StatusOr<AppendPlan> PlanOpened(const AppendOptions& options, const Tensor
   auto copy = std::make_shared<Buffer>(view->elements.size());
   std::copy(view->elements.begin(), view->elements.end(), copy->data());
   absl::Span<const uint8_t> left = std::as_const(*copy).span();
-  PieceMaker maker(*whole);
+  PieceMaker maker(*whole, options);
   for (const WeightSpan& run : WeightRuns(*whole, options.weights)) {
     AppendPiece& piece = maker.Add(run, run.rows);
     const int64_t slots = run.rows.size() - TotalRows(piece.header.unrecorded);
@@ -299,7 +308,9 @@ absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDe
                             .codec = blocks.codec,
                             .max_payload_bytes = blocks.max_payload_bytes});
   if (!rows.ok()) return rows.status();
-  return PlanBlocks(options, *std::move(rows), blocks);
+  auto plan = PlanBlocks(options, *std::move(rows), blocks);
+  if (plan.ok()) plan->narrowed = IsWider(tensor, payload, geometry);
+  return plan;
 }
 
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks) {
@@ -312,7 +323,7 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
   absl::StatusOr<AppendHeader> whole = MakeHeader(options, rows.rows.size(), std::move(rows.unrecorded));
   if (!whole.ok()) return whole.status();
   const auto blocks = std::make_shared<const std::vector<Block>>(std::move(rows.blocks));
-  PieceMaker maker(*whole);
+  PieceMaker maker(*whole, options);
   size_t next = 0;
   for (const WeightSpan& run : WeightRuns(*whole, options.weights)) {
     for (const RowRange piece_rows :
@@ -372,17 +383,25 @@ absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t 
 }
 
 AppendPlan DropPayload(const AppendPlan& plan) {
-  AppendHeader header = plan.pieces.front().header;
-  const AppendHeader& last = plan.pieces.back().header;
-  for (size_t i = 1; i < plan.pieces.size(); ++i) header.token_ids += plan.pieces[i].header.token_ids;
-  header.rows.end = last.rows.end;
-  header.seal_num_tokens = last.seal_num_tokens;
-  header.unrecorded.clear();
-  AppendMerged(header.unrecorded, header.rows);
-  header.payload_kind = std::monostate();
-  AppendPlan dropped = OnePiece(std::move(header));
-  dropped.bytes = HeldBytes(dropped);
-  return dropped;
+  AppendHeader whole = plan.pieces.front().header;
+  std::vector<WeightSpan> runs;
+  whole.token_ids.clear();
+  for (const AppendPiece& piece : plan.pieces) {
+    const AppendHeader& header = piece.header;
+    whole.token_ids += header.token_ids;
+    if (runs.empty() || runs.back().version != header.weight_version || runs.back().label != header.weight_label) {
+      runs.push_back({header.rows, header.weight_version, header.weight_label});
+    }
+    runs.back().rows.end = header.rows.end;
+  }
+  whole.rows.end = runs.back().rows.end;
+  whole.seal_num_tokens = plan.pieces.back().header.seal_num_tokens;
+  whole.unrecorded.clear();
+  AppendMerged(whole.unrecorded, whole.rows);
+  whole.payload_kind = std::monostate();
+  PieceMaker maker(std::move(whole));
+  for (const WeightSpan& run : runs) maker.Add(run, run.rows);
+  return maker.Finish();
 }
 
 std::string EncodePut(const std::string& run, const AppendPiece& piece) {

@@ -33,6 +33,9 @@ struct AppendPiece {
 struct AppendPlan {
   std::vector<AppendPiece> pieces;  // At least one.
   int64_t bytes = 0;                // Memory that it holds, for the queue's bound.
+  // Only to be counted: it came in a wider dtype than E needs; rows of the last token that were left out.
+  bool narrowed = false;
+  int64_t surplus_rows = 0;
 };
 
 // Payload bytes of a message above which encoded blocks go into the next one. gRPC moves messages of 1 to 4 MiB best.
@@ -67,8 +70,9 @@ absl::StatusOr<AppendPlan> PlanTensor(const AppendOptions& options, const Tensor
 // `rows` rows that are all unrecorded; options.unrecorded must be empty or say so. options.weights is not used.
 absl::StatusOr<AppendPlan> PlanUnrecorded(const AppendOptions& options, int64_t rows);
 
-// The same append with all of its rows unrecorded, in one piece that has no payload: what is left of an append whose
-// bytes cannot be kept. Rows that follow leave no gap, and readers learn at once that these were not recorded.
+// The same append with all of its rows unrecorded, in one piece per weight version that has no payload: what is left of
+// an append whose bytes cannot be kept. Rows that follow leave no gap, and readers learn at once that these were not
+// recorded.
 AppendPlan DropPayload(const AppendPlan& plan);
 
 // The Put of a piece without its payload's bytes, and what the answer to it says: INTERNAL if it cannot be read, or the

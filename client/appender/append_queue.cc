@@ -50,6 +50,21 @@ bool Proves(const SampleState& state, const AppendPiece& piece) {
 
 }  // namespace
 
+// Whether there are rows, and none of them is recorded.
+bool AppendQueue::IsUnrecorded(const std::vector<PieceState>& pieces) {
+  int64_t rows = 0, unrecorded = 0;
+  for (const PieceState& state : pieces) {
+    rows += state.piece.header.rows.size();
+    unrecorded += TotalRows(state.piece.header.unrecorded);
+  }
+  return rows > 0 && rows == unrecorded;
+}
+
+void AppendQueue::CountRefusal(Reason reason) {
+  ++metrics_.refused_appends;
+  ++metrics_.refused_by_reason[reason];
+}
+
 uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
   const uint64_t sequence = next_sequence_++;
   Pending& pending = pending_[sequence];
@@ -58,6 +73,9 @@ uint64_t AppendQueue::Add(AppendPlan plan, Clock::Time deadline) {
   pending.deadline = deadline;
   pending.outcome.sample = plan.pieces.front().header.sample;
   for (AppendPiece& piece : plan.pieces) pending.pieces.push_back({std::move(piece)});
+  metrics_.narrowed_appends += plan.narrowed ? 1 : 0;
+  metrics_.surplus_rows += plan.surplus_rows;
+  metrics_.unrecorded_appends += IsUnrecorded(pending.pieces) ? 1 : 0;
   for (size_t i = 0; i < pending.pieces.size(); ++i) QueueToSend({sequence, i});
   queued_bytes_ += plan.bytes;
   ++metrics_.appends;

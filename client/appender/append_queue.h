@@ -83,12 +83,15 @@ class AppendQueue {
   int64_t queued_bytes() const { return queued_bytes_; }
   const AppenderMetrics& metrics() const { return metrics_; }
   void CountReconnect() { ++metrics_.reconnects; }
+  // An append that the ingest checks refused before it could be added.
+  void CountRefusal(Reason reason);
 
  private:
   struct PieceState {
     AppendPiece piece;
     bool was_sent = false;
   };
+  static bool IsUnrecorded(const std::vector<PieceState>& pieces);
   struct Pending {
     std::vector<PieceState> pieces;
     size_t unacknowledged = 0;

@@ -45,7 +45,7 @@ uint64_t AppendSession::Add(AppendPlan plan, Clock::Time now) {
 uint64_t AppendSession::AddDropped(const AppendPlan& plan, Clock::Time now) {
   AppendPlan mark = DropPayload(plan);
   ++dropped_appends_;
-  dropped_rows_ += mark.pieces[0].header.rows.size();
+  for (const AppendPiece& piece : mark.pieces) dropped_rows_ += piece.header.rows.size();
   return Add(std::move(mark), now);
 }
 

@@ -52,6 +52,7 @@ class AppendSession {
   absl::Status NoRoom(absl::string_view sample) const;
   // Takes an append and gives its sequence number: 1, 2, … Times must not go back from call to call.
   uint64_t Add(AppendPlan plan, Clock::Time now);
+  void CountRefusal(Reason reason) { queue_.CountRefusal(reason); }
   // Takes only the mark of an append that there is no room for: DropPayload.
   uint64_t AddDropped(const AppendPlan& plan, Clock::Time now);
 

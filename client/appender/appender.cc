@@ -112,7 +112,11 @@ absl::Status AppenderImpl::AppendUnrecorded(const AppendOptions& options, int64_
 }
 
 absl::Status AppenderImpl::Enqueue(absl::StatusOr<AppendPlan> plan, const std::string& sample) {
-  if (!plan.ok()) return WithSample(plan.status(), sample);
+  if (!plan.ok()) {
+    MutexLock lock(mutex_);
+    session_.CountRefusal(GetErrorDetail(plan.status()).value_or(ErrorDetail()).reason);
+    return WithSample(plan.status(), sample);
+  }
   const Clock::Time give_up = DeadlineAfter(Clock::Real().Now(), options_.queue_timeout);
   MutexLock lock(mutex_);
   while (!session_.HasRoom(plan->bytes) && !stopping_) {

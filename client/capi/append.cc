@@ -62,6 +62,14 @@ absl::Status GivePut(const rr_run* run, const rr_plan* plan, size_t index, rr_me
   return absl::OkStatus();
 }
 
+Reason ReasonFromName(absl::string_view name) {
+  for (auto number = static_cast<int32_t>(Reason::kField); number <= static_cast<int32_t>(Reason::kDraining);
+       ++number) {
+    if (name == ReasonName(static_cast<Reason>(number))) return static_cast<Reason>(number);
+  }
+  return Reason::kUnspecified;
+}
+
 absl::Status GiveAction(AppendSession::Action action, rr_action* out) {
   std::unique_ptr<rr_bytes> ask;
   std::unique_ptr<rr_message> message;
@@ -206,6 +214,10 @@ rr_error* rr_appender_add_dropped(rr_appender* appender, const rr_plan* plan, in
     *sequence = appender->session.AddDropped(plan->plan, At(now));
     return absl::OkStatus();
   });
+}
+
+void rr_appender_count_refusal(rr_appender* appender, const char* reason, size_t size) {
+  NoThrow([&] { appender->session.CountRefusal(ReasonFromName(Text(reason, size))); });
 }
 
 rr_error* rr_appender_next(rr_appender* appender, int64_t now, int32_t can_write, rr_action* action) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "proto/capi/error.h"
 #include "proto/capi/record_json.h"
@@ -145,6 +146,7 @@ absl::StatusOr<AppendOptions> AppendOptionsFrom(absl::string_view text) {
   object.Read("seal_num_tokens", options.seal_num_tokens);
   object.Read("seal", options.seal);
   object.Read("engine", options.engine);
+  object.Read("surplus_rows", options.surplus_rows);
   absl::Status status = ReadRanges(object, "unrecorded", options.unrecorded);
   if (const json* prefix = object.Find("prefix")) status.Update(ReadPrefix(*prefix, options));
   if (const json* weights = object.Find("weights")) status.Update(ReadWeights(*weights, options.weights));
@@ -219,19 +221,27 @@ json ToJson(const AppendOutcome& outcome) {
 }
 
 json ToJson(const AppenderMetrics& metrics) {
-  return {{"appends", metrics.appends},
-          {"acknowledged", metrics.acknowledged},
-          {"failed", metrics.failed},
-          {"rows", metrics.rows},
-          {"trimmed_rows", metrics.trimmed_rows},
-          {"conflicting_rows", metrics.conflicting_rows},
-          {"unrecorded_rows", metrics.unrecorded_rows},
-          {"payload_bytes", metrics.payload_bytes},
-          {"resent_bytes", metrics.resent_bytes},
-          {"reconnects", metrics.reconnects},
-          {"credit_refusals", metrics.credit_refusals},
-          {"dropped_appends", metrics.dropped_appends},
-          {"dropped_rows", metrics.dropped_rows}};
+  json out = {{"appends", metrics.appends},
+              {"acknowledged", metrics.acknowledged},
+              {"failed", metrics.failed},
+              {"rows", metrics.rows},
+              {"trimmed_rows", metrics.trimmed_rows},
+              {"conflicting_rows", metrics.conflicting_rows},
+              {"unrecorded_rows", metrics.unrecorded_rows},
+              {"payload_bytes", metrics.payload_bytes},
+              {"resent_bytes", metrics.resent_bytes},
+              {"reconnects", metrics.reconnects},
+              {"credit_refusals", metrics.credit_refusals},
+              {"dropped_appends", metrics.dropped_appends},
+              {"dropped_rows", metrics.dropped_rows},
+              {"refused_appends", metrics.refused_appends},
+              {"narrowed_appends", metrics.narrowed_appends},
+              {"unrecorded_appends", metrics.unrecorded_appends},
+              {"surplus_rows", metrics.surplus_rows}};
+  for (const auto& [reason, count] : metrics.refused_by_reason) {
+    out[absl::StrCat("refused_", absl::AsciiStrToLower(ReasonName(reason)))] = count;
+  }
+  return out;
 }
 
 json ToJson(const SamplePlanes& sample) {

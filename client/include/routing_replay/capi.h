@@ -99,7 +99,7 @@ RR_API void rr_run_free(rr_run* run);
  *   {"sample", "producer": "rollout" | "trainer", "row_start": 0, "unrecorded": [[3, 5], …], "revision": 0,
  *    "restart_nonce": 0, "group", "weight_version": -1, "weight_label": "",
  *    "weights": [[begin, end, version, label], …], "seal_num_tokens", "seal": false,
- *    "prefix": {"sample", "rows", "revision"}, "engine": ""}
+ *    "prefix": {"sample", "rows", "revision"}, "engine": "", "surplus_rows": 0}
  * What its payload is:
  *   {"encoding": "RAW" | "NPY" | "BASE64" | "BASE64_NPY", "compression": "NONE" | "ZSTD", "raw_size": 0,
  *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
@@ -191,6 +191,9 @@ RR_API rr_error* rr_appender_add(rr_appender* appender, rr_plan* plan, int64_t n
 /* Takes only a mark: the plan's rows as unrecorded. */
 RR_API rr_error* rr_appender_add_dropped(rr_appender* appender, const rr_plan* plan, int64_t now, uint64_t* sequence);
 
+/* An append whose plan was refused, to be counted by the reason of its error ("" for none). */
+RR_API void rr_appender_count_refusal(rr_appender* appender, const char* reason, size_t size);
+
 enum {
   RR_WAIT = 0,    /* Nothing to do before `until`, a new append, or news of the stream. */
   RR_ASK = 1,     /* Ask Stat for {"producer", "samples": […]}; then rr_appender_on_states or …_on_ask_error. */
@@ -226,8 +229,9 @@ RR_API int32_t rr_appender_settled(const rr_appender* appender, uint64_t sequenc
 RR_API rr_error* rr_appender_not_flushed(const rr_appender* appender); /* What to say when waiting took too long. */
 RR_API rr_error* rr_appender_take_error(rr_appender* appender); /* The first one delivered since the last call. */
 /* {"appends", "acknowledged", "failed", "rows", "trimmed_rows", "conflicting_rows", "unrecorded_rows", "payload_bytes",
- *  "resent_bytes", "reconnects", "credit_refusals", "dropped_appends", "dropped_rows"}, counted since the start, and
- * "queued_bytes" and "open_appends" of now. */
+ *  "resent_bytes", "reconnects", "credit_refusals", "dropped_appends", "dropped_rows", "refused_appends",
+ *  "narrowed_appends", "unrecorded_appends", "surplus_rows"}, counted since the start, with "refused_id_range" and the
+ * like for the reasons that were met, and "queued_bytes" and "open_appends" of now. */
 RR_API rr_error* rr_appender_metrics(const rr_appender* appender, rr_bytes** json);
 
 /* Trajectories: one sample that grows turn by turn. The rules are those of client/trajectory/trajectory.h. */

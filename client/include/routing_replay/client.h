@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/expert_load.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
@@ -117,6 +119,7 @@ struct AppendOptions {
   // Seals, where seal_num_tokens says no number, with one token more than the rows up to the end of this append, those
   // of a prefix included.
   bool seal = false;
+  int64_t surplus_rows = 0;   // That the engine gave for the last token and the caller left out; only counted.
   std::string prefix_sample;  // Not empty: open as rows [0, prefix_rows) of this sample.
   int64_t prefix_rows = 0;
   int64_t prefix_revision = 0;
@@ -157,6 +160,11 @@ struct AppenderMetrics {
   int64_t payload_bytes = 0, resent_bytes = 0;
   int64_t reconnects = 0, credit_refusals = 0;
   int64_t dropped_appends = 0, dropped_rows = 0;  // Of a full queue; marked as unrecorded in the store.
+  int64_t refused_appends = 0;                    // By the ingest checks, before they were queued …
+  std::map<Reason, int64_t> refused_by_reason;    // … and why.
+  int64_t narrowed_appends = 0;                   // Came in a wider dtype than E needs.
+  int64_t unrecorded_appends = 0;                 // Without one recorded row.
+  int64_t surplus_rows = 0;                       // AppendOptions::surplus_rows.
 };
 
 // Rows in. Many samples in flight on one stream; survives broken connections: on a new one it asks for the committed

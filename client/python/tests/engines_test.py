@@ -446,10 +446,26 @@ class BadCaptureTest(EngineTest):
         ]
         for rows, reason, text, row, layer in cases:
             with self.subTest(reason=reason, text=text):
+                counter = f"refused_{reason.lower()}"
+                before = self.store.metrics()
                 error = self.refused(lambda rows=rows: envelope.rows(rows, tokens=TOKENS), reason, text)
                 self.assertEqual((error.row, error.layer), (row, layer))
+                after = self.store.metrics()
+                for name in (counter, "refused_appends"):
+                    self.assertEqual(after[name], before.get(name, 0) + 1)
         whole = spoil(slice(5, 8), value=-1)
         self.check(envelope.rows(whole, tokens=TOKENS), unrecorded=((5, 8),))
+
+    def test_counters(self) -> None:
+        self.check(envelope.rows(ALL, tokens=TOKENS))
+        self.check(envelope.rows(ALL[:-1].astype(np.uint8), tokens=TOKENS))
+        self.check(envelope.rows(b64(npy(ALL[:-1])), tokens=TOKENS))
+        self.check(envelope.rows(ALL[4:-1], tokens=TOKENS, short_rows="missing_at_front"), unrecorded=((0, 4),))
+        self.store.append("lost", vllm.rows({"prompt_token_ids": PROMPT, "choices": [{"token_ids": []}]}), seal=True)
+        self.store.flush()
+        metrics = self.store.metrics()
+        known = ("surplus_rows", "narrowed_appends", "unrecorded_appends", "unrecorded_rows", "refused_appends")
+        self.assertEqual([metrics[name] for name in known], [1, 3, 1, 4 + P - 1, 0])
 
 
 class NpyFixtureTest(unittest.TestCase):

@@ -43,6 +43,7 @@ def _plan(
     restart: int = 0,
     prefix: Prefix | None = None,
     engine: str = "",
+    surplus_rows: int = 0,
     producer: Producer = "rollout",
 ) -> _core.Plan:
     append: dict[str, Any] = {
@@ -58,6 +59,8 @@ def _plan(
     holes = _values.row_ranges(unrecorded, "append.unrecorded", sample)
     if holes:
         append["unrecorded"] = holes
+    if surplus_rows:
+        append["surplus_rows"] = _values.integer(surplus_rows, "append.surplus_rows", _values.NATURAL, sample)
     if weights:
         append["weights"] = [_weights(span, sample) for span in weights]
     for key, value in (("seal_num_tokens", num_tokens), ("group", group), ("weight_version", weight_version)):

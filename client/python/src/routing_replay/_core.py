@@ -376,6 +376,11 @@ class Appender:
         _lib.rr_appender_add(self.pointer, plan.pointer, now, byref(sequence))
         return sequence.value
 
+    def count_refusal(self, reason: str | None) -> None:
+        """An append that was refused before it could be added, and why."""
+        text = (reason or "").encode()
+        _lib.rr_appender_count_refusal(self.pointer, text, len(text))
+
     def add_dropped(self, plan: Plan, now: int) -> int:
         sequence = c_uint64()
         _lib.rr_appender_add_dropped(self.pointer, plan.pointer, now, byref(sequence))

@@ -109,6 +109,7 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rr_message_free": (None, (c_void_p,)),
     "rr_appender_free": (None, (c_void_p,)),
     "rr_appender_has_room": (c_int32, (c_void_p, c_int64)),
+    "rr_appender_count_refusal": (None, (c_void_p, *_text)),
     "rr_appender_on_ask_error": (None, (c_void_p, c_void_p, c_int64)),
     "rr_appender_on_stream_end": (None, (c_void_p, c_void_p, c_int64)),
     "rr_appender_has_finished": (c_int32, (c_void_p,)),

@@ -15,7 +15,13 @@ import grpc
 
 from routing_replay import _append, _calls, _core, _fork, _values
 from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork
-from routing_replay.errors import CancelledError, FailedPreconditionError, InternalError, RoutingReplayError
+from routing_replay.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    RoutingReplayError,
+)
 from routing_replay.types import AppendOutcome, OnFull
 
 if TYPE_CHECKING:
@@ -136,7 +142,12 @@ class Appender:
         trouble of the service: when the queue is full, on_full decides.
         """
         check_fork()
-        plan = _append.make_plan(self._run, self._encode_blocks, sample, rows, **options)
+        try:
+            plan = _append.make_plan(self._run, self._encode_blocks, sample, rows, **options)
+        except InvalidArgumentError as error:
+            with self._lock:
+                self._core.count_refusal(error.reason)
+            raise
         return self._enqueue(plan, sample)[0]
 
     def _enqueue(self, plan: _core.Plan, sample: str, note: Note | None = None) -> tuple[int, bool]:

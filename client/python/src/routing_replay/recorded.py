@@ -52,6 +52,7 @@ class RecordedRows:
         start = given.get("row_start", self.row_start)
         own: dict[str, Any] = {"row_start": start, "take": self.take, "layers": self.layers, "engine": self.engine}
         own["tokens"] = self.tokens
+        own["surplus_rows"] = self.surplus_rows
         if self.missing_rows:
             own["unrecorded"] = [(start, start + self.missing_rows)]
         if "weight_version" not in given and "weight_label" not in given:

@@ -118,6 +118,7 @@ class AppendOptions(TypedDict, total=False):
     restart: not 0: these rows belong to a new life; the same number on every append of that life
     prefix: open the sample as the first rows of another one
     engine: free text, for example "vllm 0.33.0"
+    surplus_rows: rows that the engine gave for the last token and that were left out; only counted
     producer: "rollout" or "trainer"
     """
 
@@ -136,6 +137,7 @@ class AppendOptions(TypedDict, total=False):
     restart: int
     prefix: Prefix | None
     engine: str
+    surplus_rows: int
     producer: Producer
 
 

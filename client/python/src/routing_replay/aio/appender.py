@@ -16,7 +16,7 @@ from routing_replay import _append, _calls, _core, _values
 from routing_replay._transport import DEFAULTS, SERVICE
 from routing_replay.aio.transport import Transport
 from routing_replay.appender import SETTLE_MARGIN, Note, queue_options
-from routing_replay.errors import CancelledError, RoutingReplayError
+from routing_replay.errors import CancelledError, InvalidArgumentError, RoutingReplayError
 from routing_replay.types import AppendOutcome, OnFull
 
 if TYPE_CHECKING:
@@ -94,10 +94,14 @@ class Appender:
         await self._transport.channel()
         make = functools.partial(_append.make_plan, self._run, self._encode_blocks, sample, rows, **options)
         async with self._in_order:
-            if getattr(rows, "nbytes", 0) >= LARGE_BYTES:
-                plan = await asyncio.get_running_loop().run_in_executor(None, make)
-            else:
-                plan = make()
+            try:
+                if getattr(rows, "nbytes", 0) >= LARGE_BYTES:
+                    plan = await asyncio.get_running_loop().run_in_executor(None, make)
+                else:
+                    plan = make()
+            except InvalidArgumentError as error:
+                self._core.count_refusal(error.reason)
+                raise
             await self._wait_for_room(plan.bytes, sample)
             return self._add(plan, sample, None)[0]
 
