@@ -182,8 +182,8 @@ std::vector<WeightSpan> WeightRuns(const AppendHeader& whole, absl::Span<const W
 // Makes pieces of an append whose tokens, seal and prefix are then shared out by Finish.
 class PieceMaker {
  public:
-  PieceMaker(AppendHeader whole, const AppendOptions& options) : whole_(std::move(whole)), common_(whole_) {
-    plan_.surplus_rows = options.surplus_rows;
+  PieceMaker(AppendHeader whole, int64_t surplus_rows) : whole_(std::move(whole)), common_(whole_) {
+    plan_.surplus_rows = surplus_rows;
     common_.unrecorded.clear();
     common_.token_ids.clear();
     common_.seal_num_tokens.reset();
@@ -258,7 +258,7 @@ absl::StatusOr<AppendPlan> PlanOpened(const AppendOptions& options, const Tensor
   auto copy = std::make_shared<Buffer>(view->elements.size());
   std::copy(view->elements.begin(), view->elements.end(), copy->data());
   absl::Span<const uint8_t> left = std::as_const(*copy).span();
-  PieceMaker maker(*whole, options);
+  PieceMaker maker(*whole, options.surplus_rows);
   for (const WeightSpan& run : WeightRuns(*whole, options.weights)) {
     AppendPiece& piece = maker.Add(run, run.rows);
     const int64_t slots = run.rows.size() - TotalRows(piece.header.unrecorded);
@@ -323,7 +323,7 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
   absl::StatusOr<AppendHeader> whole = MakeHeader(options, rows.rows.size(), std::move(rows.unrecorded));
   if (!whole.ok()) return whole.status();
   const auto blocks = std::make_shared<const std::vector<Block>>(std::move(rows.blocks));
-  PieceMaker maker(*whole, options);
+  PieceMaker maker(*whole, options.surplus_rows);
   size_t next = 0;
   for (const WeightSpan& run : WeightRuns(*whole, options.weights)) {
     for (const RowRange piece_rows :
@@ -399,7 +399,7 @@ AppendPlan DropPayload(const AppendPlan& plan) {
   whole.unrecorded.clear();
   AppendMerged(whole.unrecorded, whole.rows);
   whole.payload_kind = std::monostate();
-  PieceMaker maker(std::move(whole));
+  PieceMaker maker(std::move(whole), plan.surplus_rows);
   for (const WeightSpan& run : runs) maker.Add(run, run.rows);
   return maker.Finish();
 }
