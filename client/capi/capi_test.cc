@@ -150,6 +150,100 @@ TEST_F(CapiTest, SomeRowsOfATensor) {
   }
 }
 
+// A trajectory of the C API, as a client of it would drive it.
+class TrajectoryCapi {
+ public:
+  explicit TrajectoryCapi(rr_run* run, const std::string& description = R"({"sample": "a", "engine": "x"})")
+      : run_(run) {
+    EXPECT_EQ(rr_trajectory_new(description.data(), description.size(), &object_), nullptr);
+  }
+  ~TrajectoryCapi() { rr_trajectory_free(object_); }
+
+  rr_error* Turn(const std::string& turn, const std::vector<uint32_t>& tokens, int64_t slots, const std::string& rows,
+                 json* decision) {
+    const std::string tensor = json{{"dtype", "U8"}, {"shape", {slots, 2, 2}}}.dump();
+    rr_bytes* bytes = nullptr;
+    rr_error* error =
+        rr_trajectory_turn(object_, run_, turn.data(), turn.size(), tokens.data(), tokens.size(), tensor.data(),
+                           slots == 0 ? 0 : tensor.size(), rows.data(), rows.size(), &bytes);
+    if (error == nullptr) *decision = json::parse(TakeText(bytes));
+    return error;
+  }
+  json State() const {
+    rr_bytes* bytes = nullptr;
+    EXPECT_EQ(rr_trajectory_state(object_, &bytes), nullptr);
+    return json::parse(TakeText(bytes));
+  }
+  rr_trajectory* object() { return object_; }
+
+ private:
+  rr_run* const run_;
+  rr_trajectory* object_ = nullptr;
+};
+
+TEST_F(CapiTest, ATrajectory) {
+  TrajectoryCapi trajectory(run_);
+  const std::vector<uint32_t> tokens = {5, 6, 7, 8, 9, 10};
+  json decision;
+  ASSERT_EQ(trajectory.Turn(R"({"tokens_start": 0, "weights": [[0, 2, 3, ""], [2, 9, 4, "four"]]})", tokens, 6, Rows(6),
+                            &decision),
+            nullptr);
+  EXPECT_EQ(decision["step"], "append");
+  EXPECT_EQ(decision["appends"], json::parse("[[0, 5]]"));
+  EXPECT_EQ(decision["surplus_rows"], 1);
+  rr_plan* plan = nullptr;
+  ASSERT_EQ(rr_trajectory_take_plan(trajectory.object(), &plan), nullptr);
+  EXPECT_EQ(rr_plan_pieces(plan), 2u);
+  rr_plan_free(plan);
+  EXPECT_EQ(Take(rr_trajectory_take_plan(trajectory.object(), &plan)).code, 3);
+
+  EXPECT_EQ(rr_trajectory_next_row(trajectory.object(), tokens.data(), 3), 3);
+  EXPECT_EQ(
+      Take(trajectory.Turn(R"({"row_start": 6, "tokens_start": 6})", {1, 2}, 1, Rows(1), &decision)).detail["reason"],
+      "GAP");
+  ASSERT_EQ(trajectory.Turn(R"({"cut": 3, "seal": true})", {}, 0, "", &decision), nullptr);
+  EXPECT_EQ(decision["step"], "truncate");
+  EXPECT_EQ(decision["truncate_rows"], 2);
+  const std::string truncated = R"([{"sample": "a", "committed_rows": 2, "revision": 1}])";
+  ASSERT_EQ(rr_trajectory_on_truncated(trajectory.object(), truncated.data(), truncated.size()), nullptr);
+  const std::string failed = R"({"sequence": 1, "error": {"code": 14}})";
+  ASSERT_EQ(rr_trajectory_on_outcome(trajectory.object(), failed.data(), failed.size()), nullptr);
+  ASSERT_EQ(trajectory.Turn(R"({"cut": 3, "seal": true})", {}, 0, "", &decision), nullptr);
+  EXPECT_EQ(decision["step"], "ask");
+  ASSERT_EQ(rr_trajectory_on_state(trajectory.object(), truncated.data(), truncated.size()), nullptr);
+  ASSERT_EQ(trajectory.Turn(R"({"cut": 3, "seal": true})", {}, 0, "", &decision), nullptr);
+  EXPECT_EQ(decision["appends"], json::parse("[[2, 2]]"));
+  const json state = trajectory.State();
+  EXPECT_EQ(state["num_tokens"], 3);
+  EXPECT_EQ(state["rows"], 2);
+  EXPECT_EQ(state["sealed"], true);
+  EXPECT_EQ(state["counters"]["failed_appends"], 1);
+}
+
+TEST_F(CapiTest, BadTurnsAreRefused) {
+  TrajectoryCapi trajectory(run_);
+  json decision;
+  for (const char* turn : {"", "[]", R"({"outcome": "gone"})", R"({"tokens": 1})", R"({"weights": [[1, 2]]})",
+                           R"({"cut": 0})", R"({"row_start": -1})", R"({"missing_rows": -1})", R"({"tokens_start": 9})",
+                           R"({"tokens_start": 0, "weights": [[2, 3, 1, ""], [0, 1, 1, ""]]})"}) {
+    EXPECT_EQ(Take(trajectory.Turn(turn, {1, 2}, 1, Rows(1), &decision)).code, 3) << turn;
+  }
+  rr_trajectory* made = nullptr;
+  for (const std::string description : {"", "{}", R"({"sample": "a b"})", R"({"sample": "a", "existing": "maybe"})"}) {
+    EXPECT_EQ(Take(rr_trajectory_new(description.data(), description.size(), &made)).code, 3) << description;
+  }
+  EXPECT_EQ(Take(rr_trajectory_fork(trajectory.object(), "", 0, &made)).code, 3);
+  EXPECT_EQ(made, nullptr);
+  const auto refused = [&](const std::string& states) {
+    return Take(rr_trajectory_on_state(trajectory.object(), states.data(), states.size())).code;
+  };
+  EXPECT_EQ(refused(R"([{"sample": "a"}, {"sample": "b"}])"), 3);
+  EXPECT_EQ(refused(R"([{"sample": "a", "committed_rows": -1}])"), 3);
+  EXPECT_EQ(refused(R"([{"sample": "a", "committed_rows": 3, "unrecorded": [[2, 5]]}])"), 3);
+  EXPECT_EQ(Take(rr_trajectory_on_dropped(trajectory.object(), 3, 2)).code, 3);
+  EXPECT_EQ(trajectory.State()["rows"], 0);
+}
+
 TEST_F(CapiTest, RpcErrors) {
   ErrorDetail detail{.reason = Reason::kGap};
   detail.committed_rows = 12;

@@ -42,6 +42,8 @@ function(rr_component)
   cmake_parse_arguments(ARG "" "NAME" "UNITS;REQUIRES" ${ARGN})
   set(target routing_replay_${ARG_NAME})
   rr_closure(closure libraries ${ARG_UNITS})
+  # Headers alone, and none of ours that is installed has them.
+  list(REMOVE_ITEM libraries nlohmann_json::nlohmann_json)
   set(units ${closure})
   foreach(required IN LISTS ARG_REQUIRES)
     get_target_property(theirs routing_replay_${required} RR_CLOSURE)
@@ -88,9 +90,10 @@ function(rr_install_headers directory)
           FILES_MATCHING PATTERN *.h ${except})
 endfunction()
 
-rr_component(NAME wire UNITS wire_allocator wire_append_message wire_merge wire_plane wire_read_message wire_sync
-             wire_tensor_payload)
-rr_component(NAME trainer REQUIRES wire UNITS layout_plan replay_realign replay_router trainer_local_source)
+rr_component(NAME wire UNITS wire_allocator wire_append_message wire_merge wire_model_config wire_plane wire_read_message
+             wire_sync wire_tensor_payload)
+rr_component(NAME trainer REQUIRES wire
+             UNITS layout_padding layout_plan layout_sequences replay_realign replay_router trainer_local_source)
 rr_install_headers(proto/include)
 rr_install_headers(trainer_plugin/include EXCEPT capi.h fetch.h)
 install(DIRECTORY proto/routing_replay DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev

@@ -54,10 +54,11 @@ bench() {
 bench handoff handoff
 bench serve serve
 bench wire wire
+bench plan plan
 # Twice the processes share the caches here: of these only what is compared in the same rounds counts.
 bench handoff-allocator handoff --allocator both
 bench serve-allocator serve --allocator both
-results=("$out"/{handoff,serve,wire,handoff-allocator,serve-allocator}.json)
+results=("$out"/{handoff,serve,wire,plan,handoff-allocator,serve-allocator}.json)
 
 if [ -n "${RR_PEERS:-}" ]; then
   echo "peers.sh" >&2

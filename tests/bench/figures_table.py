@@ -26,6 +26,7 @@ TABLES = (
     ("The server, one client", r"serve\..*"),
     ("Bytes beside the ids, in per cent of the ids", r"wire\.overhead\..*"),
     ("Codecs, one core, one sample of 4096 tokens", r"wire\..*"),
+    ("Replay plans, one core, one rank of a micro-batch of 2^20 tokens", r"plan\..*"),
 )
 
 

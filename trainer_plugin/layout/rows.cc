@@ -80,7 +80,8 @@ class RowMapBuilder {
         continue;
       }
       for (const RowRange& range : Keep(size).ranges) {
-        AddStream({bounds_[d] + range.begin, bounds_[d] + range.end});
+        Add({.local_row = rows_, .count = range.size(), .sequence = static_cast<int32_t>(d), .row = range.begin});
+        rows_ += range.size();
       }
     }
   }
@@ -147,6 +148,7 @@ class RowMapBuilder {
                                   *layout_.tokens_per_sample, ": the MoE layer cannot divide them into samples"),
                      Reason::kShape);
     }
+    map.runs.reserve(runs_.size());
     for (const RowRun& run : runs_) {
       const RowRun local = ClipToWindow(run, window);
       samples > 1 ? SplitUnflattened(local, samples, map) : Split(local, map);
@@ -209,21 +211,37 @@ std::vector<LocalRow> ExpandRowMap(const RowMap& map) {
   return rows;
 }
 
+namespace {
+
+// Sorted, disjoint and not adjacent, in place: an explicit list may show rows in any order, and twice.
+void Normalize(std::vector<RowRange>& ranges) {
+  if (ranges.size() < 2) return;
+  std::sort(ranges.begin(), ranges.end(), [](RowRange a, RowRange b) { return a.begin < b.begin; });
+  size_t last = 0;
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].begin <= ranges[last].end) {
+      ranges[last].end = std::max(ranges[last].end, ranges[i].end);
+    } else {
+      ranges[++last] = ranges[i];
+    }
+  }
+  ranges.resize(last + 1);
+}
+
+}  // namespace
+
 std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t sequences) {
   std::vector<std::vector<RowRange>> found(sequences);
   for (const RowRun& run : map.runs) {
-    if (run.state == RowState::kReplayed) found[run.sequence].push_back(RowRange::OfSize(run.row, run.count));
-  }
-  for (std::vector<RowRange>& ranges : found) {
-    std::sort(ranges.begin(), ranges.end(), [](RowRange a, RowRange b) { return a.begin < b.begin; });
-    std::vector<RowRange> merged;
-    for (RowRange range : ranges) {
-      // An explicit list may show a row twice.
-      if (!merged.empty()) range.begin = std::max(range.begin, merged.back().end);
-      AppendMerged(merged, range);
+    if (run.state != RowState::kReplayed) continue;
+    std::vector<RowRange>& ranges = found[run.sequence];
+    if (!ranges.empty() && ranges.back().end == run.row) {
+      ranges.back().end += run.count;
+    } else {
+      ranges.push_back(RowRange::OfSize(run.row, run.count));
     }
-    ranges = std::move(merged);
   }
+  for (std::vector<RowRange>& ranges : found) Normalize(ranges);
   return found;
 }
 

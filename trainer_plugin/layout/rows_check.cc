@@ -1,5 +1,7 @@
 #include "trainer_plugin/layout/rows_check.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/geometry.h"
 #include "trainer_plugin/layout/invalid.h"
@@ -17,7 +19,8 @@ absl::Status CheckRank(absl::string_view name, int32_t rank, int32_t size) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t padded_length) {
+// Why a sequence cannot be; called for one that cannot.
+absl::Status SequenceError(const SequenceShape& sequence, size_t index, int64_t padded_length) {
   const std::string field = absl::StrCat("sequences[", index, "]");
   if (sequence.tokens < 0 || sequence.recorded_rows < 0 || sequence.first_row < 0) {
     return Invalid(field, "a length is negative");
@@ -29,25 +32,36 @@ absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t 
     return Invalid(field, absl::StrCat(sequence.recorded_rows, " recorded rows for ", sequence.tokens, " tokens"),
                    Reason::kShape);
   }
-  if (sequence.first_row > padded_length || sequence.tokens > padded_length - sequence.first_row) {
-    const std::string first = sequence.first_row > 0 ? absl::StrCat(" from row ", sequence.first_row, " on") : "";
-    return Invalid(field, absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"),
-                   Reason::kShape);
-  }
-  return absl::OkStatus();
+  const std::string first = sequence.first_row > 0 ? absl::StrCat(" from row ", sequence.first_row, " on") : "";
+  return Invalid(field, absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"),
+                 Reason::kShape);
 }
 
-// A span that is cut over CP ranks: zigzag keeps two halves per rank, contiguous one piece.
-absl::Status CheckDivides(const MicroBatchLayout& layout, absl::string_view what, int64_t rows, bool padding_alone) {
+absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t padded_length) {
+  const bool can_be = sequence.recorded_rows >= 0 && sequence.recorded_rows <= std::min(sequence.tokens, kMaxRows) &&
+                      sequence.first_row >= 0 && sequence.first_row <= padded_length &&
+                      sequence.tokens <= padded_length - sequence.first_row;
+  return can_be ? absl::OkStatus() : SequenceError(sequence, index, padded_length);
+}
+
+// What the rows of a span that is cut over CP ranks must be a multiple of: zigzag keeps two halves per rank, contiguous
+// one piece, and padding alone is as good in one piece.
+int64_t CpUnit(const MicroBatchLayout& layout, bool padding_alone) {
   const bool zigzag =
       layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;
-  const bool halves = zigzag && !padding_alone && layout.cp_size > 1;
-  const int64_t unit = int64_t{layout.cp_size} * (halves ? 2 : 1);
-  if (rows % unit == 0) return absl::OkStatus();
-  return Invalid(
-      "partition",
-      absl::StrCat(what, " of ", rows, " rows is not a multiple of ", halves ? "2 x " : "", "cp_size = ", unit),
-      Reason::kShape);
+  return int64_t{layout.cp_size} * (zigzag && !padding_alone && layout.cp_size > 1 ? 2 : 1);
+}
+
+absl::Status DividesError(const MicroBatchLayout& layout, absl::string_view what, int64_t rows, int64_t unit) {
+  return Invalid("partition",
+                 absl::StrCat(what, " of ", rows, " rows is not a multiple of ", unit > layout.cp_size ? "2 x " : "",
+                              "cp_size = ", unit),
+                 Reason::kShape);
+}
+
+absl::Status CheckDivides(const MicroBatchLayout& layout, absl::string_view what, int64_t rows) {
+  const int64_t unit = CpUnit(layout, false);
+  return rows % unit == 0 ? absl::OkStatus() : DividesError(layout, what, rows, unit);
 }
 
 absl::Status CheckTokensPerSample(const MicroBatchLayout& layout) {
@@ -95,9 +109,8 @@ absl::Status CheckThd(const MicroBatchLayout& layout) {
       if (absl::Status status = CheckSequence(layout.sequences[d], d, rows); !status.ok()) return status;
     }
     if (layout.partition == Partition::kZigzagPerDocument) {
-      const bool padding_alone = !real || layout.sequences[d].tokens == 0;
-      absl::Status status = CheckDivides(layout, absl::StrCat("document ", d), rows, padding_alone);
-      if (!status.ok()) return status;
+      const int64_t unit = CpUnit(layout, !real || layout.sequences[d].tokens == 0);
+      if (rows % unit != 0) return DividesError(layout, absl::StrCat("document ", d), rows, unit);
     }
   }
   switch (layout.partition) {
@@ -106,7 +119,7 @@ absl::Status CheckThd(const MicroBatchLayout& layout) {
       return absl::OkStatus();
     case Partition::kZigzagPerSequence:
     case Partition::kContiguous:
-      return CheckDivides(layout, "the stream", layout.total_rows, false);
+      return CheckDivides(layout, "the stream", layout.total_rows);
     case Partition::kContiguousPerSequence:
       break;
   }
@@ -137,7 +150,7 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
       return absl::OkStatus();
     case Partition::kZigzagPerSequence:
     case Partition::kContiguousPerSequence:
-      return CheckDivides(layout, "a sequence", layout.padded_length, false);
+      return CheckDivides(layout, "a sequence", layout.padded_length);
     case Partition::kZigzagPerDocument:
     case Partition::kContiguous:
       break;

@@ -212,7 +212,7 @@ class Planner {
   }
 
   void HashPrefix() {
-    const int64_t hashed = std::min(Or("num_hash_layers", family_.prefix), num_layers_);
+    const int64_t hashed = std::min({Or("num_hash_layers", family_.prefix), num_layers_, int64_t{kMaxLayers}});
     for (int32_t i = 0; i < hashed; ++i) hash_layers_.push_back(i);
   }
 

@@ -134,6 +134,7 @@ class MegatronModel {
         reader_.Flag("expert_bias", bias_keys).value_or(false) ? ExpertBias::kToScore : ExpertBias::kNone;
     routing_.shared_experts = Int("shared_experts", "moe_shared_expert_intermediate_size").value_or(0) > 0 ? 1 : 0;
     routing_.mtp_layers = static_cast<int32_t>(Int("mtp_layers", "mtp_num_layers").value_or(0));
+    if (routing_.mtp_layers < 0) reader_.Fail("mtp_num_layers", "is negative");
     hash_layers_ = Int("hash_layers", "moe_n_hash_layers").value_or(0);
     ReadGroups(top_k);
   }

@@ -155,6 +155,12 @@ TEST(HuggingFaceTest, Refusals) {
     EXPECT_THAT(model, Fails(absl::StatusCode::kInvalidArgument, Reason::kField)) << c.change;
     EXPECT_THAT(std::string(model.status().message()), HasSubstr(c.words)) << c.change;
   }
+  const json deep = {{"model_type", "deepseek_v4"},
+                     {"num_hidden_layers", 2000000000},
+                     {"num_hash_layers", 2000000000},
+                     {"n_routed_experts", 8},
+                     {"num_experts_per_tok", 2}};
+  EXPECT_THAT(ModelConfigFromHuggingFace(deep.dump()), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   for (const char* text : {"", "[]", "7", "{"}) {
     EXPECT_THAT(ModelConfigFromHuggingFace(text), Fails(absl::StatusCode::kInvalidArgument, Reason::kField)) << text;
   }
@@ -257,6 +263,7 @@ TEST(MegatronTest, Refusals) {
       {{"hybrid_override_pattern", "MEXX"}},
       {{"hybrid_override_pattern", "ME"}},
       {{"moe_router_score_function", "relu"}},
+      {{"mtp_num_layers", -1}},
   };
   for (const json& change : cases) {
     EXPECT_THAT(ModelConfigFromMegatron(Megatron(change)), Fails(absl::StatusCode::kInvalidArgument, Reason::kField))

@@ -46,14 +46,14 @@ absl::Status CheckBatch(const UnpaddedBatch& batch, absl::string_view framework,
   int64_t tokens = 0;
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const SequenceShape& shape = batch.sequences[i];
-    const std::string field = absl::StrCat("sequences[", i, "]");
-    if (shape.tokens < 0 || shape.recorded_rows < 0) return Invalid(field, "a length is negative");
+    const auto field = [i] { return absl::StrCat("sequences[", i, "]"); };
+    if (shape.tokens < 0 || shape.recorded_rows < 0) return Invalid(field(), "a length is negative");
     if (shape.tokens > kMaxStreamRows - tokens) {
-      return Invalid(field, absl::StrCat("brings the batch above ", kMaxStreamRows, " tokens"));
+      return Invalid(field(), absl::StrCat("brings the batch above ", kMaxStreamRows, " tokens"));
     }
     tokens += shape.tokens;
     if (!Takes(rule, shape)) {
-      return Invalid(field,
+      return Invalid(field(),
                      absl::StrCat(shape.recorded_rows, " recorded rows for T = ", shape.tokens, " tokens: ", framework,
                                   " takes ", WordsOf(rule)),
                      Reason::kShape);

@@ -65,9 +65,10 @@ TEST(Padding, VerlFp8) {
               ElementsAre(HasSubstr("sample 0 is stretched to 16 rows"), HasSubstr("sample 2 is stretched to 480")));
   EXPECT_THAT(short_last.hazards[1], HasSubstr("verl's packing raises"));
   EXPECT_OK(BuildRowMap(short_last.layout, {.cp_rank = 1}));
-  // 12 + 4 · 125 rows: 129 own rows leave one in the second chunk.
-  ASSERT_OK_AND_ASSIGN(const auto one_left, PredictVerl(Batch({120, 1}, 4, 1, false), {.length_bucket = 136}));
-  EXPECT_THAT(one_left.hazards, IsEmpty());
+  // Chunks of 9 rows on 8 ranks, 64 rows of one's own: the last rank has one of them.
+  ASSERT_OK_AND_ASSIGN(const auto one_left, PredictVerl(Batch({1904, 60}, 8, 1, false), {.fp8 = true}));
+  EXPECT_THAT(one_left.layout.cu_seqlens_padded, ElementsAre(0, 1904, 2048));
+  EXPECT_THAT(one_left.hazards, ElementsAre(HasSubstr("repeats one row silently")));
 }
 
 TEST(Padding, VerlContiguousHasALeastWindow) {

@@ -45,14 +45,14 @@ int64_t StreamRows(int64_t rows, int64_t unit, int32_t cp_size, const VerlPaddin
 }
 
 // verl copies the first chunk of a sample from its tokens, padded by the unit without FP8 alone: a sample that ends
-// inside the first chunk of a CP rank is narrower than its slot.
+// inside the first chunk of a CP rank is narrower than its slot, which raises unless just one row is left to repeat.
 void AddNarrowChunks(const std::vector<int64_t>& padded, int64_t unit, PaddingPrediction& prediction) {
   const MicroBatchLayout& layout = prediction.layout;
   for (size_t i = 0; i < padded.size() && layout.cp_size > 1; ++i) {
     const int64_t own = RoundUp(layout.sequences[i].tokens, unit);
     const int64_t half = padded[i] / ZigzagUnit(layout.cp_size);
     if (own >= half * layout.cp_size) continue;
-    const bool one_left = own % half == 1;
+    const bool one_left = own == half * (layout.cp_size - 1) + 1;
     prediction.hazards.push_back(absl::StrCat(
         "sample ", i, " is stretched to ", padded[i], " rows, but its own ", own,
         " rows do not reach the end of the first chunk of every CP rank (", half, " rows each): verl's packing ",

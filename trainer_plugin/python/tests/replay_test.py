@@ -158,6 +158,20 @@ class ReplayTest(unittest.TestCase):
         plan = make_plan(1, 1, 1)
         self.check(plan, source.fetch(plan), 1, 1, 1)  # What was there is still there.
 
+    def test_padding_as_a_policy_predicts(self) -> None:
+        sequences = [{"sample": f"s{i}", "tokens": length} for i, length in enumerate(LENGTHS)]
+        sizes = {"cp_size": CP, "tp_size": TP, "sequence_parallel": True}
+        predicted = trainer.plan(
+            GEOMETRY, {"sequences": sequences, **sizes, "padding": {"policy": "verl"}}, rank={"cp": 1, "tp": 1}
+        )
+        given = make_plan(0, 1, 1)
+        self.assertEqual(predicted.layout, given.layout)
+        self.assertEqual(predicted.row_map, given.row_map)
+        self.assertEqual(predicted.warnings, ())
+        other = make_plan(0, 1, 1, padding={"policy": "slime"})
+        self.assertEqual(other.layout, given.layout)
+        self.assertRegex(other.warnings[0], "has 0 rows, slime gives [0-9]+")
+
     def test_local_source_needs_no_grpc(self) -> None:
         code = (
             "import sys, numpy, routing_replay_trainer as t; g = {'num_layers': 1, 'num_experts': 8, 'top_k': 2};"

@@ -65,8 +65,8 @@ class Plan:
     geometry: {"num_layers", "num_experts", "top_k", "moe_layers"} or a routing_replay.Geometry
     micro_batch: what the trainer really did, for example {"format": "THD", "sequences": [{"sample": "math-7/0",
         "tokens": 13}], "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
-        "cp_size": 2, "tp_size": 2, "sequence_parallel": True}; or, before that is known, what a framework's padding will
-        make of it: {"sequences": […], "cp_size": 2, "padding": {"policy": "verl", "fp8": True}}
+        "cp_size": 2, "tp_size": 2, "sequence_parallel": True}; or, before that is known, what a framework's padding
+        will make of it: {"sequences": […], "cp_size": 2, "padding": {"policy": "verl", "fp8": True}}
     rank: {"pp", "cp", "tp", "chunk", "positions", "dp_cp"}; 0 where absent
     split: how layers are split over pipeline stages, for example {"pipeline_size": 2}; one stage if absent
     ep_size: size of the expert-parallel group, which filler is spread over
