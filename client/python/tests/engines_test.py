@@ -226,6 +226,15 @@ class SglangTest(EngineTest):
                 self.check(sglang.rows(body, GEOMETRY), tokens=False)
                 np.testing.assert_array_equal(sglang.tokens(body, **ids), TOKENS)
 
+    def test_rows_of_a_response_belong_to_none_of_its_choices(self) -> None:
+        for place in ("root.sglext", "root.sgl_ext"):
+            response = self.response(b64(ALL[:-1]), place)
+            response["choices"] = [{"token_ids": OUTPUT}, {"token_ids": OUTPUT[::-1]}]
+            for index in range(2):
+                self.refused(
+                    lambda i=index, r=response: sglang.rows(r, GEOMETRY, i, prompt_token_ids=PROMPT), "FIELD", "whose"
+                )
+
     def test_wire_dtype(self) -> None:
         for dtype in ("int32", "uint16", "uint8"):
             body = self.response(b64(ALL[:-1].astype(dtype)), routed_experts_dtype=dtype)
@@ -334,6 +343,8 @@ class OtherEngineTest(EngineTest):
         self.check(resolved, tokens=False)
         self.refused(lambda: dynamo.rows(body(early | {"data": "~~~~~"})), "ENCODING", "base85")
         self.refused(lambda: dynamo.rows(body(value), start=3), "ROW_COUNT")
+        both = body(value) | {"choices": [{"token_ids": OUTPUT}, {"token_ids": OUTPUT[::-1]}]}
+        self.refused(lambda: dynamo.rows(both, 1, prompt_token_ids=PROMPT), "FIELD", "whose")
 
 
 class EnvelopeTest(EngineTest):

@@ -104,6 +104,11 @@ class ModelConfigTest(unittest.TestCase):
         self.assertEqual(rr.Geometry.from_megatron_config(config), rr.Geometry.from_hf_config(_MODEL_CONFIG))
         fields = {"num_layers": 4, "num_moe_experts": 8, "moe_router_topk": 2, "moe_layer_freq": [0, 1, 0, 1]}
         self.assertEqual(rr.Geometry.from_megatron_config(fields), rr.Geometry(4, 8, 2, [1, 3]))
+        fields |= {"num_layers": np.int64(4), "moe_layer_freq": np.array([0, 1, 0, 1]), "activation_func": print}
+        self.assertEqual(rr.Geometry.from_megatron_config(fields), rr.Geometry(4, 8, 2, [1, 3]))
+        fields |= {"moe_layer_freq": range(2)}  # A sequence that json does not know; too short for 4 layers.
+        with self.assertRaises(rr.InvalidArgumentError):
+            rr.Geometry.from_megatron_config(fields)
 
     def test_refusals(self) -> None:
         with self.assertRaisesRegex(rr.InvalidArgumentError, "no routed experts"):

@@ -115,7 +115,7 @@ class Geometry:
             path = Path(config)
             return cls._from_config((path / "config.json" if path.is_dir() else path).read_text(), "huggingface")
         fields = config if isinstance(config, Mapping) else config.to_dict()
-        return cls._from_config(json.dumps(fields, default=str), "huggingface")
+        return cls._from_config(json.dumps(fields, default=_plain), "huggingface")
 
     @classmethod
     def from_megatron_config(cls, config: Mapping[str, Any] | Any) -> Geometry:
@@ -127,8 +127,7 @@ class Geometry:
         fields, moe_shared_expert_intermediate_size, mtp_num_layers and moe_n_hash_layers. Raises InvalidArgumentError.
         """
         fields = config if isinstance(config, Mapping) else vars(config)
-        plain = {key: value for key, value in fields.items() if isinstance(value, (bool, int, float, str, list, tuple))}
-        return cls._from_config(json.dumps(plain, default=str), "megatron")
+        return cls._from_config(json.dumps(dict(fields), default=_plain), "megatron")
 
     @classmethod
     def _from_config(cls, text: str, source: str) -> Geometry:
@@ -213,6 +212,13 @@ class Geometry:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._json, self._routing)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has of a value of numpy, of a sequence, or of anything else that a configuration holds."""
+    if hasattr(value, "tolist") and not isinstance(value, type):
+        return value.tolist()
+    return list(value) if isinstance(value, Sequence) else str(value)
 
 
 def _restore(text: str, routing: ModelRouting | None) -> Geometry:

@@ -84,3 +84,11 @@ def output_weights(
         if begin < end:
             found.append(weight_span(max(0, begin), end, get(span, "version"), versions))
     return tuple(found)
+
+
+def refuse_shared(response: Any, choice: Any, place: Any, field: str) -> None:
+    """What stands in the response itself belongs to none of several choices."""
+    choices = get(response, "choices")
+    count = len(choices) if isinstance(choices, Sequence) else 1
+    if place is response and place is not choice and count > 1:
+        raise invalid(field, f"stands in the response, which has {count} choices: whose is it?")

@@ -59,7 +59,7 @@ def rows(
     prompt, sampled = vllm._ids(response, choice, prompt_token_ids, output_token_ids)
     prompt_tokens, output_tokens = vllm._counts(response, prompt, sampled)
     others: dict[str, Any] = {"engine": engine, "tokens": _fields.join(prompt, sampled)}
-    value, url = _find(choice, response)
+    value, url = _find(response, choice)
     if value is None and url is not None and resolver is not None:
         value = resolver(url)
         if isinstance(value, Mapping) and "data" not in value:
@@ -80,13 +80,14 @@ def rows(
     return _forms.account(found, prompt_tokens, output_tokens, first, short_rows, layers=layers, **others)
 
 
-def _find(*places: Any) -> tuple[Any, Any]:
+def _find(response: Any, choice: Any) -> tuple[Any, Any]:
     """The ids, or the address of what holds them."""
     url = None
-    for place in places:
+    for place in (choice, response):
         extension = _fields.get(place, "nvext")
         value = _fields.get(extension, "routed_experts")
         if value is not None:
+            _fields.refuse_shared(response, choice, place, _FIELD)
             return value, None
         url = url or _fields.get(_fields.get(extension, "metadata_upload"), "url")
     return None, url

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _FIELD = "routed_experts"
 _EXTENSIONS = ("meta_info", "sglext", "sgl_ext")
+_OF_ALL = ("prompt_tokens", "weight_version")  # What a response may say of all of its choices.
 
 
 def tokens(
@@ -124,6 +125,8 @@ def _find(response: Any, choice: Any, name: str) -> tuple[Any, Any]:
             holder = _fields.get(place, extension)
             value = None if holder is None else _fields.get(holder, name)
             if value is not None:
+                if name not in _OF_ALL:
+                    _fields.refuse_shared(response, choice, place, f"{extension}.{name}")
                 return holder, value
     return {}, None
 
