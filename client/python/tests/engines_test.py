@@ -386,6 +386,7 @@ class EnvelopeTest(EngineTest):
         self.check(envelope.rows(later, tokens=TOKENS), begin=5)
         self.check(envelope.rows(ALL[5:-1], tokens=TOKENS, start=5), begin=5)
         self.refused(lambda: envelope.rows(later, start=4), "ROW_COUNT")
+        self.refused(lambda: envelope.rows(later | {"start": 0}, start=5), "ROW_COUNT")
 
     def test_chunks(self) -> None:
         parts = [ALL[:P], *(ALL[i : i + 1] for i in range(P, T - 1))]
@@ -403,6 +404,10 @@ class EnvelopeTest(EngineTest):
                     envelope.chunks([form(ALL[:2]), form(bad)])
                 self.assertEqual((caught.exception.reason, caught.exception.field), (reason, "routed_experts[1]"))
         self.assertEqual(envelope.chunks([]), [])
+        described = [{"data": b64(ALL[:2]), "shape": [2, 4, 4], "start": 0, "dtype": "int32"}] * 2
+        self.refused(lambda: envelope.chunks(described), "ROW_COUNT")
+        described[1] = described[0] | {"start": 2}
+        self.assertEqual([one.row_start for one in envelope.chunks(described)], [0, 2])
 
     def test_malformed(self) -> None:
         text, shape = b64(ALL[:-1]), [T - 1, 4, 4]

@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -74,12 +74,13 @@ def rows(
     """
     if value is None:
         raise _fields.invalid(_FIELD, "is null")
-    found, said = _open(value, geometry, dialect, dtype, shape, layers, resolver)
+    found, begin = _open(value, geometry, dialect, dtype, shape, layers, resolver)
+    said = begin if isinstance(value, Mapping) and "start" in value else None
     if ids_and_weights:
         found = _with_weights(found)
-    if start is not None and said not in (None, 0, start):
+    if start is not None and said not in (None, start):
         raise _fields.invalid(_FIELD, f"starts at row {said}, not at {start}", "ROW_COUNT")
-    begin = start if start is not None else said or 0
+    begin = (said or 0) if start is None else start
     ids = _fields.ids(tokens, "tokens")
     if ids is None:
         return RecordedRows(found, row_start=begin, layers=layers, engine=engine)
@@ -91,20 +92,21 @@ def chunks(
 ) -> list[RecordedRows]:
     """Rows that come in parts, in order: one RecordedRows each, for one append each.
 
-    start: absolute row of the first part; options: those of `rows` but tokens. No parts give an empty list.
+    start: absolute row of the first part; a part that says its own must agree with the rows before it
+    options: those of `rows` but tokens and start. No parts give an empty list.
     InvalidArgumentError (DTYPE, SHAPE) for a part of another dtype or other axes than the first, and as `rows`.
     """
     recorded: list[RecordedRows] = []
     first: tuple[Any, ...] | None = None
     for part in parts:
-        one = rows(part, geometry, **options)
+        one = rows(part, geometry, start=start, **options)
         kind, axes = _forms.kind_and_axes(one.rows)
         first = first or (kind, axes)
         if kind != first[0]:
             raise _fields.invalid(f"{_FIELD}[{len(recorded)}]", f"dtype {kind} after {first[0]}", "DTYPE")
         if axes[1:] != first[1][1:]:
             raise _fields.invalid(f"{_FIELD}[{len(recorded)}]", f"{list(axes)} after {list(first[1])}", "SHAPE")
-        recorded.append(dataclasses.replace(one, row_start=start))
+        recorded.append(one)
         start += axes[0]
     return recorded
 
