@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import logging
 import threading
 import time
 import unittest
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from support import ServerTest, random_routes
 
-from routing_replay import Client, Geometry, ResourceExhaustedError, RoutingReplayError
+from routing_replay import Client, Geometry, ResourceExhaustedError, RoutingReplayError, token_check
 from routing_replay.engines import attach
 from routing_replay.engines.attach import _handover, _sglang
 
@@ -202,6 +204,52 @@ class AttachTest(ServerTest):
                 self.assertIsNotNone(self.run_.stat(f"{name}/q{i}").token_check)
             self.assertEqual(vars(engine), {})
 
+    def test_sglang_answers_to_each_prompt(self) -> None:
+        routes = [routes_of(5), routes_of(5), routes_of(6), routes_of(6)]
+        ids = [[1, 2, 3], [4, 5, 6, 7]]
+
+        class Engine:
+            def generate(self, input_ids: Any = None, sampling_params: Any = None) -> Any:
+                outputs = []
+                for i, rows in enumerate(routes):
+                    text = base64.b64encode(rows.astype("<i4").tobytes()).decode()
+                    meta = {"id": f"n{i}", "prompt_tokens": len(ids[i // 2]), "finish_reason": {"type": "stop"}}
+                    outputs.append({"output_ids": [i, 9], "meta_info": meta | {"routed_experts": text}})
+                return outputs
+
+        engine = Engine()
+        with attach.sglang(engine, self.run_, version="0.5.23") as attachment:
+            engine.generate(input_ids=ids, sampling_params={"n": 2})
+            attachment.flush()
+        for i, rows in enumerate(routes):
+            np.testing.assert_array_equal(self.stored(f"n{i}"), rows)
+            self.assertEqual(self.run_.stat(f"n{i}").token_check, token_check([*ids[i // 2], i]))
+
+    def test_streams_of_sglang(self) -> None:
+        for events, wanted in (
+            ([[6], [6, 7], [6, 7, 8]], [6, 7, 8]),
+            ([[6], [7], [8]], [6, 7, 8]),
+            ([[6], [6], [6, 6]], [6, 6, 6, 6]),
+            ([[6], [6, 7]], [6, 7]),  # A stop was cut off: the count is larger than the ids.
+        ):
+            collector = _sglang._Collector({}, None)
+            for number, event in enumerate(events):
+                is_last = number == len(events) - 1
+                count = 5 if is_last else max(len(event), number + 1)
+                meta = {"completion_tokens": count, "finish_reason": {"type": "stop"} if is_last else None}
+                got = collector._all_sampled(0, {"output_ids": event, "meta_info": meta})
+            self.assertEqual(got, wanted)
+
+    def test_an_output_of_another_shape_costs_its_rows_and_not_the_request(self) -> None:
+        class Engine:
+            def generate(self) -> Any:
+                return {"output_ids": [1], "meta_info": {"finish_reason": {"type": "abort"}}}
+
+        engine = Engine()
+        with attach.sglang(engine, self.run_, version="0.5.23") as attachment, self.assertLogs("routing_replay"):
+            self.assertEqual(engine.generate()["output_ids"], [1])
+            self.assertEqual(attachment.metrics()["unreadable"], 1)
+
     def test_the_hook_of_sglang(self) -> None:
         routes = routes_of(6)
 
@@ -251,6 +299,24 @@ class HandOverTest(unittest.TestCase):
         self.assertEqual(self.done, ["a", "b", "-c", "-d"])
         metrics = queue.metrics()
         self.assertEqual((metrics["handed_over"], metrics["dropped"], metrics["waiting_bytes"]), (2, 2, 0))
+
+    def test_what_is_dropped_is_not_held(self) -> None:
+        queue = self.hand_over("drop")
+        queue.put(self.job("a", 100))
+        rows = np.zeros(100)
+        alive = weakref.ref(rows)
+
+        def run(rows: Any = rows) -> None:
+            self.done.append(str(rows.size))
+
+        with self.assertLogs("routing_replay", logging.WARNING):
+            queue.put(_handover.Job("b", 100, run, lambda: self.done.append("-b")))
+        del rows, run
+        gc.collect()
+        self.assertIsNone(alive())
+        self.go.set()
+        queue.flush(20)
+        self.assertEqual(self.done, ["a", "-b"])
 
     def test_raise_and_what_is_larger_than_all_of_it(self) -> None:
         queue = self.hand_over("raise")

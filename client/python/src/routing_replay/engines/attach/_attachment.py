@@ -78,6 +78,7 @@ class Attachment:
         self.attached = True
         self._detach: Callable[[], None] | None = None
         self._without_rows = 0
+        self._unreadable = 0
         self._appender = run.appender()
         self._handover = HandOver(
             self._appender,
@@ -109,11 +110,11 @@ class Attachment:
             recorded = describe()
         except RoutingReplayError as error:
             refused = error
-        start = recorded.row_start
+        start, engine = recorded.row_start, recorded.engine  # A mark must not hold the rows.
         holes = [(start, num_tokens - 1)] if num_tokens - 1 > start else []
 
         def mark() -> None:
-            self._appender.append(sample, None, row_start=start, unrecorded=holes, engine=recorded.engine, **options)
+            self._appender.append(sample, None, row_start=start, unrecorded=holes, engine=engine, **options)
 
         def run() -> None:
             if refused is not None:
@@ -124,6 +125,15 @@ class Attachment:
             self._without_rows += refused is None
             return Job(sample, 0, mark if refused is None else run, mark), None
         return Job(sample, _bytes_of(recorded.rows), run, mark), reference(self._run, sample, start, num_tokens)
+
+    def guarded(self, collect: Callable[..., list[Job]], *arguments: Any) -> list[Job]:
+        """What `collect` gives. An output that is not what this release knows costs its rows, never the request."""
+        try:
+            return collect(*arguments)
+        except Exception:
+            self._unreadable += 1
+            _log.exception("rows of an output cannot be taken")
+            return []
 
     def take(self, job: Job) -> None:
         self._handover.put(job)
@@ -144,9 +154,10 @@ class Attachment:
         self._handover.flush(timeout)
 
     def metrics(self) -> dict[str, int]:
-        """Flat: handed_over, refused, dropped, waiting_bytes, without_rows (finished outputs that had none), and what
-        `Run.metrics` has."""
-        return {**self._handover.metrics(), "without_rows": self._without_rows}
+        """Flat: handed_over, refused, dropped, waiting_bytes, without_rows (finished outputs that had none), unreadable
+        (outputs of another shape than is known), and what `Run.metrics` has."""
+        own = {"without_rows": self._without_rows, "unreadable": self._unreadable}
+        return {**self._handover.metrics(), **own}
 
     def detach(self, timeout: float = 60.0) -> None:
         """Leaves the engine as it was, and waits for what is queued. Idempotent."""

@@ -100,6 +100,7 @@ class HandOver:
             level = logging.DEBUG if self._counts["dropped"] else logging.WARNING
             _log.log(level, "the hand-over is full: rows of sample %s are dropped", job.sample)
             self._counts["dropped"] += 1
+            job = Job(job.sample, 0, job.mark, job.mark)  # Lets go of the rows.
         else:
             self._queued_bytes += job.size
         self._jobs.append((job, dropped))

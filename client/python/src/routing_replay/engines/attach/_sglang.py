@@ -90,7 +90,7 @@ def _sync(original: Callable[..., Any], attachment: Attachment) -> Callable[...,
             yield output
 
     def take(outputs: Any, collector: _Collector) -> None:
-        for job in collector.finished(outputs):
+        for job in attachment.guarded(collector.finished, outputs):
             attachment.take(job)
 
     return generate
@@ -103,7 +103,7 @@ def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[...
         collector = _Collector(_arguments(original, arguments, keywords), attachment)
         if not isinstance(result, (dict, list)):
             return _stream(result, collector, attachment)
-        for job in collector.finished(result):
+        for job in attachment.guarded(collector.finished, result):
             await attachment.take_async(job)
         return result
 
@@ -113,7 +113,7 @@ def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[...
 async def _stream(outputs: AsyncIterator[Any], collector: _Collector, attachment: Attachment) -> AsyncIterator[Any]:
     async with contextlib.aclosing(outputs):  # type: ignore[type-var]
         async for output in outputs:
-            for job in collector.finished(output):
+            for job in attachment.guarded(collector.finished, output):
                 await attachment.take_async(job)
             yield output
 
@@ -130,11 +130,14 @@ class _Collector:
     """The outputs of one call, which asks for one sample or a batch of them."""
 
     def __init__(self, asked: Mapping[str, Any], attachment: Attachment) -> None:
-        """asked: input_ids (None where the engine tokenizes) and routed_experts_start_len, of one or of each."""
+        """asked: input_ids (None where the engine tokenizes), routed_experts_start_len, sampling_params: of one or each."""
         self._ids = asked.get("input_ids")
+        params = asked.get("sampling_params") or {}
+        self._answers = int((params[0] if isinstance(params, list) else params).get("n") or 1)  # Of each prompt.
         self._start = asked.get("routed_experts_start_len") or 0
         self._attachment = attachment
         self._sampled: dict[int, list[int]] = {}
+        self._incremental: dict[int, bool] = {}  # Known from the second event of a stream on.
 
     def finished(self, outputs: Any) -> list[_attachment.Job]:
         """Jobs of those that are finished; with references in their place if that is wanted."""
@@ -149,14 +152,19 @@ class _Collector:
     def _all_sampled(self, index: int, output: dict[str, Any]) -> list[int] | None:
         """Token ids of a finished output. A stream tells all ids so far each time, or only those that are new."""
         meta, ids = output.get("meta_info", {}), output.get("output_ids", [])
+        finished = meta.get("finish_reason") is not None
         so_far = self._sampled.setdefault(index, [])
-        is_new = len(ids) < meta.get("completion_tokens", len(ids))
+        if so_far and not finished:
+            self._incremental[index] = len(ids) < meta.get("completion_tokens", len(ids))
+        # At the end the count may differ from the ids, where a stop was cut off.
+        is_new = self._incremental.get(index, ids[: len(so_far)] != so_far)
         so_far[:] = [*so_far, *ids] if is_new else ids
-        return so_far if meta.get("finish_reason") is not None else None
+        return so_far if finished else None
 
     def _job(self, index: int, output: dict[str, Any], sampled: list[int]) -> _attachment.Job:
-        prompt = self._ids[index] if _is_list(self._ids) and _is_list(self._ids[0]) else self._ids
-        start = self._start[index] if _is_list(self._start) else self._start
+        number = index // self._answers
+        prompt = self._ids[number] if _is_list(self._ids) and _is_list(self._ids[0]) else self._ids
+        start = self._start[number] if _is_list(self._start) else self._start
         describe = functools.partial(
             sglang.rows,
             output,

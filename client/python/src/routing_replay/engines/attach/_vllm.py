@@ -73,7 +73,7 @@ def _offline(original: Callable[..., Any], attachment: Attachment) -> Callable[.
         params = _params(arguments, keywords)
         for number, output in enumerate(outputs):
             collector = _Collector(params[number] if isinstance(params, (list, tuple)) else params)
-            for job in collector.finished(output, attachment):
+            for job in attachment.guarded(collector.finished, output, attachment):
                 attachment.take(job)
         return outputs
 
@@ -86,7 +86,7 @@ def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[...
         collector = _Collector(_params(arguments, keywords))
         async with contextlib.aclosing(original(*arguments, **keywords)) as outputs:
             async for output in outputs:
-                for job in collector.finished(output, attachment):
+                for job in attachment.guarded(collector.finished, output, attachment):
                     await attachment.take_async(job)
                 yield output
 
