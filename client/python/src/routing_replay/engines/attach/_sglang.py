@@ -130,7 +130,8 @@ class _Collector:
     """The outputs of one call, which asks for one sample or a batch of them."""
 
     def __init__(self, asked: Mapping[str, Any], attachment: Attachment) -> None:
-        """asked: input_ids (None where the engine tokenizes), routed_experts_start_len, sampling_params: of one or each."""
+        """asked: input_ids (None where the engine tokenizes), routed_experts_start_len and sampling_params, each of one
+        sample or a list."""
         self._ids = asked.get("input_ids")
         params = asked.get("sampling_params") or {}
         self._answers = int((params[0] if isinstance(params, list) else params).get("n") or 1)  # Of each prompt.
