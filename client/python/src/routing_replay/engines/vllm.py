@@ -49,7 +49,7 @@ def rows(
     prompt_token_ids: Any = None,
     output_token_ids: Any = None,
     layers: Literal["all", "moe"] | Sequence[int] | None = None,
-    short_rows: Literal["missing_at_front", "refuse"] = "missing_at_front",
+    short_rows: Literal["missing_at_front", "refuse"] = "refuse",
     absent: Literal["raise", "unrecorded"] = "raise",
     versions: Mapping[str, int] | None = None,
     engine: str | None = None,
@@ -61,7 +61,8 @@ def rows(
     prompt_start: routed_experts_prompt_start of the request, 0 … P
     prompt_token_ids, output_token_ids: where the response does not hold them
     layers: what the axis of layers holds, if not as the table says
-    short_rows: what fewer rows mean: the first ones are missing, or InvalidArgumentError (ROW_COUNT)
+    short_rows: what fewer rows mean: InvalidArgumentError (ROW_COUNT), or that the first ones are missing, which no
+        release of vLLM does by itself
     absent: what no rows mean, where the request was not aborted: InvalidArgumentError, or rows that are all unrecorded
     versions: numbers of weight versions that are texts; those of decimals need none, others have -1 and a label
     engine: text to keep with the sample; default vllm and the version loaded, if any
