@@ -43,6 +43,7 @@ Kind MoePatternKind();
 Kind PaddingKind();
 Kind RoutingKind();
 Kind RowsKind();
+Kind ScheduleKind();
 
 // All of the above.
 const std::vector<Kind>& AnsweredKinds();

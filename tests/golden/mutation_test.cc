@@ -10,7 +10,7 @@
 namespace routing_replay::golden {
 namespace {
 
-constexpr size_t kCasesPerFile = 5;
+constexpr size_t kCasesPerFile = 20;
 
 // Information that no unit answers: what a framework puts into rows without data, and how it raised.
 bool IsInformation(const std::string& pointer) {
@@ -63,7 +63,7 @@ TEST_P(MutationTest, AnyChangedNumberFails) {
   EXPECT_GT(changed, 100u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, MutationTest, ::testing::Values("rows_", "padding_", "cp_slices"));
+INSTANTIATE_TEST_SUITE_P(Layouts, MutationTest, ::testing::Values("rows_", "padding_", "cp_slices", "schedule"));
 
 }  // namespace
 }  // namespace routing_replay::golden

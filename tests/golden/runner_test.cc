@@ -110,8 +110,8 @@ TEST_F(RunnerTest, FurtherFilesOfAKindRun) {
 
 TEST_F(RunnerTest, UnknownKindsFailAndOpenOnesAreListed) {
   EXPECT_TRUE(RunCaseAs("rows_another", FirstCase("frameworks/rows_slime_thd")).success());
-  EXPECT_TRUE(RunCaseAs("schedule", FirstCase("megatron/schedule")).success());
-  EXPECT_THAT(text_, HasSubstr("not yet answered: schedule, 1 case\n"));
+  EXPECT_TRUE(RunCaseAs("router_parts", FirstCase("megatron/router_parts")).success());
+  EXPECT_THAT(text_, HasSubstr("not yet answered: router_parts, 1 case\n"));
   EXPECT_EQ(RunCaseAs("codec_another", FirstCase("frameworks/codec_vllm")).failed, 1);
   EXPECT_THAT(text_, HasSubstr("unknown kind codec_another"));
 }
@@ -119,7 +119,7 @@ TEST_F(RunnerTest, UnknownKindsFailAndOpenOnesAreListed) {
 TEST_F(RunnerTest, NothingRunIsNoSuccess) {
   EXPECT_FALSE(Run().success());
   EXPECT_EQ(text_, "0 passed, 0 failed\n");
-  EXPECT_FALSE(RunCaseAs("schedule", FirstCase("megatron/schedule")).success());
+  EXPECT_FALSE(RunCaseAs("router_parts", FirstCase("megatron/router_parts")).success());
   std::ostringstream out;
   EXPECT_EQ(RunGoldenFiles({directory_ / "absent"}, out).failed, 1);
 }
@@ -134,8 +134,8 @@ TEST_F(RunnerTest, BrokenFilesAndCasesFail) {
 }
 
 TEST_F(RunnerTest, ReadsWhatPythonWrites) {
-  Write("schedule.json", R"({"cases": [], "note": "NaN \" Infinity", "limits": [-Infinity, NaN]})");
-  ASSERT_OK_AND_ASSIGN(const Json json, LoadGoldenFile(directory_ / "schedule.json"));
+  Write("router_parts.json", R"({"cases": [], "note": "NaN \" Infinity", "limits": [-Infinity, NaN]})");
+  ASSERT_OK_AND_ASSIGN(const Json json, LoadGoldenFile(directory_ / "router_parts.json"));
   EXPECT_EQ(json["note"], "NaN \" Infinity");
   EXPECT_EQ(json["limits"], (Json{"-inf", "nan"}));
 }

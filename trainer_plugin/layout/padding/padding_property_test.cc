@@ -1,20 +1,16 @@
 // Random batches under every policy: padded samples are as short as their rule allows, and all ranks together show each
 // row of what was padded.
-#include <cstdlib>
 #include <map>
 #include <random>
 
 #include "routing_replay/trainer/padding.h"
+#include "tests/support/layout_trials.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::trainer {
 namespace {
 
-// 5,000, or what RR_LAYOUT_TRIALS says.
-int Trials() {
-  const char* const said = std::getenv("RR_LAYOUT_TRIALS");
-  return said == nullptr ? 5000 : std::atoi(said);
-}
+using routing_replay::testing::LayoutTrials;
 
 class RandomPolicies {
  public:
@@ -83,7 +79,7 @@ void ExpectEachRowOnce(const MicroBatchLayout& layout) {
 TEST(PaddingProperty, RowsOfEveryPolicyAreCovered) {
   RandomPolicies random(41);
   int cut = 0;
-  for (int trial = 0; trial < Trials(); ++trial) {
+  for (int trial = 0; trial < LayoutTrials(); ++trial) {
     const auto prediction = PredictPadding(random.Batch(), random.Policy());
     if (!prediction.ok()) continue;  // A policy that this batch breaks.
     const MicroBatchLayout& layout = prediction->layout;
@@ -95,13 +91,13 @@ TEST(PaddingProperty, RowsOfEveryPolicyAreCovered) {
     ++cut;
     ASSERT_NO_FATAL_FAILURE(ExpectEachRowOnce(layout)) << prediction->policy << " trial " << trial;
   }
-  EXPECT_GT(cut, Trials() / 2);
+  EXPECT_GT(cut, LayoutTrials() / 2);
 }
 
 // One row more or less anywhere in the boundaries is the difference that is named.
 TEST(PaddingProperty, AChangedBoundaryIsNamed) {
   RandomPolicies random(42);
-  for (int trial = 0; trial < Trials(); ++trial) {
+  for (int trial = 0; trial < LayoutTrials(); ++trial) {
     const auto prediction = PredictPadding(random.Batch(), random.Policy());
     if (!prediction.ok() || prediction->layout.format != TokenFormat::kThd) continue;
     MicroBatchLayout passed = prediction->layout;
