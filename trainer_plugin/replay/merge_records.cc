@@ -1,0 +1,176 @@
+#include "routing_replay/trainer/merge_records.h"
+
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/trainer/row_merge.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+absl::Status Refuse(Reason reason, absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("merge.", field, ": ", what),
+                   {.reason = reason, .field = absl::StrCat("merge.", field)});
+}
+
+absl::Status CheckRecord(const Geometry& geometry, size_t index, const RankRecord& record) {
+  const auto refuse = [index](Reason reason, absl::string_view what) {
+    return Refuse(reason, "records", absl::StrCat("record ", index, " ", what));
+  };
+  if (!(record.layout.geometry() == geometry)) return refuse(Reason::kGeometryMismatch, "is of another geometry");
+  if (record.row_map.rows != record.layout.rows()) {
+    return refuse(Reason::kLength,
+                  absl::StrCat("has a row map of ", record.row_map.rows, " rows, not ", record.layout.rows()));
+  }
+  if (static_cast<int64_t>(record.indices.size()) != record.layout.bytes()) {
+    return refuse(Reason::kLength, absl::StrCat("has ", record.indices.size(), " bytes, not ", record.layout.bytes()));
+  }
+  return absl::OkStatus();
+}
+
+// The records that have a layer, and the layer's slabs in them.
+struct LayerSource {
+  std::vector<int32_t> records;
+  std::vector<absl::Span<const uint8_t>> slabs;
+};
+
+LayerSource FindLayer(absl::Span<const RankRecord> records, int32_t ordinal) {
+  LayerSource source;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const BufferLayout& layout = records[i].layout;
+    for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
+      if (layout.ordinal(slot) != ordinal) continue;
+      source.records.push_back(static_cast<int32_t>(i));
+      source.slabs.push_back(layout.slab(records[i].indices, slot));
+    }
+  }
+  return source;
+}
+
+class Merger {
+ public:
+  Merger(const Geometry& geometry, const MicroBatchLayout& layout, absl::Span<const RankRecord> records,
+         const MergeOptions& options)
+      : geometry_(geometry), layout_(layout), records_(records), options_(options) {
+    for (const SequenceShape& shape : layout.sequences) merged_.push_back({.rows = shape.recorded_rows});
+  }
+
+  // Adds the layer's plane to every sequence.
+  absl::Status Add(int32_t ordinal) {
+    const LayerSource source = FindLayer(records_, ordinal);
+    if (source.records.empty()) return LayerMissing(geometry_.layer(ordinal).layer_id);
+    const auto merges = MergeOf(source.records);
+    if (!merges.ok()) return WithLayer(merges.status(), geometry_.layer(ordinal).layer_id);
+    for (size_t i = 0; i < merged_.size(); ++i) {
+      const int64_t offset = static_cast<int64_t>(merged_[i].planes.size());
+      merged_[i].planes.resize(offset + geometry_.plane_bytes(ordinal, merged_[i].rows, Codec::kRaw));
+      const absl::Span<uint8_t> plane = absl::MakeSpan(merged_[i].planes).subspan(offset);
+      const int64_t row_bytes = geometry_.plane_bytes(ordinal, 1, Codec::kRaw);
+      for (const RecordRun& part : (*merges)[i].runs) Copy(part, source, row_bytes, plane);
+      for (const RecordRun& part : (*merges)[i].copies) {
+        if (auto s = Compare(part, source, row_bytes, plane, geometry_.layer(ordinal).layer_id); !s.ok()) return s;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<MergedSequence> Take() { return std::move(merged_); }
+
+ private:
+  // Most layers are in the same records as their neighbours.
+  absl::StatusOr<absl::Span<const SequenceMerge>> MergeOf(const std::vector<int32_t>& records) {
+    const auto found = merges_.find(records);
+    if (found != merges_.end()) return absl::MakeConstSpan(found->second);
+    std::vector<RowMap> maps;
+    for (int32_t record : records) maps.push_back(records_[record].row_map);
+    auto merge = MergeRows(layout_, maps, options_.samples);
+    if (!merge.ok()) return merge.status();
+    return absl::MakeConstSpan(merges_.emplace(records, *std::move(merge)).first->second);
+  }
+
+  static void Copy(const RecordRun& part, const LayerSource& source, int64_t row_bytes, absl::Span<uint8_t> plane) {
+    const uint8_t* from = source.slabs[part.record].data() + part.run.local_row * row_bytes;
+    uint8_t* to = plane.data() + part.run.row * row_bytes;
+    if (part.run.stride == 1) {
+      std::memcpy(to, from, part.run.count * row_bytes);
+      return;
+    }
+    for (int64_t i = 0; i < part.run.count; ++i) {
+      std::memcpy(to + i * row_bytes, from + i * part.run.stride * row_bytes, row_bytes);
+    }
+  }
+
+  absl::Status Compare(const RecordRun& part, const LayerSource& source, int64_t row_bytes,
+                       absl::Span<const uint8_t> plane, int32_t layer_id) const {
+    const uint8_t* copy = source.slabs[part.record].data() + part.run.local_row * row_bytes;
+    const uint8_t* first = plane.data() + part.run.row * row_bytes;
+    for (int64_t i = 0; i < part.run.count; ++i) {
+      if (std::memcmp(first + i * row_bytes, copy + i * part.run.stride * row_bytes, row_bytes) == 0) continue;
+      return Conflict(part, source.records[part.record], part.run.row + i, layer_id);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Conflict(const RecordRun& part, int32_t record, int64_t row, int32_t layer_id) const {
+    ErrorDetail detail{.reason = Reason::kConflictingRows, .field = "merge.records", .row = row, .layer = layer_id};
+    std::string name;
+    if (!options_.samples.empty()) {
+      detail.sample = options_.samples[part.run.sequence];
+      name = absl::StrCat(" (", detail.sample, ")");
+    }
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     absl::StrCat("merge.records: record ", record, " has other ids than those before it for row ", row,
+                                  " of sequence ", part.run.sequence, name, ", layer ", layer_id),
+                     detail);
+  }
+
+  static absl::Status LayerMissing(int32_t layer_id) {
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     absl::StrCat("merge.records: no record has layer ", layer_id),
+                     {.reason = Reason::kNotCommitted, .field = "merge.records", .layer = layer_id});
+  }
+
+  static absl::Status WithLayer(const absl::Status& status, int32_t layer_id) {
+    std::optional<ErrorDetail> detail = GetErrorDetail(status);
+    if (!detail) return status;
+    detail->layer = layer_id;
+    return MakeError(status.code(), absl::StrCat(status.message(), ", layer ", layer_id), *detail);
+  }
+
+  const Geometry& geometry_;
+  const MicroBatchLayout& layout_;
+  const absl::Span<const RankRecord> records_;
+  const MergeOptions& options_;
+  std::map<std::vector<int32_t>, std::vector<SequenceMerge>> merges_;  // By the records that take part.
+  std::vector<MergedSequence> merged_;
+};
+
+std::vector<int32_t> AllOrdinals(const Geometry& geometry) {
+  std::vector<int32_t> ordinals(geometry.num_moe_layers());
+  std::iota(ordinals.begin(), ordinals.end(), 0);
+  return ordinals;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<MergedSequence>> MergeRecords(const Geometry& geometry, const MicroBatchLayout& layout,
+                                                         absl::Span<const RankRecord> records,
+                                                         const MergeOptions& options) {
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (auto s = CheckRecord(geometry, i, records[i]); !s.ok()) return s;
+  }
+  Merger merger(geometry, layout, records, options);
+  for (int32_t ordinal : options.ordinals ? *options.ordinals : AllOrdinals(geometry)) {
+    if (ordinal < 0 || ordinal >= geometry.num_moe_layers()) {
+      return Refuse(Reason::kField, "ordinals",
+                    absl::StrCat(ordinal, " is not in [0, ", geometry.num_moe_layers(), ")"));
+    }
+    if (auto s = merger.Add(ordinal); !s.ok()) return s;
+  }
+  return merger.Take();
+}
+
+}  // namespace routing_replay::trainer
