@@ -1,6 +1,5 @@
 // rows_*: from a framework's options to the layout that was observed (`neutral`), and from that to the rows at the
 // router of every rank. Where the framework's own order is known to be wrong, ours must be Megatron's.
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -9,54 +8,14 @@
 #include "routing_replay/trainer/rows.h"
 #include "tests/golden/kind.h"
 #include "tests/golden/kinds/framework_policy.h"
+#include "tests/golden/kinds/neutral_layout.h"
 
 namespace routing_replay::golden {
 namespace {
 
 using trainer::MicroBatchLayout;
 using trainer::RowState;
-using trainer::UnpaddedBatch;
 using Lengths = std::vector<int64_t>;
-
-trainer::Partition PartitionOf(const std::string& name) {
-  static const auto& partitions = *new std::map<std::string, trainer::Partition>{
-      {"zigzag_per_document", trainer::Partition::kZigzagPerDocument},
-      {"zigzag_per_sequence", trainer::Partition::kZigzagPerSequence},
-      {"contiguous", trainer::Partition::kContiguous},
-      {"contiguous_per_sequence", trainer::Partition::kContiguousPerSequence}};
-  return partitions.at(name);
-}
-
-// Sizes and lengths, which every case has.
-MicroBatchLayout BasicLayout(const Json& neutral) {
-  MicroBatchLayout layout{.cp_size = neutral.at("cp_size").get<int32_t>(),
-                          .tp_size = neutral.at("tp_size").get<int32_t>(),
-                          .sequence_parallel = neutral.value("sequence_parallel", false)};
-  const auto lengths = neutral.at("lengths").get<Lengths>();
-  const auto available = neutral.at("rows_available").get<Lengths>();
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    layout.sequences.push_back({.tokens = lengths[i], .recorded_rows = available.at(i)});
-  }
-  return layout;
-}
-
-// In the router's row order: Megatron's, or, where the case has it, that of the framework.
-MicroBatchLayout LayoutOf(const Json& neutral, const Json& order) {
-  MicroBatchLayout layout = BasicLayout(neutral);
-  layout.partition = PartitionOf(neutral.at("partition").get<std::string>());
-  if (neutral.at("format") == "THD") {
-    layout.cu_seqlens_padded = neutral.at("cu_seqlens_padded").get<Lengths>();
-    layout.total_rows = neutral.at("total_padded_rows").get<int64_t>();
-    return layout;
-  }
-  layout.format = trainer::TokenFormat::kBshd;
-  layout.batch_size = neutral.at("batch_size").get<int64_t>();
-  layout.padded_length = neutral.at("padded_length").get<int64_t>();
-  layout.row_order = order == "batch_major" ? trainer::RowOrder::kBatchMajor : trainer::RowOrder::kSequenceMajor;
-  layout.sp_slice =
-      neutral.at("sp_slice") == "before_flatten" ? trainer::SpSlice::kBeforeFlatten : trainer::SpSlice::kAfterFlatten;
-  return layout;
-}
 
 // What an error case states, with valid values for all that it leaves open.
 MicroBatchLayout CompletedLayout(const Json& neutral) {
@@ -148,60 +107,6 @@ Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& 
   return Failed(absl::StrCat("the mask is ", ours, ", expected ", expected));
 }
 
-bool HasPolicy(const Json& input) { return input.contains("framework") && input.contains("options"); }
-
-int32_t SizeOr1(const Json& options, const char* name) { return options.value(name, int32_t{1}); }
-
-UnpaddedBatch BatchBefore(const Json& input) {
-  const Json& options = input.at("options");
-  const Json neutral = input.value("neutral", Json::object());
-  const bool flag = options.value("sequence_parallel", neutral.value("sequence_parallel", false));
-  UnpaddedBatch batch =
-      BatchOf(input.at("lengths").get<Lengths>(), SizeOr1(options, "cp"), SizeOr1(options, "tp"), flag);
-  if (!neutral.contains("rows_available")) return batch;
-  const auto available = neutral["rows_available"].get<Lengths>();
-  for (size_t i = 0; i < batch.sequences.size(); ++i) batch.sequences[i].recorded_rows = available.at(i);
-  return batch;
-}
-
-// What a case says of its padding.
-Json PaddingOf(const Json& input) {
-  Json said = Json::object();
-  const Json& neutral = input.at("neutral");
-  const bool packed = neutral.at("format") == "THD";
-  for (const char* name :
-       {"padded_lengths", "cu_seqlens_padded", "total_padded_rows", "padded_length", "max_seq_len"}) {
-    if (neutral.contains(name)) said[name] = neutral[name];
-  }
-  // Rectangles state their one length once per sample.
-  if (!packed) {
-    for (const Json& rows : said.at("padded_lengths")) {
-      if (rows != said.at("padded_length")) said["padded_length"] = rows;
-    }
-    said.erase("padded_lengths");
-    said.erase("total_padded_rows");
-  }
-  if (input.contains("padding_to")) said["padding_to"] = input["padding_to"];
-  if (input.contains("pack_parameters")) said.update(input["pack_parameters"]);
-  return said;
-}
-
-// From options and lengths to the layout that the framework was seen to make.
-Outcome RunPolicy(const Json& input, const MicroBatchLayout& layout, bool framework_fails) {
-  const std::string framework = input.at("framework").get<std::string>();
-  const auto policy = PolicyOf(framework, input.at("options"));
-  if (!policy.ok()) return Failed(std::string(policy.status().message()));
-  const UnpaddedBatch batch = BatchBefore(input);
-  const auto prediction = trainer::PredictPadding(batch, *policy);
-  if (!prediction.ok()) return Failed(absl::StrCat("the policy refuses: ", prediction.status().message()));
-  if (const auto difference = trainer::FirstDifference(*prediction, layout)) return Failed(*difference);
-  if (framework_fails && prediction->hazards.empty())
-    return Failed("the policy does not know that its framework fails");
-  const auto numbers = NumbersOf(batch, *policy);
-  if (!numbers.ok()) return Failed(std::string(numbers.status().message()));
-  return CompareNumbers(*numbers, PaddingOf(input));
-}
-
 // Refused by the rows themselves, or by what follows from the framework's options.
 Outcome RunError(const Json& input) {
   if (input.contains("neutral") && !trainer::BuildRowMap(CompletedLayout(input["neutral"]), {}).ok()) return Passed();
@@ -220,8 +125,8 @@ Outcome Run(const Json& golden_case) {
   const Json& neutral = input.at("neutral");
   const Json no_order = "packed";
   const Json& order = neutral.contains("row_order") ? neutral["row_order"] : no_order;
-  const MicroBatchLayout of_framework = LayoutOf(neutral, order);
-  const MicroBatchLayout of_megatron = LayoutOf(neutral, input.value("megatron_row_order", order));
+  const MicroBatchLayout of_framework = NeutralLayout(neutral, order);
+  const MicroBatchLayout of_megatron = NeutralLayout(neutral, input.value("megatron_row_order", order));
   const bool framework_fails = expect.value("framework_fails", false);
   if (HasPolicy(input)) {
     Outcome outcome = RunPolicy(input, of_megatron, framework_fails);

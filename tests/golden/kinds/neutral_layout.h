@@ -1,0 +1,28 @@
+// The layout of a case as it was observed (`neutral`), and the padding policy that leads to it.
+#ifndef TESTS_GOLDEN_KINDS_NEUTRAL_LAYOUT_H_
+#define TESTS_GOLDEN_KINDS_NEUTRAL_LAYOUT_H_
+
+#include "routing_replay/trainer/padding.h"
+#include "routing_replay/trainer/rows.h"
+#include "tests/golden/kind.h"
+
+namespace routing_replay::golden {
+
+// Sizes and lengths, which every case has.
+trainer::MicroBatchLayout BasicLayout(const Json& neutral);
+
+// In the row order `order`: Megatron's, or, where the case has it, that of the framework.
+trainer::MicroBatchLayout NeutralLayout(const Json& neutral, const Json& order);
+
+// Whether the case says how its framework came to the layout.
+bool HasPolicy(const Json& input);
+
+// What the framework was given.
+trainer::UnpaddedBatch BatchBefore(const Json& input);
+
+// From options and lengths to the layout that the framework was seen to make.
+Outcome RunPolicy(const Json& input, const trainer::MicroBatchLayout& layout, bool framework_fails);
+
+}  // namespace routing_replay::golden
+
+#endif  // TESTS_GOLDEN_KINDS_NEUTRAL_LAYOUT_H_
