@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from routing_replay import _core
 from routing_replay.errors import InvalidArgumentError
 from routing_replay.types import WeightSpan, token_ids
 
@@ -58,32 +60,29 @@ def join(prompt: np.ndarray | None, output: np.ndarray | None) -> np.ndarray | N
     return np.concatenate([prompt, output])
 
 
-def weight_span(begin: int, end: int, version: Any, versions: Mapping[str, int] | None) -> WeightSpan:
-    """Of an engine's version: an integer, a text of decimals, or a text that `versions` may know."""
-    if isinstance(version, str):
-        number = (versions or {}).get(version)
-        if number is None:
-            number = int(version) if version.isascii() and version.isdigit() and len(version) < 19 else -1
-        return WeightSpan(begin, end, number, version)
-    return WeightSpan(begin, end, int(version))
-
-
 def output_weights(
-    spans: Any, prompt_tokens: int, row_start: int, versions: Mapping[str, int] | None
+    spans: Any, prompt_tokens: int, output_tokens: int, row_start: int, versions: Mapping[str, int] | None
 ) -> tuple[WeightSpan, ...]:
-    """Spans {version, start, end} of output tokens as spans of rows.
+    """Weights of rows from spans {version, start, end} of output tokens."""
+    if spans is None:
+        return ()
+    if isinstance(spans, (str, bytes, Mapping)) or not isinstance(spans, Sequence):
+        raise invalid("weight_versions", "is not a list")
+    claim = {
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "row_start": row_start,
+        "spans": [{name: _plain(get(span, name)) for name in ("version", "start", "end")} for span in spans],
+        "numbers": {str(name): _plain(number) for name, number in (versions or {}).items()},
+    }
+    return tuple(WeightSpan(*span) for span in _core.output_weights(claim))
 
-    Output token j was sampled by the forward pass of position prompt_tokens - 1 + j. Rows before the first span are of
-    its version.
-    """
-    found: list[WeightSpan] = []
-    for span in spans or ():
-        begin, end = (prompt_tokens - 1 + int(get(span, name) or 0) for name in ("start", "end"))
-        if not found:
-            begin = min(begin, row_start)
-        if begin < end:
-            found.append(weight_span(max(0, begin), end, get(span, "version"), versions))
-    return tuple(found)
+
+def _plain(value: Any) -> Any:
+    """A scalar as JSON can say it; what it cannot say is refused as no number."""
+    if value is None or isinstance(value, (bool, float, str)):
+        return value
+    return operator.index(value) if hasattr(value, "__index__") else None
 
 
 def refuse_shared(response: Any, choice: Any, place: Any, field: str) -> None:

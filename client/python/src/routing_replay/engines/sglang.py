@@ -176,13 +176,10 @@ def _weights(
     response: Any, choice: Any, prompt_tokens: int, start: int, versions: Any, stamped: bool, output_tokens: int
 ) -> tuple[Any, ...]:
     spans = _find(response, choice, "weight_versions")[1]
-    if spans is not None:
-        return _fields.output_weights(spans, prompt_tokens, start, versions)
     version = _find(response, choice, "weight_version")[1]
-    end = prompt_tokens + output_tokens - 1
-    if not stamped or version is None or start >= end:
-        return ()
-    return (_fields.weight_span(start, end, version, versions),)
+    if spans is None and stamped and version is not None:
+        spans = [{"version": version, "start": 0, "end": output_tokens}]
+    return _fields.output_weights(spans, prompt_tokens, output_tokens, start, versions)
 
 
 def _aborted(choice: Any, output_tokens: int) -> bool:

@@ -89,7 +89,7 @@ def rows(
         raise _fields.invalid(_FIELD, f"starts at row {start}, not at {prompt_start}", "ROW_COUNT")
     begin = prompt_start if start is None else start
     spans = _fields.get(choice, "weight_versions")
-    others["weights"] = _fields.output_weights(spans, prompt_tokens, begin, versions)
+    others["weights"] = _fields.output_weights(spans, prompt_tokens, output_tokens, begin, versions)
     others["layers"] = basis if layers is None else layers
     return _forms.account(found, prompt_tokens, output_tokens, begin, short_rows, **others)
 
