@@ -6,17 +6,21 @@ namespace routing_replay::golden {
 
 const std::vector<Kind>& AnsweredKinds() {
   static const std::vector<Kind>& kinds = *new std::vector<Kind>{
-      CodecKind(),    CodecMsSwiftKind(),    CodecNemoKind(), CodecPrimeRlKind(),  CodecSkyRlKind(), CodecTurnsKind(),
-      CpSlicesKind(), FrameworkLayersKind(), GeometryKind(),  InvalidLayersKind(), LayersKind(),     MoePatternKind(),
-      PaddingKind(),  RoutingKind(),         RowsKind(),      ScheduleKind(),
+      CodecKind(),         CodecMsSwiftKind(), CodecNemoKind(),       CodecPrimeRlKind(), CodecSkyRlKind(),
+      CodecTurnsKind(),    CpSlicesKind(),     FrameworkLayersKind(), GeometryKind(),     HybridKind(),
+      InvalidLayersKind(), LayersKind(),       LayersLayoutKind(),    LayoutParseKind(),  MoePatternKind(),
+      PaddingKind(),       R2MergeKind(),      R2PipelineKind(),      RoutingKind(),      RowsKind(),
+      ScheduleKind(),
   };
   return kinds;
 }
 
 const std::vector<std::string>& NotYetAnsweredStems() {
   static const std::vector<std::string>& stems = *new std::vector<std::string>{
-      "hybrid",         "layers_layout", "layout_parse",         "mtp", "r2_", "replay_traces",
-      "router_forward", "router_parts",  "routing_edge_indices",
+      "replay_traces",
+      "router_forward",
+      "router_parts",
+      "routing_edge_indices",
   };
   return stems;
 }

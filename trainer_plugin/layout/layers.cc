@@ -1,132 +1,111 @@
 #include "routing_replay/trainer/layers.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "trainer_plugin/layout/invalid.h"
+#include "trainer_plugin/layout/stage_counts.h"
 
 namespace routing_replay::trainer {
 namespace {
 
-// n[p][v], row-major.
-using Counts = std::vector<int32_t>;
+absl::Status CheckRange(absl::string_view field, int32_t value, int32_t least) {
+  if (value >= least && value <= kMaxLayers) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(value, " is not in ", least, " … ", kMaxLayers));
+}
 
 absl::Status CheckSizes(const LayerSplit& split) {
-  if (split.num_layers < 1 || split.num_layers > kMaxLayers) {
-    return Invalid("split.num_layers", absl::StrCat(split.num_layers, " is not in 1 … ", kMaxLayers));
-  }
-  if (split.pipeline_size < 1 || split.pipeline_size > kMaxLayers) {
-    return Invalid("split.pipeline_size", absl::StrCat(split.pipeline_size, " is not in 1 … ", kMaxLayers));
-  }
-  if (split.virtual_stages < 1 || split.virtual_stages > kMaxLayers) {
-    return Invalid("split.virtual_stages", absl::StrCat(split.virtual_stages, " is not in 1 … ", kMaxLayers));
-  }
-  if (split.pipeline_size == 1 && split.virtual_stages > 1) {
-    return Invalid("split.virtual_stages",
-                   absl::StrCat(split.virtual_stages,
-                                " with a pipeline of one rank: every chunk would start at layer 0, "
-                                "so virtual stages need at least two pipeline ranks"));
-  }
-  return absl::OkStatus();
+  absl::Status status = CheckRange("split.num_layers", split.num_layers, 1);
+  status.Update(CheckRange("split.pipeline_size", split.pipeline_size, 1));
+  status.Update(CheckRange("split.virtual_stages", split.virtual_stages.value_or(1), 1));
+  status.Update(CheckRange("split.mtp_num_layers", split.mtp_num_layers, 0));
+  return status;
 }
 
-// The layers of one stage, split evenly over its chunks.
-absl::Status FillStage(const LayerSplit& split, int32_t pp_rank, int32_t layers, Counts& counts) {
-  const int32_t chunks = split.virtual_stages;
-  if (layers % chunks != 0) {
-    return Invalid("split.virtual_stages", absl::StrCat("the ", layers, " layers of pipeline rank ", pp_rank,
-                                                        " are not a multiple of ", chunks, " virtual stages"));
+// What is written out stage by stage leaves nothing to say about sizes.
+absl::Status CheckBranches(const LayerSplit& split) {
+  if (split.layout && split.hybrid) {
+    return Invalid("split.layout", "a layout and a hybrid pattern both write the stages out: give one");
   }
-  for (int32_t v = 0; v < chunks; ++v) counts[pp_rank * chunks + v] = layers / chunks;
-  return absl::OkStatus();
-}
-
-// The embedding and the loss count as one layer each where asked, on the first and the last chunk.
-absl::StatusOr<Counts> EvenCounts(const LayerSplit& split) {
-  const int32_t extra = split.account_for_embedding + split.account_for_loss;
-  const int32_t slots = split.num_layers + extra;
-  if (slots % split.pipeline_size != 0) {
-    return Invalid("split.num_layers",
-                   absl::StrCat(split.num_layers, " layers + ", extra, " for embedding and loss = ", slots,
-                                " are not a multiple of ", split.pipeline_size, " pipeline ranks"));
-  }
-  Counts counts(static_cast<size_t>(split.pipeline_size) * split.virtual_stages);
-  for (int32_t p = 0; p < split.pipeline_size; ++p) {
-    if (absl::Status status = FillStage(split, p, slots / split.pipeline_size, counts); !status.ok()) return status;
-  }
-  counts.front() -= split.account_for_embedding;
-  counts.back() -= split.account_for_loss;
-  return counts;
-}
-
-absl::Status CheckUneven(const LayerSplit& split) {
+  const absl::string_view written = split.layout ? "layout" : "hybrid_pattern";
+  if (!split.layout && !split.hybrid) return absl::OkStatus();
   if (split.account_for_embedding || split.account_for_loss) {
-    return Invalid("split.first_stage_layers",
-                   "a given first or last stage excludes account_for_embedding and account_for_loss");
+    return Invalid(absl::StrCat("split.", written), "excludes account_for_embedding and account_for_loss");
   }
-  if (split.first_stage_layers.value_or(1) < 1) {
-    return Invalid("split.first_stage_layers", "a given stage holds at least one layer");
-  }
-  if (split.last_stage_layers.value_or(1) < 1) {
-    return Invalid("split.last_stage_layers", "a given stage holds at least one layer");
-  }
-  if (!split.first_stage_layers || !split.last_stage_layers) return absl::OkStatus();
-  if (split.pipeline_size == 1) {
-    return Invalid("split.last_stage_layers", "a pipeline of one rank has no last stage beside its first");
-  }
-  if (split.pipeline_size == 2 && split.virtual_stages > 1) {
-    return Invalid("split.virtual_stages",
-                   "with two pipeline ranks, both given, Megatron cannot place virtual stages (no middle stage)");
+  const bool of_stages = split.layout || split.hybrid->stages.size() > 1;
+  if (of_stages && (split.first_stage_layers || split.last_stage_layers)) {
+    return Invalid(absl::StrCat("split.", written),
+                   "writes every stage out, which excludes first_stage_layers and last_stage_layers");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Counts> UnevenCounts(const LayerSplit& split) {
-  if (absl::Status status = CheckUneven(split); !status.ok()) return status;
-  const int64_t given = int64_t{split.first_stage_layers.value_or(0)} + split.last_stage_layers.value_or(0);
-  const int32_t middle =
-      split.pipeline_size - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
-  const int64_t rest = split.num_layers - given;
-  if (middle == 0 ? rest != 0 : rest < middle || rest % middle != 0) {
-    return Invalid("split.num_layers", absl::StrCat(split.num_layers, " layers less ", given,
-                                                    " of the given stages do not split evenly over ", middle,
-                                                    " other stages with at least one each"));
-  }
-  Counts counts(static_cast<size_t>(split.pipeline_size) * split.virtual_stages);
-  for (int32_t p = 0; p < split.pipeline_size; ++p) {
-    int32_t layers = middle == 0 ? 0 : static_cast<int32_t>(rest / middle);
-    if (p == 0) layers = split.first_stage_layers.value_or(layers);
-    if (p == split.pipeline_size - 1) layers = split.last_stage_layers.value_or(layers);
-    if (absl::Status status = FillStage(split, p, layers, counts); !status.ok()) return status;
-  }
-  return counts;
+absl::StatusOr<StageCounts> CountsOf(const LayerSplit& split) {
+  if (split.layout) return CountsOfLayout(split);
+  if (split.hybrid) return CountsOfHybrid(split);
+  return CountsOfSizes(split);
 }
 
 // Chunk v of rank p starts where all chunks before (v, p) end, v outer and p inner.
-std::vector<LayerRange> PlaceChunks(const Counts& counts, int32_t pipeline_size, int32_t virtual_stages) {
-  std::vector<LayerRange> ranges(counts.size());
+std::vector<LayerRange> PlaceStages(const std::vector<int32_t>& stages, int32_t pipeline_size) {
+  const size_t chunks = stages.size() / pipeline_size;
+  std::vector<LayerRange> ranges(stages.size());
   int32_t next = 0;
-  for (int32_t v = 0; v < virtual_stages; ++v) {
-    for (int32_t p = 0; p < pipeline_size; ++p) {
-      const size_t i = static_cast<size_t>(p) * virtual_stages + v;
-      ranges[i] = {next, next + counts[i]};
-      next += counts[i];
-    }
+  for (size_t s = 0; s < stages.size(); ++s) {
+    ranges[s % pipeline_size * chunks + s / pipeline_size] = {next, next + stages[s]};
+    next += stages[s];
   }
   return ranges;
 }
 
 }  // namespace
 
+absl::Status CheckStages(const LayerSplit& split, size_t stages, absl::string_view field) {
+  if (stages % split.pipeline_size != 0) {
+    return Invalid(field,
+                   absl::StrCat(stages, " stages are not a multiple of ", split.pipeline_size, " pipeline ranks"));
+  }
+  const size_t chunks = stages / split.pipeline_size;
+  if (split.virtual_stages && chunks != static_cast<size_t>(*split.virtual_stages)) {
+    return Invalid("split.virtual_stages", absl::StrCat(*split.virtual_stages, ", but ", stages, " stages on ",
+                                                        split.pipeline_size, " pipeline ranks make ", chunks));
+  }
+  if (split.pipeline_size == 1 && chunks > 1) {
+    return Invalid(field, absl::StrCat(chunks,
+                                       " stages with a pipeline of one rank: Megatron starts every chunk at layer 0, "
+                                       "so virtual stages need at least two pipeline ranks"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LayerTable> LayerTable::Create(const LayerSplit& split) {
   if (absl::Status status = CheckSizes(split); !status.ok()) return status;
-  const bool uneven = split.first_stage_layers || split.last_stage_layers;
-  const absl::StatusOr<Counts> counts = uneven ? UnevenCounts(split) : EvenCounts(split);
+  if (absl::Status status = CheckBranches(split); !status.ok()) return status;
+  const absl::StatusOr<StageCounts> counts = CountsOf(split);
   if (!counts.ok()) return counts.status();
   LayerTable table;
   table.num_layers_ = split.num_layers;
   table.pipeline_size_ = split.pipeline_size;
-  table.virtual_stages_ = split.virtual_stages;
-  table.ranges_ = PlaceChunks(*counts, split.pipeline_size, split.virtual_stages);
+  table.virtual_stages_ = static_cast<int32_t>(counts->layers.size()) / split.pipeline_size;
+  table.ranges_ = PlaceStages(counts->layers, split.pipeline_size);
+  table.mtp_ = counts->mtp;
   return table;
+}
+
+std::optional<LayerPlace> LayerTable::FindPlace(int32_t layer_id) const {
+  const auto range = std::find_if(ranges_.begin(), ranges_.end(), [&](LayerRange r) { return r.contains(layer_id); });
+  if (range == ranges_.end()) return std::nullopt;
+  const int32_t i = static_cast<int32_t>(range - ranges_.begin());
+  return LayerPlace{.pp_rank = i / virtual_stages_, .chunk = i % virtual_stages_, .index = layer_id - range->begin};
+}
+
+std::optional<int32_t> LayerTable::FindLayer(const LayerPlace& place) const {
+  if (place.pp_rank < 0 || place.pp_rank >= pipeline_size_ || place.chunk < 0 || place.chunk >= virtual_stages_) {
+    return std::nullopt;
+  }
+  const LayerRange layers = range(place.pp_rank, place.chunk);
+  if (place.index < 0 || place.index >= layers.size()) return std::nullopt;
+  return layers.begin + place.index;
 }
 
 absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry, const LayerTable& table,
@@ -151,6 +130,18 @@ absl::StatusOr<std::vector<OwnedLayer>> OwnedMoeLayers(const Geometry& geometry,
     }
   }
   return owned;
+}
+
+absl::StatusOr<std::vector<OwnedLayer>> WithoutNativeLayers(const Geometry& geometry, std::vector<OwnedLayer> layers,
+                                                            absl::Span<const int32_t> native_layers) {
+  for (const int32_t id : native_layers) {
+    if (!geometry.FindOrdinal(id)) return Invalid("native_layers", absl::StrCat(id, " is no MoE layer"));
+  }
+  const auto is_native = [&](const OwnedLayer& layer) {
+    return std::find(native_layers.begin(), native_layers.end(), layer.layer_id) != native_layers.end();
+  };
+  layers.erase(std::remove_if(layers.begin(), layers.end(), is_native), layers.end());
+  return layers;
 }
 
 }  // namespace routing_replay::trainer

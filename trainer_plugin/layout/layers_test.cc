@@ -145,9 +145,9 @@ TEST(LayerTable, CoversEachLayerOnce) {
     ++accepted;
     std::multiset<int32_t> seen;
     for (int32_t p = 0; p < split.pipeline_size; ++p) {
-      for (int32_t v = 0; v < split.virtual_stages; ++v) {
+      for (int32_t v = 0; v < table->virtual_stages(); ++v) {
         const LayerRange range = table->range(p, v);
-        if (split.virtual_stages == 1 || !(split.account_for_embedding || split.account_for_loss)) {
+        if (table->virtual_stages() == 1 || !(split.account_for_embedding || split.account_for_loss)) {
           EXPECT_EQ(range.begin, reference::FirstLayer(split, p, v));
         }
         for (int32_t g = range.begin; g < range.end; ++g) seen.insert(g);

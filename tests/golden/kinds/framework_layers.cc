@@ -8,26 +8,6 @@
 namespace routing_replay::golden {
 namespace {
 
-trainer::LayerSplit SplitOf(const Json& input) {
-  return {.num_layers = input.at("num_layers").get<int32_t>(),
-          .pipeline_size = input.at("pipeline_size").get<int32_t>(),
-          .virtual_stages = IntOr(input.at("virtual_pipeline_size"), 1),
-          .first_stage_layers = OptionalInt(input.at("first_stage_layers")),
-          .last_stage_layers = OptionalInt(input.at("last_stage_layers")),
-          .account_for_embedding = input.at("embedding_in_split").get<bool>(),
-          .account_for_loss = input.at("loss_in_split").get<bool>()};
-}
-
-absl::StatusOr<Geometry> GeometryOf(const Json& input) {
-  const Json config = {{"num_layers", input.at("num_layers")},
-                       {"moe_layer_freq", input.at("moe_layer_freq")},
-                       {"num_moe_experts", 8},
-                       {"moe_router_topk", 2}};
-  auto model = ModelConfigFromMegatron(config.dump());
-  if (!model.ok()) return model.status();
-  return std::move(model->geometry);
-}
-
 Json ColumnsOf(const std::vector<trainer::OwnedLayer>& layers, bool all_layers) {
   Json columns = Json::array();
   for (const trainer::OwnedLayer& layer : layers) columns.push_back(all_layers ? layer.layer_id : layer.ordinal);
@@ -37,18 +17,17 @@ Json ColumnsOf(const std::vector<trainer::OwnedLayer>& layers, bool all_layers) 
 Outcome Run(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
-  if (!input.at("layout").is_null()) return NotYetAnswered("layouts");
-  const auto table = trainer::LayerTable::Create(SplitOf(input));
+  const auto table = FrameworkTable(input);
   if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
-  const auto geometry = GeometryOf(input);
-  if (!geometry.ok()) return Failed(absl::StrCat("refused: ", geometry.status().message()));
+  const auto model = ModelOf(input.at("num_layers"), input.at("moe_layer_freq"));
+  if (!model.ok()) return Failed(absl::StrCat("refused: ", model.status().message()));
   const Json& megatron = expect.at("megatron");
   const Json& columns = expect.value("known_wrong", false) ? expect.at("correct") : expect.at("columns");
   const size_t chunks = table->virtual_stages();
   if (megatron.size() != chunks || columns.size() != chunks) return Failed("the case has another number of chunks");
   const int32_t rank = input.at("pipeline_rank").get<int32_t>();
   for (int32_t v = 0; v < table->virtual_stages(); ++v) {
-    const auto owned = trainer::OwnedMoeLayers(*geometry, *table, rank, v);
+    const auto owned = trainer::OwnedMoeLayers(model->geometry, *table, rank, v);
     if (!owned.ok()) return Failed(absl::StrCat("refused: ", owned.status().message()));
     const trainer::LayerRange range = table->range(rank, v);
     const Json chunk = {{"offset", range.begin}, {"count", range.size()}};

@@ -8,14 +8,6 @@
 namespace routing_replay::golden {
 namespace {
 
-absl::StatusOr<ModelConfig> Model(const Json& input, const Json& frequency) {
-  const Json config = {{"num_layers", input.at("num_layers")},
-                       {"moe_layer_freq", frequency},
-                       {"num_moe_experts", 8},
-                       {"moe_router_topk", 2}};
-  return ModelConfigFromMegatron(config.dump());
-}
-
 Outcome ComparePattern(const Geometry& geometry, const Json& expected) {
   Json pattern = Json::array();
   for (int32_t i = 0; i < geometry.num_layers(); ++i) pattern.push_back(geometry.FindOrdinal(i).has_value() ? 1 : 0);
@@ -23,32 +15,41 @@ Outcome ComparePattern(const Geometry& geometry, const Json& expected) {
   return Failed(absl::StrCat("the pattern is ", pattern.dump(), ", expected ", expected.dump()));
 }
 
-Outcome CompareStages(const Geometry& geometry, const trainer::LayerTable& table, const Json& stages) {
-  for (int32_t p = 0; p < table.pipeline_size(); ++p) {
-    for (int32_t v = 0; v < table.virtual_stages(); ++v) {
-      const auto owned = trainer::OwnedMoeLayers(geometry, table, p, v);
-      if (!owned.ok()) return Failed(absl::StrCat("refused: ", owned.status().message()));
-      Json ids = Json::array();
-      for (const trainer::OwnedLayer& layer : *owned) ids.push_back(layer.layer_id);
-      const Json& expected = stages.at(p).at(v).at("moe_layer_ids");
-      if (ids != expected) {
-        return Failed(absl::StrCat("rank ", p, " chunk ", v, " builds ", ids.dump(), ", expected ", expected.dump()));
-      }
+// Without a geometry the model has no MoE layers.
+Json MoeIdsOf(const Geometry* geometry, const trainer::LayerTable& table, int32_t p, int32_t v) {
+  Json ids = Json::array();
+  if (geometry == nullptr) return ids;
+  const auto owned = trainer::OwnedMoeLayers(*geometry, table, p, v);
+  if (!owned.ok()) return std::string(owned.status().message());
+  for (const trainer::OwnedLayer& layer : *owned) ids.push_back(layer.layer_id);
+  return ids;
+}
+
+Outcome CompareStages(const Geometry* geometry, const Json& input, const Json& expected) {
+  const auto table = MegatronTable(input);
+  if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
+  Json stages = Json::array();
+  for (int32_t p = 0; p < table->pipeline_size(); ++p) {
+    Json& rank = stages.emplace_back(Json::array());
+    for (int32_t v = 0; v < table->virtual_stages(); ++v) {
+      const trainer::LayerRange range = table->range(p, v);
+      rank.push_back(
+          {{"offset", range.begin}, {"count", range.size()}, {"moe_layer_ids", MoeIdsOf(geometry, *table, p, v)}});
     }
   }
-  return Passed();
+  if (stages == expected) return Passed();
+  return Failed(absl::StrCat("stages ", stages.dump(), ", expected ", expected.dump()));
 }
 
 Outcome Run(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   const Json& frequency = input.at("moe_layer_freq");
-  const auto model = Model(input, frequency);
+  const auto model = ModelOf(input.at("num_layers"), frequency);
   if (!expect.at("raises").is_null()) return model.ok() ? Failed("accepted, expected a refusal") : Passed();
   if (expect.at("pattern") == Json(std::vector<int>(input.at("num_layers"), 0))) {
-    // A model without MoE layers has no geometry.
     const bool said = !model.ok() && absl::StrContains(model.status().message(), "no routed experts");
-    return said ? Passed() : Failed("no MoE layers, and that is not said");
+    return said ? CompareStages(nullptr, input, expect.at("stages")) : Failed("no MoE layers, and that is not said");
   }
   if (!model.ok()) return Failed(absl::StrCat("refused: ", model.status().message()));
   if (Outcome outcome = ComparePattern(model->geometry, expect.at("pattern"));
@@ -56,12 +57,9 @@ Outcome Run(const Json& golden_case) {
     return outcome;
   }
   // The command line's text says the same.
-  const auto from_text = Model(input, frequency.dump());
+  const auto from_text = ModelOf(input.at("num_layers"), frequency.dump());
   if (!from_text.ok() || !(from_text->geometry == model->geometry)) return Failed("as text it is read otherwise");
-  if (!input.at("layout").is_null()) return NotYetAnswered("layouts");
-  const auto table = trainer::LayerTable::Create(MegatronSplit(input));
-  if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
-  return CompareStages(model->geometry, *table, expect.at("stages"));
+  return CompareStages(&model->geometry, input, expect.at("stages"));
 }
 
 }  // namespace

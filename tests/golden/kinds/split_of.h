@@ -2,9 +2,11 @@
 #ifndef TESTS_GOLDEN_KINDS_SPLIT_OF_H_
 #define TESTS_GOLDEN_KINDS_SPLIT_OF_H_
 
+#include <optional>
+
 #include "absl/status/statusor.h"
 #include "routing_replay/trainer/layers.h"
-#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/model_config.h"
 #include "tests/golden/kind.h"
 
 namespace routing_replay::golden {
@@ -15,16 +17,20 @@ inline std::optional<int32_t> OptionalInt(const Json& json) {
   return json.is_null() ? std::nullopt : std::optional<int32_t>(json.get<int32_t>());
 }
 
-// The names of megatron/layers*.json.
-inline trainer::LayerSplit MegatronSplit(const Json& input) {
-  return {.num_layers = input.at("num_layers").get<int32_t>(),
-          .pipeline_size = input.at("pp").get<int32_t>(),
-          .virtual_stages = IntOr(input.at("vpp"), 1),
-          .first_stage_layers = OptionalInt(input.at("first")),
-          .last_stage_layers = OptionalInt(input.at("last")),
-          .account_for_embedding = input.at("account_embedding").get<bool>(),
-          .account_for_loss = input.at("account_loss").get<bool>()};
-}
+// A layout as text or as a list.
+absl::StatusOr<trainer::PipelineLayout> LayoutOf(const Json& json);
+
+// With the names of megatron/layers*.json, and those of frameworks/layers_*.json.
+absl::StatusOr<trainer::LayerTable> MegatronTable(const Json& input);
+absl::StatusOr<trainer::LayerTable> FrameworkTable(const Json& input);
+
+// A model of `layers` layers with this moe_layer_freq.
+absl::StatusOr<ModelConfig> ModelOf(const Json& layers, const Json& frequency);
+
+// The first difference between a table and [offset, count] of every chunk, "" if there is none.
+std::string OffsetsDiffer(const trainer::LayerTable& table, const Json& offset_count);
+// The first difference between a table and the MTP layers of every chunk, "" if there is none.
+std::string MtpDiffers(const trainer::LayerTable& table, const Json& mtp_count);
 
 }  // namespace routing_replay::golden
 

@@ -1,0 +1,86 @@
+// hybrid: patterns of Mamba, attention and MoE layers, and what each chunk builds of them.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/golden/kind.h"
+#include "tests/golden/kinds/split_of.h"
+
+namespace routing_replay::golden {
+namespace {
+
+absl::StatusOr<trainer::LayerTable> TableOf(const Json& input, const trainer::HybridPattern& pattern) {
+  return trainer::LayerTable::Create({.num_layers = pattern.num_layers(),
+                                      .pipeline_size = input.at("pp").get<int32_t>(),
+                                      // Megatron looks for as many segments as it is told of chunks.
+                                      .virtual_stages = IntOr(input.at("vpp"), 1),
+                                      .first_stage_layers = OptionalInt(input.at("first")),
+                                      .last_stage_layers = OptionalInt(input.at("last")),
+                                      .hybrid = pattern});
+}
+
+// What is of the pattern alone.
+Json FactsOf(const trainer::HybridPattern& pattern) {
+  Json counts = Json::object();
+  for (const char symbol : std::string("*DGM+-E")) counts[std::string(1, symbol)] = pattern.Count(symbol);
+  return {{"total_layers", pattern.num_layers()},
+          {"segments", pattern.stages.size()},
+          {"mtp_pattern", pattern.mtp_depths == 0 ? Json() : Json(pattern.mtp)},
+          {"mtp_depths", pattern.mtp_depths},
+          {"symbol_counts", counts}};
+}
+
+// What a chunk of these layers builds.
+Json ChunkOf(const trainer::HybridPattern& pattern, trainer::LayerRange range) {
+  Json moe = Json::array();
+  for (const int32_t id : pattern.moe_layer_ids) {
+    if (range.contains(id)) moe.push_back(id);
+  }
+  const std::string symbols = absl::StrJoin(pattern.stages, "");
+  return {{"offset", range.begin}, {"types", symbols.substr(range.begin, range.size())}, {"moe_layer_ids", moe}};
+}
+
+// The chunks that Megatron builds where these leave layers out: each right for itself.
+std::string UncoveredDiffer(const trainer::HybridPattern& pattern, const Json& stages) {
+  for (const Json& rank : stages) {
+    for (const Json& chunk : rank) {
+      const int32_t begin = chunk.at("offset").get<int32_t>();
+      const int32_t size = static_cast<int32_t>(chunk.at("types").get<std::string>().size());
+      const Json ours = ChunkOf(pattern, {begin, begin + size});
+      if (ours != chunk) return absl::StrCat("chunk ", ours.dump(), ", expected ", chunk.dump());
+    }
+  }
+  return "";
+}
+
+std::string StagesDiffer(const trainer::HybridPattern& pattern, const trainer::LayerTable& table, const Json& stages) {
+  Json ours = Json::array();
+  for (int32_t p = 0; p < table.pipeline_size(); ++p) {
+    Json& rank = ours.emplace_back(Json::array());
+    for (int32_t v = 0; v < table.virtual_stages(); ++v) rank.push_back(ChunkOf(pattern, table.range(p, v)));
+  }
+  return ours == stages ? "" : absl::StrCat("stages ", ours.dump(), ", expected ", stages.dump());
+}
+
+Outcome Run(const Json& golden_case) {
+  const Json& input = golden_case.at("input");
+  const Json& expect = golden_case.at("expect");
+  const auto pattern = trainer::ParseHybridPattern(input.at("pattern").get<std::string>());
+  const auto table = pattern.ok() ? TableOf(input, *pattern) : pattern.status();
+  if (!expect.at("raises").is_null()) return table.ok() ? Failed("accepted, expected a refusal") : Passed();
+  if (!pattern.ok()) return Failed(absl::StrCat("refused: ", pattern.status().message()));
+  const Json facts = FactsOf(*pattern);
+  for (const auto& [key, value] : facts.items()) {
+    if (value != expect.at(key)) return Failed(absl::StrCat(key, " ", value.dump(), ", not ", expect.at(key).dump()));
+  }
+  const Json& stages = expect.at("stages");
+  const bool covers = expect.at("covers_all_layers").get<bool>();
+  if (covers && !table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
+  if (!covers && table.ok()) return Failed("accepted, although the chunks do not hold each layer once");
+  const std::string difference = covers ? StagesDiffer(*pattern, *table, stages) : UncoveredDiffer(*pattern, stages);
+  return difference.empty() ? Passed() : Failed(difference);
+}
+
+}  // namespace
+
+Kind HybridKind() { return {{"hybrid"}, Run}; }
+
+}  // namespace routing_replay::golden

@@ -1,0 +1,27 @@
+// layout_parse: the text form of layouts written out, whatever its order and counts.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "routing_replay/trainer/pipeline_layout.h"
+#include "tests/golden/kind.h"
+
+namespace routing_replay::golden {
+namespace {
+
+Outcome Run(const Json& golden_case) {
+  const auto layout = trainer::ParsePipelineLayout(golden_case.at("input").at("layout").get<std::string>());
+  const Json& expect = golden_case.at("expect");
+  if (!expect.at("raises").is_null()) return layout.ok() ? Failed("accepted, expected a refusal") : Passed();
+  if (!layout.ok()) return Failed(absl::StrCat("refused: ", layout.status().message()));
+  if (expect.at("stages").get<std::vector<std::string>>() != layout->stages) {
+    return Failed(absl::StrCat("stages ", absl::StrJoin(layout->stages, "|")));
+  }
+  if (expect.at("num_stages").get<size_t>() != layout->stages.size())
+    return Failed(absl::StrCat(layout->stages.size(), " stages"));
+  return Passed();
+}
+
+}  // namespace
+
+Kind LayoutParseKind() { return {{"layout_parse"}, Run}; }
+
+}  // namespace routing_replay::golden

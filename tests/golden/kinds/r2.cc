@@ -1,0 +1,210 @@
+// r2_merge_*: which local row of which rank each token of a sample is recorded in. r2_pipeline_*: the layers that come
+// together from the chunks of a rank and from all ranks.
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/trainer/merge_records.h"
+#include "routing_replay/trainer/row_merge.h"
+#include "routing_replay/trainer/schedule.h"
+#include "tests/golden/kind.h"
+#include "tests/golden/kinds/neutral_layout.h"
+#include "tests/golden/kinds/split_of.h"
+#include "trainer_plugin/replay/compact_id.h"
+
+namespace routing_replay::golden {
+namespace {
+
+using trainer::MicroBatchLayout;
+
+// The number of a local record is ((cp_rank · tp_size + tp_rank) · local_rows + local_row).
+constexpr char kRecordNumber[] = "((cp_rank * tp_size + tp_rank) * local_rows + local_row)";
+
+// merged[sample][token] = number of the record.
+absl::StatusOr<Json> MergedNumbers(const MicroBatchLayout& layout) {
+  std::vector<trainer::RowMap> maps;
+  for (int32_t c = 0; c < layout.cp_size; ++c) {
+    for (int32_t t = 0; t < layout.tp_size; ++t) {
+      auto map = trainer::BuildRowMap(layout, {.cp_rank = c, .tp_rank = t});
+      if (!map.ok()) return map.status();
+      maps.push_back(*std::move(map));
+    }
+  }
+  const auto merges = trainer::MergeRows(layout, maps);
+  if (!merges.ok()) return merges.status();
+  Json merged = Json::array();
+  for (const trainer::SequenceMerge& merge : *merges) {
+    Json& sample = merged.emplace_back(Json::array());
+    for (const auto& [record, run] : merge.runs) {
+      for (int64_t i = 0; i < run.count; ++i) sample.push_back(record * maps[0].rows + run.local_row + i * run.stride);
+    }
+  }
+  return merged;
+}
+
+Outcome RunMerge(const Json& golden_case) {
+  const Json& input = golden_case.at("input");
+  if (input.at("record_number") != kRecordNumber) return Failed("records are numbered in another way");
+  const Json& neutral = input.at("neutral");
+  const MicroBatchLayout layout = NeutralLayout(neutral, neutral.at("row_order"));
+  if (HasPolicy(input)) {
+    Outcome outcome = RunPolicy(input, layout, false);
+    if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
+  }
+  const auto merged = MergedNumbers(layout);
+  if (!merged.ok()) return Failed(absl::StrCat("refused: ", merged.status().message()));
+  const Json& expected = golden_case.at("expect").at("merged");
+  if (merged->size() != expected.size()) return Failed("the case has another number of samples");
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if ((*merged)[i] == expected[i]) continue;
+    return Failed(
+        absl::StrCat("sample ", i, " is merged from ", (*merged)[i].dump(), ", expected ", expected[i].dump()));
+  }
+  return Passed();
+}
+
+// One token goes through all chunks. As the expert that it chose in a layer, each chunk records the layer's id.
+class PipelineOfOneToken {
+ public:
+  PipelineOfOneToken(Geometry geometry, const trainer::LayerTable& table)
+      : geometry_(std::move(geometry)), table_(table) {}
+
+  // The records of a micro-batch, made in the order of the schedule.
+  absl::Status Record(absl::Span<const trainer::MicroBatchChunk> schedule, int32_t micro_batch) {
+    for (int32_t p = 0; p < table_.pipeline_size(); ++p) {
+      for (const trainer::MicroBatchChunk& pass : schedule) {
+        if (pass.micro_batch != micro_batch) continue;
+        const auto layers = trainer::OwnedMoeLayers(geometry_, table_, p, pass.chunk);
+        if (!layers.ok()) return layers.status();
+        if (auto s = Add(*layers); !s.ok()) return s;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Decoder layer ids along the merged axis of these layers.
+  absl::StatusOr<Json> Merge(absl::Span<const trainer::OwnedLayer> layers) const {
+    std::vector<trainer::RankRecord> records;
+    for (const Recorded& record : recorded_) records.push_back({record.layout, map_, record.indices});
+    std::vector<int32_t> ordinals;
+    for (const trainer::OwnedLayer& layer : layers) ordinals.push_back(layer.ordinal);
+    const auto merged = trainer::MergeRecords(geometry_, layout_, records, {.ordinals = ordinals});
+    if (!merged.ok()) return merged.status();
+    Json ids = Json::array();
+    const std::vector<uint8_t>& planes = merged->at(0).planes;
+    for (size_t i = 0; i < layers.size(); ++i)
+      ids.push_back(trainer::LoadId(planes.data(), kIdBytes, static_cast<int64_t>(i)));
+    return ids;
+  }
+
+  const Geometry& geometry() const { return geometry_; }
+
+ private:
+  static constexpr int32_t kIdBytes = 2;
+  struct Recorded {
+    trainer::BufferLayout layout;
+    std::vector<uint8_t> indices;
+  };
+
+  absl::Status Add(absl::Span<const trainer::OwnedLayer> layers) {
+    trainer::BufferLayout::Options options{.rows = 1};
+    for (const trainer::OwnedLayer& layer : layers) options.ordinals.push_back(layer.ordinal);
+    auto layout = trainer::BufferLayout::Create(geometry_, options);
+    if (!layout.ok()) return layout.status();
+    std::vector<uint8_t> indices(layout->bytes());
+    for (int32_t slot = 0; slot < layout->num_layers(); ++slot) {
+      trainer::StoreId(layout->slab(absl::MakeSpan(indices), slot).data(), kIdBytes, 0,
+                       static_cast<uint16_t>(layout->layer(slot).layer_id));
+    }
+    recorded_.push_back({*std::move(layout), std::move(indices)});
+    return absl::OkStatus();
+  }
+
+  const Geometry geometry_;
+  const trainer::LayerTable& table_;
+  const MicroBatchLayout layout_{
+      .sequences = {{.tokens = 1, .recorded_rows = 1}}, .cu_seqlens_padded = {0, 1}, .total_rows = 1};
+  const trainer::RowMap map_ = *trainer::BuildRowMap(layout_, {});
+  std::vector<Recorded> recorded_;
+};
+
+// Layers under numbers that two bytes hold, so that an id can stand for any of them.
+absl::StatusOr<Geometry> OneExpertPerLayer(const Geometry& model) {
+  Geometry::Options options{.num_layers = model.num_layers(), .num_experts = {kMaxExperts}, .top_k = {1}};
+  for (const LayerRouting& layer : model.layers()) options.moe_layer_ids.push_back(layer.layer_id);
+  return Geometry::Create(options);
+}
+
+Json LocalLayers(const Geometry& geometry, const trainer::LayerTable& table) {
+  Json ranks = Json::array();
+  for (int32_t p = 0; p < table.pipeline_size(); ++p) {
+    Json& chunks = ranks.emplace_back(Json::array());
+    for (int32_t v = 0; v < table.virtual_stages(); ++v) {
+      Json& layers = chunks.emplace_back(Json::array());
+      const auto owned = trainer::OwnedMoeLayers(geometry, table, p, v);
+      if (!owned.ok()) continue;
+      for (const trainer::OwnedLayer& layer : *owned) layers.push_back(layer.layer_id);
+    }
+  }
+  return ranks;
+}
+
+// Of one micro-batch: what each rank merges of its own chunks, and all ranks together. Where the framework is known to
+// be wrong, `correct` stands for every rank.
+Outcome RunMicroBatch(const PipelineOfOneToken& pipeline, const trainer::LayerTable& table, const Json& expect) {
+  const bool wrong = expect.value("known_wrong", false);
+  std::vector<trainer::OwnedLayer> all;
+  for (const LayerRouting& layer : pipeline.geometry().layers()) {
+    all.push_back({.layer_id = layer.layer_id, .ordinal = static_cast<int32_t>(all.size())});
+  }
+  const auto gathered = pipeline.Merge(all);
+  if (!gathered.ok()) return Failed(absl::StrCat("refused: ", gathered.status().message()));
+  for (int32_t p = 0; p < table.pipeline_size(); ++p) {
+    const auto owned = trainer::OwnedMoeLayers(pipeline.geometry(), table, p);
+    if (!owned.ok()) return Failed(absl::StrCat("refused: ", owned.status().message()));
+    const auto reordered = pipeline.Merge(*owned);
+    if (!reordered.ok()) return Failed(absl::StrCat("refused: ", reordered.status().message()));
+    const Json& of_rank = expect.at("layers_after_reorder").at(p);
+    const Json& of_all = wrong ? expect.at("correct") : expect.at("layers_after_gather").at(p);
+    if (*reordered != of_rank) {
+      return Failed(absl::StrCat("rank ", p, " merges layers ", reordered->dump(), ", expected ", of_rank.dump()));
+    }
+    if (*gathered != of_all) {
+      return Failed(absl::StrCat("all ranks merge layers ", gathered->dump(), ", expected ", of_all.dump()));
+    }
+  }
+  return Passed();
+}
+
+Outcome RunPipeline(const Json& golden_case) {
+  const Json& input = golden_case.at("input");
+  const Json& expect = golden_case.at("expect");
+  const auto table = FrameworkTable(input);
+  if (!table.ok()) return Failed(absl::StrCat("refused: ", table.status().message()));
+  const auto model = ModelOf(input.at("num_layers"), input.at("moe_layer_freq"));
+  if (!model.ok()) return Failed(absl::StrCat("refused: ", model.status().message()));
+  const Json local = LocalLayers(model->geometry, *table);
+  if (local != input.at("local_moe_layers")) return Failed(absl::StrCat("local MoE layers are ", local.dump()));
+  const auto schedule = trainer::ScheduleTable(input.at("micro_batches").get<int32_t>(), table->virtual_stages(),
+                                               input.at("group_size").get<int32_t>());
+  if (!schedule.ok()) return Failed(absl::StrCat("refused: ", schedule.status().message()));
+  Json order = Json::array();
+  for (const trainer::MicroBatchChunk& pass : *schedule) order.push_back({pass.micro_batch, pass.chunk});
+  if (order != input.at("schedule")) return Failed(absl::StrCat("records are made in the order ", order.dump()));
+  for (int32_t micro_batch = 0; micro_batch < input["micro_batches"].get<int32_t>(); ++micro_batch) {
+    auto geometry = OneExpertPerLayer(model->geometry);
+    if (!geometry.ok()) return Failed(absl::StrCat("refused: ", geometry.status().message()));
+    PipelineOfOneToken pipeline(*std::move(geometry), *table);
+    if (auto s = pipeline.Record(*schedule, micro_batch); !s.ok())
+      return Failed(absl::StrCat("refused: ", s.message()));
+    Outcome outcome = RunMicroBatch(pipeline, *table, expect);
+    if (outcome.verdict != Outcome::Verdict::kPassed) return outcome;
+  }
+  return Passed();
+}
+
+}  // namespace
+
+Kind R2MergeKind() { return {{"r2_merge_"}, RunMerge}; }
+Kind R2PipelineKind() { return {{"r2_pipeline_"}, RunPipeline}; }
+
+}  // namespace routing_replay::golden
