@@ -43,9 +43,13 @@ absl::StatusOr<BufferLayout> BufferLayout::Create(const Geometry& geometry, cons
   layout.ordinals_ = options.ordinals;
   layout.rows_ = options.rows;
   layout.ep_size_ = options.ep_size;
-  for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
-    layout.offsets_.push_back(layout.bytes_);
-    layout.bytes_ += (layout.slab_bytes(slot) + kSlabAlignment - 1) / kSlabAlignment * kSlabAlignment;
+  layout.offsets_.resize(layout.ordinals_.size());
+  for (int32_t id_bytes : {2, 1}) {
+    for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
+      if (layout.layer(slot).id_bytes() != id_bytes) continue;
+      layout.offsets_[slot] = layout.bytes_;
+      layout.bytes_ += layout.slab_bytes(slot);
+    }
   }
   return layout;
 }

@@ -84,7 +84,7 @@ class Replica {
   void Record(const std::vector<int32_t>& ordinals, int32_t cp_rank, int32_t tp_rank) {
     RowMap map = *BuildRowMap(layout_, {.cp_rank = cp_rank, .tp_rank = tp_rank});
     const auto layout = BufferLayout::Create(geometry_, {.ordinals = ordinals, .rows = map.rows});
-    // Pads and gaps hold whatever the routers chose there.
+    // Pads hold whatever the routers chose there.
     Rank rank{*layout, std::move(map), std::vector<uint8_t>(layout->bytes(), 0xEE)};
     const std::vector<LocalRow> shown = reference::LocalRows(layout_, cp_rank, tp_rank);
     for (int32_t slot = 0; slot < layout->num_layers(); ++slot) {

@@ -1,9 +1,11 @@
 // Where the ids of each (local MoE layer, local row) lie in a rank's index buffer.
 //
-//   buffer = slab of local layer 0 | slab of local layer 1 | …           slab = [rows][K] ids, compact width
+//   buffer = slabs of all local layers, one after the other                  slab = [rows][K] ids, compact width
 //
-// Slabs start on multiples of kSlabAlignment and have no padding inside: the unit is one row of one layer, whatever E
-// and K the neighbours have. Addresses depend on the layout alone, so they may be captured in a CUDA graph.
+// There is no padding, neither between slabs nor inside: the unit is one row of one layer, whatever E and K the
+// neighbours have. Only the base of a buffer is aligned. Slabs of two-byte ids come first, so that every id lies on a
+// multiple of its width; slabs of one width are in slot order. Addresses depend on the layout alone, so they may be
+// captured in a CUDA graph.
 #ifndef ROUTING_REPLAY_TRAINER_BUFFER_LAYOUT_H_
 #define ROUTING_REPLAY_TRAINER_BUFFER_LAYOUT_H_
 
@@ -16,8 +18,8 @@
 
 namespace routing_replay::trainer {
 
-// Of slabs, and what a buffer's base should have.
-inline constexpr int64_t kSlabAlignment = 256;
+// What the base of a buffer, or of a pool of buffers, should have.
+inline constexpr int64_t kBufferAlignment = 256;
 inline constexpr int64_t kMaxLocalRows = int64_t{1} << 24;
 
 // Immutable, thread-safe.
@@ -39,7 +41,7 @@ class BufferLayout {
   int32_t ordinal(int32_t slot) const { return ordinals_[slot]; }
   const LayerRouting& layer(int32_t slot) const { return geometry_.layer(ordinals_[slot]); }
 
-  // Bytes of one row of a layer, of its slab, and of the whole buffer.
+  // Bytes of one row of a layer, of its slab, and of the whole buffer, which is the sum of its slabs.
   int64_t row_bytes(int32_t slot) const;
   int64_t slab_bytes(int32_t slot) const { return rows_ * row_bytes(slot); }
   int64_t bytes() const { return bytes_; }

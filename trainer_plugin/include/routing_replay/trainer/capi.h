@@ -115,7 +115,7 @@ RRT_API void rrt_plan_free(rrt_plan* plan);
  * warnings: what the named policy knows to go wrong in its framework, and where the given layout is not its own. */
 RRT_API rrt_error* rrt_plan_json(const rrt_plan* plan, rrt_bytes** json);
 /* Of the index buffer: {"bytes", "rows", "layers": [{"layer", "offset", "num_experts", "top_k", "id_bytes"}, …]}. A
- * layer's ids are [rows][top_k] little-endian at `offset`, a multiple of 256. */
+ * layer's ids are [rows][top_k] little-endian at `offset`, a multiple of id_bytes; the layers fill the buffer. */
 RRT_API rrt_error* rrt_plan_buffer(const rrt_plan* plan, rrt_bytes** json);
 /* The row map, one entry per local row: what `count` (of rrt_plan_buffer's rows) entries show. State: 0 replayed,
  * 1 unrecorded (a real token without a route), 2 pad; sequence and row of a pad are -1. */

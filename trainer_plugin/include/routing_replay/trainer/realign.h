@@ -72,8 +72,8 @@ struct RealignPlan {
 absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const RealignInput& input);
 
 // Carries the plan out on the CPU. `staging` is what input.staging_bytes stood for; `indices` has layout.bytes() bytes
-// and `states` layout.rows() entries, both fully overwritten but for the gaps between slabs. `plan` must come from
-// PlanRealign with this layout. INVALID_ARGUMENT (kLength) for other sizes, nothing written. Ids are not checked.
+// and `states` layout.rows() entries, both fully overwritten. `plan` must come from PlanRealign with this layout.
+// INVALID_ARGUMENT (kLength) for other sizes, nothing written. Ids are not checked.
 absl::Status Realign(const BufferLayout& layout, const RealignPlan& plan, absl::Span<const uint8_t> staging,
                      absl::Span<uint8_t> indices, absl::Span<RowState> states);
 
