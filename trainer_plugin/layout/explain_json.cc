@@ -27,7 +27,7 @@ OrderedJson LayersToJson(const std::vector<HeldLayers>& held) {
   for (const HeldLayers& layers : held) {
     list.push_back({{"pp", layers.pp_rank},
                     {"chunk", layers.chunk},
-                    {"decoder_layers", OrderedJson::array({layers.decoder.begin, layers.decoder.end})},
+                    {"decoder_layers", RangesToJson({{layers.decoder.begin, layers.decoder.end}})},
                     {"moe_layers", RangesToJson(layers.moe)},
                     {"num_moe", layers.num_moe}});
   }
