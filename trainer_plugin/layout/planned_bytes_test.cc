@@ -6,10 +6,13 @@
 
 #include "absl/strings/str_format.h"
 #include "routing_replay/trainer/plan.h"
+#include "tests/support/dense_prefix.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::trainer {
 namespace {
+
+using routing_replay::testing::WithDensePrefix;
 
 struct Trainer {
   const char* model;
@@ -17,12 +20,6 @@ struct Trainer {
   LayerSplit split;
   int32_t tp = 1, cp = 1;
 };
-
-Geometry WithDensePrefix(int32_t layers, int32_t dense, int32_t experts, int32_t top_k) {
-  Geometry::Options options{.num_layers = layers, .num_experts = {experts}, .top_k = {top_k}};
-  for (int32_t layer = dense; layer < layers; ++layer) options.moe_layer_ids.push_back(layer);
-  return *Geometry::Create(options);
-}
 
 std::vector<Trainer> Trainers() {
   const Geometry qwen30 = Geometry::Uniform(48, 128, 8), qwen235 = Geometry::Uniform(94, 128, 8);

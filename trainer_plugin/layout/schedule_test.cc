@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/support/layout_trials.h"
+#include "tests/support/random_schedule.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::trainer {
@@ -19,6 +20,7 @@ namespace {
 
 using routing_replay::testing::Fails;
 using routing_replay::testing::LayoutTrials;
+using routing_replay::testing::RandomSchedule;
 using ::testing::ElementsAre;
 
 constexpr PassKind F = PassKind::kForward, R = PassKind::kRecompute, B = PassKind::kBackward;
@@ -67,21 +69,6 @@ TEST(Schedule, RefusesWhatCannotBe) {
   EXPECT_THAT(PassOrder({.pipeline_size = 4, .virtual_stages = 2, .micro_batches = 2}), field);
   EXPECT_THAT(PassOrder({.virtual_stages = 2, .micro_batches = 2}), field);
   EXPECT_THAT(PassOrder({.pipeline_size = 2, .micro_batches = 2, .overlap_expert_communication = true}), field);
-}
-
-PipelineSchedule RandomSchedule(std::mt19937& random) {
-  const auto pick = [&](int32_t low, int32_t high) {
-    return std::uniform_int_distribution<int32_t>(low, high)(random);
-  };
-  PipelineSchedule schedule{.pipeline_size = pick(1, 5), .micro_batches = pick(1, 14)};
-  if (pick(0, 1)) {
-    schedule.virtual_stages = pick(1, 4);
-    if (pick(0, 1)) schedule.group_size = pick(1, 8);
-  }
-  schedule.forward_only = pick(0, 4) == 0;
-  schedule.recompute = pick(0, 1);
-  schedule.overlap_expert_communication = pick(0, 3) == 0;
-  return schedule;
 }
 
 // A forward pass needs that of the stage before it, a backward pass that of the stage behind it and its own forward

@@ -7,6 +7,7 @@
 
 #include "routing_replay/trainer/layers.h"
 #include "routing_replay/trainer/schedule.h"
+#include "tests/support/dense_prefix.h"
 #include "tests/support/layout_trials.h"
 #include "tests/support/status_matchers.h"
 
@@ -15,15 +16,10 @@ namespace {
 
 using routing_replay::testing::Fails;
 using routing_replay::testing::LayoutTrials;
+using routing_replay::testing::WithDensePrefix;
 using ::testing::HasSubstr;
 
 int64_t Align(int64_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
-
-Geometry DensePrefix(int32_t layers, int32_t dense, int32_t experts, int32_t top_k) {
-  Geometry::Options options{.num_layers = layers, .num_experts = {experts}, .top_k = {top_k}};
-  for (int32_t layer = dense; layer < layers; ++layer) options.moe_layer_ids.push_back(layer);
-  return *Geometry::Create(options);
-}
 
 // What a rank needs for each of its virtual stages.
 struct RankNeeds {
@@ -88,8 +84,8 @@ struct Example {
 };
 
 std::vector<Example> UnevenStages() {
-  const Geometry moonlight = DensePrefix(27, 1, 64, 6), deepseek = DensePrefix(61, 3, 256, 8);
-  const Geometry kimi = DensePrefix(61, 1, 384, 8), qwen30 = Geometry::Uniform(48, 128, 8);
+  const Geometry moonlight = WithDensePrefix(27, 1, 64, 6), deepseek = WithDensePrefix(61, 3, 256, 8);
+  const Geometry kimi = WithDensePrefix(61, 1, 384, 8), qwen30 = Geometry::Uniform(48, 128, 8);
   const Geometry qwen235 = Geometry::Uniform(94, 128, 8);
   return {
       {moonlight, {.num_layers = 27, .pipeline_size = 2, .first_stage_layers = 13}},

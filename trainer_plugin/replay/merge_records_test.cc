@@ -1,9 +1,12 @@
 #include "routing_replay/trainer/merge_records.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <random>
+#include <utility>
 
+#include "routing_replay/trainer/router.h"
 #include "tests/reference/token_layout_reference.h"
 #include "tests/support/random_layouts.h"
 #include "tests/support/random_routes.h"
@@ -38,8 +41,20 @@ class Replica {
 
   // Every (cp, tp) rank records the layers of a stage.
   void Record(const std::vector<int32_t>& ordinals) {
-    for (int32_t c = 0; c < layout_.cp_size; ++c) {
-      for (int32_t t = 0; t < layout_.tp_size; ++t) Record(ordinals, c, t);
+    for (const auto& [cp_rank, tp_rank] : Places()) {
+      Rank& rank = AddRank(ordinals, cp_rank, tp_rank);
+      const std::vector<LocalRow> shown = reference::LocalRows(layout_, cp_rank, tp_rank);
+      for (int32_t slot = 0; slot < rank.layout.num_layers(); ++slot) {
+        WriteRoutes(shown, ordinals[slot], rank.layout.slab(absl::MakeSpan(rank.indices), slot));
+      }
+    }
+  }
+  // The same for one layer, with ids that `write` makes of the local rows.
+  template <typename Write>
+  void Record(const std::vector<int32_t>& ordinals, Write write) {
+    for (const auto& [cp_rank, tp_rank] : Places()) {
+      Rank& rank = AddRank(ordinals, cp_rank, tp_rank);
+      write(reference::LocalRows(layout_, cp_rank, tp_rank), rank.layout.slab(absl::MakeSpan(rank.indices), 0));
     }
   }
 
@@ -81,22 +96,30 @@ class Replica {
     std::vector<uint8_t> indices;
   };
 
-  void Record(const std::vector<int32_t>& ordinals, int32_t cp_rank, int32_t tp_rank) {
+  std::vector<std::pair<int32_t, int32_t>> Places() const {
+    std::vector<std::pair<int32_t, int32_t>> places;
+    for (int32_t c = 0; c < layout_.cp_size; ++c) {
+      for (int32_t t = 0; t < layout_.tp_size; ++t) places.push_back({c, t});
+    }
+    return places;
+  }
+
+  Rank& AddRank(const std::vector<int32_t>& ordinals, int32_t cp_rank, int32_t tp_rank) {
     RowMap map = *BuildRowMap(layout_, {.cp_rank = cp_rank, .tp_rank = tp_rank});
     const auto layout = BufferLayout::Create(geometry_, {.ordinals = ordinals, .rows = map.rows});
     // Pads hold whatever the routers chose there.
-    Rank rank{*layout, std::move(map), std::vector<uint8_t>(layout->bytes(), 0xEE)};
-    const std::vector<LocalRow> shown = reference::LocalRows(layout_, cp_rank, tp_rank);
-    for (int32_t slot = 0; slot < layout->num_layers(); ++slot) {
-      const LayerRouting& layer = layout->layer(slot);
-      uint8_t* slab = layout->slab(absl::MakeSpan(rank.indices), slot).data();
-      for (size_t i = 0; i < shown.size(); ++i) {
-        if (shown[i].state == RowState::kPad) continue;
-        const uint16_t* ids = &routes_[shown[i].sequence].layers[ordinals[slot]][shown[i].row * layer.top_k];
-        for (int32_t k = 0; k < layer.top_k; ++k) StoreId(slab, layer.id_bytes(), i * layer.top_k + k, ids[k]);
-      }
+    std::vector<uint8_t> indices(layout->bytes(), 0xEE);
+    ranks_.push_back({*layout, std::move(map), std::move(indices)});
+    return ranks_.back();
+  }
+
+  void WriteRoutes(const std::vector<LocalRow>& shown, int32_t ordinal, absl::Span<uint8_t> slab) const {
+    const LayerRouting& layer = geometry_.layer(ordinal);
+    for (size_t i = 0; i < shown.size(); ++i) {
+      if (shown[i].state == RowState::kPad) continue;
+      const uint16_t* ids = &routes_[shown[i].sequence].layers[ordinal][shown[i].row * layer.top_k];
+      for (int32_t k = 0; k < layer.top_k; ++k) StoreId(slab.data(), layer.id_bytes(), i * layer.top_k + k, ids[k]);
     }
-    ranks_.push_back(std::move(rank));
   }
 
   const Geometry geometry_;
@@ -137,6 +160,48 @@ TEST(MergeRecords, AllStagesGiveBackTheSamples) {
       ASSERT_EQ(merged[i].planes, replica.Expected(i, all)) << "trial " << trial;
       ASSERT_EQ(of_stage[i].planes, replica.Expected(i, stages[0])) << "trial " << trial;
     }
+  }
+}
+
+// Routers that choose for themselves write what they chose into the slabs of a recording pass.
+TEST(MergeRecords, LiveChoicesComeBackAsRows) {
+  const Geometry geometry = Geometry::Uniform(1, 300, 4);
+  const RouterConfig config{.num_experts = 300, .top_k = 4};
+  std::mt19937 random(66);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> logits;  // [sequence][row · E + e]
+  const MicroBatchLayout layout = TwoDocuments();
+  for (const SequenceShape& shape : layout.sequences) {
+    logits.emplace_back(shape.tokens * 300);
+    for (float& x : logits.back()) x = normal(random);
+  }
+  RouterCounters counters;
+  const auto choose = [&](const std::vector<float>& x, const std::vector<RowState>& states,
+                          absl::Span<uint8_t> chosen) {
+    std::vector<float> probs(x.size());
+    std::vector<uint8_t> map(x.size());
+    ASSERT_OK(RouterReplayForward(
+        config, {.logits = x, .indices = chosen, .states = states},
+        {.probs = absl::MakeSpan(probs), .routing_map = absl::MakeSpan(map), .chosen = chosen}, counters));
+  };
+  Replica replica(geometry, layout, 4);
+  replica.Record({0}, [&](absl::Span<const LocalRow> shown, absl::Span<uint8_t> slab) {
+    std::vector<float> local(shown.size() * 300);
+    std::vector<RowState> states;
+    for (size_t i = 0; i < shown.size(); ++i) {
+      states.push_back(shown[i].state == RowState::kPad ? RowState::kPad : RowState::kUnrecorded);
+      if (shown[i].state == RowState::kPad) continue;
+      std::copy_n(&logits[shown[i].sequence][shown[i].row * 300], 300, &local[i * 300]);
+    }
+    choose(local, states, slab);
+  });
+  ASSERT_OK_AND_ASSIGN(const auto merged, replica.Merge());
+  for (size_t i = 0; i < merged.size(); ++i) {
+    const SequenceShape& shape = layout.sequences[i];
+    std::vector<uint8_t> whole(geometry.plane_bytes(0, shape.tokens, Codec::kRaw));
+    choose(logits[i], std::vector<RowState>(shape.tokens, RowState::kUnrecorded), absl::MakeSpan(whole));
+    whole.resize(geometry.plane_bytes(0, shape.recorded_rows, Codec::kRaw));
+    EXPECT_EQ(merged[i].planes, whole);
   }
 }
 

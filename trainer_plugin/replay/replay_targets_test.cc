@@ -11,6 +11,7 @@
 
 #include "routing_replay/trainer/schedule.h"
 #include "tests/support/layout_trials.h"
+#include "tests/support/random_schedule.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::trainer {
@@ -18,6 +19,7 @@ namespace {
 
 using routing_replay::testing::Fails;
 using routing_replay::testing::LayoutTrials;
+using routing_replay::testing::RandomSchedule;
 using ::testing::HasSubstr;
 
 constexpr PassKey kPass{.step = 7, .micro_batch = 2, .chunk = 1};
@@ -155,19 +157,6 @@ class RankOfSchedule {
   std::set<int64_t> free_;
   std::map<PassKey, int64_t> buffers_;
 };
-
-PipelineSchedule RandomSchedule(std::mt19937& random) {
-  const auto pick = [&](int32_t low, int32_t high) {
-    return std::uniform_int_distribution<int32_t>(low, high)(random);
-  };
-  PipelineSchedule schedule{.pipeline_size = pick(1, 4), .micro_batches = pick(1, 9)};
-  schedule.pp_rank = pick(0, schedule.pipeline_size - 1);
-  if (pick(0, 1)) schedule.virtual_stages = pick(1, 3);
-  schedule.forward_only = pick(0, 4) == 0;
-  schedule.recompute = pick(0, 1);
-  schedule.overlap_expert_communication = pick(0, 3) == 0;
-  return schedule;
-}
 
 // A router finds what was written for its own micro-batch, chunk and layer, whatever the schedule, and no schedule
 // needs more buffers than its peaks say.
