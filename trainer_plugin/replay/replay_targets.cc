@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/geometry.h"
 
 namespace routing_replay::trainer {
 namespace {
@@ -22,6 +23,11 @@ absl::Status CheckPass(const PassKey& pass, absl::Span<const int32_t> layer_ids,
   if (pass.micro_batch < 0 || pass.chunk < 0 || first_slot < 0) {
     return Fail(absl::StatusCode::kInvalidArgument,
                 absl::StrCat(ToString(pass), ", slot ", first_slot, ": a number is below 0"));
+  }
+  if (first_slot > kMaxMoeLayers || layer_ids.size() > static_cast<size_t>(kMaxMoeLayers - first_slot)) {
+    return Fail(absl::StatusCode::kInvalidArgument,
+                absl::StrCat(ToString(pass), ": ", layer_ids.size(), " layers from slot ", first_slot,
+                             " are more than ", kMaxMoeLayers));
   }
   std::set<int32_t> seen;
   for (int32_t layer_id : layer_ids) {

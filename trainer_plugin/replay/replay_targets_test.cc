@@ -1,6 +1,7 @@
 #include "routing_replay/trainer/replay_targets.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
@@ -72,6 +73,7 @@ TEST(ReplayTargets, ErrorsNameTheKey) {
   EXPECT_THAT(targets.Add({.chunk = -1}, PassUse::kTraining, {9}, 31), wrong);
   EXPECT_THAT(targets.Add({}, PassUse::kTraining, {9, 8, 9}, 31), wrong);
   EXPECT_THAT(targets.Add({}, PassUse::kTraining, {9}, 31, -1), wrong);
+  EXPECT_THAT(targets.Add({}, PassUse::kTraining, {9}, 31, std::numeric_limits<int32_t>::max()), wrong);
   // A router that was never asked for its ids did not replay.
   ASSERT_OK(targets.Forward({kPass, 4}));
   const absl::Status silent = targets.Finish(kPass);

@@ -56,15 +56,15 @@ class ReplayTargets {
   ReplayTargets& operator=(ReplayTargets&&) noexcept;
 
   // The MoE layers of the chunk, at slots first_slot, first_slot + 1, … of a buffer that is not written to otherwise
-  // until the pass is finished. ALREADY_EXISTS if the pass has entries; INVALID_ARGUMENT (kField) for numbers below 0
-  // and for a layer that stands twice. Errors of this class name the key and have field "targets" and, where one is
-  // concerned, the layer.
+  // until the pass is finished. ALREADY_EXISTS if the pass has entries; INVALID_ARGUMENT (kField) for numbers below 0,
+  // slots that no buffer has, and a layer that stands twice. Errors of this class name the key and have field "targets"
+  // and, where one is concerned, the layer.
   absl::Status Add(const PassKey& pass, PassUse use, absl::Span<const int32_t> layer_ids, int64_t buffer,
                    int32_t first_slot = 0);
 
   // The entry, for the one router call that each layer makes in the forward pass. NOT_FOUND if there is none.
-  // FAILED_PRECONDITION if the layer was asked for before: a router that runs several times in a micro-batch
-  // (mlp_chunks_for_training, mtp_use_repeated_layer) would take all rows for some.
+  // FAILED_PRECONDITION (NOT_FOUND in a forward-only pass) if the layer was asked for before: a router that runs
+  // several times in a micro-batch (mlp_chunks_for_training, mtp_use_repeated_layer) would take all rows for some.
   absl::StatusOr<Target> Forward(const TargetKey& key);
 
   // The same entry, as often as the backward pass asks for it. NOT_FOUND if there is none (any more), and
