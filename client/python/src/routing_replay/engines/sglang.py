@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 _FIELD = "routed_experts"
 _EXTENSIONS = ("meta_info", "sglext", "sgl_ext")
+# What `rows` reads of a meta_info.
+OF_META = (
+    *("prompt_tokens", "completion_tokens", "finish_reason", "weight_version", "weight_versions"),
+    *(_FIELD, f"{_FIELD}_dtype", "output_store_ref"),
+)
 _OF_ALL = ("prompt_tokens", "weight_version")  # What a response may say of all of its choices.
 
 

@@ -30,6 +30,10 @@ from routing_replay.recorded import RecordedRows
 
 _FIELD = "routed_experts"
 
+# What `rows` reads of a RequestOutput and of one of its outputs.
+OF_ALL = ("prompt_token_ids", "prompt_routed_experts")
+OF_CHOICE = ("prompt_token_ids", "token_ids", _FIELD, "weight_versions", "aux_output_keys", "finish_reason")
+
 
 def tokens(
     output: Any, index: int = 0, *, prompt_token_ids: Any = None, output_token_ids: Any = None
