@@ -94,7 +94,7 @@ class AppenderTest(ServerTest):
         load = run.expert_load()
         self.assertEqual((load.shape, load.dtype), ((3, 64), np.int64))
         np.testing.assert_array_equal(load, [counts(list(range(6)), column) for column in range(3)])
-        np.testing.assert_array_equal(run.expert_load((1, 3), [2]), [counts([1, 2, 4, 5], 1)])
+        np.testing.assert_array_equal(run.expert_load(groups=(1, 3), layers=[2]), [counts([1, 2, 4, 5], 1)])
         run.truncate("a/1", 20)
         run.release(["a/4"])
         expected = np.bincount(ROWS[10:30, 0].ravel(), minlength=64)

@@ -89,7 +89,7 @@ class VllmTest(EngineTest):
 
     def test_objects(self) -> None:
         for rows, surplus in ((ALL, 1), (ALL[:-1], 0), (ALL[:-1].astype(np.uint8), 0), (ALL[:-1].astype(np.uint16), 0)):
-            recorded = vllm.rows(self.output(rows))
+            recorded = vllm.rows(self.output(rows), output_token_ids=OUTPUT)
             self.assertEqual((recorded.surplus_rows, recorded.missing_rows, recorded.layers), (surplus, 0, "all"))
             self.assertEqual(self.check(recorded).engine, "vllm")
         np.testing.assert_array_equal(vllm.tokens(self.output(ALL)), TOKENS)
@@ -116,7 +116,7 @@ class VllmTest(EngineTest):
             self.check(vllm.rows(body), unrecorded=((0, 5),))
         self.refused(lambda: vllm.rows(self.output(None, prompt_routed_experts=prompt)), "FIELD", "preempted")
         self.refused(lambda: vllm.rows(self.output(output[:, :2], prompt_routed_experts=prompt)), "SHAPE")
-        self.refused(lambda: vllm.rows(self.output(output.astype(int), prompt_routed_experts=prompt)), "SHAPE", "int64")
+        self.refused(lambda: vllm.rows(self.output(output.astype(int), prompt_routed_experts=prompt)), "DTYPE", "int64")
 
     def test_http(self) -> None:
         text = b64(npy(ALL[:-1].astype(np.uint8)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from routing_replay import _values
 from routing_replay.errors import InvalidArgumentError
 from routing_replay.types import WeightSpan, token_ids
 
@@ -29,19 +31,26 @@ def has(holder: Any, name: str) -> bool:
     return name in holder if isinstance(holder, Mapping) else hasattr(holder, name)
 
 
-def item(holder: Any, name: str, index: int) -> Any:
-    """holder.name[index], which must be there."""
+def item(holder: Any, name: str, index: Any) -> Any:
+    """The one of holder.name that says it has this index, or, where they say nothing, has this place."""
+    number = _values.integer(index, "index", _values.NATURAL)
     values = get(holder, name)
-    if not isinstance(values, Sequence) or not 0 <= index < len(values):
-        count = len(values) if isinstance(values, Sequence) else "no"
-        raise invalid(name, f"no item {index}: the response has {count}")
-    return values[index]
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
+        raise invalid(name, f"no item {number}: the response has none")
+    said = [get(value, "index") for value in values]
+    found = [i for i, own in enumerate(said if values and None not in said else range(len(values))) if own == number]
+    if len(found) != 1:
+        has = f"those of {said}" if values and None not in said else len(values)
+        raise invalid(name, f"{len(found) or 'no'} item {number}: the response has {has}")
+    return values[found[0]]
 
 
 def ids(values: Any, field: str) -> np.ndarray | None:
     """Token ids as uint32, perhaps none; None stays None."""
     if values is None:
         return None
+    if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)):
+        raise invalid(field, f"a {type(values).__name__} is not a list of token ids")
     return token_ids(values, field) if len(values) else np.empty(0, np.uint32)
 
 
@@ -58,14 +67,52 @@ def join(prompt: np.ndarray | None, output: np.ndarray | None) -> np.ndarray | N
     return np.concatenate([prompt, output])
 
 
-def weight_span(begin: int, end: int, version: Any, versions: Mapping[str, int] | None) -> WeightSpan:
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a sample, as far as a response tells of them.
+
+    prompt, output: ids, or None
+    prompt_tokens: how many the response says the model saw: more than the ids where media in the prompt were expanded
+    output_tokens: how many were sampled
+    all_output: whether that is all of them for sure, and not those of a stream's last event
+    """
+
+    prompt: np.ndarray | None
+    output: np.ndarray | None
+    prompt_tokens: int
+    output_tokens: int
+    all_output: bool = True
+
+    @property
+    def ids(self) -> np.ndarray | None:
+        """All of them, or None if they are not all known, one per position."""
+        return join(self.prompt, self.output)
+
+    def fitting(self, rows: int | None, start: int) -> Tokens:
+        """With the count of prompt tokens that so many rows from `start` on have: that of the ids, or, where it alone
+        fits, or where there are no rows, the larger one that the response says; then ids and positions do not go
+        together and the ids are left out."""
+        if self.prompt is None:
+            return self
+        expanded = self.prompt_tokens > self.prompt.size
+        if expanded and (rows is None or rows == max(0, self.prompt_tokens + self.output_tokens - 1 - start)):
+            return replace(self, prompt=None)
+        return replace(self, prompt_tokens=self.prompt.size)
+
+
+def count(value: Any, field: str) -> int:
+    """Of tokens, as a response says it."""
+    return _values.integer(value, field, _values.NATURAL)
+
+
+def weight_span(begin: int, end: int, version: Any, versions: Mapping[str, int] | None, field: str) -> WeightSpan:
     """Of an engine's version: an integer, a text of decimals, or a text that `versions` may know."""
     if isinstance(version, str):
         number = (versions or {}).get(version)
         if number is None:
             number = int(version) if version.isascii() and version.isdigit() and len(version) < 19 else -1
-        return WeightSpan(begin, end, number, version)
-    return WeightSpan(begin, end, int(version))
+        return WeightSpan(begin, end, _values.integer(number, "versions"), _values.text(version, field))
+    return WeightSpan(begin, end, _values.integer(version, field))
 
 
 def output_weights(
@@ -76,13 +123,18 @@ def output_weights(
     Output token j was sampled by the forward pass of position prompt_tokens - 1 + j. Rows before the first span are of
     its version.
     """
+    if spans is None:
+        return ()
+    if not isinstance(spans, Sequence) or isinstance(spans, (str, bytes)):
+        raise invalid("weight_versions", f"a {type(spans).__name__} is not a list of spans")
     found: list[WeightSpan] = []
-    for span in spans or ():
-        begin, end = (prompt_tokens - 1 + int(get(span, name) or 0) for name in ("start", "end"))
+    for number, span in enumerate(spans):
+        field = f"weight_versions[{number}]"
+        begin, end = (prompt_tokens - 1 + count(get(span, name), f"{field}.{name}") for name in ("start", "end"))
         if not found:
             begin = min(begin, row_start)
         if begin < end:
-            found.append(weight_span(max(0, begin), end, get(span, "version"), versions))
+            found.append(weight_span(max(0, begin), end, get(span, "version"), versions, f"{field}.version"))
     return tuple(found)
 
 

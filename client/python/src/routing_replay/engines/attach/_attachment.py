@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
+from routing_replay import _counters
 from routing_replay.engines import _fields
 from routing_replay.engines.attach._handover import HandOver, Job
 from routing_replay.errors import FailedPreconditionError
@@ -180,7 +181,7 @@ class Attachment:
         """Flat: handed_over, refused, dropped, waiting_bytes, without_rows (finished outputs that had none), unreadable
         (outputs of another shape than is known), after_detach (outputs that ended later), and what `Run.metrics` has:
         refused_<reason> says why, be it that a response or that its rows do not fit."""
-        return {**self._handover.metrics(), **self._counts}
+        return {**self._handover.metrics(), **self._counts, **_counters.metrics()}
 
     def detach(self, timeout: float = 60.0) -> None:
         """Leaves the engine as it was, and waits for what is queued. Idempotent.
