@@ -92,23 +92,26 @@ def open_object(dialect: Any, described: Any) -> dict[str, Any]:
 
 def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int]:
     """{data, shape, dtype, …}, and the row at which it starts."""
+    described, data = _apart(value, field)
+    form = open_object(dialect, described)
+    return _payload(form["tensor"], data), form["start"]
+
+
+def base85_payload(value: Any, dtype: str, field: str) -> tuple[Payload, int]:
+    """{data: base85, shape}; decoded here."""
+    described, data = _apart(value, field)
+    form = open_object("any", {"dtype": dtype} | described)
+    return _payload(form["tensor"] | {"encoding": "RAW"}, _core.decode_base85(data)), form["start"]
+
+
+def _apart(value: Any, field: str) -> tuple[dict[str, Any], memoryview]:
+    """What an object says of its data, and the data."""
     if not isinstance(value, Mapping):
         raise invalid(field, f"a {type(value).__name__} is not an object with data and shape")
     if "data" not in value:
         raise invalid(f"{field}.data", "is missing")
-    form = open_object(dialect, {key: value[key] for key in _DESCRIBING if key in value})
-    return _payload(form["tensor"], as_bytes(value["data"], f"{field}.data")), form["start"]
-
-
-_DESCRIBING = ("shape", "dtype", "start", "__ndarray__")
-
-
-def base85_payload(value: Mapping[str, Any], dtype: str, field: str) -> tuple[Payload, int]:
-    """{data: base85, shape}; decoded here."""
-    described = {"dtype": dtype} | {key: value[key] for key in _DESCRIBING if key in value}
-    form = open_object("any", described)
-    data = _core.decode_base85(as_bytes(value["data"], f"{field}.data"))
-    return _payload(form["tensor"] | {"encoding": "RAW"}, data), form["start"]
+    described = {key: value[key] for key in ("shape", "dtype", "start", "__ndarray__") if key in value}
+    return described, as_bytes(value["data"], f"{field}.data")
 
 
 def shaped_payload(header: Any, text: Any, dtype: str | None, field: str) -> Payload:

@@ -39,7 +39,7 @@ _FIELD = "routed_experts"
 def tokens(prompt_token_ids: Any, output_token_ids: Any = ()) -> np.ndarray:
     """Token ids, uint32 [T]: the prompt's, then those sampled. InvalidArgumentError for ids that are none."""
     parts = [_fields.ids(part, "token_ids") for part in (prompt_token_ids, output_token_ids)]
-    return np.concatenate([part for part in parts if part is not None])
+    return np.concatenate([np.empty(0, np.uint32), *(part for part in parts if part is not None)])
 
 
 @_counters.counted
