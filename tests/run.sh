@@ -7,7 +7,7 @@
 #                 gRPC-free core under ThreadSanitizer
 #   --peers       also the hand-off beside the peers' libraries, where RR_PEERS names the folder of their benchmark
 #   --chaos       also the long runs that kill and stop processes
-#   --fuzz        also the long fuzzing runs
+#   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
 #   --coverage    also a coverage report
 #   --no-install  leaves the system's packages alone
 #

@@ -432,5 +432,30 @@ TEST_F(CapiTest, SmallThings) {
   rr_error_free(nullptr);
 }
 
+TEST_F(CapiTest, WeightVersionsOfOutputTokens) {
+  const auto weights = [](const std::string& spans) {
+    const std::string json =
+        R"({"prompt_tokens": 4, "output_tokens": 3, "numbers": {"step-9": 9}, "spans": )" + spans + "}";
+    rr_bytes* found = nullptr;
+    rr_error* error = rr_output_weights(json.data(), json.size(), &found);
+    std::string text = error != nullptr
+                           ? rr_error_json(error)
+                           : std::string(static_cast<const char*>(rr_bytes_data(found)), rr_bytes_size(found));
+    rr_error_free(error);
+    rr_bytes_free(found);
+    return text;
+  };
+  EXPECT_EQ(weights(R"([{"version": "step-9", "start": 0, "end": 1}, {"version": 10, "start": 1, "end": 3}])"),
+            R"([[0,4,9,"step-9"],[4,6,10,""]])");
+  EXPECT_EQ(weights(R"([{"version": "1234567890123456789", "start": 0, "end": 3}])"),
+            R"([[0,6,1234567890123456789,"1234567890123456789"]])");
+  for (const char* spans :
+       {R"([{"version": 1.7, "start": 0, "end": 3}])", R"([{"version": null, "start": 0, "end": 3}])",
+        R"([{"version": true, "start": 0, "end": 3}])", R"([{"version": -1, "start": 0, "end": 3}])",
+        R"([{"version": 1, "start": 0, "end": 4}])", R"([{"version": 1, "start": 0}])", "[1]", "{}"}) {
+    EXPECT_THAT(weights(spans), ::testing::HasSubstr("weight_versions")) << spans;
+  }
+}
+
 }  // namespace
 }  // namespace routing_replay

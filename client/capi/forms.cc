@@ -8,6 +8,7 @@
 #include "proto/json/routes_in_json.h"
 #include "proto/json/rows_file.h"
 #include "proto/json/wire_json.h"
+#include "proto/wire/payload/output_weights.h"
 #include "proto/wire/payload/payload_shape.h"
 #include "proto/wire/payload/row_account.h"
 #include "proto/wire/payload/tensor_payload.h"
@@ -39,6 +40,44 @@ absl::StatusOr<ObjectDialect> DialectFrom(absl::string_view name) {
   }
   return Invalid(Reason::kField, "dialect",
                  absl::StrCat("\"", name, "\" is none of any, prime_rl, skyrl, ms_swift, sglang"));
+}
+
+// A version of an engine: a number, or a text that may have one.
+absl::Status ReadVersion(const nlohmann::json& version, const nlohmann::json* numbers, const std::string& field,
+                         VersionedTokens& span) {
+  if (version.is_number_integer() && version >= 0 && version <= INT64_MAX) {
+    span.version = version;
+    return absl::OkStatus();
+  }
+  if (!version.is_string()) return Invalid(Reason::kField, field, "is neither a number of weights nor a text");
+  span.label = version;
+  span.version = VersionNumber(span.label);
+  if (numbers == nullptr || !numbers->contains(span.label)) return absl::OkStatus();
+  const nlohmann::json& number = (*numbers)[span.label];
+  if (!number.is_number_integer()) return Invalid(Reason::kField, field, "has a number that is none");
+  span.version = number;
+  return absl::OkStatus();
+}
+
+absl::Status ReadVersionedTokens(const nlohmann::json& list, const nlohmann::json* numbers,
+                                 std::vector<VersionedTokens>& spans) {
+  if (!list.is_array()) return Invalid(Reason::kField, "weight_versions", "is not a list");
+  if (numbers != nullptr && !numbers->is_object()) return Invalid(Reason::kField, "numbers", "is not an object");
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string path = absl::StrCat("weight_versions[", i, "]");
+    if (!list[i].is_object()) return Invalid(Reason::kField, path, "is not an object");
+    VersionedTokens span;
+    JsonObject object(list[i], path);
+    for (const char* key : {"version", "start", "end"}) object.Require(key);
+    object.Read("start", span.begin);
+    object.Read("end", span.end);
+    const nlohmann::json* version = object.Find("version");
+    absl::Status status = object.status();
+    if (status.ok()) status = ReadVersion(*version, numbers, path + ".version", span);
+    if (!status.ok()) return status;
+    spans.push_back(std::move(span));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -83,6 +122,30 @@ rr_error* rr_payload_shape(const char* tensor, size_t tensor_size, const void* p
     }
     if (!found.ok()) return found.status();
     return Give({{"dtype", DTypeName(found->dtype)}, {"shape", found->axes}}, shape);
+  });
+}
+
+rr_error* rr_output_weights(const char* json, size_t size, rr_bytes** weights) {
+  return Guard([&]() -> absl::Status {
+    const auto value = ParseJson(Text(json, size), "weight_versions");
+    if (!value.ok()) return value.status();
+    int64_t prompt_tokens = 0, output_tokens = 0, row_start = 0;
+    JsonObject object(*value, "");
+    for (const char* key : {"prompt_tokens", "output_tokens", "spans"}) object.Require(key);
+    object.Read("prompt_tokens", prompt_tokens);
+    object.Read("output_tokens", output_tokens);
+    object.Read("row_start", row_start);
+    const nlohmann::json* list = object.Find("spans");
+    const nlohmann::json* numbers = object.Find("numbers");
+    if (absl::Status status = object.status(); !status.ok()) return status;
+    std::vector<VersionedTokens> spans;
+    absl::Status status = ReadVersionedTokens(*list, numbers, spans);
+    if (!status.ok()) return status;
+    const auto rows = OutputWeights(spans, prompt_tokens, output_tokens, row_start);
+    if (!rows.ok()) return rows.status();
+    nlohmann::json found = nlohmann::json::array();
+    for (const WeightSpan& span : *rows) found.push_back({span.rows.begin, span.rows.end, span.version, span.label});
+    return Give(found, weights);
   });
 }
 

@@ -130,6 +130,7 @@ json ToJson(const TrajectoryCounters& c) {
           {"unrecorded_samples", c.unrecorded_samples},
           {"repeated_rows", c.repeated_rows},
           {"shared_rows", c.shared_rows},
+          {"shared_by_tokens", c.shared_by_tokens},
           {"surplus_rows", c.surplus_rows},
           {"conflicting_rows", c.conflicting_rows},
           {"late_rows", c.late_rows},

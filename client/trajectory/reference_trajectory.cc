@@ -18,7 +18,9 @@ int64_t LastRow(const Tokens& history) { return std::max<int64_t>(0, Size(histor
 // The rows of the turn without one for the last token.
 int64_t GivenEnd(const ReferenceTurn& turn, const Tokens& history) {
   const int64_t end = *turn.row_start + Size(turn.labels);
-  return !turn.labels.empty() && end == Size(history) ? end - 1 : end;
+  // From row 1 on it could as well be row 0 to the last but one, of an engine that ignored the start.
+  const bool surplus = !turn.labels.empty() && end == Size(history) && *turn.row_start != 1;
+  return surplus ? end - 1 : end;
 }
 
 }  // namespace
@@ -90,6 +92,9 @@ ReferenceAnswer ReferenceTrajectory::Add(const ReferenceTurn& turn, int64_t& sha
     shared = Shared(turn, history, true);
     now.assign(parent->rows.begin(), parent->rows.begin() + shared);
     c.shared_rows += shared;
+    c.shared_by_tokens += shared;
+    if (turn.row_start)
+      c.shared_by_tokens -= std::max<int64_t>(0, std::min(shared, GivenEnd(turn, history)) - *turn.row_start);
   }
   const auto push = [&](Label label, int64_t version) {
     now.push_back({label, version});

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/payload/row_account.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -42,12 +43,11 @@ Trajectory Trajectory::Fork(std::string sample) const {
   return fork;
 }
 
-absl::Status Trajectory::Error(absl::StatusCode code, Reason reason, absl::string_view what,
-                               std::vector<RowRange> missing) const {
-  ErrorDetail detail{.reason = reason, .sample = options_.sample};
+absl::Status Trajectory::Error(absl::StatusCode code, ErrorDetail detail, absl::string_view what) const {
+  detail.sample = options_.sample;
   detail.committed_rows = rows();
-  detail.missing_rows = std::move(missing);
-  return MakeError(code, absl::StrCat("sample ", options_.sample, ": ", what), detail);
+  const std::string field = detail.field.empty() ? "" : absl::StrCat(detail.field, ": ");
+  return MakeError(code, absl::StrCat("sample ", options_.sample, ": ", field, what), detail);
 }
 
 absl::StatusOr<TurnDecision> Trajectory::Decide(const Turn& turn) const {
@@ -59,7 +59,7 @@ absl::StatusOr<TurnDecision> Trajectory::Decide(const Turn& turn) const {
   const absl::StatusOr<NewHistory> history = Read(turn);
   if (!history.ok()) return history.status();
   if (sealed() && !replace_ && !turn.cut && (history->changed || history->num_tokens != sealed_num_tokens_)) {
-    return Error(absl::StatusCode::kFailedPrecondition, Reason::kSealed,
+    return Error(absl::StatusCode::kFailedPrecondition, {.reason = Reason::kSealed},
                  absl::StrCat("it is sealed with ", *sealed_num_tokens_, " tokens; cut it to go on"));
   }
   decision.num_tokens = history->num_tokens;
@@ -81,9 +81,8 @@ absl::StatusOr<Trajectory::NewHistory> Trajectory::Read(const Turn& turn) const 
   if (resumed_check_ || rows() > num_tokens()) return ReadResumed(turn);
   if (!turn.tokens) return NewHistory{num_tokens(), num_tokens(), rows()};
   if (turn.tokens_start < 0 || turn.tokens_start > num_tokens()) {
-    return Error(absl::StatusCode::kInvalidArgument, Reason::kField,
-                 absl::StrCat("turn.tokens_start: tokens from ", turn.tokens_start, " on do not follow a history of ",
-                              num_tokens()));
+    return Error(absl::StatusCode::kInvalidArgument, {.reason = Reason::kField, .field = "turn.tokens_start"},
+                 absl::StrCat("tokens from ", turn.tokens_start, " on do not follow a history of ", num_tokens()));
   }
   const absl::Span<const uint32_t> before = absl::MakeConstSpan(tokens_).subspan(turn.tokens_start);
   NewHistory history;
@@ -97,13 +96,13 @@ absl::StatusOr<Trajectory::NewHistory> Trajectory::Read(const Turn& turn) const 
 
 absl::StatusOr<Trajectory::NewHistory> Trajectory::ReadResumed(const Turn& turn) const {
   if (!turn.tokens || turn.tokens_start != 0) {
-    return Error(absl::StatusCode::kInvalidArgument, Reason::kField,
-                 "turn.tokens: the first turn of a resumed sample needs the whole history");
+    return Error(absl::StatusCode::kInvalidArgument, {.reason = Reason::kField, .field = "turn.tokens"},
+                 "the first turn of a resumed sample needs the whole history");
   }
   NewHistory history;
   history.num_tokens = static_cast<int64_t>(turn.tokens->size());
   if (!resumed_check_ || !Fits(*resumed_check_, *turn.tokens)) {
-    return Error(absl::StatusCode::kAlreadyExists, Reason::kOtherTokens,
+    return Error(absl::StatusCode::kAlreadyExists, {.reason = Reason::kOtherTokens},
                  absl::StrCat("it has ", rows(), " rows of other tokens, or of tokens that cannot be compared"));
   }
   history.same = rows();
@@ -129,20 +128,18 @@ absl::Status Trajectory::DecideRows(const Turn& turn, int64_t held, TurnDecision
   decision.gap = decision.fresh = {held, held};
   if (!turn.rows) return absl::OkStatus();
   RowRange given = *turn.rows;
-  if (!given.empty() && given.end == decision.num_tokens) {
-    decision.surplus_rows = 1;
-    --given.end;
-  }
+  decision.surplus_rows = SurplusRows(given, decision.num_tokens);
+  given.end -= decision.surplus_rows;
   const bool complete = given.end == last_row;
   if (given.begin < 0 || given.begin > given.end || given.end > last_row ||
       (turn.outcome == TurnOutcome::kFinished && !complete)) {
-    return Error(absl::StatusCode::kInvalidArgument, Reason::kRowCount,
+    return Error(absl::StatusCode::kInvalidArgument, {.reason = Reason::kRowCount, .field = "turn.rows"},
                  absl::StrCat("rows ", ToString(*turn.rows), " of a turn that ends with ", decision.num_tokens,
                               " tokens, whose rows end at ", last_row));
   }
   if (given.begin > held && !turn.missing_is_unrecorded) {
-    return Error(absl::StatusCode::kFailedPrecondition, Reason::kGap,
-                 absl::StrCat("rows from ", given.begin, " on leave a gap after ", held), {{held, given.begin}});
+    return Error(absl::StatusCode::kFailedPrecondition, {.reason = Reason::kGap, .missing_rows = {{held, given.begin}}},
+                 absl::StrCat("rows from ", given.begin, " on leave a gap after ", held));
   }
   decision.gap.end = std::max(held, given.begin);
   decision.compare = Intersect(given, {0, held});
@@ -156,13 +153,13 @@ absl::Status Trajectory::DecideSeal(const Turn& turn, TurnDecision& decision) co
   if (!turn.seal || sealed_num_tokens_ == decision.num_tokens) return absl::OkStatus();
   const int64_t last_row = decision.num_tokens - 1;
   if (last_row < 0) {
-    return Error(absl::StatusCode::kInvalidArgument, Reason::kField, "num_tokens: a sample has at least one token");
+    return Error(absl::StatusCode::kInvalidArgument, {.reason = Reason::kField, .field = "turn.tokens"},
+                 "a sample has at least one token");
   }
   if (reached < last_row && !turn.missing_is_unrecorded) {
     return Error(
-        absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted,
-        absl::StrCat("rows ", ToString({reached, last_row}), " of its ", decision.num_tokens, " tokens are missing"),
-        {{reached, last_row}});
+        absl::StatusCode::kFailedPrecondition, {.reason = Reason::kNotCommitted, .missing_rows = {{reached, last_row}}},
+        absl::StrCat("rows ", ToString({reached, last_row}), " of its ", decision.num_tokens, " tokens are missing"));
   }
   decision.tail.end = last_row;
   decision.seal_num_tokens = decision.num_tokens;
@@ -182,12 +179,9 @@ absl::Status Trajectory::Refine(const Turn& turn, absl::Span<const RowMark> mark
     if (!first_conflict) first_conflict = row;
   }
   if (!options_.strict || !first_conflict) return absl::OkStatus();
-  absl::Status status = Error(absl::StatusCode::kAlreadyExists, Reason::kConflictingRows,
-                              absl::StrCat("row ", *first_conflict, " was given before with another route; ",
-                                           decision.conflicting_rows, " rows differ"));
-  ErrorDetail detail = *GetErrorDetail(status);
-  detail.row = first_conflict;
-  return MakeError(status.code(), status.message(), detail);
+  return Error(absl::StatusCode::kAlreadyExists, {.reason = Reason::kConflictingRows, .row = first_conflict},
+               absl::StrCat("row ", *first_conflict, " was given before with another route; ",
+                            decision.conflicting_rows, " rows differ"));
 }
 
 absl::Status Trajectory::RefinePrefix(const Turn& turn, absl::Span<const RowMark> marks, TurnDecision& decision) const {
@@ -210,6 +204,7 @@ void Trajectory::Commit(const Turn& turn, const TurnDecision& decision, absl::Sp
   if (decision.prefix) {
     marks_.assign(parent_->marks.begin(), parent_->marks.begin() + decision.prefix->rows);
     counters_.shared_rows += decision.prefix->rows;
+    counters_.shared_by_tokens += decision.prefix->rows - decision.compare.size();
   }
   if (turn.rows || turn.seal) parent_.reset();
   if (turn.tokens) {
@@ -269,7 +264,7 @@ absl::Status Trajectory::OnState(const std::optional<SampleState>& found) {
   if (!replace && found && num_tokens() > 0) {
     const bool proven = state.token_check ? Fits(*state.token_check, tokens_) : state.committed_rows <= rows();
     if (!proven) {
-      return Error(absl::StatusCode::kAlreadyExists, Reason::kOtherTokens,
+      return Error(absl::StatusCode::kAlreadyExists, {.reason = Reason::kOtherTokens},
                    absl::StrCat("it has ", state.committed_rows, " rows of other tokens"));
     }
   }

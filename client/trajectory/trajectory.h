@@ -12,7 +12,7 @@
 //     Rows given again are compared with what was sent; a difference is counted, or an error in a strict run.
 //   - A turn that gives no rows, or not all of them (aborted, preempted, not recorded) leaves the rest open: the next
 //     one may give them. A turn that starts above the rows so far is refused, unless its gap is declared unrecorded.
-//   - The last token was never fed to the model: a row for it is left out.
+//   - The last token was never fed to the model: a row for it is left out (SurplusRows).
 //   - A fork shares the rows of its parent up to the first token or route that differs, and only acknowledged ones.
 //
 // The sample has one writer. After an append that failed, it is not known what was stored: the next decision asks.
@@ -52,8 +52,8 @@ class Trajectory {
   Trajectory Fork(std::string sample) const;
 
   // What to do for the turn. Errors, with committed_rows = rows():
-  //   INVALID_ARGUMENT kField: tokens_start beyond the history; kRowCount: rows beyond the tokens, or a
-  //   finished turn whose rows end before them
+  //   INVALID_ARGUMENT kField: tokens_start beyond the history; kRowCount (field "turn.rows"): rows beyond the tokens,
+  //   or a finished turn whose rows end before them
   //   FAILED_PRECONDITION kGap: rows start above rows(); kNotCommitted: a seal before all rows (missing_rows); kSealed
   //   ALREADY_EXISTS kOtherTokens: the sample has rows of other tokens
   absl::StatusOr<TurnDecision> Decide(const Turn& turn) const;
@@ -110,8 +110,8 @@ class Trajectory {
   absl::Status DecideSeal(const Turn& turn, TurnDecision& decision) const;
   // How many rows of the parent fit the history with the turn.
   int64_t Shareable(const Turn& turn) const;
-  absl::Status Error(absl::StatusCode code, Reason reason, absl::string_view what,
-                     std::vector<RowRange> missing = {}) const;
+  // Of this sample with its rows.
+  absl::Status Error(absl::StatusCode code, ErrorDetail detail, absl::string_view what) const;
 
   Options options_;
   std::vector<uint32_t> tokens_;

@@ -164,6 +164,35 @@ TEST(TrajectoryTest, ForksShareWhatIsAcknowledgedAndTheSame) {
   EXPECT_EQ(none.rows(), 9);
 }
 
+TEST(TrajectoryTest, SharedRowsThatWereNotGivenAreCounted) {
+  Trajectory parent({.sample = "p"});
+  const std::vector<uint32_t> tokens = Count(10);
+  Do(parent, {.tokens = tokens, .rows = RowRange{0, 9}});
+  parent.OnOutcome({.sample = "p", .status = absl::OkStatus(), .committed_rows = 9});
+  Trajectory fork = parent.Fork("f");
+  Do(fork, {.tokens = tokens, .rows = RowRange{6, 9}});
+  EXPECT_EQ(fork.counters().shared_rows, 9);
+  EXPECT_EQ(fork.counters().shared_by_tokens, 6);
+}
+
+// Rows 1 … T − 1 may be the rows 0 … T − 2 of an engine that ignored the start.
+TEST(TrajectoryTest, ARowOfTheLastTokenIsLeftOutWhereNothingElseItCanBe) {
+  const std::vector<uint32_t> tokens = Count(10);
+  for (const int64_t start : {0, 1, 2, 5}) {
+    Trajectory trajectory({.sample = "s"});
+    Do(trajectory, {.tokens = absl::MakeConstSpan(tokens).first(start + 1), .rows = RowRange{0, start}});
+    const absl::StatusOr<TurnDecision> decision = trajectory.Decide({.tokens = tokens, .rows = RowRange{start, 10}});
+    if (start == 1) {
+      EXPECT_THAT(decision, Fails(absl::StatusCode::kInvalidArgument, Reason::kRowCount));
+      EXPECT_EQ(GetErrorDetail(decision.status())->field, "turn.rows");
+      continue;
+    }
+    ASSERT_OK(decision);
+    EXPECT_EQ(decision->surplus_rows, 1);
+    EXPECT_EQ(decision->fresh, (RowRange{start, 9}));
+  }
+}
+
 TEST(TrajectoryTest, CutsGoWithTheTokensAndOpenASealedSample) {
   Trajectory trajectory({.sample = "s"});
   const std::vector<uint32_t> tokens = Count(10);

@@ -71,6 +71,7 @@ struct TrajectoryCounters {
   int64_t unrecorded_samples = 0;  // Sealed without one recorded row.
   int64_t repeated_rows = 0;       // Given again, and not sent again.
   int64_t shared_rows = 0;         // Opened from another sample.
+  int64_t shared_by_tokens = 0;    // Those of them that were not given again: only their tokens were compared.
   int64_t surplus_rows = 0;        // These four as in TurnDecision.
   int64_t conflicting_rows = 0;    // Those that the server found, too.
   int64_t late_rows = 0;

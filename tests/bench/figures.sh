@@ -37,7 +37,7 @@ if [ -z "$build" ]; then
   build=build/release
   cmake --preset release >/dev/null
   cmake --build $build -j "$(nproc)" --target routing-replay-server routing-replay-bench routing_replay_capi \
-    routing_replay_trainer_capi routing_replay_descriptors >/dev/null
+    routing_replay_trainer_capi routing_replay_descriptors append_rounds >/dev/null
 fi
 network=auto
 [ "$(id -u)" -ne 0 ] || network=own
@@ -55,10 +55,14 @@ bench handoff handoff
 bench serve serve
 bench wire wire
 bench plan plan
+echo "producer.py" >&2
+PYTHONPATH=$PWD/client/python/src PYTHONDONTWRITEBYTECODE=1 ROUTING_REPLAY_LIBRARY_DIR=$build/lib \
+  ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server python3 tests/bench/producer/producer.py --build "$build" \
+  --repetitions "$repetitions" "${quick[@]}" --json "$out/producer.json" >"$out/producer.txt"
 # Twice the processes share the caches here: of these only what is compared in the same rounds counts.
 bench handoff-allocator handoff --allocator both
 bench serve-allocator serve --allocator both
-results=("$out"/{handoff,serve,wire,plan,handoff-allocator,serve-allocator}.json)
+results=("$out"/{handoff,serve,producer,wire,plan,handoff-allocator,serve-allocator}.json)
 
 if [ -n "${RR_PEERS:-}" ]; then
   echo "peers.sh" >&2

@@ -1,4 +1,4 @@
-"""Results of routing-replay-bench and of peers.sh as Markdown tables.
+"""Results of routing-replay-bench, producer.py and peers.sh as Markdown tables.
 
     figures_table.py [--readme FILE] RESULTS.json...
 
@@ -24,6 +24,7 @@ TABLES = (
     ("The allocator's settings: without them, beside with them", r".*\.untuned(\..*)?"),
     ("The standard hand-off, C++ at both ends", r"handoff\..*"),
     ("The server, one client", r"serve\..*"),
+    ("Rollout workers of Python beside the C++ client, GB/s of ids", r"producer\..*"),
     ("Bytes beside the ids, in per cent of the ids", r"wire\.overhead\..*"),
     ("Codecs, one core, one sample of 4096 tokens", r"wire\..*"),
     ("Replay plans, one core, one rank of a micro-batch of 2^20 tokens", r"plan\..*"),

@@ -147,6 +147,12 @@ RR_API rr_error* rr_find_routes(const void* body, size_t size, rr_bytes** json);
  * count is INVALID_ARGUMENT (ROW_COUNT), also that of an engine which ignored start. */
 RR_API rr_error* rr_account_rows(const char* json, size_t size, rr_bytes** account);
 
+/* Weights of rows from an engine's versions of output tokens: {"prompt_tokens", "output_tokens", "row_start": 0,
+ *  "spans": [{"version": 7 | "7" | "name", "start", "end"}, …], "numbers": {"name": 7}} → [[begin, end, version, label],
+ *  …] of absolute rows. A version that is text has the number that `numbers` says, or that of its decimals, or -1, and
+ * stays as the label. Rows from row_start to the first output token are of its version. */
+RR_API rr_error* rr_output_weights(const char* json, size_t size, rr_bytes** weights);
+
 /* Decodes, checks, narrows and tiles. */
 RR_API rr_error* rr_plan_rows(const rr_run* run, const char* append, size_t append_size, const char* tensor,
                               size_t tensor_size, const uint32_t* tokens, size_t token_count, const void* payload,

@@ -593,14 +593,16 @@ class OddValueTest(unittest.TestCase):
             ([span | {"version": None}], "weight_versions[0].version"),
             ([span | {"version": 1.5}], "weight_versions[0].version"),
             ([span, span | {"start": "x"}], "weight_versions[1].start"),
-            ([span | {"start": -1}], "weight_versions[0].start"),
+            ([span | {"start": -1}], "weight_versions"),
+            ([span | {"end": G + 1}], "weight_versions"),
             ([{"version": "1", "start": 0}], "weight_versions[0].end"),
         ):
             choice = {"token_ids": OUTPUT, "routed_experts": rows, "weight_versions": spans}
             body = {"prompt_token_ids": PROMPT, "choices": [choice]}
             self.refused(lambda body=body: vllm.rows(body), field)
         body["choices"][0]["weight_versions"] = [span | {"version": "step"}]
-        self.refused(lambda: vllm.rows(body, versions={"step": "x"}), "versions")
+        self.refused(lambda: vllm.rows(body, versions={"step": "x"}), "weight_versions[0].version")
+        self.refused(lambda: vllm.rows(body, versions=5), "versions")
         del body["choices"][0]["weight_versions"]
         for options, field in (
             ({"prompt_start": "3"}, "start"),
@@ -632,7 +634,7 @@ class OddValueTest(unittest.TestCase):
         self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, start_len=None), "start")
         self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, layers=5), "layers")
         stamped = {"meta_info": meta | {"weight_version": [1]}}
-        self.refused(lambda: sglang.rows(stamped, GEOMETRY, stamped_version=True), "meta_info.weight_version")
+        self.refused(lambda: sglang.rows(stamped, GEOMETRY, stamped_version=True), "weight_versions[0].version")
         early = {"choices": [{"token_ids": OUTPUT, "nvext": {"routed_experts": {"shape": [1, 4, 4]}}}]}
         self.refused(lambda: dynamo.rows(early, prompt_token_ids=PROMPT), "nvext.routed_experts.data")
         for value, options, field, reason in (

@@ -20,7 +20,9 @@ absl::Status WrongCount(const RowClaim& claim, int64_t expected, int64_t all) {
   std::string what =
       absl::StrCat("append.rows: ", claim.rows, " rows for ", claim.prompt_tokens, " prompt and ", claim.output_tokens,
                    " output tokens from row ", claim.start, " on, expected ", expected);
-  if (claim.start > 0 && (claim.rows == all || claim.rows == all + 1)) {
+  if (claim.start == 1 && claim.rows == all) {
+    absl::StrAppend(&what, "; one of the last token is among them, or the engine ignored the start row");
+  } else if (claim.start > 0 && (claim.rows == all || claim.rows == all + 1)) {
     absl::StrAppend(&what, "; it is the count of all rows: the engine ignored the start row it was asked for");
   } else if (claim.rows < expected) {
     absl::StrAppend(&what, "; rows are missing, or tokens were counted that the engine cut off");
@@ -29,6 +31,10 @@ absl::Status WrongCount(const RowClaim& claim, int64_t expected, int64_t all) {
 }
 
 }  // namespace
+
+int64_t SurplusRows(RowRange rows, int64_t num_tokens) {
+  return !rows.empty() && rows.end == num_tokens && rows.begin != 1 ? 1 : 0;
+}
 
 absl::StatusOr<RowAccount> AccountRows(const RowClaim& claim) {
   absl::Status status = CheckCount("prompt_tokens", claim.prompt_tokens, kMaxRows);
@@ -40,10 +46,9 @@ absl::StatusOr<RowAccount> AccountRows(const RowClaim& claim) {
   const int64_t expected = std::max<int64_t>(0, all - claim.start);
   RowAccount account{.row_start = claim.start, .take = {0, std::min(claim.rows, expected)}};
   if (claim.rows == expected) return account;
-  if (claim.rows == expected + 1 && claim.start == 0) {
-    account.surplus_rows = 1;
-    return account;
-  }
+  account.surplus_rows =
+      SurplusRows(RowRange::OfSize(claim.start, claim.rows), claim.prompt_tokens + claim.output_tokens);
+  if (account.surplus_rows > 0) return account;
   if (claim.rows < expected && claim.short_rows == ShortRows::kMissingAtFront) {
     account.missing_rows = expected - claim.rows;
     return account;

@@ -32,11 +32,14 @@ struct RowAccount {
   int64_t surplus_rows = 0;  // 0 or 1: a row for the last token, which was never fed to the model. Not taken.
 };
 
-// T = prompt_tokens + output_tokens tokens have the rows start … T − 2. One slot more is taken for a row of the last
-// token (some engines hold one where a stop is met), but only with start 0: elsewhere it could as well be that the
-// engine ignored start by one row. INVALID_ARGUMENT (kField) for counts below 0 or over the limits of a sample or a
-// start past the prompt; (kRowCount, field "append.rows") for any other number of rows, saying so where it is the one
-// of an engine that ignored start.
+// How many of an engine's rows belong to the last token of `num_tokens`, which was never fed to the model (some engines
+// hold such a row where a stop is met): 1 where they end with it, else 0. Also 0 for rows 1 … T − 1: they may as well
+// be the rows 0 … T − 2 of an engine that ignored the start, and taking them for either would shift them silently.
+int64_t SurplusRows(RowRange rows, int64_t num_tokens);
+
+// T = prompt_tokens + output_tokens tokens have the rows start … T − 2, and perhaps a surplus one. INVALID_ARGUMENT
+// (kField) for counts below 0 or over the limits of a sample or a start past the prompt; (kRowCount, field
+// "append.rows") for any other number of rows, saying so where it is the one of an engine that ignored start.
 absl::StatusOr<RowAccount> AccountRows(const RowClaim& claim);
 
 }  // namespace routing_replay

@@ -264,6 +264,11 @@ def put_outcome(answers: Sequence[bytes]) -> dict[str, Any]:
     return json.loads(_give(_lib.rr_put_outcomes, spans, len(answers)))
 
 
+def output_weights(claim: dict[str, Any]) -> list[list[Any]]:
+    """Weights of rows from versions of output tokens: rr_output_weights."""
+    return json.loads(_give(_lib.rr_output_weights, *_json(claim)))
+
+
 def account_rows(claim: dict[str, Any]) -> dict[str, Any]:
     """Which rows a tensor holds: rr_account_rows."""
     return json.loads(_give(_lib.rr_account_rows, *_json(claim)))

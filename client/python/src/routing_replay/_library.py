@@ -51,6 +51,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_put_piece": (c_void_p, c_void_p, c_size_t, _out),
     "rr_put_outcomes": (POINTER(Span), c_size_t, _out),
     "rr_account_rows": (*_text, _out),
+    "rr_output_weights": (*_text, _out),
     "rr_open_nrlre1": (c_void_p, c_size_t, _out),
     "rr_open_object": (*_text, *_text, _out),
     "rr_check_narrowest": (*_text, c_void_p, c_size_t),

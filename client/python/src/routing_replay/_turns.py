@@ -202,9 +202,8 @@ class Writer:
     ) -> Steps:
         sample = self.sample
         recorded = rows if isinstance(rows, RecordedRows) else RecordedRows(rows)
-        uniform = weight_version is not None or weight_label is not None
         if weights is None:
-            weights = () if uniform else recorded.weights
+            weights = recorded.weights if weight_version is None else ()
         turn: dict[str, Any] = {
             "outcome": _values.choice(outcome, "outcome", _OUTCOMES),
             "missing_is_unrecorded": _values.choice(missing, "missing", _MISSING),

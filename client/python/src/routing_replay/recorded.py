@@ -47,7 +47,8 @@ class RecordedRows:
     def options(self, given: AppendOptions | dict[str, Any]) -> dict[str, Any]:
         """The options of an append of these rows; those that are `given` win.
 
-        A weight_version that is given stands for all rows; with a row_start the missing rows move along.
+        A weight_version that is given stands for all rows, a label alone for those that `weights` does not name; with
+        a row_start the missing rows move along.
         """
         start = given.get("row_start", self.row_start)
         own: dict[str, Any] = {"row_start": start, "take": self.take, "layers": self.layers, "engine": self.engine}
@@ -55,6 +56,6 @@ class RecordedRows:
         own["surplus_rows"] = self.surplus_rows
         if self.missing_rows:
             own["unrecorded"] = [(start, start + self.missing_rows)]
-        if "weight_version" not in given and "weight_label" not in given:
+        if given.get("weight_version") is None:
             own["weights"] = self.weights
         return own | given

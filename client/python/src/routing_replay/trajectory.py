@@ -84,7 +84,8 @@ class Trajectory:
         outcome: "finished", "aborted" or "preempted"; only a finished turn must give all rows up to its last token but
             one. A row for the last token is left out
         weight_version, weight_label: of the weights that routed these rows; `weights` (WeightSpan of absolute rows)
-            where there are several
+            where there are several. A version that is given stands for all rows, those recorded of the engine are not
+            looked at then; a label alone for those that have no version
         missing: "unrecorded" declares rows that nobody gave, before `rows` or before the seal, unrecorded rows
         seal: no more turns will come
 
@@ -170,7 +171,8 @@ class Trajectory:
     def metrics(self) -> dict[str, int]:
         """Counters since the start: turns, aborted_turns, preempted_turns, retokenised (turns that changed the
         history), appended_rows, unrecorded_rows, unrecorded_samples (1 if sealed without any route), repeated_rows,
-        conflicting_rows, late_rows, uncompared_rows, shared_rows, surplus_rows, truncated_rows, lost_rows (appended and
+        conflicting_rows, late_rows, uncompared_rows, shared_rows, shared_by_tokens (shared rows that the turn did
+        not give: only their tokens were compared), surplus_rows, truncated_rows, lost_rows (appended and
         not stored), failed_appends."""
         return self._state()["counters"]
 

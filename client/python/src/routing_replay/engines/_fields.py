@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from routing_replay import _values
+from routing_replay import _core, _values
 from routing_replay.errors import InvalidArgumentError
 from routing_replay.types import WeightSpan, token_ids
 
@@ -38,11 +39,11 @@ def item(holder: Any, name: str, index: Any) -> Any:
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
         raise invalid(name, f"no item {number}: the response has none")
     said = [get(value, "index") for value in values]
-    found = [i for i, own in enumerate(said if values and None not in said else range(len(values))) if own == number]
+    numbers = list(range(len(values))) if None in said else said
+    found = [value for value, own in zip(values, numbers, strict=True) if own == number]
     if len(found) != 1:
-        has = f"those of {said}" if values and None not in said else len(values)
-        raise invalid(name, f"{len(found) or 'no'} item {number}: the response has {has}")
-    return values[found[0]]
+        raise invalid(name, f"{len(found) or 'no'} item {number}: the response has those of {numbers}")
+    return found[0]
 
 
 def ids(values: Any, field: str) -> np.ndarray | None:
@@ -105,37 +106,31 @@ def count(value: Any, field: str) -> int:
     return _values.integer(value, field, _values.NATURAL)
 
 
-def weight_span(begin: int, end: int, version: Any, versions: Mapping[str, int] | None, field: str) -> WeightSpan:
-    """Of an engine's version: an integer, a text of decimals, or a text that `versions` may know."""
-    if isinstance(version, str):
-        number = (versions or {}).get(version)
-        if number is None:
-            number = int(version) if version.isascii() and version.isdigit() and len(version) < 19 else -1
-        return WeightSpan(begin, end, _values.integer(number, "versions"), _values.text(version, field))
-    return WeightSpan(begin, end, _values.integer(version, field))
-
-
 def output_weights(
-    spans: Any, prompt_tokens: int, row_start: int, versions: Mapping[str, int] | None
+    spans: Any, counted: Tokens, row_start: int, versions: Mapping[str, int] | None
 ) -> tuple[WeightSpan, ...]:
-    """Spans {version, start, end} of output tokens as spans of rows.
-
-    Output token j was sampled by the forward pass of position prompt_tokens - 1 + j. Rows before the first span are of
-    its version.
-    """
+    """Weights of rows from spans {version, start, end} of output tokens."""
     if spans is None:
         return ()
-    if not isinstance(spans, Sequence) or isinstance(spans, (str, bytes)):
-        raise invalid("weight_versions", f"a {type(spans).__name__} is not a list of spans")
-    found: list[WeightSpan] = []
-    for number, span in enumerate(spans):
-        field = f"weight_versions[{number}]"
-        begin, end = (prompt_tokens - 1 + count(get(span, name), f"{field}.{name}") for name in ("start", "end"))
-        if not found:
-            begin = min(begin, row_start)
-        if begin < end:
-            found.append(weight_span(max(0, begin), end, get(span, "version"), versions, f"{field}.version"))
-    return tuple(found)
+    if isinstance(spans, (str, bytes, Mapping)) or not isinstance(spans, Sequence):
+        raise invalid("weight_versions", "is not a list")
+    if versions is not None and not isinstance(versions, Mapping):
+        raise invalid("versions", f"a {type(versions).__name__} is no mapping")
+    claim = {
+        "prompt_tokens": counted.prompt_tokens,
+        "output_tokens": counted.output_tokens,
+        "row_start": row_start,
+        "spans": [{name: _plain(get(span, name)) for name in ("version", "start", "end")} for span in spans],
+        "numbers": {str(name): _plain(number) for name, number in (versions or {}).items()},
+    }
+    return tuple(WeightSpan(*span) for span in _core.output_weights(claim))
+
+
+def _plain(value: Any) -> Any:
+    """A scalar as JSON can say it; what it cannot say is refused as no number."""
+    if value is None or isinstance(value, (bool, float, str)):
+        return value
+    return operator.index(value) if hasattr(value, "__index__") else None
 
 
 def refuse_shared(response: Any, choice: Any, place: Any, field: str) -> None:

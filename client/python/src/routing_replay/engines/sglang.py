@@ -162,13 +162,10 @@ def _weights(
     response: Any, choice: Any, counted: _fields.Tokens, start: int, versions: Any, stamped: bool
 ) -> tuple[Any, ...]:
     spans = _find(response, choice, "weight_versions")[1]
-    if spans is not None:
-        return _fields.output_weights(spans, counted.prompt_tokens, start, versions)
     version = _find(response, choice, "weight_version")[1]
-    end = counted.prompt_tokens + counted.output_tokens - 1
-    if not stamped or version is None or start >= end:
-        return ()
-    return (_fields.weight_span(start, end, version, versions, "meta_info.weight_version"),)
+    if spans is None and stamped and version is not None:
+        spans = [{"version": version, "start": 0, "end": counted.output_tokens}]
+    return _fields.output_weights(spans, counted, start, versions)
 
 
 def _aborted(choice: Any, counted: _fields.Tokens) -> bool:

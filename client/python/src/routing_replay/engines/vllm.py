@@ -93,7 +93,7 @@ def rows(
     if split:  # It has a row for each token of the output.
         counted = dataclasses.replace(counted, all_output=True)
     spans = _fields.get(choice, "weight_versions")
-    others["weights"] = _fields.output_weights(spans, counted.prompt_tokens, begin, versions)
+    others["weights"] = _fields.output_weights(spans, counted, begin, versions)
     others["layers"] = _basis(value, split) if layers is None else layers
     return _forms.account(found, counted, begin, short_rows, **others)
 

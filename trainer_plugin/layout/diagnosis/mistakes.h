@@ -1,0 +1,40 @@
+// The catalogue of known mistakes: what a rank's routers get if one is made.
+#ifndef TRAINER_PLUGIN_LAYOUT_DIAGNOSIS_MISTAKES_H_
+#define TRAINER_PLUGIN_LAYOUT_DIAGNOSIS_MISTAKES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "routing_replay/trainer/layers.h"
+#include "routing_replay/trainer/row_map.h"
+#include "routing_replay/trainer/rows.h"
+#include "routing_replay/wire/geometry.h"
+
+namespace routing_replay::trainer {
+
+struct RowWay {
+  std::vector<std::string> mistakes;  // All that lead to these rows here.
+  std::string what;
+  std::vector<LocalRow> rows;
+};
+
+// The right way first, then each mistake that leads elsewhere in this layout, simple ones before composed ones.
+// INVALID_ARGUMENT as BuildRowMap.
+absl::StatusOr<std::vector<RowWay>> RowWays(const MicroBatchLayout& layout, const RowRank& rank);
+
+struct LayerWay {
+  std::vector<std::string> mistakes;
+  std::string what;
+  std::vector<int32_t> layers;  // Decoder ids, perhaps dense ones or such as do not exist.
+};
+
+// The same for the layers of a rank, or of one of its chunks. INVALID_ARGUMENT as LayerTable and OwnedMoeLayers.
+absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split, int32_t pp_rank,
+                                                std::optional<int32_t> chunk);
+
+}  // namespace routing_replay::trainer
+
+#endif  // TRAINER_PLUGIN_LAYOUT_DIAGNOSIS_MISTAKES_H_

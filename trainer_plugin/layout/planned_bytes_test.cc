@@ -1,0 +1,98 @@
+// What all ranks of known layouts plan to read, beside what they need: the README's table.
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "routing_replay/trainer/plan.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+struct Trainer {
+  const char* model;
+  Geometry geometry;
+  LayerSplit split;
+  int32_t tp = 1, cp = 1;
+};
+
+Geometry WithDensePrefix(int32_t layers, int32_t dense, int32_t experts, int32_t top_k) {
+  Geometry::Options options{.num_layers = layers, .num_experts = {experts}, .top_k = {top_k}};
+  for (int32_t layer = dense; layer < layers; ++layer) options.moe_layer_ids.push_back(layer);
+  return *Geometry::Create(options);
+}
+
+std::vector<Trainer> Trainers() {
+  const Geometry qwen30 = Geometry::Uniform(48, 128, 8), qwen235 = Geometry::Uniform(94, 128, 8);
+  const LayerSplit split235{
+      .num_layers = 94, .pipeline_size = 4, .account_for_embedding = true, .account_for_loss = true};
+  return {{"Qwen3-30B-A3B", qwen30, {.num_layers = 48, .pipeline_size = 2}, 4, 2},
+          {"Qwen3-235B-A22B", qwen235, split235, 2, 2},
+          {"Qwen3-235B-A22B", qwen235, split235, 4, 2},
+          {"DeepSeek-V3",
+           WithDensePrefix(61, 3, 256, 8),
+           {.num_layers = 61, .pipeline_size = 8, .first_stage_layers = 7, .last_stage_layers = 6},
+           8,
+           4}};
+}
+
+// 2^20 tokens of 128 samples, packed and zigzag.
+MicroBatchLayout Layout(const Trainer& trainer) {
+  constexpr int64_t kSamples = 128, kLength = 8192;
+  MicroBatchLayout layout{.cu_seqlens_padded = {0},
+                          .total_rows = kSamples * kLength,
+                          .cp_size = trainer.cp,
+                          .tp_size = trainer.tp,
+                          .sequence_parallel = true};
+  for (int64_t i = 0; i < kSamples; ++i) {
+    const int64_t tokens = kLength - i % 7;
+    layout.sequences.push_back({.tokens = tokens, .recorded_rows = tokens - 1});
+    layout.cu_seqlens_padded.push_back((i + 1) * kLength);
+  }
+  return layout;
+}
+
+// Bytes of ids over all ranks.
+int64_t PlannedBytes(const Trainer& trainer) {
+  const LayerTable table = *LayerTable::Create(trainer.split);
+  const MicroBatchLayout layout = Layout(trainer);
+  int64_t bytes = 0;
+  for (int32_t pp = 0; pp < trainer.split.pipeline_size; ++pp) {
+    for (int32_t cp = 0; cp < trainer.cp; ++cp) {
+      for (int32_t tp = 0; tp < trainer.tp; ++tp) {
+        const PlanRank rank{.pp_rank = pp, .rows = {.cp_rank = cp, .tp_rank = tp}};
+        bytes += MakeReplayPlan(trainer.geometry, table, layout, rank)->bytes_to_read;
+      }
+    }
+  }
+  return bytes;
+}
+
+// "| Qwen3-30B-A3B, tp 4 cp 2 pp 2 | 25.2 | 1.00 | 32.0 | 64.0 | 128.0 |": MB that a rank needs of 2^20 tokens, then
+// what is shipped over what is needed. A framework ships every layer's column of every token to every rank.
+std::string TableLine(const Trainer& trainer) {
+  const int64_t ranks = int64_t{trainer.tp} * trainer.cp * trainer.split.pipeline_size;
+  int64_t rows = 0;
+  for (const SequenceShape& sequence : Layout(trainer).sequences) rows += sequence.recorded_rows;
+  const double needed = static_cast<double>(rows * trainer.geometry.raw_row_bytes());
+  const double ids_shipped = static_cast<double>(ranks * rows * trainer.geometry.num_layers() * 8);
+  return absl::StrFormat("| %s, tp %d cp %d pp %d | %.1f | %.2f | %.1f | %.1f | %.1f |", trainer.model, trainer.tp,
+                         trainer.cp, trainer.split.pipeline_size, needed / static_cast<double>(ranks) / 1e6,
+                         static_cast<double>(PlannedBytes(trainer)) / needed, 2 * ids_shipped / needed,
+                         4 * ids_shipped / needed, 8 * ids_shipped / needed);
+}
+
+TEST(PlannedBytes, AreTheNeededOnesAndTheReadmeSaysSo) {
+  std::ifstream file("README.md");
+  const std::string readme(std::istreambuf_iterator<char>(file), {});
+  for (const Trainer& trainer : Trainers()) {
+    const std::string line = TableLine(trainer);
+    EXPECT_THAT(line, ::testing::HasSubstr("| 1.00 |"));
+    EXPECT_TRUE(readme.find(line) != std::string::npos) << line;
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer
