@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
 
 Resolver = Callable[[Any], Any]
+Row = tuple[int, int] | Literal["npy"] | None
 # By what a text begins with; anything else is flat base64.
 _BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1"} | dict.fromkeys((b"gASV", b"gAWV", b"gAJ", b"gAN"), "pickle")
 
@@ -33,14 +34,14 @@ def kind_of(data: memoryview) -> str:
     return next((kind for beginning, kind in _BEGINNINGS.items() if head.startswith(beginning)), "flat")
 
 
-def base64_payload(text: Any, field: str, row: tuple[int, int] | None = None, dtype: str | None = None) -> Payload:
-    """Base64 of a .npy file, "nrlre1:…", or flat ids of rows [layers, K] = `row`.
+def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = None) -> Payload:
+    """Base64 of a .npy file, "nrlre1:…", or flat ids of rows [layers, K] = `row`; "npy": of no flat ids.
 
     dtype: as SGLang names it; None: int32
     """
     data = as_bytes(text, field)
     kind = kind_of(data)
-    if kind == "npy":
+    if kind == "npy" or (kind == "flat" and row == "npy"):
         return Payload(data, "BASE64_NPY")
     if kind == "nrlre1":
         form = _core.open_nrlre1(data)
@@ -52,7 +53,7 @@ def base64_payload(text: Any, field: str, row: tuple[int, int] | None = None, dt
     return _flat(open_object("sglang", described)["tensor"] if row else {}, data, row, field)
 
 
-def flat_payload(array: np.ndarray, row: tuple[int, int] | None, field: str) -> Payload:
+def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
     """An array of flat ids, or of [rows, layers * K], of rows [layers, K] = `row`."""
     tensor, data = _append.tensor_of(array, None, "")
     found = _flat(tensor, data, row, field)
@@ -61,9 +62,9 @@ def flat_payload(array: np.ndarray, row: tuple[int, int] | None, field: str) -> 
     return found
 
 
-def _flat(tensor: dict[str, Any], data: Any, row: tuple[int, int] | None, field: str) -> Payload:
+def _flat(tensor: dict[str, Any], data: Any, row: Row, field: str) -> Payload:
     """How many rows there are is told by the length."""
-    if row is None:
+    if not isinstance(row, tuple):
         raise invalid(field, "flat ids say neither layers nor K: pass the run's geometry", "SHAPE")
     shape = _core.payload_shape(tensor | {"shape": list(row)}, data)["shape"]
     return _payload(tensor | {"shape": shape}, data)
@@ -150,7 +151,7 @@ def check_alike(rows: Any, first: Any, field: str) -> None:
 
 
 def any_payload(
-    value: Any, field: str, row: tuple[int, int] | None, dtype: str | None, resolver: Resolver | None
+    value: Any, field: str, row: Row, dtype: str | None, resolver: Resolver | None
 ) -> tuple[Any, int | None]:
     """What `append` takes of any form, and the row at which it says to start."""
     if isinstance(value, Payload):
@@ -182,12 +183,11 @@ def start_of(said: int | None, asked: Any, field: str) -> int:
 
 
 def row_count(rows: Any) -> int:
-    """Length of the first axis."""
-    if isinstance(rows, Payload):
-        return kind_and_axes(rows)[1][0]
-    if rows.ndim == 0:
-        raise invalid("append.tensor.shape", "an array without axes", "SHAPE")
-    return int(rows.shape[0])
+    """Length of the first of the three axes; 0 for lists that hold nothing."""
+    _, axes = kind_and_axes(rows)
+    if len(axes) != 3 and axes != (0,):
+        raise invalid("append.tensor.shape", f"{list(axes)} is not [rows, layers, K]", "SHAPE")
+    return axes[0]
 
 
 def kind_and_axes(rows: Any) -> tuple[str, tuple[int, ...]]:

@@ -87,7 +87,7 @@ def rows(
     if value is None:
         policy = "unrecorded" if aborted(choice, counted) else absent
         return _forms.absent(_FIELD, _why(choice), policy, counted, prompt_start, **others)
-    found, said = _forms.any_payload(value, _FIELD, None, None, resolver)
+    found, said = _forms.any_payload(value, _FIELD, "npy", None, resolver)
     begin = _forms.start_of(said, prompt_start, _FIELD)
     counted = counted.fitting(_forms.row_count(found), begin)
     if split:  # It has a row for each token of the output.
