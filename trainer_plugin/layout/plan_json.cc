@@ -135,8 +135,9 @@ absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
   DescribedMicroBatch& micro_batch = description.micro_batch;
   auto plan = MakeReplayPlan(*geometry, *table, micro_batch.layout, description.rank);
   if (!plan.ok()) return InNamesOfDescription(plan.status());
-  return DescribedPlan{*std::move(geometry), *std::move(plan), std::move(micro_batch.layout),
-                       std::move(micro_batch.samples), std::move(micro_batch.warnings)};
+  return DescribedPlan{
+      *std::move(geometry),          std::move(description.split),   std::move(description.rank),    *std::move(plan),
+      std::move(micro_batch.layout), std::move(micro_batch.samples), std::move(micro_batch.warnings)};
 }
 
 std::string ToJson(const DescribedPlan& plan) {

@@ -17,6 +17,8 @@ namespace routing_replay::trainer {
 // A plan, and what of its description a fetch needs too.
 struct DescribedPlan {
   Geometry geometry;
+  LayerSplit split;
+  PlanRank rank;
   ReplayPlan plan;
   MicroBatchLayout layout;
   std::vector<std::string> samples;   // Per sequence of layout.
