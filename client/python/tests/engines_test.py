@@ -574,6 +574,17 @@ class CounterTest(EngineTest):
         self.assertEqual({name: count for name, count in found.items() if count}, expected)
         self.assertTrue(all(isinstance(value, int) for value in after.values()))
 
+    def test_turns(self) -> None:
+        trajectory = self.store.trajectory("t")
+        for rows in (ALL[:3], np.zeros_like(ALL[:-1])):
+            with self.assertRaises(rr.InvalidArgumentError):
+                trajectory.add(rows, tokens=TOKENS)
+        with self.assertRaises(rr.InvalidArgumentError):
+            trajectory.add(ALL[:-1], tokens=TOKENS.astype(float))
+        metrics = self.store.metrics()
+        known = ("refused_appends", "refused_row_count", "refused_all_zero_layer", "refused_dtype")
+        self.assertEqual([metrics[name] for name in known], [3, 1, 1, 1])
+
 
 class OddValueTest(unittest.TestCase):
     """Whatever a response or a caller says: a typed error that names the field."""

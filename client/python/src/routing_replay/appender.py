@@ -149,8 +149,8 @@ class Appender:
 
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:
-        """Counts an InvalidArgumentError that leaves it as a refused append, for who reads an engine's response right
-        before its append."""
+        """An InvalidArgumentError that leaves it counts as a refused append: also of a turn, or of a response that is
+        read right before its append."""
         try:
             yield
         except InvalidArgumentError as error:

@@ -13,7 +13,8 @@ at a stop some builds give one more for the last token, which is left out and co
 that is that of a build which ignored start_len is an error: ask for all rows then, and the server trims what it has.
 
 Token ids come from prompt_token_ids or input_ids (pass them: most responses have none) and output_ids; else
-meta_info.prompt_tokens and completion_tokens are believed, and no token is checked.
+meta_info.prompt_tokens and completion_tokens are believed, and no token is checked. Nor is one where prompt_tokens is
+more than there are ids (media in the prompt were expanded) and the rows are as many.
 
 meta_info.weight_version names the version at the end, not that of each row, so it is not used unless asked for
 (stamped_version). Spans in meta_info.weight_versions, of output tokens, are.
@@ -73,7 +74,8 @@ def rows(
     """Rows of one sample of a response (see the module).
 
     geometry: of the run; needed for flat ids
-    index: which of a response's choices; None for /generate. One of a batch of /generate is a response of its own
+    index: which of a response's choices, by their own `index`; None for /generate. One of a batch of /generate is a
+        response of its own
     start_len: routed_experts_start_len of the request, 0 … P
     prompt_token_ids, output_token_ids: where the response does not hold them
     layers: what the axis of layers holds, if not all hidden ones

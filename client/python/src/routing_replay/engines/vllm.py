@@ -13,7 +13,11 @@
 
 Token ids come from prompt_token_ids (of the response or the choice) and token_ids (of the choice; ask for them with
 return_token_ids over HTTP). Where a response holds no ids, usage counts its tokens if it has one choice; then no token
-is checked. With routed_experts_prompt_start in the request say prompt_start here: the rows do not.
+is checked. Nor is one where usage counts more prompt tokens than there are ids (media in the prompt were expanded) and
+the rows are as many. With routed_experts_prompt_start in the request say prompt_start here: the rows do not.
+
+The last event of a stream may hold the last tokens alone. So a row more than token_ids need is left out, as that of the
+last token, only if output_token_ids says that these are all; two parts (0.21) say it themselves.
 
 weight_versions holds spans of output tokens; each becomes a span of the rows that sampled them.
 """
@@ -64,7 +68,7 @@ def rows(
 ) -> RecordedRows:
     """Rows of one sample of a RequestOutput, a response or a finishing chunk (see the module).
 
-    index: which of outputs or choices
+    index: which of outputs or choices, by their own `index`, or by place where they have none
     prompt_start: routed_experts_prompt_start of the request, 0 … P
     prompt_token_ids, output_token_ids: where the response does not hold them
     layers: what the axis of layers holds, if not as the table says

@@ -71,7 +71,7 @@ class Finished:
     """A completion that the engine has ended, read as far as its loop must.
 
     output, index: what names the sample
-    rows: as they stand in the output, or a list of them: they say how much memory waits. None: there are none
+    rows: as they stand in the output, or a tuple of them: they say how much memory waits. None: there are none
     row_start, num_tokens: absolute row of the first one; of the sample
     describe: reads the rows, in the hand-over's thread. Holds nothing that the engine may change: see `snapshot`
     refer: puts a reference in the rows' place
@@ -92,6 +92,9 @@ class Attachment:
     attached: whether rows are taken: not where the engine's version is one that this release does not know (then
         nothing was changed), nor after `detach`
     group, weight_version, weight_label: of the appends from now on; set them when a step begins or weights change
+
+    A reference stands where rows were taken. They are in the store when `flush` returns; where they were refused
+    `flush` says why, and they are marked as unrecorded.
 
     An array of rows is copied when its output ends, which is all that the engine's loop does with it. Texts stay where
     they are, and so do the inner lists of nested ones: with replace=False do not change those before `flush`.
@@ -226,19 +229,20 @@ Around = Callable[[Callable[..., Any], Attachment], Callable[..., Any]]  # From 
 
 
 class Wrapping:
-    """What stands around methods of an engine, put on and taken off as one.
-
-    FailedPreconditionError, and nothing is changed, if there is such a thing around the engine already.
-    """
+    """What stands around methods of an engine, put on and taken off as one."""
 
     def __init__(self, engine: Any, around: Mapping[str, Around], attachment: Attachment) -> None:
         self._engine = engine
         own = vars(engine)
         self._before = {name: own[name] for name in around if name in own}
         self._wrapped = {name: make(getattr(engine, name), attachment) for name, make in around.items()}
-        for name, function in self._wrapped.items():
-            setattr(engine, name, function)
-        setattr(engine, _MARK, attachment)
+        try:
+            for name, function in self._wrapped.items():
+                setattr(engine, name, function)
+            setattr(engine, _MARK, attachment)
+        except BaseException:
+            self.take_off()
+            raise
 
     def take_off(self) -> None:
         """Each method is what it was before, but those that somebody wrapped again. Idempotent."""
@@ -303,14 +307,16 @@ def snapshot(value: Any) -> Any:
 
 
 def size_of(value: Any) -> int:
-    """Bytes that rows hold while they wait; of lists by their first items."""
+    """Bytes that rows, or a tuple of them, hold while they wait; of lists by their first items."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, Mapping):
         return sum(map(size_of, value.values()))
+    if isinstance(value, tuple):
+        return sum(map(size_of, value))
     if isinstance(value, list):
         return len(value) * size_of(value[0]) if value else 0
-    return int(getattr(value, "nbytes", 8))
+    return 0 if value is None else int(getattr(value, "nbytes", 8))
 
 
 @dataclass(frozen=True)

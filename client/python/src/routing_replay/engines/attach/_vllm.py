@@ -117,7 +117,7 @@ class _Collector:
         return _attachment.Finished(
             output=output,
             index=index,
-            rows=None if rows is None else [rows, of_all["prompt_routed_experts"]],
+            rows=None if rows is None else (rows, of_all["prompt_routed_experts"]),
             row_start=self._prompt_start,
             num_tokens=len(output.prompt_token_ids) + len(sampled),
             describe=describe,
