@@ -6,6 +6,8 @@ import codecs
 import re
 from typing import Any
 
+import numpy as np
+
 from routing_replay import _core, _values
 from routing_replay.errors import InvalidArgumentError
 
@@ -59,7 +61,7 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
 # A stream begins with a field or a comment, which JSON does not.
 _EVENT = re.compile(rb"\s*(?:data|event|id|retry)?:")
 _DONE = re.compile(rb"\s*\[DONE\]\s*")
-_LINE = re.compile(rb"\n")
+_PIECE = 1 << 16  # Bytes that are looked at together.
 
 
 def _data(event: memoryview) -> memoryview:
@@ -67,12 +69,10 @@ def _data(event: memoryview) -> memoryview:
     data: list[memoryview] = []
     at, ended = 0, False
     while at < len(event):
-        newline = _LINE.search(event, at)
-        line = event[at : newline.start() if newline else len(event)]
-        at = newline.end() if newline else len(event)
-        if bytes(line[-1:]) == b"\r":
-            line = line[:-1]
-        if bytes(line[:5]) == b"data:":
+        end = _line_end(event, at)
+        line = event[at : end - 1 if event[at:end][-1:] == b"\r" else end]
+        at = end + 1
+        if line[:5] == b"data:":
             if ended:
                 raise _invalid("holds several events: one at a time")
             data.append(line[5:])
@@ -80,6 +80,15 @@ def _data(event: memoryview) -> memoryview:
     if not data:
         raise _invalid("an event without data")
     return data[0] if len(data) == 1 else memoryview(b"\n".join(data))
+
+
+def _line_end(event: memoryview, at: int) -> int:
+    text = np.frombuffer(event, np.uint8)
+    for begin in range(at, len(event), _PIECE):
+        found = np.flatnonzero(text[begin : begin + _PIECE] == ord("\n"))
+        if found.size:
+            return begin + int(found[0])
+    return len(event)
 
 
 def _invalid(what: str) -> InvalidArgumentError:
