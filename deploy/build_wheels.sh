@@ -49,7 +49,7 @@ wheel() {
   rm -rf "$stage"
   mkdir -p "$stage"
   cp -r "$source/pyproject.toml" "$source/src" LICENSE "$stage"
-  find "$stage" -name __pycache__ -prune -exec rm -r {} +
+  find "$stage" \( -name __pycache__ -o -name .ruff_cache \) -prune -exec rm -r {} +
   install -D --strip --strip-program="$work/strip" -t "$stage/src/$package/$folder" "$@"
   pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/plain" "$stage"
   auditwheel repair --plat manylinux_2_34_x86_64 --only-plat --wheel-dir "$out" "$work/plain/$package"-*.whl

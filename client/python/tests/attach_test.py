@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import gc
 import logging
 import threading
@@ -12,13 +13,21 @@ import unittest
 import weakref
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from support import ServerTest, random_routes
 
-from routing_replay import Client, Geometry, ResourceExhaustedError, RoutingReplayError, token_check
-from routing_replay.engines import attach
-from routing_replay.engines.attach import _handover, _sglang
+from routing_replay import (
+    Client,
+    FailedPreconditionError,
+    Geometry,
+    ResourceExhaustedError,
+    RoutingReplayError,
+    token_check,
+)
+from routing_replay.engines import _forms, attach
+from routing_replay.engines.attach import _attachment, _handover, _sglang
 
 LAYERS, EXPERTS, TOP_K = 4, 32, 4
 RNG = np.random.default_rng(3)
@@ -150,7 +159,9 @@ class AttachTest(ServerTest):
             llm.generate([[1, 2, 3], [4]])
             with self.assertRaises(RoutingReplayError):
                 attachment.flush()
-        self.assertEqual(attachment.metrics()["refused"], 2)
+        metrics = attachment.metrics()
+        known = ("refused", "refused_appends", "refused_shape", "refused_row_count")
+        self.assertEqual([metrics[name] for name in known], [2, 2, 1, 1])
         attachment.detach()
         self.assertEqual(self.run_.stat("0/0").unrecorded, ((0, 7),))
         self.assertTrue(self.run_.stat("0/1").sealed)
@@ -271,6 +282,238 @@ class AttachTest(ServerTest):
         hook.attachment.detach()
 
 
+class DetachTest(ServerTest):
+    """Attachments leave an engine as they found it, whatever is going on there."""
+
+    def setUp(self) -> None:
+        client = Client(self.server.endpoint)
+        self.addCleanup(client.close)
+        self.run_ = client.run(self.run_name, Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K))
+
+    def test_requests_under_way_go_on(self) -> None:
+        async def play() -> None:
+            engine = AsyncLlm()
+            attachment = attach.vllm(engine, self.run_, version="0.31.1")
+            outputs = engine.generate([7, 8, 9, 10], params("DELTA"), "r")
+            got = [await outputs.__anext__()]
+            await asyncio.to_thread(attachment.detach)
+            got += [output async for output in outputs]
+            self.assertEqual([out.outputs[0].token_ids for out in got], [[1], [2], [3], [4], [5]])
+            np.testing.assert_array_equal(got[-1].outputs[0].routed_experts, engine.routes)
+            self.assertEqual(vars(engine).keys(), {"routes", "closed"})
+            self.assertEqual(attachment.metrics()["after_detach"], 1)
+            self.assertFalse(attachment.attached)
+
+        asyncio.run(play())
+        self.assertEqual(self.run_.list(), [])
+
+    def test_streams_of_sglang_under_way_go_on(self) -> None:
+        rows = base64.b64encode(routes_of(5).astype("<i4").tobytes()).decode()
+
+        def events() -> Any:
+            for count in (1, 2, 3):
+                meta = {"id": "s", "prompt_tokens": 2, "completion_tokens": count, "finish_reason": None}
+                end = {"finish_reason": {"type": "stop"}, "routed_experts": rows} if count == 3 else {}
+                yield {"output_ids": list(range(count)), "meta_info": meta | end}
+
+        async def events_async() -> Any:
+            for event in events():
+                yield event
+
+        class Engine:
+            def generate(self, input_ids: Any = None, stream: bool = True) -> Any:
+                return events()
+
+            async def async_generate(self, input_ids: Any = None, stream: bool = True) -> Any:
+                return events_async()
+
+        engine = Engine()
+        attachment = attach.sglang(engine, self.run_, version="0.5.23")
+        stream = engine.generate(input_ids=[1, 2])
+        got = [next(stream)]
+        attachment.detach()
+        got += stream
+        self.assertEqual([len(event["output_ids"]) for event in got], [1, 2, 3])
+        self.assertEqual(got[-1]["meta_info"]["routed_experts"], rows)
+
+        async def play() -> list[Any]:
+            attachment = attach.sglang(engine, self.run_, version="0.5.23")
+            stream = await engine.async_generate(input_ids=[1, 2])
+            got = [await stream.__anext__()]
+            attachment.detach()
+            return got + [event async for event in stream]
+
+        got = asyncio.run(play())
+        self.assertEqual(got[-1]["meta_info"]["routed_experts"], rows)
+        self.assertEqual(vars(engine), {})
+        self.assertEqual(self.run_.list(), [])
+
+    def test_a_request_that_waits_for_room(self) -> None:
+        async def play() -> Any:
+            engine = AsyncLlm()
+            attachment = attach.vllm(engine, self.run_, version="0.31.1", max_queued_bytes=1)
+            go = threading.Event()
+            append = attachment._appender.append
+            attachment._appender.append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
+
+            async def request(name: str) -> Any:
+                return [out async for out in engine.generate([7, 8, 9, 10], params("DELTA"), name)][-1]
+
+            requests = [asyncio.create_task(request(name)) for name in "abc"]
+            while attachment.metrics()["waiting_bytes"] == 0 or len(attachment._handover._waiting) < 2:
+                await asyncio.sleep(0.001)
+            await asyncio.to_thread(attachment.detach, 0.01)
+            done = await asyncio.gather(*requests)
+            go.set()
+            return [out.outputs[0].routed_experts for out in done], engine.routes
+
+        with self.assertLogs("routing_replay", logging.WARNING):
+            got, routes = asyncio.run(play())
+        self.assertEqual(got[0]["handle"]["sample"], "a/0")
+        for rows in got[1:]:
+            np.testing.assert_array_equal(rows, routes)
+
+    def test_twice(self) -> None:
+        for kind, engine, version in ((attach.vllm, Llm(), "0.33.0"), (attach.sglang, Llm(), "0.5.23")):
+            attachment = kind(engine, self.run_, version=version)
+            wrapped = engine.generate
+            with self.assertRaises(FailedPreconditionError) as caught:
+                kind(engine, self.run_, version=version)
+            self.assertIn("detach", str(caught.exception))
+            self.assertIs(engine.generate, wrapped)
+            attachment.detach()
+            attachment.detach()
+            self.assertEqual(engine.generate.__func__, Llm.generate)
+            again = kind(engine, self.run_, version=version)
+            attachment.detach()  # Has nothing to do with the new one.
+            self.assertNotEqual(getattr(engine.generate, "__func__", None), Llm.generate)
+            again.detach()
+            self.assertEqual(vars(engine).keys(), {"made"})
+
+    def test_wrapped_again_by_another_party(self) -> None:
+        llm = Llm()
+        attachment = attach.vllm(llm, self.run_, version="0.33.0")
+        ours = llm.generate
+        calls: list[Any] = []
+        llm.generate = theirs = lambda *arguments: (calls.append(arguments), ours(*arguments))[1]
+        attachment.detach()
+        self.assertIs(llm.generate, theirs)
+        outputs = llm.generate([[1, 2, 3]])
+        np.testing.assert_array_equal(outputs[0].outputs[0].routed_experts, llm.made["0/0"])
+        self.assertEqual((len(calls), attachment.metrics()["after_detach"], self.run_.list()), (1, 2, []))
+        with attach.vllm(llm, self.run_, version="0.33.0") as attachment:
+            llm.generate([[1, 2, 3], [4]])
+            attachment.flush()
+        self.assertEqual(len(self.run_.list()), 4)
+        self.assertIs(llm.generate, theirs)
+
+    def test_one_of_two_methods_wrapped_again(self) -> None:
+        class Engine:
+            def generate(self) -> Any: ...
+            async def async_generate(self) -> Any: ...
+
+        engine = Engine()
+        attachment = attach.sglang(engine, self.run_, version="0.5.23")
+        engine.generate = theirs = functools.wraps(engine.generate)(lambda: None)
+        attachment.detach()
+        self.assertEqual(vars(engine), {"generate": theirs})
+
+
+class SnapshotTest(ServerTest):
+    """The engine's loop takes a copy and goes on; reading the rows is the hand-over's."""
+
+    def setUp(self) -> None:
+        client = Client(self.server.endpoint)
+        self.addCleanup(client.close)
+        self.run_ = client.run(self.run_name, Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K))
+
+    def play(self, rows: Any, prompt_rows: Any = None) -> tuple[list[str], Any]:
+        """Names of the threads that read the rows, and the engine's output."""
+        threads: list[str] = []
+        nested = _forms.nested
+        go = threading.Event()
+
+        def reads(*arguments: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            go.wait(20)
+            return nested(*arguments)
+
+        llm = SimpleNamespace(generate=lambda prompts: [output])
+        output = SimpleNamespace(request_id="r", prompt_token_ids=[1, 2, 3], outputs=[completion(0, 5, rows)])
+        if prompt_rows is not None:
+            output.prompt_routed_experts = prompt_rows
+        with mock.patch.object(_forms, "nested", reads), attach.vllm(llm, self.run_, version="0.21.0") as attachment:
+            llm.generate([])
+            for array in (rows, prompt_rows):
+                if isinstance(array, np.ndarray):
+                    array[:] = 0  # The engine uses its buffer again.
+            output.prompt_token_ids[:] = output.outputs[0].token_ids[:] = [0, 0, 0]
+            go.set()
+            attachment.flush()
+        return threads, output
+
+    def check(self, routes: np.ndarray, threads: list[str]) -> None:
+        self.assertEqual(set(threads), {"routing-replay-hand-over"})
+        np.testing.assert_array_equal(self.run_.read_one("r/0").rows, routes)
+        self.assertEqual(self.run_.stat("r/0").token_check, token_check([1, 2, 3, *range(4)]))
+
+    def test_an_array_that_is_used_again(self) -> None:
+        routes = routes_of(8)
+        threads, output = self.play(routes.astype(np.uint8))
+        self.check(routes, threads)
+        self.assertEqual(output.outputs[0].routed_experts["handle"]["sample"], "r/0")
+
+    def test_split_arrays(self) -> None:
+        routes = routes_of(8)
+        threads, _ = self.play(routes[3:].astype(np.int16), routes[:3].astype(np.int16))
+        self.check(routes, threads)
+
+    def test_nested_lists(self) -> None:
+        routes = routes_of(8)
+        threads, _ = self.play(routes[3:].tolist(), routes[:3].tolist())
+        self.check(routes, threads)
+
+    def test_tensors(self) -> None:
+        routes = routes_of(8)
+
+        class Tensor:
+            """Of torch, as far as anyone asks it."""
+
+            def __init__(self, array: np.ndarray) -> None:
+                self.array = array
+                self.nbytes = array.nbytes
+
+            def detach(self) -> Tensor:
+                return self
+
+            def clone(self) -> Tensor:
+                return Tensor(self.array.copy())
+
+            def cpu(self) -> Tensor:
+                return self
+
+            def numpy(self) -> np.ndarray:
+                return self.array
+
+        tensor = Tensor(routes.copy())
+        threads, _ = self.play(tensor)
+        tensor.array[:] = 0
+        self.check(routes, threads)
+
+    def test_what_is_kept(self) -> None:
+        text, rows = "AAAA", np.asfortranarray(routes_of(4))
+        self.assertIs(_attachment.snapshot(text), text)
+        view = memoryview(b"AAAA")
+        self.assertIs(_attachment.snapshot(view), view)
+        for writable in (bytearray(b"AAAA"), memoryview(bytearray(b"AAAA"))):
+            self.assertEqual(_attachment.snapshot(writable), b"AAAA")
+        copy = _attachment.snapshot({"data": rows})["data"]
+        self.assertFalse(np.shares_memory(copy, rows))
+        self.assertEqual(copy.strides, rows.strides)  # One memcpy.
+        sizes = [_attachment.size_of(value) for value in (text, rows, (rows, None), [[[1, 2]] * 3] * 5, {"data": text})]
+        self.assertEqual(sizes, [4, rows.nbytes, rows.nbytes, 5 * 3 * 2 * 8, 4])
+
+
 class HandOverTest(unittest.TestCase):
     """Where the appends take as long as the test likes."""
 
@@ -293,7 +536,7 @@ class HandOverTest(unittest.TestCase):
         queue = self.hand_over("drop")
         with self.assertLogs("routing_replay", logging.WARNING):
             for name, size in (("a", 60), ("b", 40), ("c", 1), ("d", 1)):
-                queue.put(self.job(name, size))
+                queue.put(self.job(name, size), queue.patience())
         self.go.set()
         queue.flush(20)
         self.assertEqual(self.done, ["a", "b", "-c", "-d"])
@@ -302,7 +545,7 @@ class HandOverTest(unittest.TestCase):
 
     def test_what_is_dropped_is_not_held(self) -> None:
         queue = self.hand_over("drop")
-        queue.put(self.job("a", 100))
+        queue.put(self.job("a", 100), queue.patience())
         rows = np.zeros(100)
         alive = weakref.ref(rows)
 
@@ -310,7 +553,7 @@ class HandOverTest(unittest.TestCase):
             self.done.append(str(rows.size))
 
         with self.assertLogs("routing_replay", logging.WARNING):
-            queue.put(_handover.Job("b", 100, run, lambda: self.done.append("-b")))
+            queue.put(_handover.Job("b", 100, run, lambda: self.done.append("-b")), queue.patience())
         del rows, run
         gc.collect()
         self.assertIsNone(alive())
@@ -320,9 +563,9 @@ class HandOverTest(unittest.TestCase):
 
     def test_raise_and_what_is_larger_than_all_of_it(self) -> None:
         queue = self.hand_over("raise")
-        queue.put(self.job("large", 1000))
+        queue.put(self.job("large", 1000), queue.patience())
         with self.assertRaises(ResourceExhaustedError):
-            queue.put(self.job("b", 1))
+            queue.put(self.job("b", 1), queue.patience())
         self.go.set()
         queue.flush(20)
         self.assertEqual(self.done, ["large"])
@@ -331,8 +574,8 @@ class HandOverTest(unittest.TestCase):
         queue = self.hand_over("block")
 
         async def play() -> int:
-            await queue.put_async(self.job("a", 100))
-            waiting = asyncio.create_task(queue.put_async(self.job("b", 100)))
+            await queue.put_async(self.job("a", 100), queue.patience())
+            waiting = asyncio.create_task(queue.put_async(self.job("b", 100), queue.patience()))
             turns = 0
             while not waiting.done():
                 turns += 1
@@ -346,11 +589,71 @@ class HandOverTest(unittest.TestCase):
         queue.flush(20)
         self.assertEqual(self.done, ["a", "b"])
 
+    def test_the_loops_executor_is_left_alone(self) -> None:
+        queue = self.hand_over("block")
+
+        async def play() -> None:
+            waiting = [
+                asyncio.create_task(queue.put_async(self.job(str(i), 100), queue.patience())) for i in range(100)
+            ]
+            while len(queue._waiting) < 99:
+                await asyncio.sleep(0)
+            loop = asyncio.get_running_loop()
+            self.assertEqual(await asyncio.wait_for(loop.run_in_executor(None, lambda: 7), 10), 7)
+            for task in waiting[10:20]:
+                task.cancel()  # Requests that were aborted.
+            await asyncio.wait(waiting[10:20])
+            self.go.set()
+            taken = await asyncio.gather(*waiting, return_exceptions=True)
+            self.assertEqual([one is True for one in taken], [True] * 10 + [False] * 10 + [True] * 80)
+
+        asyncio.run(play())
+        queue.flush(20)
+        self.assertEqual(self.done, [str(i) for i in range(100) if not 10 <= i < 20])  # In order.
+        self.assertFalse(queue._waiting)
+
+    def test_a_loop_that_ended_while_it_waited(self) -> None:
+        queue = self.hand_over("block")
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(queue.put_async(self.job("a", 100), queue.patience()))
+        abandoned = loop.create_task(queue.put_async(self.job("b", 100), queue.patience()))
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        self.go.set()
+        self.assertTrue(asyncio.run(queue.put_async(self.job("c", 100), queue.patience())))
+        queue.flush(20)
+        self.assertEqual(self.done, ["a", "b", "c"])
+        abandoned._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def test_a_call_waits_once(self) -> None:
+        queue = self.hand_over("block", 0.2)
+        patience = queue.patience()
+
+        async def play() -> list[bool]:
+            return [await queue.put_async(self.job(f"c{i}", 100), patience) for i in range(20)]
+
+        with self.assertLogs("routing_replay", logging.WARNING):
+            self.assertTrue(queue.put(self.job("a", 100), patience))
+            began = time.monotonic()
+            taken = [queue.put(self.job(f"b{i}", 100), patience) for i in range(20)] + asyncio.run(play())
+            waited = time.monotonic() - began
+        self.assertEqual((taken, patience.left), ([False] * 40, 0))
+        self.assertLess(waited, 4)
+        self.go.set()
+        queue.flush(20)
+        self.assertEqual(len(self.done), 41)
+
+    def test_closed(self) -> None:
+        queue = self.hand_over("block")
+        queue.close(20)
+        self.assertFalse(queue.put(self.job("a", 1), queue.patience()))
+        self.assertFalse(asyncio.run(queue.put_async(self.job("a", 1), queue.patience())))
+
     def test_block_gives_up_in_time(self) -> None:
         queue = self.hand_over("block", 0.05)
         with self.assertLogs("routing_replay", logging.WARNING):
-            queue.put(self.job("a", 100))
-            queue.put(self.job("b", 1))
+            queue.put(self.job("a", 100), queue.patience())
+            queue.put(self.job("b", 1), queue.patience())
         self.go.set()
         queue.flush(20)
         self.assertEqual(self.done, ["a", "-b"])

@@ -89,7 +89,7 @@ class VllmTest(EngineTest):
 
     def test_objects(self) -> None:
         for rows, surplus in ((ALL, 1), (ALL[:-1], 0), (ALL[:-1].astype(np.uint8), 0), (ALL[:-1].astype(np.uint16), 0)):
-            recorded = vllm.rows(self.output(rows))
+            recorded = vllm.rows(self.output(rows), output_token_ids=OUTPUT)
             self.assertEqual((recorded.surplus_rows, recorded.missing_rows, recorded.layers), (surplus, 0, "all"))
             self.assertEqual(self.check(recorded).engine, "vllm")
         np.testing.assert_array_equal(vllm.tokens(self.output(ALL)), TOKENS)
@@ -116,7 +116,7 @@ class VllmTest(EngineTest):
             self.check(vllm.rows(body), unrecorded=((0, 5),))
         self.refused(lambda: vllm.rows(self.output(None, prompt_routed_experts=prompt)), "FIELD", "preempted")
         self.refused(lambda: vllm.rows(self.output(output[:, :2], prompt_routed_experts=prompt)), "SHAPE")
-        self.refused(lambda: vllm.rows(self.output(output.astype(int), prompt_routed_experts=prompt)), "SHAPE", "int64")
+        self.refused(lambda: vllm.rows(self.output(output.astype(int), prompt_routed_experts=prompt)), "DTYPE", "int64")
 
     def test_http(self) -> None:
         text = b64(npy(ALL[:-1].astype(np.uint8)))
@@ -185,6 +185,65 @@ class VllmTest(EngineTest):
         self.assertEqual(asked, [["k1", "k2"]])
         self.refused(lambda: vllm.rows(self.output(Object(ref=1))), "FIELD", "resolver")
         self.check(vllm.rows(self.output(Object(ref=1)), resolver=lambda ref: ALL[:-1]))
+
+    def test_the_last_event_of_a_stream_may_hold_some_tokens_alone(self) -> None:
+        short = slice(0, P + 1)  # Of two output tokens, the last one is in the finishing event.
+        for rows in (b64(npy(ALL[short].astype(np.uint8))), ALL[short], ALL[short].astype(np.uint8)):
+            chunk = {"choices": [{"index": 0, "token_ids": OUTPUT[1:2], "routed_experts": rows}]}
+            output = Object(prompt_token_ids=PROMPT, outputs=[Object(**chunk["choices"][0])])
+            for response in (chunk, output):
+                ids = {"prompt_token_ids": PROMPT}
+                error = self.refused(lambda r=response, ids=ids: vllm.rows(r, **ids), "ROW_COUNT", "output_token_ids")
+                self.assertEqual(error.field, "append.rows")
+                recorded = vllm.rows(response, output_token_ids=OUTPUT[:2], **ids)
+                self.assertEqual((recorded.surplus_rows, recorded.take), (0, (0, P + 1)))
+                np.testing.assert_array_equal(recorded.tokens, TOKENS[: P + 2])
+            counted = chunk | {"usage": {"prompt_tokens": P, "completion_tokens": 2}}
+            self.refused(lambda r=counted: vllm.rows(r, prompt_token_ids=PROMPT), "ROW_COUNT")
+            del counted["choices"][0]["token_ids"]
+            self.assertEqual(vllm.rows(counted, prompt_token_ids=PROMPT).take, (0, P + 1))
+        extension = {"data": b64(ALL[short]), "shape": [P + 1, 4, 4], "start": 0, "dtype": "int32"}
+        chunk = {"choices": [{"token_ids": OUTPUT[1:2], "nvext": {"routed_experts": extension}}]}
+        self.refused(lambda: dynamo.rows(chunk, prompt_token_ids=PROMPT), "ROW_COUNT", "output_token_ids")
+
+    def test_choices_go_by_their_index(self) -> None:
+        other = RNG.integers(0, 1000, 4).tolist()
+        rows = random_routes(RNG, P + 3, 4, 64, 4).astype(np.uint8)
+        first = {"index": 0, "token_ids": OUTPUT, "routed_experts": b64(npy(ALL[:-1]))}
+        second = {"index": 1, "token_ids": other, "routed_experts": b64(npy(rows))}
+        for body in bodies({"prompt_token_ids": PROMPT, "choices": [second, first]}):
+            self.check(vllm.rows(body))
+            np.testing.assert_array_equal(vllm.tokens(body, 1), PROMPT + other)
+            self.assertEqual(vllm.rows(body, 1).take, (0, P + 3))
+            np.testing.assert_array_equal(sglang.tokens(body, 1, prompt_token_ids=PROMPT), PROMPT + other)
+            np.testing.assert_array_equal(dynamo.tokens(body, 1), PROMPT + other)
+        chunk = {"prompt_token_ids": PROMPT, "choices": [second]}
+        self.assertEqual(vllm.rows(chunk, 1).take, (0, P + 3))
+        self.refused(lambda: vllm.rows(chunk), "FIELD", "those of [1]")
+        output = Object(prompt_token_ids=PROMPT, outputs=[Object(**second), Object(**first)])
+        self.check(vllm.rows(output, 0))
+        self.refused(lambda: vllm.rows({"choices": [first, first]}), "FIELD", "2 item 0")
+        for index in ("x", 0.0, None, -1, True):
+            self.refused(lambda i=index: vllm.rows({"choices": [first]}, i), "FIELD", "index")
+
+    def test_media_in_the_prompt(self) -> None:
+        """The model sees more tokens than the caller, who counts a picture as one."""
+        choice = {"index": 0, "token_ids": OUTPUT, "routed_experts": b64(npy(ALL[:-1]))}
+        body = {"usage": {"prompt_tokens": P}, "choices": [choice], "prompt_token_ids": PROMPT[:-5]}
+        spans = [{"version": 3, "start": 0, "end": 2}, {"version": 4, "start": 2, "end": G}]
+        choice["weight_versions"] = spans
+        recorded = vllm.rows(body)
+        self.assertEqual([(w.begin, w.end, w.version) for w in recorded.weights], [(0, P + 1, 3), (P + 1, T - 1, 4)])
+        self.check(recorded, tokens=False)
+        self.assertIsNone(recorded.tokens)
+        self.check(vllm.rows(body | {"prompt_token_ids": PROMPT}))
+        self.check(vllm.rows(body | {"prompt_token_ids": PROMPT, "usage": {"prompt_tokens": P + 3}}))  # Rows decide.
+        self.refused(lambda: vllm.rows(body | {"usage": {"prompt_tokens": P + 1}}), "ROW_COUNT")
+        choice["routed_experts"] = None
+        self.assertEqual(vllm.rows(body, absent="unrecorded").missing_rows, T - 1)
+        meta = {"prompt_tokens": P, "completion_tokens": G, "routed_experts": b64(ALL[:-1])}
+        answer = {"output_ids": OUTPUT, "meta_info": meta}
+        self.check(sglang.rows(answer, GEOMETRY, prompt_token_ids=PROMPT[:-5]), tokens=False)
 
     def test_prime_rl_route(self) -> None:
         rows = ALL[3:-1].astype(np.uint8)
@@ -482,6 +541,194 @@ class BadCaptureTest(EngineTest):
         metrics = self.store.metrics()
         known = ("surplus_rows", "narrowed_appends", "unrecorded_appends", "unrecorded_rows", "refused_appends")
         self.assertEqual([metrics[name] for name in known], [1, 3, 1, 4 + P - 1, 0])
+
+
+class CounterTest(EngineTest):
+    """What adapters refuse or leave out is in the run's metrics."""
+
+    def test_adapters(self) -> None:
+        before = self.store.metrics()
+        body = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": b64(npy(ALL[:3]))}]}
+        for call in (
+            lambda: vllm.rows(body),
+            lambda: sglang.rows({"output_ids": OUTPUT, "meta_info": {"routed_experts": b64(ALL[:3])}}, GEOMETRY),
+            lambda: envelope.chunks([ALL[:1], ALL[:1].astype(np.uint8)]),
+            lambda: envelope.rows("nrlre1:uint8:1x4x4:AA=="),
+            lambda: tensorrt_llm.rows(Object(prompt_token_ids=None, outputs=[Object(token_ids=[1])])),
+            lambda: dynamo.rows({}),
+        ):
+            with self.assertRaises(rr.InvalidArgumentError):
+                call()
+        meta = {"prompt_tokens": P, "routed_experts": b64(ALL)}
+        recorded = sglang.rows({"output_ids": OUTPUT, "meta_info": meta}, GEOMETRY, prompt_token_ids=PROMPT)
+        self.store.trajectory("t").add(recorded, seal=True)
+        after = self.store.metrics()
+        found = {name: after[name] - before.get(name, 0) for name in after if name.startswith("adapter_")}
+        expected = {
+            "adapter_refused": 6,
+            "adapter_refused_row_count": 1,
+            "adapter_refused_dtype": 2,
+            "adapter_refused_field": 3,
+            "adapter_surplus_rows": 1,
+        }
+        self.assertEqual({name: count for name, count in found.items() if count}, expected)
+        self.assertTrue(all(isinstance(value, int) for value in after.values()))
+
+    def test_turns(self) -> None:
+        trajectory = self.store.trajectory("t")
+        for rows in (ALL[:3], np.zeros_like(ALL[:-1])):
+            with self.assertRaises(rr.InvalidArgumentError):
+                trajectory.add(rows, tokens=TOKENS)
+        with self.assertRaises(rr.InvalidArgumentError):
+            trajectory.add(ALL[:-1], tokens=TOKENS.astype(float))
+        metrics = self.store.metrics()
+        known = ("refused_appends", "refused_row_count", "refused_all_zero_layer", "refused_dtype")
+        self.assertEqual([metrics[name] for name in known], [3, 1, 1, 1])
+
+
+class OddValueTest(unittest.TestCase):
+    """Whatever a response or a caller says: a typed error that names the field."""
+
+    def refused(self, call: Any, field: str, reason: str = "FIELD") -> None:
+        with self.assertRaises(rr.InvalidArgumentError) as caught:
+            call()
+        self.assertEqual((caught.exception.field, caught.exception.reason), (field, reason), caught.exception)
+
+    def test_vllm(self) -> None:
+        rows = b64(npy(ALL[:-1]))
+        span = {"version": "1", "start": 0, "end": 3}
+        for spans, field in (
+            (5, "weight_versions"),
+            ("x", "weight_versions"),
+            ([7], "weight_versions[0].start"),
+            ([span | {"version": None}], "weight_versions[0].version"),
+            ([span | {"version": 1.5}], "weight_versions[0].version"),
+            ([span, span | {"start": "x"}], "weight_versions[1].start"),
+            ([span | {"start": -1}], "weight_versions"),
+            ([span | {"end": G + 1}], "weight_versions"),
+            ([{"version": "1", "start": 0}], "weight_versions[0].end"),
+        ):
+            choice = {"token_ids": OUTPUT, "routed_experts": rows, "weight_versions": spans}
+            body = {"prompt_token_ids": PROMPT, "choices": [choice]}
+            self.refused(lambda body=body: vllm.rows(body), field)
+        body["choices"][0]["weight_versions"] = [span | {"version": "step"}]
+        self.refused(lambda: vllm.rows(body, versions={"step": "x"}), "weight_versions[0].version")
+        self.refused(lambda: vllm.rows(body, versions=5), "versions")
+        del body["choices"][0]["weight_versions"]
+        for options, field in (
+            ({"prompt_start": "3"}, "start"),
+            ({"prompt_start": 1.5}, "start"),
+            ({"short_rows": "x"}, "short_rows"),
+            ({"prompt_token_ids": 5}, "prompt_token_ids"),
+            ({"prompt_token_ids": "abc"}, "prompt_token_ids"),
+            ({"output_token_ids": {1: 2}}, "token_ids"),
+        ):
+            self.refused(lambda options=options: vllm.rows(body, **options), field)
+        for usage, field in (
+            ({"prompt_tokens": "x", "completion_tokens": 3}, "usage.prompt_tokens"),
+            ({"prompt_tokens": 3, "completion_tokens": [1]}, "usage.completion_tokens"),
+            ({"prompt_tokens": -3, "completion_tokens": 1}, "usage.prompt_tokens"),
+            ("x", "prompt_token_ids"),
+        ):
+            odd = {"choices": [{"routed_experts": rows}], "usage": usage}
+            self.refused(lambda odd=odd: vllm.rows(odd), field)
+        for response, field in ((None, "outputs"), ("x", "outputs"), (5, "outputs"), ({"choices": "xx"}, "choices")):
+            self.refused(lambda response=response: vllm.rows(response), field)
+
+    def test_others(self) -> None:
+        meta = {"prompt_tokens": P, "completion_tokens": G, "routed_experts": b64(ALL[:-1])}
+        for geometry in (5, "x", {"num_layers": 4}):
+            self.refused(lambda g=geometry: sglang.rows({"meta_info": meta}, g), "geometry")
+            self.refused(lambda g=geometry: envelope.rows(b64(ALL), g), "geometry")
+        for name in ("prompt_tokens", "completion_tokens"):
+            self.refused(lambda name=name: sglang.rows({"meta_info": meta | {name: "x"}}, GEOMETRY), name)
+        self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, start_len=None), "start")
+        self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, layers=5), "layers")
+        stamped = {"meta_info": meta | {"weight_version": [1]}}
+        self.refused(lambda: sglang.rows(stamped, GEOMETRY, stamped_version=True), "weight_versions[0].version")
+        early = {"choices": [{"token_ids": OUTPUT, "nvext": {"routed_experts": {"shape": [1, 4, 4]}}}]}
+        self.refused(lambda: dynamo.rows(early, prompt_token_ids=PROMPT), "nvext.routed_experts.data")
+        for value, options, field, reason in (
+            (["[" * 100_000, "AA=="], {}, "routed_experts", "SHAPE"),
+            (['{"shape": [1, 4, 4], "shape": [2, 4, 4]}', "AA=="], {}, "routed_experts", "SHAPE"),
+            ({"data": "AA==", "shape": object()}, {}, "append.tensor", "SHAPE"),
+            (b"1234", {"shape": 5}, "shape", "FIELD"),
+            (ALL, {"start": "x"}, "start", "FIELD"),
+            ({"data": "AA==", "shape": [1, 4, 4]}, {"dialect": 5}, "dialect", "FIELD"),
+            (np.zeros((0, 4, 4), np.float32), {}, "routed_experts", "DTYPE"),
+            ([[[10**30]]], {}, "routed_experts", "DTYPE"),
+        ):
+            self.refused(lambda v=value, o=options: envelope.rows(v, **o), field, reason)
+        self.assertEqual(envelope.tokens(None, None).size, 0)
+
+    def test_ids_beside_weights_are_never_wrapped(self) -> None:
+        bits = np.float32(0.25).view(np.int32)
+        for value in (2**32 + 3, -(2**31) - 1, 2**31):
+            both = np.array([[[value, 5, bits, bits]]], np.int64)
+            self.refused(lambda both=both: envelope.rows(both, ids_and_weights=True), "routed_experts", "DTYPE")
+        both[0, 0, 0] = 7
+        data = envelope.rows(both, ids_and_weights=True).rows.data
+        self.assertEqual(np.frombuffer(data, np.int32).tolist(), [7, 5, bits, bits])
+
+    def test_geometry(self) -> None:
+        circular: dict[str, Any] = {}
+        circular["itself"] = circular
+        for config in (None, 5, [], circular, {("a",): 1}):
+            self.refused(lambda c=config: rr.Geometry.from_hf_config(c), "config")
+        for config in (None, 5, circular):
+            self.refused(lambda c=config: rr.Geometry.from_megatron_config(c), "config")
+        for text in ("{", "[" * 100_000, '{"num_layers": 1, "num_layers": 2}'):
+            self.refused(lambda t=text: rr.Geometry.from_json(t), "geometry")
+
+
+class HttpTest(unittest.TestCase):
+    def test_events(self) -> None:
+        answer = b'{"choices":[{"index":0,"routed_experts":"AAAA"}]}'
+        for event in (
+            answer,
+            b"\xef\xbb\xbf" + answer,
+            b"data: " + answer + b"\n\n",
+            b"data:" + answer,
+            b"\xef\xbb\xbfdata: " + answer + b"\r\n\r\n",
+            b": ping\n\nevent: message\nid: 7\ndata: " + answer + b"\nretry: 10\n\n",
+            b"event: x\ndata: " + answer[:20] + b"\ndata: " + answer[20:] + b"\n\n",
+            bytearray(b"data: " + answer),
+            memoryview(b"event: x\ndata: " + answer),
+        ):
+            found = http.routed_experts(event)
+            self.assertEqual(bytes(found["choices"][0]["routed_experts"]), b"AAAA")
+        for end in (b"data: [DONE]", b"data: [DONE]\n\n", b"event: done\r\ndata:[DONE]\r\n\r\n"):
+            self.assertIsNone(http.routed_experts(end))
+
+    def test_refusals(self) -> None:
+        answer = b'{"routed_experts":"AAAA"}'
+        for body in (
+            b"",
+            b"[DONE]",
+            b"event: ping\n\n",
+            b"data: " + answer + b"\n\ndata: " + answer + b"\n\n",
+            b"data: " + answer + b"\n\ndata: [DONE]\n\n",
+            b'{"routed_experts":"AAAA","routed_experts":"BBBB"}',
+            b'{"routed_experts":"AAAA","routed_experts":["x"]}',
+            b'{"choices":[{"routed_experts":"AAAA"}],"choices":5}',
+            b'{"choices":[{"routed_experts":"AAAA"}],"choices":[{"x":1}]}',
+            b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            b"[" * 2000 + b"]" * 2000,
+            answer + b" more",
+            "{}",
+            memoryview(b"{ }x" * 10)[::2],
+        ):
+            with self.subTest(body=str(body)[:60]):
+                with self.assertRaises(rr.InvalidArgumentError) as caught:
+                    http.routed_experts(body)
+                self.assertEqual((caught.exception.reason, caught.exception.field), ("ENCODING", "body"))
+
+    def test_large_texts_stay_where_they_are(self) -> None:
+        text = b"A" * (4 << 20)
+        body = b'event: x\ndata: {"meta_info":{"routed_experts":"' + text + b'"}}\n\n'
+        view = http.routed_experts(body)["meta_info"]["routed_experts"]
+        self.assertIs(view.obj, body)
+        self.assertEqual(view.nbytes, len(text))
 
 
 class NpyFixtureTest(unittest.TestCase):

@@ -76,6 +76,17 @@ class FilesTest(ServerTest):
                 np.testing.assert_array_equal(got.rows, ROWS[begin : begin + length])
                 begin += length
 
+    def test_a_file_that_is_cut_while_it_is_open(self) -> None:
+        path = self.directory / "rows.npy"
+        path.write_bytes(npy(np.concatenate([ROWS] * 40)))
+        recorded = files.rows(path)
+        with path.open("r+b") as file:
+            file.truncate(200)
+        for append in (self.store.append, self.store.put):
+            with self.assertRaises(rr.InvalidArgumentError) as caught:
+                append("s", recorded)
+            self.assertEqual((caught.exception.reason, caught.exception.field), ("LENGTH", "payload"))
+
     def test_refusals(self) -> None:
         two = safetensors(a=ROWS, b=ROWS, c=np.zeros(3, np.float32))
         with self.assertRaises(rr.NotFoundError) as caught:

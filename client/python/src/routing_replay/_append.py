@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -128,10 +129,13 @@ def _payload(rows: Payload, sample: str) -> tuple[dict[str, Any], np.ndarray]:
     if rows.shape is not None:
         tensor["shape"] = _values.integers(rows.shape, "append.tensor.shape", sample=sample)
     try:
-        data = rows.data.encode() if isinstance(rows.data, str) else rows.data
-        return tensor, np.frombuffer(memoryview(data).cast("B"), np.uint8)
+        view = memoryview(rows.data.encode() if isinstance(rows.data, str) else rows.data)
+        data = np.frombuffer(view.cast("B"), np.uint8)
     except (TypeError, ValueError) as error:
         raise _values.invalid("payload", f"is no contiguous bytes: {error}", sample) from None
+    if isinstance(view.obj, mmap.mmap) and view.obj.size() < len(view.obj):  # To read it would end the process.
+        raise _values.invalid("payload", "its file was cut after it was opened", sample, "LENGTH")
+    return tensor, data
 
 
 def as_array(rows: Any) -> np.ndarray:

@@ -137,10 +137,17 @@ def list_page(
 
 
 def expert_load(
-    run: str, groups: tuple[int, int] | None, layers: Sequence[int] | None, producer: str
+    run: str, group: int | None, groups: tuple[int, int] | None, layers: Sequence[int] | None, producer: str
 ) -> Call[np.ndarray]:
+    if group is not None:
+        if groups is not None:
+            raise _values.invalid("groups", "is given beside group")
+        begin = _values.integer(group, "group", (_values.INT64[0], _values.INT64[1] - 1))
+        groups = begin, begin + 1
     request = _messages.ExpertLoadRequest(
-        run=run, producer=_PRODUCERS[producer], layers=[int(layer) for layer in (() if layers is None else layers)]
+        run=run,
+        producer=_values.choice(producer, "producer", _PRODUCERS),
+        layers=[] if layers is None else _values.integers(layers, "layers", _values.INT32),
     )
     _set_groups(request, groups)
 

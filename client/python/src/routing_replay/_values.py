@@ -3,6 +3,7 @@ names the field. Nothing is rounded, wrapped or cut."""
 
 from __future__ import annotations
 
+import json
 import numbers
 import operator
 import reprlib
@@ -73,6 +74,22 @@ def text(value: Any, field: str, sample: Any = None) -> str:
     except UnicodeEncodeError:
         raise invalid(field, "is no text of Unicode", sample) from None
     return value
+
+
+def json_value(text: str | bytes, field: str, reason: str = "FIELD") -> Any:
+    """What a JSON text says; a key that stands twice or nesting without end is no answer."""
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise invalid(field, f"is no JSON: {error}", reason=reason) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+    return found
 
 
 def choice(value: Any, field: str, choices: Mapping[Any, T]) -> T:

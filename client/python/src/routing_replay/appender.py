@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import threading
 import time
@@ -142,13 +143,20 @@ class Appender:
         trouble of the service: when the queue is full, on_full decides.
         """
         check_fork()
-        try:
+        with self.counting_refusals():
             plan = _append.make_plan(self._run, self._encode_blocks, sample, rows, **options)
+        return self._enqueue(plan, sample)[0]
+
+    @contextlib.contextmanager
+    def counting_refusals(self) -> Iterator[None]:
+        """An InvalidArgumentError that leaves it counts as a refused append: also of a turn, or of a response that is
+        read right before its append."""
+        try:
+            yield
         except InvalidArgumentError as error:
             with self._lock:
                 self._core.count_refusal(error.reason)
             raise
-        return self._enqueue(plan, sample)[0]
 
     def _enqueue(self, plan: _core.Plan, sample: str, note: Note | None = None) -> tuple[int, bool]:
         """Sequence number, and whether only a mark of the append was taken. `note` gets the record of its outcome."""

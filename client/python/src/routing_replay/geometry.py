@@ -97,7 +97,7 @@ class Geometry:
     def from_json(cls, text: str | dict[str, Any]) -> Geometry:
         """From what `to_json` gives."""
         geometry = cls.__new__(cls)
-        geometry._set(_core.Geometry(json.loads(text) if isinstance(text, str) else text))
+        geometry._set(_core.Geometry(_values.json_value(text, "geometry") if isinstance(text, str) else text))
         return geometry
 
     @classmethod
@@ -114,8 +114,10 @@ class Geometry:
         if isinstance(config, (str, os.PathLike)):
             path = Path(config)
             return cls._from_config((path / "config.json" if path.is_dir() else path).read_text(), "huggingface")
+        if not isinstance(config, Mapping) and not callable(getattr(config, "to_dict", None)):
+            raise _values.invalid("config", f"a {type(config).__name__} is no dict, no path, and has no to_dict")
         fields = config if isinstance(config, Mapping) else config.to_dict()
-        return cls._from_config(json.dumps(fields, default=_plain), "huggingface")
+        return cls._from_config(_json_of(fields), "huggingface")
 
     @classmethod
     def from_megatron_config(cls, config: Mapping[str, Any] | Any) -> Geometry:
@@ -126,8 +128,10 @@ class Geometry:
         command line's text), hybrid_override_pattern (or hybrid_layer_pattern), first_k_dense_replace, the moe_router_*
         fields, moe_shared_expert_intermediate_size, mtp_num_layers and moe_n_hash_layers. Raises InvalidArgumentError.
         """
+        if not isinstance(config, Mapping) and not hasattr(config, "__dict__"):
+            raise _values.invalid("config", f"a {type(config).__name__} is no dict and has no fields")
         fields = config if isinstance(config, Mapping) else vars(config)
-        return cls._from_config(json.dumps(dict(fields), default=_plain), "megatron")
+        return cls._from_config(_json_of(dict(fields)), "megatron")
 
     @classmethod
     def _from_config(cls, text: str, source: str) -> Geometry:
@@ -212,6 +216,13 @@ class Geometry:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._json, self._routing)
+
+
+def _json_of(fields: Any) -> str:
+    try:
+        return json.dumps(fields, default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _values.invalid("config", f"cannot be said in JSON: {error}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import codecs
+import re
 from typing import Any
 
+import numpy as np
+
 from routing_replay import _core, _values
+from routing_replay.errors import InvalidArgumentError
 
 
 def routed_experts(body: bytes | bytearray | memoryview) -> Any:
     """The response as json.loads gives it, but the texts of routed experts are memoryviews of `body`.
 
-    body: one JSON object or list, or one event of a stream with its "data:". Must not change while views of it live
+    body: one JSON object or list, or one event of a stream (`data:` lines, perhaps with `event:` and others; for the
+        "[DONE]" of a stream's end the result is None). Must not change while views of it live
 
     These texts are found by simdjson and neither copied nor decoded; what is left is small and goes through json.loads.
     The adapters of routing_replay.engines take the result as any other response:
@@ -23,14 +28,19 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
     meta_info, sglext, sgl_ext and nvext at any of these; of an object its data. Lists of numbers and texts with
     escapes stay as json.loads gives them.
 
-    Raises InvalidArgumentError (ENCODING, field "body") for what is no JSON.
+    Raises InvalidArgumentError (ENCODING, field "body") for what is no JSON, for several events, and for an object in
+    which a key stands twice.
     """
     try:
         view = memoryview(body).cast("B")
     except TypeError as error:
-        raise _values.invalid("body", f"is no contiguous bytes: {error}") from None
-    if bytes(view[:5]) == b"data:":
-        view = view[5:]
+        raise _invalid(f"is no contiguous bytes: {error}") from None
+    if view[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8:
+        view = view[len(codecs.BOM_UTF8) :]
+    if _EVENT.match(view):
+        view = _data(view)
+        if _DONE.fullmatch(view):
+            return None
     found = _core.find_routes(view)
     rest, at = [], 0
     for text in found:
@@ -38,10 +48,7 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
         rest.append(view[at:begin])
         at = end
     rest.append(view[at:])
-    try:
-        response = json.loads(b"".join(rest))
-    except ValueError as error:
-        raise _values.invalid("body", f"is no JSON: {error}", reason="ENCODING") from None
+    response = _values.json_value(b"".join(rest), "body", "ENCODING")
     for text in found:
         *steps, last = text["path"]
         holder = response
@@ -49,3 +56,40 @@ def routed_experts(body: bytes | bytearray | memoryview) -> Any:
             holder = holder[step]
         holder[last] = view[slice(*text["span"])]
     return response
+
+
+# A stream begins with a field or a comment, which JSON does not.
+_EVENT = re.compile(rb"\s*(?:data|event|id|retry)?:")
+_DONE = re.compile(rb"\s*\[DONE\]\s*")
+_PIECE = 1 << 16  # Bytes that are looked at together.
+
+
+def _data(event: memoryview) -> memoryview:
+    """The data of one event; copied only if there are several lines of it."""
+    data: list[memoryview] = []
+    at, ended = 0, False
+    while at < len(event):
+        end = _line_end(event, at)
+        line = event[at : end - 1 if event[at:end][-1:] == b"\r" else end]
+        at = end + 1
+        if line[:5] == b"data:":
+            if ended:
+                raise _invalid("holds several events: one at a time")
+            data.append(line[5:])
+        ended = ended or (bool(data) and not line)
+    if not data:
+        raise _invalid("an event without data")
+    return data[0] if len(data) == 1 else memoryview(b"\n".join(data))
+
+
+def _line_end(event: memoryview, at: int) -> int:
+    text = np.frombuffer(event, np.uint8)
+    for begin in range(at, len(event), _PIECE):
+        found = np.flatnonzero(text[begin : begin + _PIECE] == ord("\n"))
+        if found.size:
+            return begin + int(found[0])
+    return len(event)
+
+
+def _invalid(what: str) -> InvalidArgumentError:
+    return _values.invalid("body", what, reason="ENCODING")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 import numpy as np
 
-from routing_replay import _append, _calls, _core, _read, _turns, _values
+from routing_replay import _append, _calls, _core, _counters, _read, _turns, _values
 from routing_replay._transport import SERVICE, Transport
 from routing_replay.appender import Appender
 from routing_replay.trajectory import Trajectory
@@ -110,8 +110,9 @@ class Run:
             self._appender.flush(timeout)
 
     def metrics(self) -> dict[str, int]:
-        """Counters of what `append` queued: see `Appender.metrics`."""
-        return self._default_appender().metrics()
+        """Counters of what `append` queued: see `Appender.metrics`. And of all calls of adapters in this process, for
+        whichever run: adapter_refused, adapter_refused_<reason>, adapter_surplus_rows (left out)."""
+        return {**self._default_appender().metrics(), **_counters.metrics()}
 
     def trajectory(
         self,
@@ -230,20 +231,23 @@ class Run:
 
     def expert_load(
         self,
-        groups: tuple[int, int] | None = None,
+        group: int | None = None,
         layers: Sequence[int] | None = None,
         producer: Producer = "rollout",
+        *,
+        groups: tuple[int, int] | None = None,
     ) -> np.ndarray:
         """How often each expert was chosen, without reading the rows: int64 [layers, experts].
 
-        groups: samples of groups[0] <= group < groups[1]; all if absent
+        group: of its samples; all if neither it nor `groups` is given
+        groups: of samples of groups[0] <= group < groups[1] instead, for example of several steps
         layers: decoder layer ids, ascending; all MoE layers if absent or empty. Where E differs, the widest decides
 
         Recorded rows alone, as each sample shows them: rows that were truncated or released are not in it, and rows
         that several samples show (prefix references) count once for each. The server counts rows when it is first
         asked for them, and keeps the counts. UnimplementedError from a server without it.
         """
-        return self._do(_calls.expert_load(self._name, groups, layers, producer))
+        return self._do(_calls.expert_load(self._name, group, groups, layers, producer))
 
     def release(self, samples: Iterable[str]) -> ReleaseOutcome:
         """Gives samples back, of both producers. Unknown ones are not counted, so a retry is harmless."""

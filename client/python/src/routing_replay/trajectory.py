@@ -94,21 +94,22 @@ class Trajectory:
         (missing_rows in its detail), a seal before all rows, or tokens after the seal; AlreadyExistsError for a sample
         with other tokens and, in a strict run, for conflicting rows.
         """
-        steps = self._writer.add(
-            rows,
-            tokens=tokens,
-            tokens_start=tokens_start,
-            start=start,
-            take=take,
-            layers=layers,
-            outcome=outcome,
-            weight_version=weight_version,
-            weight_label=weight_label,
-            weights=weights,
-            missing=missing,
-            seal=seal,
-        )
-        return self._do(steps)
+        with self._appender.counting_refusals():
+            steps = self._writer.add(
+                rows,
+                tokens=tokens,
+                tokens_start=tokens_start,
+                start=start,
+                take=take,
+                layers=layers,
+                outcome=outcome,
+                weight_version=weight_version,
+                weight_label=weight_label,
+                weights=weights,
+                missing=missing,
+                seal=seal,
+            )
+            return self._do(steps)
 
     def abort(self, rows: Rows | RecordedRows | None = None, **options: Any) -> Turn:
         """A turn that was aborted, perhaps with some rows and tokens, perhaps with nothing. Options as of `add`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -94,16 +95,22 @@ class Appender:
         await self._transport.channel()
         make = functools.partial(_append.make_plan, self._run, self._encode_blocks, sample, rows, **options)
         async with self._in_order:
-            try:
+            with self.counting_refusals():
                 if getattr(rows, "nbytes", 0) >= LARGE_BYTES:
                     plan = await asyncio.get_running_loop().run_in_executor(None, make)
                 else:
                     plan = make()
-            except InvalidArgumentError as error:
-                self._core.count_refusal(error.reason)
-                raise
             await self._wait_for_room(plan.bytes, sample)
             return self._add(plan, sample, None)[0]
+
+    @contextlib.contextmanager
+    def counting_refusals(self) -> Iterator[None]:
+        """See routing_replay.Appender.counting_refusals."""
+        try:
+            yield
+        except InvalidArgumentError as error:
+            self._core.count_refusal(error.reason)
+            raise
 
     async def _enqueue(self, plan: _core.Plan, sample: str, note: Note) -> tuple[int, bool]:
         """As routing_replay.Appender._enqueue."""

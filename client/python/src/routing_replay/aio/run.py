@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from routing_replay import _append, _calls, _core, _read, _turns, _values
+from routing_replay import _append, _calls, _core, _counters, _read, _turns, _values
 from routing_replay._transport import SERVICE
 from routing_replay.aio.appender import Appender
 from routing_replay.aio.trajectory import Trajectory
@@ -94,8 +94,8 @@ class Run:
             await self._appender.flush(timeout)
 
     def metrics(self) -> dict[str, int]:
-        """Counters of what `append` queued."""
-        return self._default_appender().metrics()
+        """See routing_replay.Run.metrics."""
+        return {**self._default_appender().metrics(), **_counters.metrics()}
 
     def trajectory(
         self,
@@ -198,20 +198,14 @@ class Run:
 
     async def expert_load(
         self,
-        groups: tuple[int, int] | None = None,
+        group: int | None = None,
         layers: Sequence[int] | None = None,
         producer: Producer = "rollout",
+        *,
+        groups: tuple[int, int] | None = None,
     ) -> np.ndarray:
-        """How often each expert was chosen, without reading the rows: int64 [layers, experts].
-
-        groups: samples of groups[0] <= group < groups[1]; all if absent
-        layers: decoder layer ids, ascending; all MoE layers if absent or empty. Where E differs, the widest decides
-
-        Recorded rows alone, as each sample shows them: rows that were truncated or released are not in it, and rows
-        that several samples show (prefix references) count once for each. The server counts rows when it is first
-        asked for them, and keeps the counts. UnimplementedError from a server without it.
-        """
-        return await self._do(_calls.expert_load(self._name, groups, layers, producer))
+        """See routing_replay.Run.expert_load."""
+        return await self._do(_calls.expert_load(self._name, group, groups, layers, producer))
 
     async def release(self, samples: Iterable[str]) -> ReleaseOutcome:
         """Gives samples back, of both producers."""

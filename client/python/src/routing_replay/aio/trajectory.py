@@ -32,7 +32,8 @@ class Trajectory:
     async def add(self, rows: Rows | RecordedRows | None = None, **options: Any) -> Turn:
         """One answer of the engine. Options as of routing_replay.Trajectory.add."""
         large = getattr(rows, "nbytes", 0) >= LARGE_BYTES
-        return await self._do(self._writer.add(rows, **options), large)
+        with self._appender.counting_refusals():
+            return await self._do(self._writer.add(rows, **options), large)
 
     async def abort(self, rows: Rows | RecordedRows | None = None, **options: Any) -> Turn:
         """A turn that was aborted."""

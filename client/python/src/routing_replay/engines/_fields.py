@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from routing_replay import _core
+from routing_replay import _core, _values
 from routing_replay.errors import InvalidArgumentError
 from routing_replay.types import WeightSpan, token_ids
 
@@ -31,19 +32,26 @@ def has(holder: Any, name: str) -> bool:
     return name in holder if isinstance(holder, Mapping) else hasattr(holder, name)
 
 
-def item(holder: Any, name: str, index: int) -> Any:
-    """holder.name[index], which must be there."""
+def item(holder: Any, name: str, index: Any) -> Any:
+    """The one of holder.name that says it has this index, or, where they say nothing, has this place."""
+    number = _values.integer(index, "index", _values.NATURAL)
     values = get(holder, name)
-    if not isinstance(values, Sequence) or not 0 <= index < len(values):
-        count = len(values) if isinstance(values, Sequence) else "no"
-        raise invalid(name, f"no item {index}: the response has {count}")
-    return values[index]
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
+        raise invalid(name, f"no item {number}: the response has none")
+    said = [get(value, "index") for value in values]
+    numbers = list(range(len(values))) if None in said else said
+    found = [value for value, own in zip(values, numbers, strict=True) if own == number]
+    if len(found) != 1:
+        raise invalid(name, f"{len(found) or 'no'} item {number}: the response has those of {numbers}")
+    return found[0]
 
 
 def ids(values: Any, field: str) -> np.ndarray | None:
     """Token ids as uint32, perhaps none; None stays None."""
     if values is None:
         return None
+    if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)):
+        raise invalid(field, f"a {type(values).__name__} is not a list of token ids")
     return token_ids(values, field) if len(values) else np.empty(0, np.uint32)
 
 
@@ -60,17 +68,57 @@ def join(prompt: np.ndarray | None, output: np.ndarray | None) -> np.ndarray | N
     return np.concatenate([prompt, output])
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a sample, as far as a response tells of them.
+
+    prompt, output: ids, or None
+    prompt_tokens: how many the response says the model saw: more than the ids where media in the prompt were expanded
+    output_tokens: how many were sampled
+    all_output: whether that is all of them for sure, and not those of a stream's last event
+    """
+
+    prompt: np.ndarray | None
+    output: np.ndarray | None
+    prompt_tokens: int
+    output_tokens: int
+    all_output: bool = True
+
+    @property
+    def ids(self) -> np.ndarray | None:
+        """All of them, or None if they are not all known, one per position."""
+        return join(self.prompt, self.output)
+
+    def fitting(self, rows: int | None, start: int) -> Tokens:
+        """With the count of prompt tokens that so many rows from `start` on have: that of the ids, or, where it alone
+        fits, or where there are no rows, the larger one that the response says; then ids and positions do not go
+        together and the ids are left out."""
+        if self.prompt is None:
+            return self
+        expanded = self.prompt_tokens > self.prompt.size
+        if expanded and (rows is None or rows == max(0, self.prompt_tokens + self.output_tokens - 1 - start)):
+            return replace(self, prompt=None)
+        return replace(self, prompt_tokens=self.prompt.size)
+
+
+def count(value: Any, field: str) -> int:
+    """Of tokens, as a response says it."""
+    return _values.integer(value, field, _values.NATURAL)
+
+
 def output_weights(
-    spans: Any, prompt_tokens: int, output_tokens: int, row_start: int, versions: Mapping[str, int] | None
+    spans: Any, counted: Tokens, row_start: int, versions: Mapping[str, int] | None
 ) -> tuple[WeightSpan, ...]:
     """Weights of rows from spans {version, start, end} of output tokens."""
     if spans is None:
         return ()
     if isinstance(spans, (str, bytes, Mapping)) or not isinstance(spans, Sequence):
         raise invalid("weight_versions", "is not a list")
+    if versions is not None and not isinstance(versions, Mapping):
+        raise invalid("versions", f"a {type(versions).__name__} is no mapping")
     claim = {
-        "prompt_tokens": prompt_tokens,
-        "output_tokens": output_tokens,
+        "prompt_tokens": counted.prompt_tokens,
+        "output_tokens": counted.output_tokens,
         "row_start": row_start,
         "spans": [{name: _plain(get(span, name)) for name in ("version", "start", "end")} for span in spans],
         "numbers": {str(name): _plain(number) for name, number in (versions or {}).items()},

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from routing_replay import _core
+from routing_replay import _append, _core, _counters, _values
 from routing_replay._append import as_array
-from routing_replay.engines._fields import invalid
+from routing_replay.engines._fields import Tokens, invalid
+from routing_replay.geometry import Geometry
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
 
 Resolver = Callable[[Any], Any]
-_NPY_BASE64 = b"k05VTVBZ"
-_PICKLES = (b"gASV", b"gAWV", b"gAJ", b"gAN")
+Row = tuple[int, int] | Literal["npy"] | None
+# By what a text begins with; anything else is flat base64.
+_BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1"} | dict.fromkeys((b"gASV", b"gAWV", b"gAJ", b"gAN"), "pickle")
 
 
 def as_bytes(text: Any, field: str) -> memoryview:
@@ -27,87 +28,136 @@ def as_bytes(text: Any, field: str) -> memoryview:
         raise invalid(field, "is no text of ASCII", "ENCODING") from None
 
 
-def base64_payload(text: Any, field: str, row: tuple[int, int] | None = None, dtype: str | None = None) -> Payload:
-    """Base64 of a .npy file, "nrlre1:…", or flat ids of rows [layers, K] = `row`.
+def kind_of(data: memoryview) -> str:
+    """ "npy" or "pickle" in base64, "nrlre1" or "flat"."""
+    head = bytes(data[:8])
+    return next((kind for beginning, kind in _BEGINNINGS.items() if head.startswith(beginning)), "flat")
+
+
+def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = None) -> Payload:
+    """Base64 of a .npy file, "nrlre1:…", or flat ids of rows [layers, K] = `row`; "npy": of no flat ids.
 
     dtype: as SGLang names it; None: int32
     """
     data = as_bytes(text, field)
-    head = bytes(data[:8])
-    if head == _NPY_BASE64:
+    kind = kind_of(data)
+    if kind == "npy" or (kind == "flat" and row == "npy"):
         return Payload(data, "BASE64_NPY")
-    if head.startswith(b"nrlre1:"):
+    if kind == "nrlre1":
         form = _core.open_nrlre1(data)
         begin, end = form["data"]
         return _payload(form["tensor"], data[begin:end])
-    if dtype is None and head.startswith(_PICKLES):
+    if kind == "pickle" and dtype is None:
         raise invalid(field, "is a pickle; it is never opened here. Pass a resolver that knows it", "ENCODING")
-    if row is None:
-        raise invalid(field, "flat base64 says neither layers nor K: pass the run's geometry", "SHAPE")
-    described: dict[str, Any] = {"shape": list(row)}
-    if dtype is not None:
-        described["dtype"] = dtype
-    tensor = _core.open_object("sglang", described)["tensor"]
-    tensor["shape"] = _core.payload_shape(tensor, data)["shape"]
-    return _payload(tensor, data)
+    described = {"shape": list(row or ())} | ({} if dtype is None else {"dtype": dtype})
+    return _flat(open_object("sglang", described)["tensor"] if row else {}, data, row, field)
+
+
+def flat_payload(array: np.ndarray, row: Row, field: str) -> Payload:
+    """An array of flat ids, or of [rows, layers * K], of rows [layers, K] = `row`."""
+    tensor, data = _append.tensor_of(array, None, "")
+    found = _flat(tensor, data, row, field)
+    if array.ndim == 2 and found.shape is not None and found.shape[0] != array.shape[0]:
+        raise invalid(field, f"{list(array.shape)} is not rows of {list(row or ())}", "LENGTH")
+    return found
+
+
+def _flat(tensor: dict[str, Any], data: Any, row: Row, field: str) -> Payload:
+    """How many rows there are is told by the length."""
+    if not isinstance(row, tuple):
+        raise invalid(field, "flat ids say neither layers nor K: pass the run's geometry", "SHAPE")
+    shape = _core.payload_shape(tensor | {"shape": list(row)}, data)["shape"]
+    return _payload(tensor | {"shape": shape}, data)
+
+
+def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
+    """[layers, K] of a row of flat ids; None if no geometry tells it."""
+    if geometry is None:
+        return None
+    if not isinstance(geometry, Geometry):
+        raise invalid("geometry", f"a {type(geometry).__name__} is no Geometry")
+    if layers is None or layers == "all":
+        return geometry.num_layers, geometry.max_top_k
+    if layers == "moe":
+        return len(geometry.moe_layers), geometry.max_top_k
+    return len(_values.integers(layers, "layers", _values.INT32)), geometry.max_top_k
+
+
+def open_object(dialect: Any, described: Any) -> dict[str, Any]:
+    """What an object beside ids says: _core.open_object, for values of any kind."""
+    try:
+        return _core.open_object(_values.text(dialect, "dialect"), described)
+    except (TypeError, RecursionError) as error:
+        raise invalid("append.tensor", f"cannot be said in JSON: {error}", "SHAPE") from None
 
 
 def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int]:
     """{data, shape, dtype, …}, and the row at which it starts."""
+    described, data = _apart(value, field)
+    form = open_object(dialect, described)
+    return _payload(form["tensor"], data), form["start"]
+
+
+def base85_payload(value: Any, dtype: str, field: str) -> tuple[Payload, int]:
+    """{data: base85, shape}; decoded here."""
+    described, data = _apart(value, field)
+    form = open_object("any", {"dtype": dtype} | described)
+    return _payload(form["tensor"] | {"encoding": "RAW"}, _core.decode_base85(data)), form["start"]
+
+
+def _apart(value: Any, field: str) -> tuple[dict[str, Any], memoryview]:
+    """What an object says of its data, and the data."""
     if not isinstance(value, Mapping):
         raise invalid(field, f"a {type(value).__name__} is not an object with data and shape")
     if "data" not in value:
         raise invalid(f"{field}.data", "is missing")
-    form = _core.open_object(dialect, {key: value[key] for key in _DESCRIBING if key in value})
-    return _payload(form["tensor"], as_bytes(value["data"], f"{field}.data")), form["start"]
-
-
-_DESCRIBING = ("shape", "dtype", "start", "__ndarray__")
-
-
-def base85_payload(value: Mapping[str, Any], dtype: str, field: str) -> tuple[Payload, int]:
-    """{data: base85, shape}; decoded here."""
-    described = {"dtype": dtype} | {key: value[key] for key in _DESCRIBING if key in value}
-    form = _core.open_object("any", described)
-    data = _core.decode_base85(as_bytes(value["data"], f"{field}.data"))
-    return _payload(form["tensor"] | {"encoding": "RAW"}, data), form["start"]
+    described = {key: value[key] for key in ("shape", "dtype", "start", "__ndarray__") if key in value}
+    return described, as_bytes(value["data"], f"{field}.data")
 
 
 def shaped_payload(header: Any, text: Any, dtype: str | None, field: str) -> Payload:
     """[shape as JSON, base64]; the header may be a list of axes or an object with shape and dtype."""
-    try:
-        described = json.loads(header) if isinstance(header, (str, bytes)) else header
-    except ValueError as error:
-        raise invalid(field, f"the header is no JSON: {error}", "SHAPE") from None
+    described = _values.json_value(header, field, "SHAPE") if isinstance(header, (str, bytes)) else header
     if isinstance(described, list):
         described = {"shape": described}
     if dtype is not None and isinstance(described, dict):
         described = {"dtype": dtype} | described
-    form = _core.open_object("any", described)
+    form = open_object("any", described)
     return _payload(form["tensor"], as_bytes(text, field))
 
 
 def nested(value: Any, field: str) -> np.ndarray:
-    """Nested lists of integers as an array. Costs about a hundred times what base64 costs."""
+    """An array, a tensor, or nested lists of integers (which cost about a hundred times what base64 costs)."""
     try:
         array = as_array(value)
     except ValueError as error:
         raise invalid(field, f"lists of different lengths: {error}", "SHAPE") from None
-    if array.size == 0:
+    except (TypeError, OverflowError, RuntimeError) as error:
+        raise invalid(field, f"is no array of ids: {error}", "DTYPE") from None
+    if array.size == 0 and isinstance(value, (list, tuple)):
         return array.astype(np.int32)
     if array.dtype.kind not in "iu":
         raise invalid(field, f"numpy {array.dtype} is not one of ids", "DTYPE")
     return array
 
 
+def check_alike(rows: Any, first: Any, field: str) -> None:
+    """Parts of one sample have the dtype and the axes, but for the first one, of its first part."""
+    (kind, axes), (first_kind, first_axes) = kind_and_axes(rows), kind_and_axes(first)
+    if kind != first_kind:
+        raise invalid(field, f"dtype {kind} after {first_kind}", "DTYPE")
+    if axes[1:] != first_axes[1:]:
+        raise invalid(field, f"{list(axes)} after {list(first_axes)}", "SHAPE")
+
+
 def any_payload(
-    value: Any, field: str, row: tuple[int, int] | None, dtype: str | None, resolver: Resolver | None
+    value: Any, field: str, row: Row, dtype: str | None, resolver: Resolver | None
 ) -> tuple[Any, int | None]:
     """What `append` takes of any form, and the row at which it says to start."""
     if isinstance(value, Payload):
         return value, None
     if isinstance(value, (str, bytes, bytearray, memoryview)):
-        if resolver is not None and bytes(as_bytes(value, field)[:8]).startswith(_PICKLES):
+        if resolver is not None and kind_of(as_bytes(value, field)) == "pickle":
             return any_payload(resolver(value), field, row, dtype, None)
         return base64_payload(value, field, row, dtype), None
     if isinstance(value, Mapping):
@@ -117,19 +167,27 @@ def any_payload(
             return shaped_payload(value[0], value[1], dtype, field), None
         return nested(value, field), None
     if hasattr(value, "__array__") or hasattr(value, "detach"):
-        return nested(value, field), None
+        array = nested(value, field)
+        return flat_payload(array, row, field) if array.ndim in (1, 2) else array, None
     if resolver is not None:
         return any_payload(resolver(value), field, row, dtype, None)
     raise invalid(field, f"a {type(value).__name__} is no form of ids; if it is a reference, pass a resolver")
 
 
+def start_of(said: int | None, asked: Any, field: str) -> int:
+    """The first row: what an object says of itself, which must be what was asked for, if anything was."""
+    start = _values.integer(asked, "start")
+    if said is not None and start not in (0, said):
+        raise invalid(field, f"starts at row {said}, not at {start}", "ROW_COUNT")
+    return start if said is None else said
+
+
 def row_count(rows: Any) -> int:
-    """Length of the first axis."""
-    if isinstance(rows, Payload):
-        return kind_and_axes(rows)[1][0]
-    if rows.ndim == 0:
-        raise invalid("append.tensor.shape", "an array without axes", "SHAPE")
-    return int(rows.shape[0])
+    """Length of the first of the three axes; 0 for lists that hold nothing."""
+    _, axes = kind_and_axes(rows)
+    if len(axes) != 3 and axes != (0,):
+        raise invalid("append.tensor.shape", f"{list(axes)} is not [rows, layers, K]", "SHAPE")
+    return axes[0]
 
 
 def kind_and_axes(rows: Any) -> tuple[str, tuple[int, ...]]:
@@ -144,12 +202,24 @@ def check_narrowest(payload: Payload) -> None:
     _core.check_narrowest(_description(payload), payload.data)
 
 
-def account(
-    rows: Any, prompt_tokens: int, output_tokens: int, start: int, short_rows: str, **others: Any
-) -> RecordedRows:
-    """RecordedRows of `rows`, counted."""
-    claim = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "start": start, "short_rows": short_rows}
-    found = _core.account_rows(claim | {"rows": 0 if rows is None else row_count(rows)})
+def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: Any) -> RecordedRows:
+    """RecordedRows of `rows`, counted; `tokens` as they fit the rows (see Tokens.fitting)."""
+    claim = {
+        "prompt_tokens": tokens.prompt_tokens,
+        "output_tokens": tokens.output_tokens,
+        "start": _values.integer(start, "start"),
+        "short_rows": short_rows,
+        "rows": 0 if rows is None else row_count(rows),
+    }
+    found = _core.account_rows(claim)
+    if found["surplus_rows"] and not tokens.all_output:
+        raise invalid(
+            "append.rows",
+            f"{claim['rows']} rows for {tokens.prompt_tokens} prompt tokens and the {tokens.output_tokens} of this "
+            "response, one too many: is it the last event of a stream? Pass output_token_ids, all of them",
+            "ROW_COUNT",
+        )
+    _counters.add("adapter_surplus_rows", found["surplus_rows"])
     begin, end = found["take"]
     return RecordedRows(
         rows,
@@ -157,16 +227,16 @@ def account(
         take=None if rows is None else (begin, end),
         missing_rows=found["missing_rows"],
         surplus_rows=found["surplus_rows"],
+        tokens=tokens.ids,
         **others,
     )
 
 
-def absent(
-    field: str, why: str, policy: str, prompt_tokens: int, output_tokens: int, start: int, **others: Any
-) -> RecordedRows:
+def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
     """Rows of a response that holds none: all unrecorded, or an error."""
+    start = _values.integer(start, "start")
     if policy == "unrecorded":
-        return account(None, prompt_tokens, output_tokens, start, "missing_at_front", **others)
+        return account(None, tokens.fitting(None, start), start, "missing_at_front", **others)
     if policy != "raise":
         raise invalid("absent", f'{policy!r} is neither "raise" nor "unrecorded"')
     raise invalid(field, f'{why}; with absent="unrecorded" its rows become unrecorded')

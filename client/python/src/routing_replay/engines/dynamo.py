@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from routing_replay import _counters
 from routing_replay.engines import _fields, _forms, vllm
 from routing_replay.recorded import RecordedRows
 
@@ -33,6 +34,7 @@ def tokens(
     return vllm.tokens(response, index, prompt_token_ids=prompt_token_ids, output_token_ids=output_token_ids)
 
 
+@_counters.counted
 def rows(
     response: Any,
     geometry: Geometry | None = None,
@@ -56,28 +58,25 @@ def rows(
     Other parameters, results and errors as of vllm.rows.
     """
     choice = _fields.item(response, "choices", index)
-    prompt, sampled = vllm._ids(response, choice, prompt_token_ids, output_token_ids)
-    prompt_tokens, output_tokens = vllm._counts(response, prompt, sampled)
-    others: dict[str, Any] = {"engine": engine, "tokens": _fields.join(prompt, sampled)}
+    counted = vllm.tokens_of(response, choice, prompt_token_ids, output_token_ids)
+    others: dict[str, Any] = {"engine": engine}
     value, url = _find(response, choice)
     if value is None and url is not None and resolver is not None:
         value = resolver(url)
         if isinstance(value, Mapping) and "data" not in value:
             value = _fields.get(value, "routed_experts")
     if value is None:
-        policy = "unrecorded" if vllm._aborted(choice, output_tokens) else absent
+        policy = "unrecorded" if vllm.aborted(choice, counted) else absent
         why = "missing" if url is None else "the response holds a reference (metadata_upload): pass a resolver"
-        return _forms.absent(_FIELD, why, policy, prompt_tokens, output_tokens, start, **others)
+        return _forms.absent(_FIELD, why, policy, counted, start, **others)
     if isinstance(value, Mapping) and "dtype" not in value:
-        found, said = _forms.base85_payload(value, dtype, _FIELD)
-        begin: int | None = said if "start" in value else None
+        found, begin = _forms.base85_payload(value, dtype, _FIELD)
+        said = begin if "start" in value else None
     else:
-        row = None if geometry is None else (geometry.num_layers, geometry.max_top_k)
-        found, begin = _forms.any_payload(value, _FIELD, row, None, resolver)
-    if begin is not None and start not in (0, begin):
-        raise _fields.invalid(_FIELD, f"starts at row {begin}, not at {start}", "ROW_COUNT")
-    first = start if begin is None else begin
-    return _forms.account(found, prompt_tokens, output_tokens, first, short_rows, layers=layers, **others)
+        found, said = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), None, resolver)
+    first = _forms.start_of(said, start, _FIELD)
+    counted = counted.fitting(_forms.row_count(found), first)
+    return _forms.account(found, counted, first, short_rows, layers=layers, **others)
 
 
 def _find(response: Any, choice: Any) -> tuple[Any, Any]:

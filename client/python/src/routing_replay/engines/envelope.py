@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from routing_replay import _core
+from routing_replay import _counters, _values
 from routing_replay.engines import _fields, _forms
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
@@ -39,9 +39,10 @@ _FIELD = "routed_experts"
 def tokens(prompt_token_ids: Any, output_token_ids: Any = ()) -> np.ndarray:
     """Token ids, uint32 [T]: the prompt's, then those sampled. InvalidArgumentError for ids that are none."""
     parts = [_fields.ids(part, "token_ids") for part in (prompt_token_ids, output_token_ids)]
-    return np.concatenate([part for part in parts if part is not None])
+    return np.concatenate([np.empty(0, np.uint32), *(part for part in parts if part is not None)])
 
 
+@_counters.counted
 def rows(
     value: Any,
     geometry: Geometry | None = None,
@@ -80,13 +81,15 @@ def rows(
         found = _with_weights(found)
     if start is not None and said not in (None, start):
         raise _fields.invalid(_FIELD, f"starts at row {said}, not at {start}", "ROW_COUNT")
-    begin = (said or 0) if start is None else start
+    begin = (said or 0) if start is None else _values.integer(start, "start")
     ids = _fields.ids(tokens, "tokens")
     if ids is None:
         return RecordedRows(found, row_start=begin, layers=layers, engine=engine)
-    return _forms.account(found, ids.size, 0, begin, short_rows, layers=layers, engine=engine, tokens=ids)
+    counted = _fields.Tokens(ids, np.empty(0, np.uint32), ids.size, 0)
+    return _forms.account(found, counted, begin, short_rows, layers=layers, engine=engine)
 
 
+@_counters.counted
 def chunks(
     parts: Iterable[Any], geometry: Geometry | None = None, *, start: int = 0, **options: Any
 ) -> list[RecordedRows]:
@@ -97,17 +100,11 @@ def chunks(
     InvalidArgumentError (DTYPE, SHAPE) for a part of another dtype or other axes than the first, and as `rows`.
     """
     recorded: list[RecordedRows] = []
-    first: tuple[Any, ...] | None = None
-    for part in parts:
+    for number, part in enumerate(parts):
         one = rows(part, geometry, start=start, **options)
-        kind, axes = _forms.kind_and_axes(one.rows)
-        first = first or (kind, axes)
-        if kind != first[0]:
-            raise _fields.invalid(f"{_FIELD}[{len(recorded)}]", f"dtype {kind} after {first[0]}", "DTYPE")
-        if axes[1:] != first[1][1:]:
-            raise _fields.invalid(f"{_FIELD}[{len(recorded)}]", f"{list(axes)} after {list(first[1])}", "SHAPE")
+        _forms.check_alike(one.rows, recorded[0].rows if recorded else one.rows, f"{_FIELD}[{number}]")
         recorded.append(one)
-        start += axes[0]
+        start += _forms.row_count(one.rows)
     return recorded
 
 
@@ -115,21 +112,23 @@ def _open(
     value: Any, geometry: Any, dialect: str, dtype: str | None, shape: Any, layers: Any, resolver: Any
 ) -> tuple[Any, int | None]:
     if shape is not None and isinstance(value, (bytes, bytearray, memoryview)):
-        tensor = _core.open_object("any", {"shape": list(shape), "dtype": dtype or "int32"})["tensor"]
+        tensor = _forms.open_object("any", {"shape": _values.integers(shape, "shape"), "dtype": dtype or "int32"})[
+            "tensor"
+        ]
         return Payload(value, "RAW", dtype=tensor["dtype"], shape=tensor["shape"]), None
     if dialect != "prime_rl":
         found, begin = _forms.object_payload(value, dialect, _FIELD)
         if dialect == "skyrl":
             _forms.check_narrowest(found)
         return found, begin
-    row = None
-    if geometry is not None:
-        row = (len(geometry.moe_layers) if layers == "moe" else geometry.num_layers, geometry.max_top_k)
-    return _forms.any_payload(value, _FIELD, row, dtype, resolver)
+    return _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
 
 
 def _with_weights(found: Any) -> Payload:
     if isinstance(found, Payload):
         return dataclasses.replace(found, ids_and_weights=True)
+    narrow = np.iinfo(np.int32)
+    if found.size and (found.max() > narrow.max or found.min() < narrow.min):
+        raise _fields.invalid(_FIELD, f"{found.dtype} ids and weights that are not those of int32", "DTYPE")
     array = np.ascontiguousarray(found, np.int32)
     return Payload(memoryview(array).cast("B"), dtype="I32", shape=array.shape, ids_and_weights=True)

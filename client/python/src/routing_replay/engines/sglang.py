@@ -13,7 +13,8 @@ at a stop some builds give one more for the last token, which is left out and co
 that is that of a build which ignored start_len is an error: ask for all rows then, and the server trims what it has.
 
 Token ids come from prompt_token_ids or input_ids (pass them: most responses have none) and output_ids; else
-meta_info.prompt_tokens and completion_tokens are believed, and no token is checked.
+meta_info.prompt_tokens and completion_tokens are believed, and no token is checked. Nor is one where prompt_tokens is
+more than there are ids (media in the prompt were expanded) and the rows are as many.
 
 meta_info.weight_version names the version at the end, not that of each row, so it is not used unless asked for
 (stamped_version). Spans in meta_info.weight_versions, of output tokens, are.
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from routing_replay import _counters
 from routing_replay.engines import _fields, _forms
 from routing_replay.recorded import RecordedRows
 
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
 
 _FIELD = "routed_experts"
 _EXTENSIONS = ("meta_info", "sglext", "sgl_ext")
+# What `rows` reads of a meta_info.
+OF_META = (
+    *("prompt_tokens", "completion_tokens", "finish_reason", "weight_version", "weight_versions"),
+    *(_FIELD, f"{_FIELD}_dtype", "output_store_ref"),
+)
 _OF_ALL = ("prompt_tokens", "weight_version")  # What a response may say of all of its choices.
 
 
@@ -47,6 +54,7 @@ def tokens(
     return _fields.join(*_ids(response, _choice(response, index), prompt_token_ids, output_token_ids))
 
 
+@_counters.counted
 def rows(
     response: Any,
     geometry: Geometry | None = None,
@@ -66,7 +74,8 @@ def rows(
     """Rows of one sample of a response (see the module).
 
     geometry: of the run; needed for flat ids
-    index: which of a response's choices; None for /generate. One of a batch of /generate is a response of its own
+    index: which of a response's choices, by their own `index`; None for /generate. One of a batch of /generate is a
+        response of its own
     start_len: routed_experts_start_len of the request, 0 … P
     prompt_token_ids, output_token_ids: where the response does not hold them
     layers: what the axis of layers holds, if not all hidden ones
@@ -82,29 +91,23 @@ def rows(
     tokens.
     """
     choice = _choice(response, index)
-    prompt, sampled = _ids(response, choice, prompt_token_ids, output_token_ids)
-    prompt_tokens, output_tokens = _counts(response, choice, prompt, sampled)
-    others: dict[str, Any] = {
-        "engine": _fields.engine_name("sglang") if engine is None else engine,
-        "tokens": _fields.join(prompt, sampled),
-    }
+    counted = _tokens_of(response, choice, *_ids(response, choice, prompt_token_ids, output_token_ids))
+    others: dict[str, Any] = {"engine": _fields.engine_name("sglang") if engine is None else engine}
     holder, value = _find(response, choice, _FIELD)
     if value is None:
         _, reference = _find(response, choice, "output_store_ref")
         if reference is not None and resolver is not None:
             value = resolver(reference)
-        elif value is None:
-            policy = "unrecorded" if _aborted(choice, output_tokens) else absent
-            why = _why(reference)
-            return _forms.absent(_FIELD, why, policy, prompt_tokens, output_tokens, start_len, **others)
-    row = None if geometry is None else _row(geometry, layers)
+        else:
+            policy = "unrecorded" if _aborted(choice, counted) else absent
+            return _forms.absent(_FIELD, _why(reference), policy, counted, start_len, **others)
     dtype = _fields.get(holder, f"{_FIELD}_dtype") if _fields.has(holder, f"{_FIELD}_dtype") else None
-    found, _ = _forms.any_payload(value, _FIELD, row, dtype, resolver)
-    if isinstance(found, np.ndarray) and found.ndim in (1, 2):
-        found = _unflatten(found, row)
-    others["weights"] = _weights(response, choice, prompt_tokens, start_len, versions, stamped_version, output_tokens)
+    found, said = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), dtype, resolver)
+    start = _forms.start_of(said, start_len, _FIELD)
+    counted = counted.fitting(_forms.row_count(found), start)
+    others["weights"] = _weights(response, choice, counted, start, versions, stamped_version)
     others["layers"] = "all" if layers is None else layers
-    return _forms.account(found, prompt_tokens, output_tokens, start_len, short_rows, **others)
+    return _forms.account(found, counted, start, short_rows, **others)
 
 
 def _choice(response: Any, index: int | None) -> Any:
@@ -141,51 +144,36 @@ def _ids(response: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndar
     return _fields.ids(prompt, "prompt_token_ids"), _fields.ids(sampled, "output_ids")
 
 
-def _counts(response: Any, choice: Any, prompt: np.ndarray | None, sampled: np.ndarray | None) -> tuple[int, int]:
+def _tokens_of(response: Any, choice: Any, prompt: np.ndarray | None, sampled: np.ndarray | None) -> _fields.Tokens:
+    """Sampled tokens are counted by their ids where these are known: completion_tokens may count a stop that was cut
+    off."""
     usage = _fields.get(response, "usage")
     alone = len(_fields.get(response, "choices") or (choice,)) == 1
     counts: list[int] = []
-    for known, name in ((prompt, "prompt_tokens"), (sampled, "completion_tokens")):
-        value = None if known is None else known.size
-        if value is None:
-            value = _find(response, choice, name)[1]
-        if value is None and usage is not None and (alone or name == "prompt_tokens"):
-            value = _fields.get(usage, name)
-        if value is None:
+    for ids, name, told in ((prompt, "prompt_tokens", True), (sampled, "completion_tokens", sampled is None)):
+        said = _find(response, choice, name)[1] if told else None
+        if said is None and told and (alone or (ids is None and name == "prompt_tokens")):
+            said = _fields.get(usage, name)
+        if said is None and ids is None:
             raise _fields.invalid(f"meta_info.{name}", "the response counts no tokens: pass their ids")
-        counts.append(int(value))
-    return counts[0], counts[1]
-
-
-def _row(geometry: Geometry, layers: Any) -> tuple[int, int]:
-    if layers is None or layers == "all":
-        return geometry.num_layers, geometry.max_top_k
-    return len(geometry.moe_layers if layers == "moe" else layers), geometry.max_top_k
-
-
-def _unflatten(found: np.ndarray, row: tuple[int, int] | None) -> np.ndarray:
-    """A tensor of flat ids, or of [rows, layers * K]."""
-    if row is None:
-        raise _fields.invalid(_FIELD, "flat ids say neither layers nor K: pass the run's geometry", "SHAPE")
-    if found.size % (row[0] * row[1]) != 0 or (found.ndim == 2 and found.shape[1] != row[0] * row[1]):
-        raise _fields.invalid(_FIELD, f"{list(found.shape)} is not whole rows of {list(row)}", "LENGTH")
-    return found.reshape(-1, *row)
+        counts.append(ids.size if said is None else _fields.count(said, name))
+    return _fields.Tokens(prompt, sampled, *counts)
 
 
 def _weights(
-    response: Any, choice: Any, prompt_tokens: int, start: int, versions: Any, stamped: bool, output_tokens: int
+    response: Any, choice: Any, counted: _fields.Tokens, start: int, versions: Any, stamped: bool
 ) -> tuple[Any, ...]:
     spans = _find(response, choice, "weight_versions")[1]
     version = _find(response, choice, "weight_version")[1]
     if spans is None and stamped and version is not None:
-        spans = [{"version": version, "start": 0, "end": output_tokens}]
-    return _fields.output_weights(spans, prompt_tokens, output_tokens, start, versions)
+        spans = [{"version": version, "start": 0, "end": counted.output_tokens}]
+    return _fields.output_weights(spans, counted, start, versions)
 
 
-def _aborted(choice: Any, output_tokens: int) -> bool:
+def _aborted(choice: Any, counted: _fields.Tokens) -> bool:
     reason = _fields.get(_fields.get(choice, "meta_info"), "finish_reason") or _fields.get(choice, "finish_reason")
     kind = reason.get("type") if isinstance(reason, Mapping) else reason
-    return output_tokens == 0 or kind == "abort"
+    return counted.output_tokens == 0 or kind == "abort"
 
 
 def _why(reference: Any) -> str:

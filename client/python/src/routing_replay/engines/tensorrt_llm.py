@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from routing_replay import _counters
 from routing_replay.engines import _fields, _forms
 from routing_replay.recorded import RecordedRows
 
@@ -29,6 +30,7 @@ def tokens(output: Any, index: int = 0) -> np.ndarray | None:
     )
 
 
+@_counters.counted
 def rows(
     output: Any,
     index: int = 0,
@@ -49,14 +51,12 @@ def rows(
     sampled = _fields.ids(_fields.get(completion, "token_ids"), "token_ids")
     if prompt is None or sampled is None:
         raise _fields.invalid("prompt_token_ids" if prompt is None else "token_ids", "the output holds none")
-    others: dict[str, Any] = {
-        "engine": _fields.engine_name("tensorrt_llm") if engine is None else engine,
-        "tokens": _fields.join(prompt, sampled),
-    }
+    others = {"engine": _fields.engine_name("tensorrt_llm") if engine is None else engine}
+    counted = _fields.Tokens(prompt, sampled, prompt.size, sampled.size)
     value = _fields.get(completion, _FIELD)
     if value is None:
         aborted = sampled.size == 0 or _fields.get(completion, "finish_reason") in ("abort", "cancelled")
         why = "missing: are enable_return_routed_experts and SamplingParams.return_routed_experts set?"
-        return _forms.absent(_FIELD, why, "unrecorded" if aborted else absent, prompt.size, sampled.size, 0, **others)
+        return _forms.absent(_FIELD, why, "unrecorded" if aborted else absent, counted, 0, **others)
     found, _ = _forms.any_payload(value, _FIELD, None, None, resolver)
-    return _forms.account(found, prompt.size, sampled.size, 0, short_rows, layers=layers, **others)
+    return _forms.account(found, counted, 0, short_rows, layers=layers, **others)

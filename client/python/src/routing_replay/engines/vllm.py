@@ -13,22 +13,32 @@
 
 Token ids come from prompt_token_ids (of the response or the choice) and token_ids (of the choice; ask for them with
 return_token_ids over HTTP). Where a response holds no ids, usage counts its tokens if it has one choice; then no token
-is checked. With routed_experts_prompt_start in the request say prompt_start here: the rows do not.
+is checked. Nor is one where usage counts more prompt tokens than there are ids (media in the prompt were expanded) and
+the rows are as many. With routed_experts_prompt_start in the request say prompt_start here: the rows do not.
+
+The last event of a stream may hold the last tokens alone. So a row more than token_ids need is left out, as that of the
+last token, only if output_token_ids says that these are all; two parts (0.21) say it themselves.
 
 weight_versions holds spans of output tokens; each becomes a span of the rows that sampled them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from routing_replay import _counters
 from routing_replay.engines import _fields, _forms
 from routing_replay.recorded import RecordedRows
 
 _FIELD = "routed_experts"
+
+# What `rows` reads of a RequestOutput and of one of its outputs.
+OF_ALL = ("prompt_token_ids", "prompt_routed_experts")
+OF_CHOICE = ("prompt_token_ids", "token_ids", _FIELD, "weight_versions", "aux_output_keys", "finish_reason")
 
 
 def tokens(
@@ -41,6 +51,7 @@ def tokens(
     return _fields.join(*_ids(output, _choice(output, index), prompt_token_ids, output_token_ids))
 
 
+@_counters.counted
 def rows(
     output: Any,
     index: int = 0,
@@ -57,7 +68,7 @@ def rows(
 ) -> RecordedRows:
     """Rows of one sample of a RequestOutput, a response or a finishing chunk (see the module).
 
-    index: which of outputs or choices
+    index: which of outputs or choices, by their own `index`, or by place where they have none
     prompt_start: routed_experts_prompt_start of the request, 0 … P
     prompt_token_ids, output_token_ids: where the response does not hold them
     layers: what the axis of layers holds, if not as the table says
@@ -72,26 +83,23 @@ def rows(
     the engine ignored prompt_start; FIELD for a response without rows or tokens; and what the form has of its own.
     """
     choice = _choice(output, index)
-    prompt, sampled = _ids(output, choice, prompt_token_ids, output_token_ids)
-    prompt_tokens, output_tokens = _counts(output, prompt, sampled)
-    others: dict[str, Any] = {
-        "engine": _fields.engine_name("vllm") if engine is None else engine,
-        "tokens": _fields.join(prompt, sampled),
-    }
-    value, basis = _value(output, choice)
+    counted = tokens_of(output, choice, prompt_token_ids, output_token_ids)
+    others: dict[str, Any] = {"engine": _fields.engine_name("vllm") if engine is None else engine}
+    value, split = _value(output, choice)
     if value is None and resolver is not None and _fields.get(choice, "aux_output_keys") is not None:
         value = resolver(_fields.get(choice, "aux_output_keys"))
     if value is None:
-        policy = "unrecorded" if _aborted(choice, output_tokens) else absent
-        return _forms.absent(_FIELD, _why(choice), policy, prompt_tokens, output_tokens, prompt_start, **others)
-    found, start = _forms.any_payload(value, _FIELD, None, None, resolver)
-    if start is not None and prompt_start not in (0, start):
-        raise _fields.invalid(_FIELD, f"starts at row {start}, not at {prompt_start}", "ROW_COUNT")
-    begin = prompt_start if start is None else start
+        policy = "unrecorded" if aborted(choice, counted) else absent
+        return _forms.absent(_FIELD, _why(choice), policy, counted, prompt_start, **others)
+    found, said = _forms.any_payload(value, _FIELD, "npy", None, resolver)
+    begin = _forms.start_of(said, prompt_start, _FIELD)
+    counted = counted.fitting(_forms.row_count(found), begin)
+    if split:  # It has a row for each token of the output.
+        counted = dataclasses.replace(counted, all_output=True)
     spans = _fields.get(choice, "weight_versions")
-    others["weights"] = _fields.output_weights(spans, prompt_tokens, output_tokens, begin, versions)
-    others["layers"] = basis if layers is None else layers
-    return _forms.account(found, prompt_tokens, output_tokens, begin, short_rows, **others)
+    others["weights"] = _fields.output_weights(spans, counted, begin, versions)
+    others["layers"] = _basis(value, split) if layers is None else layers
+    return _forms.account(found, counted, begin, short_rows, **others)
 
 
 def _choice(output: Any, index: int) -> Any:
@@ -108,39 +116,45 @@ def _ids(output: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndarra
     return _fields.ids(prompt, "prompt_token_ids"), _fields.ids(sampled, "token_ids")
 
 
-def _counts(output: Any, prompt: np.ndarray | None, sampled: np.ndarray | None) -> tuple[int, int]:
+def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _fields.Tokens:
+    """By their ids, else by usage, which counts the tokens of a response with one choice."""
+    prompt, sampled = _ids(output, choice, prompt_token_ids, output_token_ids)
     usage = _fields.get(output, "usage")
     alone = len(_fields.get(output, "choices") or ()) == 1
-    prompt_tokens = prompt.size if prompt is not None else _fields.get(usage, "prompt_tokens")
-    output_tokens = sampled.size if sampled is not None else _fields.get(usage, "completion_tokens")
-    if sampled is None and not alone:
-        output_tokens = None
-    if prompt_tokens is None or output_tokens is None:
-        raise _fields.invalid(
-            "prompt_token_ids" if prompt_tokens is None else "token_ids",
-            "the response holds no token ids (ask for them with return_token_ids, or pass them here)",
-        )
-    return int(prompt_tokens), int(output_tokens)
+    counts: list[int] = []
+    for ids, name, field, told in (
+        (prompt, "prompt_tokens", "prompt_token_ids", alone or prompt is None),
+        (sampled, "completion_tokens", "token_ids", alone and sampled is None),
+    ):
+        said = _fields.get(usage, name) if told else None
+        if said is None and ids is None:
+            what = "the response holds no token ids (ask for them with return_token_ids, or pass them here)"
+            raise _fields.invalid(field, what)
+        counts.append(ids.size if said is None else _fields.count(said, f"usage.{name}"))
+    whole = sampled is None or output_token_ids is not None
+    return _fields.Tokens(prompt, sampled, *counts, whole)
 
 
-def _value(output: Any, choice: Any) -> tuple[Any, str]:
-    """The ids, and what their axis of layers holds."""
+def _value(output: Any, choice: Any) -> tuple[Any, bool]:
+    """The ids, and whether they are in two parts, of prompt and output."""
     own = _fields.get(choice, _FIELD)
     prompt = _fields.get(output, "prompt_routed_experts")
-    if prompt is None:
-        return own, "moe" if isinstance(own, list) and len(own) != 2 else "all"
-    if own is None:
-        return None, "moe"
+    if prompt is None or own is None:
+        return own, prompt is not None
     parts = [_forms.nested(part, _FIELD) for part in (prompt, own)]
     filled = [part for part in parts if part.size]
-    if any(part.shape[1:] != filled[0].shape[1:] or part.dtype != filled[0].dtype for part in filled):
-        described = " and ".join(f"{part.dtype} {list(part.shape)}" for part in filled)
-        raise _fields.invalid(_FIELD, f"prompt and output do not fit together: {described}", "SHAPE")
-    return np.concatenate(filled) if filled else parts[0], "moe"
+    for part in filled:
+        _forms.check_alike(part, filled[0], _FIELD)
+    return np.concatenate(filled) if filled else parts[0], True
 
 
-def _aborted(choice: Any, output_tokens: int) -> bool:
-    return output_tokens == 0 or _fields.get(choice, "finish_reason") == "abort"
+def _basis(value: Any, split: bool) -> str:
+    """What the axis of layers holds. Of 0.21 are two parts, and nested lists."""
+    return "moe" if split or (isinstance(value, list) and len(value) != 2) else "all"
+
+
+def aborted(choice: Any, counted: _fields.Tokens) -> bool:
+    return counted.output_tokens == 0 or _fields.get(choice, "finish_reason") == "abort"
 
 
 def _why(choice: Any) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
+
+from routing_replay import _counters
+from routing_replay.engines import _fields
 from routing_replay.engines.attach._handover import HandOver, Job
-from routing_replay.errors import RoutingReplayError
+from routing_replay.errors import FailedPreconditionError
 from routing_replay.recorded import RecordedRows
 
 if TYPE_CHECKING:
@@ -29,8 +35,8 @@ class AttachOptions(TypedDict, total=False):
 
     max_queued_bytes: of rows that wait to be encoded (default 256 MiB)
     on_full: "block" (default: for at most queue_timeout seconds, then drop), "drop" or "raise"
-    queue_timeout: seconds (default 60)
-    replace: whether the rows in the output give way to a reference (default True)
+    queue_timeout: seconds (default 60) that each call of the engine may wait, for all of its outputs together
+    replace: whether the rows in the output give way to a reference (default True); rows that are dropped do not
     seal: whether a finished output ends its sample (default True); False for turns that go on
     group, weight_version, weight_label: of all appends until set anew on the attachment; without a version that which
         the outputs tell
@@ -60,15 +66,44 @@ def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> dict[st
     }
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A completion that the engine has ended, read as far as its loop must.
+
+    output, index: what names the sample
+    rows: as they stand in the output, or a tuple of them: they say how much memory waits. None: there are none
+    row_start, num_tokens: absolute row of the first one; of the sample
+    describe: reads the rows, in the hand-over's thread. Holds nothing that the engine may change: see `snapshot`
+    refer: puts a reference in the rows' place
+    """
+
+    output: Any
+    index: int
+    rows: Any
+    row_start: int
+    num_tokens: int
+    describe: Callable[[], RecordedRows]
+    refer: Callable[[dict[str, Any]], None]
+
+
 class Attachment:
     """Rows of one engine on their way to one run. Made by `attach.vllm` and `attach.sglang`.
 
-    attached: False where the engine's version is not one that this release knows: then nothing was changed
+    attached: whether rows are taken: not where the engine's version is one that this release does not know (then
+        nothing was changed), nor after `detach`
     group, weight_version, weight_label: of the appends from now on; set them when a step begins or weights change
+
+    A reference stands where rows were taken. They are in the store when `flush` returns; where they were refused
+    `flush` says why, and they are marked as unrecorded.
+
+    An array of rows is copied when its output ends, which is all that the engine's loop does with it. Texts stay where
+    they are, and so do the inner lists of nested ones: with replace=False do not change those before `flush`.
     """
 
-    def __init__(self, run: Run, sample: SampleName, **options: Unpack[AttachOptions]) -> None:
+    def __init__(self, run: Run, engine: str, sample: SampleName, **options: Unpack[AttachOptions]) -> None:
+        """engine: text to keep with the samples."""
         self._run = run
+        self._engine = engine
         self._sample = sample
         self._replace = options.get("replace", True)
         self._seal = options.get("seal", True)
@@ -76,9 +111,8 @@ class Attachment:
         self.weight_version = options.get("weight_version")
         self.weight_label = options.get("weight_label", "")
         self.attached = True
-        self._detach: Callable[[], None] | None = None
-        self._without_rows = 0
-        self._unreadable = 0
+        self._wrapping: Wrapping | None = None
+        self._counts = dict.fromkeys(("without_rows", "unreadable", "after_detach"), 0)
         self._appender = run.appender()
         self._handover = HandOver(
             self._appender,
@@ -87,63 +121,56 @@ class Attachment:
             options.get("queue_timeout", 60.0),
         )
 
-    def on_detach(self, undo: Callable[[], None]) -> None:
-        """What takes the attachment off the engine."""
-        self._detach = undo
+    def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
+        """Stands around these methods of the engine until `detach`."""
+        self._wrapping = Wrapping(engine, around, self)
 
-    def job(
-        self, output: Any, index: int, num_tokens: int, describe: Callable[[], RecordedRows]
-    ) -> tuple[Job, dict[str, Any] | None]:
-        """The append of a finished output, and the reference to what it stores; None where it has no rows.
+    def call(self) -> Call:
+        """For one call of the engine."""
+        return Call(self, self._handover)
 
-        describe: reads the rows out of the output; what it refuses is kept for `flush` and marked in the store, so that
-            a trainer that waits for the sample learns of it
+    def jobs(self, collect: Callable[..., list[Finished]], *arguments: Any) -> list[tuple[Job, Callable[[], None]]]:
+        """The appends of what `collect` says has ended, and what to do when an append is taken.
+
+        An output that is not what this release knows costs its rows, never the request. After `detach` outputs pass.
         """
-        sample = self._sample(output, index)
+        try:
+            ended = collect(*arguments)
+            if self.attached:
+                return [self._job(finished) for finished in ended]
+            self._counts["after_detach"] += len(ended)
+        except Exception:
+            self._counts["unreadable"] += 1
+            _log.exception("rows of an output cannot be taken")
+        return []
+
+    def _job(self, finished: Finished) -> tuple[Job, Callable[[], None]]:
+        sample, start, num_tokens = (
+            self._sample(finished.output, finished.index),
+            finished.row_start,
+            finished.num_tokens,
+        )
         options: dict[str, Any] = {"num_tokens": num_tokens, "seal": True} if self._seal else {}
         if self.group is not None:
             options["group"] = self.group
         if self.weight_version is not None:  # Else what the output says of it.
             options |= {"weight_version": self.weight_version, "weight_label": self.weight_label}
-        recorded, refused = _nothing, None
-        try:
-            recorded = describe()
-        except RoutingReplayError as error:
-            refused = error
-        start, engine = recorded.row_start, recorded.engine  # A mark must not hold the rows.
         holes = [(start, num_tokens - 1)] if num_tokens - 1 > start else []
-
-        def mark() -> None:
-            self._appender.append(sample, None, row_start=start, unrecorded=holes, engine=engine, **options)
+        appender, engine, describe = self._appender, self._engine, finished.describe
 
         def run() -> None:
-            if refused is not None:
-                raise refused
-            self._appender.append(sample, recorded, **options)
+            with appender.counting_refusals():
+                recorded = describe()
+            appender.append(sample, recorded, **options)
 
-        if recorded.rows is None:
-            self._without_rows += refused is None
-            return Job(sample, 0, mark if refused is None else run, mark), None
-        return Job(sample, _bytes_of(recorded.rows), run, mark), reference(self._run, sample, start, num_tokens)
+        def mark() -> None:
+            appender.append(sample, None, row_start=start, unrecorded=holes, engine=engine, **options)
 
-    def guarded(self, collect: Callable[..., list[Job]], *arguments: Any) -> list[Job]:
-        """What `collect` gives. An output that is not what this release knows costs its rows, never the request."""
-        try:
-            return collect(*arguments)
-        except Exception:
-            self._unreadable += 1
-            _log.exception("rows of an output cannot be taken")
-            return []
-
-    def take(self, job: Job) -> None:
-        self._handover.put(job)
-
-    async def take_async(self, job: Job) -> None:
-        await self._handover.put_async(job)
-
-    @property
-    def replaces(self) -> bool:
-        return self._replace
+        if finished.rows is None:
+            self._counts["without_rows"] += 1
+            return Job(sample, 0, run, mark), _nothing
+        refer = functools.partial(finished.refer, reference(self._run, sample, start, num_tokens))
+        return Job(sample, size_of(finished.rows), run, mark), refer if self._replace else _nothing
 
     @property
     def geometry(self) -> Geometry:
@@ -155,15 +182,19 @@ class Attachment:
 
     def metrics(self) -> dict[str, int]:
         """Flat: handed_over, refused, dropped, waiting_bytes, without_rows (finished outputs that had none), unreadable
-        (outputs of another shape than is known), and what `Run.metrics` has."""
-        own = {"without_rows": self._without_rows, "unreadable": self._unreadable}
-        return {**self._handover.metrics(), **own}
+        (outputs of another shape than is known), after_detach (outputs that ended later), and what `Run.metrics` has:
+        refused_<reason> says why, be it that a response or that its rows do not fit."""
+        return {**self._handover.metrics(), **self._counts, **_counters.metrics()}
 
     def detach(self, timeout: float = 60.0) -> None:
-        """Leaves the engine as it was, and waits for what is queued. Idempotent."""
-        if self._detach is not None:
-            undo, self._detach = self._detach, None
-            undo()
+        """Leaves the engine as it was, and waits for what is queued. Idempotent.
+
+        Requests that are under way go on; what ends from now on keeps its rows in its outputs. Where somebody wrapped a
+        method again since, that wrapper stays, and what it calls passes everything on.
+        """
+        self.attached = False
+        if self._wrapping is not None:
+            self._wrapping.take_off()
         self._handover.close(timeout)
 
     def __enter__(self) -> Attachment:
@@ -173,33 +204,144 @@ class Attachment:
         self.detach()
 
 
-_nothing = RecordedRows(None)
+class Call:
+    """One call of an engine. All of its outputs together wait for room in the hand-over for at most queue_timeout."""
+
+    def __init__(self, attachment: Attachment, handover: HandOver) -> None:
+        self._attachment = attachment
+        self._handover = handover
+        self._patience = handover.patience()
+
+    def take(self, collect: Callable[..., list[Finished]], *arguments: Any) -> None:
+        """Queues what `collect` says has ended, and puts a reference where rows were taken."""
+        for job, taken in self._attachment.jobs(collect, *arguments):
+            if self._handover.put(job, self._patience):
+                taken()
+
+    async def take_async(self, collect: Callable[..., list[Finished]], *arguments: Any) -> None:
+        """As `take`."""
+        for job, taken in self._attachment.jobs(collect, *arguments):
+            if await self._handover.put_async(job, self._patience):
+                taken()
 
 
-def _bytes_of(rows: Any) -> int:
-    """Held while the rows wait."""
-    data = getattr(rows, "data", rows)
-    size = getattr(rows, "nbytes", None)
-    if size is None:
-        size = data.nbytes if isinstance(data, memoryview) else len(data) if isinstance(data, (bytes, str)) else 0
-    return int(size)
+Around = Callable[[Callable[..., Any], Attachment], Callable[..., Any]]  # From a method to what stands in its place.
 
 
-def known_version(package: str, version: str | None, first: Version, last: Version) -> bool:
-    """Whether the engine is of a version in [first, last); warns once where it is not, with what to do instead."""
-    found = version or _installed(package)
-    numbers = tuple(int(part) for part in (found or "").split(".")[:2] if part.isdecimal())
-    if first <= numbers < last:
-        return True
-    _log.warning(
-        "not attached: %s %s is not one of %s up to %s; give its outputs to routing_replay.engines.%s.rows",
-        package,
-        found or "of no known version",
-        ".".join(map(str, first)),
-        ".".join(map(str, last)),
-        package,
-    )
-    return False
+class Wrapping:
+    """What stands around methods of an engine, put on and taken off as one."""
+
+    def __init__(self, engine: Any, around: Mapping[str, Around], attachment: Attachment) -> None:
+        self._engine = engine
+        own = vars(engine)
+        self._before = {name: own[name] for name in around if name in own}
+        self._wrapped = {name: make(getattr(engine, name), attachment) for name, make in around.items()}
+        try:
+            for name, function in self._wrapped.items():
+                setattr(engine, name, function)
+            setattr(engine, _MARK, attachment)
+        except BaseException:
+            self.take_off()
+            raise
+
+    def take_off(self) -> None:
+        """Each method is what it was before, but those that somebody wrapped again. Idempotent."""
+        own = vars(self._engine)
+        for name, function in self._wrapped.items():
+            if own.get(name) is not function:
+                continue
+            if name in self._before:
+                setattr(self._engine, name, self._before[name])
+            else:
+                delattr(self._engine, name)
+        if _MARK in own:
+            delattr(self._engine, _MARK)
+        self._wrapped = {}
+
+
+_MARK = "_routing_replay_attachment"
+
+
+def attach(
+    engine: Any,
+    run: Run,
+    sample: SampleName,
+    around: Mapping[str, Around],
+    known: KnownVersions,
+    version: str | None,
+    options: AttachOptions,
+) -> Attachment:
+    """An attachment around these methods of the engine, or around nothing where its version is not known.
+
+    FailedPreconditionError for an engine that has one.
+    """
+    if _MARK in vars(engine):
+        raise FailedPreconditionError("the engine has an attachment already: detach that one first")
+    attachment = Attachment(run, _fields.engine_name(known.package), sample, **options)
+    attachment.attached = known.has(version)
+    if attachment.attached:
+        attachment.wrap(engine, around)
+    return attachment
+
+
+def _nothing() -> None:
+    """An output stays as it is."""
+
+
+def snapshot(value: Any) -> Any:
+    """Rows or token ids for the hand-over's thread to read while the engine goes on, for at most one memcpy.
+
+    Arrays and tensors are copied (a tensor on its own device), as engines use their buffers again; so are writable
+    bytes. Of lists and objects the outer one is copied: what is in them was made for this output. Texts cannot change.
+    """
+    if isinstance(value, np.ndarray):
+        return value.copy(order="K")
+    if hasattr(value, "detach"):
+        value = value.detach()
+        return value.clone() if hasattr(value, "clone") else value
+    if isinstance(value, (bytearray, memoryview)):
+        return value if isinstance(getattr(value, "obj", None), bytes) else bytes(value)
+    if isinstance(value, Mapping):
+        return {key: snapshot(item) for key, item in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+def size_of(value: Any) -> int:
+    """Bytes that rows, or a tuple of them, hold while they wait; of lists by their first items."""
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(size_of, value.values()))
+    if isinstance(value, tuple):
+        return sum(map(size_of, value))
+    if isinstance(value, list):
+        return len(value) * size_of(value[0]) if value else 0
+    return 0 if value is None else int(getattr(value, "nbytes", 8))
+
+
+@dataclass(frozen=True)
+class KnownVersions:
+    """Of an engine's package: those in [first, last)."""
+
+    package: str
+    first: Version
+    last: Version
+
+    def has(self, version: str | None) -> bool:
+        """Whether `version`, or what is installed, is one of them; warns where not, with what to do instead."""
+        found = version or _installed(self.package)
+        numbers = tuple(int(part) for part in (found or "").split(".")[:2] if part.isdecimal())
+        if self.first <= numbers < self.last:
+            return True
+        _log.warning(
+            "not attached: %s %s is not one of %s up to %s; give its outputs to routing_replay.engines.%s.rows",
+            self.package,
+            found or "of no known version",
+            ".".join(map(str, self.first)),
+            ".".join(map(str, self.last)),
+            self.package,
+        )
+        return False
 
 
 def _installed(package: str) -> str | None:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from routing_replay import _fork
-from routing_replay.errors import (
-    CancelledError,
-    DeadlineExceededError,
-    InternalError,
-    ResourceExhaustedError,
-    RoutingReplayError,
-)
+from routing_replay.errors import DeadlineExceededError, InternalError, ResourceExhaustedError, RoutingReplayError
 
 if TYPE_CHECKING:
     from routing_replay.appender import Appender
@@ -27,9 +22,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger("routing_replay")
 
 
+class Patience:
+    """Seconds that one call of the engine may wait for room, for all of its outputs together."""
+
+    def __init__(self, seconds: float) -> None:
+        self.left = seconds
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[float]:
+        """What is left for a wait, which is then taken off."""
+        began = time.monotonic()
+        try:
+            yield self.left
+        finally:
+            self.left = max(0.0, self.left - (time.monotonic() - began))
+
+
 @dataclass(frozen=True)
 class Job:
-    """One append: `run()` makes it, `mark()` says instead that its rows were not delivered."""
+    """One append: `run()` makes it, `mark()` says instead that its rows were not delivered. Both in the thread."""
 
     sample: str
     size: int  # Bytes held until it is made.
@@ -42,12 +53,14 @@ class HandOver:
 
     After os.fork the child has an empty one; what the parent had queued, the parent sends.
 
-    Decoding and encoding rows takes milliseconds per megabyte: that is the thread's, the engine's loop only queues.
+    Reading, decoding and encoding rows takes milliseconds per megabyte: that is the thread's, the engine's loop only
+    queues. An event loop that waits for room waits by itself: no executor is asked, least of all the loop's own.
 
     appender: where `run` and `mark` of the jobs append; closed with this
     max_queued_bytes: of rows that wait for the thread; the appender has a bound of its own
     on_full: "block" waits for at most queue_timeout seconds and then drops, "drop" drops at once, "raise" raises
         ResourceExhaustedError. What is dropped is marked as unrecorded in the store and counted
+    queue_timeout: of each call of the engine, see `patience`
     """
 
     def __init__(self, appender: Appender, max_queued_bytes: int, on_full: OnFull, queue_timeout: float) -> None:
@@ -61,6 +74,7 @@ class HandOver:
 
     def _start_afresh(self) -> None:
         self._changed = threading.Condition()
+        self._waiting: collections.deque[_Waiting] = collections.deque()  # In event loops.
         self._jobs: collections.deque[tuple[Job, bool]] = collections.deque()  # And whether its rows are dropped.
         self._queued_bytes = 0
         self._working = False
@@ -68,27 +82,52 @@ class HandOver:
         self._error: RoutingReplayError | None = None  # The first one since the last flush.
         self._counts = dict.fromkeys(("handed_over", "refused", "dropped"), 0)
 
-    def put(self, job: Job) -> None:
-        """Queues the job; where there is no room, on_full decides."""
-        with self._changed:
-            if not self._has_room(job) and self._on_full == "block":
-                self._changed.wait_for(lambda: self._closed or self._has_room(job), self._queue_timeout)
-            self._add(job)
+    def patience(self) -> Patience:
+        """For one call of the engine."""
+        return Patience(self._queue_timeout)
 
-    async def put_async(self, job: Job) -> None:
+    def put(self, job: Job, patience: Patience) -> bool:
+        """Queues the job; where there is no room, on_full decides. Whether its rows are taken."""
+        with self._changed:
+            if self._must_wait(job):
+                with patience.used() as seconds:
+                    self._changed.wait_for(lambda: not self._must_wait(job), seconds)
+            return self._add(job)
+
+    async def put_async(self, job: Job, patience: Patience) -> bool:
         """As `put`, for an event loop, which goes on while it waits for room."""
         with self._changed:
-            if self._has_room(job) or self._on_full != "block":
+            if not self._must_wait(job) or not patience.left:
                 return self._add(job)
-        await asyncio.get_running_loop().run_in_executor(None, self.put, job)
+            waiting = _Waiting(job)
+            self._waiting.append(waiting)
+        try:
+            with patience.used() as seconds:
+                await asyncio.wait([waiting.told], timeout=seconds)
+        finally:
+            with self._changed:
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
+        with self._changed:
+            return waiting.taken or self._add(job)
+
+    def _must_wait(self, job: Job) -> bool:
+        return self._on_full == "block" and not self._closed and not self._has_room(job)
+
+    def _admit(self) -> None:
+        """Queues what waits in event loops, in order, as far as there is room."""
+        while self._waiting and not self._must_wait(self._waiting[0].job):
+            waiting = self._waiting.popleft()
+            waiting.taken = self._add(waiting.job)
+            waiting.tell()
 
     def _has_room(self, job: Job) -> bool:
         """A job larger than all of the queue may go alone."""
         return self._queued_bytes == 0 or self._queued_bytes + job.size <= self._max_queued_bytes
 
-    def _add(self, job: Job) -> None:
+    def _add(self, job: Job) -> bool:
         if self._closed:
-            raise CancelledError("the hand-over is closed")
+            return False
         dropped = not self._has_room(job)
         if dropped and self._on_full == "raise":
             raise ResourceExhaustedError(
@@ -108,6 +147,7 @@ class HandOver:
             self._thread = threading.Thread(target=self._work, name="routing-replay-hand-over", daemon=True)
             self._thread.start()
         self._changed.notify_all()
+        return not dropped
 
     def _work(self) -> None:
         while True:
@@ -125,6 +165,7 @@ class HandOver:
                 self._counts["refused"] += error is not None
                 self._error = self._error or error
                 self._changed.notify_all()
+                self._admit()
 
     def _do(self, job: Job, dropped: bool) -> RoutingReplayError | None:
         """Makes the append. Refused rows are marked, so that a trainer that waits for the sample learns of it."""
@@ -138,6 +179,8 @@ class HandOver:
             return error
         except Exception as error:  # An engine's object of another shape.
             _log.exception("rows of sample %s cannot be taken", job.sample)
+            if not dropped:
+                self._do(job, True)
             return InternalError(f"sample {job.sample}: {error!r}", sample=job.sample)
 
     def flush(self, timeout: float) -> None:
@@ -163,6 +206,7 @@ class HandOver:
             self._changed.wait_for(lambda: not self._jobs and not self._working, timeout)
             self._closed = True
             self._changed.notify_all()
+            self._admit()
         self._appender.close(max(0.0, deadline - time.monotonic()))
 
     def _before_fork(self) -> None:
@@ -173,3 +217,18 @@ class HandOver:
 
     def _after_fork_in_child(self) -> None:
         self._start_afresh()
+
+
+class _Waiting:
+    """A coroutine that waits for room."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.taken = False
+        self._loop = asyncio.get_running_loop()
+        self.told: asyncio.Future[None] = self._loop.create_future()
+
+    def tell(self) -> None:
+        """From any thread."""
+        with contextlib.suppress(RuntimeError):  # The loop has ended.
+            self._loop.call_soon_threadsafe(lambda: self.told.done() or self.told.set_result(None))

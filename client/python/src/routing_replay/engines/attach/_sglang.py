@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from routing_replay.client import Client
-from routing_replay.engines import sglang
+from routing_replay.engines import _fields, sglang
 from routing_replay.engines.attach import _attachment
 from routing_replay.errors import RoutingReplayError
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
+    from routing_replay.geometry import Geometry
     from routing_replay.run import Run
 
 _log = logging.getLogger("routing_replay")
 
-FIRST, LAST = (0, 5), (1, 0)  # Versions whose outputs engines.sglang reads.
+KNOWN = _attachment.KnownVersions("sglang", (0, 5), (1, 0))  # Whose outputs engines.sglang reads.
 
 # The asynchronous generator that every request of SGLang's servers and of its Engine goes through.
 HOOKED = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request"
@@ -53,45 +54,26 @@ def attach_to(
     As `attach.vllm` otherwise. Tokens are sent along where the request has input_ids; else the rows are stored
     without, and unverified.
     """
-    attachment = _attachment.Attachment(run, sample, **options)
-    attachment.attached = _attachment.known_version("sglang", version, FIRST, LAST)
-    if not attachment.attached:
-        return attachment
-    own = {name: vars(engine)[name] for name in ("generate", "async_generate") if name in vars(engine)}
-    wrapped = {"generate": _sync(engine.generate, attachment)}
+    around = {"generate": _sync}
     if hasattr(engine, "async_generate"):
-        wrapped["async_generate"] = _async(engine.async_generate, attachment)
-    for name, function in wrapped.items():
-        setattr(engine, name, function)
-
-    def undo() -> None:
-        for name in wrapped:
-            delattr(engine, name)
-        for name, function in own.items():
-            setattr(engine, name, function)
-
-    attachment.on_detach(undo)
-    return attachment
+        around["async_generate"] = _async
+    return _attachment.attach(engine, run, sample, around, KNOWN, version, options)
 
 
 def _sync(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate(*arguments: Any, **keywords: Any) -> Any:
         result = original(*arguments, **keywords)
-        collector = _Collector(_arguments(original, arguments, keywords), attachment)
+        collector, call = _Collector(_arguments(original, arguments, keywords), attachment.geometry), attachment.call()
         if not isinstance(result, (dict, list)):
-            return stream(result, collector)
-        take(result, collector)
+            return stream(result, collector, call)
+        call.take(collector.finished, result)
         return result
 
-    def stream(outputs: Iterator[Any], collector: _Collector) -> Iterator[Any]:
+    def stream(outputs: Iterator[Any], collector: _Collector, call: _attachment.Call) -> Iterator[Any]:
         for output in outputs:
-            take(output, collector)
+            call.take(collector.finished, output)
             yield output
-
-    def take(outputs: Any, collector: _Collector) -> None:
-        for job in attachment.guarded(collector.finished, outputs):
-            attachment.take(job)
 
     return generate
 
@@ -100,21 +82,19 @@ def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[...
     @functools.wraps(original)
     async def async_generate(*arguments: Any, **keywords: Any) -> Any:
         result = await original(*arguments, **keywords)
-        collector = _Collector(_arguments(original, arguments, keywords), attachment)
+        collector, call = _Collector(_arguments(original, arguments, keywords), attachment.geometry), attachment.call()
         if not isinstance(result, (dict, list)):
-            return _stream(result, collector, attachment)
-        for job in attachment.guarded(collector.finished, result):
-            await attachment.take_async(job)
+            return _stream(result, collector, call)
+        await call.take_async(collector.finished, result)
         return result
 
     return async_generate
 
 
-async def _stream(outputs: AsyncIterator[Any], collector: _Collector, attachment: Attachment) -> AsyncIterator[Any]:
+async def _stream(outputs: AsyncIterator[Any], collector: _Collector, call: _attachment.Call) -> AsyncIterator[Any]:
     async with contextlib.aclosing(outputs):  # type: ignore[type-var]
         async for output in outputs:
-            for job in attachment.guarded(collector.finished, output):
-                await attachment.take_async(job)
+            await call.take_async(collector.finished, output)
             yield output
 
 
@@ -129,26 +109,26 @@ def _arguments(function: Callable[..., Any], arguments: tuple[Any, ...], keyword
 class _Collector:
     """The outputs of one call, which asks for one sample or a batch of them."""
 
-    def __init__(self, asked: Mapping[str, Any], attachment: Attachment) -> None:
+    def __init__(self, asked: Mapping[str, Any], geometry: Geometry) -> None:
         """asked: input_ids (None where the engine tokenizes), routed_experts_start_len and sampling_params, each of one
         sample or a list."""
         self._ids = asked.get("input_ids")
         params = asked.get("sampling_params") or {}
         self._answers = int((params[0] if isinstance(params, list) else params).get("n") or 1)  # Of each prompt.
         self._start = asked.get("routed_experts_start_len") or 0
-        self._attachment = attachment
+        self._geometry = geometry
         self._sampled: dict[int, list[int]] = {}
         self._incremental: dict[int, bool] = {}  # Known from the second event of a stream on.
 
-    def finished(self, outputs: Any) -> list[_attachment.Job]:
-        """Jobs of those that are finished; with references in their place if that is wanted."""
-        jobs = []
+    def finished(self, outputs: Any) -> list[_attachment.Finished]:
+        """The outputs of these that are the last of their completion."""
+        ended = []
         for position, output in enumerate(outputs if isinstance(outputs, list) else [outputs]):
             index = output.get("index", position)
             sampled = self._all_sampled(index, output)
             if sampled is not None:
-                jobs.append(self._job(index, output, sampled))
-        return jobs
+                ended.append(self._ended(index, output, sampled))
+        return ended
 
     def _all_sampled(self, index: int, output: dict[str, Any]) -> list[int] | None:
         """Token ids of a finished output. A stream tells all ids so far each time, or only those that are new."""
@@ -162,24 +142,29 @@ class _Collector:
         so_far[:] = [*so_far, *ids] if is_new else ids
         return so_far if finished else None
 
-    def _job(self, index: int, output: dict[str, Any], sampled: list[int]) -> _attachment.Job:
+    def _ended(self, index: int, output: dict[str, Any], sampled: list[int]) -> _attachment.Finished:
         number = index // self._answers
         prompt = self._ids[number] if _is_list(self._ids) and _is_list(self._ids[0]) else self._ids
         start = self._start[number] if _is_list(self._start) else self._start
+        meta = output["meta_info"]
         describe = functools.partial(
             sglang.rows,
-            output,
-            self._attachment.geometry,
+            {"meta_info": {name: _attachment.snapshot(meta[name]) for name in sglang.OF_META if name in meta}},
+            self._geometry,
             start_len=start,
-            prompt_token_ids=prompt,
-            output_token_ids=sampled,
+            prompt_token_ids=_attachment.snapshot(prompt),
+            output_token_ids=list(sampled),
             absent="unrecorded",
         )
-        num_tokens = int(output["meta_info"]["prompt_tokens"]) + len(sampled)
-        job, reference = self._attachment.job(output, index, num_tokens, describe)
-        if self._attachment.replaces and reference is not None:
-            output["meta_info"]["routed_experts"] = reference
-        return job
+        return _attachment.Finished(
+            output=output,
+            index=index,
+            rows=meta.get("routed_experts"),
+            row_start=start,
+            num_tokens=int(meta["prompt_tokens"]) + len(sampled),
+            describe=describe,
+            refer=functools.partial(meta.__setitem__, "routed_experts"),
+        )
 
 
 def _is_list(value: Any) -> bool:
@@ -195,7 +180,7 @@ def register() -> None:
     Where the hook cannot be placed, one warning says so and responses are as without the plug-in.
     """
     name = os.environ.get("ROUTING_REPLAY_RUN")
-    if not name or not _attachment.known_version("sglang", None, FIRST, LAST):
+    if not name or not KNOWN.has(None):
         return
     try:
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -218,7 +203,7 @@ class Hook:
         outputs = original(manager, request, *rest, **more)
         attachment = self.attachment or await asyncio.get_running_loop().run_in_executor(None, self._connect)
         if attachment is not None:
-            outputs = _stream(outputs, _Collector(vars(request), attachment), attachment)
+            outputs = _stream(outputs, _Collector(vars(request), attachment.geometry), attachment.call())
         async with contextlib.aclosing(outputs):
             async for output in outputs:
                 yield output
@@ -228,7 +213,9 @@ class Hook:
         with self._lock:
             if self._name and self.attachment is None:
                 try:
-                    self.attachment = _attachment.Attachment(self._new_client().run(self._name), default_sample)
+                    self.attachment = _attachment.Attachment(
+                        self._new_client().run(self._name), _fields.engine_name(KNOWN.package), default_sample
+                    )
                 except RoutingReplayError as error:
                     _log.warning("not attached: run %s cannot be joined: %s", self._name, error)
                     self._name = ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
     from routing_replay.run import Run
 
-FIRST, LAST = (0, 14), (1, 0)  # Versions whose outputs engines.vllm reads.
+KNOWN = _attachment.KnownVersions("vllm", (0, 14), (1, 0))  # Whose outputs engines.vllm reads.
 
 
 def default_sample(output: Any, index: int) -> str:
@@ -42,39 +42,22 @@ def attach_to(
     version: of vLLM; what is installed if absent
 
     Where the version is unknown nothing is wrapped, one warning says so, and `attached` is False. The engine's loop
-    waits for nothing: rows are decoded and sent in threads. See `AttachOptions` for the bound and what happens there.
-    A finished completion without rows (feature off, aborted, preempted) is marked as unrecorded.
+    waits for nothing: rows are read, decoded and sent in threads. See `AttachOptions` for the bound and what happens
+    there. A finished completion without rows (feature off, aborted, preempted) is marked as unrecorded, and so are rows
+    that are refused. FailedPreconditionError for an engine that has an attachment.
     """
-    attachment = _attachment.Attachment(run, sample, **options)
-    attachment.attached = _attachment.known_version("vllm", version, FIRST, LAST)
-    if not attachment.attached:
-        return attachment
-    original = engine.generate
-    wrapped = (_async if inspect.isasyncgenfunction(original) else _offline)(original, attachment)
-    had_own = "generate" in vars(engine)
-    engine.generate = wrapped
-
-    def undo() -> None:
-        if engine.generate is not wrapped:
-            raise RuntimeError("generate was wrapped again after attach: undo that first")
-        if had_own:
-            engine.generate = original
-        else:
-            del engine.generate
-
-    attachment.on_detach(undo)
-    return attachment
+    make = _async if inspect.isasyncgenfunction(engine.generate) else _offline
+    return _attachment.attach(engine, run, sample, {"generate": make}, KNOWN, version, options)
 
 
 def _offline(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate(*arguments: Any, **keywords: Any) -> Any:
         outputs = original(*arguments, **keywords)
-        params = _params(arguments, keywords)
+        params, call = _params(arguments, keywords), attachment.call()
         for number, output in enumerate(outputs):
             collector = _Collector(params[number] if isinstance(params, (list, tuple)) else params)
-            for job in attachment.guarded(collector.finished, output, attachment):
-                attachment.take(job)
+            call.take(collector.finished, output)
         return outputs
 
     return generate
@@ -83,11 +66,10 @@ def _offline(original: Callable[..., Any], attachment: Attachment) -> Callable[.
 def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
     @functools.wraps(original)
     async def generate(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
-        collector = _Collector(_params(arguments, keywords))
+        collector, call = _Collector(_params(arguments, keywords)), attachment.call()
         async with contextlib.aclosing(original(*arguments, **keywords)) as outputs:
             async for output in outputs:
-                for job in attachment.guarded(collector.finished, output, attachment):
-                    await attachment.take_async(job)
+                await call.take_async(collector.finished, output)
                 yield output
 
     return generate
@@ -107,9 +89,9 @@ class _Collector:
         self._tokens: dict[int, list[int]] = {}
         self._taken: set[int] = set()
 
-    def finished(self, output: Any, attachment: Attachment) -> list[_attachment.Job]:
-        """Jobs of the completions that end with this output; with references in their place if that is wanted."""
-        jobs = []
+    def finished(self, output: Any) -> list[_attachment.Finished]:
+        """The completions that end with this output."""
+        ended = []
         for position, completion in enumerate(output.outputs):
             index = getattr(completion, "index", position)
             if self._deltas:
@@ -118,17 +100,26 @@ class _Collector:
                 continue
             self._taken.add(index)
             sampled = self._tokens.pop(index) if self._deltas else completion.token_ids
-            describe = functools.partial(
-                vllm.rows,
-                output,
-                position,
-                prompt_start=self._prompt_start,
-                output_token_ids=sampled,
-                absent="unrecorded",
-            )
-            num_tokens = len(output.prompt_token_ids) + len(sampled)
-            job, reference = attachment.job(output, index, num_tokens, describe)
-            if attachment.replaces and reference is not None:
-                completion.routed_experts = reference
-            jobs.append(job)
-        return jobs
+            ended.append(self._ended(output, completion, index, sampled))
+        return ended
+
+    def _ended(self, output: Any, completion: Any, index: int, sampled: Any) -> _attachment.Finished:
+        choice = {name: _attachment.snapshot(getattr(completion, name, None)) for name in vllm.OF_CHOICE}
+        of_all = {name: _attachment.snapshot(getattr(output, name, None)) for name in vllm.OF_ALL}
+        describe = functools.partial(
+            vllm.rows,
+            {**of_all, "outputs": [choice]},
+            prompt_start=self._prompt_start,
+            output_token_ids=_attachment.snapshot(sampled),
+            absent="unrecorded",
+        )
+        rows = choice["routed_experts"]
+        return _attachment.Finished(
+            output=output,
+            index=index,
+            rows=None if rows is None else (rows, of_all["prompt_routed_experts"]),
+            row_start=self._prompt_start,
+            num_tokens=len(output.prompt_token_ids) + len(sampled),
+            describe=describe,
+            refer=functools.partial(setattr, completion, "routed_experts"),
+        )
