@@ -21,6 +21,7 @@ struct DescribedPlan {
   MicroBatchLayout layout;
   std::vector<std::string> samples;   // Per sequence of layout.
   std::vector<std::string> warnings;  // In words: see rrt_plan_json.
+  int32_t mtp_layers = 0;             // In the chunks planned for; they are not in the plan.
 };
 
 // INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind, or what MakeReplayPlan and
