@@ -19,6 +19,7 @@ Examples:
   rrctl put grpo-42 step1/0 rows.npy --experts 128 --seal
   rrctl -w json ls grpo-42 | jq '.[] | select(.sealed | not) | .sample'
   rrctl bench --samples 64 --workers 8
+  rrctl plan --explain < micro_batch.json     who holds which rows and layers; needs no server
   source <(rrctl completion bash)
 
 Answers go to standard output: tables on a terminal, else JSON with exact numbers.
@@ -60,8 +61,7 @@ CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
   AddPut();
   AddRemove();
   AddBench();
-  Add("plan", "lay out a micro-batch: its description as JSON on standard input, the plan as JSON on standard output",
-      &Session::Plan);
+  AddLayouts();
   CLI::App* completion =
       Add("completion", "print the shell's completion script\nFor example: source <(rrctl completion bash)",
           &Session::CompletionScript);
@@ -214,6 +214,28 @@ void CommandTree::AddPut() {
   put->add_option("--group", options.group, "group of the sample, such as the training step")->type_name("N");
   put->add_flag("--seal", options.seal, "no more rows will come");
   AddTrainerFlag(put, options.producer);
+}
+
+void CommandTree::AddLayouts() {
+  Add("plan", "lay out a micro-batch: its description as JSON on standard input, the plan as JSON on standard output",
+      &Session::Plan)
+      ->add_flag("--explain", settings_.explain,
+                 "instead: which rank holds which rows of which sample, and which layers");
+  DiagnoseOptions& options = settings_.diagnose;
+  CLI::App* diagnose =
+      Add("diagnose",
+          "say which known mistake explains the routes that a rank replayed\n"
+          "The description of a plan is on standard input: with \"observed\", the rows and layers that were replayed; "
+          "or without it, where RUN and --ids say what the samples hold and what the routers got.",
+          &Session::Diagnose);
+  CLI::Option* run = diagnose->add_option("RUN", options.run, "name of the run that was replayed");
+  diagnose
+      ->add_option("--ids", options.ids,
+                   "what the routers replayed: [local rows, MoE layers of the rank, K], .npy or "
+                   "safetensors")
+      ->type_name("FILE")
+      ->needs(run);
+  AddTrainerFlag(diagnose, options.producer);
 }
 
 void CommandTree::AddRemove() {

@@ -30,6 +30,7 @@ class CommandTree {
   void AddGet();
   void AddLoad();
   void AddPut();
+  void AddLayouts();
   void AddRemove();
   void AddBench();
 

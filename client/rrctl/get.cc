@@ -95,6 +95,19 @@ absl::Status Get(Client& client, const GetOptions& options, const std::function<
   return absl::OkStatus();
 }
 
+absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer,
+                                      std::chrono::milliseconds timeout) {
+  const auto state = run.Stat(sample, producer);
+  if (!state.ok()) return state.status();
+  auto read = run.ReadRows({.producer = producer,
+                            .layers = LayersOf(run.geometry(), {}),
+                            .samples = {{.sample = sample, .rows = {{0, state->committed_rows}}}}},
+                           timeout);
+  if (!read.ok()) return read.status();
+  if (absl::Status status = CheckRecord((*read)[0].record, sample, state->revision); !status.ok()) return status;
+  return std::move((*read)[0]);
+}
+
 absl::StatusOr<RowRange> ParseRows(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
   RowRange range;

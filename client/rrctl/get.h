@@ -29,6 +29,10 @@ struct GetOptions {
 // status where it cannot be read; OUT_OF_RANGE for rows behind the committed ones.
 absl::Status Get(Client& client, const GetOptions& options, const std::function<absl::Status(const Document&)>& show);
 
+// All committed rows and all MoE layers of a sample, in memory. Errors as of Get.
+absl::StatusOr<SampleRows> ReadSample(Run& run, const std::string& sample, Producer producer,
+                                      std::chrono::milliseconds timeout);
+
 // "3:17" → rows [3, 17); "5" → row 5.
 absl::StatusOr<RowRange> ParseRows(absl::string_view text);
 

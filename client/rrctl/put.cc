@@ -2,51 +2,21 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "client/rrctl/human.h"
+#include "client/rrctl/file.h"
 #include "proto/json/rows_file.h"
 #include "routing_replay/wire/model_config.h"
 
 namespace routing_replay {
 namespace {
 
-// More than any server takes in one append.
-constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
-constexpr size_t kReadBytes = size_t{1} << 20;
-
-absl::StatusOr<std::vector<uint8_t>> ReadAll(std::istream& input, const std::string& name) {
-  std::vector<uint8_t> bytes;
-  while (input.good()) {
-    const size_t size = bytes.size();
-    bytes.resize(size + kReadBytes);
-    input.read(reinterpret_cast<char*>(bytes.data() + size), kReadBytes);
-    bytes.resize(size + input.gcount());
-    if (static_cast<int64_t>(bytes.size()) > kMaxFileBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " has more than ", HumanBytes(kMaxFileBytes),
-                                                     ", which no append may have; put it in parts"));
-    }
-  }
-  if (input.bad()) return absl::DataLossError(absl::StrCat("cannot read ", name));
-  return bytes;
-}
-
-absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istream& input) {
-  if (path == "-") return ReadAll(input, "standard input");
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  return ReadAll(file, path);
-}
-
 // Joins the run, or makes it with the geometry that the options and the file's shape tell.
 absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options,
-                                                const std::vector<int64_t>& shape) {
+                                                const std::vector<int64_t>& shape, std::istream& input) {
   if (!options.model_config.empty()) {
-    std::ifstream file(options.model_config, std::ios::binary);
-    if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", options.model_config));
-    const auto config = ReadAll(file, options.model_config);
+    const auto config = ReadFile(options.model_config, input);
     if (!config.ok()) return config.status();
     const auto model = ModelConfigFromHuggingFace({reinterpret_cast<const char*>(config->data()), config->size()});
     if (!model.ok()) return model.status();
@@ -138,7 +108,7 @@ absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::ist
     return absl::InvalidArgumentError(
         absl::StrCat("an array of ", rows->tensor.shape.size(), " axes; it must be [rows, layers, K]"));
   }
-  const auto run = OpenRunFor(client, options, rows->tensor.shape);
+  const auto run = OpenRunFor(client, options, rows->tensor.shape, input);
   if (!run.ok()) return run.status();
   return options.index.empty() ? PutOne(**run, options, *rows) : PutTrace(**run, options, *rows, input);
 }

@@ -18,8 +18,8 @@ struct PutOptions {
   std::string run;
   std::string sample;
   Producer producer = Producer::kRollout;
-  std::string file;                  // .npy or safetensors, ids [rows, layers, K]; "-": standard input.
-  std::string tensor;                // Its name in a safetensors file; empty: the only one of rows.
+  std::string file;    // .npy or safetensors, ids [rows, layers, K]; "-": standard input.
+  std::string tensor;  // Its name in a safetensors file; empty: the only one of rows.
   // Of a recorded trace: JSON whose seq_lens say where its sequences end. Each becomes a sample "<sample>/<number>".
   std::string index;
   int32_t num_experts = 0;           // To make the run where it does not exist; else 0.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/rrctl/bench/figures.h"
 #include "client/rrctl/completion.h"
+#include "trainer_plugin/layout/explain_json.h"
 #include "trainer_plugin/layout/plan_json.h"
 
 namespace routing_replay {
@@ -98,8 +99,42 @@ absl::Status Session::Bench() {
   return output_.Flush();
 }
 
+absl::Status Session::Diagnose() {
+  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  const DiagnoseOptions& options = settings_.diagnose;
+  if (!options.ids.empty()) {
+    return Show(Layout::kColumns, [&](Client& client) { return DiagnoseReplayedIds(client, options, text); });
+  }
+  const auto observed = trainer::ObservedFromJson(text);
+  if (!observed.ok()) return observed.status();
+  const auto found = trainer::Diagnose(*observed);
+  if (!found.ok()) return found.status();
+  output_.Print(*found, Layout::kColumns);
+  return output_.Flush();
+}
+
+// For people: who holds which layers, who holds which rows, and what the rank of the description reads.
+absl::Status Session::Explain(absl::string_view description) {
+  const auto explained = trainer::ExplainFromJson(description);
+  if (!explained.ok()) return explained.status();
+  if (output_.format() == Format::kJson) {
+    output_.Print(*explained, Layout::kRecords);
+    return output_.Flush();
+  }
+  output_.Print((*explained)["layers"], Layout::kColumns);
+  output_.Write("\n");
+  output_.Print((*explained)["rows"], Layout::kColumns);
+  output_.Write("\n");
+  output_.Print((*explained)["rank"], Layout::kRecords);
+  for (const Document& warning : (*explained)["warnings"]) {
+    output_.Write(absl::StrCat("\n", output_.style().Error("warning:"), " ", warning.get<std::string>(), "\n"));
+  }
+  return output_.Flush();
+}
+
 absl::Status Session::Plan() {
   const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  if (settings_.explain) return Explain(text);
   const auto plan = trainer::PlanFromJson(text);
   if (!plan.ok()) return plan.status();
   output_.Write(absl::StrCat(*plan, "\n"));

@@ -26,6 +26,8 @@ class Session {
   absl::Status Get();
   absl::Status Put();
   absl::Status Bench();
+  // The description is on standard input.
+  absl::Status Diagnose();
   // These two need no server. The plan's description is on standard input.
   absl::Status Plan();
   absl::Status CompletionScript();
@@ -35,6 +37,7 @@ class Session {
 
  private:
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;
+  absl::Status Explain(absl::string_view description);
   absl::Status WatchQuery(Layout layout, const Query& query);
 
   const Settings& settings_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/rrctl/bench/bench.h"
+#include "client/rrctl/diagnose.h"
 #include "client/rrctl/get.h"
 #include "client/rrctl/inspect.h"
 #include "client/rrctl/output.h"
@@ -31,6 +32,8 @@ struct Settings {
   LoadOptions load;
   PutOptions put;
   BenchOptions bench;
+  bool explain = false;
+  DiagnoseOptions diagnose;
   std::string shell;
 };
 

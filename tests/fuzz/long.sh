@@ -11,6 +11,8 @@ property_tests='^(client_trajectory_model_test|layout_.*_test)$'
 
 cmake --preset release
 cmake --build $build -j "$(nproc)"
-$build/tests/fuzz/payload_fuzz_smoke "${FUZZ_INPUTS:-20000000}"
+for target in payload text; do
+  $build/tests/fuzz/${target}_fuzz_smoke "${FUZZ_INPUTS:-20000000}"
+done
 echo "Property tests with $RR_TRAJECTORY_SEEDS trajectories and $RR_LAYOUT_TRIALS layouts each:"
 ctest --preset release -R "$property_tests" --output-on-failure

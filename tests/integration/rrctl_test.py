@@ -200,6 +200,57 @@ class CommandsTest(RrctlTest):
         self.assertIn("rrctl: INVALID_ARGUMENT", self.run_rrctl("plan", stdin=b"{", code=1))
 
 
+class LayoutTest(RrctlTest):
+    """Two samples, packed, over two pipeline, two context and two tensor ranks."""
+
+    def description(self, **more):
+        sequences = [{"sample": "a", "tokens": 13}, {"sample": "b", "tokens": 16}]
+        batch = {"format": "THD", "sequences": sequences, "cu_seqlens_padded": [0, 16, 32], "total_rows": 32}
+        batch |= {"partition": "zigzag_per_document", "cp_size": 2, "tp_size": 2, "sequence_parallel": True}
+        geometry = {"num_layers": 4, "num_experts": 128, "top_k": 2}
+        whole = {"geometry": geometry, "split": {"pipeline_size": 2}, "micro_batch": batch, "rank": {"pp": 1, "cp": 1}}
+        return json.dumps(whole | more).encode()
+
+    def test_explain(self):
+        explained = json.loads(self.run_rrctl("plan", "--explain", stdin=self.description()))
+        self.assertEqual([layers["decoder_layers"] for layers in explained["layers"]], [[[0, 2]], [[2, 4]]])
+        held = [(row["sample"], row["cp"], row["tp"], row["rows"], row["at"]) for row in explained["rows"]]
+        self.assertIn(("a", 1, 0, [[4, 12]], ["0:8"]), held)
+        self.assertIn(("(padding)", 0, 0, [], ["5:8"]), held)
+        table = self.run_rrctl("-w", "table", "plan", "--explain", stdin=self.description())
+        self.assertRegex(table, r"a +1 +0 +4:12 +- +0:8\n")
+
+    def test_diagnose_what_was_seen(self):
+        seen = {"layers": [3, 4], "rows": [[0, 8], [0, 9], [0, 10], [0, 11], None, None, None, None]}
+        found = json.loads(self.run_rrctl("diagnose", stdin=self.description(observed=seen)))
+        mistakes = {one["of"]: one["mistakes"][0] for one in found}
+        self.assertEqual(mistakes, {"rows": "partition_zigzag_per_sequence", "layers": "layer_number_as_index"})
+        seen = {"rows": [[1, 8 - i] for i in range(8)]}
+        found = json.loads(self.run_rrctl("diagnose", stdin=self.description(observed=seen)))
+        self.assertEqual([one["exact"] for one in found], [False] * 3)
+        self.assertIn("[field=observed]", self.run_rrctl("diagnose", stdin=self.description(), code=1))
+
+    def test_diagnose_ids_of_a_run(self):
+        self.drop_at_end("layouts")
+
+        def ids(sample, row, layer):
+            return [(31 * sample + 3 * row + 17 * layer) % 64, 64 + (row + 32 * sample) % 64]
+
+        for sample, (name, rows) in enumerate([("a", 12), ("b", 15)]):
+            flat = [i for row in range(rows) for layer in range(4) for i in ids(sample, row, layer)]
+            self.run_rrctl("put", "layouts", name, "-", "--experts", "128", stdin=npy(rows, 4, 2, flat))
+        # What context rank 1 got: its rows as if they were contiguous, and the layers of the first stage.
+        flat = [i for row in range(8) for layer in (0, 1) for i in ids(1, row, layer)]
+        with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+            Path(file.name).write_bytes(npy(8, 2, 2, flat))
+            words = ["diagnose", "layouts", "--ids", file.name]
+            rows, layers = json.loads(self.run_rrctl(*words, stdin=self.description()))
+            self.assertEqual((rows["mistakes"][0], rows["exact"]), ("partition_contiguous", True))
+            self.assertIn("layers_of_pp_rank_0", layers["mistakes"])
+            other = self.description(geometry={"num_layers": 4, "num_experts": 64, "top_k": 2})
+            self.assertIn("[field=geometry]", self.run_rrctl(*words, stdin=other, code=1))
+
+
 class FailureTest(RrctlTest):
     def test_exit_codes_and_messages(self):
         self.drop_at_end("fail")

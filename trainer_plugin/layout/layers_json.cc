@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
+#include "routing_replay/trainer/live_layers.h"
 #include "routing_replay/trainer/megatron_layers.h"
 #include "trainer_plugin/layout/invalid.h"
 #include "trainer_plugin/layout/layout_json.h"
@@ -130,26 +131,26 @@ absl::Status CheckPattern(const Source& source) {
                               " MoE layers of the geometry"));
 }
 
-absl::Status CheckModel(const Source& source, const LayerTable& table, const LayerRank& rank,
-                        const std::vector<LiveChunk>& chunks, const std::vector<int32_t>& native_layers) {
-  const auto difference = LiveDifference(source.geometry, table, rank.pp_rank, chunks, native_layers);
+absl::Status CheckModel(const Geometry& geometry, const LayerTable& table, const PlanRank& rank,
+                        const std::vector<LiveChunk>& chunks) {
+  const auto difference = LiveDifference(geometry, table, rank.pp_rank, chunks, rank.native_layers);
   if (!difference.ok()) return difference.status();
   return *difference ? Invalid("rank.model", **difference) : absl::OkStatus();
 }
 
 // The layers by the table, which what the model says must bear out.
-absl::StatusOr<DescribedLayers> LayersOfSplit(const Source& source, const LayerRank& rank,
-                                              const std::vector<LiveChunk>* chunks,
-                                              const std::vector<int32_t>& native_layers) {
-  const auto table = LayerTable::Create(source.split.value_or(LayerSplit{.num_layers = source.geometry.num_layers()}));
+absl::StatusOr<DescribedLayers> LayersOfSplit(const Source& source, const PlanRank& rank,
+                                              const std::vector<LiveChunk>* chunks) {
+  const LayerSplit split = source.split.value_or(LayerSplit{.num_layers = source.geometry.num_layers()});
+  const auto table = LayerTable::Create(split);
   if (!table.ok()) return table.status();
   if (absl::Status status = CheckPattern(source); !status.ok()) return status;
   auto layers = OwnedMoeLayers(source.geometry, *table, rank.pp_rank, rank.chunk);
   if (!layers.ok()) return layers.status();
   if (chunks != nullptr) {
-    if (absl::Status status = CheckModel(source, *table, rank, *chunks, native_layers); !status.ok()) return status;
+    if (absl::Status status = CheckModel(source.geometry, *table, rank, *chunks); !status.ok()) return status;
   }
-  DescribedLayers described{source.geometry, *std::move(layers)};
+  DescribedLayers described{source.geometry, split, *std::move(layers)};
   for (int32_t v = 0; v < table->virtual_stages(); ++v) {
     if (!rank.chunk || *rank.chunk == v) described.mtp_layers += table->mtp_layers(rank.pp_rank, v);
   }
@@ -157,7 +158,7 @@ absl::StatusOr<DescribedLayers> LayersOfSplit(const Source& source, const LayerR
 }
 
 // The layers as the model says, without a split.
-absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const LayerRank& rank,
+absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const PlanRank& rank,
                                               const std::vector<LiveChunk>& chunks) {
   const int32_t count = static_cast<int32_t>(chunks.size());
   if (rank.chunk && (*rank.chunk < 0 || *rank.chunk >= count)) {
@@ -178,20 +179,19 @@ absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const La
 
 }  // namespace
 
-absl::StatusOr<DescribedLayers> DescribedLayersFromJson(const LayerFields& fields, const LayerRank& rank) {
+absl::StatusOr<DescribedLayers> DescribedLayersFromJson(const LayerFields& fields, const PlanRank& rank) {
   const auto source = SourceOf(fields);
   if (!source.ok()) return InNamesOf(fields, source.status());
   std::optional<std::vector<LiveChunk>> chunks;
-  if (rank.model != nullptr) {
-    auto read = ChunksFromJson(*rank.model);
+  if (fields.model != nullptr) {
+    auto read = ChunksFromJson(*fields.model);
     if (!read.ok()) return read.status();
     chunks = *std::move(read);
   }
-  auto described = chunks && !source->split
-                       ? LayersOfModel(source->geometry, rank, *chunks)
-                       : LayersOfSplit(*source, rank, chunks ? &*chunks : nullptr, fields.native_layers);
+  auto described = chunks && !source->split ? LayersOfModel(source->geometry, rank, *chunks)
+                                            : LayersOfSplit(*source, rank, chunks ? &*chunks : nullptr);
   if (!described.ok()) return InNamesOf(fields, described.status());
-  auto layers = WithoutNativeLayers(source->geometry, std::move(described->layers), fields.native_layers);
+  auto layers = WithoutNativeLayers(source->geometry, std::move(described->layers), rank.native_layers);
   if (!layers.ok()) return layers.status();
   described->layers = *std::move(layers);
   return described;

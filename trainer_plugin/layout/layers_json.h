@@ -11,36 +11,30 @@
 
 #include "absl/status/statusor.h"
 #include "routing_replay/trainer/layers.h"
-#include "routing_replay/trainer/live_layers.h"
+#include "routing_replay/trainer/plan.h"
 #include "routing_replay/wire/geometry.h"
 
 namespace routing_replay::trainer {
 
-// Fields of the description itself; null where they are absent.
+// Fields of the description; null where they are absent.
 struct LayerFields {
   const nlohmann::json* geometry = nullptr;
   const nlohmann::json* split = nullptr;
   const nlohmann::json* megatron = nullptr;
-  std::vector<int32_t> native_layers;
-};
-
-// Fields of its "rank".
-struct LayerRank {
-  int32_t pp_rank = 0;
-  std::optional<int32_t> chunk;
-  const nlohmann::json* model = nullptr;
+  const nlohmann::json* model = nullptr;  // Of its "rank".
 };
 
 struct DescribedLayers {
   Geometry geometry;
-  std::vector<OwnedLayer> layers;  // To replay on this rank; ids ascend.
-  int32_t mtp_layers = 0;          // In the chunks planned for, and left out.
+  std::optional<LayerSplit> split;  // Nothing where the live model alone says which layers the rank has.
+  std::vector<OwnedLayer> layers;   // To replay on this rank; ids ascend.
+  int32_t mtp_layers = 0;           // In the chunks planned for, and left out.
 };
 
 // INVALID_ARGUMENT (kField) with the names of the description: for a field that is missing, unknown or of the wrong
 // kind, for everything that LayerTable::Create and OwnedMoeLayers refuse, and with field "rank.model" and the first
-// difference in words where the live model is not as the split says.
-absl::StatusOr<DescribedLayers> DescribedLayersFromJson(const LayerFields& fields, const LayerRank& rank);
+// difference in words where the live model is not as the split says. Of the rank, all but `rows` counts.
+absl::StatusOr<DescribedLayers> DescribedLayersFromJson(const LayerFields& fields, const PlanRank& rank);
 
 }  // namespace routing_replay::trainer
 

@@ -21,29 +21,27 @@ using OrderedJson = nlohmann::ordered_json;
 struct Description {
   DescribedLayers layers;
   DescribedMicroBatch micro_batch;
-  RowRank rank;
+  PlanRank rank;
 };
 
-// Gives back its layers part: `model` points into `json`.
-absl::StatusOr<LayerRank> ReadRank(const Json* json, const DescribedMicroBatch& micro_batch, RowRank& rank) {
-  LayerRank layers;
-  if (json == nullptr) return layers;
+// `model`: what the live model says, where it is told.
+absl::Status ReadRank(const Json* json, const DescribedMicroBatch& micro_batch, PlanRank& rank, const Json*& model) {
+  if (json == nullptr) return absl::OkStatus();
   JsonObject object(*json, "rank");
   std::optional<int32_t> dp_cp;
   object.Read("dp_cp", dp_cp);
-  object.Read("pp", layers.pp_rank);
-  object.Read("chunk", layers.chunk);
-  layers.model = object.Find("model");
-  object.Read("cp", rank.cp_rank);
-  object.Read("tp", rank.tp_rank);
-  object.Read("positions", rank.positions);
-  if (!object.status().ok()) return object.status();
-  if (!dp_cp) return layers;
+  object.Read("pp", rank.pp_rank);
+  object.Read("chunk", rank.chunk);
+  model = object.Find("model");
+  object.Read("cp", rank.rows.cp_rank);
+  object.Read("tp", rank.rows.tp_rank);
+  object.Read("positions", rank.rows.positions);
+  if (!object.status().ok() || !dp_cp) return object.status();
   if (!micro_batch.dp_cp_size) return Invalid("rank.dp_cp", "is given without micro_batch.dp_cp_size");
   const auto local = LocalCpRank(*dp_cp, *micro_batch.dp_cp_size, micro_batch.layout.cp_size);
   if (!local.ok()) return local.status();
-  rank.cp_rank = local->rank;
-  return layers;
+  rank.rows.cp_rank = local->rank;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Description> ReadDescription(absl::string_view text) {
@@ -51,10 +49,11 @@ absl::StatusOr<Description> ReadDescription(absl::string_view text) {
   if (!json.ok()) return json.status();
   JsonObject object(*json, "");
   LayerFields fields;
+  PlanRank plan_rank;
   fields.megatron = object.Find("megatron");
   fields.geometry = object.Find("geometry");
   fields.split = object.Find("split");
-  object.Read("native_layers", fields.native_layers);
+  object.Read("native_layers", plan_rank.native_layers);
   if (fields.megatron == nullptr) object.Require("geometry");
   object.Require("micro_batch");
   const Json* micro_batch = object.Find("micro_batch");
@@ -62,12 +61,11 @@ absl::StatusOr<Description> ReadDescription(absl::string_view text) {
   if (absl::Status status = object.status(); !status.ok()) return status;
   auto described = MicroBatchFromJson(*micro_batch);
   if (!described.ok()) return described.status();
-  RowRank rows;
-  const auto layer_rank = ReadRank(rank, *described, rows);
-  if (!layer_rank.ok()) return layer_rank.status();
-  auto layers = DescribedLayersFromJson(fields, *layer_rank);
+  absl::Status status = ReadRank(rank, *described, plan_rank, fields.model);
+  if (!status.ok()) return status;
+  auto layers = DescribedLayersFromJson(fields, plan_rank);
   if (!layers.ok()) return layers.status();
-  return Description{*std::move(layers), *std::move(described), std::move(rows)};
+  return Description{*std::move(layers), *std::move(described), std::move(plan_rank)};
 }
 
 // The row map names the fields of its own structures; this is where the description has them.
@@ -122,11 +120,16 @@ absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
   auto description = ReadDescription(text);
   if (!description.ok()) return description.status();
   auto& [layers, micro_batch, rank] = *description;
-  auto plan = MakeReplayPlan(layers.geometry, std::move(layers.layers), micro_batch.layout, rank);
+  auto plan = MakeReplayPlan(layers.geometry, std::move(layers.layers), micro_batch.layout, rank.rows);
   if (!plan.ok()) return InNamesOfDescription(plan.status());
-  return DescribedPlan{std::move(layers.geometry),      *std::move(plan),
-                       std::move(micro_batch.layout),   std::move(micro_batch.samples),
-                       std::move(micro_batch.warnings), layers.mtp_layers};
+  return DescribedPlan{std::move(layers.geometry),
+                       std::move(layers.split),
+                       std::move(rank),
+                       *std::move(plan),
+                       std::move(micro_batch.layout),
+                       std::move(micro_batch.samples),
+                       std::move(micro_batch.warnings),
+                       layers.mtp_layers};
 }
 
 std::string ToJson(const DescribedPlan& plan) {

@@ -4,6 +4,7 @@
 #ifndef TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 #define TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ namespace routing_replay::trainer {
 // A plan, and what of its description a fetch needs too.
 struct DescribedPlan {
   Geometry geometry;
+  std::optional<LayerSplit> split;  // Nothing where the live model alone says which layers the rank has.
+  PlanRank rank;
   ReplayPlan plan;
   MicroBatchLayout layout;
   std::vector<std::string> samples;   // Per sequence of layout.

@@ -137,7 +137,7 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
   refused("megatron", [](Json& d) { d["megatron"] = Json::object(); });
   refused("rank.model", [](Json& d) { d["rank"]["model"] = 1; });
   refused("rank.model[0].layer_numbers", [](Json& d) { d["rank"]["model"] = {Json::object()}; });
-  refused("rank.model[0].numbers", [](Json& d) { d["rank"]["model"] = {{{"numbers", {1}}}}; });
+  refused("rank.model[0].numbers", [](Json& d) { d["rank"]["model"] = {{{"layer_numbers", {14}}, {"numbers", {1}}}}; });
   refused("rank.model", [](Json& d) { d["rank"]["model"] = {{{"layer_numbers", {1}}}}; });
   refused("geometry.top_k", [](Json& d) { d["geometry"]["top_k"] = 0; });
   refused("micro_batch.sequences[0]",
@@ -211,7 +211,7 @@ TEST(PlanFromJson, MegatronConfiguration) {
   refused("megatron.pipeline_model_parallel_layout", "pipeline_model_parallel_layout", 3);
   refused("megatron.virtual_pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", 4);
   refused("megatron.moe_router_topk", "moe_router_topk", nullptr);
-  refused("megatron.num_layers", "num_layers", -1);
+  refused("megatron.num_layers", "num_layers", "27");
   refused("megatron.pipeline_model_parallel_size", "pipeline_model_parallel_size", 0);
   description["split"] = {{"pipeline_size", 2}};
   EXPECT_EQ(GetErrorDetail(PlanFromJson(description.dump()).status())->field, "megatron");

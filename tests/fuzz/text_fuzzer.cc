@@ -1,0 +1,63 @@
+// Any bytes as a JSON body of an engine, and as a file of rows: they are refused, or what is found in them lies inside
+// and is what a reader of all of it finds there.
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "proto/json/routes_in_json.h"
+#include "proto/json/rows_file.h"
+
+namespace routing_replay {
+namespace {
+
+using Bytes = absl::Span<const uint8_t>;
+
+void Require(bool fact, const char* what) {
+  if (fact) return;
+  std::fprintf(stderr, "text_fuzzer: %s\n", what);
+  std::abort();
+}
+
+bool LiesIn(Bytes part, Bytes whole) {
+  return part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size();
+}
+
+void CheckRoutes(Bytes body) {
+  const auto found = FindRoutes(body);
+  const auto parsed = nlohmann::json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
+  const bool valid = !parsed.is_discarded() && parsed.is_structured();
+  Require(found.ok() || !valid, "a valid body is refused");
+  if (!found.ok()) return;
+  for (const RouteText& text : *found) {
+    Require(text.begin > 0 && text.begin + text.size < body.size(), "a text lies outside");
+    Require(body[text.begin - 1] == '"' && body[text.begin + text.size] == '"', "a text has no quotes");
+    if (!valid) continue;
+    const nlohmann::json* at = &parsed;
+    for (const auto& step : text.path) {
+      const std::string* key = std::get_if<std::string>(&step);
+      const size_t index = key == nullptr ? std::get<size_t>(step) : 0;
+      Require(key == nullptr ? at->is_array() && index < at->size() : at->contains(*key), "a path leads nowhere");
+      at = key == nullptr ? &(*at)[index] : &(*at)[*key];
+    }
+    const std::string there(body.begin() + text.begin, body.begin() + text.begin + text.size);
+    Require(*at == there, "a path leads to something else");
+  }
+}
+
+void CheckFile(Bytes file) {
+  const auto tensors = ParseSafeTensors(file);
+  if (tensors.ok()) {
+    for (const SafeTensor& tensor : *tensors) Require(LiesIn(tensor.data, file), "a tensor lies outside of the file");
+  }
+  const auto rows = OpenRowsFile(file);
+  if (rows.ok()) Require(LiesIn(rows->payload, file), "rows lie outside of the file");
+}
+
+}  // namespace
+}  // namespace routing_replay
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  routing_replay::CheckRoutes({data, size});
+  routing_replay::CheckFile({data, size});
+  return 0;
+}

@@ -1,0 +1,40 @@
+#include <string>
+
+#include "tests/fuzz/smoke.h"
+
+namespace {
+
+// The bodies of vLLM's and SGLang's answers, with little in them.
+std::string MakeBody(std::mt19937_64& random) {
+  static constexpr const char* kTexts[] = {
+      R"("AAECAw==")",          R"("\u0041A==")", R"({"data": "AAEC", "shape": [1, 1, 3]})",
+      R"(["AAEC", 1, "AwQF"])", "null",           R"("a\\\"b")"};
+  const std::string text = kTexts[random() % 6];
+  switch (random() % 4) {
+    case 0:
+      return R"({"choices": [{"index": 0, "routed_experts": )" + text + R"(}, {"routed_experts": "BBBB"}]})";
+    case 1:
+      return R"([{"meta_info": {"routed_experts": )" + text +
+             R"(, "n": -1.5e3}}, {"text": "\"routed_experts\": \"x"}])";
+    case 2:
+      return R"({"sglext": {"routed_experts": )" + text + R"(}, "prompt_routed_experts": "CCCC", "deep": [[[{}]]]})";
+    default:
+      return R"({"routed_experts": )" + text + "}";
+  }
+}
+
+std::string MakeSafeTensors(std::mt19937_64& random) {
+  const size_t rows = random() % 5;
+  const std::string header = R"({"routed_experts": {"dtype": "U8", "shape": [)" + std::to_string(rows) +
+                             R"(, 2, 4], "data_offsets": [0, )" + std::to_string(rows * 8) + "]}}";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  return file + header + std::string(rows * 8, '\1');
+}
+
+}  // namespace
+
+std::vector<uint8_t> MakeSeed(std::mt19937_64& random) {
+  const std::string text = random() % 3 == 0 ? MakeSafeTensors(random) : MakeBody(random);
+  return {text.begin(), text.end()};
+}
