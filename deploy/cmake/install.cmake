@@ -93,7 +93,9 @@ endfunction()
 rr_component(NAME wire UNITS wire_allocator wire_append_message wire_merge wire_model_config wire_plane wire_read_message
              wire_sync wire_tensor_payload)
 rr_component(NAME trainer REQUIRES wire
-             UNITS layout_padding layout_plan layout_sequences replay_realign replay_router trainer_local_source)
+             UNITS layout_padding layout_plan layout_sequences replay_realign replay_router trainer_local_source
+                   layout_expert_parallel
+                   layout_megatron_layers)
 rr_install_headers(proto/include)
 rr_install_headers(trainer_plugin/include EXCEPT capi.h fetch.h)
 install(DIRECTORY proto/routing_replay DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
