@@ -84,6 +84,13 @@ TEST(HybridPattern, RefusalsStateTheRule) {
   refused("MEME/ME", {.mtp_num_layers = 2}, "1 MTP depths");
 }
 
+TEST(HybridPattern, OneRankHoldsSeveralChunksIfToldSo) {
+  ASSERT_OK_AND_ASSIGN(
+      const LayerTable table,
+      LayerTable::Create({.num_layers = 4, .virtual_stages = 2, .hybrid = *ParseHybridPattern("MEM|E")}));
+  EXPECT_EQ(table.range(0, 1), (LayerRange{3, 4}));
+}
+
 TEST(HybridPattern, MtpOfAnOlderConfigurationHasNoPattern) {
   ASSERT_OK_AND_ASSIGN(
       const LayerTable table,
