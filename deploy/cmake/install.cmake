@@ -93,8 +93,19 @@ endfunction()
 rr_component(NAME wire UNITS wire_allocator wire_append_message wire_merge wire_model_config wire_plane wire_read_message
              wire_sync wire_tensor_payload)
 rr_component(NAME trainer REQUIRES wire
-             UNITS layout_padding layout_plan layout_schedule layout_sequences replay_buffer_pool replay_merge_records
-                   replay_realign replay_router replay_targets trainer_local_source)
+             UNITS layout_diagnosis
+                   layout_expert_parallel
+                   layout_megatron_layers
+                   layout_padding
+                   layout_plan
+                   layout_schedule
+                   layout_sequences
+                   replay_buffer_pool
+                   replay_merge_records
+                   replay_realign
+                   replay_router
+                   replay_targets
+                   trainer_local_source)
 rr_install_headers(proto/include)
 rr_install_headers(trainer_plugin/include EXCEPT capi.h fetch.h)
 install(DIRECTORY proto/routing_replay DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev

@@ -21,12 +21,23 @@ bool IsInformation(const std::string& stem, const Json& golden_case, const std::
          (wrong && (has("/expect/columns") || has("/layers_after_gather"))) || stem == "layers_invalid";
 }
 
-// Pointers to every number below /expect.
-std::vector<std::string> CheckedNumbers(const std::string& stem, const Json& golden_case) {
+// Kinds whose texts are checked, too.
+struct Mutated {
+  const char* stem;
+  bool texts = false;
+};
+
+Json Changed(const Json& value) {
+  return value.is_string() ? Json(value.get<std::string>() + "t") : Json(value.get<int64_t>() + 1);
+}
+
+// Pointers to every number (and text) below /expect.
+std::vector<std::string> CheckedValues(bool texts, const std::string& stem, const Json& golden_case) {
   std::vector<std::string> found;
   const Json flat = Json{{"expect", golden_case.at("expect")}}.flatten();
   for (const auto& [pointer, value] : flat.items()) {
-    if (value.is_number_integer() && !IsInformation(stem, golden_case, pointer)) found.push_back(pointer);
+    if ((value.is_number_integer() || (texts && value.is_string())) && !IsInformation(stem, golden_case, pointer))
+      found.push_back(pointer);
   }
   return found;
 }
@@ -39,13 +50,13 @@ Outcome RunOf(const Kind& kind, const Json& golden_case) {
   }
 }
 
-class MutationTest : public ::testing::TestWithParam<const char*> {};
+class MutationTest : public ::testing::TestWithParam<Mutated> {};
 
-TEST_P(MutationTest, AnyChangedNumberFails) {
+TEST_P(MutationTest, AnyChangedValueFails) {
   ASSERT_OK_AND_ASSIGN(const auto files, FindGoldenFiles(RR_GOLDEN_DATA));
   size_t changed = 0;
   for (const auto& path : files) {
-    if (!Stem(path).starts_with(GetParam())) continue;
+    if (!Stem(path).starts_with(GetParam().stem)) continue;
     const Kind* kind = FindKind(Stem(path));
     ASSERT_NE(kind, nullptr);
     ASSERT_OK_AND_ASSIGN(const Json file, LoadGoldenFile(path));
@@ -53,13 +64,13 @@ TEST_P(MutationTest, AnyChangedNumberFails) {
     const size_t step = std::max<size_t>(1, cases.size() / kCasesPerFile);
     for (size_t i = 0; i < cases.size(); i += step) {
       Json golden_case = cases[i];
-      for (const std::string& pointer : CheckedNumbers(Stem(path), golden_case)) {
-        Json& number = golden_case.at(Json::json_pointer(pointer));
-        const int64_t right = number.get<int64_t>();
-        number = right + 1;
+      for (const std::string& pointer : CheckedValues(GetParam().texts, Stem(path), golden_case)) {
+        Json& value = golden_case.at(Json::json_pointer(pointer));
+        const Json right = value;
+        value = Changed(right);
         EXPECT_EQ(RunOf(*kind, golden_case).verdict, Outcome::Verdict::kFailed)
             << path << " " << golden_case["name"] << " " << pointer;
-        number = right;
+        value = right;
         ++changed;
       }
     }
@@ -68,8 +79,10 @@ TEST_P(MutationTest, AnyChangedNumberFails) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, MutationTest,
-                         ::testing::Values("rows_", "padding_", "cp_slices", "layers", "mtp", "moe_pattern", "hybrid",
-                                           "schedule", "r2_"));
+                         ::testing::Values(Mutated{"rows_"}, Mutated{"padding_"}, Mutated{"cp_slices"},
+                                           Mutated{"layers", true}, Mutated{"layout_parse", true}, Mutated{"mtp"},
+                                           Mutated{"moe_pattern"}, Mutated{"hybrid", true}, Mutated{"schedule"},
+                                           Mutated{"r2_"}));
 
 }  // namespace
 }  // namespace routing_replay::golden

@@ -70,6 +70,12 @@ OrderedJson RankToJson(const DescribedPlan& described) {
           {"bytes_to_read", described.plan.bytes_to_read}};
 }
 
+// What all ranks of a pipeline hold is in its split alone.
+absl::StatusOr<LayerSplit> SplitOf(const DescribedPlan& described) {
+  if (described.split) return *described.split;
+  return Invalid("split", "is missing: rank.model says what one rank holds");
+}
+
 // One entry of "observed.rows".
 absl::StatusOr<LocalRow> RowFromJson(const Json& entry, size_t sequences, const std::string& path) {
   if (entry.is_null()) return LocalRow{};
@@ -120,7 +126,9 @@ void AddBest(const char* of, const std::vector<Explanation>& explanations, Order
 absl::StatusOr<OrderedJson> ExplainFromJson(absl::string_view description) {
   const auto described = DescribedPlanFromJson(description);
   if (!described.ok()) return described.status();
-  const auto table = LayerTable::Create(described->split);
+  const auto split = SplitOf(*described);
+  if (!split.ok()) return split.status();
+  const auto table = LayerTable::Create(*split);
   if (!table.ok()) return table.status();
   const auto layers = ExplainLayerTable(described->geometry, *table);
   if (!layers.ok()) return layers.status();
@@ -154,8 +162,10 @@ absl::StatusOr<OrderedJson> Diagnose(const Observed& observed) {
     AddBest("rows", *rows, list);
   }
   if (observed.has_layers) {
-    const auto layers = ExplainLayers(described.geometry, described.split, described.rank.pp_rank, described.rank.chunk,
-                                      observed.layers);
+    const auto split = SplitOf(described);
+    if (!split.ok()) return split.status();
+    const auto layers =
+        ExplainLayers(described.geometry, *split, described.rank.pp_rank, described.rank.chunk, observed.layers);
     if (!layers.ok()) return layers.status();
     AddBest("layers", *layers, list);
   }
@@ -164,7 +174,9 @@ absl::StatusOr<OrderedJson> Diagnose(const Observed& observed) {
 
 absl::StatusOr<OrderedJson> DiagnoseIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
                                         const RouteIds& seen) {
-  const auto found = ExplainIds(described.geometry, described.split, described.layout, described.rank.pp_rank,
+  const auto split = SplitOf(described);
+  if (!split.ok()) return split.status();
+  const auto found = ExplainIds(described.geometry, *split, described.layout, described.rank.pp_rank,
                                 described.rank.chunk, described.rank.rows, recorded, seen);
   if (!found.ok()) return found.status();
   return OrderedJson::array({ToJson("rows", found->rows), ToJson("layers", found->layers)});

@@ -74,7 +74,10 @@ absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
     }
     return split.first_stage_layers || split.last_stage_layers ? UnevenStages(split) : EvenStages(split);
   }
-  if (absl::Status status = CheckStages(split, written.size(), kField); !status.ok()) return status;
+  absl::Status status = CheckStages(split, written.size(), kField);
+  // Told of its chunks, a single rank builds them one behind the other; else it builds the first one alone.
+  if (!split.virtual_stages) status.Update(CheckOneRank(split, written.size(), kField));
+  if (!status.ok()) return status;
   if (split.first_stage_layers || split.last_stage_layers) return UnevenStages(split);
   std::vector<int32_t> stages;
   for (const std::string& stage : written) stages.push_back(static_cast<int32_t>(stage.size()));

@@ -70,12 +70,14 @@ absl::Status CheckStages(const LayerSplit& split, size_t stages, absl::string_vi
     return Invalid("split.virtual_stages", absl::StrCat(*split.virtual_stages, ", but ", stages, " stages on ",
                                                         split.pipeline_size, " pipeline ranks make ", chunks));
   }
-  if (split.pipeline_size == 1 && chunks > 1) {
-    return Invalid(field, absl::StrCat(chunks,
-                                       " stages with a pipeline of one rank: Megatron starts every chunk at layer 0, "
-                                       "so virtual stages need at least two pipeline ranks"));
-  }
   return absl::OkStatus();
+}
+
+absl::Status CheckOneRank(const LayerSplit& split, size_t stages, absl::string_view field) {
+  if (split.pipeline_size > 1 || stages == 1) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(stages,
+                                     " stages with a pipeline of one rank: Megatron starts every chunk at layer 0, so "
+                                     "virtual stages need at least two pipeline ranks"));
 }
 
 absl::StatusOr<LayerTable> LayerTable::Create(const LayerSplit& split) {

@@ -166,6 +166,7 @@ absl::StatusOr<StageCounts> CountsOfLayout(const LayerSplit& split) {
     if (absl::Status status = CheckEntries(stage); !status.ok()) return status;
   }
   absl::Status status = CheckStages(split, stages.size(), kField);
+  status.Update(CheckOneRank(split, stages.size(), kField));
   status.Update(CheckCounts(split));
   if (!status.ok()) return status;
   const absl::StatusOr<MtpPlacement> mtp = PlaceMtp(split);

@@ -1,14 +1,22 @@
 #include "routing_replay/trainer/plan.h"
 
+#include <utility>
+
 namespace routing_replay::trainer {
 
 absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, const LayerTable& table,
                                           const MicroBatchLayout& layout, const PlanRank& rank) {
-  absl::StatusOr<std::vector<OwnedLayer>> layers = OwnedMoeLayers(geometry, table, rank.pp_rank, rank.chunk);
+  auto layers = OwnedMoeLayers(geometry, table, rank.pp_rank, rank.chunk);
+  if (layers.ok()) layers = WithoutNativeLayers(geometry, *std::move(layers), rank.native_layers);
   if (!layers.ok()) return layers.status();
-  absl::StatusOr<RowMap> map = BuildRowMap(layout, rank.rows);
+  return MakeReplayPlan(geometry, *std::move(layers), layout, rank.rows);
+}
+
+absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, std::vector<OwnedLayer> layers,
+                                          const MicroBatchLayout& layout, const RowRank& rank) {
+  absl::StatusOr<RowMap> map = BuildRowMap(layout, rank);
   if (!map.ok()) return map.status();
-  ReplayPlan plan{.layers = *std::move(layers), .row_map = *std::move(map)};
+  ReplayPlan plan{.layers = std::move(layers), .row_map = *std::move(map)};
   if (plan.layers.empty()) return plan;
   std::vector<std::vector<RowRange>> rows = ReplayedRows(plan.row_map, static_cast<int32_t>(layout.sequences.size()));
   for (size_t i = 0; i < rows.size(); ++i) {

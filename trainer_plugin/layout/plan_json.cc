@@ -5,11 +5,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "proto/json/geometry_json.h"
 #include "proto/json/json_object.h"
 #include "routing_replay/trainer/context_parallel.h"
 #include "routing_replay/trainer/plan.h"
 #include "trainer_plugin/layout/invalid.h"
+#include "trainer_plugin/layout/layers_json.h"
 #include "trainer_plugin/layout/micro_batch_json.h"
 
 namespace routing_replay::trainer {
@@ -19,29 +19,20 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 struct Description {
-  Geometry::Options geometry;
-  LayerSplit split;
+  DescribedLayers layers;
   DescribedMicroBatch micro_batch;
   PlanRank rank;
 };
 
-absl::Status ReadSplit(const Json& json, LayerSplit& split) {
-  JsonObject object(json, "split");
-  object.Read("pipeline_size", split.pipeline_size);
-  object.Read("virtual_stages", split.virtual_stages);
-  object.Read("first_stage_layers", split.first_stage_layers);
-  object.Read("last_stage_layers", split.last_stage_layers);
-  object.Read("account_for_embedding", split.account_for_embedding);
-  object.Read("account_for_loss", split.account_for_loss);
-  return object.status();
-}
-
-absl::Status ReadRank(const Json& json, const DescribedMicroBatch& micro_batch, PlanRank& rank) {
-  JsonObject object(json, "rank");
+// `model`: what the live model says, where it is told.
+absl::Status ReadRank(const Json* json, const DescribedMicroBatch& micro_batch, PlanRank& rank, const Json*& model) {
+  if (json == nullptr) return absl::OkStatus();
+  JsonObject object(*json, "rank");
   std::optional<int32_t> dp_cp;
   object.Read("dp_cp", dp_cp);
   object.Read("pp", rank.pp_rank);
   object.Read("chunk", rank.chunk);
+  model = object.Find("model");
   object.Read("cp", rank.rows.cp_rank);
   object.Read("tp", rank.rows.tp_rank);
   object.Read("positions", rank.rows.positions);
@@ -53,38 +44,34 @@ absl::Status ReadRank(const Json& json, const DescribedMicroBatch& micro_batch, 
   return absl::OkStatus();
 }
 
-absl::Status ReadDescription(absl::string_view text, Description& description) {
+absl::StatusOr<Description> ReadDescription(absl::string_view text) {
   const absl::StatusOr<Json> json = ParseJson(text, "the description");
   if (!json.ok()) return json.status();
   JsonObject object(*json, "");
-  object.Require("geometry");
+  LayerFields fields;
+  PlanRank plan_rank;
+  fields.megatron = object.Find("megatron");
+  fields.geometry = object.Find("geometry");
+  fields.split = object.Find("split");
+  object.Read("native_layers", plan_rank.native_layers);
+  if (fields.megatron == nullptr) object.Require("geometry");
   object.Require("micro_batch");
-  const Json* geometry = object.Find("geometry");
-  const Json* split = object.Find("split");
   const Json* micro_batch = object.Find("micro_batch");
   const Json* rank = object.Find("rank");
-  absl::Status status = object.status();
-  if (!status.ok()) return status;
-  absl::StatusOr<Geometry::Options> options = GeometryOptionsFromJson(*geometry, "geometry");
-  if (!options.ok()) return options.status();
-  description.geometry = *std::move(options);
-  if (status.ok() && split != nullptr) status = ReadSplit(*split, description.split);
-  if (!status.ok()) return status;
+  if (absl::Status status = object.status(); !status.ok()) return status;
   auto described = MicroBatchFromJson(*micro_batch);
   if (!described.ok()) return described.status();
-  description.micro_batch = *std::move(described);
-  if (rank != nullptr) status = ReadRank(*rank, description.micro_batch, description.rank);
-  description.split.num_layers = description.geometry.num_layers;
-  return status;
+  absl::Status status = ReadRank(rank, *described, plan_rank, fields.model);
+  if (!status.ok()) return status;
+  auto layers = DescribedLayersFromJson(fields, plan_rank);
+  if (!layers.ok()) return layers.status();
+  return Description{*std::move(layers), *std::move(described), std::move(plan_rank)};
 }
 
-// The units behind a plan name the fields of their own structures; this is where the description has them.
+// The row map names the fields of its own structures; this is where the description has them.
 absl::Status InNamesOfDescription(const absl::Status& status) {
   const auto detail = GetErrorDetail(status);
-  const std::string field = detail ? detail->field : "";
-  if (field == "split.num_layers") return WithField(status, "geometry.num_layers");
-  const bool has_path = field.empty() || absl::StartsWith(field, "split.") || absl::StartsWith(field, "rank.");
-  return has_path ? status : InMicroBatch(status);
+  return !detail || detail->field.empty() || absl::StartsWith(detail->field, "rank.") ? status : InMicroBatch(status);
 }
 
 OrderedJson RowMapToJson(const RowMap& map) {
@@ -117,27 +104,32 @@ OrderedJson PlanToJson(const DescribedPlan& described) {
     slices.push_back(
         {{"sequence", slice.sequence}, {"sample", described.samples[slice.sequence]}, {"rows", std::move(rows)}});
   }
-  return {{"layers", std::move(layers)},           {"layout", LayoutToJson(described.layout)},
-          {"row_map", RowMapToJson(plan.row_map)}, {"slices", std::move(slices)},
-          {"rows_to_read", plan.rows_to_read},     {"bytes_to_read", plan.bytes_to_read},
+  return {{"layers", std::move(layers)},
+          {"mtp_layers", described.mtp_layers},
+          {"layout", LayoutToJson(described.layout)},
+          {"row_map", RowMapToJson(plan.row_map)},
+          {"slices", std::move(slices)},
+          {"rows_to_read", plan.rows_to_read},
+          {"bytes_to_read", plan.bytes_to_read},
           {"warnings", described.warnings}};
 }
 
 }  // namespace
 
 absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
-  Description description;
-  if (absl::Status status = ReadDescription(text, description); !status.ok()) return status;
-  auto geometry = Geometry::Create(description.geometry);
-  if (!geometry.ok()) return geometry.status();
-  const auto table = LayerTable::Create(description.split);
-  if (!table.ok()) return InNamesOfDescription(table.status());
-  DescribedMicroBatch& micro_batch = description.micro_batch;
-  auto plan = MakeReplayPlan(*geometry, *table, micro_batch.layout, description.rank);
+  auto description = ReadDescription(text);
+  if (!description.ok()) return description.status();
+  auto& [layers, micro_batch, rank] = *description;
+  auto plan = MakeReplayPlan(layers.geometry, std::move(layers.layers), micro_batch.layout, rank.rows);
   if (!plan.ok()) return InNamesOfDescription(plan.status());
-  return DescribedPlan{
-      *std::move(geometry),          std::move(description.split),   std::move(description.rank),    *std::move(plan),
-      std::move(micro_batch.layout), std::move(micro_batch.samples), std::move(micro_batch.warnings)};
+  return DescribedPlan{std::move(layers.geometry),
+                       std::move(layers.split),
+                       std::move(rank),
+                       *std::move(plan),
+                       std::move(micro_batch.layout),
+                       std::move(micro_batch.samples),
+                       std::move(micro_batch.warnings),
+                       layers.mtp_layers};
 }
 
 std::string ToJson(const DescribedPlan& plan) {

@@ -4,6 +4,7 @@
 #ifndef TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 #define TRAINER_PLUGIN_LAYOUT_PLAN_JSON_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,13 @@ namespace routing_replay::trainer {
 // A plan, and what of its description a fetch needs too.
 struct DescribedPlan {
   Geometry geometry;
-  LayerSplit split;
+  std::optional<LayerSplit> split;  // Nothing where the live model alone says which layers the rank has.
   PlanRank rank;
   ReplayPlan plan;
   MicroBatchLayout layout;
   std::vector<std::string> samples;   // Per sequence of layout.
   std::vector<std::string> warnings;  // In words: see rrt_plan_json.
+  int32_t mtp_layers = 0;             // In the chunks planned for; they are not in the plan.
 };
 
 // INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind, or what MakeReplayPlan and

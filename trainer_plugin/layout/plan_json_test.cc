@@ -127,9 +127,128 @@ TEST(PlanFromJson, NamesWhatIsWrong) {
     d["split"] = {{"pipeline_size", 7}};
     d["rank"]["pp"] = 0;
   });
+  refused("split.layout", [](Json& d) { d["split"]["layout"] = "Ex"; });
+  refused("split.layout", [](Json& d) { d["split"]["layout"] = 1; });
+  refused("split.layout", [](Json& d) { d["split"] = {{"pipeline_size", 2}, {"layout", "Et|tL"}}; });
+  refused("split.hybrid_pattern", [](Json& d) { d["split"]["hybrid_pattern"] = "MX"; });
+  refused("split.hybrid_pattern", [](Json& d) { d["split"]["hybrid_pattern"] = 1; });
+  refused("split.mtp_num_layers", [](Json& d) { d["split"]["mtp_num_layers"] = -1; });
+  refused("native_layers", [](Json& d) { d["native_layers"] = 1; });
+  refused("megatron", [](Json& d) { d["megatron"] = Json::object(); });
+  refused("rank.model", [](Json& d) { d["rank"]["model"] = 1; });
+  refused("rank.model[0].layer_numbers", [](Json& d) { d["rank"]["model"] = {Json::object()}; });
+  refused("rank.model[0].numbers", [](Json& d) { d["rank"]["model"] = {{{"layer_numbers", {14}}, {"numbers", {1}}}}; });
+  refused("rank.model", [](Json& d) { d["rank"]["model"] = {{{"layer_numbers", {1}}}}; });
   refused("geometry.top_k", [](Json& d) { d["geometry"]["top_k"] = 0; });
   refused("micro_batch.sequences[0]",
           [](Json& d) { d["micro_batch"]["sequences"][0]["tokens"] = std::numeric_limits<int64_t>::min(); });
+}
+
+std::vector<int> LayersOf(const Json& plan) {
+  std::vector<int> ids;
+  for (const Json& layer : plan["layers"]) ids.push_back(layer["layer"]);
+  return ids;
+}
+
+// Moonlight with its 27 layers written out: 1 … 8 and 18 … 22 on the first of two ranks.
+Json WithLayout() {
+  Json description = Moonlight();
+  description["split"] = {{"pipeline_size", 2}, {"layout", "Et*9|t*9|t*5|t*4mL"}, {"mtp_num_layers", 1}};
+  description["rank"]["pp"] = 0;
+  return description;
+}
+
+TEST(PlanFromJson, LayoutAsTextOrList) {
+  Json description = WithLayout();
+  EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 18, 19, 20, 21, 22));
+  EXPECT_EQ(PlanOf(description)["mtp_layers"], 0);
+  description["rank"] = {{"pp", 1}, {"chunk", 1}};
+  EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(23, 24, 25, 26));
+  EXPECT_EQ(PlanOf(description)["mtp_layers"], 1);
+  description["rank"]["chunk"] = 0;
+  EXPECT_EQ(PlanOf(description)["mtp_layers"], 0);
+  Json first = {"embedding"}, last = Json::array();
+  for (int i = 0; i < 13; ++i) first.push_back("decoder");
+  for (int i = 0; i < 14; ++i) last.push_back("decoder");
+  last.insert(last.end(), {"mtp", "loss"});
+  description["split"]["layout"] = {first, last};
+  description["rank"]["pp"] = 1;
+  EXPECT_EQ(LayersOf(PlanOf(description)).front(), 13);
+}
+
+TEST(PlanFromJson, HybridPattern) {
+  Json description = Moonlight();
+  description["geometry"] = {{"num_layers", 8}, {"moe_layers", {3, 5, 7}}, {"num_experts", 8}, {"top_k", 2}};
+  description["split"] = {{"pipeline_size", 2}, {"hybrid_pattern", "M*ME|MEME/*E"}};
+  EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(5, 7));
+  EXPECT_EQ(PlanOf(description)["mtp_layers"], 1);
+  description["geometry"]["moe_layers"] = {3, 5, 6};
+  EXPECT_THAT(std::string(PlanFromJson(description.dump()).status().message()),
+              ::testing::StartsWith("split.hybrid_pattern: "));
+}
+
+TEST(PlanFromJson, MegatronConfiguration) {
+  Json description = WithLayout();
+  const Json with_split = PlanOf(description);
+  description.erase("geometry");
+  description.erase("split");
+  description["megatron"] = {{"num_layers", 27},
+                             {"num_moe_experts", 64},
+                             {"moe_router_topk", 6},
+                             {"moe_layer_freq", "[0]+[1]*26"},
+                             {"pipeline_model_parallel_size", 2},
+                             {"pipeline_model_parallel_layout", "Et*9|t*9|t*5|t*4mL"},
+                             {"mtp_num_layers", 1},
+                             {"hidden_size", 2048}};
+  EXPECT_EQ(PlanOf(description), with_split);
+  const auto refused = [&](const std::string& field, const std::string& key, const Json& value) {
+    Json other = description;
+    other["megatron"][key] = value;
+    const auto plan = PlanFromJson(other.dump());
+    EXPECT_EQ(GetErrorDetail(plan.status()).value_or(ErrorDetail{}).field, field) << plan.status();
+  };
+  refused("megatron.pipeline_model_parallel_layout", "pipeline_model_parallel_layout", "Ett|tL");
+  refused("megatron.pipeline_model_parallel_layout", "pipeline_model_parallel_layout", 3);
+  refused("megatron.virtual_pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", 4);
+  refused("megatron.moe_router_topk", "moe_router_topk", nullptr);
+  refused("megatron.num_layers", "num_layers", "27");
+  refused("megatron.pipeline_model_parallel_size", "pipeline_model_parallel_size", 0);
+  description["split"] = {{"pipeline_size", 2}};
+  EXPECT_EQ(GetErrorDetail(PlanFromJson(description.dump()).status())->field, "megatron");
+}
+
+TEST(PlanFromJson, NativeLayers) {
+  Json description = WithLayout();
+  description["native_layers"] = {1, 2, 3};
+  const Json plan = PlanOf(description);
+  EXPECT_THAT(LayersOf(plan), ::testing::ElementsAre(4, 5, 6, 7, 8, 18, 19, 20, 21, 22));
+  EXPECT_EQ(plan["layers"][0]["ordinal"], 3);
+  EXPECT_EQ(plan["bytes_to_read"], 10 * plan["rows_to_read"].get<int>() * 6);
+  description["native_layers"] = {0};
+  EXPECT_EQ(GetErrorDetail(PlanFromJson(description.dump()).status())->field, "native_layers");
+}
+
+TEST(PlanFromJson, TheLiveModelBearsTheSplitOutOrStandsAlone) {
+  Json description = WithLayout();
+  const Json by_split = PlanOf(description);
+  description["rank"]["model"] = {{{"layer_numbers", {2, 3, 4, 5, 6, 7, 8, 9}}},
+                                  {{"layer_numbers", {23, 22, 21, 20, 19}}}};
+  EXPECT_EQ(PlanOf(description), by_split);
+  Json alone = description;
+  alone.erase("split");
+  EXPECT_EQ(PlanOf(alone), by_split);
+  alone["rank"]["chunk"] = 1;
+  alone["rank"]["model"][1]["mtp_layer_numbers"] = {1};
+  EXPECT_THAT(LayersOf(PlanOf(alone)), ::testing::ElementsAre(18, 19, 20, 21, 22));
+  EXPECT_EQ(PlanOf(alone)["mtp_layers"], 1);
+  alone["rank"]["chunk"] = 2;
+  EXPECT_EQ(GetErrorDetail(PlanFromJson(alone.dump()).status())->field, "rank.chunk");
+  // The next nine layers, as if there were no virtual stages.
+  description["rank"]["model"][1]["layer_numbers"] = {10, 11, 12, 13, 14};
+  const auto differs = PlanFromJson(description.dump());
+  EXPECT_EQ(GetErrorDetail(differs.status())->field, "rank.model");
+  EXPECT_THAT(std::string(differs.status().message()),
+              ::testing::HasSubstr("decoder layer 9 (layer_number 10), the split gives decoder layer 18"));
 }
 
 TEST(PlanFromJson, NotJson) {

@@ -28,6 +28,9 @@ absl::StatusOr<StageCounts> CountsOfHybrid(const LayerSplit& split);
 // OK if `stages` stages are a multiple of P, and V, where it is given, is what they make.
 absl::Status CheckStages(const LayerSplit& split, size_t stages, absl::string_view field);
 
+// OK unless several stages are on one pipeline rank.
+absl::Status CheckOneRank(const LayerSplit& split, size_t stages, absl::string_view field);
+
 // Without a layout MTP follows the last decoder layer: the last chunk of the last rank.
 inline MtpPlacement MtpBehindLastStage(const LayerSplit& split, int32_t virtual_stages) {
   return {.layers = split.mtp_num_layers, .pp_rank = split.pipeline_size - 1, .chunk = virtual_stages - 1};

@@ -65,7 +65,7 @@ absl::StatusOr<RankLayers> UnevenLayers(const LayerSplit& split) {
 absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split) {
   const int32_t chunks = split.virtual_stages.value_or(1);
   if (absl::Status status =
-          CheckStages(split, static_cast<size_t>(split.pipeline_size) * chunks, "split.virtual_stages");
+          CheckOneRank(split, static_cast<size_t>(split.pipeline_size) * chunks, "split.virtual_stages");
       !status.ok()) {
     return status;
   }

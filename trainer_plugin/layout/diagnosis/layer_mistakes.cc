@@ -48,7 +48,7 @@ class LayerCatalogue {
     change(split);
     const absl::StatusOr<LayerTable> table = LayerTable::Create(split);
     if (!table.ok()) return;
-    const std::optional<int32_t> chunk = split.virtual_stages == 1 ? std::nullopt : chunk_;
+    const std::optional<int32_t> chunk = table->virtual_stages() == 1 ? std::nullopt : chunk_;
     const auto owned = OwnedMoeLayers(geometry_, *table, std::min(pp_rank_, split.pipeline_size - 1), chunk);
     if (owned.ok()) Add(mistake, what, IdsOf(*owned));
   }
@@ -123,16 +123,14 @@ void AddNumberings(const Geometry& geometry, const std::vector<OwnedLayer>& righ
 
 void AddSplits(const Geometry& geometry, const LayerTable& table, const LayerSplit& split, int32_t pp_rank,
                std::optional<int32_t> chunk, LayerCatalogue& catalogue) {
-  if (split.virtual_stages > 1) {
+  if (table.virtual_stages() > 1) {
     catalogue.Add("chunks_side_by_side", "virtual stages were ignored: the chunks of a rank were taken for neighbours",
                   ChunksSideBySide(geometry, table, pp_rank, chunk));
     catalogue.Add("first_chunk_only", "every chunk got the layers of the rank's first one",
                   MoeLayersIn(geometry, table.range(pp_rank, 0)));
   }
-  catalogue.AddSplit("even_split", "the stages were taken for equal", [](LayerSplit& s) {
-    s.first_stage_layers.reset();
-    s.last_stage_layers.reset();
-    s.account_for_embedding = s.account_for_loss = false;
+  catalogue.AddSplit("even_split", "the stages were taken for equal", [&](LayerSplit& s) {
+    s = {.num_layers = s.num_layers, .pipeline_size = s.pipeline_size, .virtual_stages = table.virtual_stages()};
   });
   catalogue.AddSplit("embedding_and_loss_ignored", "embedding and loss were not counted in the split",
                      [](LayerSplit& s) { s.account_for_embedding = s.account_for_loss = false; });

@@ -325,6 +325,55 @@ class SourcesTest(unittest.TestCase):
                 plan.filler(slot, rows, first=first)
             self.assertEqual(caught.exception.field, name)
 
+    def test_expert_load(self) -> None:
+        scenario = random_scenario(np.random.default_rng(6))
+        experts = scenario.geometry["num_experts"]
+        plan = scenario.plan(0, 0, ep_size=8)
+        batch = scenario.local_source().fetch(plan, missing="live")
+        replayed = batch.states == trainer.REPLAYED
+        pads = int((batch.states == trainer.PAD).sum())
+        for slot in range(len(plan.layers)):
+            load = plan.expert_load(slot, batch.indices[slot][replayed], filler_rows=pads)
+            for counts, rows in ((load.replayed, replayed), (load.filler, batch.states == trainer.PAD)):
+                ranks = batch.indices[slot][rows].astype(np.int64) // (experts // 8)
+                np.testing.assert_array_equal(counts, np.bincount(ranks.ravel(), minlength=8))
+        ids = batch.indices[0]
+        for name, call in (
+            ("slot", lambda: plan.expert_load(99, ids)),
+            ("ids", lambda: plan.expert_load(0, ids[:, :0])),
+            ("ids", lambda: plan.expert_load(0, ids.astype(np.int64))),
+            ("filler_rows", lambda: plan.expert_load(0, ids, filler_rows=-1)),
+        ):
+            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                call()
+            self.assertEqual(caught.exception.field, name)
+
+    def test_layers_from_megatron_and_a_live_model(self) -> None:
+        batch: dict[str, Any] = {
+            "format": "THD",
+            "partition": "contiguous",
+            "sequences": [{"sample": "a", "tokens": 3}],
+            "cu_seqlens_padded": [0, 3],
+            "total_rows": 3,
+        }
+        megatron = {
+            "num_layers": 8,
+            "num_moe_experts": 8,
+            "moe_router_topk": 2,
+            "pipeline_model_parallel_size": np.int64(2),
+            "virtual_pipeline_model_parallel_size": None,
+            "pipeline_model_parallel_layout": "Ett|ttt|tt|tmL",
+            "mtp_num_layers": 1,
+        }
+        rank: dict[str, Any] = {"pp": 1, "model": [{"layer_numbers": [3, 4, 5]}, {"layer_numbers": [8]}]}
+        plan = trainer.plan(None, batch, megatron=megatron, rank=rank, native_layers=[3])
+        self.assertEqual([(layer.layer, layer.chunk) for layer in plan.layers], [(2, 0), (4, 0), (7, 1)])
+        self.assertEqual(plan.mtp_layers, 1)
+        rank["model"][1]["layer_numbers"] = [7]
+        with self.assertRaises(trainer.InvalidArgumentError) as caught:
+            trainer.plan(None, batch, megatron=megatron, rank=rank)
+        self.assertEqual(caught.exception.field, "rank.model")
+
     def test_threads_share_plan_and_source(self) -> None:
         scenario = random_scenario(np.random.default_rng(5))
         plan, source = scenario.plan(0, 0), scenario.local_source()

@@ -57,8 +57,15 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  *                    "cp_size": 2, "tp_size": 2, "sequence_parallel": true},
  *    "rank": {"pp": 1, "cp": 0, "tp": 0}}
  * geometry: moe_layers, all layers if absent; num_experts and top_k, one number or one per MoE layer.
- * split: absent, one stage. pipeline_size 1, virtual_stages 1, first_stage_layers and last_stage_layers null,
- *   account_for_embedding and account_for_loss false.
+ * split: absent, one stage.
+ *   pipeline_size 1, virtual_stages null (1, or what the stages below make), first_stage_layers and last_stage_layers
+ *     null, account_for_embedding and account_for_loss false, mtp_num_layers 0;
+ *   or all stages written out: layout, "Et*3|(tt|)*29m|L" or a list of lists of embedding, decoder, mtp and loss;
+ *   or hybrid_pattern, "M*ME|MEME", whose symbols E must be the MoE layers of the geometry.
+ * megatron: instead of geometry and split, Megatron-Core's TransformerConfig as far as it says them: num_layers,
+ *   num_moe_experts, moe_router_topk, moe_layer_freq, pipeline_model_parallel_size, pipeline_model_parallel_layout
+ *   and others (routing_replay/trainer/megatron_layers.h); further keys are not looked at.
+ * native_layers: [], MoE layers that the trainer leaves to their own choice (hash-routed ones, in some trainers).
  * micro_batch:
  *   format "THD" with cu_seqlens_padded and total_rows, or "BSHD" with batch_size and padded_length;
  *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it), media_rows [],
@@ -74,6 +81,10 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  *   padding: a policy, below.
  * rank: pp 0, chunk null (all chunks), cp 0, tp 0, positions [] (of an explicit partition); with local_cp_size also
  *   dp_cp instead of cp, the rank in the DP x CP group of micro_batch.dp_cp_size ranks.
+ *   model null, what the rank's live model says, per chunk {"layer_numbers": [14, …], "mtp_layer_numbers": [1]}: the
+ *     layer_number of each router in the decoder, and apart from them of those in the MTP block, which counts from 1
+ *     again. With a split the two must agree, or the error says the first difference; without one the model alone
+ *     says which layers the rank has.
  * ep_size: of the expert-parallel group; spreads filler, so it must divide num_experts.
  *
  * micro_batch.padding, {"policy": NAME, options…}, names the padding of a framework. Format, partition and shape that
@@ -105,6 +116,7 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
 RRT_API rrt_error* rrt_plan_new(const char* json, size_t size, int32_t ep_size, rrt_plan** plan);
 RRT_API void rrt_plan_free(rrt_plan* plan);
 /* {"layers": [{"layer": 13, "ordinal": 12, "chunk": 0}, …],
+ *  "mtp_layers": 0,
  *  "layout": {"format": "THD", "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
  *             "cp_size": 2, "tp_size": 2, "sequence_parallel": true},
  *  "row_map": {"rows": 4, "replayed": 4, "unrecorded": 0, "pads": 0,
@@ -112,6 +124,7 @@ RRT_API void rrt_plan_free(rrt_plan* plan);
  *  "slices": [{"sequence": 0, "sample": "math-7/0", "rows": [[0, 4]]}], "rows_to_read": 4, "bytes_to_read": 336,
  *  "warnings": []}
  * Local rows that no run names are pads; rows are half-open ranges. layout: what was planned for, given or predicted.
+ * mtp_layers: MTP layers in the chunks planned for; they carry no routes and are in no list of layers.
  * warnings: what the named policy knows to go wrong in its framework, and where the given layout is not its own. */
 RRT_API rrt_error* rrt_plan_json(const rrt_plan* plan, rrt_bytes** json);
 /* Of the index buffer: {"bytes", "rows", "layers": [{"layer", "offset", "num_experts", "top_k", "id_bytes"}, …]}. A
@@ -126,6 +139,12 @@ RRT_API rrt_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, in
  * rrt_realign fills. */
 RRT_API rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t first, int64_t rows, void* ids,
                                    size_t ids_size);
+
+/* How many (row, slot) pairs this rank sends to each of the ep_size ranks in the plan's layer number `slot`: of the
+ * rows that are replayed, whose ids [rows][top_k] are given as in an index buffer, and of filler_rows rows of filler.
+ * Each of replayed and filler has room for `count` = ep_size numbers. The loads of all ranks of a group add up. */
+RRT_API rrt_error* rrt_plan_expert_load(const rrt_plan* plan, int32_t slot, const void* ids, size_t ids_size,
+                                        int64_t filler_rows, int64_t* replayed, int64_t* filler, size_t count);
 
 /* A fetch of a plan's slices, without its I/O. What is told of it; everything has a default:
  *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live", "wait": true, "geometry": {…},

@@ -35,11 +35,16 @@ struct ReplayPlan {
 
 struct PlanRank {
   int32_t pp_rank = 0;
-  std::optional<int32_t> chunk;  // One virtual stage; not set: all chunks of the rank.
+  std::optional<int32_t> chunk;        // One virtual stage; not set: all chunks of the rank.
+  std::vector<int32_t> native_layers;  // MoE layers that the trainer leaves alone: see WithoutNativeLayers.
   RowRank rows;
 };
 
-// INVALID_ARGUMENT as OwnedMoeLayers and BuildRowMap.
+// Of these layers of the rank, whose ids ascend. INVALID_ARGUMENT as BuildRowMap.
+absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, std::vector<OwnedLayer> layers,
+                                          const MicroBatchLayout& layout, const RowRank& rank);
+
+// Of the rank's layers by the table. INVALID_ARGUMENT as OwnedMoeLayers, WithoutNativeLayers and BuildRowMap.
 absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, const LayerTable& table,
                                           const MicroBatchLayout& layout, const PlanRank& rank);
 

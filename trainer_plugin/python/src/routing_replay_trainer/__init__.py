@@ -29,7 +29,7 @@ from routing_replay_trainer.fetch import (
     ServiceSource,
     Source,
 )
-from routing_replay_trainer.plan import Layer, LocalRows, Plan, Slice, plan
+from routing_replay_trainer.plan import ExpertLoad, Layer, LocalRows, Plan, Slice, plan
 from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
 
 __version__ = "0.1.0"
@@ -39,6 +39,7 @@ __all__ = (
     "UNRECORDED",
     "Batch",
     "DataLossError",
+    "ExpertLoad",
     "FailedPreconditionError",
     "FetchSequence",
     "Forward",

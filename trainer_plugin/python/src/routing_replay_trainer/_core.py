@@ -60,6 +60,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_plan_buffer": (c_void_p, _out),
     "rrt_plan_row_map": (c_void_p, *(c_void_p,) * 3, c_size_t),
     "rrt_plan_filler": (c_void_p, c_int32, c_int64, c_int64, *_memory),
+    "rrt_plan_expert_load": (c_void_p, c_int32, *_memory, c_int64, c_void_p, c_void_p, c_size_t),
     "rrt_fetch_new": (c_void_p, *_text, _out),
     "rrt_fetch_request": (c_void_p, _out),
     "rrt_fetch_push": (c_void_p, *_text),

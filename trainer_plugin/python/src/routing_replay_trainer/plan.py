@@ -45,6 +45,18 @@ class Slice:
     rows: tuple[tuple[int, int], ...]
 
 
+class ExpertLoad(NamedTuple):
+    """How many (row, slot) pairs of one layer go to each rank of the expert-parallel group, int64 [ep_size] each. The
+    loads that all ranks of the group send add up.
+
+    replayed: of rows with a recorded route
+    filler: of rows with filler ids
+    """
+
+    replayed: NDArray[np.int64]
+    filler: NDArray[np.int64]
+
+
 class LocalRows(NamedTuple):
     """What each local row shows, [local rows] each.
 
@@ -67,8 +79,14 @@ class Plan:
         "tokens": 13}], "cu_seqlens_padded": [0, 16], "total_rows": 16, "partition": "zigzag_per_document",
         "cp_size": 2, "tp_size": 2, "sequence_parallel": True}; or, before that is known, what a framework's padding
         will make of it: {"sequences": […], "cp_size": 2, "padding": {"policy": "verl", "fp8": True}}
-    rank: {"pp", "cp", "tp", "chunk", "positions", "dp_cp"}; 0 where absent
-    split: how layers are split over pipeline stages, for example {"pipeline_size": 2}; one stage if absent
+    rank: {"pp", "cp", "tp", "chunk", "positions", "dp_cp", "model"}; 0 where absent. model: the layer_number of every
+        router that the rank's live model has, per chunk, which the split must agree with, or which says alone which
+        layers the rank has: [{"layer_numbers": [14, 15], "mtp_layer_numbers": [1]}]
+    split: how layers are split over pipeline stages, for example {"pipeline_size": 2}; {"pipeline_size": 16,
+        "layout": "Et*3|(tt|)*29m|L", "mtp_num_layers": 1}; {"pipeline_size": 2, "hybrid_pattern": "M*ME|MEME"}; one
+        stage if absent
+    megatron: the fields of Megatron-Core's TransformerConfig, instead of geometry (None then) and split
+    native_layers: MoE layers that the trainer leaves to their own choice (hash-routed ones, in some trainers)
     ep_size: size of the expert-parallel group, which filler is spread over
 
     All fields are those of `rrctl plan` (rrt_plan_new in routing_replay/trainer/capi.h). Raises InvalidArgumentError
@@ -82,13 +100,22 @@ class Plan:
         *,
         rank: Mapping[str, Any] | None = None,
         split: Mapping[str, Any] | None = None,
+        megatron: Mapping[str, Any] | None = None,
+        native_layers: Sequence[int] | None = None,
         ep_size: int = 1,
     ) -> None:
-        description: dict[str, Any] = {"geometry": geometry_json(geometry)}
-        for field, value in (("micro_batch", micro_batch), ("rank", rank), ("split", split)):
+        description: dict[str, Any] = {} if geometry is None else {"geometry": geometry_json(geometry)}
+        for field, value in (
+            ("micro_batch", micro_batch),
+            ("rank", rank),
+            ("split", split),
+            ("megatron", megatron),
+            ("native_layers", native_layers),
+        ):
             if value is not None:
                 description[field] = plain(value, field)
         size = integer(ep_size, "ep_size", INT32)
+        self._ep_size = size
         self._handle = _core.Handle(LIBRARY.rrt_plan_free, LIBRARY.rrt_plan_new, *_core.text(description), size)
         self._json = json.loads(_core.give(LIBRARY.rrt_plan_json, self._handle.pointer))
         buffer = json.loads(_core.give(LIBRARY.rrt_plan_buffer, self._handle.pointer))
@@ -151,6 +178,39 @@ class Plan:
         LIBRARY.rrt_plan_filler(self.pointer, slot, first, rows, ids.ctypes.data, ids.nbytes)
         return ids
 
+    def expert_load(self, slot: int, ids: NDArray[Any], *, filler_rows: int = 0) -> ExpertLoad:
+        """What this rank sends to each rank of the expert-parallel group in self.layers[slot].
+
+        ids: [rows, K] of the layer's dtype, those that are replayed: batch.indices[slot][batch.states == REPLAYED]
+        filler_rows: rows that get filler besides: pads, and rows without a route unless these choose live
+        """
+        slot, filler_rows = integer(slot, "slot", INT32), integer(filler_rows, "filler_rows")
+        if not 0 <= slot < len(self.layers):
+            raise invalid("slot", f"{slot} is none of {len(self.layers)} layers")
+        if not 0 <= filler_rows <= INT32[1]:
+            raise invalid("filler_rows", f"{filler_rows} is not in 0 … {INT32[1]}")
+        layer = self.layers[slot]
+        if ids.dtype != layer.dtype or ids.ndim != 2 or ids.shape[1] != layer.top_k:
+            raise invalid("ids", f"{ids.dtype} {ids.shape}, not {layer.dtype} [rows, {layer.top_k}]")
+        ids = np.ascontiguousarray(ids)
+        load = ExpertLoad(np.empty(self._ep_size, np.int64), np.empty(self._ep_size, np.int64))
+        LIBRARY.rrt_plan_expert_load(
+            self.pointer,
+            slot,
+            ids.ctypes.data,
+            ids.nbytes,
+            filler_rows,
+            load.replayed.ctypes.data,
+            load.filler.ctypes.data,
+            self._ep_size,
+        )
+        return load
+
+    @property
+    def mtp_layers(self) -> int:
+        """Multi-token-prediction layers in the chunks planned for: they carry no routes and are not in `layers`."""
+        return self._json["mtp_layers"]
+
     @property
     def slices(self) -> tuple[Slice, ...]:
         """What the rank reads, ascending by sequence."""
@@ -184,4 +244,4 @@ def plan(geometry: Any, micro_batch: Mapping[str, Any], **options: Any) -> Plan:
     return Plan(geometry, micro_batch, **options)
 
 
-__all__: Sequence[str] = ("Layer", "LocalRows", "Plan", "Slice", "plan")
+__all__: Sequence[str] = ("ExpertLoad", "Layer", "LocalRows", "Plan", "Slice", "plan")

@@ -1,0 +1,200 @@
+#include "trainer_plugin/layout/layers_json.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/json/geometry_json.h"
+#include "proto/json/json_object.h"
+#include "routing_replay/trainer/live_layers.h"
+#include "routing_replay/trainer/megatron_layers.h"
+#include "trainer_plugin/layout/invalid.h"
+#include "trainer_plugin/layout/layout_json.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Source {
+  Geometry geometry;
+  std::optional<LayerSplit> split;
+};
+
+// The fields of a split under the names of the configuration that it came from.
+std::string MegatronName(const std::string& field) {
+  const std::pair<const char*, const char*> names[] = {
+      {"split.pipeline_size", "pipeline_model_parallel_size"},
+      {"split.virtual_stages", "virtual_pipeline_model_parallel_size"},
+      {"split.first_stage_layers", "num_layers_in_first_pipeline_stage"},
+      {"split.last_stage_layers", "num_layers_in_last_pipeline_stage"},
+      {"split.layout", "pipeline_model_parallel_layout"},
+      {"split.hybrid_pattern", "hybrid_layer_pattern"},
+  };
+  for (const auto& [ours, theirs] : names) {
+    if (field == ours) return theirs;
+  }
+  return std::string(absl::StripPrefix(field, "split."));
+}
+
+// The units behind name the fields of their own structures; this is where the description has them.
+absl::Status InNamesOf(const LayerFields& fields, const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  const std::string field = detail ? detail->field : "";
+  if (!absl::StartsWith(field, "split.")) return status;
+  if (fields.megatron != nullptr) return WithField(status, absl::StrCat("megatron.", MegatronName(field)));
+  return field == "split.num_layers" ? WithField(status, "geometry.num_layers") : status;
+}
+
+absl::Status ReadStages(JsonObject& object, LayerSplit& split) {
+  if (const Json* written = object.Find("layout")) {
+    auto layout = PipelineLayoutFromJson(*written);
+    if (!layout.ok()) return layout.status();
+    split.layout = *std::move(layout);
+  }
+  std::string pattern;
+  object.Read("hybrid_pattern", pattern);
+  if (object.Find("hybrid_pattern") == nullptr || !object.status().ok()) return absl::OkStatus();
+  auto hybrid = ParseHybridPattern(pattern);
+  if (!hybrid.ok()) return hybrid.status();
+  split.hybrid = *std::move(hybrid);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LayerSplit> SplitFromJson(const Json& json, int32_t num_layers) {
+  LayerSplit split{.num_layers = num_layers};
+  JsonObject object(json, "split");
+  object.Read("pipeline_size", split.pipeline_size);
+  object.Read("virtual_stages", split.virtual_stages);
+  object.Read("first_stage_layers", split.first_stage_layers);
+  object.Read("last_stage_layers", split.last_stage_layers);
+  object.Read("account_for_embedding", split.account_for_embedding);
+  object.Read("account_for_loss", split.account_for_loss);
+  object.Read("mtp_num_layers", split.mtp_num_layers);
+  const absl::Status stages = ReadStages(object, split);
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  if (!stages.ok()) return stages;
+  return split;
+}
+
+absl::StatusOr<Source> SourceFromMegatron(const LayerFields& fields) {
+  if (fields.geometry != nullptr || fields.split != nullptr) {
+    return Invalid("megatron", "says geometry and split: leave these out");
+  }
+  auto layers = LayersFromMegatron(DumpJson(*fields.megatron));
+  if (!layers.ok()) {
+    const auto detail = GetErrorDetail(layers.status());
+    return WithField(layers.status(), absl::StrCat("megatron.", detail ? detail->field : ""));
+  }
+  return Source{std::move(layers->model.geometry), std::move(layers->split)};
+}
+
+absl::StatusOr<Source> SourceOf(const LayerFields& fields) {
+  if (fields.megatron != nullptr) return SourceFromMegatron(fields);
+  const auto options = GeometryOptionsFromJson(*fields.geometry, "geometry");
+  if (!options.ok()) return options.status();
+  auto geometry = Geometry::Create(*options);
+  if (!geometry.ok()) return geometry.status();
+  Source source{*std::move(geometry)};
+  if (fields.split == nullptr) return source;
+  auto split = SplitFromJson(*fields.split, source.geometry.num_layers());
+  if (!split.ok()) return split.status();
+  source.split = *std::move(split);
+  return source;
+}
+
+absl::StatusOr<std::vector<LiveChunk>> ChunksFromJson(const Json& json) {
+  if (!json.is_array()) return Invalid("rank.model", "is not a list of chunks");
+  std::vector<LiveChunk> chunks;
+  for (const Json& one : json) {
+    LiveChunk& chunk = chunks.emplace_back();
+    JsonObject object(one, absl::StrCat("rank.model[", chunks.size() - 1, "]"));
+    object.Require("layer_numbers");
+    object.Read("layer_numbers", chunk.layer_numbers);
+    object.Read("mtp_layer_numbers", chunk.mtp_layer_numbers);
+    if (absl::Status status = object.status(); !status.ok()) return status;
+  }
+  return chunks;
+}
+
+// A pattern and a geometry that both say which layers carry routes must say the same.
+absl::Status CheckPattern(const Source& source) {
+  if (!source.split || !source.split->hybrid) return absl::OkStatus();
+  std::vector<int32_t> ids;
+  for (const LayerRouting& layer : source.geometry.layers()) ids.push_back(layer.layer_id);
+  if (ids == source.split->hybrid->moe_layer_ids) return absl::OkStatus();
+  return Invalid("split.hybrid_pattern",
+                 absl::StrCat("its ", source.split->hybrid->moe_layer_ids.size(), " layers E are not the ", ids.size(),
+                              " MoE layers of the geometry"));
+}
+
+absl::Status CheckModel(const Geometry& geometry, const LayerTable& table, const PlanRank& rank,
+                        const std::vector<LiveChunk>& chunks) {
+  const auto difference = LiveDifference(geometry, table, rank.pp_rank, chunks, rank.native_layers);
+  if (!difference.ok()) return difference.status();
+  return *difference ? Invalid("rank.model", **difference) : absl::OkStatus();
+}
+
+// The layers by the table, which what the model says must bear out.
+absl::StatusOr<DescribedLayers> LayersOfSplit(const Source& source, const PlanRank& rank,
+                                              const std::vector<LiveChunk>* chunks) {
+  const LayerSplit split = source.split.value_or(LayerSplit{.num_layers = source.geometry.num_layers()});
+  const auto table = LayerTable::Create(split);
+  if (!table.ok()) return table.status();
+  if (absl::Status status = CheckPattern(source); !status.ok()) return status;
+  auto layers = OwnedMoeLayers(source.geometry, *table, rank.pp_rank, rank.chunk);
+  if (!layers.ok()) return layers.status();
+  if (chunks != nullptr) {
+    if (absl::Status status = CheckModel(source.geometry, *table, rank, *chunks); !status.ok()) return status;
+  }
+  DescribedLayers described{source.geometry, split, *std::move(layers)};
+  for (int32_t v = 0; v < table->virtual_stages(); ++v) {
+    if (!rank.chunk || *rank.chunk == v) described.mtp_layers += table->mtp_layers(rank.pp_rank, v);
+  }
+  return described;
+}
+
+// The layers as the model says, without a split.
+absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const PlanRank& rank,
+                                              const std::vector<LiveChunk>& chunks) {
+  const int32_t count = static_cast<int32_t>(chunks.size());
+  if (rank.chunk && (*rank.chunk < 0 || *rank.chunk >= count)) {
+    return Invalid("rank.chunk", absl::StrCat(*rank.chunk, " is not in [0, ", count, ")"));
+  }
+  auto layers = OwnedMoeLayers(geometry, chunks);
+  if (!layers.ok()) return layers.status();
+  DescribedLayers described{geometry};
+  std::copy_if(layers->begin(), layers->end(), std::back_inserter(described.layers),
+               [&](const OwnedLayer& layer) { return !rank.chunk || layer.chunk == *rank.chunk; });
+  for (int32_t v = 0; v < count; ++v) {
+    if (!rank.chunk || *rank.chunk == v) {
+      described.mtp_layers += static_cast<int32_t>(chunks[v].mtp_layer_numbers.size());
+    }
+  }
+  return described;
+}
+
+}  // namespace
+
+absl::StatusOr<DescribedLayers> DescribedLayersFromJson(const LayerFields& fields, const PlanRank& rank) {
+  const auto source = SourceOf(fields);
+  if (!source.ok()) return InNamesOf(fields, source.status());
+  std::optional<std::vector<LiveChunk>> chunks;
+  if (fields.model != nullptr) {
+    auto read = ChunksFromJson(*fields.model);
+    if (!read.ok()) return read.status();
+    chunks = *std::move(read);
+  }
+  auto described = chunks && !source->split ? LayersOfModel(source->geometry, rank, *chunks)
+                                            : LayersOfSplit(*source, rank, chunks ? &*chunks : nullptr);
+  if (!described.ok()) return InNamesOf(fields, described.status());
+  auto layers = WithoutNativeLayers(source->geometry, std::move(described->layers), rank.native_layers);
+  if (!layers.ok()) return layers.status();
+  described->layers = *std::move(layers);
+  return described;
+}
+
+}  // namespace routing_replay::trainer

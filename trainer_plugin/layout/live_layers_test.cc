@@ -1,0 +1,73 @@
+#include "routing_replay/trainer/live_layers.h"
+
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using routing_replay::testing::Fails;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// 8 layers, the first dense, in four chunks of two.
+class LiveLayersTest : public ::testing::Test {
+ protected:
+  std::string Difference(int32_t pp_rank, const std::vector<LiveChunk>& chunks,
+                         const std::vector<int32_t>& native_layers = {}) {
+    const auto difference = LiveDifference(geometry_, table_, pp_rank, chunks, native_layers);
+    EXPECT_OK(difference);
+    return difference.ok() ? difference->value_or("") : "";
+  }
+
+  const Geometry geometry_ =
+      *Geometry::Create({.num_layers = 8, .moe_layer_ids = {1, 2, 3, 4, 5, 6, 7}, .num_experts = {8}, .top_k = {2}});
+  const LayerTable table_ =
+      *LayerTable::Create({.num_layers = 8, .pipeline_size = 2, .virtual_stages = 2, .mtp_num_layers = 1});
+};
+
+TEST_F(LiveLayersTest, LayersByNumberWhateverTheOrder) {
+  ASSERT_OK_AND_ASSIGN(const auto layers, OwnedMoeLayers(geometry_, std::vector<LiveChunk>{{{4, 3}}, {{8, 7}, {1}}}));
+  EXPECT_THAT(layers, ElementsAre(OwnedLayer{2, 1, 0}, OwnedLayer{3, 2, 0}, OwnedLayer{6, 5, 1}, OwnedLayer{7, 6, 1}));
+}
+
+TEST_F(LiveLayersTest, AgreesWithItsSplit) {
+  EXPECT_EQ(Difference(0, {{{2}}, {{5, 6}}}), "");
+  EXPECT_EQ(Difference(1, {{{3, 4}}, {{8, 7}, {1}}}), "");
+  // A dense MTP layer has no router.
+  EXPECT_EQ(Difference(1, {{{3, 4}}, {{8, 7}}}), "");
+}
+
+TEST_F(LiveLayersTest, SaysTheFirstDifference) {
+  EXPECT_EQ(Difference(0, {{{2}}, {{3, 4}}}),
+            "pipeline rank 0, chunk 1: router 0 of 2 is decoder layer 2 (layer_number 3), the split gives decoder "
+            "layer 4 (layer_number 5), 2 in all");
+  EXPECT_EQ(Difference(0, {{{2}}, {{5}}}),
+            "pipeline rank 0, chunk 1: router 1 of 1 is none, the split gives decoder layer 5 (layer_number 6), 2 in "
+            "all");
+  EXPECT_THAT(Difference(0, {{{2, 3}}, {{5, 6}}}), HasSubstr("the split gives none, 1 in all"));
+  EXPECT_EQ(Difference(1, {{{3, 4, 7, 8}}}), "pipeline rank 1: the model has 1 chunks, the split gives 2");
+  EXPECT_EQ(Difference(0, {{{2}}, {{5, 6}, {1}}}),
+            "pipeline rank 0, chunk 1: 1 routers of MTP layers, the split gives 0 MTP layers");
+}
+
+TEST_F(LiveLayersTest, NativeLayersMayBeThereOrNot) {
+  EXPECT_EQ(Difference(0, {{{}}, {{5, 6}}}, {1}), "");
+  EXPECT_EQ(Difference(0, {{{2}}, {{5, 6}}}, {1}), "");
+  EXPECT_NE(Difference(0, {{{}}, {{5, 6}}}), "");
+}
+
+TEST_F(LiveLayersTest, NumbersThatCannotBe) {
+  for (const std::vector<LiveChunk>& chunks :
+       {std::vector<LiveChunk>{{{0}}}, {{{9}}}, {{{1}}}, {{{3, 3}}}, {{{3}}, {{3}}}}) {
+    EXPECT_THAT(OwnedMoeLayers(geometry_, chunks), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+    EXPECT_THAT(LiveDifference(geometry_, table_, 0, chunks),
+                Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  }
+  EXPECT_THAT(LiveDifference(geometry_, table_, 2, {}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  // What a MTP layer looks like that is taken for the decoder's.
+  EXPECT_THAT(std::string(OwnedMoeLayers(geometry_, std::vector<LiveChunk>{{{1}}}).status().message()),
+              HasSubstr("does it belong to MTP?"));
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer
