@@ -251,6 +251,10 @@ class VllmTest(EngineTest):
         for body in bodies({"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": value}]}):
             self.check(vllm.rows(body), begin=3)
             self.refused(lambda body=body: vllm.rows(body, prompt_start=2), "ROW_COUNT")
+        del value["start"]
+        body = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": value}]}
+        self.check(vllm.rows(body, prompt_start=3), begin=3)
+        self.refused(lambda: vllm.rows(body), "ROW_COUNT")
 
 
 def npy_payload(array: np.ndarray) -> str:
@@ -320,6 +324,14 @@ class SglangTest(EngineTest):
         other = rr.Geometry(num_layers=5, num_experts=64, top_k=3)
         self.refused(lambda: sglang.rows(self.response(b64(ALL[:-1])), other), "LENGTH", "whole rows")
         self.refused(lambda: sglang.rows(self.response(b64(ALL[:-1]))), "SHAPE", "geometry")
+
+    def test_the_last_event_of_a_stream_may_hold_some_tokens_alone(self) -> None:
+        body = {"output_ids": OUTPUT[1:2], "meta_info": {"completion_tokens": 2, "routed_experts": b64(ALL[: P + 1])}}
+        self.refused(lambda: sglang.rows(body, GEOMETRY, prompt_token_ids=PROMPT), "ROW_COUNT", "output_token_ids")
+        ids = {"prompt_token_ids": PROMPT, "output_token_ids": OUTPUT[:2]}
+        self.assertEqual(sglang.rows(body, GEOMETRY, **ids).surplus_rows, 0)
+        ids["output_token_ids"] = OUTPUT[1:2]  # A stop was cut off.
+        self.assertEqual(sglang.rows(body, GEOMETRY, **ids).surplus_rows, 1)
 
     def test_tensors(self) -> None:
         for rows in (ALL[:-1], ALL[:-1].ravel(), ALL[:-1].reshape(T - 1, -1), Tensor(ALL[:-1])):
@@ -644,6 +656,8 @@ class OddValueTest(unittest.TestCase):
             self.refused(lambda name=name: sglang.rows({"meta_info": meta | {name: "x"}}, GEOMETRY), name)
         self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, start_len=None), "start")
         self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, layers=5), "layers")
+        self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY), "meta_info.prompt_tokens")
+        self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY, 0), "choices")
         stamped = {"meta_info": meta | {"weight_version": [1]}}
         self.refused(lambda: sglang.rows(stamped, GEOMETRY, stamped_version=True), "weight_versions[0].version")
         early = {"choices": [{"token_ids": OUTPUT, "nvext": {"routed_experts": {"shape": [1, 4, 4]}}}]}
