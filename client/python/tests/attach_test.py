@@ -365,6 +365,7 @@ class DetachTest(ServerTest):
             await asyncio.to_thread(attachment.detach, 0.01)
             done = await asyncio.gather(*requests)
             go.set()
+            attachment._handover._thread.join(20)  # Says that the appender is closed.
             return [out.outputs[0].routed_experts for out in done], engine.routes
 
         with self.assertLogs("routing_replay", logging.WARNING):

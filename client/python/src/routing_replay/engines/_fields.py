@@ -133,9 +133,14 @@ def _plain(value: Any) -> Any:
     return operator.index(value) if hasattr(value, "__index__") else None
 
 
+def choice_count(response: Any) -> int:
+    """1 where a response is its own choice."""
+    choices = get(response, "choices")
+    return len(choices) if isinstance(choices, Sequence) else 1
+
+
 def refuse_shared(response: Any, choice: Any, place: Any, field: str) -> None:
     """What stands in the response itself belongs to none of several choices."""
-    choices = get(response, "choices")
-    count = len(choices) if isinstance(choices, Sequence) else 1
+    count = choice_count(response)
     if place is response and place is not choice and count > 1:
         raise invalid(field, f"stands in the response, which has {count} choices: whose is it?")

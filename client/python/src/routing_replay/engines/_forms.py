@@ -91,18 +91,22 @@ def open_object(dialect: Any, described: Any) -> dict[str, Any]:
         raise invalid("append.tensor", f"cannot be said in JSON: {error}", "SHAPE") from None
 
 
-def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int]:
-    """{data, shape, dtype, …}, and the row at which it starts."""
+def object_payload(value: Any, dialect: str, field: str) -> tuple[Payload, int | None]:
+    """{data, shape, dtype, …}, and the row at which it says to start."""
     described, data = _apart(value, field)
     form = open_object(dialect, described)
-    return _payload(form["tensor"], data), form["start"]
+    return _payload(form["tensor"], data), _said(form, described)
 
 
-def base85_payload(value: Any, dtype: str, field: str) -> tuple[Payload, int]:
+def base85_payload(value: Any, dtype: str, field: str) -> tuple[Payload, int | None]:
     """{data: base85, shape}; decoded here."""
     described, data = _apart(value, field)
     form = open_object("any", {"dtype": dtype} | described)
-    return _payload(form["tensor"] | {"encoding": "RAW"}, _core.decode_base85(data)), form["start"]
+    return _payload(form["tensor"] | {"encoding": "RAW"}, _core.decode_base85(data)), _said(form, described)
+
+
+def _said(form: dict[str, Any], described: dict[str, Any]) -> int | None:
+    return None if described.get("start") is None else form["start"]
 
 
 def _apart(value: Any, field: str) -> tuple[dict[str, Any], memoryview]:

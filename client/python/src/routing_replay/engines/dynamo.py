@@ -70,8 +70,7 @@ def rows(
         why = "missing" if url is None else "the response holds a reference (metadata_upload): pass a resolver"
         return _forms.absent(_FIELD, why, policy, counted, start, **others)
     if isinstance(value, Mapping) and "dtype" not in value:
-        found, begin = _forms.base85_payload(value, dtype, _FIELD)
-        said = begin if "start" in value else None
+        found, said = _forms.base85_payload(value, dtype, _FIELD)
     else:
         found, said = _forms.any_payload(value, _FIELD, _forms.row_of(geometry, layers), None, resolver)
     first = _forms.start_of(said, start, _FIELD)

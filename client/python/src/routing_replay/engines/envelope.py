@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -75,8 +75,7 @@ def rows(
     """
     if value is None:
         raise _fields.invalid(_FIELD, "is null")
-    found, begin = _open(value, geometry, dialect, dtype, shape, layers, resolver)
-    said = begin if isinstance(value, Mapping) and "start" in value else None
+    found, said = _open(value, geometry, dialect, dtype, shape, layers, resolver)
     if ids_and_weights:
         found = _with_weights(found)
     if start is not None and said not in (None, start):

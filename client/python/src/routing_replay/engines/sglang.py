@@ -9,7 +9,8 @@
 | output store | meta_info.output_store_ref: given to the resolver | any |
 
 Layers: all hidden ones, dense included. Flat ids state no shape: pass the run's geometry. Rows are [start_len, T - 1);
-at a stop some builds give one more for the last token, which is left out and counted in surplus_rows. A count of rows
+at a stop some builds give one more for the last token, which is left out and counted in surplus_rows (but where
+completion_tokens and output_ids differ, output_token_ids must say that these are all). A count of rows
 that is that of a build which ignored start_len is an error: ask for all rows then, and the server trims what it has.
 
 Token ids come from prompt_token_ids or input_ids (pass them: most responses have none) and output_ids; else
@@ -91,7 +92,7 @@ def rows(
     tokens.
     """
     choice = _choice(response, index)
-    counted = _tokens_of(response, choice, *_ids(response, choice, prompt_token_ids, output_token_ids))
+    counted = _tokens_of(response, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _fields.engine_name("sglang") if engine is None else engine}
     holder, value = _find(response, choice, _FIELD)
     if value is None:
@@ -144,20 +145,24 @@ def _ids(response: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndar
     return _fields.ids(prompt, "prompt_token_ids"), _fields.ids(sampled, "output_ids")
 
 
-def _tokens_of(response: Any, choice: Any, prompt: np.ndarray | None, sampled: np.ndarray | None) -> _fields.Tokens:
+def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _fields.Tokens:
     """Sampled tokens are counted by their ids where these are known: completion_tokens may count a stop that was cut
-    off."""
+    off, or the ids be those of a stream's last event."""
+    prompt, sampled = _ids(response, choice, prompt_token_ids, output_token_ids)
+    told = output_token_ids is not None
     usage = _fields.get(response, "usage")
-    alone = len(_fields.get(response, "choices") or (choice,)) == 1
+    alone = _fields.choice_count(response) == 1
     counts: list[int] = []
-    for ids, name, told in ((prompt, "prompt_tokens", True), (sampled, "completion_tokens", sampled is None)):
-        said = _find(response, choice, name)[1] if told else None
-        if said is None and told and (alone or (ids is None and name == "prompt_tokens")):
+    for ids, name in ((prompt, "prompt_tokens"), (sampled, "completion_tokens")):
+        said = _find(response, choice, name)[1]
+        if said is None and (alone or (ids is None and name == "prompt_tokens")):
             said = _fields.get(usage, name)
         if said is None and ids is None:
             raise _fields.invalid(f"meta_info.{name}", "the response counts no tokens: pass their ids")
         counts.append(ids.size if said is None else _fields.count(said, name))
-    return _fields.Tokens(prompt, sampled, *counts)
+    if sampled is None:
+        return _fields.Tokens(prompt, None, *counts)
+    return _fields.Tokens(prompt, sampled, counts[0], sampled.size, all_output=told or counts[1] == sampled.size)
 
 
 def _weights(

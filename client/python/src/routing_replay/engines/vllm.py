@@ -120,7 +120,7 @@ def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids:
     """By their ids, else by usage, which counts the tokens of a response with one choice."""
     prompt, sampled = _ids(output, choice, prompt_token_ids, output_token_ids)
     usage = _fields.get(output, "usage")
-    alone = len(_fields.get(output, "choices") or ()) == 1
+    alone = _fields.choice_count(output) == 1
     counts: list[int] = []
     for ids, name, field, told in (
         (prompt, "prompt_tokens", "prompt_token_ids", alone or prompt is None),

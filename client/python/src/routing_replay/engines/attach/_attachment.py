@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import functools
 import importlib.metadata
 import logging
@@ -145,11 +146,8 @@ class Attachment:
         return []
 
     def _job(self, finished: Finished) -> tuple[Job, Callable[[], None]]:
-        sample, start, num_tokens = (
-            self._sample(finished.output, finished.index),
-            finished.row_start,
-            finished.num_tokens,
-        )
+        sample = self._sample(finished.output, finished.index)
+        start, num_tokens = finished.row_start, finished.num_tokens
         options: dict[str, Any] = {"num_tokens": num_tokens, "seal": True} if self._seal else {}
         if self.group is not None:
             options["group"] = self.group
@@ -303,7 +301,7 @@ def snapshot(value: Any) -> Any:
         return value if isinstance(getattr(value, "obj", None), bytes) else bytes(value)
     if isinstance(value, Mapping):
         return {key: snapshot(item) for key, item in value.items()}
-    return list(value) if isinstance(value, list) else value
+    return value[:] if isinstance(value, (list, array.array)) else value
 
 
 def size_of(value: Any) -> int:

@@ -1,0 +1,164 @@
+"""Odd values in responses and arguments, and bodies that are no JSON: a typed error that names the field."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import numpy as np
+from engines_test import ALL, GEOMETRY, OUTPUT, PROMPT, G, P, b64, npy
+
+import routing_replay as rr
+from routing_replay import http
+from routing_replay.engines import dynamo, envelope, sglang, vllm
+
+
+class OddValueTest(unittest.TestCase):
+    """Whatever a response or a caller says: a typed error that names the field."""
+
+    def refused(self, call: Any, field: str, reason: str = "FIELD") -> None:
+        with self.assertRaises(rr.InvalidArgumentError) as caught:
+            call()
+        self.assertEqual((caught.exception.field, caught.exception.reason), (field, reason), caught.exception)
+
+    def test_vllm(self) -> None:
+        rows = b64(npy(ALL[:-1]))
+        span = {"version": "1", "start": 0, "end": 3}
+        for spans, field in (
+            (5, "weight_versions"),
+            ("x", "weight_versions"),
+            ([7], "weight_versions[0].start"),
+            ([span | {"version": None}], "weight_versions[0].version"),
+            ([span | {"version": 1.5}], "weight_versions[0].version"),
+            ([span, span | {"start": "x"}], "weight_versions[1].start"),
+            ([span | {"start": -1}], "weight_versions"),
+            ([span | {"end": G + 1}], "weight_versions"),
+            ([{"version": "1", "start": 0}], "weight_versions[0].end"),
+        ):
+            choice = {"token_ids": OUTPUT, "routed_experts": rows, "weight_versions": spans}
+            body = {"prompt_token_ids": PROMPT, "choices": [choice]}
+            self.refused(lambda body=body: vllm.rows(body), field)
+        body["choices"][0]["weight_versions"] = [span | {"version": "step"}]
+        self.refused(lambda: vllm.rows(body, versions={"step": "x"}), "weight_versions[0].version")
+        self.refused(lambda: vllm.rows(body, versions=5), "versions")
+        del body["choices"][0]["weight_versions"]
+        for options, field in (
+            ({"prompt_start": "3"}, "start"),
+            ({"prompt_start": 1.5}, "start"),
+            ({"short_rows": "x"}, "short_rows"),
+            ({"prompt_token_ids": 5}, "prompt_token_ids"),
+            ({"prompt_token_ids": "abc"}, "prompt_token_ids"),
+            ({"output_token_ids": {1: 2}}, "token_ids"),
+        ):
+            self.refused(lambda options=options: vllm.rows(body, **options), field)
+        for usage, field in (
+            ({"prompt_tokens": "x", "completion_tokens": 3}, "usage.prompt_tokens"),
+            ({"prompt_tokens": 3, "completion_tokens": [1]}, "usage.completion_tokens"),
+            ({"prompt_tokens": -3, "completion_tokens": 1}, "usage.prompt_tokens"),
+            ("x", "prompt_token_ids"),
+        ):
+            odd = {"choices": [{"routed_experts": rows}], "usage": usage}
+            self.refused(lambda odd=odd: vllm.rows(odd), field)
+        for response, field in ((None, "outputs"), ("x", "outputs"), (5, "outputs"), ({"choices": "xx"}, "choices")):
+            self.refused(lambda response=response: vllm.rows(response), field)
+
+    def test_others(self) -> None:
+        meta = {"prompt_tokens": P, "completion_tokens": G, "routed_experts": b64(ALL[:-1])}
+        for geometry in (5, "x", {"num_layers": 4}):
+            self.refused(lambda g=geometry: sglang.rows({"meta_info": meta}, g), "geometry")
+            self.refused(lambda g=geometry: envelope.rows(b64(ALL), g), "geometry")
+        for name in ("prompt_tokens", "completion_tokens"):
+            self.refused(lambda name=name: sglang.rows({"meta_info": meta | {name: "x"}}, GEOMETRY), name)
+        self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, start_len=None), "start")
+        self.refused(lambda: sglang.rows({"meta_info": meta}, GEOMETRY, layers=5), "layers")
+        self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY), "meta_info.prompt_tokens")
+        self.refused(lambda: sglang.rows({"choices": 5}, GEOMETRY, 0), "choices")
+        stamped = {"meta_info": meta | {"weight_version": [1]}}
+        self.refused(lambda: sglang.rows(stamped, GEOMETRY, stamped_version=True), "weight_versions[0].version")
+        early = {"choices": [{"token_ids": OUTPUT, "nvext": {"routed_experts": {"shape": [1, 4, 4]}}}]}
+        self.refused(lambda: dynamo.rows(early, prompt_token_ids=PROMPT), "nvext.routed_experts.data")
+        for value, options, field, reason in (
+            (["[" * 100_000, "AA=="], {}, "routed_experts", "SHAPE"),
+            (['{"shape": [1, 4, 4], "shape": [2, 4, 4]}', "AA=="], {}, "routed_experts", "SHAPE"),
+            ({"data": "AA==", "shape": object()}, {}, "append.tensor", "SHAPE"),
+            (b"1234", {"shape": 5}, "shape", "FIELD"),
+            (ALL, {"start": "x"}, "start", "FIELD"),
+            ({"data": "AA==", "shape": [1, 4, 4]}, {"dialect": 5}, "dialect", "FIELD"),
+            (np.zeros((0, 4, 4), np.float32), {}, "routed_experts", "DTYPE"),
+            ([[[10**30]]], {}, "routed_experts", "DTYPE"),
+        ):
+            self.refused(lambda v=value, o=options: envelope.rows(v, **o), field, reason)
+        self.assertEqual(envelope.tokens(None, None).size, 0)
+
+    def test_ids_beside_weights_are_never_wrapped(self) -> None:
+        bits = np.float32(0.25).view(np.int32)
+        for value in (2**32 + 3, -(2**31) - 1, 2**31):
+            both = np.array([[[value, 5, bits, bits]]], np.int64)
+            self.refused(lambda both=both: envelope.rows(both, ids_and_weights=True), "routed_experts", "DTYPE")
+        both[0, 0, 0] = 7
+        data = envelope.rows(both, ids_and_weights=True).rows.data
+        self.assertEqual(np.frombuffer(data, np.int32).tolist(), [7, 5, bits, bits])
+
+    def test_geometry(self) -> None:
+        circular: dict[str, Any] = {}
+        circular["itself"] = circular
+        for config in (None, 5, [], circular, {("a",): 1}):
+            self.refused(lambda c=config: rr.Geometry.from_hf_config(c), "config")
+        for config in (None, 5, circular):
+            self.refused(lambda c=config: rr.Geometry.from_megatron_config(c), "config")
+        for text in ("{", "[" * 100_000, '{"num_layers": 1, "num_layers": 2}'):
+            self.refused(lambda t=text: rr.Geometry.from_json(t), "geometry")
+
+
+class HttpTest(unittest.TestCase):
+    def test_events(self) -> None:
+        answer = b'{"choices":[{"index":0,"routed_experts":"AAAA"}]}'
+        for event in (
+            answer,
+            b"\xef\xbb\xbf" + answer,
+            b"data: " + answer + b"\n\n",
+            b"data:" + answer,
+            b"\xef\xbb\xbfdata: " + answer + b"\r\n\r\n",
+            b": ping\n\nevent: message\nid: 7\ndata: " + answer + b"\nretry: 10\n\n",
+            b"event: x\ndata: " + answer[:20] + b"\ndata: " + answer[20:] + b"\n\n",
+            bytearray(b"data: " + answer),
+            memoryview(b"event: x\ndata: " + answer),
+        ):
+            found = http.routed_experts(event)
+            self.assertEqual(bytes(found["choices"][0]["routed_experts"]), b"AAAA")
+        for end in (b"data: [DONE]", b"data: [DONE]\n\n", b"event: done\r\ndata:[DONE]\r\n\r\n"):
+            self.assertIsNone(http.routed_experts(end))
+
+    def test_refusals(self) -> None:
+        answer = b'{"routed_experts":"AAAA"}'
+        for body in (
+            b"",
+            b"[DONE]",
+            b"event: ping\n\n",
+            b"data: " + answer + b"\n\ndata: " + answer + b"\n\n",
+            b"data: " + answer + b"\n\ndata: [DONE]\n\n",
+            b'{"routed_experts":"AAAA","routed_experts":"BBBB"}',
+            b'{"routed_experts":"AAAA","routed_experts":["x"]}',
+            b'{"choices":[{"routed_experts":"AAAA"}],"choices":5}',
+            b'{"choices":[{"routed_experts":"AAAA"}],"choices":[{"x":1}]}',
+            b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            b"[" * 2000 + b"]" * 2000,
+            answer + b" more",
+            "{}",
+            memoryview(b"{ }x" * 10)[::2],
+        ):
+            with self.subTest(body=str(body)[:60]):
+                with self.assertRaises(rr.InvalidArgumentError) as caught:
+                    http.routed_experts(body)
+                self.assertEqual((caught.exception.reason, caught.exception.field), ("ENCODING", "body"))
+
+    def test_large_texts_stay_where_they_are(self) -> None:
+        text = b"A" * (4 << 20)
+        body = b'event: x\ndata: {"meta_info":{"routed_experts":"' + text + b'"}}\n\n'
+        view = http.routed_experts(body)["meta_info"]["routed_experts"]
+        self.assertIs(view.obj, body)
+        self.assertEqual(view.nbytes, len(text))
+
+
+if __name__ == "__main__":
+    unittest.main()
