@@ -90,7 +90,8 @@ absl::StatusOr<std::vector<HeldLayers>> ExplainLayerTable(const Geometry& geomet
     for (int32_t chunk = 0; chunk < table.virtual_stages(); ++chunk) {
       const auto owned = OwnedMoeLayers(geometry, table, pp, chunk);
       if (!owned.ok()) return owned.status();
-      HeldLayers layers{pp, chunk, table.range(pp, chunk), {}, static_cast<int32_t>(owned->size())};
+      HeldLayers layers{
+          pp, chunk, table.range(pp, chunk), {}, static_cast<int32_t>(owned->size()), table.mtp_layers(pp, chunk)};
       for (const OwnedLayer& layer : *owned) AppendMerged(layers.moe, {layer.layer_id, layer.layer_id + 1});
       held.push_back(std::move(layers));
     }

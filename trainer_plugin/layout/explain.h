@@ -43,6 +43,7 @@ struct HeldLayers {
   LayerRange decoder;
   std::vector<RowRange> moe;  // Decoder ids.
   int32_t num_moe = 0;
+  int32_t mtp = 0;  // Multi-token-prediction layers beside them.
 };
 
 // By rank, then by chunk. INVALID_ARGUMENT as OwnedMoeLayers.

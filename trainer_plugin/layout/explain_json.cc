@@ -29,7 +29,8 @@ OrderedJson LayersToJson(const std::vector<HeldLayers>& held) {
                     {"chunk", layers.chunk},
                     {"decoder_layers", RangesToJson({{layers.decoder.begin, layers.decoder.end}})},
                     {"moe_layers", RangesToJson(layers.moe)},
-                    {"num_moe", layers.num_moe}});
+                    {"num_moe", layers.num_moe},
+                    {"mtp", layers.mtp}});
   }
   return list;
 }
@@ -164,8 +165,7 @@ absl::StatusOr<OrderedJson> Diagnose(const Observed& observed) {
   if (observed.has_layers) {
     const auto split = SplitOf(described);
     if (!split.ok()) return split.status();
-    const auto layers =
-        ExplainLayers(described.geometry, *split, described.rank.pp_rank, described.rank.chunk, observed.layers);
+    const auto layers = ExplainLayers(described.geometry, *split, described.rank, observed.layers);
     if (!layers.ok()) return layers.status();
     AddBest("layers", *layers, list);
   }
@@ -176,8 +176,7 @@ absl::StatusOr<OrderedJson> DiagnoseIds(const DescribedPlan& described, const st
                                         const RouteIds& seen) {
   const auto split = SplitOf(described);
   if (!split.ok()) return split.status();
-  const auto found = ExplainIds(described.geometry, *split, described.layout, described.rank.pp_rank,
-                                described.rank.chunk, described.rank.rows, recorded, seen);
+  const auto found = ExplainIds(described.geometry, *split, described.layout, described.rank, recorded, seen);
   if (!found.ok()) return found.status();
   return OrderedJson::array({ToJson("rows", found->rows), ToJson("layers", found->layers)});
 }

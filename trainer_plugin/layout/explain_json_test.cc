@@ -28,8 +28,8 @@ Json Moonlight() {
 TEST(ExplainFromJson, Example) {
   ASSERT_OK_AND_ASSIGN(const Json explained, ExplainFromJson(Moonlight().dump()));
   EXPECT_EQ(explained["layers"].dump(),
-            R"([{"pp":0,"chunk":0,"decoder_layers":[[0,13]],"moe_layers":[[1,13]],"num_moe":12},)"
-            R"({"pp":1,"chunk":0,"decoder_layers":[[13,27]],"moe_layers":[[13,27]],"num_moe":14}])");
+            R"([{"pp":0,"chunk":0,"decoder_layers":[[0,13]],"moe_layers":[[1,13]],"num_moe":12,"mtp":0},)"
+            R"({"pp":1,"chunk":0,"decoder_layers":[[13,27]],"moe_layers":[[13,27]],"num_moe":14,"mtp":0}])");
   EXPECT_EQ(explained["rows"][0].dump(),
             R"({"sample":"math-7/0","cp":0,"tp":0,"rows":[[0,4]],"without_route":[],"at":["0:4"]})");
   EXPECT_EQ(explained["rows"][4].dump(),

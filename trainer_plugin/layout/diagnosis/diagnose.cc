@@ -129,9 +129,8 @@ absl::StatusOr<std::vector<Explanation>> ExplainRows(const MicroBatchLayout& lay
 }
 
 absl::StatusOr<std::vector<Explanation>> ExplainLayers(const Geometry& geometry, const LayerSplit& split,
-                                                       int32_t pp_rank, std::optional<int32_t> chunk,
-                                                       absl::Span<const int32_t> observed) {
-  const auto ways = LayerWays(geometry, split, pp_rank, chunk);
+                                                       const PlanRank& rank, absl::Span<const int32_t> observed) {
+  const auto ways = LayerWays(geometry, split, rank);
   if (!ways.ok()) return ways.status();
   const auto layers = static_cast<int64_t>(ways->front().layers.size()), given = static_cast<int64_t>(observed.size());
   if (given != layers) return WrongCount("observed.layers", given, layers, "MoE layers");
@@ -146,12 +145,11 @@ absl::StatusOr<std::vector<Explanation>> ExplainLayers(const Geometry& geometry,
 }
 
 absl::StatusOr<IdExplanation> ExplainIds(const Geometry& geometry, const LayerSplit& split,
-                                         const MicroBatchLayout& layout, int32_t pp_rank, std::optional<int32_t> chunk,
-                                         const RowRank& rank, absl::Span<const RouteIds> recorded,
-                                         const RouteIds& observed) {
-  const auto row_ways = RowWays(layout, rank);
+                                         const MicroBatchLayout& layout, const PlanRank& rank,
+                                         absl::Span<const RouteIds> recorded, const RouteIds& observed) {
+  const auto row_ways = RowWays(layout, rank.rows);
   if (!row_ways.ok()) return row_ways.status();
-  const auto layer_ways = LayerWays(geometry, split, pp_rank, chunk);
+  const auto layer_ways = LayerWays(geometry, split, rank);
   if (!layer_ways.ok()) return layer_ways.status();
   absl::Status status =
       CheckIds(geometry, layout, recorded, observed, static_cast<int64_t>(row_ways->front().rows.size()),

@@ -106,7 +106,7 @@ TEST(ExplainLayersTest, KnownMistakes) {
   const auto mistake = [&](int32_t pp_rank, const std::function<int32_t(int32_t)>& layer) {
     std::vector<int32_t> observed;
     for (int32_t i = 0; i < (pp_rank == 0 ? 12 : 14); ++i) observed.push_back(layer(i));
-    const auto found = ExplainLayers(geometry, split, pp_rank, std::nullopt, observed);
+    const auto found = ExplainLayers(geometry, split, {.pp_rank = pp_rank}, observed);
     return found.ok() && found->front().exact() ? absl::StrJoin(found->front().mistakes, " ") : "";
   };
   EXPECT_EQ(mistake(1, [](int32_t i) { return 13 + i; }), "none");
@@ -117,12 +117,21 @@ TEST(ExplainLayersTest, KnownMistakes) {
   EXPECT_EQ(mistake(1, [](int32_t i) { return 20 - i; }), "");
 }
 
+// Routers that the trainer leaves alone are not among those that were seen.
+TEST(ExplainLayersTest, NativeLayersAreLeftOut) {
+  const Geometry geometry = Geometry::Uniform(8, 64, 4);
+  const PlanRank rank{.pp_rank = 0, .native_layers = {0, 1, 2}};
+  ASSERT_OK_AND_ASSIGN(const std::vector<Explanation> found,
+                       ExplainLayers(geometry, {.num_layers = 8, .pipeline_size = 2}, rank, {3}));
+  EXPECT_EQ(found.front().mistakes.front(), "none");
+}
+
 TEST(ExplainLayersTest, VirtualStagesIgnored) {
   const Geometry geometry = Geometry::Uniform(48, 128, 8);
   const LayerSplit split{.num_layers = 48, .pipeline_size = 4, .virtual_stages = 2};
   std::vector<int32_t> observed;
   for (int32_t layer = 0; layer < 12; ++layer) observed.push_back(layer);
-  ASSERT_OK_AND_ASSIGN(const std::vector<Explanation> found, ExplainLayers(geometry, split, 0, std::nullopt, observed));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Explanation> found, ExplainLayers(geometry, split, {}, observed));
   EXPECT_TRUE(found.front().exact());
   EXPECT_THAT(found.front().mistakes, Contains("chunks_side_by_side"));
 }
@@ -138,9 +147,9 @@ TEST(ExplainIdsTest, PairsOfMistakesAreFoundInTheIds) {
     for (int64_t i = 0; i < ids.rows * 26 * 6; ++i) ids.ids.push_back(static_cast<int32_t>(random() % 64));
     recorded.push_back(std::move(ids));
   }
-  const RowRank rank{.cp_rank = 1, .tp_rank = 1};
-  ASSERT_OK_AND_ASSIGN(const std::vector<RowWay> row_ways, RowWays(Packed(), rank));
-  ASSERT_OK_AND_ASSIGN(const std::vector<LayerWay> layer_ways, LayerWays(geometry, split, 1, std::nullopt));
+  const PlanRank rank{.pp_rank = 1, .rows = {.cp_rank = 1, .tp_rank = 1}};
+  ASSERT_OK_AND_ASSIGN(const std::vector<RowWay> row_ways, RowWays(Packed(), rank.rows));
+  ASSERT_OK_AND_ASSIGN(const std::vector<LayerWay> layer_ways, LayerWays(geometry, split, rank));
   int pairs = 0;
   for (const RowWay& rows : row_ways) {
     for (const LayerWay& layers : layer_ways) {
@@ -157,8 +166,7 @@ TEST(ExplainIdsTest, PairsOfMistakesAreFoundInTheIds) {
           }
         }
       }
-      ASSERT_OK_AND_ASSIGN(const IdExplanation found,
-                           ExplainIds(geometry, split, Packed(), 1, std::nullopt, rank, recorded, observed));
+      ASSERT_OK_AND_ASSIGN(const IdExplanation found, ExplainIds(geometry, split, Packed(), rank, recorded, observed));
       EXPECT_TRUE(found.rows.exact());
       EXPECT_EQ(found.layers.mistakes, layers.mistakes);
       pairs += found.rows.mistakes == rows.mistakes;

@@ -17,9 +17,9 @@ std::vector<int32_t> IdsOf(const std::vector<OwnedLayer>& owned) {
 // Collects what leads elsewhere. Layers of a mistake come in any number and are cut to the rank's, or followed by -1.
 class LayerCatalogue {
  public:
-  LayerCatalogue(const Geometry& geometry, const LayerSplit& split, int32_t pp_rank, std::optional<int32_t> chunk,
+  LayerCatalogue(const Geometry& geometry, const LayerSplit& split, const PlanRank& rank,
                  const std::vector<OwnedLayer>& right)
-      : geometry_(geometry), split_(split), pp_rank_(pp_rank), chunk_(chunk) {
+      : geometry_(geometry), split_(split), rank_(rank) {
     ways_.push_back({{"none"}, "the layers that this rank has", IdsOf(right)});
   }
 
@@ -48,8 +48,8 @@ class LayerCatalogue {
     change(split);
     const absl::StatusOr<LayerTable> table = LayerTable::Create(split);
     if (!table.ok()) return;
-    const std::optional<int32_t> chunk = table->virtual_stages() == 1 ? std::nullopt : chunk_;
-    const auto owned = OwnedMoeLayers(geometry_, *table, std::min(pp_rank_, split.pipeline_size - 1), chunk);
+    const std::optional<int32_t> chunk = table->virtual_stages() == 1 ? std::nullopt : rank_.chunk;
+    const auto owned = OwnedMoeLayers(geometry_, *table, std::min(rank_.pp_rank, split.pipeline_size - 1), chunk);
     if (owned.ok()) Add(mistake, what, IdsOf(*owned));
   }
 
@@ -59,8 +59,7 @@ class LayerCatalogue {
  private:
   const Geometry& geometry_;
   const LayerSplit& split_;
-  int32_t pp_rank_;
-  std::optional<int32_t> chunk_;
+  const PlanRank& rank_;
   std::vector<LayerWay> ways_;
 };
 
@@ -150,15 +149,16 @@ void AddSplits(const Geometry& geometry, const LayerTable& table, const LayerSpl
 
 }  // namespace
 
-absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split, int32_t pp_rank,
-                                                std::optional<int32_t> chunk) {
+absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split,
+                                                const PlanRank& rank) {
   const absl::StatusOr<LayerTable> table = LayerTable::Create(split);
   if (!table.ok()) return table.status();
-  const auto right = OwnedMoeLayers(geometry, *table, pp_rank, chunk);
+  auto right = OwnedMoeLayers(geometry, *table, rank.pp_rank, rank.chunk);
+  if (right.ok()) right = WithoutNativeLayers(geometry, *std::move(right), rank.native_layers);
   if (!right.ok()) return right.status();
-  LayerCatalogue catalogue(geometry, split, pp_rank, chunk, *right);
+  LayerCatalogue catalogue(geometry, split, rank, *right);
   AddNumberings(geometry, *right, catalogue);
-  AddSplits(geometry, *table, split, pp_rank, chunk, catalogue);
+  AddSplits(geometry, *table, split, rank.pp_rank, rank.chunk, catalogue);
   return catalogue.Take();
 }
 

@@ -3,12 +3,12 @@
 #define TRAINER_PLUGIN_LAYOUT_DIAGNOSIS_MISTAKES_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "routing_replay/trainer/layers.h"
+#include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/row_map.h"
 #include "routing_replay/trainer/rows.h"
 #include "routing_replay/wire/geometry.h"
@@ -32,8 +32,8 @@ struct LayerWay {
 };
 
 // The same for the layers of a rank, or of one of its chunks. INVALID_ARGUMENT as LayerTable and OwnedMoeLayers.
-absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split, int32_t pp_rank,
-                                                std::optional<int32_t> chunk);
+absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split,
+                                                const PlanRank& rank);
 
 }  // namespace routing_replay::trainer
 

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "routing_replay/trainer/layers.h"
+#include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/row_map.h"
 #include "routing_replay/trainer/rows.h"
 #include "routing_replay/wire/geometry.h"
@@ -37,10 +38,10 @@ absl::StatusOr<std::vector<Explanation>> ExplainRows(const MicroBatchLayout& lay
                                                      absl::Span<const LocalRow> observed);
 
 // The same for layers. `observed`: decoder layer ids whose routes the rank's MoE layers were given, in the order of
-// OwnedMoeLayers. INVALID_ARGUMENT as OwnedMoeLayers, and (kShape, field "observed.layers") for another number.
+// OwnedMoeLayers, without the rank's native_layers. INVALID_ARGUMENT as OwnedMoeLayers, and (kShape, field
+// "observed.layers") for another number.
 absl::StatusOr<std::vector<Explanation>> ExplainLayers(const Geometry& geometry, const LayerSplit& split,
-                                                       int32_t pp_rank, std::optional<int32_t> chunk,
-                                                       absl::Span<const int32_t> observed);
+                                                       const PlanRank& rank, absl::Span<const int32_t> observed);
 
 // Ids in row-major order, int32, unused slots -1.
 struct RouteIds {
@@ -59,9 +60,8 @@ struct IdExplanation {
 // per sequence [rows][all MoE layers][K]. Ids of a row are compared as sets. Local rows where a way replays nothing are
 // not compared. INVALID_ARGUMENT as above, and (kShape, fields "observed.ids", "recorded") for shapes that do not fit.
 absl::StatusOr<IdExplanation> ExplainIds(const Geometry& geometry, const LayerSplit& split,
-                                         const MicroBatchLayout& layout, int32_t pp_rank, std::optional<int32_t> chunk,
-                                         const RowRank& rank, absl::Span<const RouteIds> recorded,
-                                         const RouteIds& observed);
+                                         const MicroBatchLayout& layout, const PlanRank& rank,
+                                         absl::Span<const RouteIds> recorded, const RouteIds& observed);
 
 }  // namespace routing_replay::trainer
 
