@@ -57,7 +57,7 @@ bench wire wire
 bench plan plan
 echo "producer.py" >&2
 PYTHONPATH=$PWD/client/python/src PYTHONDONTWRITEBYTECODE=1 ROUTING_REPLAY_LIBRARY_DIR=$build/lib \
-  ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server python3 tests/bench/producer/producer.py --build "$build" \
+  ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server /usr/bin/python3 tests/bench/producer/producer.py --build "$build" \
   --repetitions "$repetitions" "${quick[@]}" --json "$out/producer.json" >"$out/producer.txt"
 # Twice the processes share the caches here: of these only what is compared in the same rounds counts.
 bench handoff-allocator handoff --allocator both
