@@ -9,8 +9,7 @@ const std::vector<Kind>& AnsweredKinds() {
       CodecKind(),         CodecMsSwiftKind(), CodecNemoKind(),       CodecPrimeRlKind(), CodecSkyRlKind(),
       CodecTurnsKind(),    CpSlicesKind(),     FrameworkLayersKind(), GeometryKind(),     HybridKind(),
       InvalidLayersKind(), LayersKind(),       LayersLayoutKind(),    LayoutParseKind(),  MoePatternKind(),
-      PaddingKind(),       R2MergeKind(),      R2PipelineKind(),      RoutingKind(),      RowsKind(),
-      ScheduleKind(),
+      PaddingKind(),       R2Kind(),           RoutingKind(),         RowsKind(),         ScheduleKind(),
   };
   return kinds;
 }

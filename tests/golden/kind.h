@@ -14,9 +14,10 @@ using Json = nlohmann::json;
 struct Outcome {
   enum class Verdict { kPassed, kFailed, kNotYetAnswered };
   Verdict verdict = Verdict::kPassed;
-  std::string words;  // The first difference, or why there is no answer yet.
+  std::string words;  // The first difference, or why there is no answer yet, or what a passed case was asked without.
 };
 inline Outcome Passed() { return {}; }
+inline Outcome PassedWithout(std::string words) { return {Outcome::Verdict::kPassed, std::move(words)}; }
 inline Outcome Failed(std::string words) { return {Outcome::Verdict::kFailed, std::move(words)}; }
 inline Outcome NotYetAnswered(std::string words) { return {Outcome::Verdict::kNotYetAnswered, std::move(words)}; }
 
@@ -44,8 +45,7 @@ Kind LayersLayoutKind();
 Kind LayoutParseKind();
 Kind MoePatternKind();
 Kind PaddingKind();
-Kind R2MergeKind();
-Kind R2PipelineKind();
+Kind R2Kind();
 Kind RoutingKind();
 Kind RowsKind();
 Kind ScheduleKind();

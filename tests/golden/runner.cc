@@ -62,11 +62,13 @@ class Run {
     Totals of_file;
     int64_t open = 0;
     std::string failures;
+    std::map<std::string, int64_t> without;  // Passed cases by what they were asked without.
     for (const Json& golden_case : cases) {
       const Outcome outcome = RunCase(kind, golden_case);
       switch (outcome.verdict) {
         case Outcome::Verdict::kPassed:
           ++of_file.passed;
+          if (!outcome.words.empty()) ++without[outcome.words];
           break;
         case Outcome::Verdict::kFailed:
           ++of_file.failed;
@@ -81,6 +83,9 @@ class Run {
     out_ << path.string() << ": " << of_file.passed << " passed, " << of_file.failed << " failed";
     if (open > 0) out_ << ", " << open << " not yet answered";
     out_ << "\n" << failures;
+    for (const auto& [what, count] : without) {
+      out_ << "  " << count << (count == 1 ? " case" : " cases") << " without " << what << "\n";
+    }
     totals_.passed += of_file.passed;
     totals_.failed += of_file.failed;
   }

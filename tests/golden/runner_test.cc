@@ -36,6 +36,18 @@ class RunnerTest : public ::testing::Test {
     return json.ok() ? (*json)["cases"][0] : Json();
   }
 
+  // The first case of a committed file with a value at `pointer`, after `skipped` of them.
+  static Json CaseWith(const std::string& file, const std::string& pointer, int skipped = 0) {
+    auto json = LoadGoldenFile(std::filesystem::path(RR_GOLDEN_DATA) / (file + ".json.zst"));
+    EXPECT_OK(json);
+    if (!json.ok()) return {};
+    for (const Json& golden_case : (*json)["cases"]) {
+      if (golden_case.contains(Json::json_pointer(pointer)) && skipped-- == 0) return golden_case;
+    }
+    ADD_FAILURE() << file << " has no case with " << pointer;
+    return {};
+  }
+
   Totals Run() {
     std::ostringstream out;
     const Totals totals = RunGoldenFiles({directory_}, out);
@@ -99,13 +111,129 @@ TEST_F(RunnerTest, AChangedNumberFails) {
 
 TEST_F(RunnerTest, AnAcceptedInvalidSplitFails) {
   Json golden_case = FirstCase("megatron/layers");
+  golden_case["expect"] = {{"raises", "ValueError"}, {"where", "config"}};
+  EXPECT_EQ(RunCaseAs("layers_invalid", golden_case).failed, 1);
+  EXPECT_THAT(text_, HasSubstr("accepted, expected a refusal"));
+}
+
+// What Megatron accepts of these is ours if its chunks hold each layer once, and else compared with its own rule.
+TEST_F(RunnerTest, AcceptedSplitsAmongTheInvalidOnesAreCompared) {
+  Json golden_case = FirstCase("megatron/layers");
+  golden_case["expect"]["raises"] = nullptr;
+  golden_case["expect"]["where"] = "nowhere";
+  EXPECT_TRUE(RunCaseAs("layers_invalid", golden_case).success()) << text_;
+  golden_case = CaseWith("megatron/layers_invalid", "/expect/offset_count");
+  EXPECT_TRUE(RunCaseAs("layers_invalid", golden_case).success()) << text_;
+  Json& count = golden_case["expect"]["offset_count"][0][0][1];
+  count = count.get<int64_t>() + 1;
   EXPECT_EQ(RunCaseAs("layers_invalid", golden_case).failed, 1);
 }
 
 TEST_F(RunnerTest, FurtherFilesOfAKindRun) {
   EXPECT_TRUE(RunCaseAs("rows_another", FirstCase("frameworks/rows_slime_thd")).success());
   EXPECT_TRUE(RunCaseAs("layers_another", FirstCase("frameworks/layers_verl")).success());
-  EXPECT_THAT(text_, ::testing::EndsWith("2 passed, 0 failed\n"));
+  EXPECT_TRUE(RunCaseAs("r2_another", FirstCase("frameworks/r2_merge_verl")).success());
+  EXPECT_TRUE(RunCaseAs("r2_further", FirstCase("frameworks/r2_pipeline_verl")).success());
+  EXPECT_THAT(text_, ::testing::EndsWith("4 passed, 0 failed\n"));
+}
+
+TEST_F(RunnerTest, RowsOfUnknownPoliciesRunFromTheNeutralLayoutAlone) {
+  for (const char* file : {"rows_slime_thd", "rows_miles_bshd", "r2_merge_verl"}) {
+    Json golden_case = FirstCase(absl::StrCat("frameworks/", file));
+    const std::string stem = absl::StrCat(std::string(file).substr(0, 2) == "r2" ? "r2" : "rows", "_another");
+    std::filesystem::remove(directory_ / "r2_another.json");
+    golden_case["input"]["framework"] = "another";
+    EXPECT_TRUE(RunCaseAs(stem, golden_case).success()) << text_;
+    EXPECT_THAT(text_, HasSubstr("  1 case without their policy: unknown policy another"));
+    golden_case = FirstCase(absl::StrCat("frameworks/", file));
+    golden_case["input"]["options"]["another_option"] = 3;
+    EXPECT_TRUE(RunCaseAs(stem, golden_case).success()) << text_;
+    EXPECT_THAT(text_, HasSubstr("  1 case without their policy: unknown policy "));
+    golden_case["input"].erase("options");
+    golden_case["input"].erase("lengths");
+    EXPECT_TRUE(RunCaseAs(stem, golden_case).success()) << text_;
+    golden_case["input"]["neutral"]["local_rows"] = golden_case["input"]["neutral"]["local_rows"].get<int64_t>() + 1;
+    EXPECT_EQ(RunCaseAs(stem, golden_case).failed, 1) << text_;
+    std::filesystem::remove(directory_ / (stem + ".json"));
+  }
+}
+
+TEST_F(RunnerTest, PaddingOfUnknownPoliciesFails) {
+  Json golden_case = FirstCase("frameworks/padding_slime");
+  golden_case["input"]["framework"] = "another";
+  EXPECT_EQ(RunCaseAs("padding_another", golden_case).failed, 1);
+  EXPECT_THAT(text_, HasSubstr("unknown policy another"));
+}
+
+TEST_F(RunnerTest, FailingFrameworksNeedNoKnownPolicy) {
+  Json golden_case = CaseWith("frameworks/rows_verl_r3", "/expect/framework_fails");
+  golden_case["input"]["framework"] = "another";
+  EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
+  golden_case["input"]["neutral"]["cu_seqlens_padded"][0] = 1;
+  EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1);
+}
+
+// An error case is asked about the layout that it states, all of it.
+TEST_F(RunnerTest, ErrorsAreAskedAboutTheStatedLayout) {
+  Json golden_case = {{"name", "six rows on two ranks"}, {"expect", {{"error", true}}}};
+  Json& neutral = golden_case["input"]["neutral"];
+  neutral = {{"format", "THD"},        {"lengths", {6}},
+             {"rows_available", {5}},  {"padded_lengths", {6}},
+             {"total_padded_rows", 6}, {"cu_seqlens_padded", {0, 6}},
+             {"row_order", "packed"},  {"partition", "zigzag_per_document"},
+             {"cp_size", 2},           {"tp_size", 1},
+             {"local_rows", 3},        {"sequence_parallel", false}};
+  EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
+  neutral["partition"] = "contiguous";
+  EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1);
+  for (const char* file : {"rows_slime_thd", "rows_miles_bshd", "rows_skyrl_unpacked", "rows_nemo_unpacked"}) {
+    golden_case = FirstCase(absl::StrCat("frameworks/", file));
+    golden_case["expect"] = {{"error", true}};
+    EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1) << file;
+    EXPECT_THAT(text_, HasSubstr("accepted, expected a refusal"));
+    golden_case["input"]["framework"] = "another";
+    EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1) << file;
+  }
+}
+
+// What only an unknown policy could refuse is not answered; what the layout says by itself is.
+TEST_F(RunnerTest, ErrorsOfUnknownPoliciesAreAskedAsFarAsTheyAreStated) {
+  Json golden_case = CaseWith("frameworks/rows_slime_thd", "/expect/error");
+  EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
+  golden_case["input"]["framework"] = "another";
+  EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 0);
+  EXPECT_THAT(text_, HasSubstr("not yet answered: rows_another (unknown policy another"));
+  golden_case["input"].erase("neutral");
+  EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 0);
+  golden_case = CaseWith("frameworks/rows_primerl", "/expect/error");
+  golden_case["input"]["framework"] = "another";
+  EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
+}
+
+TEST_F(RunnerTest, ErrorsWithoutALayoutAreAskedThroughTheirOptions) {
+  Json golden_case = CaseWith("frameworks/rows_nemo_packed", "/expect/error", /*skipped=*/1);
+  golden_case["input"].erase("neutral");
+  EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
+  golden_case = FirstCase("frameworks/rows_nemo_packed");
+  golden_case["input"].erase("neutral");
+  golden_case["expect"] = {{"error", true}};
+  EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1);
+}
+
+// Only documented fields: no megatron_row_order, no record_number.
+TEST_F(RunnerTest, UndocumentedFieldsAreNotNeeded) {
+  Json golden_case = CaseWith("frameworks/rows_skyrl_unpacked", "/input/known_wrong");
+  golden_case["input"].erase("megatron_row_order");
+  EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
+  Json& rows = golden_case["expect"]["ranks"][0]["megatron_rows"];
+  rows[0] = rows.back();
+  EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1);
+  golden_case = FirstCase("frameworks/r2_merge_verl");
+  golden_case["input"].erase("record_number");
+  std::filesystem::remove(directory_ / "rows_another.json");
+  EXPECT_TRUE(RunCaseAs("r2_another", golden_case).success()) << text_;
+  golden_case["input"]["record_number"] = "local_row";
+  EXPECT_EQ(RunCaseAs("r2_another", golden_case).failed, 1);
 }
 
 TEST_F(RunnerTest, UnknownKindsFailAndOpenOnesAreListed) {

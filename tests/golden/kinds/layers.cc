@@ -83,16 +83,39 @@ bool HoldsEachOnce(const Json& offset_count, int32_t num_layers) {
   return std::all_of(held.begin(), held.end(), [](int64_t times) { return times == 1; });
 }
 
+// What Megatron's functions answer, [offset, count] of every chunk, where one rank has several chunks or is both a
+// given first and a given last stage: they divide by ranks alone, and every chunk starts at layer 0.
+Json OffsetsOfOneRank(const Json& input) {
+  const int32_t chunks = IntOr(input.at("vpp"), 1);
+  const bool embedding = input.at("account_embedding").get<bool>();
+  const bool loss = input.at("account_loss").get<bool>();
+  const int32_t all = input.at("num_layers").get<int32_t>() + embedding + loss;
+  const int32_t slots = IntOr(input.at("last"), IntOr(input.at("first"), all));
+  Json offsets = Json::array();
+  for (int32_t v = 0; v < chunks; ++v) {
+    offsets.push_back({0, slots - (embedding && v == 0) - (loss && v == chunks - 1)});
+  }
+  return Json::array({offsets});
+}
+
+// A split that Megatron accepts. If its chunks hold each layer once, it is ours, too; if not, we refuse it.
+Outcome RunAcceptedLayers(const Json& input, const Json& offsets, const absl::StatusOr<trainer::LayerTable>& table) {
+  if (HoldsEachOnce(offsets, input.at("num_layers").get<int32_t>())) {
+    return table.ok() ? OutcomeOf(OffsetsDiffer(*table, offsets))
+                      : Failed(absl::StrCat("refused: ", table.status().message()));
+  }
+  if (table.ok()) return Failed("accepted, although the chunks do not hold each layer once");
+  if (input.at("pp") != 1 || !input.at("layout").is_null()) return Passed();
+  const Json ours = OffsetsOfOneRank(input);
+  return OutcomeOf(ours == offsets ? "" : absl::StrCat("Megatron has [offset, count] ", ours.dump()));
+}
+
 Outcome RunInvalidLayers(const Json& golden_case) {
   const Json& input = golden_case.at("input");
   const Json& expect = golden_case.at("expect");
   const auto table = MegatronTable(input);
-  const Json offsets = expect.value("offset_count", Json::array());
-  // A case that Megatron accepts, and rightly so.
-  if (expect.at("raises").is_null() && HoldsEachOnce(offsets, input.at("num_layers").get<int32_t>())) {
-    return table.ok() ? OutcomeOf(OffsetsDiffer(*table, offsets))
-                      : Failed(absl::StrCat("refused: ", table.status().message()));
-  }
+  if (expect.at("raises").is_null()) return RunAcceptedLayers(input, expect.at("offset_count"), table);
+  if (expect.at("where") == "nowhere") return Failed("the case raises nowhere");
   return table.ok() ? Failed("accepted, expected a refusal") : Passed();
 }
 
