@@ -82,8 +82,9 @@ std::string TableLine(const Trainer& trainer) {
 }
 
 TEST(PlannedBytes, AreTheNeededOnesAndTheReadmeSaysSo) {
-  std::ifstream file("README.md");
+  std::ifstream file(RR_README);
   const std::string readme(std::istreambuf_iterator<char>(file), {});
+  ASSERT_FALSE(readme.empty()) << RR_README;
   for (const Trainer& trainer : Trainers()) {
     const std::string line = TableLine(trainer);
     EXPECT_THAT(line, ::testing::HasSubstr("| 1.00 |"));
