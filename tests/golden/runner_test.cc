@@ -173,6 +173,15 @@ TEST_F(RunnerTest, FailingFrameworksNeedNoKnownPolicy) {
   EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 1);
 }
 
+TEST_F(RunnerTest, AFailureThatThePolicyDoesNotReportIsSaid) {
+  Json golden_case = FirstCase("frameworks/rows_verl_r3");
+  golden_case["expect"] = {{"framework_fails", true}};
+  EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
+  EXPECT_THAT(text_, HasSubstr("  1 case without a hazard: "));
+  EXPECT_TRUE(RunCaseAs("rows_another", CaseWith("frameworks/rows_verl_r3", "/expect/framework_fails")).success());
+  EXPECT_THAT(text_, ::testing::Not(HasSubstr("without")));
+}
+
 // An error case is asked about the layout that it states, all of it.
 TEST_F(RunnerTest, ErrorsAreAskedAboutTheStatedLayout) {
   Json golden_case = {{"name", "six rows on two ranks"}, {"expect", {{"error", true}}}};
@@ -205,6 +214,9 @@ TEST_F(RunnerTest, ErrorsOfUnknownPoliciesAreAskedAsFarAsTheyAreStated) {
   EXPECT_THAT(text_, HasSubstr("not yet answered: rows_another (unknown policy another"));
   golden_case["input"].erase("neutral");
   EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 0);
+  golden_case["input"].erase("options");
+  EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 0);
+  EXPECT_THAT(text_, HasSubstr("not yet answered: rows_another (open layouts without options), 1 case"));
   golden_case = CaseWith("frameworks/rows_primerl", "/expect/error");
   golden_case["input"]["framework"] = "another";
   EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;

@@ -26,7 +26,8 @@ bool HasPolicy(const Json& input);
 trainer::UnpaddedBatch BatchBefore(const Json& input);
 
 // From options and lengths to the layout that the framework was seen to make. A case without options passes, one of
-// another framework or with options that the project does not know passes without its policy.
+// another framework or with options that the project does not know passes without its policy, one whose framework fails
+// without a hazard if the policy reports none.
 Outcome RunPolicy(const Json& input, const trainer::MicroBatchLayout& layout, bool framework_fails);
 
 }  // namespace routing_replay::golden

@@ -99,17 +99,17 @@ Outcome RunMasks(const MicroBatchLayout& layout, const Json& input, const Json& 
   return Failed(absl::StrCat("the mask is ", ours, ", expected ", expected));
 }
 
-// Refused by the rows themselves, or by what follows from the framework's options. Where a layout is left open and the
-// options are those of a policy that the project does not know, nothing says why it must be refused.
+// Refused by the rows themselves, or by what follows from the framework's options. Where the layout is left open and
+// there are no options, or those of a policy that the project does not know, nothing says why it must be refused.
 Outcome RunError(const Json& input) {
   const Json neutral = input.value("neutral", Json());
   const Json completed = neutral.is_null() ? neutral : CompletedNeutral(neutral);
   if (!neutral.is_null() && !Accepts(NeutralLayout(completed, OrderOf(completed))).ok()) return Passed();
+  const bool open = neutral.is_null() || completed != neutral;
   const Outcome accepted = Failed("accepted, expected a refusal");
-  if (!HasPolicy(input)) return accepted;
+  if (!HasPolicy(input)) return open ? NotYetAnswered("open layouts without options") : accepted;
   const auto policy = PolicyOf(input["framework"].get<std::string>(), input["options"]);
-  const bool whole = !neutral.is_null() && completed == neutral;
-  if (!policy.ok()) return whole ? accepted : NotYetAnswered(std::string(policy.status().message()));
+  if (!policy.ok()) return open ? NotYetAnswered(std::string(policy.status().message())) : accepted;
   const auto prediction = trainer::PredictPadding(BatchBefore(input), *policy);
   return prediction.ok() && Accepts(prediction->layout).ok() ? accepted : Passed();
 }
