@@ -31,6 +31,9 @@ struct ReplayPlan {
   std::vector<PlanSlice> slices;
   int64_t rows_to_read = 0;   // Sum over slices, for one layer.
   int64_t bytes_to_read = 0;  // Of ids in decoded form, over all layers.
+  // Of the index buffers of all layers, [local rows][K] compact ids each, and of the pads among them.
+  int64_t index_bytes = 0;
+  int64_t padded_bytes = 0;
 };
 
 struct PlanRank {

@@ -122,7 +122,7 @@ struct RowMap {
 //   a document with tokens, a sequence or a stream that its partition does not divide (for zigzag by 2C when C > 1); a
 //     document of padding alone need only be a multiple of C;
 //   local rows that tp_size does not divide under SP, or that tokens_per_sample does not; target_rows below them;
-//   a position outside the stream.
+//   a position outside the stream; an explicit partition without positions (kField).
 absl::StatusOr<RowMap> BuildRowMap(const MicroBatchLayout& layout, const RowRank& rank);
 
 // One entry per local row.
