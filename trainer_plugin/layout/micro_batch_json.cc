@@ -87,7 +87,7 @@ class Reader {
     if (!format_passed_ && rectangle) layout_.format = TokenFormat::kBshd;
     shape_passed_ = policy_json_ == nullptr || rectangle || Has("total_rows") || Has("cu_seqlens_padded");
     if (packed()) {
-      if (Has("cu_seqlens")) object_.Read("cu_seqlens", real_);
+      if (object_.FindValue("cu_seqlens") != nullptr) object_.Read("cu_seqlens", real_);
       // Megatron reads the real boundaries where no padded ones are passed.
       layout_.cu_seqlens_padded = real_;
     }
