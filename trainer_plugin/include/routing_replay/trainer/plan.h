@@ -1,4 +1,6 @@
-// The replay plan: all that one rank must know to replay one micro-batch.
+// The replay plan: all that one rank must know to replay one micro-batch. Layers are those of layers.h (Megatron
+// get_num_layers_to_build, get_transformer_layer_offset), rows those of rows.h (get_batch_on_this_cp_rank,
+// thd_get_partitioned_indices, the sequence-parallel scatter).
 #ifndef ROUTING_REPLAY_TRAINER_PLAN_H_
 #define ROUTING_REPLAY_TRAINER_PLAN_H_
 
