@@ -13,6 +13,7 @@ from routing_replay.errors import from_detail
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import AppendOutcome, Payload, Prefix, Producer, RowRange, WeightSpan, token_ids
 
+_LISTED_BYTES = 64  # An item of a list is as much work as so many bytes.
 _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 
 
@@ -79,6 +80,24 @@ def _plan(
     if take is not None:
         tensor["take"] = _values.row_ranges([take], "append.tensor.take", sample)[0]
     return run.plan(append, tensor, payload, ids, encode)
+
+
+def size_of(rows: Any) -> int:
+    """Bytes that are to be read of `rows`, or what lists cost; roughly, and 0 for what cannot be rows."""
+    if isinstance(rows, RecordedRows):
+        return size_of(rows.rows)
+    if isinstance(rows, Payload):
+        sized = isinstance(rows.data, (str, bytes, bytearray, mmap.mmap))
+        size = len(rows.data) if sized else getattr(rows.data, "nbytes", 0)
+        return max(size, rows.raw_size if isinstance(rows.raw_size, int) else 0)
+    if not isinstance(rows, (list, tuple)):
+        size = getattr(rows, "nbytes", 0)
+        return size if isinstance(size, int) else 0
+    inner, count = rows, 1
+    while isinstance(inner, (list, tuple)) and inner:
+        count *= len(inner)
+        inner = inner[0]
+    return _LISTED_BYTES * count
 
 
 def outcome_from(record: dict[str, Any]) -> AppendOutcome:

@@ -13,7 +13,6 @@ from routing_replay.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     OutOfRangeError,
-    RoutingReplayError,
     UnavailableError,
 )
 from routing_replay.recorded import RecordedRows
@@ -149,7 +148,7 @@ class Writer:
     def _truncate(self, step: Truncate, attempt: int) -> Generator[Truncate, SampleState, None]:
         try:
             state = yield step
-        except RoutingReplayError as error:
+        except BaseException as error:  # Also where nobody waits for it any more.
             self.core.on_truncate_failed()
             if attempt == _TRUNCATE_ATTEMPTS or not isinstance(error, _UNCERTAIN):
                 raise
