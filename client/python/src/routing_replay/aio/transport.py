@@ -14,7 +14,6 @@ import grpc.aio
 from routing_replay import _core, _values, errors
 from routing_replay._transport import SERVICE, call_seconds, channel_options, check_fork, core_error, note_use
 
-
 _POLL_SECONDS = 0.05  # How often is looked for an endpoint's file.
 
 

@@ -76,9 +76,9 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
         return None
     if not isinstance(geometry, Geometry):
         raise invalid("geometry", f"a {type(geometry).__name__} is no Geometry")
-    if layers is None or layers == "all":
+    if layers is None or (isinstance(layers, str) and layers == "all"):
         return geometry.num_layers, geometry.max_top_k
-    if layers == "moe":
+    if isinstance(layers, str) and layers == "moe":
         return len(geometry.moe_layers), geometry.max_top_k
     return len(_values.integers(layers, "layers", _values.INT32)), geometry.max_top_k
 
@@ -158,6 +158,10 @@ def any_payload(
     value: Any, field: str, row: Row, dtype: str | None, resolver: Resolver | None
 ) -> tuple[Any, int | None]:
     """What `append` takes of any form, and the row at which it says to start."""
+    if resolver is not None and not callable(resolver):
+        raise invalid("resolver", f"a {type(resolver).__name__} cannot be called")
+    if dtype is not None:
+        _values.text(dtype, "dtype")
     if isinstance(value, Payload):
         return value, None
     if isinstance(value, (str, bytes, bytearray, memoryview)):
@@ -208,11 +212,11 @@ def check_narrowest(payload: Payload) -> None:
 
 def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: Any) -> RecordedRows:
     """RecordedRows of `rows`, counted; `tokens` as they fit the rows (see Tokens.fitting)."""
-    claim = {
+    claim: dict[str, Any] = {
         "prompt_tokens": tokens.prompt_tokens,
         "output_tokens": tokens.output_tokens,
         "start": _values.integer(start, "start"),
-        "short_rows": short_rows,
+        "short_rows": _values.text(short_rows, "short_rows"),
         "rows": 0 if rows is None else row_count(rows),
     }
     found = _core.account_rows(claim)
@@ -239,7 +243,7 @@ def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: An
 def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
     """Rows of a response that holds none: all unrecorded, or an error."""
     start = _values.integer(start, "start")
-    if policy == "unrecorded":
+    if _values.text(policy, "absent") == "unrecorded":
         return account(None, tokens.fitting(None, start), start, "missing_at_front", **others)
     if policy != "raise":
         raise invalid("absent", f'{policy!r} is neither "raise" nor "unrecorded"')
