@@ -39,7 +39,7 @@ def item(holder: Any, name: str, index: Any) -> Any:
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes, memoryview)):
         raise invalid(name, f"no item {number}: the response has none")
     said = [get(value, "index") for value in values]
-    numbers = list(range(len(values))) if None in said else said
+    numbers = list(range(len(values))) if any(own is None for own in said) else said
     found = [value for value, own in zip(values, numbers, strict=True) if _plain(own) == number]
     if len(found) != 1:
         raise invalid(name, f"{len(found) or 'no'} item {number}: the response has those of {numbers}")
