@@ -8,6 +8,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -22,6 +23,7 @@ from support import Gate, Server, random_routes
 
 import routing_replay as rr
 from routing_replay import _core, aio
+from routing_replay.aio import threads
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=300, top_k=4)
 ROWS = random_routes(np.random.default_rng(1), 400, 3, 300, 4)
@@ -246,11 +248,11 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
     async def test_large_rows_of_every_kind_are_encoded_elsewhere(self) -> None:
         text = base64.b64encode(LARGE.tobytes())
         payload = rr.Payload(memoryview(text), "BASE64", dtype="I64", shape=LARGE.shape)
-        threads = set()
+        met = set()
         method = _core.Run.plan
 
         def plan(*arguments: Any) -> Any:
-            threads.add(threading.get_ident())
+            met.add(threading.get_ident())
             return method(*arguments)
 
         with mock.patch.object(_core.Run, "plan", plan):
@@ -258,9 +260,9 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             for i, rows in enumerate(kinds):
                 await self.run_.append(f"a{i}", rows)
                 await self.run_.put(f"p{i}", rows)
-            self.assertNotIn(threading.get_ident(), threads)
+            self.assertNotIn(threading.get_ident(), met)
             await self.run_.append("small", ROWS)
-            self.assertIn(threading.get_ident(), threads)
+            self.assertIn(threading.get_ident(), met)
 
     async def test_a_full_executor_of_the_loop(self) -> None:
         """Threads that wait for appends may fill it: these need none of it."""
@@ -354,6 +356,14 @@ class AioTroubleTest(unittest.IsolatedAsyncioTestCase):
         self.assertLess(time.monotonic() - begin, 10)
         with self.assertRaises(rr.CancelledError):
             await run.stat("s")
+
+    def test_threads_after_a_fork(self) -> None:
+        asyncio.run(threads.finish(True, int))
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            os._exit(asyncio.run(threads.finish(True, int)))
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
 
     def test_a_loop_that_ends_without_close(self) -> None:
         server = Server()

@@ -104,6 +104,12 @@ class OddValueTest(RefusalTest):
             if value is not None:
                 self.refused(lambda v=value: envelope.rows(rows, dtype=v), "dtype")
                 self.refused(lambda v=value: envelope.rows(rows, resolver=v), "resolver")
+            self.refused(lambda v=value: envelope.rows(rows, ids_and_weights=v), "ids_and_weights")
+        shape: list[Any] = [1, 4]
+        shape.append(shape)
+        self.refused(lambda: envelope.rows({"data": "AA==", "shape": shape}), "append.tensor", "SHAPE")
+        uploaded = {"choices": [{"token_ids": OUTPUT}], "nvext": {"metadata_upload": {"url": "x"}}}
+        self.refused(lambda: dynamo.rows(uploaded, prompt_token_ids=PROMPT, resolver="x"), "resolver")
         for value in (5, None, 1.5, object(), np.array(5), "text", b"bytes", memoryview(np.zeros((2, 2)))):
             self.refused(lambda v=value: envelope.chunks(v), "parts")
         self.refused(lambda: envelope.chunks([], start="x"), "start")

@@ -114,6 +114,7 @@ class Trajectory:
         return self._known
 
     async def _do(self, make: Callable[[], _turns.Steps], large: bool = False) -> Turn:
+        self._writer.check()
         async with self._lock:
             steps = await threads.finish(large, make)
             try:

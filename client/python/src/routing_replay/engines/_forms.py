@@ -10,6 +10,7 @@ import numpy as np
 from routing_replay import _append, _core, _counters, _values
 from routing_replay._append import as_array
 from routing_replay.engines._fields import Tokens, invalid
+from routing_replay.errors import InvalidArgumentError
 from routing_replay.geometry import Geometry
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
@@ -85,9 +86,12 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
 
 def open_object(dialect: Any, described: Any) -> dict[str, Any]:
     """What an object beside ids says: _core.open_object, for values of any kind."""
+    name = _values.text(dialect, "dialect")
     try:
-        return _core.open_object(_values.text(dialect, "dialect"), described)
-    except (TypeError, RecursionError) as error:
+        return _core.open_object(name, described)
+    except InvalidArgumentError:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
         raise invalid("append.tensor", f"cannot be said in JSON: {error}", "SHAPE") from None
 
 
@@ -154,12 +158,16 @@ def check_alike(rows: Any, first: Any, field: str) -> None:
         raise invalid(field, f"{list(axes)} after {list(first_axes)}", "SHAPE")
 
 
+def check_resolver(resolver: Any) -> None:
+    if resolver is not None and not callable(resolver):
+        raise invalid("resolver", f"a {type(resolver).__name__} cannot be called")
+
+
 def any_payload(
     value: Any, field: str, row: Row, dtype: str | None, resolver: Resolver | None
 ) -> tuple[Any, int | None]:
     """What `append` takes of any form, and the row at which it says to start."""
-    if resolver is not None and not callable(resolver):
-        raise invalid("resolver", f"a {type(resolver).__name__} cannot be called")
+    check_resolver(resolver)
     if dtype is not None:
         _values.text(dtype, "dtype")
     if isinstance(value, Payload):

@@ -76,6 +76,8 @@ def rows(
     if value is None:
         raise _fields.invalid(_FIELD, "is null")
     found, said = _open(value, geometry, dialect, dtype, shape, layers, resolver)
+    if not isinstance(ids_and_weights, (bool, np.bool_)):
+        raise _fields.invalid("ids_and_weights", f"a {type(ids_and_weights).__name__} is neither True nor False")
     if ids_and_weights:
         found = _with_weights(found)
     if start is not None and said not in (None, start):
