@@ -208,7 +208,13 @@ class AppendedValueTest(RefusalTest):
     def test_sizes(self) -> None:
         """How much is to be read decides where aio encodes it; it is told of anything."""
         rows = np.zeros((10, 4, 4), np.int32)
+        released = memoryview(b"12345")
+        released.release()
+        endless: list[Any] = []
+        endless.append(endless)
         for value, size in (
+            (rr.Payload(released), 0),
+            (endless, 64),
             (rows, rows.nbytes),
             (rr.RecordedRows(rows), rows.nbytes),
             (rr.Payload(b"12345"), 5),
@@ -218,10 +224,10 @@ class AppendedValueTest(RefusalTest):
             (rr.Payload(None, raw_size="x"), 0),  # type: ignore[arg-type]
             (rr.RecordedRows(None), 0),
             (rows.tolist(), 64 * rows.size),
-            ([], 64 * 0 + 64),
+            ([], 64),
             (None, 0),
             (5, 0),
-            ("text", 0),
+            ("text", 4),
         ):
             self.assertEqual(_append.size_of(value), size, value)
 

@@ -92,17 +92,24 @@ def size_of(rows: Any) -> int:
     if isinstance(rows, RecordedRows):
         return size_of(rows.rows)
     if isinstance(rows, Payload):
-        sized = isinstance(rows.data, (str, bytes, bytearray, mmap.mmap))
-        size = len(rows.data) if sized else getattr(rows.data, "nbytes", 0)
-        return max(size, rows.raw_size if isinstance(rows.raw_size, int) else 0)
+        return max(_bytes_of(rows.data), rows.raw_size if isinstance(rows.raw_size, int) else 0)
     if not isinstance(rows, (list, tuple)):
-        size = getattr(rows, "nbytes", 0)
-        return size if isinstance(size, int) else 0
+        return _bytes_of(rows)
     inner, count = rows, 1
-    while isinstance(inner, (list, tuple)) and inner:
-        count *= len(inner)
-        inner = inner[0]
+    for _ in range(3):
+        if isinstance(inner, (list, tuple)) and inner:
+            inner, count = inner[0], count * len(inner)
     return _LISTED_BYTES * count
+
+
+def _bytes_of(data: Any) -> int:
+    try:
+        if isinstance(data, (str, bytes, bytearray, mmap.mmap)):
+            return len(data)
+        size = getattr(data, "nbytes", 0)
+    except ValueError:  # A view that was released, a file that was closed.
+        return 0
+    return size if isinstance(size, int) else 0
 
 
 def outcome_from(record: dict[str, Any]) -> AppendOutcome:
