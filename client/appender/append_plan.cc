@@ -81,7 +81,7 @@ absl::Status CheckByParsing(const AppendHeader& header) {
 
 // Each version and label by the rules of the header's own.
 absl::Status CheckWeights(absl::Span<const WeightSpan> weights, AppendHeader header) {
-  if (const auto cuts = WeightCuts(weights); !cuts.ok()) return cuts.status();
+  if (absl::Status status = CheckWeightRows(weights, header.rows); !status.ok()) return status;
   for (const WeightSpan& span : weights) {
     header.weight_version = span.version;
     header.weight_label = span.label;
@@ -169,11 +169,10 @@ std::vector<WeightSpan> WeightRuns(const AppendHeader& whole, absl::Span<const W
   std::vector<WeightSpan> runs;
   WeightSpan rest{whole.rows, whole.weight_version, whole.weight_label};
   for (const WeightSpan& span : weights) {
-    const RowRange rows = Intersect(rest.rows, span.rows);
-    if (rows.empty()) continue;
-    if (rest.rows.begin < rows.begin) runs.push_back({{rest.rows.begin, rows.begin}, rest.version, rest.label});
-    runs.push_back({rows, span.version, span.label});
-    rest.rows.begin = rows.end;
+    const RowRange before{rest.rows.begin, span.rows.begin};
+    if (!before.empty()) runs.push_back({before, rest.version, rest.label});
+    runs.push_back(span);
+    rest.rows.begin = span.rows.end;
   }
   if (!rest.rows.empty() || runs.empty()) runs.push_back(rest);
   return runs;
@@ -291,6 +290,17 @@ absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> wei
     cuts.push_back(end);
   }
   return cuts;
+}
+
+absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows) {
+  if (const auto cuts = WeightCuts(weights); !cuts.ok()) return cuts.status();
+  for (const WeightSpan& span : weights) {
+    if (rows.contains(span.rows)) continue;
+    return Invalid(Reason::kField, "append.weights",
+                   absl::StrCat(ToString(span.rows), " of version ", span.version, " are not all rows of ",
+                                ToString(rows), ", those that are given"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<AppendPlan> PlanRows(const AppendOptions& options, const TensorDescription& tensor,

@@ -62,6 +62,8 @@ absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows 
 absl::StatusOr<AppendPlan> PlanBlocks(const AppendOptions& options, DecodedRows rows, const BlockOptions& blocks);
 // Where the blocks of rows with options.weights must be cut: DecodeOptions.cuts.
 absl::StatusOr<std::vector<int64_t>> WeightCuts(absl::Span<const WeightSpan> weights);
+// InvalidArgument (FIELD, "append.weights") unless these are ascending and disjoint ranges of `rows`, none empty.
+absl::Status CheckWeightRows(absl::Span<const WeightSpan> weights, RowRange rows);
 // What the engine gave, as it is, in one piece; copies `payload`. The header states the number of rows, so tensor.shape
 // may be empty only where an uncompressed .npy header says it. With take, ids_and_weights or weights in the options the
 // tensor is opened (OpenTensor, and its errors) and goes as RAW, in one piece per weight version.

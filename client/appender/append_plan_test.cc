@@ -208,13 +208,14 @@ TEST(AppendPlanTest, SomeRowsOfATensorAreCutHereAndGoAsRaw) {
   }
 }
 
-// Ranges of rows with weights, some of them outside of `rows`.
+// Ranges of `rows` with weights.
 std::vector<WeightSpan> SomeWeights(std::mt19937_64& random, RowRange rows) {
   std::vector<WeightSpan> weights;
-  int64_t at = std::max<int64_t>(0, rows.begin - 20);
-  while (at < rows.end + 20) {
+  int64_t at = rows.begin;
+  while (true) {
     at += static_cast<int64_t>(random() % 3 == 0 ? random() % 50 : 0);
-    const auto size = static_cast<int64_t>(1 + random() % 90);
+    if (at >= rows.end) break;
+    const int64_t size = std::min(static_cast<int64_t>(1 + random() % 90), rows.end - at);
     const auto version = static_cast<int64_t>(random() % 5);
     weights.push_back({RowRange::OfSize(at, size), version, std::string("v") + std::to_string(version)});
     at += size;
@@ -301,6 +302,8 @@ TEST(AppendPlanTest, WeightsThatCannotBe) {
                                                  {{{0, 2}, 1}, {{1, 3}, 2}},
                                                  {{{2, 4}, 1}, {{0, 2}, 2}},
                                                  {{{-1, 2}, 1}},
+                                                 {{{3, 5}, 1}},
+                                                 {{{90, 95}, 1}},
                                                  {{{0, 2}, -2}},
                                                  {{{0, 2}, 1, std::string(200, 'a')}}}) {
     EXPECT_THAT(PlanTensor({.sample = "s", .weights = weights}, tensor, bytes, kLimits),

@@ -185,7 +185,7 @@ TEST_F(CapiTest, ATrajectory) {
   TrajectoryCapi trajectory(run_);
   const std::vector<uint32_t> tokens = {5, 6, 7, 8, 9, 10};
   json decision;
-  ASSERT_EQ(trajectory.Turn(R"({"tokens_start": 0, "weights": [[0, 2, 3, ""], [2, 9, 4, "four"]]})", tokens, 6, Rows(6),
+  ASSERT_EQ(trajectory.Turn(R"({"tokens_start": 0, "weights": [[0, 2, 3, ""], [2, 6, 4, "four"]]})", tokens, 6, Rows(6),
                             &decision),
             nullptr);
   EXPECT_EQ(decision["step"], "append");

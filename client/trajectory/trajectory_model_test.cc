@@ -541,6 +541,26 @@ uint64_t Seeds() {
   return seeds;
 }
 
+TEST(TurnPlanTest, WeightsOfRowsThatAreNotGivenAreRefused) {
+  const std::vector<int32_t> tensor = Tensor({Label(1), Label(2), Label(3)});
+  const std::vector<uint32_t> tokens = {7, 8, 9, 10, 11, 12};
+  const TurnRows rows{.tensor = {.dtype = DType::kI32, .shape = {3, 3, kTopK}},
+                      .payload = {reinterpret_cast<const uint8_t*>(tensor.data()), 4 * tensor.size()},
+                      .row_start = 1,
+                      .missing_rows = 1};
+  const BlockOptions blocks{.block_rows = kWindow, .max_message_bytes = 4 << 20, .max_payload_bytes = 64 << 20};
+  const auto plan = [&](const TurnRows* given, std::vector<WeightSpan> weights) {
+    Subject trajectory({.sample = "s"});
+    const Turn turn{.tokens = tokens, .weights = std::move(weights), .missing_is_unrecorded = true};
+    return PlanTurn(turn, given, {}, TestedGeometry(), blocks, trajectory).status();
+  };
+  EXPECT_OK(plan(&rows, {{{1, 3}, 4}, {{3, 5}, 5}}));
+  for (const RowRange outside : {RowRange{0, 2}, RowRange{4, 6}, RowRange{5, 6}, RowRange{90, 95}}) {
+    EXPECT_THAT(plan(&rows, {{outside, 4}}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+    EXPECT_THAT(plan(nullptr, {{outside, 4}}), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  }
+}
+
 TEST(TrajectoryModelTest, RandomTrajectoriesDoWhatTheReferenceDoes) {
   Tally tally;
   const uint64_t seeds = Seeds();

@@ -25,7 +25,7 @@ struct Turn {
   // Absolute rows that the engine gave, −1 rows counted. Absent: none.
   std::optional<RowRange> rows;
   TurnOutcome outcome = TurnOutcome::kFinished;
-  // Of rows that no span of `weights` holds. `weights`: ascending, disjoint, absolute rows.
+  // Of rows that no span of `weights` holds. `weights`: ascending, disjoint, absolute rows among those of `rows`.
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
   std::vector<WeightSpan> weights;

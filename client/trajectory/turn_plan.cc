@@ -70,6 +70,16 @@ std::vector<Part> PartsOf(const TurnDecision& decision) {
   return parts;
 }
 
+// What of the weights of a turn is that of a part of its rows.
+std::vector<WeightSpan> ClipWeights(absl::Span<const WeightSpan> weights, RowRange rows) {
+  std::vector<WeightSpan> clipped;
+  for (const WeightSpan& span : weights) {
+    const RowRange common = Intersect(span.rows, rows);
+    if (!common.empty()) clipped.push_back({common, span.version, span.label});
+  }
+  return clipped;
+}
+
 std::vector<uint32_t> History(const Turn& turn, const Trajectory& trajectory) {
   const absl::Span<const uint32_t> told = trajectory.tokens();
   std::vector<uint32_t> history(told.begin(), told.begin() + (turn.tokens ? turn.tokens_start : told.size()));
@@ -136,7 +146,7 @@ class Planner {
   absl::StatusOr<AppendPlan> PlanFresh(AppendOptions options, RowRange rows) {
     options.weight_version = turn_.weight_version;
     options.weight_label = turn_.weight_label;
-    options.weights = turn_.weights;
+    options.weights = ClipWeights(turn_.weights, rows);
     auto decoded = rows_->Decode(rows, turn_.weights, geometry_, blocks_);
     if (!decoded.ok()) return decoded.status();
     marks_ = MarkRows(geometry_, *decoded);
@@ -163,6 +173,9 @@ absl::StatusOr<TurnPlan> PlanTurn(Turn turn, const TurnRows* rows, const AppendO
     if (!open.ok()) return WithSample(open.status(), trajectory.sample());
     opened = *std::move(open);
     turn.rows = opened->rows();
+  }
+  if (absl::Status status = CheckWeightRows(turn.weights, turn.rows.value_or(RowRange{})); !status.ok()) {
+    return WithSample(status, trajectory.sample());
   }
   auto plan = Planner(turn, opened, common, geometry, blocks, trajectory).Plan();
   if (!plan.ok()) return WithSample(plan.status(), trajectory.sample());

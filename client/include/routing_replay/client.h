@@ -110,7 +110,8 @@ struct AppendOptions {
   std::optional<int64_t> group;
   int64_t weight_version = kUnknownWeightVersion;
   std::string weight_label;
-  // Of ranges of absolute rows: not empty, ascending, disjoint. Rows in none of them are of weight_version.
+  // Of ranges of absolute rows of the append: not empty, ascending, disjoint. Rows in none of them are of
+  // weight_version.
   std::vector<WeightSpan> weights;
   // Token ids of the appended rows' positions (then one per row), or of all positions from 0 on (then the history is
   // checked too). Empty: no token check. Copied.

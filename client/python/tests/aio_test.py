@@ -3,24 +3,68 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import gc
 import logging
 import os
+import signal
 import tempfile
+import threading
 import time
 import unittest
 import weakref
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 from support import Gate, Server, random_routes
 
 import routing_replay as rr
-from routing_replay import aio
+from routing_replay import _core, aio
+from routing_replay.aio import threads
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=300, top_k=4)
 ROWS = random_routes(np.random.default_rng(1), 400, 3, 300, 4)
 TOKENS = np.arange(401)
+LARGE = np.concatenate([ROWS] * 40).astype(np.int64)  # Encoded in another thread.
+LARGE_TOKENS = np.arange(len(LARGE) + 1)
+
+
+class Held:
+    """A method of the core that waits to be let go, and knows how many threads were in it at once."""
+
+    def __init__(self, holder: type, name: str) -> None:
+        self._patch = mock.patch.object(holder, name, self._wrapped(getattr(holder, name)))
+        self._now = 0
+        self.most = 0
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def _wrapped(self, method: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            self.begun.set()
+            self.go.wait(60)
+            try:
+                return method(*arguments)
+            finally:
+                self._now -= 1
+
+        return call
+
+    async def wait(self) -> None:
+        while not self.begun.is_set():
+            await asyncio.sleep(0.001)
+
+    def __enter__(self) -> Held:
+        self._patch.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.go.set()
+        self._patch.stop()
 
 
 class AioTest(unittest.IsolatedAsyncioTestCase):
@@ -117,10 +161,9 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         np.testing.assert_array_equal((await reading).rows, ROWS)
 
     async def test_small_arrays_do_not_overtake_large_ones(self) -> None:
-        large = np.concatenate([ROWS] * 40).astype(np.int64)  # Encoded in another thread.
         run = self.run_
         sequences = await asyncio.gather(
-            run.append("o", large), run.append("o", ROWS[:3], row_start=len(large), seal=True)
+            run.append("o", LARGE), run.append("o", ROWS[:3], row_start=len(LARGE), seal=True)
         )
         await run.flush(30)
         self.assertEqual(sequences, [1, 2])
@@ -139,6 +182,119 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         await appender.close()
         with self.assertRaises(rr.CancelledError):
             await appender.append("s", ROWS)
+
+    async def test_a_cancelled_turn_ends_when_its_thread_does(self) -> None:
+        trajectory = self.run_.trajectory("s")
+        with Held(_core.Trajectory, "turn") as held:
+            turn = asyncio.create_task(trajectory.add(LARGE, tokens=LARGE_TOKENS, seal=True))
+            await held.wait()
+            for _ in range(3):
+                turn.cancel()
+                await asyncio.sleep(0.01)
+            again = asyncio.create_task(trajectory.add(ROWS, tokens=TOKENS + 7, seal=True))
+            await asyncio.sleep(0.01)
+            self.assertFalse(turn.done() or again.done())
+            # What can be asked meanwhile is not asked of the core.
+            self.assertEqual((trajectory.rows, trajectory.num_tokens, trajectory.sealed), (0, 0, False))
+            self.assertEqual((trajectory.metrics()["turns"], trajectory.acknowledged_rows), (0, 0))
+            held.go.set()
+            with self.assertRaises(asyncio.CancelledError):
+                await turn
+            self.assertEqual((await again).appended, ((0, 400),))
+            self.assertEqual(held.most, 1)
+        await self.run_.flush()
+        np.testing.assert_array_equal((await self.run_.read_one("s")).rows, ROWS)
+        self.assertEqual((trajectory.rows, trajectory.acknowledged_rows, trajectory.sealed), (400, 400, True))
+
+    async def test_turns_that_are_cancelled_at_any_time(self) -> None:
+        rng = np.random.default_rng(7)
+        for i in range(60):
+            trajectory = self.run_.trajectory(f"s{i}")
+            for turn in range(5):
+                tokens = LARGE_TOKENS + turn * (i % 3)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(trajectory.add(LARGE, tokens=tokens), rng.uniform(0, 0.01))
+            await trajectory.add(LARGE, tokens=tokens, seal=True)
+            await self.run_.flush()
+            state = await self.run_.stat(f"s{i}")
+            self.assertEqual((state.committed_rows, state.sealed), (len(LARGE), True))
+            self.assertEqual((trajectory.rows, trajectory.num_tokens), (len(LARGE), len(LARGE) + 1))
+            self.assertEqual(state.token_check, rr.token_check(tokens[:-1]))
+
+    async def test_next_row_waits_for_a_turn_that_is_encoded(self) -> None:
+        trajectory = self.run_.trajectory("s")
+        with Held(_core.Trajectory, "turn") as held:
+            turn = asyncio.create_task(trajectory.add(LARGE, tokens=LARGE_TOKENS))
+            await held.wait()
+            threading.Timer(0.05, held.go.set).start()
+            self.assertEqual(trajectory.next_row(LARGE_TOKENS), len(LARGE))
+            await turn
+
+    async def test_a_cancelled_append_ends_when_its_thread_does(self) -> None:
+        rows = LARGE.copy()
+        for append in (self.run_.append, self.run_.put):
+            with Held(_core.Run, "plan") as held:
+                appending = asyncio.create_task(append("s", rows))
+                await held.wait()
+                appending.cancel()
+                await asyncio.sleep(0.01)
+                self.assertFalse(appending.done())
+                held.go.set()
+                with self.assertRaises(asyncio.CancelledError):
+                    await appending
+        await self.run_.flush()
+        self.assertEqual(await self.run_.list(), [])
+
+    async def test_large_rows_of_every_kind_are_encoded_elsewhere(self) -> None:
+        text = base64.b64encode(LARGE.tobytes())
+        payload = rr.Payload(memoryview(text), "BASE64", dtype="I64", shape=LARGE.shape)
+        met = set()
+        method = _core.Run.plan
+
+        def plan(*arguments: Any) -> Any:
+            met.add(threading.get_ident())
+            return method(*arguments)
+
+        with mock.patch.object(_core.Run, "plan", plan):
+            kinds: list[Any] = [LARGE, payload, rr.RecordedRows(payload), rr.RecordedRows(LARGE), LARGE.tolist()]
+            for i, rows in enumerate(kinds):
+                await self.run_.append(f"a{i}", rows)
+                await self.run_.put(f"p{i}", rows)
+            self.assertNotIn(threading.get_ident(), met)
+            await self.run_.append("small", ROWS)
+            self.assertIn(threading.get_ident(), met)
+
+    async def test_a_full_executor_of_the_loop(self) -> None:
+        """Threads that wait for appends may fill it: these need none of it."""
+        loop = asyncio.get_running_loop()
+        workers = min(32, (os.cpu_count() or 1) + 4)
+
+        def worker(i: int) -> Any:
+            trajectory = self.run_.trajectory(f"t{i}")
+            for call in (self.run_.append(f"s{i}", LARGE), trajectory.add(LARGE, tokens=LARGE_TOKENS)):
+                asyncio.run_coroutine_threadsafe(call, loop).result(60)
+
+        await asyncio.gather(*(asyncio.to_thread(worker, i) for i in range(workers)))
+        await self.run_.flush()
+        self.assertEqual(len(await self.run_.list()), 2 * workers)
+
+    async def test_a_refused_put_is_counted(self) -> None:
+        for rows, refused in ((np.zeros((5, 3, 4), np.int64), 1), (np.zeros((5, 3, 4)), 2)):
+            with self.assertRaises(rr.InvalidArgumentError):
+                await self.run_.put("s", rows)
+            self.assertEqual(self.run_.metrics()["refused_appends"], refused)
+
+    async def test_an_endpoint_that_is_not_there_yet(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "endpoint")
+            async with aio.Client(f"file:{file}", call_timeout=0.2) as client:
+                with self.assertRaises(rr.DeadlineExceededError):
+                    await client.runs()
+            async with aio.Client(f"file:{file}", call_timeout=20) as client:
+                asking = asyncio.create_task(client.runs())
+                await asyncio.sleep(0.1)
+                file.write_text(self.server.endpoint)
+                await asking
 
     async def test_fork(self) -> None:
         pid = os.fork()
@@ -200,6 +356,14 @@ class AioTroubleTest(unittest.IsolatedAsyncioTestCase):
         self.assertLess(time.monotonic() - begin, 10)
         with self.assertRaises(rr.CancelledError):
             await run.stat("s")
+
+    def test_threads_after_a_fork(self) -> None:
+        asyncio.run(threads.finish(True, int))
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            os._exit(asyncio.run(threads.finish(True, int)))
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
 
     def test_a_loop_that_ends_without_close(self) -> None:
         server = Server()

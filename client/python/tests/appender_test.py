@@ -211,8 +211,10 @@ class AppenderTest(ServerTest):
             with self.assertRaises(rr.InvalidArgumentError) as caught:
                 run.append("s", ROWS[:10], tokens=tokens)
             self.assertEqual(caught.exception.field, "append.token_ids")
+        with self.assertRaises(rr.InvalidArgumentError):
+            run.append("s", ROWS[:10], weights=3)
         with self.assertRaises(TypeError):
-            run.append("s", ROWS[:10], weights=3)  # type: ignore[call-arg]
+            run.append("s", ROWS[:10], weight=3)  # type: ignore[call-arg]
         run.append("gap", ROWS[:10], row_start=7)
         with self.assertRaises(rr.FailedPreconditionError) as caught:
             run.flush()

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import unittest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from engines_test import ALL, GEOMETRY, OUTPUT, PROMPT, G, P, b64, npy
 
 import routing_replay as rr
-from routing_replay import http
+from routing_replay import _append, _core, _turns, files, http
 from routing_replay.engines import dynamo, envelope, sglang, vllm
 
 
-class OddValueTest(unittest.TestCase):
-    """Whatever a response or a caller says: a typed error that names the field."""
-
+class RefusalTest(unittest.TestCase):
     def refused(self, call: Any, field: str, reason: str = "FIELD") -> None:
         with self.assertRaises(rr.InvalidArgumentError) as caught:
             call()
         self.assertEqual((caught.exception.field, caught.exception.reason), (field, reason), caught.exception)
+
+
+class OddValueTest(RefusalTest):
+    """Whatever a response or a caller says: a typed error that names the field."""
 
     def test_vllm(self) -> None:
         rows = b64(npy(ALL[:-1]))
@@ -90,6 +95,42 @@ class OddValueTest(unittest.TestCase):
             self.refused(lambda v=value, o=options: envelope.rows(v, **o), field, reason)
         self.assertEqual(envelope.tokens(None, None).size, 0)
 
+    def test_arguments(self) -> None:
+        rows = b64(npy(ALL[:-1]))
+        odd = (5, None, [1], object(), np.zeros(3), np.array(5), {1: 2}, memoryview(np.zeros((2, 2))))
+        for value in odd:
+            self.refused(lambda v=value: envelope.rows(rows, tokens=range(P + G), short_rows=v), "short_rows")
+            self.refused(lambda v=value: envelope.rows(rows, dialect=v), "dialect")
+            if value is not None:
+                self.refused(lambda v=value: envelope.rows(rows, dtype=v), "dtype")
+                self.refused(lambda v=value: envelope.rows(rows, resolver=v), "resolver")
+            self.refused(lambda v=value: envelope.rows(rows, ids_and_weights=v), "ids_and_weights")
+        shape: list[Any] = [1, 4]
+        shape.append(shape)
+        self.refused(lambda: envelope.rows({"data": "AA==", "shape": shape}), "append.tensor", "SHAPE")
+        uploaded = {"choices": [{"token_ids": OUTPUT}], "nvext": {"metadata_upload": {"url": "x"}}}
+        self.refused(lambda: dynamo.rows(uploaded, prompt_token_ids=PROMPT, resolver="x"), "resolver")
+        for value in (5, None, 1.5, object(), np.array(5), "text", b"bytes", memoryview(np.zeros((2, 2)))):
+            self.refused(lambda v=value: envelope.chunks(v), "parts")
+        self.refused(lambda: envelope.chunks([], start="x"), "start")
+        for tokens in (np.array(5), 5, {}):
+            self.refused(lambda t=tokens: envelope.rows(rows, tokens=t), "tokens")
+        body = {"prompt_token_ids": PROMPT, "choices": [{"token_ids": OUTPUT, "routed_experts": rows}]}
+        for choices in (np.array(5), memoryview(np.zeros((2, 2)))):
+            self.refused(lambda c=choices: vllm.rows(body | {"choices": c}), "choices")
+        for index in (np.zeros(3), np.array(["a"]), object()):
+            choice = body["choices"][0] | {"index": index}
+            self.refused(lambda c=choice: vllm.rows(body | {"choices": [c]}), "choices")
+        for end in (np.array(["a"]), np.zeros(3), object()):
+            spans = [{"version": "7", "start": 0, "end": end}]
+            choice = body["choices"][0] | {"weight_versions": spans}
+            self.refused(lambda c=choice: vllm.rows(body | {"choices": [c]}), "weight_versions[0].end")
+        choice = body["choices"][0] | {"weight_versions": [{"version": "7", "start": 0, "end": G}]}
+        for number in (-5, -2, 2**63):
+            versions = {7: number}
+            self.refused(lambda v=versions: vllm.rows(body | {"choices": [choice]}, versions=v), "versions")
+        self.assertEqual(vllm.rows(body | {"choices": [choice]}, versions={7: -1}).weights[0].version, -1)
+
     def test_ids_beside_weights_are_never_wrapped(self) -> None:
         bits = np.float32(0.25).view(np.int32)
         for value in (2**32 + 3, -(2**31) - 1, 2**31):
@@ -104,10 +145,99 @@ class OddValueTest(unittest.TestCase):
         circular["itself"] = circular
         for config in (None, 5, [], circular, {("a",): 1}):
             self.refused(lambda c=config: rr.Geometry.from_hf_config(c), "config")
+        for path in ("Qwen/Qwen3-30B-A3B", "/nowhere/config.json", Path("/nowhere"), "/", "a\0b", "x" * 5000):
+            self.refused(lambda path=path: rr.Geometry.from_hf_config(path), "config")
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "path of the model's config.json"):
+            rr.Geometry.from_hf_config("Qwen/Qwen3-30B-A3B")
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"\xff\xfe{}")
+            file.flush()
+            self.refused(lambda: rr.Geometry.from_hf_config(file.name), "config")
         for config in (None, 5, circular):
             self.refused(lambda c=config: rr.Geometry.from_megatron_config(c), "config")
         for text in ("{", "[" * 100_000, '{"num_layers": 1, "num_layers": 2}'):
             self.refused(lambda t=text: rr.Geometry.from_json(t), "geometry")
+
+
+class Bfloat16:
+    """A torch tensor that numpy has no dtype for."""
+
+    def detach(self) -> Any:
+        return self
+
+    cpu = detach
+
+    def numpy(self) -> Any:
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+
+class AppendedValueTest(RefusalTest):
+    """What is given to a run, which need not be there: nothing is sent of it."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        core = _core.Run({"run": "r", "geometry": json.loads(GEOMETRY.to_json()), "codec": 1})
+        cls.core = core
+
+    def append(self, rows: Any, **options: Any) -> None:
+        _append.make_plan(self.core, True, "s", rows, **options)
+
+    def add(self, rows: Any, **options: Any) -> None:
+        steps = _turns.new_writer(self.core, "s").add(rows, tokens=range(len(ALL)), **options)
+        _turns.advance(steps)
+
+    def test_rows(self) -> None:
+        good = ALL[:-1]
+        for call in (self.append, self.add):
+            for rows, field, reason in (
+                (Bfloat16(), "append.tensor.dtype", "DTYPE"),
+                (b64(good), "append.tensor.dtype", "DTYPE"),
+                (b64(good).encode(), "append.tensor.dtype", "DTYPE"),
+                ({"routed_experts": b64(good)}, "append.tensor.dtype", "DTYPE"),
+                ([[1, 2], [3]], "append.tensor.shape", "SHAPE"),
+                (object(), "append.tensor.dtype", "DTYPE"),
+                (rr.Payload(memoryview(bytes(8))[::2]), "payload", "FIELD"),
+                (rr.Payload(5), "payload", "FIELD"),  # type: ignore[arg-type]
+            ):
+                self.refused(lambda rows=rows, call=call: call(rows), field, reason)
+        for text in (b64(good), {"routed_experts": b64(good)}):
+            with self.assertRaisesRegex(rr.InvalidArgumentError, r"routing_replay\.engines \(sglang\.rows"):
+                self.append(text)
+        self.refused(lambda: self.append(good, tokens=np.array(5)), "append.token_ids", "SHAPE")
+
+    def test_sizes(self) -> None:
+        """How much is to be read decides where aio encodes it; it is told of anything."""
+        rows = np.zeros((10, 4, 4), np.int32)
+        released = memoryview(b"12345")
+        released.release()
+        endless: list[Any] = []
+        endless.append(endless)
+        for value, size in (
+            (rr.Payload(released), 0),
+            (endless, 64),
+            (rows, rows.nbytes),
+            (rr.RecordedRows(rows), rows.nbytes),
+            (rr.Payload(b"12345"), 5),
+            (rr.Payload("12345"), 5),
+            (rr.Payload(memoryview(rows)), rows.nbytes),
+            (rr.Payload(b"12345", compression="ZSTD", raw_size=70), 70),
+            (rr.Payload(None, raw_size="x"), 0),  # type: ignore[arg-type]
+            (rr.RecordedRows(None), 0),
+            (rows.tolist(), 64 * rows.size),
+            ([], 64),
+            (None, 0),
+            (5, 0),
+            ("text", 4),
+        ):
+            self.assertEqual(_append.size_of(value), size, value)
+
+    def test_files(self) -> None:
+        for source in (123, None, 1.5, memoryview(b"abcdef")[::2], ["x"]):
+            self.refused(lambda source=source: files.rows(source), "source")
+        file = npy(ALL[:-1].astype(np.uint8))
+        self.refused(lambda: files.rows(file, tensor=5), "tensor")  # type: ignore[arg-type]
+        self.refused(lambda: files.trace(file, 123), "index")  # type: ignore[arg-type]
+        self.refused(lambda: files.trace(file, b"{}", name=5), "name")  # type: ignore[arg-type]
 
 
 class HttpTest(unittest.TestCase):

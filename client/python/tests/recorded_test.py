@@ -14,7 +14,7 @@ from routing_replay import _core
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4, moe_layers=[1, 2, 3])
 ROWS = random_routes(np.random.default_rng(1), 300, 3, 64, 4)
 TOKENS = np.arange(301, dtype=np.uint32)
-WEIGHTS = (rr.WeightSpan(10, 60, 4, "four"), rr.WeightSpan(60, 61, 5), rr.WeightSpan(130, 900, 6))
+WEIGHTS = (rr.WeightSpan(10, 60, 4, "four"), rr.WeightSpan(60, 61, 5), rr.WeightSpan(130, 300, 6))
 SPANS = ((0, 10, -1, ""), (10, 60, 4, "four"), (60, 61, 5, ""), (61, 130, -1, ""), (130, 300, 6, ""))
 
 
@@ -73,14 +73,77 @@ class RecordedRowsTest(ServerTest):
         self.check("a")
         self.check("b", weights=((0, 300, -1, ""),))
 
+    def test_weights_go_with_their_rows(self) -> None:
+        """Rows recorded as 0 … 19 that are appended elsewhere, or some of them."""
+        own = (rr.WeightSpan(0, 4, 4, "four"), rr.WeightSpan(10, 20, 5))
+        for number, (recorded, options, expected) in enumerate(
+            (
+                (rr.RecordedRows(ROWS[:20], weights=own), {}, [(0, 4, 4), (10, 20, 5)]),
+                (rr.RecordedRows(ROWS[:20], weights=own), {"row_start": 7}, [(7, 11, 4), (17, 27, 5)]),
+                (rr.RecordedRows(ROWS[:20], weights=own), {"take": (2, 12)}, [(0, 2, 4), (8, 10, 5)]),
+                (rr.RecordedRows(ROWS[:20], weights=own), {"row_start": 8, "take": (8, 12)}, [(10, 12, 5)]),
+                (
+                    rr.RecordedRows(ROWS[:25], take=(5, 25), weights=own),
+                    {"row_start": 3, "take": (6, 25)},
+                    [(3, 6, 4), (12, 22, 5)],
+                ),
+                (rr.RecordedRows(ROWS[2:20], missing_rows=2, weights=own), {"row_start": 1}, [(1, 5, 4), (11, 21, 5)]),
+            )
+        ):
+            begin = options.get("row_start", 0)
+            taken = options.get("take", recorded.take) or (0, len(recorded.rows))
+            tokens = np.arange(begin + recorded.missing_rows + taken[1] - taken[0] + 1)
+            for way in ("append", "put", "add"):
+                sample = f"{way}{number}"
+                if way == "add":
+                    trajectory = self.run.trajectory(sample)
+                    trajectory.add(ROWS[:begin], tokens=tokens[: begin + 1])
+                    turn = {"start" if name == "row_start" else name: value for name, value in options.items()}
+                    trajectory.add(recorded, tokens=tokens, **turn)
+                else:
+                    self.run.put(sample, ROWS[:begin])
+                    getattr(self.run, way)(sample, recorded, **options)
+                self.run.flush()
+                known = [(w.begin, w.end, w.version) for w in self.run.stat(sample).weights if w.version >= 0]
+                self.assertEqual(known, expected, (way, number))
+
     def test_nothing_is_stored_of_bad_weights(self) -> None:
-        for weights in ([rr.WeightSpan(3, 3, 1)], [rr.WeightSpan(0, 5, 1), rr.WeightSpan(4, 6, 1)]):
+        for weights in (
+            [rr.WeightSpan(3, 3, 1)],
+            [rr.WeightSpan(0, 5, 1), rr.WeightSpan(4, 6, 1)],
+            [rr.WeightSpan(400, 405, 1)],
+            [rr.WeightSpan(0, 5, 1), rr.WeightSpan(299, 301, 1)],
+            [rr.WeightSpan(0, 5, "1")],
+            [rr.WeightSpan(0, 5, 2**63)],
+            [(0, 5, 1)],
+            5,
+            "text",
+        ):
             for append in (self.run.append, self.run.put):
+                for options in ({"rows": ROWS, "weights": weights}, {"rows": rr.RecordedRows(ROWS, weights=weights)}):
+                    with self.assertRaises(rr.InvalidArgumentError) as caught:
+                        append("a", **options)
+                    self.assertEqual(caught.exception.field, "append.weights")
+            for recorded in (ROWS, rr.RecordedRows(ROWS)):
                 with self.assertRaises(rr.InvalidArgumentError) as caught:
-                    append("a", ROWS, weights=weights)
-                self.assertEqual(caught.exception.field, "append.weights")
+                    self.run.trajectory("a").add(recorded, tokens=TOKENS, weights=weights)
+                self.assertIn(caught.exception.field, ("weights", "append.weights"))
+        for row_start in (1, 6):
+            with self.assertRaises(rr.InvalidArgumentError) as caught:
+                self.run.put("a", ROWS[:5], row_start=row_start, weights=[rr.WeightSpan(0, 5, 7)])
+            self.assertIn(f"[0, 5) of version 7 are not all rows of [{row_start}, ", str(caught.exception))
         self.run.flush()
         self.assertEqual(self.run.list(), [])
+
+    def test_odd_records(self) -> None:
+        for recorded in (
+            rr.RecordedRows(ROWS, missing_rows="1"),  # type: ignore[arg-type]
+            rr.RecordedRows(ROWS, row_start="1"),  # type: ignore[arg-type]
+            rr.RecordedRows(ROWS, take=3),  # type: ignore[arg-type]
+        ):
+            for add in (self.run.append, self.run.put, self.run.trajectory("t").add):
+                with self.assertRaises(rr.InvalidArgumentError):
+                    add(*(() if add.__name__ == "add" else ("a",)), recorded)
 
 
 class AccountTest(unittest.TestCase):

@@ -15,6 +15,7 @@ from support import Gate, ServerTest, random_routes
 
 import routing_replay as rr
 from routing_replay import aio
+from routing_replay.engines import sglang, vllm
 
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4, moe_layers=[1, 2, 3])
 
@@ -356,6 +357,58 @@ class TrajectoryTest(ServerTest):
         self.assertEqual(told.appended, ((39, 59),))
         appender.flush()
         self.check(run, "a", engine.rows(context), num_tokens=60)
+
+    def test_rows_that_an_adapter_declares_unrecorded(self) -> None:
+        run, engine = self.open(), Engine()
+        context = tokens_of(30)
+        null = {"prompt_token_ids": context[:20], "choices": [{"token_ids": context[20:], "routed_experts": None}]}
+        recorded = vllm.rows(null, absent="unrecorded")
+        told = run.trajectory("a").add(recorded, seal=True)
+        self.assertEqual((told.unrecorded_rows, told.appended), (29, ((0, 29),)))
+        run.append("b", recorded, seal=True)
+        # Of a turn that goes on, the first ones are there.
+        trajectory = run.trajectory("c")
+        trajectory.add(engine.rows(context[:15]), tokens=context[:15])
+        self.assertEqual(trajectory.add(recorded, seal=True).unrecorded_rows, 15)
+        # Until the seal another turn may still give them.
+        open_ended = run.trajectory("d")
+        self.assertEqual(open_ended.add(recorded).appended, ())
+        open_ended.add(engine.rows(context), seal=True)
+        run.flush()
+        self.assertEqual([run.stat(sample).unrecorded for sample in "abcd"], [((0, 29),), ((0, 29),), ((14, 29),), ()])
+        # What nobody declared is an error still.
+        with self.assertRaises(rr.FailedPreconditionError):
+            run.trajectory("e").add(None, tokens=context, seal=True)
+
+    def test_the_example(self) -> None:
+        """As the class says it, of an engine that answers as SGLang does."""
+        run, routes = self.open(), Engine()
+        version = 3
+
+        def generate(input_ids: list[int], return_routed_experts: bool, routed_experts_start_len: int) -> Any:
+            output = tokens_of(5, seed=len(input_ids))
+            rows = np.zeros((len(input_ids) + 4 - routed_experts_start_len, 4, 4), np.int32)
+            rows[:, 1:] = routes.rows(input_ids + output, routed_experts_start_len)
+            meta = {"prompt_tokens": len(input_ids), "completion_tokens": 5, "finish_reason": {"type": "stop"}}
+            meta["routed_experts"] = base64.b64encode(rows.tobytes()).decode()
+            return {"output_ids": output, "meta_info": meta}
+
+        trajectory = run.trajectory("step7/agent3", group=7)
+        context = tokens_of(9)
+        for turn in range(3):
+            start = trajectory.next_row(context)
+            answer = generate(input_ids=context, return_routed_experts=True, routed_experts_start_len=start)
+            recorded = sglang.rows(answer, run.geometry, start_len=start, prompt_token_ids=context)
+            trajectory.add(recorded, weight_version=version)
+            context = context + answer["output_ids"]
+            if turn == 2:
+                break
+            context = context + tokens_of(4, seed=turn)
+        trajectory.seal()
+        self.check(run, "step7/agent3", routes.rows(context), num_tokens=len(context))
+        text = answer["meta_info"]["routed_experts"]
+        with self.assertRaisesRegex(rr.InvalidArgumentError, r"sglang\.rows"):
+            run.trajectory("text").add(text, tokens=context)
 
     def test_arguments(self) -> None:
         run = self.open()

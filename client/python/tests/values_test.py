@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
 from pathlib import Path
 from typing import Any
@@ -70,7 +72,10 @@ class ModelConfigTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "config.json")
             path.write_text(json.dumps(_MODEL_CONFIG))
-            made = [rr.Geometry.from_hf_config(form) for form in (_MODEL_CONFIG, Config(), path, str(path), folder)]
+            nested = {"model_type": "wrapped", "text_config": types.MappingProxyType(_MODEL_CONFIG)}
+            mappings = (types.MappingProxyType(_MODEL_CONFIG), collections.UserDict(_MODEL_CONFIG), nested)
+            forms = (_MODEL_CONFIG, Config(), path, str(path), folder, *mappings)
+            made = [rr.Geometry.from_hf_config(form) for form in forms]
         geometry = rr.Geometry(61, 256, 8, range(3, 61))
         for other in made:
             self.assertEqual(other, geometry)
@@ -117,7 +122,7 @@ class ModelConfigTest(unittest.TestCase):
             rr.Geometry.from_hf_config({"model_type": "mixtral", "num_hidden_layers": 4, "num_local_experts": 8})
         with self.assertRaises(rr.InvalidArgumentError):
             rr.Geometry.from_megatron_config({"num_layers": 4})
-        with self.assertRaises(FileNotFoundError):
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "there is no /nowhere/config.json"):
             rr.Geometry.from_hf_config("/nowhere/config.json")
 
 

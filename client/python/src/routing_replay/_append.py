@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,13 @@ import numpy as np
 from routing_replay import _core, _values
 from routing_replay.errors import from_detail
 from routing_replay.recorded import RecordedRows
-from routing_replay.types import AppendOutcome, Payload, Prefix, Producer, RowRange, WeightSpan, token_ids
+from routing_replay.types import AppendOutcome, Payload, Prefix, Producer, RowRange, WeightSpan, token_ids, weight_spans
 
+_NO_ROWS = (
+    "is no array of ids: read what an engine sent with its adapter of routing_replay.engines (sglang.rows, vllm.rows, "
+    "envelope.rows …), or say what the bytes are with a Payload"
+)
+_LISTED_BYTES = 64  # An item of a list is as much work as so many bytes.
 _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 
 
@@ -62,8 +67,9 @@ def _plan(
         append["unrecorded"] = holes
     if surplus_rows:
         append["surplus_rows"] = _values.integer(surplus_rows, "append.surplus_rows", _values.NATURAL, sample)
-    if weights:
-        append["weights"] = [_weights(span, sample) for span in weights]
+    spans = [] if weights is None else weight_spans(weights, "append.weights", sample)
+    if spans:
+        append["weights"] = [listed(span) for span in spans]
     for key, value in (("seal_num_tokens", num_tokens), ("group", group), ("weight_version", weight_version)):
         if value is not None:
             append[key] = _values.integer(value, f"append.{key}", sample=sample)
@@ -81,14 +87,39 @@ def _plan(
     return run.plan(append, tensor, payload, ids, encode)
 
 
+def size_of(rows: Any) -> int:
+    """Bytes that are to be read of `rows`, or what lists cost; roughly, and 0 for what cannot be rows."""
+    if isinstance(rows, RecordedRows):
+        return size_of(rows.rows)
+    if isinstance(rows, Payload):
+        return max(_bytes_of(rows.data), rows.raw_size if isinstance(rows.raw_size, int) else 0)
+    if not isinstance(rows, (list, tuple)):
+        return _bytes_of(rows)
+    inner, count = rows, 1
+    for _ in range(3):
+        if isinstance(inner, (list, tuple)) and inner:
+            inner, count = inner[0], count * len(inner)
+    return _LISTED_BYTES * count
+
+
+def _bytes_of(data: Any) -> int:
+    try:
+        if isinstance(data, (str, bytes, bytearray, mmap.mmap)):
+            return len(data)
+        size = getattr(data, "nbytes", 0)
+    except ValueError:  # A view that was released, a file that was closed.
+        return 0
+    return size if isinstance(size, int) else 0
+
+
 def outcome_from(record: dict[str, Any]) -> AppendOutcome:
     error = record.pop("error", None)
     return AppendOutcome(**record, error=None if error is None else from_detail(error))
 
 
-def _weights(span: WeightSpan, sample: str) -> list[Any]:
-    numbers = [_values.integer(n, "append.weights", sample=sample) for n in (span.begin, span.end, span.version)]
-    return [*numbers, _values.text(span.label, "append.weights", sample)]
+def listed(span: WeightSpan) -> list[Any]:
+    """As the core reads it."""
+    return [span.begin, span.end, span.version, span.label]
 
 
 def _prefix(prefix: Prefix, sample: str) -> dict[str, Any]:
@@ -146,10 +177,14 @@ def as_array(rows: Any) -> np.ndarray:
 
 
 def _array(rows: Any, sample: str) -> tuple[dict[str, Any], np.ndarray]:
+    if isinstance(rows, (str, bytes, bytearray, Mapping)):
+        raise _values.invalid("append.tensor.dtype", f"a {type(rows).__name__} {_NO_ROWS}", sample, "DTYPE")
     try:
         array = as_array(rows)
     except ValueError as error:
         raise _values.invalid("append.tensor.shape", str(error), sample, "SHAPE") from None
+    except (TypeError, OverflowError, RuntimeError) as error:  # torch has more dtypes than numpy.
+        raise _values.invalid("append.tensor.dtype", f"is no array of ids: {error}", sample, "DTYPE") from None
     kind = f"{array.dtype.kind}{array.dtype.itemsize}"
     if kind not in _DTYPES:
         raise _values.invalid("append.tensor.dtype", f"numpy {array.dtype} is not one of ids", sample, "DTYPE")

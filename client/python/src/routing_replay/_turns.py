@@ -13,11 +13,10 @@ from routing_replay.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     OutOfRangeError,
-    RoutingReplayError,
     UnavailableError,
 )
 from routing_replay.recorded import RecordedRows
-from routing_replay.types import RowRange, SampleState, WeightSpan, token_ids
+from routing_replay.types import RowRange, SampleState, WeightSpan, token_ids, weight_spans
 
 Outcome = Literal["finished", "aborted", "preempted"]
 Missing = Literal["raise", "unrecorded"]
@@ -149,7 +148,7 @@ class Writer:
     def _truncate(self, step: Truncate, attempt: int) -> Generator[Truncate, SampleState, None]:
         try:
             state = yield step
-        except RoutingReplayError as error:
+        except BaseException as error:  # Also where nobody waits for it any more.
             self.core.on_truncate_failed()
             if attempt == _TRUNCATE_ATTEMPTS or not isinstance(error, _UNCERTAIN):
                 raise
@@ -202,16 +201,21 @@ class Writer:
     ) -> Steps:
         sample = self.sample
         recorded = rows if isinstance(rows, RecordedRows) else RecordedRows(rows)
+        start = _values.integer(recorded.row_start if start is None else start, "start", sample=sample)
         if weights is None:
-            weights = recorded.weights if weight_version is None else ()
+            known = recorded.rows is not None and weight_version is None
+            weights = recorded.weights_at(start, take) if known else ()
+        missing_rows = _values.integer(recorded.missing_rows, "missing_rows", sample=sample)
+        # An adapter that was told what no rows mean has declared them.
+        declared = recorded.rows is None and missing_rows > 0
         turn: dict[str, Any] = {
             "outcome": _values.choice(outcome, "outcome", _OUTCOMES),
-            "missing_is_unrecorded": _values.choice(missing, "missing", _MISSING),
+            "missing_is_unrecorded": _values.choice(missing, "missing", _MISSING) or declared,
             "seal": bool(seal),
-            "row_start": _values.integer(recorded.row_start if start is None else start, "start", sample=sample),
-            "missing_rows": _values.integer(recorded.missing_rows, "missing_rows", sample=sample),
+            "row_start": start,
+            "missing_rows": missing_rows,
             "weight_label": _values.text("" if weight_label is None else weight_label, "weight_label", sample),
-            "weights": [_span(span, sample) for span in weights],
+            "weights": [_append.listed(span) for span in weight_spans(weights, "weights", sample)],
         }
         if recorded.engine:
             turn["engine"] = _values.text(recorded.engine, "engine", sample)
@@ -275,10 +279,3 @@ def new_writer(
     if group is not None:
         description["group"] = _values.integer(group, "group", sample=sample)
     return Writer(_core.Trajectory(description), run, sample)
-
-
-def _span(span: WeightSpan, sample: str) -> list[Any]:
-    if not isinstance(span, WeightSpan):
-        raise _values.invalid("weights", f"{span!r} is not a WeightSpan", sample)
-    numbers = _values.integers((span.begin, span.end, span.version), "weights", sample=sample)
-    return [*numbers, _values.text(span.label, "weights", sample)]

@@ -45,12 +45,12 @@ def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any
 
 
 def integers(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> list[int]:
-    return [integer(item, field, bounds, sample) for item in _items(value, field, "integers", sample)]
+    return [integer(item, field, bounds, sample) for item in items(value, field, "integers", sample)]
 
 
 def row_ranges(value: Any, field: str, sample: Any = None) -> list[list[int]]:
     """Half-open (begin, end)."""
-    ranges = [integers(item, field, INT64, sample) for item in _items(value, field, "(begin, end)", sample)]
+    ranges = [integers(item, field, INT64, sample) for item in items(value, field, "(begin, end)", sample)]
     if any(len(pair) != 2 for pair in ranges):
         raise invalid(field, "is not a list of (begin, end)", sample)
     return ranges
@@ -101,10 +101,11 @@ def choice(value: Any, field: str, choices: Mapping[Any, T]) -> T:
     raise invalid(field, f"{reprlib.repr(value)} is none of {', '.join(repr(name) for name in choices if name)}")
 
 
-def _items(value: Any, field: str, what: str, sample: Any) -> list[Any]:
+def items(value: Any, field: str, what: str, sample: Any = None) -> list[Any]:
+    """Of anything that holds several, but no text."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise invalid(field, f"{reprlib.repr(value)} is not a list of {what}", sample)
     try:
         return list(value)
-    except TypeError:  # An array without an axis.
+    except (TypeError, NotImplementedError):  # An array without an axis, a view with several.
         raise invalid(field, f"{reprlib.repr(value)} is not a list of {what}", sample) from None

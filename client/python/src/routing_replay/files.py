@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from routing_replay import _core
+from routing_replay import _core, _values
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
 
@@ -38,8 +38,8 @@ def rows(
     Raises InvalidArgumentError for what is no such file, NotFoundError (naming those that are there) for a tensor that
     is not in it, OSError if it cannot be opened.
     """
-    view = _view(source)
-    form = _core.open_rows_file(view, tensor)
+    view = _view(source, "source")
+    form = _core.open_rows_file(view, _values.text(tensor, "tensor"))
     begin, end = form["data"]
     described = form["tensor"]
     payload = Payload(view[begin:end], "RAW", dtype=described["dtype"], shape=described["shape"])
@@ -58,19 +58,22 @@ def trace(source: Source, index: Source | None = None, *, name: str = "", **opti
     A sequence of n rows has n + 1 tokens: the last sampled one has no row. Raises InvalidArgumentError (ROW_COUNT) if
     the sequences are not all rows of the file, NotFoundError if the index does not know it, and as `rows`.
     """
-    path = Path(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else None
+    path = Path(os.fsdecode(source)) if isinstance(source, (str, os.PathLike)) else None
     if index is None:
         index = path.with_name("index.json") if path is not None else b"{}"
     all_rows = rows(source, **options)
     assert isinstance(all_rows.rows, Payload) and all_rows.rows.shape is not None
-    stem = name or (path.stem if path is not None else "")
-    ranges = _core.trace_sequences(bytes(_view(index)), stem, int(all_rows.rows.shape[0]))
+    stem = _values.text(name, "name") or (path.stem if path is not None else "")
+    ranges = _core.trace_sequences(bytes(_view(index, "index")), stem, int(all_rows.rows.shape[0]))
     return (replace(all_rows, take=(begin, end)) for begin, end in ranges)
 
 
-def _view(source: Source) -> memoryview:
+def _view(source: Source, field: str) -> memoryview:
     if not isinstance(source, (str, os.PathLike)):
-        return memoryview(source).cast("B")
+        try:
+            return memoryview(source).cast("B")
+        except (TypeError, ValueError) as error:
+            raise _values.invalid(field, f"is neither a path nor contiguous bytes: {error}") from None
     with open(source, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")

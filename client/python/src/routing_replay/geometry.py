@@ -104,16 +104,15 @@ class Geometry:
     def from_hf_config(cls, config: Mapping[str, Any] | str | os.PathLike[str] | Any) -> Geometry:
         """From the configuration of a Hugging Face model; `routing` is then set.
 
-        config: the dict of a config.json, its path or that of the folder that holds it, or an object with to_dict(),
-            as Transformers' own
+        config: what a config.json holds, as a dict or any mapping, its path or that of the folder that holds it, or an
+            object with to_dict(), as Transformers' own
 
         Every MoE family of Transformers 5.23 is known, under all names that its keys go by. Another type is read by its
         keys alone if these leave no doubt. Raises InvalidArgumentError: "no routed experts" for a dense model, and for
         keys that are missing (naming those that were looked for), wrong, or contradict each other.
         """
         if isinstance(config, (str, os.PathLike)):
-            path = Path(config)
-            return cls._from_config((path / "config.json" if path.is_dir() else path).read_text(), "huggingface")
+            return cls._from_config(_text_of(config), "huggingface")
         if not isinstance(config, Mapping) and not callable(getattr(config, "to_dict", None)):
             raise _values.invalid("config", f"a {type(config).__name__} is no dict, no path, and has no to_dict")
         fields = config if isinstance(config, Mapping) else config.to_dict()
@@ -218,6 +217,18 @@ class Geometry:
         return _restore, (self._json, self._routing)
 
 
+def _text_of(path: str | os.PathLike[str]) -> str:
+    """Of a config.json, or of the one in a folder."""
+    try:
+        file = Path(path)
+        return (file / "config.json" if file.is_dir() else file).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        what = f"there is no {error.filename}: pass the path of the model's config.json; a name is not looked up"
+        raise _values.invalid("config", what) from None
+    except (OSError, TypeError, ValueError) as error:
+        raise _values.invalid("config", f"{path!s} cannot be read: {error}") from None
+
+
 def _json_of(fields: Any) -> str:
     try:
         return json.dumps(fields, default=_plain)
@@ -226,7 +237,9 @@ def _json_of(fields: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has of a value of numpy, of a sequence, or of anything else that a configuration holds."""
+    """What JSON has of a mapping, a value of numpy, a sequence, or of anything else that a configuration holds."""
+    if isinstance(value, Mapping):
+        return dict(value)
     if hasattr(value, "tolist") and not isinstance(value, type):
         return value.tolist()
     return list(value) if isinstance(value, Sequence) else str(value)

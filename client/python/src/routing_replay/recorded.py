@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from routing_replay.types import RowRange, WeightSpan
+from routing_replay import _values
+from routing_replay.types import RowRange, WeightSpan, weight_spans
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -48,14 +49,35 @@ class RecordedRows:
         """The options of an append of these rows; those that are `given` win.
 
         A weight_version that is given stands for all rows, a label alone for those that `weights` does not name; with
-        a row_start the missing rows move along.
+        a row_start the missing rows and the weights move along.
         """
-        start = given.get("row_start", self.row_start)
+        start = _values.integer(given.get("row_start", self.row_start), "append.row_start")
+        missing = _values.integer(self.missing_rows, "append.unrecorded")
         own: dict[str, Any] = {"row_start": start, "take": self.take, "layers": self.layers, "engine": self.engine}
         own["tokens"] = self.tokens
         own["surplus_rows"] = self.surplus_rows
-        if self.missing_rows:
-            own["unrecorded"] = [(start, start + self.missing_rows)]
+        if missing:
+            own["unrecorded"] = [(start, start + missing)]
         if given.get("weight_version") is None:
-            own["weights"] = self.weights
+            own["weights"] = self.weights_at(start, given.get("take"), "append.weights")
         return own | given
+
+    def weights_at(self, start: int, take: RowRange | None = None, field: str = "weights") -> list[WeightSpan]:
+        """`weights` where the first row is appended as the absolute row `start`: each goes with its rows.
+
+        take: other slots than those of `take`, whose weights alone are then meant
+        """
+        spans = weight_spans(self.weights, field)
+        distance = start - _values.integer(self.row_start, "row_start")
+        if take is None:
+            return [_moved(span, distance) for span in spans]
+        own = (0, 0) if self.take is None else self.take
+        [(own_begin, _), (begin, end)] = _values.row_ranges([own, take], "take")
+        rows = (start, start + _values.integer(self.missing_rows, "missing_rows") + end - begin)
+        moved = [_moved(span, distance + own_begin - begin) for span in spans]
+        clipped = [replace(span, begin=max(rows[0], span.begin), end=min(rows[1], span.end)) for span in moved]
+        return [span for span in clipped if span.begin < span.end]
+
+
+def _moved(span: WeightSpan, distance: int) -> WeightSpan:
+    return replace(span, begin=span.begin + distance, end=span.end + distance)

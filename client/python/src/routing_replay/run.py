@@ -137,9 +137,10 @@ class Run:
 
     def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
         """One append in one call per weight version, acknowledged when it returns. The server decodes what is sent as
-        it is."""
-        plan = _append.make_plan(self._opened.core, False, sample, rows, **options)
-        answers = [self._transport.call("Put", message) for message in self._opened.core.put_messages(plan)]
+        it is. One that is refused counts in metrics() as that of `append`."""
+        with self._default_appender().counting_refusals():
+            plan = _append.make_plan(self._opened.core, False, sample, rows, **options)
+            answers = [self._transport.call("Put", message) for message in self._opened.core.put_messages(plan)]
         return _append.outcome_from(_core.put_outcome(answers))
 
     def seal(self, sample: str, num_tokens: int, *, revision: int = 0, producer: Producer = "rollout") -> SampleState:

@@ -21,16 +21,21 @@ if TYPE_CHECKING:
 class Trajectory:
     """The rows of one sample over several turns, aborts and weight updates. Thread-safe. Made by `Run.trajectory`.
 
-    A multi-turn agent, as it asks its engine and tells of every answer:
+    A multi-turn agent, as it asks its engine (here SGLang) and tells of every answer:
+
+        from routing_replay.engines import sglang
 
         trajectory = run.trajectory("step7/agent3", group=7)
         context = tokenizer.apply_chat_template(messages)
         while True:
             start = trajectory.next_row(context)              # the engine need not send rows that are there
-            answer = engine.generate(context, routed_experts_start_len=start)
-            context = context + answer.output_ids
-            trajectory.add(answer.routed_experts, tokens=context, start=start, weight_version=answer.version)
-            if answer.done:
+            answer = engine.generate(
+                input_ids=context, return_routed_experts=True, routed_experts_start_len=start
+            )
+            recorded = sglang.rows(answer, run.geometry, start_len=start, prompt_token_ids=context)
+            trajectory.add(recorded, weight_version=version)  # Its tokens are the whole context.
+            context = context + answer["output_ids"]
+            if is_done(answer):
                 break
             context = context + tokenizer.encode(run_tool(answer))
         trajectory.seal()
@@ -76,17 +81,19 @@ class Trajectory:
     ) -> Turn:
         """One answer of the engine.
 
-        rows: ids [rows, layers, K], a Payload, what an adapter of routing_replay.engines gives, or None: no rows
+        rows: ids [rows, layers, K], a Payload, what an adapter of routing_replay.engines gives, or None: no rows. What
+            an engine sent as text goes through its adapter
         tokens: ids of the whole context, prompt and answer; or of what follows the first `tokens_start` tokens of the
             history; None if the history stays as it is (with RecordedRows: theirs)
         start: absolute row of the first row (default 0, or as recorded)
         take, layers: see AppendOptions
         outcome: "finished", "aborted" or "preempted"; only a finished turn must give all rows up to its last token but
             one. A row for the last token is left out
-        weight_version, weight_label: of the weights that routed these rows; `weights` (WeightSpan of absolute rows)
-            where there are several. A version that is given stands for all rows, those recorded of the engine are not
-            looked at then; a label alone for those that have no version
-        missing: "unrecorded" declares rows that nobody gave, before `rows` or before the seal, unrecorded rows
+        weight_version, weight_label: of the weights that routed these rows; `weights` (WeightSpan of absolute rows
+            among those given) where there are several. A version that is given stands for all rows, those recorded of
+            the engine are not looked at then; a label alone for those that have no version
+        missing: "unrecorded" declares rows that nobody gave, before `rows` or before the seal, unrecorded rows; an
+            adapter that gave no rows and declared them missing (absent="unrecorded") has said so, too
         seal: no more turns will come
 
         With an error nothing has changed but what `Turn.truncated_rows` would say. InvalidArgumentError (ROW_COUNT) if

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -84,6 +85,18 @@ class WeightSpan:
     label: str = ""
 
 
+def weight_spans(spans: Any, field: str = "weights", sample: str | None = None) -> list[WeightSpan]:
+    """Spans of Python's own values. InvalidArgumentError naming `field` for what is none."""
+    return [_weight_span(span, field, sample) for span in _values.items(spans, field, "WeightSpan", sample)]
+
+
+def _weight_span(span: Any, field: str, sample: str | None) -> WeightSpan:
+    if not isinstance(span, WeightSpan):
+        raise _values.invalid(field, f"{reprlib.repr(span)} is not a WeightSpan", sample)
+    numbers = _values.integers((span.begin, span.end, span.version), field, sample=sample)
+    return WeightSpan(*numbers, label=_values.text(span.label, field, sample))
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Rows [begin, end) came from `appends` consecutive appends of one engine under the same weights.
@@ -113,7 +126,7 @@ class AppendOptions(TypedDict, total=False):
     num_tokens: seals with so many tokens
     group: int64 of the caller, for example the training step
     weight_version, weight_label: of the weights that routed the rows
-    weights: of ranges of absolute rows, ascending and disjoint; other rows are of weight_version
+    weights: of ranges of the absolute rows that are appended, ascending and disjoint; others are of weight_version
     revision: the life of the sample that the rows belong to, from `stat` or `truncate`
     restart: not 0: these rows belong to a new life; the same number on every append of that life
     prefix: open the sample as the first rows of another one

@@ -15,6 +15,7 @@ import grpc.aio
 
 from routing_replay import _append, _calls, _core, _values
 from routing_replay._transport import DEFAULTS, SERVICE
+from routing_replay.aio import threads
 from routing_replay.aio.transport import Transport
 from routing_replay.appender import SETTLE_MARGIN, Note, queue_options
 from routing_replay.errors import CancelledError, InvalidArgumentError, RoutingReplayError
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from routing_replay.types import AppendOptions, Rows
 
 _log = logging.getLogger("routing_replay")
-
-
-# Arrays from here on are encoded in a thread, so that the loop goes on.
-LARGE_BYTES = 1 << 18
 
 
 class _Changes:
@@ -82,7 +79,7 @@ class Appender:
         self._changed = _Changes()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self._in_order = asyncio.Lock()  # Large arrays are encoded elsewhere; small ones must not overtake them.
+        self._in_order = asyncio.Lock()  # Large rows are encoded elsewhere; small ones must not overtake them.
         self._notes: dict[int, Note] = {}  # Who is told of the outcome of which append.
         self._gave_up = False  # The present stream was ended because the server does not answer.
         transport.appenders.add(self)
@@ -90,16 +87,14 @@ class Appender:
     async def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
         """Queues one append and returns its sequence number; see routing_replay.Appender.append.
 
-        Large arrays are encoded in a thread; do not change them before this returns.
+        Large rows are encoded in a thread; do not change them before this returns. If it is cancelled, nothing was
+        queued.
         """
         await self._transport.channel()
         make = functools.partial(_append.make_plan, self._run, self._encode_blocks, sample, rows, **options)
         async with self._in_order:
             with self.counting_refusals():
-                if getattr(rows, "nbytes", 0) >= LARGE_BYTES:
-                    plan = await asyncio.get_running_loop().run_in_executor(None, make)
-                else:
-                    plan = make()
+                plan = await threads.finish(_append.size_of(rows) >= threads.LARGE_BYTES, make)
             await self._wait_for_room(plan.bytes, sample)
             return self._add(plan, sample, None)[0]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from routing_replay import _append, _calls, _core, _counters, _read, _turns, _values
 from routing_replay._transport import SERVICE
+from routing_replay.aio import threads
 from routing_replay.aio.appender import Appender
 from routing_replay.aio.trajectory import Trajectory
 from routing_replay.aio.transport import Transport
@@ -115,8 +116,14 @@ class Run:
 
     async def put(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> AppendOutcome:
         """See routing_replay.Run.put."""
-        plan = _append.make_plan(self._opened.core, False, sample, rows, **options)
-        answers = [await self._transport.call("Put", message) for message in self._opened.core.put_messages(plan)]
+        core = self._opened.core
+
+        def make() -> list[bytes]:
+            return list(core.put_messages(_append.make_plan(core, False, sample, rows, **options)))
+
+        with self._default_appender().counting_refusals():
+            messages = await threads.finish(_append.size_of(rows) >= threads.LARGE_BYTES, make)
+            answers = [await self._transport.call("Put", message) for message in messages]
         return _append.outcome_from(_core.put_outcome(answers))
 
     async def seal(

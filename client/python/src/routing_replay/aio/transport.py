@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from typing import Protocol
@@ -12,6 +13,8 @@ import grpc.aio
 
 from routing_replay import _core, _values, errors
 from routing_replay._transport import SERVICE, call_seconds, channel_options, check_fork, core_error, note_use
+
+_POLL_SECONDS = 0.05  # How often is looked for an endpoint's file.
 
 
 class Closing(Protocol):
@@ -43,10 +46,19 @@ class Transport:
             note_use()
             target = self._target.known
             if target is None:
-                target = await asyncio.get_running_loop().run_in_executor(None, self._target.wait, self.call_timeout)
+                target = await self._wait_for_target()
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(target, self._options)
         return self._channel
+
+    async def _wait_for_target(self) -> str:
+        """As Target.wait; the loop goes on, and no thread waits."""
+        deadline = time.monotonic() + self.call_timeout
+        while time.monotonic() + _POLL_SECONDS < deadline:
+            with contextlib.suppress(errors.DeadlineExceededError):
+                return self._target.wait(0)
+            await asyncio.sleep(_POLL_SECONDS)
+        return self._target.wait(max(0.0, deadline - time.monotonic()))
 
     def failed(self, failure: grpc.aio.AioRpcError) -> _core.CoreError:
         """As routing_replay._transport.Transport.failed."""

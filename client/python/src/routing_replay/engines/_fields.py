@@ -36,11 +36,11 @@ def item(holder: Any, name: str, index: Any) -> Any:
     """The one of holder.name that says it has this index, or, where they say nothing, has this place."""
     number = _values.integer(index, "index", _values.NATURAL)
     values = get(holder, name)
-    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes, memoryview)):
         raise invalid(name, f"no item {number}: the response has none")
     said = [get(value, "index") for value in values]
-    numbers = list(range(len(values))) if None in said else said
-    found = [value for value, own in zip(values, numbers, strict=True) if own == number]
+    numbers = list(range(len(values))) if any(own is None for own in said) else said
+    found = [value for value, own in zip(values, numbers, strict=True) if _plain(own) == number]
     if len(found) != 1:
         raise invalid(name, f"{len(found) or 'no'} item {number}: the response has those of {numbers}")
     return found[0]
@@ -50,7 +50,7 @@ def ids(values: Any, field: str) -> np.ndarray | None:
     """Token ids as uint32, perhaps none; None stays None."""
     if values is None:
         return None
-    if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)):
+    if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)) or getattr(values, "ndim", 1) == 0:
         raise invalid(field, f"a {type(values).__name__} is not a list of token ids")
     return token_ids(values, field) if len(values) else np.empty(0, np.uint32)
 
@@ -112,7 +112,7 @@ def output_weights(
     """Weights of rows from spans {version, start, end} of output tokens."""
     if spans is None:
         return ()
-    if isinstance(spans, (str, bytes, Mapping)) or not isinstance(spans, Sequence):
+    if isinstance(spans, (str, bytes, memoryview, Mapping)) or not isinstance(spans, Sequence):
         raise invalid("weight_versions", "is not a list")
     if versions is not None and not isinstance(versions, Mapping):
         raise invalid("versions", f"a {type(versions).__name__} is no mapping")
@@ -121,7 +121,7 @@ def output_weights(
         "output_tokens": counted.output_tokens,
         "row_start": row_start,
         "spans": [{name: _plain(get(span, name)) for name in ("version", "start", "end")} for span in spans],
-        "numbers": {str(name): _plain(number) for name, number in (versions or {}).items()},
+        "numbers": {str(name): _number(number) for name, number in (versions or {}).items()},
     }
     return tuple(WeightSpan(*span) for span in _core.output_weights(claim))
 
@@ -130,7 +130,16 @@ def _plain(value: Any) -> Any:
     """A scalar as JSON can say it; what it cannot say is refused as no number."""
     if value is None or isinstance(value, (bool, float, str)):
         return value
-    return operator.index(value) if hasattr(value, "__index__") else None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _number(value: Any) -> Any:
+    """Of a weight version; -1 is unknown."""
+    number = _plain(value)
+    return _values.integer(number, "versions", (-1, 2**63 - 1)) if type(number) is int else number
 
 
 def choice_count(response: Any) -> int:

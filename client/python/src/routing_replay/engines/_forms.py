@@ -10,6 +10,7 @@ import numpy as np
 from routing_replay import _append, _core, _counters, _values
 from routing_replay._append import as_array
 from routing_replay.engines._fields import Tokens, invalid
+from routing_replay.errors import InvalidArgumentError
 from routing_replay.geometry import Geometry
 from routing_replay.recorded import RecordedRows
 from routing_replay.types import Payload
@@ -76,18 +77,21 @@ def row_of(geometry: Any, layers: Any) -> tuple[int, int] | None:
         return None
     if not isinstance(geometry, Geometry):
         raise invalid("geometry", f"a {type(geometry).__name__} is no Geometry")
-    if layers is None or layers == "all":
+    if layers is None or (isinstance(layers, str) and layers == "all"):
         return geometry.num_layers, geometry.max_top_k
-    if layers == "moe":
+    if isinstance(layers, str) and layers == "moe":
         return len(geometry.moe_layers), geometry.max_top_k
     return len(_values.integers(layers, "layers", _values.INT32)), geometry.max_top_k
 
 
 def open_object(dialect: Any, described: Any) -> dict[str, Any]:
     """What an object beside ids says: _core.open_object, for values of any kind."""
+    name = _values.text(dialect, "dialect")
     try:
-        return _core.open_object(_values.text(dialect, "dialect"), described)
-    except (TypeError, RecursionError) as error:
+        return _core.open_object(name, described)
+    except InvalidArgumentError:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
         raise invalid("append.tensor", f"cannot be said in JSON: {error}", "SHAPE") from None
 
 
@@ -154,10 +158,18 @@ def check_alike(rows: Any, first: Any, field: str) -> None:
         raise invalid(field, f"{list(axes)} after {list(first_axes)}", "SHAPE")
 
 
+def check_resolver(resolver: Any) -> None:
+    if resolver is not None and not callable(resolver):
+        raise invalid("resolver", f"a {type(resolver).__name__} cannot be called")
+
+
 def any_payload(
     value: Any, field: str, row: Row, dtype: str | None, resolver: Resolver | None
 ) -> tuple[Any, int | None]:
     """What `append` takes of any form, and the row at which it says to start."""
+    check_resolver(resolver)
+    if dtype is not None:
+        _values.text(dtype, "dtype")
     if isinstance(value, Payload):
         return value, None
     if isinstance(value, (str, bytes, bytearray, memoryview)):
@@ -208,11 +220,11 @@ def check_narrowest(payload: Payload) -> None:
 
 def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: Any) -> RecordedRows:
     """RecordedRows of `rows`, counted; `tokens` as they fit the rows (see Tokens.fitting)."""
-    claim = {
+    claim: dict[str, Any] = {
         "prompt_tokens": tokens.prompt_tokens,
         "output_tokens": tokens.output_tokens,
         "start": _values.integer(start, "start"),
-        "short_rows": short_rows,
+        "short_rows": _values.text(short_rows, "short_rows"),
         "rows": 0 if rows is None else row_count(rows),
     }
     found = _core.account_rows(claim)
@@ -239,7 +251,7 @@ def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: An
 def absent(field: str, why: str, policy: str, tokens: Tokens, start: Any, **others: Any) -> RecordedRows:
     """Rows of a response that holds none: all unrecorded, or an error."""
     start = _values.integer(start, "start")
-    if policy == "unrecorded":
+    if _values.text(policy, "absent") == "unrecorded":
         return account(None, tokens.fitting(None, start), start, "missing_at_front", **others)
     if policy != "raise":
         raise invalid("absent", f'{policy!r} is neither "raise" nor "unrecorded"')

@@ -61,6 +61,7 @@ def rows(
     counted = vllm.tokens_of(response, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": engine}
     value, url = _find(response, choice)
+    _forms.check_resolver(resolver)
     if value is None and url is not None and resolver is not None:
         value = resolver(url)
         if isinstance(value, Mapping) and "data" not in value:

@@ -76,6 +76,8 @@ def rows(
     if value is None:
         raise _fields.invalid(_FIELD, "is null")
     found, said = _open(value, geometry, dialect, dtype, shape, layers, resolver)
+    if not isinstance(ids_and_weights, (bool, np.bool_)):
+        raise _fields.invalid("ids_and_weights", f"a {type(ids_and_weights).__name__} is neither True nor False")
     if ids_and_weights:
         found = _with_weights(found)
     if start is not None and said not in (None, start):
@@ -99,7 +101,8 @@ def chunks(
     InvalidArgumentError (DTYPE, SHAPE) for a part of another dtype or other axes than the first, and as `rows`.
     """
     recorded: list[RecordedRows] = []
-    for number, part in enumerate(parts):
+    start = _values.integer(start, "start")
+    for number, part in enumerate(_values.items(parts, "parts", "rows")):
         one = rows(part, geometry, start=start, **options)
         _forms.check_alike(one.rows, recorded[0].rows if recorded else one.rows, f"{_FIELD}[{number}]")
         recorded.append(one)
@@ -110,12 +113,14 @@ def chunks(
 def _open(
     value: Any, geometry: Any, dialect: str, dtype: str | None, shape: Any, layers: Any, resolver: Any
 ) -> tuple[Any, int | None]:
+    if dtype is not None:
+        _values.text(dtype, "dtype")
     if shape is not None and isinstance(value, (bytes, bytearray, memoryview)):
         tensor = _forms.open_object("any", {"shape": _values.integers(shape, "shape"), "dtype": dtype or "int32"})[
             "tensor"
         ]
         return Payload(value, "RAW", dtype=tensor["dtype"], shape=tensor["shape"]), None
-    if dialect != "prime_rl":
+    if _values.text(dialect, "dialect") != "prime_rl":
         found, begin = _forms.object_payload(value, dialect, _FIELD)
         if dialect == "skyrl":
             _forms.check_narrowest(found)
