@@ -9,7 +9,7 @@
         attachment.flush()                        # before the trainer reads; raises what was refused
 
 vllm takes a vllm.LLM or an AsyncLLM, sglang an sglang.Engine. A server of SGLang loads `sglang_plugin` by itself where
-this package is installed and ROUTING_REPLAY_RUN names a run.
+this package is installed and ROUTING_REPLAY_RUN names a run, and joins that run as soon as somebody has made it.
 
 Importing this imports no engine.
 """

@@ -107,15 +107,15 @@ class HandOver:
         except BaseException:
             with self._changed:
                 if self._forget(waiting):
-                    self._drop(job)
+                    self._drop(job, "its request has ended")
             raise
         with self._changed:
             return self._add(job) if self._forget(waiting) else waiting.taken
 
     def drop(self, job: Job) -> None:
-        """Counts the job as dropped, and marks its rows."""
+        """For a job whose request has ended early: counts it as dropped, and marks its rows."""
         with self._changed:
-            self._drop(job)
+            self._drop(job, "its request has ended")
 
     def _forget(self, waiting: _Waiting) -> bool:
         """Whether it still waited."""
@@ -149,17 +149,17 @@ class HandOver:
                 sample=job.sample,
             )
         if dropped:
-            self._drop(job)
+            self._drop(job, "there is no room in time")
             return False
         self._queued_bytes += job.size
         self._queue(job, False)
         return True
 
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: Job, why: str) -> None:
         if self._closed:
             return
         level = logging.DEBUG if self._counts["dropped"] else logging.WARNING
-        _log.log(level, "the hand-over is full: rows of sample %s are dropped", job.sample)
+        _log.log(level, "rows of sample %s are dropped: %s", job.sample, why)
         self._counts["dropped"] += 1
         self._queue(Job(job.sample, 0, job.mark, job.mark), True)  # Lets go of the rows.
 

@@ -45,7 +45,10 @@ class Sampled:
         if not (has_all or new_alone) or self._new_alone not in (None, new_alone):
             self.known = False
         self._new_alone = new_alone
-        self.ids = [*before, *ids] if new_alone else ids
+        if new_alone:
+            before += ids
+        else:
+            self.ids = ids
 
 
 def kind_of(ending: Any) -> Any:

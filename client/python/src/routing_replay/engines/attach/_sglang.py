@@ -149,7 +149,7 @@ class _Collector:
         ids = sampled.ids if sampled.known else None
         count = len(ids) if ids is not None else said
         prompt_tokens = _prompt_tokens(meta, prompt)
-        refused = rows is not None and not sampled.known
+        refused = rows is not None and (count is None or not sampled.known)
         return _attachment.Finished(
             output=output,
             index=index,
@@ -196,7 +196,7 @@ def _describe(
 
 
 def _refuse(_: Geometry) -> RecordedRows:
-    what = "by completion_tokens it is open whether the events of the stream have all ids so far or those that are new"
+    what = "completion_tokens do not tell whether an event of the stream has all ids so far or those that are new"
     raise _fields.invalid("output_ids", what)
 
 
