@@ -26,6 +26,11 @@ const JsonObject::Json* JsonObject::Find(const char* key) {
   return found == json_.end() ? nullptr : &*found;
 }
 
+const JsonObject::Json* JsonObject::FindValue(const char* key) {
+  const Json* value = Find(key);
+  return value != nullptr && !value->is_null() ? value : nullptr;
+}
+
 template <typename Int>
 void JsonObject::ReadInt(const char* key, const Json& json, Int& value) {
   // Unsigned numbers above the range of int64 are not representable either.

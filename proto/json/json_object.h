@@ -42,6 +42,8 @@ class JsonObject {
   void Read(const char* key, const std::vector<std::pair<const char*, Enum>>& names, Enum& value);
   // The field as it is, or nothing.
   const Json* Find(const char* key);
+  // The same where null is as good as absent.
+  const Json* FindValue(const char* key);
 
   void Require(const char* key);
   std::string PathOf(absl::string_view key) const;

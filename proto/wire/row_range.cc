@@ -1,5 +1,7 @@
 #include "routing_replay/wire/row_range.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace routing_replay {
@@ -29,6 +31,20 @@ void AppendMerged(std::vector<RowRange>& ranges, RowRange range) {
   } else {
     ranges.push_back(range);
   }
+}
+
+void Normalize(std::vector<RowRange>& ranges) {
+  if (ranges.size() < 2) return;
+  std::sort(ranges.begin(), ranges.end(), [](RowRange a, RowRange b) { return a.begin < b.begin; });
+  size_t last = 0;
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].begin <= ranges[last].end) {
+      ranges[last].end = std::max(ranges[last].end, ranges[i].end);
+    } else {
+      ranges[++last] = ranges[i];
+    }
+  }
+  ranges.resize(last + 1);
 }
 
 std::vector<RowRange> Subtract(RowRange range, absl::Span<const RowRange> holes) {

@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 export RR_TRAJECTORY_SEEDS=${RR_TRAJECTORY_SEEDS:-10000} RR_LAYOUT_TRIALS=${RR_LAYOUT_TRIALS:-100000}
 build=build/release
-property_tests='^(client_trajectory_model_test|layout_.*_test)$'
+property_tests='^(client_trajectory_model_test|(layout|replay)_.*_test)$'
 
 cmake --preset release
 cmake --build $build -j "$(nproc)"

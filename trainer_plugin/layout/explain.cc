@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "trainer_plugin/layout/invalid.h"
+
 namespace routing_replay::trainer {
 namespace {
+
+constexpr int64_t kMaxExplainedRanks = 4096;
 
 // Local rows that no run names, in ranges.
 std::vector<LocalRows> Padding(const RowMap& map) {
@@ -28,17 +33,6 @@ void AddLocalRows(std::vector<LocalRows>& at, const RowRun& run) {
   }
 }
 
-// As a normal list. Positions that a trainer states may come in any order, and twice.
-std::vector<RowRange> Union(std::vector<RowRange> ranges) {
-  std::sort(ranges.begin(), ranges.end(), [](RowRange a, RowRange b) { return a.begin < b.begin; });
-  std::vector<RowRange> merged;
-  for (RowRange range : ranges) {
-    if (!merged.empty()) range.begin = std::max(range.begin, merged.back().end);
-    if (range.begin < range.end) AppendMerged(merged, range);
-  }
-  return merged;
-}
-
 void AddRank(const RowMap& map, int32_t cp_rank, std::optional<int32_t> tp_rank, size_t sequences,
              std::vector<HeldRows>& held) {
   std::vector<HeldRows> of(sequences);
@@ -50,16 +44,22 @@ void AddRank(const RowMap& map, int32_t cp_rank, std::optional<int32_t> tp_rank,
     AddLocalRows(rows.at, run);
   }
   for (HeldRows& rows : of) {
-    rows.replayed = Union(std::move(rows.replayed));
-    rows.unrecorded = Union(std::move(rows.unrecorded));
+    Normalize(rows.replayed);  // Positions that a trainer states may come in any order, and twice.
+    Normalize(rows.unrecorded);
     if (!rows.at.empty()) held.push_back(std::move(rows));
   }
   HeldRows padding{std::nullopt, cp_rank, tp_rank, {}, {}, Padding(map)};
   if (!padding.at.empty()) held.push_back(std::move(padding));
 }
 
-std::vector<RowRank> RanksOf(const MicroBatchLayout& layout, const RowRank& rank) {
-  if (layout.partition == Partition::kExplicit) return {rank};
+absl::StatusOr<std::vector<RowRank>> RanksOf(const MicroBatchLayout& layout, const RowRank& rank) {
+  if (layout.partition == Partition::kExplicit) return std::vector<RowRank>{rank};
+  if (absl::Status status = BuildRowMap(layout, rank).status(); !status.ok()) return status;
+  const int64_t count = int64_t{layout.cp_size} * (layout.sequence_parallel ? layout.tp_size : 1);
+  if (count > kMaxExplainedRanks) {
+    return Invalid("cp_size", absl::StrCat(count, " ranks of one micro-batch are more than the ", kMaxExplainedRanks,
+                                           " that are explained"));
+  }
   std::vector<RowRank> ranks;
   for (int32_t cp = 0; cp < layout.cp_size; ++cp) {
     for (int32_t tp = 0; tp < (layout.sequence_parallel ? layout.tp_size : 1); ++tp) ranks.push_back({cp, tp, {}});
@@ -71,7 +71,9 @@ std::vector<RowRank> RanksOf(const MicroBatchLayout& layout, const RowRank& rank
 
 absl::StatusOr<std::vector<HeldRows>> ExplainMicroBatch(const MicroBatchLayout& layout, const RowRank& rank) {
   std::vector<HeldRows> held;
-  for (const RowRank& one : RanksOf(layout, rank)) {
+  const absl::StatusOr<std::vector<RowRank>> ranks = RanksOf(layout, rank);
+  if (!ranks.ok()) return ranks.status();
+  for (const RowRank& one : *ranks) {
     const absl::StatusOr<RowMap> map = BuildRowMap(layout, one);
     if (!map.ok()) return map.status();
     const std::optional<int32_t> tp = layout.sequence_parallel ? std::optional(one.tp_rank) : std::nullopt;

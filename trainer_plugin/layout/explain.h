@@ -33,7 +33,8 @@ struct HeldRows {
 };
 
 // By sequence, then by rank; padding last. What holds nothing is left out. With an explicit partition, whose positions
-// only their own rank says, that of `rank` alone. INVALID_ARGUMENT as BuildRowMap.
+// only their own rank says, that of `rank` alone. INVALID_ARGUMENT as BuildRowMap, and (kField) for more than
+// 4096 ranks.
 absl::StatusOr<std::vector<HeldRows>> ExplainMicroBatch(const MicroBatchLayout& layout, const RowRank& rank);
 
 // The layers of one chunk of one pipeline rank.

@@ -68,7 +68,9 @@ OrderedJson RankToJson(const DescribedPlan& described) {
           {"tp", rank.rows.tp_rank},
           {"local_rows", described.plan.row_map.rows},
           {"rows_to_read", described.plan.rows_to_read},
-          {"bytes_to_read", described.plan.bytes_to_read}};
+          {"bytes_to_read", described.plan.bytes_to_read},
+          {"index_bytes", described.plan.index_bytes},
+          {"padded_bytes", described.plan.padded_bytes}};
 }
 
 // What all ranks of a pipeline hold is in its split alone.
@@ -90,8 +92,8 @@ absl::StatusOr<LocalRow> RowFromJson(const Json& entry, size_t sequences, const 
 absl::Status ReadObserved(const Json& json, Observed& observed) {
   JsonObject object(json, "observed");
   object.Read("layers", observed.layers);
-  const Json* rows = object.Find("rows");
-  observed.has_layers = object.Find("layers") != nullptr;
+  const Json* rows = object.FindValue("rows");
+  observed.has_layers = object.FindValue("layers") != nullptr;
   observed.has_rows = rows != nullptr;
   if (absl::Status status = object.status(); !status.ok()) return status;
   if (!observed.has_rows && !observed.has_layers) return Invalid("observed", "has neither rows nor layers");
@@ -115,9 +117,13 @@ OrderedJson ToJson(const char* of, const Explanation& explanation) {
 }
 
 void AddBest(const char* of, const std::vector<Explanation>& explanations, OrderedJson& list) {
-  const bool exact = explanations.front().exact();
+  const Explanation& best = explanations.front();
+  if (best.matched == 0 && !best.exact()) {
+    list.push_back(ToJson(of, {{}, "no known mistake gives any of these", 0, best.compared}));
+    return;
+  }
   for (size_t i = 0; i < explanations.size(); ++i) {
-    if (exact ? !explanations[i].exact() : i >= kNearest) break;
+    if (best.exact() ? !explanations[i].exact() : i >= kNearest || explanations[i].matched == 0) break;
     list.push_back(ToJson(of, explanations[i]));
   }
 }

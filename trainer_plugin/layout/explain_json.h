@@ -16,7 +16,8 @@ namespace routing_replay::trainer {
 
 // {"layers": [{"pp": 0, "chunk": 0, "decoder_layers": [[0, 13]], "moe_layers": [[1, 13]], "num_moe": 12, "mtp": 0}, …],
 //  "rows": [{"sample": "math-7/0", "cp": 0, "tp": 0, "rows": [[0, 4]], "without_route": [], "at": ["0:4"]}, …],
-//  "rank": {"pp": 1, "chunk": null, "cp": 0, "tp": 0, "local_rows": 4, "rows_to_read": 4, "bytes_to_read": 336},
+//  "rank": {"pp": 1, "chunk": null, "cp": 0, "tp": 0, "local_rows": 4, "rows_to_read": 4, "bytes_to_read": 336,
+//           "index_bytes": 336, "padded_bytes": 0},
 //  "warnings": []}
 // rows: what every rank of the micro-batch holds of each sample, then its padding; tp null: all of them. at: local
 // rows "begin:end" or "begin:end:step". A sample without a name is "#" and its index. Ranges are half-open.

@@ -53,6 +53,16 @@ TEST(DiagnoseTest, TheMistakeIsNamed) {
   EXPECT_EQ(last["mistakes"][0], "layer_number_as_index");
 }
 
+TEST(DiagnoseTest, WhatNoMistakeGivesIsSaidSo) {
+  Json description = Moonlight();
+  for (int layer = 0; layer < 14; ++layer) description["observed"]["layers"].push_back(-1 - layer);
+  ASSERT_OK_AND_ASSIGN(const Observed observed, ObservedFromJson(description.dump()));
+  ASSERT_OK_AND_ASSIGN(const Json found, Diagnose(observed));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_TRUE(found[0]["mistakes"].empty());
+  EXPECT_EQ(found[0]["exact"], false);
+}
+
 TEST(DiagnoseTest, WhatWasSeenMustFit) {
   const auto refused = [](const char* observed) {
     Json description = Moonlight();

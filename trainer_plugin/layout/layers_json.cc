@@ -50,14 +50,15 @@ absl::Status InNamesOf(const LayerFields& fields, const absl::Status& status) {
 }
 
 absl::Status ReadStages(JsonObject& object, LayerSplit& split) {
-  if (const Json* written = object.Find("layout")) {
+  if (const Json* written = object.FindValue("layout")) {
     auto layout = PipelineLayoutFromJson(*written);
     if (!layout.ok()) return layout.status();
     split.layout = *std::move(layout);
   }
   std::string pattern;
+  if (object.FindValue("hybrid_pattern") == nullptr) return absl::OkStatus();
   object.Read("hybrid_pattern", pattern);
-  if (object.Find("hybrid_pattern") == nullptr || !object.status().ok()) return absl::OkStatus();
+  if (!object.status().ok()) return absl::OkStatus();
   auto hybrid = ParseHybridPattern(pattern);
   if (!hybrid.ok()) return hybrid.status();
   split.hybrid = *std::move(hybrid);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -46,24 +47,26 @@ class Reader {
     ReadChoices();
     ReadShape();
     if (absl::Status status = object_.status(); !status.ok()) return status;
-    for (auto step : {&Reader::ReadGroups, &Reader::ReadSequences, &Reader::ReadPadding}) {
+    for (auto step : {&Reader::ReadPolicy, &Reader::ReadGroups, &Reader::ReadSequences, &Reader::ApplyPolicy}) {
       if (absl::Status status = (this->*step)(); !status.ok()) return status;
     }
     return std::move(out_);
   }
 
  private:
+  // Not object_.Find: a field that does not belong to the format stays unknown, and is refused.
+  bool Has(const char* key) const { return json_.is_object() && json_.contains(key) && !json_.at(key).is_null(); }
   bool packed() const { return layout_.format == TokenFormat::kThd; }
 
   void ReadChoices() {
-    policy_ = object_.Find("padding");
-    mask_ = object_.Find("attention_mask");
-    sequences_ = object_.Find("sequences");
-    if (policy_ == nullptr) {
+    policy_json_ = object_.FindValue("padding");
+    mask_ = object_.FindValue("attention_mask");
+    sequences_ = object_.FindValue("sequences");
+    if (policy_json_ == nullptr) {
       object_.Require("format");
       object_.Require("partition");
     }
-    if (mask_ == nullptr && !(json_.is_object() && json_.contains("cu_seqlens"))) object_.Require("sequences");
+    if (mask_ == nullptr && !Has("cu_seqlens")) object_.Require("sequences");
     object_.Read("format", TokenFormatNames(), layout_.format);
     object_.Read("partition", PartitionNames(), layout_.partition);
     object_.Read("cp_size", layout_.cp_size);
@@ -79,12 +82,12 @@ class Reader {
 
   // The shape that the trainer passed; with a policy it may be left to that, and so may its format.
   void ReadShape() {
-    const auto has = [this](const char* key) { return json_.is_object() && json_.contains(key); };
-    const bool rectangle = has("batch_size") || has("padded_length");
-    if (!has("format") && rectangle) layout_.format = TokenFormat::kBshd;
-    shape_passed_ = policy_ == nullptr || rectangle || has("total_rows") || has("cu_seqlens_padded");
+    const bool rectangle = Has("batch_size") || Has("padded_length");
+    format_passed_ = Has("format");
+    if (!format_passed_ && rectangle) layout_.format = TokenFormat::kBshd;
+    shape_passed_ = policy_json_ == nullptr || rectangle || Has("total_rows") || Has("cu_seqlens_padded");
     if (packed()) {
-      object_.Read("cu_seqlens", real_);
+      if (object_.FindValue("cu_seqlens") != nullptr) object_.Read("cu_seqlens", real_);
       // Megatron reads the real boundaries where no padded ones are passed.
       layout_.cu_seqlens_padded = real_;
     }
@@ -103,14 +106,37 @@ class Reader {
     object_.Read("sp_slice", SpSliceNames(), layout_.sp_slice);
   }
 
+  // A group that only the options name, or only the micro-batch, is the same for both.
+  absl::Status ReadPolicy() {
+    if (mask_ == nullptr && left_padding_)
+      return Invalid("micro_batch.left_padding", "is given without attention_mask");
+    if (policy_json_ == nullptr) return absl::OkStatus();
+    auto policy = PaddingPolicyFromJson(*policy_json_, "micro_batch.padding");
+    if (!policy.ok()) return policy.status();
+    policy_ = *std::move(policy);
+    if (auto* verl = std::get_if<VerlPadding>(&*policy_); verl != nullptr && verl->local_cp_size) {
+      if (!local_cp_size_) local_cp_size_ = verl->local_cp_size;
+      return CheckGroup("local_cp_size", *verl->local_cp_size, *local_cp_size_);
+    }
+    if (auto* megatron = std::get_if<MegatronPadding>(&*policy_); megatron != nullptr && out_.dp_cp_size) {
+      if (!megatron->dp_cp_size) megatron->dp_cp_size = out_.dp_cp_size;
+      return CheckGroup("dp_cp_size", *megatron->dp_cp_size, *out_.dp_cp_size);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckGroup(absl::string_view name, int32_t option, int32_t size) {
+    if (option == size) return absl::OkStatus();
+    return Invalid(absl::StrCat("micro_batch.padding.", name), absl::StrCat(option, ", the micro-batch has ", size));
+  }
+
   // Dynamic and hybrid CP choose the size for this micro-batch alone.
   absl::Status ReadGroups() {
     if (local_cp_size_) {
       layout_.cp_size = *local_cp_size_;
-      if (out_.dp_cp_size) {
-        absl::Status status = LocalCpRank(0, *out_.dp_cp_size, *local_cp_size_).status();
-        if (!status.ok()) return status;
-      }
+      // Without the whole group the size itself can still be looked at.
+      absl::Status status = LocalCpRank(0, out_.dp_cp_size.value_or(*local_cp_size_), *local_cp_size_).status();
+      if (!status.ok()) return status;
     } else if (out_.dp_cp_size) {
       return Invalid("micro_batch.dp_cp_size", "is given without local_cp_size");
     }
@@ -174,18 +200,28 @@ class Reader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadPadding() {
-    if (policy_ == nullptr) return object_.status();
-    const auto policy = PaddingPolicyFromJson(*policy_, "micro_batch.padding");
-    if (!policy.ok()) return policy.status();
+  // What the trainer passed wins: a policy that cannot pad this micro-batch, or pads it otherwise, is a warning then.
+  absl::Status ApplyPolicy() {
+    if (!policy_) return object_.status();
+    const bool partition_passed = object_.FindValue("partition") != nullptr;
     auto prediction = PredictPadding({.sequences = layout_.sequences,
                                       .cp_size = layout_.cp_size,
                                       .tp_size = layout_.tp_size,
                                       .sequence_parallel = layout_.sequence_parallel},
-                                     *policy);
-    if (!prediction.ok()) return prediction.status();
+                                     *policy_);
+    if (!prediction.ok()) {
+      if (!shape_passed_ || !partition_passed) return prediction.status();
+      out_.warnings.push_back(
+          absl::StrCat("the trainer's layout is used, the policy makes none: ", prediction.status().message()));
+      return object_.status();
+    }
+    const TokenFormat predicted = prediction->layout.format;
+    if (!shape_passed_ && format_passed_ && layout_.format != predicted) {
+      return Invalid("micro_batch.format", absl::StrCat(NameOf(layout_.format), " is given without its shape, ",
+                                                        prediction->policy, " makes ", NameOf(predicted)));
+    }
     if (!shape_passed_) TakeShape(prediction->layout);
-    if (object_.Find("partition") == nullptr) layout_.partition = prediction->layout.partition;
+    if (!partition_passed) layout_.partition = prediction->layout.partition;
     out_.warnings.insert(out_.warnings.end(), prediction->hazards.begin(), prediction->hazards.end());
     if (const auto difference = FirstDifference(*prediction, layout_)) {
       out_.warnings.push_back(
@@ -208,12 +244,14 @@ class Reader {
   JsonObject object_;
   DescribedMicroBatch out_;
   MicroBatchLayout& layout_ = out_.layout;
-  const Json* policy_ = nullptr;
+  const Json* policy_json_ = nullptr;
+  std::optional<PaddingPolicy> policy_;
   const Json* mask_ = nullptr;
   const Json* sequences_ = nullptr;
   std::vector<int64_t> real_;  // cu_seqlens
   std::vector<int32_t> hierarchical_;
   std::optional<int32_t> local_cp_size_;
+  bool format_passed_ = false;
   bool shape_passed_ = true;
   bool left_padding_ = false;
 };

@@ -42,6 +42,53 @@ TEST(MicroBatchFromJson, ShapeAsThePolicyPredicts) {
   EXPECT_THAT(rectangle.warnings, ElementsAre(HasSubstr("batch-major")));
 }
 
+// A policy that cannot pad this micro-batch does not stand in the way of one that the trainer has padded.
+TEST(MicroBatchFromJson, AShapeThatWasPassedNeedsNoPrediction) {
+  const DescribedMicroBatch described = Read(R"({
+    "sequences": [{"tokens": 4}], "cp_size": 2, "tp_size": 3, "sequence_parallel": true, "format": "THD",
+    "partition": "zigzag_per_document", "cu_seqlens_padded": [0, 12], "total_rows": 12,
+    "padding": {"policy": "ms_swift"}})");
+  EXPECT_THAT(described.layout.cu_seqlens_padded, ElementsAre(0, 12));
+  EXPECT_THAT(described.warnings, ElementsAre(HasSubstr("the policy makes none: padding: get_padding_to gives 6")));
+}
+
+TEST(MicroBatchFromJson, APolicyOfAnotherFormatOrGroupIsRefused) {
+  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 30}], "format": "BSHD", "padding": {"policy": "verl"}})"),
+              HasSubstr("micro_batch.format: BSHD is given without its shape, verl makes THD"));
+  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 30}], "local_cp_size": 4, "dp_cp_size": 8,
+                          "padding": {"policy": "verl", "local_cp_size": 2}})"),
+              HasSubstr("micro_batch.padding.local_cp_size: 2, the micro-batch has 4"));
+  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 30}], "cp_size": 4, "hierarchical_cp_sizes": [2, 2],
+                          "padding": {"policy": "verl", "local_cp_size": 2}})"),
+              HasSubstr("hierarchical_cp_sizes"));
+  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 30}], "local_cp_size": 3, "padding": {"policy": "verl"}})"),
+              HasSubstr("local_cp_size"));
+  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 30}], "left_padding": true, "padding": {"policy": "verl"}})"),
+              HasSubstr("left_padding"));
+  EXPECT_THAT(
+      Refusal(R"({"sequences": [{"tokens": 30}], "padding": {"policy": "ms_swift", "fp8_recipe": "blokwise"}})"),
+      HasSubstr("fp8_recipe"));
+}
+
+// Each sample has a group of its own, and is padded so that any group can hold it.
+TEST(MicroBatchFromJson, HybridContextParallelism) {
+  const DescribedMicroBatch described = Read(R"({
+    "sequences": [{"tokens": 5}], "local_cp_size": 2, "dp_cp_size": 8,
+    "padding": {"policy": "megatron", "hybrid_context_parallel": true}})");
+  EXPECT_THAT(described.layout.cu_seqlens_padded, ElementsAre(0, 16));
+  EXPECT_EQ(described.layout.cp_size, 2);
+  EXPECT_THAT(Refusal(R"({"sequences": [{"tokens": 5}, {"tokens": 5}], "local_cp_size": 2, "dp_cp_size": 8,
+                          "padding": {"policy": "megatron", "hybrid_context_parallel": true}})"),
+              HasSubstr("a group of its own"));
+}
+
+TEST(MicroBatchFromJson, NullIsAbsent) {
+  const DescribedMicroBatch described = Read(R"({
+    "sequences": [{"tokens": 8}], "cu_seqlens": null, "attention_mask": null, "padding": null, "format": "THD",
+    "partition": "contiguous", "cu_seqlens_padded": [0, 8], "total_rows": 8})");
+  EXPECT_EQ(described.layout.total_rows, 8);
+}
+
 TEST(MicroBatchFromJson, WhatTheTrainerPassedWins) {
   const DescribedMicroBatch described = Read(R"({
     "sequences": [{"tokens": 10}], "cp_size": 2, "cu_seqlens_padded": [0, 16], "total_rows": 16,

@@ -32,11 +32,13 @@ absl::Status ReadRank(const Json* json, const DescribedMicroBatch& micro_batch, 
   object.Read("dp_cp", dp_cp);
   object.Read("pp", rank.pp_rank);
   object.Read("chunk", rank.chunk);
-  model = object.Find("model");
+  model = object.FindValue("model");
   object.Read("cp", rank.rows.cp_rank);
   object.Read("tp", rank.rows.tp_rank);
-  object.Read("positions", rank.rows.positions);
+  if (object.FindValue("positions") != nullptr) object.Read("positions", rank.rows.positions);
+  const bool has_cp = object.FindValue("cp") != nullptr;
   if (!object.status().ok() || !dp_cp) return object.status();
+  if (has_cp) return Invalid("rank.dp_cp", "is given beside cp: which of them is it?");
   if (!micro_batch.dp_cp_size) return Invalid("rank.dp_cp", "is given without micro_batch.dp_cp_size");
   const auto local = LocalCpRank(*dp_cp, *micro_batch.dp_cp_size, micro_batch.layout.cp_size);
   if (!local.ok()) return local.status();
@@ -50,14 +52,14 @@ absl::StatusOr<Description> ReadDescription(absl::string_view text) {
   JsonObject object(*json, "");
   LayerFields fields;
   PlanRank plan_rank;
-  fields.megatron = object.Find("megatron");
-  fields.geometry = object.Find("geometry");
-  fields.split = object.Find("split");
+  fields.megatron = object.FindValue("megatron");
+  fields.geometry = object.FindValue("geometry");
+  fields.split = object.FindValue("split");
   object.Read("native_layers", plan_rank.native_layers);
   if (fields.megatron == nullptr) object.Require("geometry");
   object.Require("micro_batch");
   const Json* micro_batch = object.Find("micro_batch");
-  const Json* rank = object.Find("rank");
+  const Json* rank = object.FindValue("rank");
   if (absl::Status status = object.status(); !status.ok()) return status;
   auto described = MicroBatchFromJson(*micro_batch);
   if (!described.ok()) return described.status();
@@ -111,6 +113,8 @@ OrderedJson PlanToJson(const DescribedPlan& described) {
           {"slices", std::move(slices)},
           {"rows_to_read", plan.rows_to_read},
           {"bytes_to_read", plan.bytes_to_read},
+          {"index_bytes", plan.index_bytes},
+          {"padded_bytes", plan.padded_bytes},
           {"warnings", described.warnings}};
 }
 

@@ -211,25 +211,6 @@ std::vector<LocalRow> ExpandRowMap(const RowMap& map) {
   return rows;
 }
 
-namespace {
-
-// Sorted, disjoint and not adjacent, in place: an explicit list may show rows in any order, and twice.
-void Normalize(std::vector<RowRange>& ranges) {
-  if (ranges.size() < 2) return;
-  std::sort(ranges.begin(), ranges.end(), [](RowRange a, RowRange b) { return a.begin < b.begin; });
-  size_t last = 0;
-  for (size_t i = 1; i < ranges.size(); ++i) {
-    if (ranges[i].begin <= ranges[last].end) {
-      ranges[last].end = std::max(ranges[last].end, ranges[i].end);
-    } else {
-      ranges[++last] = ranges[i];
-    }
-  }
-  ranges.resize(last + 1);
-}
-
-}  // namespace
-
 std::vector<std::vector<RowRange>> ReplayedRows(const RowMap& map, int32_t sequences) {
   std::vector<std::vector<RowRange>> found(sequences);
   for (const RowRun& run : map.runs) {

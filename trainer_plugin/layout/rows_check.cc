@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/geometry.h"
 #include "trainer_plugin/layout/invalid.h"
+#include "trainer_plugin/layout/multiple.h"
 
 namespace routing_replay::trainer {
 namespace {
@@ -49,7 +50,7 @@ absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t 
 int64_t CpUnit(const MicroBatchLayout& layout, bool padding_alone) {
   const bool zigzag =
       layout.partition == Partition::kZigzagPerDocument || layout.partition == Partition::kZigzagPerSequence;
-  return int64_t{layout.cp_size} * (zigzag && !padding_alone && layout.cp_size > 1 ? 2 : 1);
+  return zigzag && !padding_alone ? ZigzagUnit(layout.cp_size) : layout.cp_size;
 }
 
 absl::Status DividesError(const MicroBatchLayout& layout, absl::string_view what, int64_t rows, int64_t unit) {
@@ -178,6 +179,9 @@ absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
   }
   const int64_t stream =
       layout.format == TokenFormat::kThd ? layout.total_rows : layout.batch_size * layout.padded_length;
+  if (layout.partition == Partition::kExplicit && rank.positions.empty() && stream > 0) {
+    return Invalid("rank.positions", absl::StrCat("an explicit partition of ", stream, " rows needs the rank's own"));
+  }
   for (size_t i = 0; i < rank.positions.size(); ++i) {
     if (rank.positions[i] < 0 || rank.positions[i] >= stream) {
       return Invalid(absl::StrCat("rank.positions[", i, "]"),

@@ -14,11 +14,13 @@ import time
 import unittest
 import weakref
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from support import Gate, Server, ServerTest, random_routes
 
 import routing_replay as rr
+from routing_replay import _transport
 
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4, moe_layers=[1, 2, 3])
 ROWS = random_routes(np.random.default_rng(1), 500, 3, 64, 4)
@@ -500,6 +502,23 @@ class TroubleTest(unittest.TestCase):
             appender.append("a", ROWS[:200])
             appender.flush(60)
             np.testing.assert_array_equal(run.read_one("a").rows, ROWS[:200])
+
+    def test_closing_waits_for_no_stream_of_another_appender(self) -> None:
+        server = Server()
+        self.addCleanup(server.stop)
+        client = rr.Client(server.endpoint)
+        self.addCleanup(client.close)
+        run = client.run("several", GEOMETRY)
+        appenders = [run.appender() for _ in range(3)]
+        for i, appender in enumerate(appenders):
+            appender.append(f"a/{i}", ROWS)
+            appender.flush()
+        with mock.patch.object(_transport, "REST_TIMEOUT", 1e6):
+            for appender in appenders:
+                closing = threading.Thread(target=appender.close, daemon=True)
+                closing.start()
+                closing.join(60)
+                self.assertFalse(closing.is_alive())
 
     def test_closing_does_not_hang(self) -> None:
         server = self.start()

@@ -110,7 +110,7 @@ TEST(ExplainLayersTest, KnownMistakes) {
     return found.ok() && found->front().exact() ? absl::StrJoin(found->front().mistakes, " ") : "";
   };
   EXPECT_EQ(mistake(1, [](int32_t i) { return 13 + i; }), "none");
-  EXPECT_EQ(mistake(0, [](int32_t i) { return i; }), "one_layer_before moe_ordinal_as_layer construction_order");
+  EXPECT_EQ(mistake(0, [](int32_t i) { return i; }), "moe_ordinal_as_layer construction_order one_layer_before");
   EXPECT_EQ(mistake(1, [](int32_t i) { return 14 + i; }), "layer_number_as_index");
   EXPECT_EQ(mistake(1, [](int32_t i) { return 1 + i; }), "no_pipeline_offset");
   EXPECT_EQ(mistake(1, [](int32_t i) { return i; }), "construction_order");

@@ -88,8 +88,6 @@ std::vector<int32_t> ChunksSideBySide(const Geometry& geometry, const LayerTable
 void AddNumberings(const Geometry& geometry, const std::vector<OwnedLayer>& right, LayerCatalogue& catalogue) {
   catalogue.AddEach("layer_number_as_index", "Megatron's layer_number, which counts from 1, was used as the index",
                     [](int32_t layer) { return layer + 1; });
-  catalogue.AddEach("one_layer_before", "each layer got the routes of the layer before it",
-                    [](int32_t layer) { return layer - 1; });
   catalogue.AddEach("moe_ordinal_as_layer",
                     "routers were counted and the count used as a decoder layer: dense layers are "
                     "missing in it",
@@ -118,6 +116,8 @@ void AddNumberings(const Geometry& geometry, const std::vector<OwnedLayer>& righ
   for (size_t i = 0; i < right.size(); ++i) offset.push_back(right.front().layer_id + static_cast<int32_t>(i));
   catalogue.Add("dense_layers_counted", "MoE layers were taken for neighbours, from the stage's first one on",
                 std::move(offset));
+  catalogue.AddEach("one_layer_before", "each layer got the routes of the layer before it",
+                    [](int32_t layer) { return layer - 1; });
 }
 
 void AddSplits(const Geometry& geometry, const LayerTable& table, const LayerSplit& split, int32_t pp_rank,

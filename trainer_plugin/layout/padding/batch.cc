@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trainer_plugin/layout/invalid.h"
-#include "trainer_plugin/layout/padding/multiple.h"
+#include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/layout/rows_check.h"
 
 namespace routing_replay::trainer {

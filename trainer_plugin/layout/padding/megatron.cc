@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "trainer_plugin/layout/invalid.h"
+#include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/layout/padding/batch.h"
-#include "trainer_plugin/layout/padding/multiple.h"
 
 namespace routing_replay::trainer {
 namespace {
@@ -31,8 +31,18 @@ absl::StatusOr<PaddingPrediction> PredictMegatron(const UnpaddedBatch& batch, co
   if (options.sequence_length) {
     if (absl::Status status = CheckOption("seq_length", *options.sequence_length); !status.ok()) return status;
   }
+  if (options.dp_cp_size) {
+    if (absl::Status status = CheckOption("dp_cp_size", *options.dp_cp_size); !status.ok()) return status;
+  }
+  if (options.hybrid_cp && batch.sequences.size() != 1) {
+    return Invalid("padding.hybrid_context_parallel",
+                   absl::StrCat("each sample is cut over a group of its own, a micro-batch of ", batch.sequences.size(),
+                                " has none"),
+                   Reason::kShape);
+  }
   const Partition partition = MegatronPartition(options.packed, options.per_sequence_balancing, options.hybrid_cp);
-  const int64_t unit = Times(ZigzagUnit(batch.cp_size), batch.sequence_parallel ? batch.tp_size : 1);
+  const int64_t group = options.hybrid_cp ? options.dp_cp_size.value_or(batch.cp_size) : batch.cp_size;
+  const int64_t unit = Times(ZigzagUnit(group), batch.sequence_parallel ? batch.tp_size : 1);
   PaddingPrediction prediction{.policy = "megatron"};
   if (!options.packed) {
     const auto length = SequenceRows(RoundUp(LongestSample(batch), unit), options);
@@ -41,7 +51,7 @@ absl::StatusOr<PaddingPrediction> PredictMegatron(const UnpaddedBatch& batch, co
     prediction.rule = absl::StrCat("the longest sample to a multiple of ", unit);
     return Examined(std::move(prediction));
   }
-  const bool documents = partition == Partition::kZigzagPerDocument;
+  const bool documents = partition == Partition::kZigzagPerDocument || options.hybrid_cp;
   auto padded = PadEach(batch, documents ? unit : 1);
   if (!padded.ok()) return padded.status();
   const auto total = SequenceRows(RoundUp(Sum(*padded), unit), options);

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "trainer_plugin/layout/invalid.h"
+#include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/layout/padding/batch.h"
-#include "trainer_plugin/layout/padding/multiple.h"
 
 namespace routing_replay::trainer {
 namespace {

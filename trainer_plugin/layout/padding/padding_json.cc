@@ -30,11 +30,21 @@ void ReadFp8(JsonObject& object, bool& fp8) {
   }
 }
 
+// One of Megatron's names of an option. A misspelt one would silently mean that it is off.
+void ReadName(JsonObject& object, const char* key, const std::vector<const char*>& names, std::string& value) {
+  std::vector<std::pair<const char*, const char*>> choices;
+  for (const char* name : names) choices.emplace_back(name, name);
+  const char* chosen = "";
+  object.Read(key, choices, chosen);
+  value = chosen;
+}
+
 Policy Megatron(JsonObject& object) {
   MegatronPadding options;
   object.Read("packed", options.packed);
   object.Read("use_per_sequence_balancing", options.per_sequence_balancing);
   object.Read("hybrid_context_parallel", options.hybrid_cp);
+  object.Read("dp_cp_size", options.dp_cp_size);
   object.Read("seq_length", options.sequence_length);
   return Done(object, options);
 }
@@ -97,11 +107,11 @@ Policy MsSwift(JsonObject& object) {
   using Release = MsSwiftPadding::Release;
   MsSwiftPadding options;
   object.Read("padding_free", options.padding_free);
-  object.Read("fp8_recipe", options.fp8_recipe);
+  ReadName(object, "fp8_recipe", {"", "blockwise", "mxfp8", "delayed", "tensorwise", "custom"}, options.fp8_recipe);
   object.Read("fp8_format", options.fp8_format);
   object.Read("fp4_format", options.fp4_format);
   std::string attention, dispatcher;
-  object.Read("attention_backend", attention);
+  ReadName(object, "attention_backend", {"", "auto", "flash", "fused", "unfused", "local"}, attention);
   options.fused_attention = attention == "fused";
   object.Read("release", {{"main", Release::kMain}, {"before_9722", Release::kBefore9722}}, options.release);
   object.Read("moe_flex_dispatcher_backend", dispatcher);

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/layout/padding/batch.h"
-#include "trainer_plugin/layout/padding/multiple.h"
 
 namespace routing_replay::trainer {
 

@@ -1,8 +1,8 @@
 #include "trainer_plugin/layout/padding/slime_stream.h"
 
 #include "absl/strings/str_cat.h"
+#include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/layout/padding/batch.h"
-#include "trainer_plugin/layout/padding/multiple.h"
 
 namespace routing_replay::trainer {
 

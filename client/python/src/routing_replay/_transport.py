@@ -50,6 +50,7 @@ def check_fork() -> None:
 
 
 # Who reads waits for messages itself, where a thread of grpc between costs more than a small read.
+REST_TIMEOUT = 2.0  # Seconds that a fork waits for a stream to end.
 _READ_WITHOUT_THREAD = ("SingleThreadedUnaryStream", 1)  # grpc.experimental.ChannelOptions
 
 
@@ -68,6 +69,13 @@ def call_seconds(call_timeout: float | None) -> float:
     return DEFAULTS["call_timeout_ms"] / 1000 if call_timeout is None else _values.seconds(call_timeout, "call_timeout")
 
 
+class Streaming(Closing, Protocol):
+    """Such a thing with a stream of its own."""
+
+    @property
+    def streaming(self) -> bool: ...
+
+
 class Transport:
     """A channel that is made when it is first used, anew in a process that was forked. Thread-safe."""
 
@@ -78,7 +86,8 @@ class Transport:
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._closed = False
-        self.appenders: set[Closing] = set()  # Not closed yet; each adds and discards itself.
+        self.appenders: set[Streaming] = set()  # Not closed yet; each adds and discards itself.
+        self._grpc_threads: set[threading.Thread] = set()  # Of streams that have ended.
         _fork.register(self)
 
     def channel(self) -> grpc.Channel:
@@ -126,6 +135,20 @@ class Transport:
                 raise error.exception()
             time.sleep(wait)
 
+    def join_grpc(self, threads: set[threading.Thread]) -> None:
+        """Waits for these threads of gRPC, whose stream has ended, when no stream is left.
+
+        One thread serves all streams of the channel. A fork, and the end of the interpreter, would leave what they hold
+        locked for ever.
+        """
+        with self._lock:
+            self._grpc_threads |= threads
+            if any(appender.streaming for appender in list(self.appenders)):
+                return
+            ended, self._grpc_threads = self._grpc_threads, set()
+        for thread in ended - {threading.current_thread()}:
+            thread.join(REST_TIMEOUT)
+
     def close(self, timeout: float) -> None:
         """Closes what is left of the appenders, for at most `timeout` seconds each, then the channel."""
         _values.seconds(timeout)
@@ -146,6 +169,7 @@ class Transport:
     def _after_fork_in_child(self) -> None:
         """The parent's threads are not here, and its channel must not be touched, not even freed."""
         self._lock = threading.Lock()
+        self._grpc_threads = set()
         if self._channel is not None:
             _core.leak(self._channel)
             self._channel = None

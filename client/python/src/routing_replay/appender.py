@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from routing_replay import _append, _calls, _core, _fork, _values
+from routing_replay import _append, _calls, _core, _fork, _transport, _values
 from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork
 from routing_replay.errors import (
     CancelledError,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from routing_replay.types import AppendOptions, Rows
 
 _log = logging.getLogger("routing_replay")
-_REST_TIMEOUT = 2.0  # Seconds that a fork waits for a stream to end.
 _START_TIMEOUT = 0.5  # Seconds that the first append waits for its stream to begin.
 SETTLE_MARGIN = 5.0  # Seconds after an append's time in which it gets its outcome.
 _EXIT_TIMEOUT = 5.0  # Seconds that an interpreter that ends waits for what was queued.
@@ -354,7 +353,7 @@ class Appender:
         except (grpc.RpcError, RoutingReplayError) as failure:
             why = self._error_of(failure)
         if told:
-            ended.wait(_REST_TIMEOUT)
+            ended.wait(_transport.REST_TIMEOUT)
         with self._lock:
             self._stream += 1
             self._call = None
@@ -421,20 +420,23 @@ class Appender:
         with self._lock:
             self._resting = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._call is not None or not self._calling, _REST_TIMEOUT)
+            self._changed.wait_for(lambda: self._call is not None or not self._calling, _transport.REST_TIMEOUT)
             call = self._call
         if call is not None:
             call.cancel()
         with self._lock:
-            self._changed.wait_for(lambda: not self._calling, _REST_TIMEOUT)
+            self._changed.wait_for(lambda: not self._calling, _transport.REST_TIMEOUT)
         self._join_grpc()
 
+    @property
+    def streaming(self) -> bool:
+        """Whether there is, or may soon be, a stream."""
+        return self._thread is not None and not self._resting and not self._closed
+
     def _join_grpc(self) -> None:
-        """A fork, and the end of the interpreter, would leave what these threads hold locked for ever."""
         with self._lock:
-            threads = self._grpc_threads - {threading.current_thread()}
-        for thread in threads:
-            thread.join(_REST_TIMEOUT)
+            threads, self._grpc_threads = self._grpc_threads, set()
+        self._transport.join_grpc(threads)
 
     def _after_fork_in_parent(self) -> None:
         """Starts a stream where one is needed."""

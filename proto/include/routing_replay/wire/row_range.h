@@ -43,6 +43,8 @@ absl::Status CheckNormal(absl::Span<const RowRange> ranges, RowRange bounds);
 // Appends `range` at the end of a normal list, merging it with a last range that it touches. No effect if empty.
 // Requires range.begin >= the last range's end.
 void AppendMerged(std::vector<RowRange>& ranges, RowRange range);
+// Makes a normal list, in place, of non-empty ranges that come in any order and may overlap.
+void Normalize(std::vector<RowRange>& ranges);
 
 // The parts of `range` that no member of the normal list `holes` covers, ascending.
 std::vector<RowRange> Subtract(RowRange range, absl::Span<const RowRange> holes);

@@ -90,7 +90,8 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  * micro_batch.padding, {"policy": NAME, options…}, names the padding of a framework. Format, partition and shape that
  * are not given are as it predicts. What is given wins; the first difference is a warning. Names, and options with
  * their defaults, which routing_replay/trainer/padding/ explains:
- *   megatron: packed true, use_per_sequence_balancing false, hybrid_context_parallel false, seq_length null
+ *   megatron: packed true, use_per_sequence_balancing false, hybrid_context_parallel false (one sample then),
+ *     dp_cp_size null (micro_batch.dp_cp_size), seq_length null
  *   verl: use_remove_padding true, cp_layout "zigzag" or "contiguous", fp8 false, csa_window_size null,
  *     pad_to_length_bucket null, forced_max_seqlen null, local_cp_size null
  *   slime: data_pad_size_multiplier 128, allgather_cp false
@@ -122,8 +123,9 @@ RRT_API void rrt_plan_free(rrt_plan* plan);
  *  "row_map": {"rows": 4, "replayed": 4, "unrecorded": 0, "pads": 0,
  *              "runs": [{"local_row": 0, "stride": 1, "count": 4, "sequence": 0, "row": 0, "state": "replayed"}]},
  *  "slices": [{"sequence": 0, "sample": "math-7/0", "rows": [[0, 4]]}], "rows_to_read": 4, "bytes_to_read": 336,
- *  "warnings": []}
+ *  "index_bytes": 336, "padded_bytes": 0, "warnings": []}
  * Local rows that no run names are pads; rows are half-open ranges. layout: what was planned for, given or predicted.
+ * index_bytes: of the index buffers of all layers, all local rows; padded_bytes: of the pads among these.
  * mtp_layers: MTP layers in the chunks planned for; they carry no routes and are in no list of layers.
  * warnings: what the named policy knows to go wrong in its framework, and where the given layout is not its own. */
 RRT_API rrt_error* rrt_plan_json(const rrt_plan* plan, rrt_bytes** json);

@@ -2,7 +2,8 @@
 //
 // Shapes are the same for most mistakes of alignment, so nothing fails: the router replays the experts of other tokens
 // or layers. Given the layout that the trainer really has and what its routers really got, each mistake known from
-// Megatron-based trainers is made on purpose, and those whose result is what was seen are named.
+// Megatron-based trainers (public threads of verl, slime, miles, SkyRL, NeMo-RL, ms-swift, AReaL and ROLL) is made on
+// purpose, and those whose result is what was seen are named. Shapes: [local rows], [MoE layers of the rank].
 #ifndef ROUTING_REPLAY_TRAINER_DIAGNOSE_H_
 #define ROUTING_REPLAY_TRAINER_DIAGNOSE_H_
 

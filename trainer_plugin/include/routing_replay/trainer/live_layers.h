@@ -1,5 +1,7 @@
-// The layers of a rank as its live model names them. Every Megatron-Core layer knows its layer_number; what the modules
-// say is the truth that a description of the split is checked against, and what stands in where there is none.
+// The layers of a rank as its live model names them. Every Megatron-Core layer knows its layer_number
+// (TransformerLayer.layer_number, TopKRouter.set_layer_number; global over pipeline ranks and chunks, from 1 on); what
+// the modules say is the truth that a description of the split is checked against, and what stands in where there is
+// none.
 #ifndef ROUTING_REPLAY_TRAINER_LIVE_LAYERS_H_
 #define ROUTING_REPLAY_TRAINER_LIVE_LAYERS_H_
 

@@ -1,4 +1,6 @@
-// The replay plan: all that one rank must know to replay one micro-batch.
+// The replay plan: all that one rank must know to replay one micro-batch. Layers are those of layers.h (Megatron
+// get_num_layers_to_build, get_transformer_layer_offset), rows those of rows.h (get_batch_on_this_cp_rank,
+// thd_get_partitioned_indices, the sequence-parallel scatter).
 #ifndef ROUTING_REPLAY_TRAINER_PLAN_H_
 #define ROUTING_REPLAY_TRAINER_PLAN_H_
 
@@ -31,6 +33,9 @@ struct ReplayPlan {
   std::vector<PlanSlice> slices;
   int64_t rows_to_read = 0;   // Sum over slices, for one layer.
   int64_t bytes_to_read = 0;  // Of ids in decoded form, over all layers.
+  // Of the index buffers of all layers, [local rows][K] compact ids each, and of the pads among them.
+  int64_t index_bytes = 0;
+  int64_t padded_bytes = 0;
 };
 
 struct PlanRank {

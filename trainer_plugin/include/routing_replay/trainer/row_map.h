@@ -1,4 +1,4 @@
-// The row map: what each local row of a rank shows.
+// The row map: what each local row of a rank shows, [local rows] in the order in which Megatron's TopKRouter sees them.
 #ifndef ROUTING_REPLAY_TRAINER_ROW_MAP_H_
 #define ROUTING_REPLAY_TRAINER_ROW_MAP_H_
 

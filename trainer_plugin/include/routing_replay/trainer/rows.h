@@ -28,6 +28,8 @@ enum class TokenFormat : uint8_t {
 
 // Which rows a CP rank r of C keeps. Zigzag over a span of S rows, a multiple of 2C: with h = S / 2C first
 // [r·h, (r+1)·h), then [S - (r+1)·h, S - r·h). Contiguous over S, a multiple of C: [r·S/C, (r+1)·S/C).
+// Sources: Megatron-Core get_batch_on_this_cp_rank (zigzag per sequence) and Transformer Engine
+// thd_get_partitioned_indices (per document); contiguous: verl's cp_layout, slime's and miles's allgather CP, prime-rl.
 // How attention communicates (p2p, all_gather, a2a, hierarchical groups) changes none of this, and dynamic and hybrid
 // CP only choose C and r per micro-batch: context_parallel.h.
 enum class Partition : uint8_t {
@@ -38,13 +40,15 @@ enum class Partition : uint8_t {
   kExplicit = 4,               // Whatever RowRank::positions says.
 };
 
-// BSHD only: which row (s, b) of the rectangle is at the router, for local rows s and sequences b.
+// BSHD only (Megatron TopKRouter.routing: logits.view(-1, E) of [s, b, E]): which row (s, b) of the rectangle is at the
+// router, for local rows s and sequences b.
 enum class RowOrder : uint8_t {
   kSequenceMajor = 0,  // s·B + b: hidden states are [s, b, h], as in Megatron.
   kBatchMajor = 1,     // b·S + s
 };
 
-// BSHD in batch-major order only: what the SP slice divides. Sequence-major order gives the same rows either way.
+// BSHD in batch-major order only: what the SP slice (Megatron scatter_to_sequence_parallel_region: dimension 0 in
+// tp_size equal pieces) divides. Sequence-major order gives the same rows either way.
 enum class SpSlice : uint8_t {
   kAfterFlatten = 0,   // All local rows of the micro-batch, as one list.
   kBeforeFlatten = 1,  // The local rows of each sequence. Not with kExplicit.
@@ -114,6 +118,10 @@ struct RowMap {
   int64_t pad_rows() const { return rows - replayed_rows - unrecorded_rows; }
 };
 
+// The rows of one rank, [local rows]: pad, slice over CP, put in the router's order, slice over SP, un-flatten, pad to
+// target_rows, in the order of a Megatron forward pass (get_batch_on_this_cp_rank, the embedding's scatter to the
+// sequence-parallel region, TransformerLayer._maybe_unflatten_for_moe).
+//
 // INVALID_ARGUMENT, the message naming numbers and rule; reason kField for sizes, ranks and combinations that cannot
 // be (more than kMaxRows recorded rows among them), and kShape for lengths that do not divide or add up:
 //   more recorded rows than tokens, or more tokens than their document or padded_length;
@@ -122,7 +130,7 @@ struct RowMap {
 //   a document with tokens, a sequence or a stream that its partition does not divide (for zigzag by 2C when C > 1); a
 //     document of padding alone need only be a multiple of C;
 //   local rows that tp_size does not divide under SP, or that tokens_per_sample does not; target_rows below them;
-//   a position outside the stream.
+//   a position outside the stream; an explicit partition without positions (kField).
 absl::StatusOr<RowMap> BuildRowMap(const MicroBatchLayout& layout, const RowRank& rank);
 
 // One entry per local row.

@@ -1,5 +1,6 @@
-// The sequences of a micro-batch from what trainers have at hand: masks, boundaries, token counts before media are
-// expanded.
+// The sequences of a micro-batch from what trainers have at hand: masks (verl and SkyRL strip left padding by the
+// attention mask), boundaries (cu_seqlens_q of Megatron's PackedSeqParams), token counts before media are expanded (a
+// Hugging Face processor writes one placeholder per medium, or as many as the model's rows).
 #ifndef ROUTING_REPLAY_TRAINER_SEQUENCES_H_
 #define ROUTING_REPLAY_TRAINER_SEQUENCES_H_
 

@@ -230,6 +230,16 @@ class Plan:
         return self._json["bytes_to_read"]
 
     @property
+    def index_bytes(self) -> int:
+        """Of ids in the index buffers, all local rows of all layers."""
+        return self._json["index_bytes"]
+
+    @property
+    def padded_bytes(self) -> int:
+        """Of `index_bytes`, those of pads."""
+        return self._json["padded_bytes"]
+
+    @property
     def pointer(self) -> int | None:
         """Of the core's object; lives as long as the plan."""
         return self._handle.pointer

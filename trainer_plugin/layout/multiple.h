@@ -1,6 +1,6 @@
 // Arithmetic of multiples that cannot overflow.
-#ifndef TRAINER_PLUGIN_LAYOUT_PADDING_MULTIPLE_H_
-#define TRAINER_PLUGIN_LAYOUT_PADDING_MULTIPLE_H_
+#ifndef TRAINER_PLUGIN_LAYOUT_MULTIPLE_H_
+#define TRAINER_PLUGIN_LAYOUT_MULTIPLE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -23,4 +23,4 @@ inline int64_t ZigzagUnit(int64_t cp_size) { return cp_size > 1 ? 2 * cp_size : 
 
 }  // namespace routing_replay::trainer
 
-#endif  // TRAINER_PLUGIN_LAYOUT_PADDING_MULTIPLE_H_
+#endif  // TRAINER_PLUGIN_LAYOUT_MULTIPLE_H_
