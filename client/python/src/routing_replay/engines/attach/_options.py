@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from routing_replay import _values
+from routing_replay import _append, _values
 
 if TYPE_CHECKING:
     from routing_replay.types import OnFull
@@ -64,8 +64,10 @@ def _flag(value: Any, field: str) -> bool:
     return bool(value)
 
 
-def _integer_or_none(value: Any, field: str) -> int | None:
-    return None if value is None else _values.integer(value, field)
+def _of_appends(value: Any, field: str) -> Any:
+    """What no append would refuse."""
+    _append.make_plan(None, False, "sample", None, **{field: value})  # type: ignore[arg-type]  # Asked for rows alone.
+    return value
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -85,7 +87,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "queue_timeout": _values.seconds,
     "replace": _flag,
     "seal": _flag,
-    "group": _integer_or_none,
-    "weight_version": _integer_or_none,
-    "weight_label": _values.text,
+    "group": _of_appends,
+    "weight_version": _of_appends,
+    "weight_label": _of_appends,
 }
