@@ -27,7 +27,7 @@ from routing_replay import (
     token_check,
 )
 from routing_replay.engines import _forms, attach
-from routing_replay.engines.attach import _attachment, _handover, _sglang
+from routing_replay.engines.attach import _attachment, _handover
 
 LAYERS, EXPERTS, TOP_K = 4, 32, 4
 RNG = np.random.default_rng(3)
@@ -236,21 +236,6 @@ class AttachTest(ServerTest):
             np.testing.assert_array_equal(self.stored(f"n{i}"), rows)
             self.assertEqual(self.run_.stat(f"n{i}").token_check, token_check([*ids[i // 2], i]))
 
-    def test_streams_of_sglang(self) -> None:
-        for events, wanted in (
-            ([[6], [6, 7], [6, 7, 8]], [6, 7, 8]),
-            ([[6], [7], [8]], [6, 7, 8]),
-            ([[6], [6], [6, 6]], [6, 6, 6, 6]),
-            ([[6], [6, 7]], [6, 7]),  # A stop was cut off: the count is larger than the ids.
-        ):
-            collector = _sglang._Collector({}, None)
-            for number, event in enumerate(events):
-                is_last = number == len(events) - 1
-                count = 5 if is_last else max(len(event), number + 1)
-                meta = {"completion_tokens": count, "finish_reason": {"type": "stop"} if is_last else None}
-                got = collector._all_sampled(0, {"output_ids": event, "meta_info": meta})
-            self.assertEqual(got, wanted)
-
     def test_an_output_of_another_shape_costs_its_rows_and_not_the_request(self) -> None:
         class Engine:
             def generate(self) -> Any:
@@ -260,26 +245,6 @@ class AttachTest(ServerTest):
         with attach.sglang(engine, self.run_, version="0.5.23") as attachment, self.assertLogs("routing_replay"):
             self.assertEqual(engine.generate()["output_ids"], [1])
             self.assertEqual(attachment.metrics()["unreadable"], 1)
-
-    def test_the_hook_of_sglang(self) -> None:
-        routes = routes_of(6)
-
-        async def generate_request(manager: Any, request: Any) -> Any:
-            rows = base64.b64encode(routes.astype("<i4").tobytes()).decode()
-            meta = {"id": "h1", "prompt_tokens": 2, "completion_tokens": 4, "finish_reason": {"type": "stop"}}
-            yield {"output_ids": [1, 2, 3, 4], "meta_info": meta | {"routed_experts": rows}}
-
-        hook = _sglang.Hook(self.run_name, lambda: Client(self.server.endpoint))
-
-        async def play() -> list[Any]:
-            request = SimpleNamespace(input_ids=[8, 9], routed_experts_start_len=0)
-            return [output async for output in hook(generate_request, None, request)]
-
-        (output,) = asyncio.run(play())
-        self.assertEqual(output["meta_info"]["routed_experts"]["handle"]["sample"], "h1")
-        hook.attachment.flush()
-        np.testing.assert_array_equal(self.stored("h1"), routes)
-        hook.attachment.detach()
 
 
 class DetachTest(ServerTest):
@@ -610,7 +575,11 @@ class HandOverTest(unittest.TestCase):
 
         asyncio.run(play())
         queue.flush(20)
-        self.assertEqual(self.done, [str(i) for i in range(100) if not 10 <= i < 20])  # In order.
+        dropped = [f"-{i}" for i in range(10, 20)]
+        self.assertEqual([name for name in self.done if name in dropped], dropped)
+        rest = [str(i) for i in range(100) if not 10 <= i < 20]
+        self.assertEqual([name for name in self.done if name not in dropped], rest)  # In order.
+        self.assertEqual(queue.metrics()["dropped"], 10)
         self.assertFalse(queue._waiting)
 
     def test_a_loop_that_ended_while_it_waited(self) -> None:

@@ -94,6 +94,15 @@ class VllmTest(EngineTest):
             self.assertEqual(self.check(recorded).engine, "vllm")
         np.testing.assert_array_equal(vllm.tokens(self.output(ALL)), TOKENS)
 
+    def test_a_row_for_the_last_token_is_left_out_where_all_tokens_are_said(self) -> None:
+        self.refused(lambda: vllm.rows(self.output(ALL)), "ROW_COUNT", "pass the sampled ids as output_token_ids")
+        choice = {"index": 0, "routed_experts": b64(npy(ALL))}
+        body = {"choices": [choice], "usage": {"prompt_tokens": P, "completion_tokens": len(OUTPUT)}}
+        self.refused(lambda: vllm.rows(body), "ROW_COUNT", "pass the sampled ids as output_token_ids")
+        recorded = vllm.rows(body, output_token_ids=OUTPUT)
+        self.assertEqual(recorded.surplus_rows, 1)
+        self.check(recorded, tokens=False)
+
     def test_strides(self) -> None:
         wide = np.repeat(ALL[:-1], 2, axis=0)[::2].astype(np.int64)
         self.check(vllm.rows(self.output(wide)))
@@ -318,6 +327,12 @@ class SglangTest(EngineTest):
         recorded = sglang.rows(self.response(b64(ALL)), GEOMETRY)
         self.assertEqual(recorded.surplus_rows, 1)
         self.check(recorded, tokens=False)
+        counted = self.response(b64(ALL), "choice.meta_info")
+        self.refused(lambda: sglang.rows(counted, GEOMETRY), "ROW_COUNT", "pass the sampled ids as output_token_ids")
+        self.assertEqual(sglang.rows(counted, GEOMETRY, output_token_ids=OUTPUT).surplus_rows, 1)
+        uncounted = {"output_ids": OUTPUT, "meta_info": {"routed_experts": b64(ALL)}}  # Of a stream?
+        prompt = {"prompt_token_ids": PROMPT}
+        self.refused(lambda: sglang.rows(uncounted, GEOMETRY, **prompt), "ROW_COUNT", "output_token_ids")
         self.refused(lambda: sglang.rows(self.response(b64(ALL[1:-1])), GEOMETRY), "ROW_COUNT", "rows are missing")
         twice = b64(np.concatenate([ALL[:-1]] * 2))  # An attention-TP group gathered into one buffer.
         self.refused(lambda: sglang.rows(self.response(twice), GEOMETRY), "ROW_COUNT")
@@ -571,7 +586,7 @@ class CounterTest(EngineTest):
         ):
             with self.assertRaises(rr.InvalidArgumentError):
                 call()
-        meta = {"prompt_tokens": P, "routed_experts": b64(ALL)}
+        meta = {"prompt_tokens": P, "completion_tokens": len(OUTPUT), "routed_experts": b64(ALL)}
         recorded = sglang.rows({"output_ids": OUTPUT, "meta_info": meta}, GEOMETRY, prompt_token_ids=PROMPT)
         self.store.trajectory("t").add(recorded, seal=True)
         after = self.store.metrics()

@@ -87,10 +87,8 @@ def sglang_rows(case: Case, geometry: rr.Geometry) -> list[Callable[[], rr.Recor
     }
     if "advertised_dtype" in case:
         meta["routed_experts_dtype"] = case["advertised_dtype"]
-    start = case.get("start_len", 0)
-    return [
-        lambda answer=answer: sglang.rows(answer, geometry, start_len=start) for answer in bodies({"meta_info": meta})
-    ]
+    known = {"start_len": case.get("start_len", 0), "output_token_ids": list(range(meta["completion_tokens"]))}
+    return [lambda answer=answer: sglang.rows(answer, geometry, **known) for answer in bodies({"meta_info": meta})]
 
 
 def envelope_rows(dialect: Any) -> Adapter:

@@ -75,7 +75,7 @@ class Tokens:
     prompt, output: ids, or None
     prompt_tokens: how many the response says the model saw: more than the ids where media in the prompt were expanded
     output_tokens: how many were sampled
-    all_output: whether that is all of them for sure, and not those of a stream's last event
+    all_output: whether that is all of them for sure: not those of a stream's last event, nor a count alone
     """
 
     prompt: np.ndarray | None

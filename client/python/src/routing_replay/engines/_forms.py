@@ -231,8 +231,9 @@ def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: An
     if found["surplus_rows"] and not tokens.all_output:
         raise invalid(
             "append.rows",
-            f"{claim['rows']} rows for {tokens.prompt_tokens} prompt tokens and the {tokens.output_tokens} of this "
-            "response, one too many: is it the last event of a stream? Pass output_token_ids, all of them",
+            f"{claim['rows']} rows for {tokens.prompt_tokens} prompt tokens and {tokens.output_tokens} of output, one "
+            "too many. Are these all tokens, not those of a delta or of a stream's last event? Then pass the sampled "
+            "ids as output_token_ids, and the last token's row is left out",
             "ROW_COUNT",
         )
     _counters.add("adapter_surplus_rows", found["surplus_rows"])

@@ -9,9 +9,10 @@
 | output store | meta_info.output_store_ref: given to the resolver | any |
 
 Layers: all hidden ones, dense included. Flat ids state no shape: pass the run's geometry. Rows are [start_len, T - 1);
-at a stop some builds give one more for the last token, which is left out and counted in surplus_rows (but where
-completion_tokens and output_ids differ, output_token_ids must say that these are all). A count of rows
-that is that of a build which ignored start_len is an error: ask for all rows then, and the server trims what it has.
+at a stop some builds give one more for the last token, which is left out and counted in surplus_rows where it is
+sure that it is that: completion_tokens counts as many as there are output_ids, or output_token_ids says that these are
+all. Else it is an error. So is a count of rows that is that of a build which ignored start_len: ask for all rows then,
+and the server trims what it has.
 
 Token ids come from prompt_token_ids or input_ids (pass them: most responses have none) and output_ids; else
 meta_info.prompt_tokens and completion_tokens are believed, and no token is checked. Nor is one where prompt_tokens is
@@ -78,7 +79,7 @@ def rows(
     index: which of a response's choices, by their own `index`; None for /generate. One of a batch of /generate is a
         response of its own
     start_len: routed_experts_start_len of the request, 0 … P
-    prompt_token_ids, output_token_ids: where the response does not hold them
+    prompt_token_ids, output_token_ids: where the response does not hold them, or, of output, not all
     layers: what the axis of layers holds, if not all hidden ones
     short_rows: what fewer rows mean: InvalidArgumentError (ROW_COUNT), or that the first ones are missing
     absent: what no rows mean, where the request was not aborted: InvalidArgumentError, or rows that are all unrecorded
@@ -149,7 +150,7 @@ def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_i
     """Sampled tokens are counted by their ids where these are known: completion_tokens may count a stop that was cut
     off, or the ids be those of a stream's last event."""
     prompt, sampled = _ids(response, choice, prompt_token_ids, output_token_ids)
-    told = output_token_ids is not None
+    counted_alike = False
     usage = _fields.get(response, "usage")
     alone = _fields.choice_count(response) == 1
     counts: list[int] = []
@@ -160,9 +161,11 @@ def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_i
         if said is None and ids is None:
             raise _fields.invalid(f"meta_info.{name}", "the response counts no tokens: pass their ids")
         counts.append(ids.size if said is None else _fields.count(said, name))
+        counted_alike = said is not None and ids is not None and counts[-1] == ids.size
     if sampled is None:
-        return _fields.Tokens(prompt, None, *counts)
-    return _fields.Tokens(prompt, sampled, counts[0], sampled.size, all_output=told or counts[1] == sampled.size)
+        return _fields.Tokens(prompt, None, *counts, all_output=False)
+    whole = output_token_ids is not None or counted_alike
+    return _fields.Tokens(prompt, sampled, counts[0], sampled.size, all_output=whole)
 
 
 def _weights(

@@ -2,7 +2,7 @@
 
 | source | generation | read | layers | dtype |
 |---|---|---|---|---|
-| RequestOutput | 0.14 to 0.20 | outputs[i].routed_experts, one array of T or T - 1 rows | all | int32 |
+| RequestOutput | 0.14 to 0.20 | outputs[i].routed_experts, one array of T - 1 rows, or T (see below) | all | int32 |
 | RequestOutput | 0.21 | prompt_routed_experts, then outputs[i].routed_experts; -1 rows are unrecorded | MoE | int16 |
 | RequestOutput | 0.22 on | outputs[i].routed_experts, T - 1 rows; weight_versions from 0.33 | all | u8, u16 |
 | /v1/completions, /v1/chat/completions | 0.21 | prompt_routed_experts, choices[i].routed_experts: lists | MoE | - |
@@ -16,8 +16,10 @@ return_token_ids over HTTP). Where a response holds no ids, usage counts its tok
 is checked. Nor is one where usage counts more prompt tokens than there are ids (media in the prompt were expanded) and
 the rows are as many. With routed_experts_prompt_start in the request say prompt_start here: the rows do not.
 
-The last event of a stream may hold the last tokens alone. So a row more than token_ids need is left out, as that of the
-last token, only if output_token_ids says that these are all; two parts (0.21) say it themselves.
+The last event of a stream, or an output in DELTA mode, may hold the last tokens alone, and usage only counts. So a row
+more than the tokens need is left out, as that of the last token, only if output_token_ids says that these are all; two
+parts (0.21) say it themselves. A finished RequestOutput of LLM.generate has all of its tokens: where a release gives T
+rows, pass output_token_ids=output.outputs[i].token_ids. Without it T rows are an error (ROW_COUNT).
 
 weight_versions holds spans of output tokens; each becomes a span of the rows that sampled them.
 """
@@ -70,7 +72,7 @@ def rows(
 
     index: which of outputs or choices, by their own `index`, or by place where they have none
     prompt_start: routed_experts_prompt_start of the request, 0 … P
-    prompt_token_ids, output_token_ids: where the response does not hold them
+    prompt_token_ids, output_token_ids: where the response does not hold them, or, of output, not all
     layers: what the axis of layers holds, if not as the table says
     short_rows: what fewer rows mean: InvalidArgumentError (ROW_COUNT), or that the first ones are missing, which no
         release of vLLM does by itself
@@ -131,8 +133,7 @@ def tokens_of(output: Any, choice: Any, prompt_token_ids: Any, output_token_ids:
             what = "the response holds no token ids (ask for them with return_token_ids, or pass them here)"
             raise _fields.invalid(field, what)
         counts.append(ids.size if said is None else _fields.count(said, f"usage.{name}"))
-    whole = sampled is None or output_token_ids is not None
-    return _fields.Tokens(prompt, sampled, *counts, whole)
+    return _fields.Tokens(prompt, sampled, *counts, all_output=output_token_ids is not None)
 
 
 def _value(output: Any, choice: Any) -> tuple[Any, bool]:

@@ -9,12 +9,13 @@
         attachment.flush()                        # before the trainer reads; raises what was refused
 
 vllm takes a vllm.LLM or an AsyncLLM, sglang an sglang.Engine. A server of SGLang loads `sglang_plugin` by itself where
-this package is installed and ROUTING_REPLAY_RUN names a run.
+this package is installed and ROUTING_REPLAY_RUN names a run, and joins that run as soon as somebody has made it.
 
 Importing this imports no engine.
 """
 
-from routing_replay.engines.attach._attachment import Attachment, AttachOptions
+from routing_replay.engines.attach._attachment import Attachment
+from routing_replay.engines.attach._options import AttachOptions
 from routing_replay.engines.attach._sglang import attach_to as sglang
 from routing_replay.engines.attach._sglang import register as sglang_plugin
 from routing_replay.engines.attach._vllm import attach_to as vllm

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from routing_replay import _counters
+from routing_replay import _counters, _values
 from routing_replay.engines import _fields
+from routing_replay.engines.attach import _options
 from routing_replay.engines.attach._handover import HandOver, Job
 from routing_replay.errors import FailedPreconditionError
 from routing_replay.recorded import RecordedRows
@@ -21,36 +23,14 @@ from routing_replay.recorded import RecordedRows
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from routing_replay.engines.attach._options import AttachOptions
     from routing_replay.geometry import Geometry
     from routing_replay.run import Run
-    from routing_replay.types import OnFull
 
 _log = logging.getLogger("routing_replay")
 
 SampleName = Callable[[Any, int], str]
 Version = tuple[int, ...]
-
-
-class AttachOptions(TypedDict, total=False):
-    """How rows leave the engine.
-
-    max_queued_bytes: of rows that wait to be encoded (default 256 MiB)
-    on_full: "block" (default: for at most queue_timeout seconds, then drop), "drop" or "raise"
-    queue_timeout: seconds (default 60) that each call of the engine may wait, for all of its outputs together
-    replace: whether the rows in the output give way to a reference (default True); rows that are dropped do not
-    seal: whether a finished output ends its sample (default True); False for turns that go on
-    group, weight_version, weight_label: of all appends until set anew on the attachment; without a version that which
-        the outputs tell
-    """
-
-    max_queued_bytes: int
-    on_full: OnFull
-    queue_timeout: float
-    replace: bool
-    seal: bool
-    group: int | None
-    weight_version: int | None
-    weight_label: str
 
 
 def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> dict[str, Any]:
@@ -74,8 +54,11 @@ class Finished:
     output, index: what names the sample
     rows: as they stand in the output, or a tuple of them: they say how much memory waits. None: there are none
     row_start, num_tokens: absolute row of the first one; of the sample
-    describe: reads the rows, in the hand-over's thread. Holds nothing that the engine may change: see `snapshot`
-    refer: puts a reference in the rows' place
+    describe: reads the rows, in the hand-over's thread, for the run's geometry. Holds nothing that the engine may
+        change: see `snapshot`
+    refer: puts a reference in the rows' place. None where it is known already that they are refused: then they stay,
+        and `describe` says why
+    all_counted: whether num_tokens is all; False where the sample has as many, and perhaps more
     """
 
     output: Any
@@ -83,8 +66,45 @@ class Finished:
     rows: Any
     row_start: int
     num_tokens: int
-    describe: Callable[[], RecordedRows]
-    refer: Callable[[dict[str, Any]], None]
+    describe: Callable[[Geometry], RecordedRows]
+    refer: Callable[[dict[str, Any]], None] | None
+    all_counted: bool = True
+
+
+class Collector(Protocol):
+    """The outputs of one call of an engine."""
+
+    def parts(self, outputs: Any) -> Iterable[Any]:
+        """What these tell, one completion each."""
+
+    def ended(self, part: Any) -> Finished | None:
+        """Where the part is the last of its completion, and has to do with rows. Raises whatever it comes to for one
+        of another shape than is known: of which there is no name or no number of tokens to mark."""
+
+
+def read(collector: Collector, outputs: Any) -> tuple[list[Finished], int]:
+    """The completions that these outputs end, and the number of those that cannot be read: each is logged, and costs
+    the rows of no other."""
+    found: list[Finished] = []
+    odd = 0
+    try:
+        parts = list(collector.parts(outputs))
+    except Exception:
+        _tell_of_odd()
+        return [], 1
+    for part in parts:
+        try:
+            finished = collector.ended(part)
+        except Exception:
+            _tell_of_odd()
+            odd += 1
+        else:
+            found += [] if finished is None else [finished]
+    return found, odd
+
+
+def _tell_of_odd() -> None:
+    _log.exception("rows of an output cannot be taken")
 
 
 class Attachment:
@@ -101,25 +121,28 @@ class Attachment:
     they are, and so do the inner lists of nested ones: with replace=False do not change those before `flush`.
     """
 
+    group = _options.Stamp()
+    weight_version = _options.Stamp()
+    weight_label = _options.Stamp()
+
     def __init__(self, run: Run, engine: str, sample: SampleName, **options: Unpack[AttachOptions]) -> None:
         """engine: text to keep with the samples."""
+        values = _options.checked(options)
+        if not callable(sample):
+            raise _values.invalid("sample", f"a {type(sample).__name__} names no samples: pass a function")
         self._run = run
         self._engine = engine
         self._sample = sample
-        self._replace = options.get("replace", True)
-        self._seal = options.get("seal", True)
-        self.group = options.get("group")
-        self.weight_version = options.get("weight_version")
-        self.weight_label = options.get("weight_label", "")
+        self._replace = values["replace"]
+        self._seal = values["seal"]
+        self.group, self.weight_version = values["group"], values["weight_version"]
+        self.weight_label = values["weight_label"]
         self.attached = True
         self._wrapping: Wrapping | None = None
         self._counts = dict.fromkeys(("without_rows", "unreadable", "after_detach"), 0)
         self._appender = run.appender()
         self._handover = HandOver(
-            self._appender,
-            options.get("max_queued_bytes", 256 << 20),
-            options.get("on_full", "block"),
-            options.get("queue_timeout", 60.0),
+            self._appender, values["max_queued_bytes"], values["on_full"], values["queue_timeout"]
         )
 
     def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
@@ -130,49 +153,54 @@ class Attachment:
         """For one call of the engine."""
         return Call(self, self._handover)
 
-    def jobs(self, collect: Callable[..., list[Finished]], *arguments: Any) -> list[tuple[Job, Callable[[], None]]]:
-        """The appends of what `collect` says has ended, and what to do when an append is taken.
+    def jobs(self, collector: Collector, outputs: Any) -> list[tuple[Job, Callable[[], None]]]:
+        """The appends of what these outputs end, and what to do when an append is taken.
 
-        An output that is not what this release knows costs its rows, never the request. After `detach` outputs pass.
+        An output that is not what this release knows costs its own rows, never the request. After `detach` outputs
+        pass.
         """
-        try:
-            ended = collect(*arguments)
-            if self.attached:
-                return [self._job(finished) for finished in ended]
-            self._counts["after_detach"] += len(ended)
-        except Exception:
-            self._counts["unreadable"] += 1
-            _log.exception("rows of an output cannot be taken")
-        return []
+        found, odd = read(collector, outputs)
+        self._counts["unreadable"] += odd
+        if not self.attached:
+            self._counts["after_detach"] += len(found)
+            return []
+        jobs = []
+        for finished in found:
+            self._counts["without_rows"] += finished.rows is None
+            try:
+                jobs += [self._job(finished)] if finished.num_tokens > 0 else []
+            except Exception:
+                self._counts["unreadable"] += 1
+                _tell_of_odd()
+        return jobs
 
     def _job(self, finished: Finished) -> tuple[Job, Callable[[], None]]:
         sample = self._sample(finished.output, finished.index)
         start, num_tokens = finished.row_start, finished.num_tokens
-        options: dict[str, Any] = {"num_tokens": num_tokens, "seal": True} if self._seal else {}
-        if self.group is not None:
-            options["group"] = self.group
-        if self.weight_version is not None:  # Else what the output says of it.
-            options |= {"weight_version": self.weight_version, "weight_label": self.weight_label}
+        options = self._stamps()
+        if self._seal and finished.all_counted:
+            options |= {"num_tokens": num_tokens, "seal": True}
         holes = [(start, num_tokens - 1)] if num_tokens - 1 > start else []
-        appender, engine, describe = self._appender, self._engine, finished.describe
+        appender, geometry, engine, describe = self._appender, self._run.geometry, self._engine, finished.describe
 
         def run() -> None:
             with appender.counting_refusals():
-                recorded = describe()
+                recorded = describe(geometry)
             appender.append(sample, recorded, **options)
 
         def mark() -> None:
             appender.append(sample, None, row_start=start, unrecorded=holes, engine=engine, **options)
 
-        if finished.rows is None:
-            self._counts["without_rows"] += 1
+        if finished.rows is None or finished.refer is None:
             return Job(sample, 0, run, mark), _nothing
         refer = functools.partial(finished.refer, reference(self._run, sample, start, num_tokens))
         return Job(sample, size_of(finished.rows), run, mark), refer if self._replace else _nothing
 
-    @property
-    def geometry(self) -> Geometry:
-        return self._run.geometry
+    def _stamps(self) -> dict[str, Any]:
+        stamps: dict[str, Any] = {} if self.group is None else {"group": self.group}
+        if self.weight_version is not None:  # Else what the output says of it.
+            stamps |= {"weight_version": self.weight_version, "weight_label": self.weight_label}
+        return stamps
 
     def flush(self, timeout: float = 120.0) -> None:
         """Waits until the rows of all finished outputs are acknowledged; raises the first error since the last one."""
@@ -180,8 +208,8 @@ class Attachment:
 
     def metrics(self) -> dict[str, int]:
         """Flat: handed_over, refused, dropped, waiting_bytes, without_rows (finished outputs that had none), unreadable
-        (outputs of another shape than is known), after_detach (outputs that ended later), and what `Run.metrics` has:
-        refused_<reason> says why, be it that a response or that its rows do not fit."""
+        (outputs of another shape than is known, which are not even marked), after_detach (outputs that ended later),
+        and what `Run.metrics` has: refused_<reason> says why, be it that a response or that its rows do not fit."""
         return {**self._handover.metrics(), **self._counts, **_counters.metrics()}
 
     def detach(self, timeout: float = 60.0) -> None:
@@ -210,17 +238,32 @@ class Call:
         self._handover = handover
         self._patience = handover.patience()
 
-    def take(self, collect: Callable[..., list[Finished]], *arguments: Any) -> None:
-        """Queues what `collect` says has ended, and puts a reference where rows were taken."""
-        for job, taken in self._attachment.jobs(collect, *arguments):
-            if self._handover.put(job, self._patience):
-                taken()
+    def take(self, collector: Collector, outputs: Any) -> None:
+        """Queues what these outputs end, and puts a reference where rows were taken."""
+        jobs = self._attachment.jobs(collector, outputs)
+        with self._marking(jobs):
+            while jobs:
+                job, taken = jobs.pop(0)
+                if self._handover.put(job, self._patience):
+                    taken()
 
-    async def take_async(self, collect: Callable[..., list[Finished]], *arguments: Any) -> None:
+    async def take_async(self, collector: Collector, outputs: Any) -> None:
         """As `take`."""
-        for job, taken in self._attachment.jobs(collect, *arguments):
-            if await self._handover.put_async(job, self._patience):
-                taken()
+        jobs = self._attachment.jobs(collector, outputs)
+        with self._marking(jobs):
+            while jobs:
+                job, taken = jobs.pop(0)
+                if await self._handover.put_async(job, self._patience):
+                    taken()
+
+    @contextlib.contextmanager
+    def _marking(self, jobs: list[tuple[Job, Callable[[], None]]]) -> Iterator[None]:
+        """What is left of a call that ends early, as one that was cancelled while it waited, is dropped."""
+        try:
+            yield
+        finally:
+            for job, _ in jobs:
+                self._handover.drop(job)
 
 
 Around = Callable[[Callable[..., Any], Attachment], Callable[..., Any]]  # From a method to what stands in its place.
@@ -275,8 +318,9 @@ def attach(
     """
     if _MARK in vars(engine):
         raise FailedPreconditionError("the engine has an attachment already: detach that one first")
+    is_known = known.has(version)
     attachment = Attachment(run, _fields.engine_name(known.package), sample, **options)
-    attachment.attached = known.has(version)
+    attachment.attached = is_known
     if attachment.attached:
         attachment.wrap(engine, around)
     return attachment
@@ -327,7 +371,7 @@ class KnownVersions:
 
     def has(self, version: str | None) -> bool:
         """Whether `version`, or what is installed, is one of them; warns where not, with what to do instead."""
-        found = version or _installed(self.package)
+        found = _installed(self.package) if version is None else _values.text(version, "version")
         numbers = tuple(int(part) for part in (found or "").split(".")[:2] if part.isdecimal())
         if self.first <= numbers < self.last:
             return True

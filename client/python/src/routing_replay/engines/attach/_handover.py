@@ -95,7 +95,7 @@ class HandOver:
             return self._add(job)
 
     async def put_async(self, job: Job, patience: Patience) -> bool:
-        """As `put`, for an event loop, which goes on while it waits for room."""
+        """As `put`, for an event loop, which goes on while it waits for room. A job so cancelled is dropped."""
         with self._changed:
             if not self._must_wait(job) or not patience.left:
                 return self._add(job)
@@ -104,12 +104,25 @@ class HandOver:
         try:
             with patience.used() as seconds:
                 await asyncio.wait([waiting.told], timeout=seconds)
-        finally:
+        except BaseException:
             with self._changed:
-                if waiting in self._waiting:
-                    self._waiting.remove(waiting)
+                if self._forget(waiting):
+                    self._drop(job, "its request has ended")
+            raise
         with self._changed:
-            return waiting.taken or self._add(job)
+            return self._add(job) if self._forget(waiting) else waiting.taken
+
+    def drop(self, job: Job) -> None:
+        """For a job whose request has ended early: counts it as dropped, and marks its rows."""
+        with self._changed:
+            self._drop(job, "its request has ended")
+
+    def _forget(self, waiting: _Waiting) -> bool:
+        """Whether it still waited."""
+        if waiting not in self._waiting:
+            return False
+        self._waiting.remove(waiting)
+        return True
 
     def _must_wait(self, job: Job) -> bool:
         return self._on_full == "block" and not self._closed and not self._has_room(job)
@@ -136,18 +149,26 @@ class HandOver:
                 sample=job.sample,
             )
         if dropped:
-            level = logging.DEBUG if self._counts["dropped"] else logging.WARNING
-            _log.log(level, "the hand-over is full: rows of sample %s are dropped", job.sample)
-            self._counts["dropped"] += 1
-            job = Job(job.sample, 0, job.mark, job.mark)  # Lets go of the rows.
-        else:
-            self._queued_bytes += job.size
+            self._drop(job, "there is no room in time")
+            return False
+        self._queued_bytes += job.size
+        self._queue(job, False)
+        return True
+
+    def _drop(self, job: Job, why: str) -> None:
+        if self._closed:
+            return
+        level = logging.DEBUG if self._counts["dropped"] else logging.WARNING
+        _log.log(level, "rows of sample %s are dropped: %s", job.sample, why)
+        self._counts["dropped"] += 1
+        self._queue(Job(job.sample, 0, job.mark, job.mark), True)  # Lets go of the rows.
+
+    def _queue(self, job: Job, dropped: bool) -> None:
         self._jobs.append((job, dropped))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="routing-replay-hand-over", daemon=True)
             self._thread.start()
         self._changed.notify_all()
-        return not dropped
 
     def _work(self) -> None:
         while True:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import inspect
 import logging
 import os
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from routing_replay.client import Client
 from routing_replay.engines import _fields, sglang
 from routing_replay.engines.attach import _attachment
-from routing_replay.errors import RoutingReplayError
+from routing_replay.engines.attach._joining import Joining
+from routing_replay.engines.attach._sampled import Sampled, kind_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
+    from routing_replay.engines.attach._attachment import Attachment, SampleName
+    from routing_replay.engines.attach._options import AttachOptions
     from routing_replay.geometry import Geometry
+    from routing_replay.recorded import RecordedRows
     from routing_replay.run import Run
 
 _log = logging.getLogger("routing_replay")
@@ -64,15 +65,15 @@ def _sync(original: Callable[..., Any], attachment: Attachment) -> Callable[...,
     @functools.wraps(original)
     def generate(*arguments: Any, **keywords: Any) -> Any:
         result = original(*arguments, **keywords)
-        collector, call = _Collector(_arguments(original, arguments, keywords), attachment.geometry), attachment.call()
+        collector, call = _Collector(_arguments(original, arguments, keywords)), attachment.call()
         if not isinstance(result, (dict, list)):
             return stream(result, collector, call)
-        call.take(collector.finished, result)
+        call.take(collector, result)
         return result
 
     def stream(outputs: Iterator[Any], collector: _Collector, call: _attachment.Call) -> Iterator[Any]:
         for output in outputs:
-            call.take(collector.finished, output)
+            call.take(collector, output)
             yield output
 
     return generate
@@ -82,19 +83,19 @@ def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[...
     @functools.wraps(original)
     async def async_generate(*arguments: Any, **keywords: Any) -> Any:
         result = await original(*arguments, **keywords)
-        collector, call = _Collector(_arguments(original, arguments, keywords), attachment.geometry), attachment.call()
+        collector, call = _Collector(_arguments(original, arguments, keywords)), attachment.call()
         if not isinstance(result, (dict, list)):
-            return _stream(result, collector, call)
-        await call.take_async(collector.finished, result)
+            return _stream(result, functools.partial(call.take_async, collector))
+        await call.take_async(collector, result)
         return result
 
     return async_generate
 
 
-async def _stream(outputs: AsyncIterator[Any], collector: _Collector, call: _attachment.Call) -> AsyncIterator[Any]:
+async def _stream(outputs: AsyncIterator[Any], take: Callable[[Any], Awaitable[None]]) -> AsyncIterator[Any]:
     async with contextlib.aclosing(outputs):  # type: ignore[type-var]
         async for output in outputs:
-            await call.take_async(collector.finished, output)
+            await take(output)
             yield output
 
 
@@ -109,62 +110,94 @@ def _arguments(function: Callable[..., Any], arguments: tuple[Any, ...], keyword
 class _Collector:
     """The outputs of one call, which asks for one sample or a batch of them."""
 
-    def __init__(self, asked: Mapping[str, Any], geometry: Geometry) -> None:
+    def __init__(self, asked: Mapping[str, Any], only_with_rows: bool = False) -> None:
         """asked: input_ids (None where the engine tokenizes), routed_experts_start_len and sampling_params, each of one
-        sample or a list."""
+        sample or a list
+        only_with_rows: an output without them is none of ours
+        """
         self._ids = asked.get("input_ids")
-        params = asked.get("sampling_params") or {}
-        self._answers = int((params[0] if isinstance(params, list) else params).get("n") or 1)  # Of each prompt.
+        self._params = asked.get("sampling_params") or {}
         self._start = asked.get("routed_experts_start_len") or 0
-        self._geometry = geometry
-        self._sampled: dict[int, list[int]] = {}
-        self._incremental: dict[int, bool] = {}  # Known from the second event of a stream on.
+        self._only_with_rows = only_with_rows
+        self._sampled: dict[int, Sampled] = {}
 
-    def finished(self, outputs: Any) -> list[_attachment.Finished]:
-        """The outputs of these that are the last of their completion."""
-        ended = []
-        for position, output in enumerate(outputs if isinstance(outputs, list) else [outputs]):
-            index = output.get("index", position)
-            sampled = self._all_sampled(index, output)
-            if sampled is not None:
-                ended.append(self._ended(index, output, sampled))
-        return ended
+    def parts(self, outputs: Any) -> Iterable[tuple[int, Any]]:
+        """Outputs, each with its place."""
+        return enumerate(outputs if isinstance(outputs, list) else [outputs])
 
-    def _all_sampled(self, index: int, output: dict[str, Any]) -> list[int] | None:
-        """Token ids of a finished output. A stream tells all ids so far each time, or only those that are new."""
-        meta, ids = output.get("meta_info", {}), output.get("output_ids", [])
-        finished = meta.get("finish_reason") is not None
-        so_far = self._sampled.setdefault(index, [])
-        if so_far and not finished:
-            self._incremental[index] = len(ids) < meta.get("completion_tokens", len(ids))
-        # At the end the count may differ from the ids, where a stop was cut off.
-        is_new = self._incremental.get(index, ids[: len(so_far)] != so_far)
-        so_far[:] = [*so_far, *ids] if is_new else ids
-        return so_far if finished else None
+    def ended(self, part: tuple[int, Any]) -> _attachment.Finished | None:
+        """Of an output that is the last of its completion."""
+        place, output = part
+        index, meta = output.get("index", place), output["meta_info"]
+        ending = meta.get("finish_reason")
+        ids, count = output.get("output_ids"), meta.get("completion_tokens")
+        if ids is None and count is None and kind_of(ending) == "abort":
+            ids = []  # It sampled none since the last event.
+        sampled = self._sampled.setdefault(index, Sampled())
+        sampled.add(ids, count, ending)
+        if ending is None:
+            return None
+        del self._sampled[index]
+        if self._only_with_rows and meta.get("routed_experts") is None:
+            return None
+        return self._ended(index, output, sampled)
 
-    def _ended(self, index: int, output: dict[str, Any], sampled: list[int]) -> _attachment.Finished:
-        number = index // self._answers
-        prompt = self._ids[number] if _is_list(self._ids) and _is_list(self._ids[0]) else self._ids
-        start = self._start[number] if _is_list(self._start) else self._start
+    def _ended(self, index: int, output: dict[str, Any], sampled: Sampled) -> _attachment.Finished:
+        prompt, start = self._asked_of(index)
         meta = output["meta_info"]
-        describe = functools.partial(
-            sglang.rows,
-            {"meta_info": {name: _attachment.snapshot(meta[name]) for name in sglang.OF_META if name in meta}},
-            self._geometry,
-            start_len=start,
-            prompt_token_ids=_attachment.snapshot(prompt),
-            output_token_ids=list(sampled),
-            absent="unrecorded",
-        )
+        rows, said = meta.get("routed_experts"), meta.get("completion_tokens")
+        ids = sampled.ids if sampled.known else None
+        count = len(ids) if ids is not None else said
+        prompt_tokens = _prompt_tokens(meta, prompt)
+        refused = rows is not None and (count is None or not sampled.known)
         return _attachment.Finished(
             output=output,
             index=index,
-            rows=meta.get("routed_experts"),
+            rows=rows,
             row_start=start,
-            num_tokens=int(meta["prompt_tokens"]) + len(sampled),
-            describe=describe,
-            refer=functools.partial(meta.__setitem__, "routed_experts"),
+            num_tokens=prompt_tokens + (len(output.get("output_ids") or ()) if count is None else int(count)),
+            describe=_refuse if refused else _describe(meta, ids, sampled.whole, prompt, start),
+            refer=None if refused else functools.partial(meta.__setitem__, "routed_experts"),
+            all_counted=count is not None,
         )
+
+    def _asked_of(self, index: int) -> tuple[Any, Any]:
+        """The prompt's ids and the first row."""
+        params = self._params[0] if isinstance(self._params, list) else self._params
+        number = index // int(params.get("n") or 1)  # Answers to each prompt.
+        prompt = self._ids[number] if _is_list(self._ids) and _is_list(self._ids[0]) else self._ids
+        return prompt, self._start[number] if _is_list(self._start) else self._start
+
+
+def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
+    """An abort may say 0, or nothing: then by the request. 0 if that has no ids either."""
+    said = meta.get("prompt_tokens")
+    if said is None and prompt is None:
+        raise _fields.invalid("meta_info.prompt_tokens", "the output counts no tokens")
+    return int(said) if said or prompt is None else len(prompt)
+
+
+def _describe(
+    meta: dict[str, Any], ids: list[int] | None, whole: bool, prompt: Any, start: Any
+) -> Callable[[Geometry], RecordedRows]:
+    answer: dict[str, Any] = {
+        "meta_info": {name: _attachment.snapshot(meta[name]) for name in sglang.OF_META if name in meta}
+    }
+    if not whole:  # Then the adapter judges by the rows.
+        answer["output_ids"], ids = ids, None
+    prompt = _attachment.snapshot(prompt)
+
+    def describe(geometry: Geometry) -> RecordedRows:
+        return sglang.rows(
+            answer, geometry, start_len=start, prompt_token_ids=prompt, output_token_ids=ids, absent="unrecorded"
+        )
+
+    return describe
+
+
+def _refuse(_: Geometry) -> RecordedRows:
+    what = "completion_tokens do not tell whether an event of the stream has all ids so far or those that are new"
+    raise _fields.invalid("output_ids", what)
 
 
 def _is_list(value: Any) -> bool:
@@ -175,9 +208,11 @@ def _is_list(value: Any) -> bool:
 def register() -> None:
     """The SGLang plug-in `routing_replay` (entry point group sglang.srt.plugins): loaded in every process of SGLang.
 
-    Does nothing unless ROUTING_REPLAY_RUN names a run that exists at ROUTING_REPLAY_ENDPOINT. Then the rows of every
-    finished request of the server go to that run, under the request's id, and the response carries the reference.
-    Where the hook cannot be placed, one warning says so and responses are as without the plug-in.
+    Does nothing unless ROUTING_REPLAY_RUN names a run. Then the rows of every finished request of the server that asks
+    for routed experts go to that run at ROUTING_REPLAY_ENDPOINT, under the request's id, and the response carries the
+    reference. The run is made by who knows the model (`Client.run`): until it exists and can be reached the plug-in
+    tries again every few seconds, a warning says so, and responses are as without it. So they are, after a warning,
+    where the hook cannot be placed.
     """
     name = os.environ.get("ROUTING_REPLAY_RUN")
     if not name or not KNOWN.has(None):
@@ -191,32 +226,65 @@ def register() -> None:
 
 
 class Hook:
-    """Stands around TokenizerManager.generate_request. Connects when the first request comes, beside the loop."""
+    """Stands around TokenizerManager.generate_request, for requests that ask for routed experts.
+
+    The first request begins to join the run, in a thread; no request waits for it. What ends before the run is joined
+    keeps its rows in its outputs, and is counted.
+    """
 
     def __init__(self, name: str, connect: Callable[[], Client] = Client) -> None:
         self._name = name
-        self._new_client = connect
-        self.attachment: Attachment | None = None
-        self._lock = threading.Lock()
+        self._joining = Joining(name, connect, self._attach)
+        self._passed = 0
 
-    async def __call__(self, original: Callable[..., Any], manager: Any, request: Any, *rest: Any, **more: Any) -> Any:
+    def _attach(self, run: Run) -> Attachment:
+        attachment = _attachment.Attachment(run, _fields.engine_name(KNOWN.package), default_sample)
+        level = logging.WARNING if self._passed else logging.INFO
+        _log.log(level, "attached to run %s; %d finished outputs were not recorded before", self._name, self._passed)
+        return attachment
+
+    @property
+    def attachment(self) -> Attachment | None:
+        """None until the run is joined."""
+        return self._joining.attachment
+
+    def metrics(self) -> dict[str, int]:
+        """Flat: not_joined (finished outputs before the run was joined), and then what the attachment counts."""
+        attachment = self.attachment
+        return {"not_joined": self._passed, **({} if attachment is None else attachment.metrics())}
+
+    def __call__(self, original: Callable[..., Any], manager: Any, request: Any, *rest: Any, **more: Any) -> Any:
+        self._joining.begin()
         outputs = original(manager, request, *rest, **more)
-        attachment = self.attachment or await asyncio.get_running_loop().run_in_executor(None, self._connect)
-        if attachment is not None:
-            outputs = _stream(outputs, _Collector(vars(request), attachment.geometry), attachment.call())
-        async with contextlib.aclosing(outputs):
-            async for output in outputs:
-                yield output
+        asks = getattr(request, "return_routed_experts", None)  # None: not a field of this kind of request.
+        if asks is not None and not asks:
+            return outputs
+        collector = _Collector(_fields_of(request), only_with_rows=asks is None)
+        return _stream(outputs, _Request(self, collector).take)
 
-    def _connect(self) -> Attachment | None:
-        """None, with one warning, where the run cannot be joined: the engine serves without."""
-        with self._lock:
-            if self._name and self.attachment is None:
-                try:
-                    self.attachment = _attachment.Attachment(
-                        self._new_client().run(self._name), _fields.engine_name(KNOWN.package), default_sample
-                    )
-                except RoutingReplayError as error:
-                    _log.warning("not attached: run %s cannot be joined: %s", self._name, error)
-                    self._name = ""
-            return self.attachment
+    def passed(self, collector: _Collector, output: Any) -> None:
+        """Counts what ends with this output, before the run is joined."""
+        found, odd = _attachment.read(collector, output)
+        self._passed += len(found) + odd
+
+
+class _Request:
+    """One request of a server, which may end after the run is joined though it began before."""
+
+    def __init__(self, hook: Hook, collector: _Collector) -> None:
+        self._hook = hook
+        self._collector = collector
+        self._call: _attachment.Call | None = None
+
+    async def take(self, output: Any) -> None:
+        attachment = self._hook.attachment
+        if attachment is None:
+            self._hook.passed(self._collector, output)
+            return
+        self._call = self._call or attachment.call()
+        await self._call.take_async(self._collector, output)
+
+
+def _fields_of(request: Any) -> dict[str, Any]:
+    names = ("input_ids", "sampling_params", "routed_experts_start_len")
+    return {name: getattr(request, name, None) for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from routing_replay.engines import vllm
@@ -14,7 +14,10 @@ from routing_replay.engines.attach import _attachment
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from routing_replay.engines.attach._attachment import Attachment, AttachOptions, SampleName
+    from routing_replay.engines.attach._attachment import Attachment, SampleName
+    from routing_replay.engines.attach._options import AttachOptions
+    from routing_replay.geometry import Geometry
+    from routing_replay.recorded import RecordedRows
     from routing_replay.run import Run
 
 KNOWN = _attachment.KnownVersions("vllm", (0, 14), (1, 0))  # Whose outputs engines.vllm reads.
@@ -57,7 +60,7 @@ def _offline(original: Callable[..., Any], attachment: Attachment) -> Callable[.
         params, call = _params(arguments, keywords), attachment.call()
         for number, output in enumerate(outputs):
             collector = _Collector(params[number] if isinstance(params, (list, tuple)) else params)
-            call.take(collector.finished, output)
+            call.take(collector, output)
         return outputs
 
     return generate
@@ -69,7 +72,7 @@ def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[...
         collector, call = _Collector(_params(arguments, keywords)), attachment.call()
         async with contextlib.aclosing(original(*arguments, **keywords)) as outputs:
             async for output in outputs:
-                await call.take_async(collector.finished, output)
+                await call.take_async(collector, output)
                 yield output
 
     return generate
@@ -89,36 +92,36 @@ class _Collector:
         self._tokens: dict[int, list[int]] = {}
         self._taken: set[int] = set()
 
-    def finished(self, output: Any) -> list[_attachment.Finished]:
-        """The completions that end with this output."""
-        ended = []
-        for position, completion in enumerate(output.outputs):
-            index = getattr(completion, "index", position)
-            if self._deltas:
-                self._tokens.setdefault(index, []).extend(completion.token_ids)
-            if completion.finish_reason is None or index in self._taken:
-                continue
-            self._taken.add(index)
-            sampled = self._tokens.pop(index) if self._deltas else completion.token_ids
-            ended.append(self._ended(output, completion, index, sampled))
-        return ended
+    def parts(self, output: Any) -> Iterable[tuple[Any, int, Any]]:
+        """A RequestOutput's completions, each with its place."""
+        return ((output, place, completion) for place, completion in enumerate(output.outputs))
+
+    def ended(self, part: tuple[Any, int, Any]) -> _attachment.Finished | None:
+        """Of a completion that ends with this output."""
+        output, place, completion = part
+        index = getattr(completion, "index", place)
+        if self._deltas:
+            self._tokens.setdefault(index, []).extend(completion.token_ids)
+        if completion.finish_reason is None or index in self._taken:
+            return None
+        self._taken.add(index)
+        sampled = self._tokens.pop(index) if self._deltas else completion.token_ids
+        return self._ended(output, completion, index, sampled)
 
     def _ended(self, output: Any, completion: Any, index: int, sampled: Any) -> _attachment.Finished:
         choice = {name: _attachment.snapshot(getattr(completion, name, None)) for name in vllm.OF_CHOICE}
         of_all = {name: _attachment.snapshot(getattr(output, name, None)) for name in vllm.OF_ALL}
-        describe = functools.partial(
-            vllm.rows,
-            {**of_all, "outputs": [choice]},
-            prompt_start=self._prompt_start,
-            output_token_ids=_attachment.snapshot(sampled),
-            absent="unrecorded",
-        )
+        answer, start, ids = {**of_all, "outputs": [choice]}, self._prompt_start, _attachment.snapshot(sampled)
+
+        def describe(_: Geometry) -> RecordedRows:
+            return vllm.rows(answer, prompt_start=start, output_token_ids=ids, absent="unrecorded")
+
         rows = choice["routed_experts"]
         return _attachment.Finished(
             output=output,
             index=index,
             rows=None if rows is None else (rows, of_all["prompt_routed_experts"]),
-            row_start=self._prompt_start,
+            row_start=start,
             num_tokens=len(output.prompt_token_ids) + len(sampled),
             describe=describe,
             refer=functools.partial(setattr, completion, "routed_experts"),

@@ -1,0 +1,315 @@
+"""Outputs of engines that are cut into events, or odd: nothing is guessed, and an odd one costs its own rows."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import collections
+import logging
+import threading
+import unittest
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from support import ServerTest, random_routes
+
+from routing_replay import Client, Geometry, InvalidArgumentError, NotFoundError
+from routing_replay.engines import attach
+from routing_replay.engines.attach._attachment import read
+from routing_replay.engines.attach._sampled import Sampled
+from routing_replay.engines.attach._sglang import _Collector
+
+LAYERS, EXPERTS, TOP_K = 4, 32, 4
+GEOMETRY = Geometry(num_layers=LAYERS, num_experts=EXPERTS, top_k=TOP_K)
+RNG = np.random.default_rng(11)
+STOP, LENGTH = {"type": "stop"}, {"type": "length"}
+
+
+def routes_of(tokens: int) -> np.ndarray:
+    return random_routes(RNG, tokens - 1, LAYERS, EXPERTS, TOP_K)
+
+
+def text_of(routes: np.ndarray) -> str:
+    return base64.b64encode(routes.astype("<i4").tobytes()).decode()
+
+
+def event(name: str, prompt: int, count: int | None, finish: Any, ids: Any = None, rows: Any = None) -> dict[str, Any]:
+    """Of SGLang."""
+    meta = {"id": name, "prompt_tokens": prompt, "finish_reason": finish}
+    if count is not None:
+        meta["completion_tokens"] = count
+    if rows is not None:
+        meta["routed_experts"] = text_of(rows)
+    return {"meta_info": meta} | ({} if ids is None else {"output_ids": ids})
+
+
+class Engine:
+    """As sglang.Engine: answers what it is given."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def generate(self, input_ids: Any = None, stream: bool = False) -> Any:
+        return iter(self.answer) if stream else self.answer
+
+
+class StreamTest(unittest.TestCase):
+    """All ids so far, or those that are new: completion_tokens tells."""
+
+    def add(self, events: list[tuple[Any, Any]], finish: Any = STOP) -> Sampled:
+        sampled = Sampled()
+        for number, (ids, count) in enumerate(events):
+            sampled.add(ids, count, finish if number == len(events) - 1 else None)
+        return sampled
+
+    def test_what_the_counts_tell(self) -> None:
+        for events, ids in (
+            ([([6, 7], 2)], [6, 7]),
+            ([([6, 7], None)], [6, 7]),
+            ([([6], 1), ([6, 7], 2), ([6, 7, 8], 3)], [6, 7, 8]),
+            ([([6], 1), ([7], 2), ([8], 3)], [6, 7, 8]),
+            ([([6], 1), ([6], 2), ([6, 6], 4)], [6, 6, 6, 6]),
+            ([([6], 1), ([7, 6], 3)], [6, 7, 6]),
+            ([([], 0), ([6], 1), ([], 1), ([7], 2), ([], 2)], [6, 7]),
+            ([([6], 1), (None, 1)], [6]),
+            ([(None, 1), (None, 4)], None),
+        ):
+            with self.subTest(events=events):
+                sampled = self.add(events)
+                self.assertEqual((sampled.ids, sampled.known, sampled.whole), (ids, True, True))
+        cut = self.add([([6, 7], 3)])
+        self.assertEqual((cut.ids, cut.known, cut.whole), ([6, 7], True, False))
+
+    def test_what_they_do_not_tell(self) -> None:
+        for events in (
+            [([6], 1), ([6, 7], None)],
+            [([6], None), ([7], None)],
+            [([6], 1), ([7], 4)],
+            [([6], 3), ([6, 7], 4), ([6, 7, 8], 5)],
+            [([6], 1), ([6, 7], 2), ([6, 7, 8], 5)],  # All so far, then what fits only new ones.
+            [([6], 1), ([7], 2), ([6, 7, 8], 3)],
+            [([6], 1), ([7, 8], 2)],  # As many as all, but others.
+            [([6], 1), ([6, 7], 3)],  # New ones, or all less a stop.
+            [([6, 7], 2), ([6], 3)],
+            [([6], 1), (None, 2)],
+        ):
+            with self.subTest(events=events):
+                self.assertFalse(self.add(events).known)
+
+    def test_a_last_event_that_begins_as_the_first_one(self) -> None:
+        events = [([6], 1), ([6, 7], 3)]
+        for finish in (LENGTH, {"type": "stop", "matched": 7}, {"type": "abort"}, "length"):
+            sampled = self.add(events, finish)
+            self.assertEqual((sampled.ids, sampled.known), ([6, 6, 7], True))
+        for finish in (STOP, {"type": "stop", "matched": 8}, {"type": "stop", "matched": "end"}, "stop"):
+            self.assertFalse(self.add(events, finish).known)
+
+    def test_against_the_truth(self) -> None:
+        """Random streams, whose few different tokens often repeat: what is not refused is right."""
+        seen: collections.Counter[tuple[bool, str]] = collections.Counter()
+        for _ in range(1000):
+            prompt, ids = RNG.integers(3, size=RNG.integers(1, 4)).tolist(), RNG.integers(3, size=RNG.integers(1, 7))
+            new_alone, finish, cut = bool(RNG.integers(2)), (STOP, LENGTH)[RNG.integers(2)], RNG.random() < 0.2
+            ends = sorted({len(ids), *RNG.choice(np.arange(1, len(ids) + 1), RNG.integers(1, len(ids) + 1)).tolist()})
+            routes, collector, found = routes_of(len(prompt) + len(ids)), _Collector({"input_ids": prompt}), []
+            for begin, end in zip([0, *ends], ends, strict=False):
+                is_last = end == len(ids)
+                told = ids[begin if new_alone else 0 : end - (is_last and cut and finish is STOP)].tolist()
+                output = event("x", len(prompt), end, finish if is_last else None, told, routes if is_last else None)
+                found += read(collector, output)[0]
+            (finished,) = found
+            try:
+                recorded = finished.describe(GEOMETRY)
+            except InvalidArgumentError:
+                seen[new_alone, "refused"] += 1
+                continue
+            truth = [*prompt, *ids.tolist()]
+            self.assertEqual((finished.num_tokens, recorded.take), (len(truth), (0, len(truth) - 1)))
+            self.assertEqual(recorded.tokens.tolist(), truth)
+            seen[new_alone, "taken"] += 1
+        for new_alone in (False, True):
+            self.assertGreater(seen[new_alone, "taken"], 10 * seen[new_alone, "refused"] / 3)
+
+
+class OutputsTest(ServerTest):
+    def setUp(self) -> None:
+        client = Client(self.server.endpoint)
+        self.addCleanup(client.close)
+        self.run_ = client.run(self.run_name, GEOMETRY)
+
+    def play(self, answer: Any, input_ids: Any, stream: bool = False) -> attach.Attachment:
+        engine = Engine(answer)
+        attachment = attach.sglang(engine, self.run_, version="0.5.23")
+        self.addCleanup(attachment.detach)
+        outputs = engine.generate(input_ids=input_ids, stream=stream)
+        if stream:
+            list(outputs)
+        return attachment
+
+    def stored(self, sample: str, routes: np.ndarray) -> None:
+        rows = self.run_.read_one(sample)
+        self.assertEqual((rows.status, rows.num_tokens), ("OK", len(routes) + 1))
+        np.testing.assert_array_equal(rows.rows, routes)
+
+    def test_new_ids_that_begin_with_the_first_one(self) -> None:
+        routes = routes_of(6)
+        events = [event("s", 3, 1, None, [7]), event("s", 3, 3, LENGTH, [7, 9], routes)]
+        self.play(events, [1, 2, 3], stream=True).flush()
+        self.stored("s", routes)
+
+    def test_ids_of_which_it_is_open_whose_they_are(self) -> None:
+        routes = routes_of(6)
+        events = [event("s", 3, 1, None, [7]), event("s", 3, 3, STOP, [7, 9], routes)]
+        text = events[-1]["meta_info"]["routed_experts"]
+        with self.assertLogs("routing_replay", logging.WARNING):
+            attachment = self.play(events, [1, 2, 3], stream=True)
+            with self.assertRaises(InvalidArgumentError) as caught:
+                attachment.flush()
+        self.assertEqual(caught.exception.field, "output_ids")
+        state = self.run_.stat("s")
+        self.assertEqual((state.num_tokens, state.unrecorded, state.sealed), (6, ((0, 5),), True))
+        self.assertIs(events[-1]["meta_info"]["routed_experts"], text)  # They stay.
+        self.assertEqual(attachment.metrics()["refused"], 1)
+
+    def test_a_stream_that_counts_nothing(self) -> None:
+        events = [event("s", 3, None, None, [7]), event("s", 3, None, STOP, [8], routes_of(5))]
+        with self.assertLogs("routing_replay", logging.WARNING):
+            attachment = self.play(events, [1, 2, 3], stream=True)
+            with self.assertRaises(InvalidArgumentError):
+                attachment.flush()
+        state = self.run_.stat("s")
+        self.assertEqual((state.unrecorded, state.sealed), (((0, 3),), False))  # As many as there are at least.
+
+    def test_outputs_without_ids(self) -> None:
+        routes = routes_of(4)
+        self.play(event("one", 3, 1, LENGTH, rows=routes), [1, 2, 3]).flush()
+        self.stored("one", routes)
+        with self.assertLogs("routing_replay", logging.WARNING):
+            attachment = self.play(event("more", 3, 1, LENGTH, rows=routes_of(5)), [1, 2, 3])
+            with self.assertRaises(InvalidArgumentError) as caught:
+                attachment.flush()
+        self.assertEqual(caught.exception.reason, "ROW_COUNT")
+        self.assertEqual(self.run_.stat("more").unrecorded, ((0, 3),))
+
+    def test_odd_outputs_of_a_batch(self) -> None:
+        routes = [routes_of(5), routes_of(5)]
+        abort = {"type": "abort", "message": "x"}
+        answer = [
+            event("b0", 3, 2, LENGTH, [5, 6], routes[0]),
+            {"meta_info": {"id": "b1", "finish_reason": abort}},
+            {"meta_info": None},
+            {"meta_info": {"finish_reason": STOP, "prompt_tokens": 3, "completion_tokens": 1}},  # Has no name.
+            None,
+            event("b5", 3, 2, LENGTH, [5, 6], routes[1]),
+        ]
+        with self.assertLogs("routing_replay", logging.ERROR):
+            attachment = self.play(answer, [[1, 2, 3]] * 6)
+        attachment.flush()
+        self.stored("b0", routes[0])
+        self.stored("b5", routes[1])
+        state = self.run_.stat("b1")
+        self.assertEqual((state.num_tokens, state.unrecorded, state.sealed), (3, ((0, 2),), True))
+        self.assertEqual(len(self.run_.list()), 3)
+        metrics = attachment.metrics()
+        self.assertEqual([metrics[name] for name in ("handed_over", "unreadable", "without_rows")], [3, 3, 2])
+
+    def test_aborts_before_prefill(self) -> None:
+        abort = {"type": "abort", "message": "Abort before prefill"}
+        known = self.play(event("known", 0, 0, abort), [1, 2, 3])
+        known.flush()
+        self.assertEqual(self.run_.stat("known").unrecorded, ((0, 2),))
+        unknown = self.play(event("unknown", 0, 0, abort), None)
+        unknown.flush()
+        self.assertEqual([unknown.metrics()[name] for name in ("without_rows", "refused", "unreadable")], [1, 0, 0])
+        with self.assertRaises(NotFoundError):
+            self.run_.stat("unknown")
+
+    def test_an_odd_completion_of_vllm(self) -> None:
+        routes = [routes_of(6) for _ in range(3)]
+        choices = [
+            SimpleNamespace(index=i, token_ids=[4, 5, 6], routed_experts=rows, finish_reason="stop")
+            for i, rows in enumerate(routes)
+        ]
+        choices[1].token_ids = None
+        answer = [SimpleNamespace(request_id="n", prompt_token_ids=[1, 2, 3], outputs=choices)]
+        engine: Any = SimpleNamespace(generate=lambda prompts: [*answer, SimpleNamespace(request_id="odd")])
+        with attach.vllm(engine, self.run_, version="0.33.0") as attachment:
+            with self.assertLogs("routing_replay", logging.ERROR):
+                engine.generate([])
+            attachment.flush()
+            self.assertEqual(attachment.metrics()["unreadable"], 2)
+        self.stored("n/0", routes[0])
+        self.stored("n/2", routes[2])
+
+    def test_who_is_cancelled_while_it_waits_for_room(self) -> None:
+        async def generate(prompt: Any, sampling_params: Any, request_id: str) -> Any:
+            ids = SimpleNamespace(token_ids=[4, 5], finish_reason="stop")
+            choices = [SimpleNamespace(**vars(ids), index=i, routed_experts=routes_of(5)) for i in range(3)]
+            yield SimpleNamespace(request_id=request_id, prompt_token_ids=[1, 2, 3], outputs=choices)
+
+        async def play() -> attach.Attachment:
+            engine: Any = SimpleNamespace(generate=generate)
+            attachment = attach.vllm(engine, self.run_, version="0.33.0", max_queued_bytes=1)
+            go, append = threading.Event(), attachment._appender.append
+            attachment._appender.append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
+
+            async def request() -> Any:
+                return [out async for out in engine.generate("p", None, "c")]
+
+            task = asyncio.create_task(request())
+            while not attachment._handover._waiting:
+                await asyncio.sleep(0.001)
+            task.cancel()
+            await asyncio.wait([task])
+            self.assertTrue(task.cancelled())
+            go.set()
+            await asyncio.to_thread(attachment.flush)
+            return attachment
+
+        with self.assertLogs("routing_replay", logging.WARNING):
+            attachment = asyncio.run(play())
+        self.addCleanup(attachment.detach)
+        metrics = attachment.metrics()
+        self.assertEqual([metrics[name] for name in ("handed_over", "dropped", "waiting_bytes")], [1, 2, 0])
+        self.assertEqual(self.run_.stat("c/0").unrecorded, ())
+        for sample in ("c/1", "c/2"):  # That for which it waited, and the rest of the call.
+            state = self.run_.stat(sample)
+            self.assertEqual((state.unrecorded, state.sealed), (((0, 4),), True))
+
+    def test_options(self) -> None:
+        for name, value in (
+            ("on_full", "Block"),
+            ("queue_timeout", "60"),
+            ("queue_timeout", -1),
+            ("max_queued_bytes", "1"),
+            ("max_queued_bytes", -1),
+            ("weight_versoin", 3),
+            ("group", "7"),
+            ("weight_version", "abc"),
+            ("weight_version", True),
+            ("weight_version", -2),
+            ("weight_label", 3),
+            ("weight_label", "x" * 1000),
+            ("seal", "no"),
+            ("replace", 0),
+            ("sample", "name"),
+            ("version", 0.33),
+        ):
+            for kind, version in ((attach.vllm, "0.33.0"), (attach.sglang, "0.5.23")):
+                engine: Any = Engine([])
+                with self.subTest(name=name, value=value), self.assertRaises(InvalidArgumentError) as caught:
+                    kind(engine, self.run_, **{"version": version, name: value})
+                self.assertEqual(caught.exception.field.removeprefix("append."), name)
+                self.assertEqual(vars(engine).keys(), {"answer"})
+        attachment = attach.sglang(Engine([]), self.run_, version="0.5.23", group=np.int64(7), weight_version=None)
+        self.addCleanup(attachment.detach)
+        for name, value in (("group", "8"), ("weight_version", 1.0), ("weight_label", None)):
+            with self.assertRaises(InvalidArgumentError):
+                setattr(attachment, name, value)
+        attachment.weight_version = 3
+        self.assertEqual((attachment.group, attachment.weight_version, attachment.weight_label), (7, 3, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

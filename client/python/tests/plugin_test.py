@@ -1,0 +1,146 @@
+"""The plug-in of SGLang's server: requests go on whatever becomes of the run."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import threading
+import time
+import unittest
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from support import ServerTest, random_routes
+
+from routing_replay import Client, Geometry
+from routing_replay.engines.attach import _joining, _sglang
+
+GEOMETRY = Geometry(num_layers=4, num_experts=32, top_k=4)
+ROUTES = random_routes(np.random.default_rng(5), 5, 4, 32, 4)
+TEXT = base64.b64encode(ROUTES.astype("<i4").tobytes()).decode()
+
+
+async def generate_request(manager: Any, request: Any) -> Any:
+    """As TokenizerManager's."""
+    meta = {"id": request.rid, "prompt_tokens": 2, "completion_tokens": 4, "finish_reason": {"type": "stop"}}
+    if hasattr(request, "is_embedding"):
+        yield {"embedding": [0.5], "meta_info": {"id": request.rid, "prompt_tokens": 2, "finish_reason": {}}}
+        return
+    await getattr(request, "goes_on", asyncio.sleep)(0)
+    rows = {"routed_experts": TEXT} if getattr(request, "return_routed_experts", request.rid != "plain") else {}
+    yield {"output_ids": [1, 2, 3, 4], "meta_info": meta | rows}
+
+
+def request(name: str, **fields: Any) -> SimpleNamespace:
+    return SimpleNamespace(rid=name, input_ids=[8, 9], sampling_params={}, **fields)
+
+
+class PluginTest(ServerTest):
+    def setUp(self) -> None:
+        self.client = Client(self.server.endpoint)
+        self.addCleanup(self.client.close)
+        patch = mock.patch.object(_joining, "RETRY_SECONDS", 0.02)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def hook(self, connect: Any = None) -> _sglang.Hook:
+        hook = _sglang.Hook(self.run_name, connect or (lambda: self.client))
+        self.addCleanup(lambda: hook.attachment and hook.attachment.detach())
+        return hook
+
+    async def play(self, hook: _sglang.Hook, asked: Any) -> Any:
+        """The last output's rows."""
+        outputs = [output async for output in hook(generate_request, None, asked)]
+        return outputs[-1]["meta_info"].get("routed_experts")
+
+    async def joined(self, hook: _sglang.Hook) -> Any:
+        hook._joining.begin()
+        deadline = time.monotonic() + 20
+        while hook.attachment is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)
+        self.assertIsNotNone(hook.attachment)
+        return hook.attachment
+
+    def samples(self) -> list[str]:
+        return sorted(state.sample for state in self.client.run(self.run_name, GEOMETRY).list())
+
+    def test_rows_of_a_server(self) -> None:
+        run = self.client.run(self.run_name, GEOMETRY)
+
+        async def play() -> Any:
+            hook = self.hook()
+            attachment = await self.joined(hook)
+            reference = await self.play(hook, request("h1", return_routed_experts=True, routed_experts_start_len=0))
+            await asyncio.to_thread(attachment.flush)
+            return reference
+
+        self.assertEqual(asyncio.run(play())["handle"]["sample"], "h1")
+        np.testing.assert_array_equal(run.read_one("h1").rows, ROUTES)
+
+    def test_no_request_waits_for_a_service_that_cannot_be_reached(self) -> None:
+        self.client.run(self.run_name, GEOMETRY)
+        go = threading.Event()
+        hook = self.hook(lambda: (go.wait(20), self.client)[1])
+
+        async def play() -> None:
+            loop = asyncio.get_running_loop()
+            with mock.patch.object(loop, "run_in_executor", side_effect=AssertionError):
+                before = [await self.play(hook, request(f"b{i}", return_routed_experts=True)) for i in range(3)]
+            self.assertEqual((before, hook.metrics()), ([TEXT] * 3, {"not_joined": 3}))
+            goes_on = asyncio.Event()
+            began = asyncio.create_task(
+                self.play(hook, request("long", return_routed_experts=True, goes_on=lambda _: goes_on.wait()))
+            )
+            await asyncio.sleep(0)
+            go.set()
+            await self.joined(hook)
+            goes_on.set()
+            self.assertEqual((await began)["handle"]["sample"], "long")
+            await asyncio.to_thread(hook.attachment.flush)
+            self.assertEqual((hook.metrics()["not_joined"], hook.metrics()["handed_over"]), (3, 1))
+
+        with self.assertLogs("routing_replay", logging.WARNING) as logs:
+            asyncio.run(play())
+        self.assertIn("3 finished outputs were not recorded", logs.output[0])
+        self.assertEqual(self.samples(), ["long"])
+
+    def test_a_run_that_is_made_later(self) -> None:
+        hook = self.hook()
+
+        async def play() -> None:
+            self.assertIsNone(await self.play(hook, request("warm-up", return_routed_experts=False)))
+            with self.assertLogs("routing_replay", logging.WARNING) as logs:
+                while not logs.output:
+                    await asyncio.sleep(0.001)
+                self.assertEqual(await self.play(hook, request("early", return_routed_experts=True)), TEXT)
+                await asyncio.to_thread(self.client.run, self.run_name, GEOMETRY)
+                await self.joined(hook)
+            self.assertEqual(len(logs.output), 2)  # That it waits, and that it is attached.
+            await self.play(hook, request("real", return_routed_experts=True))
+            await asyncio.to_thread(hook.attachment.flush)
+
+        asyncio.run(play())
+        self.assertEqual((self.samples(), hook.metrics()["not_joined"]), (["real"], 1))
+
+    def test_requests_that_do_not_ask_for_rows_are_no_samples(self) -> None:
+        self.client.run(self.run_name, GEOMETRY)
+        hook = self.hook()
+
+        async def play() -> None:
+            await self.joined(hook)
+            await self.play(hook, request("judge", return_routed_experts=False))
+            await self.play(hook, request("plain"))  # Of a request without the field.
+            await self.play(hook, request("embedding", is_embedding=True))
+            self.assertEqual((await self.play(hook, request("with")))["handle"]["sample"], "with")
+            await asyncio.to_thread(hook.attachment.flush)
+
+        asyncio.run(play())
+        self.assertEqual(self.samples(), ["with"])
+        self.assertEqual([hook.metrics()[name] for name in ("without_rows", "unreadable")], [0, 0])
+
+
+if __name__ == "__main__":
+    unittest.main()
