@@ -3,7 +3,9 @@
 //
 //   kSlotsPerLane          most slots that a lane holds: the size of its arrays of slots
 //   ForEachSlot(k, body)   body(i, slot) for each of the lane's slots below k; i is the place in the lane's arrays
+//   VisitSlots(v, begin, end, body)  body(v of the slot, slot) for slots [begin, end) in order, each on every lane
 //   SumSlots(v, begin, end)  Σ v over slots [begin, end), one after the other in slot order
+//   SumLanes(n)            Σ of what each lane gives
 //   MaxSlots(v, k)         NaN is passed over
 //   MaxExperts(n, term), SumExperts(n, term)   over term(e) of all experts e < n
 //   WriteRow(...)          a row over the experts, all zero or what `fill` says, but for the chosen ones
@@ -36,12 +38,19 @@ struct OneLane {
     for (int32_t slot = 0; slot < k; ++slot) body(slot, slot);
   }
 
+  template <typename T, typename Body>
+  void VisitSlots(const T* v, int32_t begin, int32_t end, Body&& body) const {
+    for (int32_t slot = begin; slot < end; ++slot) body(v[slot], slot);
+  }
+
   template <typename T>
   T SumSlots(const T* v, int32_t begin, int32_t end) const {
     T sum = 0;
-    for (int32_t slot = begin; slot < end; ++slot) sum += v[slot];
+    VisitSlots(v, begin, end, [&](T value, int32_t) { sum += value; });
     return sum;
   }
+
+  int32_t SumLanes(int32_t n) const { return n; }
 
   float MaxSlots(const float* v, int32_t k) const {
     float max = -INFINITY;
