@@ -7,9 +7,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
+#include "trainer_plugin/replay/copy_unit.h"
 #include "trainer_plugin/replay/host_device.h"
 #include "trainer_plugin/replay/lanes.h"
 
@@ -19,26 +19,6 @@ inline constexpr int32_t kWarpSize = 32;
 // Of the tile in which a warp puts a row together before it goes out in wide stores: 512 floats.
 inline constexpr int32_t kTileBytes = 2048;
 inline constexpr int32_t kTileAlignment = 16;
-
-// One load and one store. Both addresses are multiples of kBytes.
-template <int32_t kBytes>
-RR_HOST_DEVICE inline void CopyUnit(uint8_t* to, const uint8_t* from) {
-#ifdef __CUDA_ARCH__
-  using Word = std::conditional_t<kBytes == 16, uint4, std::conditional_t<kBytes == 8, uint2, uint32_t>>;
-  *reinterpret_cast<Word*>(to) = *reinterpret_cast<const Word*>(from);
-#else
-  std::memcpy(to, from, kBytes);
-#endif
-}
-
-// 16 zeros in one store.
-RR_HOST_DEVICE inline void ClearUnit(uint8_t* to) {
-#ifdef __CUDA_ARCH__
-  *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-#else
-  std::memset(to, 0, 16);
-#endif
-}
 
 template <typename Warp>
 class WarpLanes {
@@ -132,7 +112,7 @@ class WarpLanes {
         if (at >= 0 && at < count) tile[at] = values[i];
       });
       warp_.Sync();
-      CopyTile(reinterpret_cast<uint8_t*>(out + begin), bytes);
+      CopyBytes(warp_.lane(), kWarpSize, reinterpret_cast<uint8_t*>(out + begin), tile_, bytes);
       warp_.Sync();
     }
   }
@@ -149,21 +129,6 @@ class WarpLanes {
     for (int32_t at = warp_.lane() * kTileAlignment; at < bytes; at += kWarpSize * kTileAlignment) {
       ClearUnit(tile_ + at);
     }
-  }
-
-  template <int32_t kBytes>
-  RR_HOST_DEVICE void CopyTileBy(uint8_t* out, int32_t bytes) const {
-    for (int32_t at = warp_.lane() * kBytes; at < bytes; at += kWarpSize * kBytes)
-      CopyUnit<kBytes>(out + at, tile_ + at);
-  }
-
-  // In the widest stores that the row's address and length allow.
-  RR_HOST_DEVICE void CopyTile(uint8_t* out, int32_t bytes) const {
-    const uint32_t alignment = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(out)) | static_cast<uint32_t>(bytes);
-    if (alignment % 16 == 0) return CopyTileBy<16>(out, bytes);
-    if (alignment % 8 == 0) return CopyTileBy<8>(out, bytes);
-    if (alignment % 4 == 0) return CopyTileBy<4>(out, bytes);
-    for (int32_t at = warp_.lane(); at < bytes; at += kWarpSize) out[at] = tile_[at];
   }
 
   const Warp& warp_;
