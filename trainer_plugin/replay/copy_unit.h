@@ -35,6 +35,7 @@ RR_HOST_DEVICE inline void ClearUnit(uint8_t* to) {
 // Lane `lane`'s part of `units` units next to each other.
 template <int32_t kBytes>
 RR_HOST_DEVICE inline void CopyUnits(int32_t lane, int32_t lanes, uint8_t* to, const uint8_t* from, int32_t units) {
+  RR_NO_UNROLL
   for (int32_t i = lane; i < units; i += lanes) CopyUnit<kBytes>(to + i * kBytes, from + i * kBytes);
 }
 

@@ -105,17 +105,19 @@ RR_HOST_DEVICE inline void RunUnit(int32_t lane, int64_t unit, const uint8_t* pa
   if (unit < header.num_copies) {
     return CopyIds(lane, reinterpret_cast<const PackedCopy*>(packed + header.copies_offset)[unit], staging, indices);
   }
+  // 32 bits, which divide fast, hold the number of filler units: rows / 32 · layers.
   unit -= header.num_copies;
-  const int64_t fill_units = UnitsOf(header.num_fills, kUnitFills);
-  if (unit < header.num_layers * fill_units) {
+  const auto fill_units = static_cast<uint32_t>(UnitsOf(header.num_fills, kUnitFills));
+  if (unit < header.num_layers * int64_t{fill_units}) {
     const auto* layers = reinterpret_cast<const PackedLayer*>(packed + sizeof(PackedHeader));
     const auto* fills = reinterpret_cast<const PackedFill*>(packed + header.fills_offset);
-    const int64_t first = unit % fill_units * kUnitFills;
+    const auto fill_unit = static_cast<uint32_t>(unit);
+    const int64_t first = int64_t{fill_unit % fill_units} * kUnitFills;
     const int64_t left = header.num_fills - first;
-    return FillRows(lane, layers[unit / fill_units], header.ep_size, fills + first,
+    return FillRows(lane, layers[fill_unit / fill_units], header.ep_size, fills + first,
                     static_cast<int32_t>(left < kUnitFills ? left : kUnitFills), indices);
   }
-  const int64_t first = (unit - header.num_layers * fill_units) * kUnitStates;
+  const int64_t first = (unit - header.num_layers * int64_t{fill_units}) * kUnitStates;
   const int64_t left = header.num_rows - first;
   CopyBytes(lane, kUnitLanes, reinterpret_cast<uint8_t*>(states) + first, packed + header.states_offset + first,
             static_cast<int32_t>(left < kUnitStates ? left : kUnitStates));

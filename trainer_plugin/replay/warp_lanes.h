@@ -126,6 +126,7 @@ class WarpLanes {
 
   // Up to the next multiple of kTileAlignment, which the tile holds.
   RR_HOST_DEVICE void ClearTile(int32_t bytes) const {
+    RR_NO_UNROLL
     for (int32_t at = warp_.lane() * kTileAlignment; at < bytes; at += kWarpSize * kTileAlignment) {
       ClearUnit(tile_ + at);
     }

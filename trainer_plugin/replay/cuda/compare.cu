@@ -14,7 +14,7 @@ inline constexpr int32_t kDisjointRows = offsetof(CompareCounters, disjoint_rows
 inline constexpr int32_t kCommonIds = offsetof(CompareCounters, common_ids) / sizeof(int64_t);
 
 template <typename Types>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     CompareKernel(RouterConfig config, CompareTensors<typename Types::Element> tensors, int64_t rows,
                   CompareCounters* counters) {
   __shared__ Tile tiles[kWarpsPerBlock];

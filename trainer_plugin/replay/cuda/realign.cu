@@ -11,7 +11,7 @@ static_assert(kUnitLanes == kWarpSize, "a warp carries a unit out");
 // More warps than this wait for others to end anyway.
 constexpr int64_t kMaxWarps = 1 << 16;
 
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     RealignKernel(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states) {
   const int64_t units = NumUnits(*reinterpret_cast<const PackedHeader*>(packed));
   const int32_t lane = static_cast<int32_t>(threadIdx.x % kWarpSize);

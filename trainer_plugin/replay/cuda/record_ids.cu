@@ -6,7 +6,7 @@ namespace routing_replay::trainer {
 namespace {
 
 template <typename Id>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     RecordIdsKernel(const Id* ids, int64_t count, int32_t num_experts, int32_t id_bytes, uint8_t* indices,
                     RouterCounters* counters) {
   __shared__ RouterBlockCounts counts;

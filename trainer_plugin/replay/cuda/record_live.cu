@@ -7,7 +7,7 @@ namespace routing_replay::trainer {
 namespace {
 
 template <typename Types>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     RecordLiveKernel(RouterConfig config, RecordTensors<typename Types::Element> tensors, int64_t rows) {
   __shared__ Tile tiles[kWarpsPerBlock];
   const int64_t row = WarpIndex();

@@ -7,7 +7,7 @@ namespace routing_replay::trainer {
 namespace {
 
 template <typename Types>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
     RouterForwardKernel(RouterConfig config, RouterForwardTensors<typename Types::Element> tensors, int64_t rows,
                         RouterCounters* counters) {
   __shared__ Tile tiles[kWarpsPerBlock];

@@ -11,6 +11,9 @@ namespace routing_replay::trainer {
 
 inline constexpr int32_t kWarpsPerBlock = 8;
 inline constexpr int32_t kBlockThreads = kWarpsPerBlock * kWarpSize;
+// So many blocks must fit: 64 registers a thread, which is enough. Left to itself, the compiler aims at more blocks and
+// spills registers for that.
+inline constexpr int32_t kBlocksPerProcessor = 4;
 
 inline uint32_t BlocksFor(int64_t warps) {
   return static_cast<uint32_t>((warps + kWarpsPerBlock - 1) / kWarpsPerBlock);
