@@ -101,13 +101,21 @@ rr_component(NAME trainer REQUIRES wire
                    layout_schedule
                    layout_sequences
                    replay_buffer_pool
+                   replay_compare
                    replay_merge_records
+                   replay_packed_plan
                    replay_realign
+                   replay_record
                    replay_router
                    replay_targets
                    trainer_local_source)
 rr_install_headers(proto/include)
-rr_install_headers(trainer_plugin/include EXCEPT capi.h fetch.h)
+rr_install_headers(trainer_plugin/include EXCEPT capi.h fetch.h replay_cuda.h)
+if(RR_WITH_CUDA)
+  rr_component(NAME trainer_cuda REQUIRES trainer UNITS replay_cuda)
+  install(FILES trainer_plugin/include/routing_replay/trainer/replay_cuda.h COMPONENT dev
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer)
+endif()
 install(DIRECTORY proto/routing_replay DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
         FILES_MATCHING PATTERN *.proto)
 if(RR_WITH_GRPC)

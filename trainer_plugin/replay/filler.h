@@ -18,17 +18,18 @@
 namespace routing_replay::trainer {
 
 struct FillerShape {
-  int32_t num_experts = 0;  // E, a multiple of ep_size.
+  int32_t num_experts = 0;  // E <= 65535, a multiple of ep_size.
   int32_t top_k = 0;        // K <= E
   int32_t ep_size = 1;      // G
 };
 
 // The id in slot `slot` of filler row `ordinal` in the MoE layer with this ordinal (global, so that the choice does not
-// depend on the pipeline split).
-RR_HOST_DEVICE inline uint16_t FillerId(const FillerShape& shape, int64_t ordinal, int32_t slot, int32_t layer) {
-  const int64_t group = shape.ep_size;
-  const int64_t per_rank = shape.num_experts / group;
-  const int64_t a = ordinal * shape.top_k + slot + layer * group * shape.top_k;
+// depend on the pipeline split). Only a mod E matters, so the terms are taken mod E first and 32 bits hold everything.
+RR_HOST_DEVICE inline uint16_t FillerId(const FillerShape& shape, uint32_t ordinal, uint32_t slot, uint32_t layer) {
+  const uint32_t experts = static_cast<uint32_t>(shape.num_experts), top_k = static_cast<uint32_t>(shape.top_k);
+  const uint32_t group = static_cast<uint32_t>(shape.ep_size), per_rank = experts / group;
+  const uint32_t rows = (ordinal % experts + layer % experts * group % experts) % experts;
+  const uint32_t a = (rows * top_k + slot) % experts;
   return static_cast<uint16_t>(a % group * per_rank + a / group % per_rank);
 }
 

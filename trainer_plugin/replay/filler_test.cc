@@ -43,6 +43,26 @@ TEST(Filler, LoadsRanksAlikeForAnyRowCount) {
   }
 }
 
+// The formula as it stands, in 64 bits.
+int64_t SlowFillerId(const FillerShape& shape, int64_t ordinal, int64_t slot, int64_t layer) {
+  const int64_t per_rank = shape.num_experts / shape.ep_size;
+  const int64_t a = ordinal * shape.top_k + slot + layer * shape.ep_size * shape.top_k;
+  return a % shape.ep_size * per_rank + a / shape.ep_size % per_rank;
+}
+
+TEST(Filler, IsTheFormulaHoweverLargeItsTerms) {
+  for (const FillerShape& shape : kShapes) {
+    for (int64_t layer : {0, 1, 93, 65535, 1 << 20}) {
+      for (int64_t ordinal : {0, 1, 299, 1 << 24, (1 << 25) - 1, 0x7FFFFFFF}) {
+        for (int k = 0; k < shape.top_k; ++k) {
+          ASSERT_EQ(FillerId(shape, static_cast<uint32_t>(ordinal), k, static_cast<uint32_t>(layer)),
+                    SlowFillerId(shape, ordinal, k, layer));
+        }
+      }
+    }
+  }
+}
+
 // A layer term that is a multiple of E would send the same row to the same experts in every layer.
 TEST(Filler, NeighbouringLayersDiffer) {
   const FillerShape shape{128, 8, 8};

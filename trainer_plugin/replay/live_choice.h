@@ -1,4 +1,5 @@
-// The choice of a row that has no route: top-k of the live scores, shared by the CPU code and the CUDA kernels.
+// The choice of a row that has no route: top-k of the live scores. What is ranked and in what order is shared by the
+// CPU code and the CUDA kernels; the search is the CPU's.
 #ifndef TRAINER_PLUGIN_REPLAY_LIVE_CHOICE_H_
 #define TRAINER_PLUGIN_REPLAY_LIVE_CHOICE_H_
 
@@ -11,8 +12,7 @@
 
 namespace routing_replay::trainer {
 
-// Most ids of a row (the wire's kMaxTopK) and most groups: sizes of per-row scratch.
-inline constexpr int32_t kMaxSlots = 64;
+// Most groups of a live choice: they make a bit mask.
 inline constexpr int32_t kMaxGroups = 64;
 
 // A strict total order of (score, id): higher scores first, NaN before all, equals by lower id.
@@ -28,7 +28,7 @@ struct TopList {
   uint16_t ids[kMaxSlots];
   int32_t size = 0;
 
-  RR_HOST_DEVICE void Offer(int32_t capacity, float score, int32_t id) {
+  void Offer(int32_t capacity, float score, int32_t id) {
     if (size == capacity) {
       if (!RanksBefore(score, id, scores[size - 1], ids[size - 1])) return;
       --size;
@@ -51,9 +51,10 @@ struct SelectionScores {
   const float* bias;  // [E] or null.
   SoftmaxNormalizer normalizer;
 
-  RR_HOST_DEVICE SelectionScores(const RouterConfig& config, const T* logits, const float* bias)
+  template <typename Lanes>
+  RR_HOST_DEVICE SelectionScores(const Lanes& lanes, const RouterConfig& config, const T* logits, const float* bias)
       : config(config), logits(logits), bias(bias) {
-    if (config.pre_softmax) normalizer = NormalizerOf(logits, config.num_experts);
+    if (config.pre_softmax) normalizer = ExpertNormalizer(lanes, logits, config.num_experts);
   }
   RR_HOST_DEVICE float operator()(int32_t expert) const {
     const float x = static_cast<float>(logits[expert]);
@@ -67,7 +68,7 @@ struct SelectionScores {
 
 // The groups that compete, as a bit mask: the group_topk with the highest sum of their K / group_topk best scores.
 template <typename Math, typename T>
-RR_HOST_DEVICE inline uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, T>& scores) {
+uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, T>& scores) {
   const int32_t group_size = config.num_experts / config.num_groups;
   TopList groups;
   for (int32_t group = 0; group < config.num_groups; ++group) {
@@ -84,10 +85,10 @@ RR_HOST_DEVICE inline uint64_t ChooseGroups(const RouterConfig& config, const Se
   return mask;
 }
 
-// Writes the K ids, best first. `config` is a checked one.
+// Writes the K ids, best first. `config` is a checked one. That of a warp: warp_choice.h.
 template <typename Math, typename T>
-RR_HOST_DEVICE inline void ChooseLive(const RouterConfig& config, const T* logits, const float* bias, uint16_t* ids) {
-  const SelectionScores<Math, T> scores(config, logits, bias);
+void ChooseLive(const OneLane& lane, const RouterConfig& config, const T* logits, const float* bias, uint16_t* ids) {
+  const SelectionScores<Math, T> scores(lane, config, logits, bias);
   const uint64_t groups = config.num_groups > 1 ? ChooseGroups(config, scores) : 1;
   const int32_t group_size = config.num_experts / config.num_groups;
   TopList best;

@@ -8,13 +8,14 @@ namespace {
 template <typename Math, typename D>
 void Backward(const RouterConfig& config, const RouterBackwardInput<D>& input, absl::Span<D> grad_logits,
               RouterCounters& counters) {
-  const int64_t experts = config.num_experts;
-  const int64_t rows = static_cast<int64_t>(input.logits.size()) / experts;
+  const RouterBackwardTensors<D> tensors{.id_bytes = IdBytes(config),
+                                         .logits = input.logits.data(),
+                                         .chosen = input.chosen.data(),
+                                         .grad_probs = input.grad_probs.data(),
+                                         .grad_logits = grad_logits.data()};
+  const int64_t rows = static_cast<int64_t>(input.logits.size()) / config.num_experts;
   for (int64_t row = 0; row < rows; ++row) {
-    uint16_t ids[kMaxSlots];
-    counters.clamped_ids += LoadRowIds(config, input.chosen.data(), IdBytes(config), row, ids);
-    BackwardRow<Math>(config, input.logits.data() + row * experts, ids, input.grad_probs.data() + row * experts,
-                      grad_logits.data() + row * experts);
+    counters.clamped_ids += BackwardRow<Math>(OneLane(), config, tensors, row).clamped_ids;
   }
 }
 
@@ -38,6 +39,8 @@ template absl::Status RouterReplayBackward(const RouterConfig&, const RouterBack
 template absl::Status RouterReplayBackward(const RouterConfig&, const RouterBackwardInput<double>&, absl::Span<double>,
                                            RouterCounters&);
 template absl::Status RouterReplayBackward(const RouterConfig&, const RouterBackwardInput<Bf16>&, absl::Span<Bf16>,
+                                           RouterCounters&);
+template absl::Status RouterReplayBackward(const RouterConfig&, const RouterBackwardInput<Fp16>&, absl::Span<Fp16>,
                                            RouterCounters&);
 
 }  // namespace routing_replay::trainer

@@ -1,6 +1,7 @@
 #include "trainer_plugin/replay/router_check.h"
 
 #include <cmath>
+#include <initializer_list>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
@@ -31,6 +32,16 @@ absl::Status CheckSize(absl::string_view field, uint64_t size, uint64_t rows, ui
 absl::Status CheckOptionalSize(absl::string_view field, uint64_t size, uint64_t rows, uint64_t width) {
   return size == 0 ? absl::OkStatus() : CheckSize(field, size, rows, width);
 }
+
+absl::Status FirstError(std::initializer_list<absl::Status> statuses) {
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Of compact ids.
+uint64_t RowBytes(const RouterConfig& config) { return static_cast<uint64_t>(config.top_k) * IdBytes(config); }
 
 absl::Status CheckGroups(const RouterConfig& config) {
   if (auto s = CheckInRange("num_groups", config.num_groups, 1, std::min(kMaxGroups, config.num_experts)); !s.ok()) {
@@ -69,35 +80,57 @@ absl::Status CheckRouterConfig(const RouterConfig& config) {
 
 absl::Status CheckForward(const RouterConfig& config, const ForwardSizes& sizes) {
   if (auto s = CheckRouterConfig(config); !s.ok()) return s;
-  const uint64_t rows = sizes.states;
-  const uint64_t experts = config.num_experts, slots = config.top_k, row_bytes = slots * IdBytes(config);
-  for (const absl::Status& status : {
-           CheckSize("logits", sizes.logits, rows, experts),
-           CheckSize("indices", sizes.indices, rows, row_bytes),
-           CheckOptionalSize("expert_bias", sizes.expert_bias, 1, experts),
-           CheckSize("probs", sizes.probs, rows, experts),
-           CheckSize("routing_map", sizes.routing_map, rows, experts),
-           CheckOptionalSize("compact_probs", sizes.compact_probs, rows, slots),
-           CheckOptionalSize("chosen", sizes.chosen, rows, row_bytes),
-       }) {
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+  const uint64_t rows = sizes.states, experts = config.num_experts, slots = config.top_k;
+  return FirstError({
+      CheckSize("logits", sizes.logits, rows, experts),
+      CheckSize("indices", sizes.indices, rows, RowBytes(config)),
+      CheckOptionalSize("expert_bias", sizes.expert_bias, 1, experts),
+      CheckSize("probs", sizes.probs, rows, experts),
+      CheckSize("routing_map", sizes.routing_map, rows, experts),
+      CheckOptionalSize("compact_probs", sizes.compact_probs, rows, slots),
+      CheckOptionalSize("chosen", sizes.chosen, rows, RowBytes(config)),
+  });
 }
 
 absl::Status CheckBackward(const RouterConfig& config, const BackwardSizes& sizes) {
   if (auto s = CheckRouterConfig(config); !s.ok()) return s;
   const uint64_t experts = config.num_experts, rows = sizes.logits / experts;
-  const uint64_t row_bytes = static_cast<uint64_t>(config.top_k) * IdBytes(config);
-  for (const absl::Status& status : {
-           CheckSize("logits", sizes.logits, rows, experts),
-           CheckSize("chosen", sizes.chosen, rows, row_bytes),
-           CheckSize("grad_probs", sizes.grad_probs, rows, experts),
-           CheckSize("grad_logits", sizes.grad_logits, rows, experts),
-       }) {
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+  return FirstError({
+      CheckSize("logits", sizes.logits, rows, experts),
+      CheckSize("chosen", sizes.chosen, rows, RowBytes(config)),
+      CheckSize("grad_probs", sizes.grad_probs, rows, experts),
+      CheckSize("grad_logits", sizes.grad_logits, rows, experts),
+  });
+}
+
+absl::Status CheckRecord(const RouterConfig& config, const RecordSizes& sizes) {
+  if (auto s = CheckRouterConfig(config); !s.ok()) return s;
+  const uint64_t experts = config.num_experts, rows = sizes.logits / experts;
+  return FirstError({
+      CheckSize("logits", sizes.logits, rows, experts),
+      CheckOptionalSize("expert_bias", sizes.expert_bias, 1, experts),
+      CheckSize("indices", sizes.indices, rows, RowBytes(config)),
+  });
+}
+
+absl::Status CheckRecordedIds(const RouterConfig& config, uint64_t ids, uint64_t indices) {
+  if (auto s = CheckRouterConfig(config); !s.ok()) return s;
+  const uint64_t slots = config.top_k, rows = ids / slots;
+  return FirstError({CheckSize("ids", ids, rows, slots), CheckSize("indices", indices, rows, RowBytes(config))});
+}
+
+absl::Status CheckCompare(const RouterConfig& config, const CompareSizes& sizes) {
+  if (auto s = CheckRouterConfig(config); !s.ok()) return s;
+  return FirstError({CheckSize("replayed", sizes.replayed, sizes.states, RowBytes(config)),
+                     CheckSize("live", sizes.live, sizes.states, RowBytes(config))});
+}
+
+absl::Status CheckCompareLive(const RouterConfig& config, const CompareLiveSizes& sizes) {
+  if (auto s = CheckRouterConfig(config); !s.ok()) return s;
+  const uint64_t experts = config.num_experts;
+  return FirstError({CheckSize("replayed", sizes.replayed, sizes.states, RowBytes(config)),
+                     CheckSize("logits", sizes.logits, sizes.states, experts),
+                     CheckOptionalSize("expert_bias", sizes.expert_bias, 1, experts)});
 }
 
 }  // namespace routing_replay::trainer

@@ -20,10 +20,23 @@ struct ForwardSizes {
 struct BackwardSizes {
   uint64_t logits = 0, chosen = 0, grad_probs = 0, grad_logits = 0;
 };
+struct RecordSizes {
+  uint64_t logits = 0, expert_bias = 0, indices = 0;
+};
+struct CompareSizes {
+  uint64_t states = 0, replayed = 0, live = 0;
+};
+struct CompareLiveSizes {
+  uint64_t states = 0, replayed = 0, logits = 0, expert_bias = 0;
+};
 
-// INVALID_ARGUMENT as router.h says.
+// INVALID_ARGUMENT as router.h, record.h and compare.h say.
 absl::Status CheckForward(const RouterConfig& config, const ForwardSizes& sizes);
 absl::Status CheckBackward(const RouterConfig& config, const BackwardSizes& sizes);
+absl::Status CheckRecord(const RouterConfig& config, const RecordSizes& sizes);
+absl::Status CheckRecordedIds(const RouterConfig& config, uint64_t ids, uint64_t indices);
+absl::Status CheckCompare(const RouterConfig& config, const CompareSizes& sizes);
+absl::Status CheckCompareLive(const RouterConfig& config, const CompareLiveSizes& sizes);
 
 }  // namespace routing_replay::trainer
 

@@ -121,6 +121,10 @@ TEST(RouterDtypeTest, Bf16IsAsTheReference) {
   ExpectAsReference<Bf16>(Rounding::kOnce, 1.0 / 256);
   ExpectAsReference<Bf16>(Rounding::kEachStep, 4.0 / 256);
 }
+TEST(RouterDtypeTest, Fp16IsAsTheReference) {
+  ExpectAsReference<Fp16>(Rounding::kOnce, 1.0 / 2048);
+  ExpectAsReference<Fp16>(Rounding::kEachStep, 4.0 / 2048);
+}
 
 TEST(RouterDtypeTest, RoundingIsTheSameForFloat) {
   for (RouterConfig config : Configs()) {
@@ -181,6 +185,33 @@ TEST(Bf16Test, RoundsToTheNearestTiesToEven) {
     if (std::isnan(static_cast<float>(value))) continue;
     EXPECT_EQ(Bf16(static_cast<float>(value)).bits, word);
   }
+}
+
+// Every finite half and what lies between it and the next one: below the middle, the middle, above it.
+TEST(Fp16Test, RoundsToTheNearestTiesToEven) {
+  const auto at = [](uint32_t word) {
+    Fp16 value;
+    value.bits = static_cast<uint16_t>(word);
+    return static_cast<float>(value);
+  };
+  EXPECT_EQ(at(0x3C00), 1.0f);
+  EXPECT_EQ(at(0x0001), 0x1p-24f);
+  EXPECT_EQ(at(0x0400), 0x1p-14f);
+  EXPECT_EQ(at(0x7BFF), 65504.0f);
+  EXPECT_EQ(at(0xFC00), -std::numeric_limits<float>::infinity());
+  for (uint32_t word = 0; word < 0x7BFF; ++word) {
+    const float low = at(word), high = at(word + 1), middle = (low + high) / 2;
+    ASSERT_LT(low, high);
+    ASSERT_EQ(Fp16(low).bits, word);
+    ASSERT_EQ(Fp16(-low).bits, word | 0x8000);
+    ASSERT_EQ(Fp16(std::nextafter(middle, low)).bits, word);
+    ASSERT_EQ(Fp16(middle).bits, word + (word & 1));
+    ASSERT_EQ(Fp16(std::nextafter(middle, high)).bits, word + 1);
+  }
+  EXPECT_EQ(Fp16(65519.0f).bits, 0x7BFF);
+  EXPECT_EQ(Fp16(65520.0f).bits, 0x7C00);
+  EXPECT_EQ(Fp16(-std::numeric_limits<float>::infinity()).bits, 0xFC00);
+  EXPECT_TRUE(std::isnan(static_cast<float>(Fp16(std::numeric_limits<float>::quiet_NaN()))));
 }
 
 }  // namespace

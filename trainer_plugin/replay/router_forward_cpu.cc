@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "routing_replay/trainer/router.h"
 #include "trainer_plugin/replay/router_check.h"
 #include "trainer_plugin/replay/router_row.h"
@@ -7,55 +5,24 @@
 namespace routing_replay::trainer {
 namespace {
 
-// The ids that row `row` uses, counted by kind.
-template <typename Math, typename D>
-void FindRowIds(const RouterConfig& config, const RouterForwardInput<D>& input, int64_t row, uint16_t* ids,
-                RouterCounters& counters) {
-  const RowState state = input.states[row];
-  if (state == RowState::kUnrecorded) {
-    ++counters.live_rows;
-    const float* bias = input.expert_bias.empty() ? nullptr : input.expert_bias.data();
-    ChooseLive<Math>(config, input.logits.data() + row * config.num_experts, bias, ids);
-    return;
-  }
-  ++(state == RowState::kPad ? counters.pad_rows : counters.replayed_rows);
-  counters.clamped_ids += LoadRowIds(config, input.indices.data(), IdBytes(config), row, ids);
-}
-
-template <typename D>
-void WriteRow(const RouterConfig& config, int64_t row, const uint16_t* ids, const D* p,
-              const RouterForwardOutput<D>& output) {
-  D* probs = output.probs.data() + row * config.num_experts;
-  uint8_t* map = output.routing_map.data() + row * config.num_experts;
-  std::fill_n(probs, config.num_experts, D());
-  std::fill_n(map, config.num_experts, uint8_t{0});
-  for (int32_t k = 0; k < config.top_k; ++k) {
-    probs[ids[k]] = p[k];
-    map[ids[k]] = 1;
-  }
-  if (!output.compact_probs.empty()) std::copy_n(p, config.top_k, output.compact_probs.data() + row * config.top_k);
-  if (output.chosen.empty()) return;
-  for (int32_t k = 0; k < config.top_k; ++k) {
-    StoreId(output.chosen.data(), IdBytes(config), row * config.top_k + k, ids[k]);
-  }
-}
-
 template <typename Math, typename D>
 void Forward(const RouterConfig& config, const RouterForwardInput<D>& input, const RouterForwardOutput<D>& output,
              RouterCounters& counters) {
-  const int64_t rows = static_cast<int64_t>(input.states.size());
-  for (int64_t row = 0; row < rows; ++row) {
-    uint16_t ids[kMaxSlots];
-    typename Math::Real p[kMaxSlots];
-    D probs[kMaxSlots];
-    FindRowIds<Math>(config, input, row, ids, counters);
-    ForwardRow<Math>(config, input.logits.data() + row * config.num_experts, ids, p);
-    for (int32_t k = 0; k < config.top_k; ++k) {
-      probs[k] = static_cast<D>(p[k]);
-      const bool lost = input.states[row] == RowState::kReplayed && static_cast<typename Math::Real>(probs[k]) == 0;
-      counters.zero_probabilities += lost;
-    }
-    WriteRow(config, row, ids, probs, output);
+  const RouterForwardTensors<D> tensors{
+      .id_bytes = IdBytes(config),
+      .logits = input.logits.data(),
+      .indices = input.indices.data(),
+      .states = input.states.data(),
+      .expert_bias = input.expert_bias.empty() ? nullptr : input.expert_bias.data(),
+      .probs = output.probs.data(),
+      .routing_map = output.routing_map.data(),
+      .compact_probs = output.compact_probs.empty() ? nullptr : output.compact_probs.data(),
+      .chosen = output.chosen.empty() ? nullptr : output.chosen.data()};
+  for (size_t row = 0; row < input.states.size(); ++row) {
+    ++RowsOfState(counters, input.states[row]);
+    const SlotCounts counts = ForwardRow<Math>(OneLane(), config, tensors, static_cast<int64_t>(row));
+    counters.clamped_ids += counts.clamped_ids;
+    counters.zero_probabilities += counts.zero_probabilities;
   }
 }
 
@@ -83,5 +50,7 @@ template absl::Status RouterReplayForward(const RouterConfig&, const RouterForwa
                                           const RouterForwardOutput<double>&, RouterCounters&);
 template absl::Status RouterReplayForward(const RouterConfig&, const RouterForwardInput<Bf16>&,
                                           const RouterForwardOutput<Bf16>&, RouterCounters&);
+template absl::Status RouterReplayForward(const RouterConfig&, const RouterForwardInput<Fp16>&,
+                                          const RouterForwardOutput<Fp16>&, RouterCounters&);
 
 }  // namespace routing_replay::trainer

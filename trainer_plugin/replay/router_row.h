@@ -1,96 +1,187 @@
 // One router row from ids to probabilities and back, shared by the CPU code and the CUDA kernels.
 //
-// T is the dtype of logits: anything that converts to float and back. Math is of arithmetic.h. Configurations are
-// checked ones, ids are below E.
+// T is the dtype of logits: anything that converts to float and back. Math is of arithmetic.h, Lanes of lanes.h: every
+// lane of a row calls these with the same arguments. Arrays of ids, probabilities and gradients hold the lane's slots.
+// Configurations are checked ones.
 #ifndef TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 #define TRAINER_PLUGIN_REPLAY_ROUTER_ROW_H_
 
 #include <cstdint>
 
 #include "routing_replay/trainer/router_config.h"
+#include "routing_replay/trainer/router_counters.h"
+#include "routing_replay/trainer/row_map.h"
 #include "trainer_plugin/replay/arithmetic.h"
 #include "trainer_plugin/replay/compact_id.h"
 #include "trainer_plugin/replay/host_device.h"
+#include "trainer_plugin/replay/lanes.h"
 #include "trainer_plugin/replay/live_choice.h"
 #include "trainer_plugin/replay/row_math.h"
 
 namespace routing_replay::trainer {
 
+// Tensors as router.h describes them; those that may be left out there may be null.
+template <typename T>
+struct RouterForwardTensors {
+  int32_t id_bytes;  // Of one compact id.
+  const T* logits;
+  const uint8_t* indices;
+  const RowState* states;
+  const float* expert_bias;
+  T* probs;
+  uint8_t* routing_map;
+  T* compact_probs;
+  uint8_t* chosen;
+};
+
+template <typename T>
+struct RouterBackwardTensors {
+  int32_t id_bytes;
+  const T* logits;
+  const uint8_t* chosen;
+  const T* grad_probs;
+  T* grad_logits;
+};
+
+// What a lane saw in its slots of a row.
+struct SlotCounts {
+  int32_t clamped_ids = 0;
+  int32_t zero_probabilities = 0;
+};
+
+// The counter of rows in this state.
+RR_HOST_DEVICE inline int64_t& RowsOfState(RouterCounters& counters, RowState state) {
+  if (state == RowState::kUnrecorded) return counters.live_rows;
+  return state == RowState::kPad ? counters.pad_rows : counters.replayed_rows;
+}
+
 // Reads the K ids of row `row`, ids >= E clamped to E - 1, and gives the number of those.
-RR_HOST_DEVICE inline int32_t LoadRowIds(const RouterConfig& config, const uint8_t* ids, int32_t id_bytes, int64_t row,
-                                         uint16_t* out) {
+template <typename Lanes>
+RR_HOST_DEVICE inline int32_t LoadRowIds(const Lanes& lanes, const RouterConfig& config, const uint8_t* ids,
+                                         int32_t id_bytes, int64_t row, uint16_t* out) {
+  const uint32_t last = static_cast<uint32_t>(config.num_experts) - 1;
   int32_t clamped = 0;
-  for (int32_t k = 0; k < config.top_k; ++k) {
-    uint32_t id = LoadId(ids, id_bytes, row * config.top_k + k);
-    if (id >= static_cast<uint32_t>(config.num_experts)) {
-      id = static_cast<uint32_t>(config.num_experts) - 1;
-      ++clamped;
-    }
-    out[k] = static_cast<uint16_t>(id);
-  }
+  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t slot) {
+    const uint32_t id = LoadId(ids, id_bytes, row * config.top_k + slot);
+    clamped += id > last;
+    out[i] = static_cast<uint16_t>(id > last ? last : id);
+  });
   return clamped;
 }
 
+template <typename Lanes>
+RR_HOST_DEVICE inline void StoreRowIds(const Lanes& lanes, const RouterConfig& config, const uint16_t* ids,
+                                       int32_t id_bytes, int64_t row, uint8_t* out) {
+  lanes.ForEachSlot(config.top_k,
+                    [&](int32_t i, int32_t slot) { StoreId(out, id_bytes, row * config.top_k + slot, ids[i]); });
+}
+
 // The K probabilities p of a row, scaled.
-template <typename Math, typename T, typename Real = typename Math::Real>
-RR_HOST_DEVICE inline void ForwardRow(const RouterConfig& config, const T* logits, const uint16_t* ids, Real* p) {
+template <typename Math, typename Lanes, typename T, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline void RowProbabilities(const Lanes& lanes, const RouterConfig& config, const T* logits,
+                                            const uint16_t* ids, Real* p) {
   const Real scale = static_cast<Real>(EffectiveScale(config));
+  float x[Lanes::kSlotsPerLane];
+  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) { x[i] = static_cast<float>(logits[ids[i]]); });
   if (config.pre_softmax) {
-    const SoftmaxNormalizer normalizer = NormalizerOf(logits, config.num_experts);
-    for (int32_t k = 0; k < config.top_k; ++k) {
-      p[k] = Math::Round(Math::Round(SoftmaxAt(normalizer, static_cast<float>(logits[ids[k]]))) * scale);
-    }
-    return;
-  }
-  float x[kMaxSlots];
-  for (int32_t k = 0; k < config.top_k; ++k) x[k] = static_cast<float>(logits[ids[k]]);
-  if (config.score_function == ScoreFunction::kSoftmax) {
-    PostSoftmaxForward<Math>(x, config.top_k, scale, p);
+    const SoftmaxNormalizer normalizer = ExpertNormalizer(lanes, logits, config.num_experts);
+    lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) {
+      p[i] = Math::Round(Math::Round(SoftmaxAt(normalizer, x[i])) * scale);
+    });
+  } else if (config.score_function == ScoreFunction::kSoftmax) {
+    PostSoftmaxForward<Math>(lanes, x, config.top_k, scale, p);
   } else {
-    ScoreForward<Math>(config.score_function, x, config.top_k, scale, p);
+    ScoreForward<Math>(lanes, config.score_function, x, config.top_k, scale, p);
   }
+}
+
+// The ids of a row by its state: those given, or the live choice. Returns how many were clamped.
+template <typename Math, typename Lanes, typename T>
+RR_HOST_DEVICE inline int32_t FindRowIds(const Lanes& lanes, const RouterConfig& config,
+                                         const RouterForwardTensors<T>& tensors, int64_t row, uint16_t* ids) {
+  if (tensors.states[row] != RowState::kUnrecorded)
+    return LoadRowIds(lanes, config, tensors.indices, tensors.id_bytes, row, ids);
+  ChooseLive<Math>(lanes, config, tensors.logits + row * config.num_experts, tensors.expert_bias, ids);
+  return 0;
+}
+
+// The forward pass of a row: everything that router.h says is written of it.
+template <typename Math, typename Lanes, typename T>
+RR_HOST_DEVICE inline SlotCounts ForwardRow(const Lanes& lanes, const RouterConfig& config,
+                                            const RouterForwardTensors<T>& tensors, int64_t row) {
+  using Real = typename Math::Real;
+  const int64_t first = row * config.num_experts;
+  uint16_t ids[Lanes::kSlotsPerLane];
+  uint8_t ones[Lanes::kSlotsPerLane];
+  Real p[Lanes::kSlotsPerLane];
+  T probs[Lanes::kSlotsPerLane];
+  SlotCounts counts{.clamped_ids = FindRowIds<Math>(lanes, config, tensors, row, ids)};
+  RowProbabilities<Math>(lanes, config, tensors.logits + first, ids, p);
+  const bool replayed = tensors.states[row] == RowState::kReplayed;
+  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t slot) {
+    probs[i] = static_cast<T>(p[i]);
+    ones[i] = 1;
+    counts.zero_probabilities += replayed && static_cast<Real>(probs[i]) == 0;
+    if (tensors.compact_probs != nullptr) tensors.compact_probs[row * config.top_k + slot] = probs[i];
+  });
+  lanes.WriteRow(tensors.probs + first, config.num_experts, ZeroFill(), ids, probs, config.top_k);
+  lanes.WriteRow(tensors.routing_map + first, config.num_experts, ZeroFill(), ids, ones, config.top_k);
+  if (tensors.chosen != nullptr) StoreRowIds(lanes, config, ids, tensors.id_bytes, row, tensors.chosen);
+  return counts;
 }
 
 // Softmax before the choice reaches all E logits: ∂x_e = s_e (g_e [e chosen] − Σ_k g_k s_jk).
-template <typename Math, typename T>
-RR_HOST_DEVICE inline void PreSoftmaxBackwardRow(const RouterConfig& config, const T* logits, const uint16_t* ids,
-                                                 const T* grad_probs, T* grad_logits) {
+template <typename Math, typename Lanes, typename T>
+RR_HOST_DEVICE inline void PreSoftmaxBackwardRow(const Lanes& lanes, const RouterConfig& config, const T* logits,
+                                                 const uint16_t* ids, const T* grad_probs, T* grad_logits) {
   using Real = typename Math::Real;
   const Real scale = static_cast<Real>(EffectiveScale(config));
-  const SoftmaxNormalizer normalizer = NormalizerOf(logits, config.num_experts);
-  const auto scaled = [&](int32_t e) {
-    return static_cast<float>(Math::Round(static_cast<Real>(grad_probs[e]) * scale));
-  };
+  const SoftmaxNormalizer normalizer = ExpertNormalizer(lanes, logits, config.num_experts);
   const auto score = [&](int32_t e) { return SoftmaxAt(normalizer, static_cast<float>(logits[e])); };
-  float dot = 0.0f;
-  for (int32_t k = 0; k < config.top_k; ++k) dot += scaled(ids[k]) * score(ids[k]);
-  for (int32_t e = 0; e < config.num_experts; ++e) grad_logits[e] = static_cast<T>(-dot * score(e));
-  for (int32_t k = 0; k < config.top_k; ++k) {
-    const int32_t e = ids[k];
-    grad_logits[e] = static_cast<T>((scaled(e) - dot) * score(e));
-  }
+  float g[Lanes::kSlotsPerLane], s[Lanes::kSlotsPerLane], terms[Lanes::kSlotsPerLane];
+  T dx[Lanes::kSlotsPerLane];
+  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) {
+    g[i] = static_cast<float>(Math::Round(static_cast<Real>(grad_probs[ids[i]]) * scale));
+    s[i] = score(ids[i]);
+    terms[i] = g[i] * s[i];
+  });
+  const float dot = lanes.SumSlots(terms, 0, config.top_k);
+  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) { dx[i] = static_cast<T>((g[i] - dot) * s[i]); });
+  lanes.WriteRow(
+      grad_logits, config.num_experts, [&](int32_t e) { return static_cast<T>(-dot * score(e)); }, ids, dx,
+      config.top_k);
 }
 
-// The gradient by the E logits of a row; grad_logits is fully overwritten.
-template <typename Math, typename T>
-RR_HOST_DEVICE inline void BackwardRow(const RouterConfig& config, const T* logits, const uint16_t* ids,
-                                       const T* grad_probs, T* grad_logits) {
+// The gradient by the E logits of a row; its part of grad_logits is fully overwritten.
+template <typename Math, typename Lanes, typename T>
+RR_HOST_DEVICE inline SlotCounts BackwardRow(const Lanes& lanes, const RouterConfig& config,
+                                             const RouterBackwardTensors<T>& tensors, int64_t row) {
   using Real = typename Math::Real;
-  if (config.pre_softmax) return PreSoftmaxBackwardRow<Math>(config, logits, ids, grad_probs, grad_logits);
+  const int64_t first = row * config.num_experts;
+  const T* logits = tensors.logits + first;
+  const T* grad_probs = tensors.grad_probs + first;
+  uint16_t ids[Lanes::kSlotsPerLane];
+  const SlotCounts counts{.clamped_ids = LoadRowIds(lanes, config, tensors.chosen, tensors.id_bytes, row, ids)};
+  if (config.pre_softmax) {
+    PreSoftmaxBackwardRow<Math>(lanes, config, logits, ids, grad_probs, tensors.grad_logits + first);
+    return counts;
+  }
   const Real scale = static_cast<Real>(EffectiveScale(config));
-  float x[kMaxSlots], dx[kMaxSlots];
-  Real g[kMaxSlots], scratch[kMaxSlots];
-  for (int32_t k = 0; k < config.top_k; ++k) {
-    x[k] = static_cast<float>(logits[ids[k]]);
-    g[k] = static_cast<Real>(grad_probs[ids[k]]);
-  }
+  float x[Lanes::kSlotsPerLane], dx[Lanes::kSlotsPerLane];
+  Real g[Lanes::kSlotsPerLane];
+  T rounded[Lanes::kSlotsPerLane];
+  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) {
+    x[i] = static_cast<float>(logits[ids[i]]);
+    g[i] = static_cast<Real>(grad_probs[ids[i]]);
+  });
   if (config.score_function == ScoreFunction::kSoftmax) {
-    PostSoftmaxBackward<Math>(x, g, config.top_k, scale, dx);
+    PostSoftmaxBackward<Math>(lanes, x, g, config.top_k, scale, dx);
   } else {
-    ScoreBackward<Math>(config.score_function, x, g, config.top_k, scale, scratch, dx);
+    ScoreBackward<Math>(lanes, config.score_function, x, g, config.top_k, scale, dx);
   }
-  for (int32_t e = 0; e < config.num_experts; ++e) grad_logits[e] = static_cast<T>(0.0f);
-  for (int32_t k = 0; k < config.top_k; ++k) grad_logits[ids[k]] = static_cast<T>(dx[k]);
+  lanes.ForEachSlot(config.top_k, [&](int32_t i, int32_t) { rounded[i] = static_cast<T>(dx[i]); });
+  lanes.WriteRow(tensors.grad_logits + first, config.num_experts, ZeroFill(), ids, rounded, config.top_k);
+  return counts;
 }
 
 }  // namespace routing_replay::trainer

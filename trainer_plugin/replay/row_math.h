@@ -1,6 +1,7 @@
 // The arithmetic of one router row over its K gathered logits, shared by the CPU code and the CUDA kernels.
 //
-// Sums in slot order, so that two runs of the same code give the same bits. Formulas: router.h.
+// Written for any `Lanes` of lanes.h, whose orders of summation make two runs of the same code give the same bits.
+// Formulas: router.h.
 // Where a quotient is differentiated the order of operations is autograd's, (a / A) / A and not a / A²: A² underflows
 // where A does not.
 #ifndef TRAINER_PLUGIN_REPLAY_ROW_MATH_H_
@@ -11,6 +12,7 @@
 
 #include "routing_replay/trainer/router_config.h"
 #include "trainer_plugin/replay/host_device.h"
+#include "trainer_plugin/replay/lanes.h"
 
 namespace routing_replay::trainer {
 
@@ -45,72 +47,86 @@ struct SoftmaxNormalizer {
   float sum = 0.0f;
 };
 
-// Sums runs of 32 terms first, then the runs: exact slot order for K <= 32, and no drift over hundreds of experts.
-template <typename T>
-RR_HOST_DEVICE inline SoftmaxNormalizer NormalizerOf(const T* x, int32_t n) {
+// Over the K gathered logits: runs of 32 slots are summed first, then the runs.
+template <typename Lanes>
+RR_HOST_DEVICE inline SoftmaxNormalizer SlotNormalizer(const Lanes& lanes, const float* x, int32_t k) {
   constexpr int32_t kRun = 32;
-  SoftmaxNormalizer result{static_cast<float>(x[0]), 0.0f};
-  for (int32_t i = 1; i < n; ++i) result.max = fmaxf(result.max, static_cast<float>(x[i]));
-  for (int32_t begin = 0; begin < n; begin += kRun) {
-    const int32_t end = n - begin < kRun ? n : begin + kRun;
-    float run = 0.0f;
-    for (int32_t i = begin; i < end; ++i) run += expf(static_cast<float>(x[i]) - result.max);
-    result.sum += run;
+  SoftmaxNormalizer result{lanes.MaxSlots(x, k), 0.0f};
+  float terms[Lanes::kSlotsPerLane];
+  lanes.ForEachSlot(k, [&](int32_t i, int32_t) { terms[i] = expf(x[i] - result.max); });
+  for (int32_t begin = 0; begin < k; begin += kRun) {
+    result.sum += lanes.SumSlots(terms, begin, k - begin < kRun ? k : begin + kRun);
   }
   return result;
+}
+
+// Over all E logits, in the order of SumExperts: no drift over hundreds of experts.
+template <typename Lanes, typename T>
+RR_HOST_DEVICE inline SoftmaxNormalizer ExpertNormalizer(const Lanes& lanes, const T* logits, int32_t experts) {
+  const float max = lanes.MaxExperts(experts, [&](int32_t e) { return static_cast<float>(logits[e]); });
+  return {max, lanes.SumExperts(experts, [&](int32_t e) { return expf(static_cast<float>(logits[e]) - max); })};
 }
 
 RR_HOST_DEVICE inline float SoftmaxAt(const SoftmaxNormalizer& normalizer, float x) {
   return expf(x - normalizer.max) / normalizer.sum;
 }
 
-// Softmax after the choice: p and dx from the K gathered logits x and upstream gradients g. `Math` is of arithmetic.h.
-template <typename Math, typename Real = typename Math::Real>
-RR_HOST_DEVICE inline void PostSoftmaxForward(const float* x, int32_t k, Real scale, Real* p) {
-  const SoftmaxNormalizer normalizer = NormalizerOf(x, k);
-  for (int32_t i = 0; i < k; ++i) p[i] = Math::Round(Math::Round(SoftmaxAt(normalizer, x[i])) * scale);
+// Softmax after the choice: p and dx from the K gathered logits x and upstream gradients g, arrays of the lane's slots.
+// `Math` is of arithmetic.h.
+template <typename Math, typename Lanes, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline void PostSoftmaxForward(const Lanes& lanes, const float* x, int32_t k, Real scale, Real* p) {
+  const SoftmaxNormalizer normalizer = SlotNormalizer(lanes, x, k);
+  lanes.ForEachSlot(k,
+                    [&](int32_t i, int32_t) { p[i] = Math::Round(Math::Round(SoftmaxAt(normalizer, x[i])) * scale); });
 }
 
-template <typename Math, typename Real = typename Math::Real>
-RR_HOST_DEVICE inline void PostSoftmaxBackward(const float* x, const Real* g, int32_t k, Real scale, float* dx) {
-  const SoftmaxNormalizer normalizer = NormalizerOf(x, k);
-  float dot = 0.0f;
-  for (int32_t i = 0; i < k; ++i) {
+template <typename Math, typename Lanes, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline void PostSoftmaxBackward(const Lanes& lanes, const float* x, const Real* g, int32_t k, Real scale,
+                                               float* dx) {
+  const SoftmaxNormalizer normalizer = SlotNormalizer(lanes, x, k);
+  float terms[Lanes::kSlotsPerLane];
+  lanes.ForEachSlot(k, [&](int32_t i, int32_t) {
     dx[i] = SoftmaxAt(normalizer, x[i]);
-    dot += static_cast<float>(Math::Round(g[i] * scale)) * dx[i];
-  }
-  for (int32_t i = 0; i < k; ++i) dx[i] *= static_cast<float>(Math::Round(g[i] * scale)) - dot;
+    terms[i] = static_cast<float>(Math::Round(g[i] * scale)) * dx[i];
+  });
+  const float dot = lanes.SumSlots(terms, 0, k);
+  lanes.ForEachSlot(k, [&](int32_t i, int32_t) { dx[i] *= static_cast<float>(Math::Round(g[i] * scale)) - dot; });
 }
 
 // Sigmoid and sqrtsoftplus, renormalised over the row where K > 1. The scores a of x, and what divides them.
-template <typename Math, typename Real = typename Math::Real>
-RR_HOST_DEVICE inline Real ScoresAndDivisor(ScoreFunction function, const float* x, int32_t k, Real* a) {
-  Real sum = 0;
-  for (int32_t i = 0; i < k; ++i) sum += a[i] = Math::Round(Score(function, x[i]));
-  return k > 1 ? Math::Round(Math::Round(sum) + static_cast<Real>(kSumEpsilon)) : 1;
+template <typename Math, typename Lanes, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline Real ScoresAndDivisor(const Lanes& lanes, ScoreFunction function, const float* x, int32_t k,
+                                            Real* a) {
+  lanes.ForEachSlot(k, [&](int32_t i, int32_t) { a[i] = Math::Round(Score(function, x[i])); });
+  if (k == 1) return 1;
+  return Math::Round(Math::Round(lanes.SumSlots(a, 0, k)) + static_cast<Real>(kSumEpsilon));
 }
 
-template <typename Math, typename Real = typename Math::Real>
-RR_HOST_DEVICE inline void ScoreForward(ScoreFunction function, const float* x, int32_t k, Real scale, Real* p) {
-  const Real divisor = ScoresAndDivisor<Math>(function, x, k, p);
-  for (int32_t i = 0; i < k; ++i) p[i] = Math::Round(Math::Round(p[i] / divisor) * scale);
+template <typename Math, typename Lanes, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline void ScoreForward(const Lanes& lanes, ScoreFunction function, const float* x, int32_t k,
+                                        Real scale, Real* p) {
+  const Real divisor = ScoresAndDivisor<Math>(lanes, function, x, k, p);
+  lanes.ForEachSlot(k, [&](int32_t i, int32_t) { p[i] = Math::Round(Math::Round(p[i] / divisor) * scale); });
 }
 
-// `a` is scratch of K. dx must not overlap x.
-template <typename Math, typename Real = typename Math::Real>
-RR_HOST_DEVICE inline void ScoreBackward(ScoreFunction function, const float* x, const Real* g, int32_t k, Real scale,
-                                         Real* a, float* dx) {
-  const Real divisor = ScoresAndDivisor<Math>(function, x, k, a);
+// dx must not overlap x.
+template <typename Math, typename Lanes, typename Real = typename Math::Real>
+RR_HOST_DEVICE inline void ScoreBackward(const Lanes& lanes, ScoreFunction function, const float* x, const Real* g,
+                                         int32_t k, Real scale, float* dx) {
+  Real a[Lanes::kSlotsPerLane], terms[Lanes::kSlotsPerLane];
+  const Real divisor = ScoresAndDivisor<Math>(lanes, function, x, k, a);
   Real through_sum = 0;
-  for (int32_t i = 0; i < k && k > 1; ++i) {
-    const Real quotient = Math::Round(Math::Round(a[i] / divisor) / divisor);
-    through_sum += Math::Round(Math::Round(g[i] * scale) * quotient);
+  if (k > 1) {
+    lanes.ForEachSlot(k, [&](int32_t i, int32_t) {
+      const Real quotient = Math::Round(Math::Round(a[i] / divisor) / divisor);
+      terms[i] = Math::Round(Math::Round(g[i] * scale) * quotient);
+    });
+    through_sum = Math::Round(lanes.SumSlots(terms, 0, k));
   }
-  through_sum = Math::Round(through_sum);
-  for (int32_t i = 0; i < k; ++i) {
+  lanes.ForEachSlot(k, [&](int32_t i, int32_t) {
     const Real da = Math::Round(Math::Round(Math::Round(g[i] * scale) / divisor) - through_sum);
     dx[i] = static_cast<float>(da) * ScoreDerivative(function, x[i], Score(function, x[i]));
-  }
+  });
 }
 
 }  // namespace routing_replay::trainer

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/router.h"
 #include "tests/golden/kind.h"
+#include "tests/golden/kinds/router_path.h"
 #include "tests/golden/kinds/split_of.h"
 #include "trainer_plugin/replay/compact_id.h"
 
@@ -130,12 +131,12 @@ Outcome RunAction(const RouterCase<D>& c, const Expected& expected) {
   std::vector<D> probs(c.logits.size()), grad(c.logits.size());
   std::vector<uint8_t> map(c.logits.size()), chosen(c.indices.size());
   trainer::RouterCounters counters;
-  absl::Status status = trainer::RouterReplayForward<D>(
+  absl::Status status = RouterPath<D>::forward(
       c.config, {.logits = c.logits, .indices = c.indices, .states = states, .expert_bias = c.bias},
       {.probs = absl::MakeSpan(probs), .routing_map = absl::MakeSpan(map), .chosen = absl::MakeSpan(chosen)}, counters);
   if (status.ok()) {
-    status = trainer::RouterReplayBackward<D>(
-        c.config, {.logits = c.logits, .chosen = chosen, .grad_probs = c.grad_probs}, absl::MakeSpan(grad), counters);
+    status = RouterPath<D>::backward(c.config, {.logits = c.logits, .chosen = chosen, .grad_probs = c.grad_probs},
+                                     absl::MakeSpan(grad), counters);
   }
   if (!status.ok()) return Failed(absl::StrCat(expected.action, ": refused: ", status.message()));
   const Json experts = Experts(map, c.rows, c.config.num_experts);

@@ -10,9 +10,10 @@
 //   sqrtsoftplus:    a = √softplus(x), the rest as sigmoid
 //
 // K = 1 is not renormalised with sigmoid and sqrtsoftplus. Logits, probabilities and gradients have one dtype D: float,
-// double or Bf16 (named as template argument where the compiler cannot see it; float otherwise). All arithmetic is fp32
-// but for what RouterConfig::rounding says, and a live choice ranks fp32 scores whatever D is. Sums run in slot order;
-// a softmax sums runs of 32 terms first, then the runs.
+// double, Bf16 or Fp16 (named as template argument where the compiler cannot see it; float otherwise). All arithmetic
+// is fp32 but for what RouterConfig::rounding says, and a live choice ranks fp32 scores whatever D is. Sums run in slot
+// order; a softmax over the K sums runs of 32 terms first, then the runs, and one over all E 32 strided sums, then
+// those.
 //
 // Everything here is pure and thread-safe; nothing is written when a status is not OK.
 #ifndef ROUTING_REPLAY_TRAINER_ROUTER_H_
@@ -23,7 +24,9 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "routing_replay/trainer/bf16.h"
+#include "routing_replay/trainer/fp16.h"
 #include "routing_replay/trainer/router_config.h"
+#include "routing_replay/trainer/router_counters.h"
 #include "routing_replay/trainer/row_map.h"
 
 namespace routing_replay::trainer {
@@ -31,17 +34,6 @@ namespace routing_replay::trainer {
 // INVALID_ARGUMENT (kField, field "router.…") for sizes that cannot be, and for a group limit that leaves fewer than K
 // experts.
 absl::Status CheckRouterConfig(const RouterConfig& config);
-
-// Added to by every call, never reset.
-struct RouterCounters {
-  int64_t replayed_rows = 0;
-  int64_t live_rows = 0;
-  int64_t pad_rows = 0;
-  // Ids >= E. They are clamped to E - 1, as a kernel cannot stop; anything but 0 means a broken buffer.
-  int64_t clamped_ids = 0;
-  // Replayed ids whose probability came out as 0: dispatchers that derive ids from probabilities lose that expert.
-  int64_t zero_probabilities = 0;
-};
 
 // N rows of one layer. Ids are compact: u8 for E <= 256, else u16 little-endian.
 template <typename D>

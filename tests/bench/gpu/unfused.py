@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""The router's replay path in torch's operators, beside the kernels' figures that gpu_bench has left.
+
+    unfused.py FIGURES.json [--rounds N] [--launches N]
+
+Adds to the file, for each router.*.forward_backward of it, "….unfused": microseconds of one forward and backward pass
+of unfused operators, with the kernels' time as its floor, so that the ratio is how many times faster they are. Exit
+status 77, with the reason, where torch or a GPU is missing.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+
+ROUTED = 8  # K
+EPSILON = 1e-20
+
+
+def forward(torch, logits, ids, score, scale):
+    """Gathers, normalises, scales and scatters, in fp32 with one cast at the end, as Megatron-Core from 0.18 on."""
+    if score == "softmax":
+        probs = torch.softmax(logits.gather(1, ids).float(), dim=-1)
+    else:
+        scores = torch.sigmoid(logits.float()).gather(1, ids)
+        probs = scores / (scores.sum(dim=-1, keepdim=True) + EPSILON) * scale
+    probs = probs.type_as(logits)
+    dense = torch.zeros_like(logits).scatter(1, ids, probs)
+    routed = torch.zeros_like(logits).int().scatter(1, ids, 1).bool()
+    return dense, routed
+
+
+def measure(torch, experts, dtype, score, rows, rounds, launches):
+    """Microseconds of forward and backward, one value per round."""
+    logits = torch.randn(rows, experts, device="cuda", dtype=dtype, requires_grad=True)
+    ids = torch.rand(rows, experts, device="cuda").topk(ROUTED, dim=1).indices
+    upstream = torch.randn(rows, experts, device="cuda", dtype=dtype)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(rounds + 2):
+        begin.record()
+        for _ in range(launches):
+            dense, _ = forward(torch, logits, ids, score, 2.5)
+            torch.autograd.grad(dense, logits, upstream)
+        end.record()
+        end.synchronize()
+        times.append(1000 * begin.elapsed_time(end) / launches)
+    return times[2:]
+
+
+def figure(name, times, fused):
+    low, middle, high = min(times), statistics.median(times), max(times)
+    return {
+        "name": f"{name}.unfused",
+        "unit": "us",
+        "median": middle,
+        "min": low,
+        "max": high,
+        "floor": fused["median"],
+        "floor_name": name,
+        "ratio": middle / fused["median"],
+        "ratio_min": low / fused["max"],
+        "ratio_max": high / fused["min"],
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("figures", type=Path)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--launches", type=int, default=50)
+    options = parser.parse_args()
+    try:
+        import torch
+    except ImportError:
+        print("no torch: the unfused path is left out")
+        return 77
+    if not torch.cuda.is_available():
+        print("torch sees no GPU: the unfused path is left out")
+        return 77
+    results = json.loads(options.figures.read_text())
+    rows = results["host"]["rows"]
+    kept = [f for f in results["figures"] if not f["name"].endswith(".unfused")]
+    added = []
+    for fused in kept:
+        parts = fused["name"].split(".")
+        if parts[0] != "router" or parts[-1] != "forward_backward":
+            continue
+        _, score, dtype, experts, _ = parts
+        torch_dtype = torch.float32 if dtype == "fp32" else torch.bfloat16
+        times = measure(torch, int(experts[1:]), torch_dtype, score, rows, options.rounds, options.launches)
+        added.append(figure(fused["name"], times, fused))
+        print(f"{added[-1]['name']}: {added[-1]['median']:.1f} us, {added[-1]['ratio']:.1f} x the kernels' time")
+    results["figures"] = kept + added
+    results["host"]["torch"] = torch.__version__
+    options.figures.write_text(json.dumps(results, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

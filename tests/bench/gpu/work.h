@@ -1,0 +1,27 @@
+// What the GPU benchmark runs: tensors of 8192 rows, and one function per way that puts it on a stream.
+#ifndef TESTS_BENCH_GPU_WORK_H_
+#define TESTS_BENCH_GPU_WORK_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+struct CUstream_st;
+
+namespace routing_replay::bench {
+
+struct GpuWork {
+  std::string name;  // "router.sigmoid.bf16.e256.forward"
+  // Bytes that must be read and written at least: 32-byte sectors where single logits are gathered.
+  int64_t minimal_bytes = 0;
+  std::function<void(CUstream_st*)> launch;
+};
+
+// Router forward, backward and both in turn, softmax (post) and sigmoid, fp32 and bf16, K = 8, E = 128, 256 and 384,
+// and realign of 24 layers (u8, and packed in 7 bits) and of 61 layers of two-byte ids. Their tensors live as long as
+// they do.
+std::vector<GpuWork> MakeGpuWork(int64_t rows);
+
+}  // namespace routing_replay::bench
+
+#endif  // TESTS_BENCH_GPU_WORK_H_

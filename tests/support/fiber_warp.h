@@ -1,0 +1,62 @@
+// The 32 lanes of a warp on the CPU, so that code written for a GPU's warp runs, and is tested, without a GPU.
+//
+// Each lane is a fiber with a stack of its own. A lane runs until it reaches a barrier; then the next one runs. All
+// lanes must reach the same barriers: a lane that ends early, or meets another number of them, ends the process.
+#ifndef TESTS_SUPPORT_FIBER_WARP_H_
+#define TESTS_SUPPORT_FIBER_WARP_H_
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+
+namespace routing_replay::testing {
+
+class FiberWarp;
+
+// What one lane sees: the `Warp` of trainer_plugin/replay/warp_lanes.h.
+class FiberLane {
+ public:
+  FiberLane(FiberWarp* warp, int32_t lane) : warp_(warp), lane_(lane) {}
+
+  int32_t lane() const { return lane_; }
+  void Sync() const;
+
+  template <typename T>
+  T Shuffle(T value, int32_t source) const {
+    static_assert(sizeof(T) <= sizeof(uint64_t));
+    uint64_t word = 0;
+    std::memcpy(&word, &value, sizeof(T));
+    word = Exchange(word, source);
+    std::memcpy(&value, &word, sizeof(T));
+    return value;
+  }
+  template <typename T>
+  T ShuffleXor(T value, int32_t mask) const {
+    return Shuffle(value, lane_ ^ mask);
+  }
+
+ private:
+  uint64_t Exchange(uint64_t word, int32_t source) const;
+
+  FiberWarp* warp_;
+  int32_t lane_;
+};
+
+class FiberWarp {
+ public:
+  FiberWarp();
+  ~FiberWarp();
+
+  // Runs `body` on all 32 lanes.
+  void Run(const std::function<void(const FiberLane&)>& body);
+
+ private:
+  friend class FiberLane;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace routing_replay::testing
+
+#endif  // TESTS_SUPPORT_FIBER_WARP_H_

@@ -1,0 +1,110 @@
+// Realign, router replay, record and compare on a GPU: raw device pointers and a stream, nothing else.
+//
+// Each call checks its arguments and puts one kernel on the stream. It neither waits nor allocates nor makes streams,
+// so all of them may be captured in a CUDA graph; a graph keeps the addresses and everything that is passed by value.
+// What is computed is what the functions of the same name on the CPU do (realign.h, router.h, record.h, compare.h),
+// written once for both: sums have the same order, and only expf, log1pf and the like differ in their last bits. The
+// same call on the same GPU always gives the same bits.
+//
+// Ids out of range do not stop a kernel: they are clamped and counted. Counters lie in device memory, are only added
+// to, and are read whenever the caller likes; null: not counted. They must be on a multiple of 8 bytes and zero at
+// first.
+//
+// All pointers are device pointers that the caller owns until the stream has passed the call; tensors are contiguous
+// and on a multiple of their elements' size. INVALID_ARGUMENT for arguments that cannot be (as the CPU's functions, and
+// kField naming a pointer that is missing); INTERNAL with CUDA's words where it refuses a launch. Thread-safe.
+#ifndef ROUTING_REPLAY_TRAINER_REPLAY_CUDA_H_
+#define ROUTING_REPLAY_TRAINER_REPLAY_CUDA_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "routing_replay/trainer/compare_counters.h"
+#include "routing_replay/trainer/dtype.h"
+#include "routing_replay/trainer/router_config.h"
+#include "routing_replay/trainer/router_counters.h"
+#include "routing_replay/trainer/row_map.h"
+
+struct CUstream_st;
+
+namespace routing_replay::trainer {
+
+using CudaStream = ::CUstream_st*;  // cudaStream_t; null is the default stream.
+
+// A packed plan carried out: index buffers of all local layers and row states in one launch. Exactly what the plan says
+// is written.
+struct CudaRealign {
+  const uint8_t* packed_plan = nullptr;  // PackPlan's bytes, on a multiple of kPackedPlanAlignment.
+  const uint8_t* staging = nullptr;      // The staged bytes that the plan was made for.
+  uint8_t* indices = nullptr;            // BufferLayout::bytes(), on a multiple of 2.
+  RowState* states = nullptr;            // BufferLayout::rows()
+  // Units of the plan, which the grid is made for. Plans with more units, or fewer, run all the same: in a captured
+  // graph this is the number that is usual.
+  int64_t units = 0;
+};
+absl::Status LaunchRealign(const CudaRealign& call, CudaStream stream);
+
+// RouterReplayForward of N = rows rows. Tensors as RouterForwardInput and RouterForwardOutput have them.
+struct CudaRouterForward {
+  Dtype dtype = Dtype::kFloat32;
+  int64_t rows = 0;
+  const void* logits = nullptr;
+  const uint8_t* indices = nullptr;
+  const RowState* states = nullptr;
+  const float* expert_bias = nullptr;  // Or null.
+  void* probs = nullptr;
+  uint8_t* routing_map = nullptr;
+  void* compact_probs = nullptr;  // Or null.
+  uint8_t* chosen = nullptr;      // Or null.
+  RouterCounters* counters = nullptr;
+};
+absl::Status LaunchRouterForward(const RouterConfig& config, const CudaRouterForward& call, CudaStream stream);
+
+// RouterReplayBackward.
+struct CudaRouterBackward {
+  Dtype dtype = Dtype::kFloat32;
+  int64_t rows = 0;
+  const void* logits = nullptr;
+  const uint8_t* chosen = nullptr;
+  const void* grad_probs = nullptr;
+  void* grad_logits = nullptr;
+  RouterCounters* counters = nullptr;  // clamped_ids alone.
+};
+absl::Status LaunchRouterBackward(const RouterConfig& config, const CudaRouterBackward& call, CudaStream stream);
+
+// RecordLive.
+struct CudaRecordLive {
+  Dtype dtype = Dtype::kFloat32;
+  int64_t rows = 0;
+  const void* logits = nullptr;
+  const float* expert_bias = nullptr;  // Or null.
+  uint8_t* indices = nullptr;
+};
+absl::Status LaunchRecordLive(const RouterConfig& config, const CudaRecordLive& call, CudaStream stream);
+
+// RecordIds.
+struct CudaRecordIds {
+  IdType type = IdType::kInt64;
+  int64_t rows = 0;
+  const void* ids = nullptr;
+  uint8_t* indices = nullptr;
+  RouterCounters* counters = nullptr;  // clamped_ids alone.
+};
+absl::Status LaunchRecordIds(const RouterConfig& config, const CudaRecordIds& call, CudaStream stream);
+
+// CompareChoices where `live` is given, else CompareWithLive.
+struct CudaCompare {
+  int64_t rows = 0;
+  const uint8_t* replayed = nullptr;
+  const RowState* states = nullptr;
+  const uint8_t* live = nullptr;  // Or null.
+  Dtype dtype = Dtype::kFloat32;
+  const void* logits = nullptr;         // Needed where `live` is null.
+  const float* expert_bias = nullptr;   // Or null.
+  CompareCounters* counters = nullptr;  // Of the layer. Not null.
+};
+absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, CudaStream stream);
+
+}  // namespace routing_replay::trainer
+
+#endif  // ROUTING_REPLAY_TRAINER_REPLAY_CUDA_H_

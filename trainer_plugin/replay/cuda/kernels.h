@@ -1,0 +1,32 @@
+// What the host calls of each kernel's file. Arguments are checked ones and nothing is empty; the result is
+// cudaGetLastError().
+#ifndef TRAINER_PLUGIN_REPLAY_CUDA_KERNELS_H_
+#define TRAINER_PLUGIN_REPLAY_CUDA_KERNELS_H_
+
+#include <driver_types.h>
+
+#include <cstdint>
+
+#include "routing_replay/trainer/dtype.h"
+#include "trainer_plugin/replay/compare_row.h"
+#include "trainer_plugin/replay/record_row.h"
+#include "trainer_plugin/replay/router_row.h"
+
+namespace routing_replay::trainer {
+
+cudaError_t RunRealign(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states, int64_t units,
+                       cudaStream_t stream);
+cudaError_t RunRouterForward(Dtype dtype, const RouterConfig& config, const RouterForwardTensors<void>& tensors,
+                             int64_t rows, RouterCounters* counters, cudaStream_t stream);
+cudaError_t RunRouterBackward(Dtype dtype, const RouterConfig& config, const RouterBackwardTensors<void>& tensors,
+                              int64_t rows, RouterCounters* counters, cudaStream_t stream);
+cudaError_t RunRecordLive(Dtype dtype, const RouterConfig& config, const RecordTensors<void>& tensors, int64_t rows,
+                          cudaStream_t stream);
+cudaError_t RunRecordIds(IdType type, const RouterConfig& config, int32_t id_bytes, const void* ids, int64_t count,
+                         uint8_t* indices, RouterCounters* counters, cudaStream_t stream);
+cudaError_t RunCompare(Dtype dtype, const RouterConfig& config, const CompareTensors<void>& tensors, int64_t rows,
+                       CompareCounters* counters, cudaStream_t stream);
+
+}  // namespace routing_replay::trainer
+
+#endif  // TRAINER_PLUGIN_REPLAY_CUDA_KERNELS_H_

@@ -1,0 +1,147 @@
+#include "routing_replay/trainer/replay_cuda.h"
+
+#include <cuda_runtime_api.h>
+
+#include <initializer_list>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/trainer/buffer_layout.h"
+#include "routing_replay/trainer/packed_plan.h"
+#include "routing_replay/trainer/router.h"
+#include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/replay/cuda/kernels.h"
+#include "trainer_plugin/replay/router_check.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+absl::Status Refuse(absl::string_view call, absl::string_view field, absl::string_view what) {
+  const std::string name = absl::StrCat(call, ".", field);
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(name, ": ", what),
+                   {.reason = Reason::kField, .field = name});
+}
+
+struct Pointer {
+  absl::string_view name;
+  const void* address;
+};
+
+absl::Status CheckThere(absl::string_view call, std::initializer_list<Pointer> pointers) {
+  for (const Pointer& pointer : pointers) {
+    if (pointer.address == nullptr) return Refuse(call, pointer.name, "is null");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRows(absl::string_view call, int64_t rows) {
+  if (rows >= 0 && rows <= kMaxLocalRows) return absl::OkStatus();
+  return Refuse(call, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows));
+}
+
+absl::Status CheckDtype(absl::string_view call, Dtype dtype) {
+  if (dtype <= Dtype::kFloat16) return absl::OkStatus();
+  return Refuse(call, "dtype", "is none of float32, float64, bfloat16, float16");
+}
+
+// What all calls of a router have in common. Pointers are not looked at where there are no rows.
+absl::Status CheckCall(absl::string_view call, const RouterConfig& config, Dtype dtype, int64_t rows,
+                       std::initializer_list<Pointer> pointers) {
+  absl::Status status = CheckRouterConfig(config);
+  status.Update(CheckDtype(call, dtype));
+  status.Update(CheckRows(call, rows));
+  if (status.ok() && rows > 0) status = CheckThere(call, pointers);
+  return status;
+}
+
+absl::Status Launched(absl::string_view call, cudaError_t error) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(call, ": ", cudaGetErrorString(error)));
+}
+
+}  // namespace
+
+absl::Status LaunchRealign(const CudaRealign& call, CudaStream stream) {
+  constexpr absl::string_view kCall = "realign";
+  if (call.units < 0) return Refuse(kCall, "units", "is negative");
+  // A rank without layers has no index buffer, one without recorded rows nothing staged.
+  if (auto s = CheckThere(kCall, {{"packed_plan", call.packed_plan}, {"states", call.states}}); !s.ok()) return s;
+  if (reinterpret_cast<uintptr_t>(call.packed_plan) % kPackedPlanAlignment != 0) {
+    return Refuse(kCall, "packed_plan", absl::StrCat("is not on a multiple of ", kPackedPlanAlignment));
+  }
+  return Launched(kCall, RunRealign(call.packed_plan, call.staging, call.indices, call.states, call.units, stream));
+}
+
+absl::Status LaunchRouterForward(const RouterConfig& config, const CudaRouterForward& call, CudaStream stream) {
+  constexpr absl::string_view kCall = "router_forward";
+  absl::Status valid = CheckCall(kCall, config, call.dtype, call.rows,
+                                 {{"logits", call.logits},
+                                  {"indices", call.indices},
+                                  {"states", call.states},
+                                  {"probs", call.probs},
+                                  {"routing_map", call.routing_map}});
+  if (!valid.ok() || call.rows == 0) return valid;
+  const RouterForwardTensors<void> tensors{.id_bytes = IdBytes(config),
+                                           .logits = call.logits,
+                                           .indices = call.indices,
+                                           .states = call.states,
+                                           .expert_bias = call.expert_bias,
+                                           .probs = call.probs,
+                                           .routing_map = call.routing_map,
+                                           .compact_probs = call.compact_probs,
+                                           .chosen = call.chosen};
+  return Launched(kCall, RunRouterForward(call.dtype, config, tensors, call.rows, call.counters, stream));
+}
+
+absl::Status LaunchRouterBackward(const RouterConfig& config, const CudaRouterBackward& call, CudaStream stream) {
+  constexpr absl::string_view kCall = "router_backward";
+  absl::Status valid = CheckCall(kCall, config, call.dtype, call.rows,
+                                 {{"logits", call.logits},
+                                  {"chosen", call.chosen},
+                                  {"grad_probs", call.grad_probs},
+                                  {"grad_logits", call.grad_logits}});
+  if (!valid.ok() || call.rows == 0) return valid;
+  const RouterBackwardTensors<void> tensors{.id_bytes = IdBytes(config),
+                                            .logits = call.logits,
+                                            .chosen = call.chosen,
+                                            .grad_probs = call.grad_probs,
+                                            .grad_logits = call.grad_logits};
+  return Launched(kCall, RunRouterBackward(call.dtype, config, tensors, call.rows, call.counters, stream));
+}
+
+absl::Status LaunchRecordLive(const RouterConfig& config, const CudaRecordLive& call, CudaStream stream) {
+  constexpr absl::string_view kCall = "record_live";
+  absl::Status valid =
+      CheckCall(kCall, config, call.dtype, call.rows, {{"logits", call.logits}, {"indices", call.indices}});
+  if (!valid.ok() || call.rows == 0) return valid;
+  const RecordTensors<void> tensors{IdBytes(config), call.logits, call.expert_bias, call.indices};
+  return Launched(kCall, RunRecordLive(call.dtype, config, tensors, call.rows, stream));
+}
+
+absl::Status LaunchRecordIds(const RouterConfig& config, const CudaRecordIds& call, CudaStream stream) {
+  constexpr absl::string_view kCall = "record_ids";
+  absl::Status valid =
+      CheckCall(kCall, config, Dtype::kFloat32, call.rows, {{"ids", call.ids}, {"indices", call.indices}});
+  if (valid.ok() && call.type > IdType::kUint8) valid = Refuse(kCall, "type", "is none of int64, int32, int16, uint8");
+  if (!valid.ok() || call.rows == 0) return valid;
+  return Launched(kCall, RunRecordIds(call.type, config, IdBytes(config), call.ids, call.rows * config.top_k,
+                                      call.indices, call.counters, stream));
+}
+
+absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, CudaStream stream) {
+  constexpr absl::string_view kCall = "compare";
+  absl::Status valid = CheckCall(kCall, config, call.dtype, call.rows,
+                                 {{"replayed", call.replayed},
+                                  {"states", call.states},
+                                  {"logits", call.live != nullptr ? call.live : call.logits},
+                                  {"counters", call.counters}});
+  if (!valid.ok() || call.rows == 0) return valid;
+  const CompareTensors<void> tensors{.id_bytes = IdBytes(config),
+                                     .replayed = call.replayed,
+                                     .states = call.states,
+                                     .live = call.live,
+                                     .logits = call.logits,
+                                     .expert_bias = call.expert_bias};
+  return Launched(kCall, RunCompare(call.dtype, config, tensors, call.rows, call.counters, stream));
+}
+
+}  // namespace routing_replay::trainer

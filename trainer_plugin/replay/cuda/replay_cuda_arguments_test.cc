@@ -1,0 +1,75 @@
+// What a launch refuses before it reaches a GPU: needs none.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "routing_replay/trainer/buffer_layout.h"
+#include "routing_replay/trainer/replay_cuda.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using routing_replay::testing::Fails;
+
+constexpr RouterConfig kConfig{.num_experts = 8, .top_k = 2};
+
+// Addresses that nothing is read from.
+template <typename T>
+T* Somewhere() {
+  return reinterpret_cast<T*>(uintptr_t{1} << 20);
+}
+
+auto IsRefused() { return Fails(absl::StatusCode::kInvalidArgument, Reason::kField); }
+
+CudaRouterForward Forward(int64_t rows) {
+  return {.rows = rows,
+          .logits = Somewhere<float>(),
+          .indices = Somewhere<uint8_t>(),
+          .states = Somewhere<RowState>(),
+          .probs = Somewhere<float>(),
+          .routing_map = Somewhere<uint8_t>()};
+}
+
+TEST(ReplayCudaArguments, NothingIsLaunchedForNoRows) {
+  EXPECT_OK(LaunchRouterForward(kConfig, Forward(0), nullptr));
+  EXPECT_OK(LaunchRouterForward(kConfig, {}, nullptr));
+  EXPECT_OK(LaunchRouterBackward(kConfig, {}, nullptr));
+  EXPECT_OK(LaunchRecordLive(kConfig, {}, nullptr));
+  EXPECT_OK(LaunchRecordIds(kConfig, {}, nullptr));
+  EXPECT_OK(LaunchCompare(kConfig, {}, nullptr));
+}
+
+TEST(ReplayCudaArguments, RefusesConfigurationsAndRowsThatCannotBe) {
+  EXPECT_THAT(LaunchRouterForward({.num_experts = 8, .top_k = 9}, Forward(1), nullptr), IsRefused());
+  EXPECT_THAT(LaunchRouterForward(kConfig, Forward(-1), nullptr), IsRefused());
+  EXPECT_THAT(LaunchRouterForward(kConfig, Forward(kMaxLocalRows + 1), nullptr), IsRefused());
+  CudaRouterForward call = Forward(1);
+  call.dtype = static_cast<Dtype>(4);
+  EXPECT_THAT(LaunchRouterForward(kConfig, call, nullptr), IsRefused());
+  EXPECT_THAT(LaunchRecordIds(kConfig, {.type = static_cast<IdType>(4)}, nullptr), IsRefused());
+}
+
+TEST(ReplayCudaArguments, RefusesMissingPointers) {
+  CudaRouterForward forward = Forward(1);
+  forward.states = nullptr;
+  const absl::Status status = LaunchRouterForward(kConfig, forward, nullptr);
+  EXPECT_THAT(status, IsRefused());
+  EXPECT_EQ(GetErrorDetail(status)->field, "router_forward.states");
+  EXPECT_THAT(LaunchRouterBackward(kConfig, {.rows = 1}, nullptr), IsRefused());
+  EXPECT_THAT(LaunchRecordLive(kConfig, {.rows = 1}, nullptr), IsRefused());
+  EXPECT_THAT(LaunchRecordIds(kConfig, {.rows = 1}, nullptr), IsRefused());
+  // Neither live ids nor logits.
+  EXPECT_THAT(LaunchCompare(kConfig,
+                            {.rows = 1,
+                             .replayed = Somewhere<uint8_t>(),
+                             .states = Somewhere<RowState>(),
+                             .counters = Somewhere<CompareCounters>()},
+                            nullptr),
+              IsRefused());
+  EXPECT_THAT(LaunchRealign({}, nullptr), IsRefused());
+  EXPECT_THAT(LaunchRealign({.packed_plan = Somewhere<uint8_t>() + 8, .states = Somewhere<RowState>()}, nullptr),
+              IsRefused());
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer

@@ -1,0 +1,125 @@
+// The router's kernels on a GPU against the CPU implementation.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/support/cuda/router_on_device.h"
+#include "tests/support/router_calls.h"
+#include "trainer_plugin/replay/live_choice.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using routing_replay::testing::BackwardOnDevice;
+using routing_replay::testing::ForwardOnDevice;
+
+template <typename D>
+Results<D> RunOnDevice(const Inputs<D>& in) {
+  Results<D> out(in.config, static_cast<int64_t>(in.states.size()));
+  EXPECT_OK(ForwardOnDevice<D>(in.config, {in.logits, in.indices, in.states, in.bias},
+                               {absl::MakeSpan(out.probs), absl::MakeSpan(out.map), absl::MakeSpan(out.compact_probs),
+                                absl::MakeSpan(out.chosen)},
+                               out.counters));
+  EXPECT_OK(BackwardOnDevice<D>(in.config, {in.logits, out.chosen, in.grad_probs}, absl::MakeSpan(out.grad_logits),
+                                out.counters));
+  return out;
+}
+
+// What one unit in the last place of a few functions may come to.
+template <typename D>
+constexpr double Tolerance() {
+  if (std::is_same_v<D, Bf16>) return 4.0 / 256;
+  return std::is_same_v<D, Fp16> ? 4.0 / 2048 : 4e-6;
+}
+
+template <typename D>
+void ExpectNear(const char* what, const std::vector<D>& device, const std::vector<D>& cpu, double tolerance) {
+  ASSERT_EQ(device.size(), cpu.size());
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    ASSERT_NEAR(static_cast<float>(device[i]), static_cast<float>(cpu[i]), tolerance) << what << " " << i;
+  }
+}
+
+// A live choice is the CPU's but where two scores are the same within the last bits.
+template <typename D>
+void ExpectSameChoice(const Inputs<D>& in, const std::vector<uint8_t>& device, const std::vector<uint8_t>& cpu) {
+  const RouterConfig& config = in.config;
+  const int32_t id_bytes = IdBytes(config);
+  WithArithmetic<D>(config.rounding, [&](auto math) {
+    for (int64_t row = 0; row < static_cast<int64_t>(in.states.size()); ++row) {
+      const float* bias = in.bias.empty() ? nullptr : in.bias.data();
+      const SelectionScores<decltype(math), D> scores(OneLane(), config, in.logits.data() + row * config.num_experts,
+                                                      bias);
+      for (int32_t k = 0; k < config.top_k; ++k) {
+        const auto a = static_cast<int32_t>(LoadId(device.data(), id_bytes, row * config.top_k + k));
+        const auto b = static_cast<int32_t>(LoadId(cpu.data(), id_bytes, row * config.top_k + k));
+        if (a == b) continue;
+        ASSERT_EQ(in.states[row], RowState::kUnrecorded) << "row " << row;
+        ASSERT_LT(a, config.num_experts);
+        ASSERT_NEAR(scores(a), scores(b), Tolerance<D>()) << "row " << row << " slot " << k;
+      }
+    }
+  });
+}
+
+template <typename D>
+void ExpectAsOnCpu(const Inputs<D>& in) {
+  const Results<D> device = RunOnDevice(in), cpu = RunOnCpu(in);
+  ASSERT_NO_FATAL_FAILURE(ExpectSameChoice(in, device.chosen, cpu.chosen));
+  EXPECT_EQ(device.counters.replayed_rows, cpu.counters.replayed_rows);
+  EXPECT_EQ(device.counters.live_rows, cpu.counters.live_rows);
+  EXPECT_EQ(device.counters.pad_rows, cpu.counters.pad_rows);
+  EXPECT_EQ(device.counters.clamped_ids, cpu.counters.clamped_ids);
+  // Everything else for the ids that the device has used.
+  Inputs<D> replay = in;
+  replay.indices = device.chosen;
+  replay.states.assign(in.states.size(), RowState::kReplayed);
+  const Results<D> expected = RunOnCpu(replay);
+  const double scale = std::max(1.0, in.config.scaling_factor);
+  EXPECT_EQ(device.map, expected.map);
+  ASSERT_NO_FATAL_FAILURE(ExpectNear("probs", device.probs, expected.probs, Tolerance<D>() * scale));
+  ASSERT_NO_FATAL_FAILURE(
+      ExpectNear("compact_probs", device.compact_probs, expected.compact_probs, Tolerance<D>() * scale));
+  ExpectNear("grad_logits", device.grad_logits, expected.grad_logits, Tolerance<D>() * scale * 10);
+}
+
+template <typename D>
+void ExpectAsOnCpuForAllConfigs() {
+  std::mt19937 random(1);
+  ForEachConfig([&](const RouterConfig& config, int64_t rows) {
+    ExpectAsOnCpu(RandomInputs<D>(config, rows, config.score_function != ScoreFunction::kSoftmax, false, random));
+  });
+}
+
+TEST(RouterCuda, FloatIsAsOnTheCpu) { ExpectAsOnCpuForAllConfigs<float>(); }
+TEST(RouterCuda, DoubleIsAsOnTheCpu) { ExpectAsOnCpuForAllConfigs<double>(); }
+TEST(RouterCuda, Bf16IsAsOnTheCpu) { ExpectAsOnCpuForAllConfigs<Bf16>(); }
+TEST(RouterCuda, Fp16IsAsOnTheCpu) { ExpectAsOnCpuForAllConfigs<Fp16>(); }
+
+// Many blocks, the last one not full.
+TEST(RouterCuda, ManyRowsAreAsOnTheCpu) {
+  std::mt19937 random(2);
+  const RouterConfig config{.score_function = ScoreFunction::kSigmoid, .num_experts = 256, .top_k = 8};
+  ExpectAsOnCpu(RandomInputs<float>(config, 3001, true, false, random));
+}
+
+TEST(RouterCuda, TheSameCallGivesTheSameBits) {
+  std::mt19937 random(3);
+  const RouterConfig config{.pre_softmax = true, .num_experts = 384, .top_k = 8};
+  const auto in = RandomInputs<Bf16>(config, 500, false, true, random);
+  const Results<Bf16> one = RunOnDevice(in), two = RunOnDevice(in);
+  EXPECT_EQ(Bytes(one.probs), Bytes(two.probs));
+  EXPECT_EQ(one.chosen, two.chosen);
+  EXPECT_EQ(Bytes(one.grad_logits), Bytes(two.grad_logits));
+}
+
+TEST(RouterCuda, NaNRanksFirstAsOnTheCpu) {
+  std::mt19937 random(4);
+  const RouterConfig config{.num_experts = 64, .top_k = 6, .num_groups = 8, .group_topk = 3};
+  const auto in = RandomInputs<float>(config, 40, false, true, random);
+  EXPECT_EQ(RunOnDevice(in).chosen, RunOnCpu(in).chosen);
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer

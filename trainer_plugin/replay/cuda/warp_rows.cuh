@@ -1,0 +1,54 @@
+// Kernels of one warp per row: grid, tiles and counters.
+#ifndef TRAINER_PLUGIN_REPLAY_CUDA_WARP_ROWS_CUH_
+#define TRAINER_PLUGIN_REPLAY_CUDA_WARP_ROWS_CUH_
+
+#include <cstdint>
+
+#include "trainer_plugin/replay/cuda/device_warp.cuh"
+#include "trainer_plugin/replay/warp_choice.h"
+
+namespace routing_replay::trainer {
+
+inline constexpr int32_t kWarpsPerBlock = 8;
+inline constexpr int32_t kBlockThreads = kWarpsPerBlock * kWarpSize;
+// So many blocks must fit: 64 registers a thread, which is enough. Left to itself, the compiler aims at more blocks and
+// spills registers for that.
+inline constexpr int32_t kBlocksPerProcessor = 4;
+
+inline uint32_t BlocksFor(int64_t warps) {
+  return static_cast<uint32_t>((warps + kWarpsPerBlock - 1) / kWarpsPerBlock);
+}
+
+// Among all warps of the grid. The same for the lanes of a warp.
+__device__ inline int64_t WarpIndex() {
+  return static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + static_cast<int64_t>(threadIdx.x / kWarpSize);
+}
+
+struct alignas(kTileAlignment) Tile {
+  uint8_t bytes[kTileBytes];
+};
+
+// Counts of a block, added to the counters in device memory once: rows would queue up at one address.
+// All threads of the block call Clear and AddTo.
+template <int32_t kCounts>
+struct BlockCounts {
+  uint32_t counts[kCounts];
+
+  __device__ void Clear() {
+    if (threadIdx.x < kCounts) counts[threadIdx.x] = 0;
+    __syncthreads();
+  }
+  __device__ void Add(int32_t which, int32_t count) {
+    if (count != 0) atomicAdd(&counts[which], static_cast<uint32_t>(count));
+  }
+  // `counters`: kCounts 64-bit numbers, or null.
+  __device__ void AddTo(void* counters) const {
+    __syncthreads();
+    if (counters == nullptr || threadIdx.x >= kCounts || counts[threadIdx.x] == 0) return;
+    atomicAdd(static_cast<unsigned long long*>(counters) + threadIdx.x, counts[threadIdx.x]);
+  }
+};
+
+}  // namespace routing_replay::trainer
+
+#endif  // TRAINER_PLUGIN_REPLAY_CUDA_WARP_ROWS_CUH_

@@ -1,0 +1,141 @@
+// A router row on the 32 lanes of a warp: slot s is lane s % 32's, in place s / 32 of its arrays (lanes.h).
+//
+// Warp is what the lanes do together: lane(), Sync() (a barrier that orders the tile's memory), Shuffle(value, lane)
+// and ShuffleXor(value, mask). device_warp.cuh has that of the GPU; the tests have one that runs on the CPU.
+#ifndef TRAINER_PLUGIN_REPLAY_WARP_LANES_H_
+#define TRAINER_PLUGIN_REPLAY_WARP_LANES_H_
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "trainer_plugin/replay/copy_unit.h"
+#include "trainer_plugin/replay/host_device.h"
+#include "trainer_plugin/replay/lanes.h"
+
+namespace routing_replay::trainer {
+
+inline constexpr int32_t kWarpSize = 32;
+// Of the tile in which a warp puts a row together before it goes out in wide stores: 512 floats.
+inline constexpr int32_t kTileBytes = 2048;
+inline constexpr int32_t kTileAlignment = 16;
+
+template <typename Warp>
+class WarpLanes {
+ public:
+  static constexpr int32_t kSlotsPerLane = kMaxSlots / kWarpSize;
+
+  // `tile`: kTileBytes bytes of this warp's own, on a multiple of kTileAlignment.
+  RR_HOST_DEVICE WarpLanes(const Warp& warp, uint8_t* tile) : warp_(warp), tile_(tile) {}
+
+  RR_HOST_DEVICE const Warp& warp() const { return warp_; }
+  RR_HOST_DEVICE uint8_t* tile() const { return tile_; }
+
+  template <typename Body>
+  RR_HOST_DEVICE void ForEachSlot(int32_t k, Body&& body) const {
+    RR_UNROLL
+    for (int32_t i = 0; i < kSlotsPerLane; ++i) {
+      const int32_t slot = i * kWarpSize + warp_.lane();
+      if (slot < k) body(i, slot);
+    }
+  }
+
+  template <typename T, typename Body>
+  RR_HOST_DEVICE void VisitSlots(const T* v, int32_t begin, int32_t end, Body&& body) const {
+    RR_UNROLL
+    for (int32_t i = 0; i < kSlotsPerLane; ++i) {
+      const int32_t first = i * kWarpSize;
+      const int32_t from = begin > first ? begin : first;
+      const int32_t to = end < first + kWarpSize ? end : first + kWarpSize;
+      for (int32_t slot = from; slot < to; ++slot) body(warp_.Shuffle(v[i], slot - first), slot);
+    }
+  }
+
+  template <typename T>
+  RR_HOST_DEVICE T SumSlots(const T* v, int32_t begin, int32_t end) const {
+    T sum = 0;
+    VisitSlots(v, begin, end, [&](T value, int32_t) { sum += value; });
+    return sum;
+  }
+
+  RR_HOST_DEVICE int32_t SumLanes(int32_t n) const {
+    RR_UNROLL
+    for (int32_t mask = kWarpSize / 2; mask > 0; mask /= 2) n += warp_.ShuffleXor(n, mask);
+    return n;
+  }
+
+  RR_HOST_DEVICE float MaxSlots(const float* v, int32_t k) const {
+    float max = -INFINITY;
+    ForEachSlot(k, [&](int32_t i, int32_t) { max = fmaxf(max, v[i]); });
+    return MaxOfLanes(max);
+  }
+
+  // body(e) for each of the lane's experts, which stand next to those of the neighbouring lanes.
+  template <typename Body>
+  RR_HOST_DEVICE void ForEachExpert(int32_t begin, int32_t end, Body&& body) const {
+    for (int32_t e = begin + warp_.lane(); e < end; e += kWarpSize) body(e);
+  }
+
+  template <typename Term>
+  RR_HOST_DEVICE float MaxExperts(int32_t n, Term&& term) const {
+    float max = -INFINITY;
+    ForEachExpert(0, n, [&](int32_t e) { max = fmaxf(max, term(e)); });
+    return MaxOfLanes(max);
+  }
+
+  template <typename Term>
+  RR_HOST_DEVICE float SumExperts(int32_t n, Term&& term) const {
+    static_assert(kStrides == kWarpSize, "each lane sums one stride");
+    float sum = 0.0f;
+    ForEachExpert(0, n, [&](int32_t e) { sum += term(e); });
+    RR_UNROLL
+    for (int32_t mask = kWarpSize / 2; mask > 0; mask /= 2) sum += warp_.ShuffleXor(sum, mask);
+    return sum;
+  }
+
+  // As OneLane's. Tile by tile: fill, put the chosen ones over it, copy out.
+  template <typename T, typename Fill>
+  RR_HOST_DEVICE void WriteRow(T* out, int32_t n, Fill&& fill, const uint16_t* ids, const T* values, int32_t k) const {
+    constexpr int32_t kTile = kTileBytes / static_cast<int32_t>(sizeof(T));
+    T* tile = reinterpret_cast<T*>(tile_);
+    for (int32_t begin = 0; begin < n; begin += kTile) {
+      const int32_t count = n - begin < kTile ? n - begin : kTile;
+      const int32_t bytes = count * static_cast<int32_t>(sizeof(T));
+      if constexpr (std::is_same_v<std::decay_t<Fill>, ZeroFill>) {
+        ClearTile(bytes);
+      } else {
+        ForEachExpert(0, count, [&](int32_t e) { tile[e] = fill(begin + e); });
+      }
+      warp_.Sync();
+      ForEachSlot(k, [&](int32_t i, int32_t) {
+        const int32_t at = ids[i] - begin;
+        if (at >= 0 && at < count) tile[at] = values[i];
+      });
+      warp_.Sync();
+      CopyBytes(warp_.lane(), kWarpSize, reinterpret_cast<uint8_t*>(out + begin), tile_, bytes);
+      warp_.Sync();
+    }
+  }
+
+ private:
+  RR_HOST_DEVICE float MaxOfLanes(float max) const {
+    RR_UNROLL
+    for (int32_t mask = kWarpSize / 2; mask > 0; mask /= 2) max = fmaxf(max, warp_.ShuffleXor(max, mask));
+    return max;
+  }
+
+  // Up to the next multiple of kTileAlignment, which the tile holds.
+  RR_HOST_DEVICE void ClearTile(int32_t bytes) const {
+    RR_NO_UNROLL
+    for (int32_t at = warp_.lane() * kTileAlignment; at < bytes; at += kWarpSize * kTileAlignment) {
+      ClearUnit(tile_ + at);
+    }
+  }
+
+  const Warp& warp_;
+  uint8_t* tile_;
+};
+
+}  // namespace routing_replay::trainer
+
+#endif  // TRAINER_PLUGIN_REPLAY_WARP_LANES_H_

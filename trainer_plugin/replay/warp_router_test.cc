@@ -1,0 +1,83 @@
+// The router as the CUDA kernels compute it, on the lanes of a warp that runs on the CPU, against the CPU's: the same
+// bits everywhere.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/support/fiber_warp.h"
+#include "tests/support/router_calls.h"
+#include "trainer_plugin/replay/router_row.h"
+#include "trainer_plugin/replay/warp_choice.h"
+#include "trainer_plugin/replay/warp_lanes.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using routing_replay::testing::FiberLane;
+using routing_replay::testing::FiberWarp;
+
+template <typename D>
+Results<D> OnWarp(const Inputs<D>& in) {
+  Results<D> out(in.config, static_cast<int64_t>(in.states.size()));
+  const RouterForwardTensors<D> forward{.id_bytes = IdBytes(in.config),
+                                        .logits = in.logits.data(),
+                                        .indices = in.indices.data(),
+                                        .states = in.states.data(),
+                                        .expert_bias = in.bias.empty() ? nullptr : in.bias.data(),
+                                        .probs = out.probs.data(),
+                                        .routing_map = out.map.data(),
+                                        .compact_probs = out.compact_probs.data(),
+                                        .chosen = out.chosen.data()};
+  const RouterBackwardTensors<D> backward{.id_bytes = IdBytes(in.config),
+                                          .logits = in.logits.data(),
+                                          .chosen = out.chosen.data(),
+                                          .grad_probs = in.grad_probs.data(),
+                                          .grad_logits = out.grad_logits.data()};
+  alignas(kTileAlignment) uint8_t tile[kTileBytes];
+  FiberWarp warp;
+  WithArithmetic<D>(in.config.rounding, [&](auto math) {
+    using Math = decltype(math);
+    for (int64_t row = 0; row < static_cast<int64_t>(in.states.size()); ++row) {
+      ++RowsOfState(out.counters, in.states[row]);
+      warp.Run([&](const FiberLane& lane) {
+        const WarpLanes<FiberLane> lanes(lane, tile);
+        const SlotCounts counts = ForwardRow<Math>(lanes, in.config, forward, row);
+        lane.Sync();
+        out.counters.clamped_ids += counts.clamped_ids + BackwardRow<Math>(lanes, in.config, backward, row).clamped_ids;
+        out.counters.zero_probabilities += counts.zero_probabilities;
+      });
+    }
+  });
+  return out;
+}
+
+template <typename D>
+void ExpectSame(const Inputs<D>& in) {
+  const Results<D> cpu = RunOnCpu(in), warp = OnWarp(in);
+  EXPECT_EQ(Bytes(warp.probs), Bytes(cpu.probs));
+  EXPECT_EQ(warp.map, cpu.map);
+  EXPECT_EQ(Bytes(warp.compact_probs), Bytes(cpu.compact_probs));
+  EXPECT_EQ(warp.chosen, cpu.chosen);
+  EXPECT_EQ(Bytes(warp.grad_logits), Bytes(cpu.grad_logits));
+  EXPECT_EQ(warp.counters.replayed_rows, cpu.counters.replayed_rows);
+  EXPECT_EQ(warp.counters.live_rows, cpu.counters.live_rows);
+  EXPECT_EQ(warp.counters.pad_rows, cpu.counters.pad_rows);
+  EXPECT_EQ(warp.counters.clamped_ids, cpu.counters.clamped_ids);
+  EXPECT_EQ(warp.counters.zero_probabilities, cpu.counters.zero_probabilities);
+}
+
+template <typename D>
+void ExpectSameForAllConfigs() {
+  std::mt19937 random(1);
+  ForEachConfig([&](const RouterConfig& config, int64_t rows) {
+    ExpectSame(RandomInputs<D>(config, rows, config.score_function != ScoreFunction::kSoftmax, true, random));
+  });
+}
+
+TEST(WarpRouter, FloatRowsAreTheCpus) { ExpectSameForAllConfigs<float>(); }
+TEST(WarpRouter, DoubleRowsAreTheCpus) { ExpectSameForAllConfigs<double>(); }
+TEST(WarpRouter, Bf16RowsAreTheCpus) { ExpectSameForAllConfigs<Bf16>(); }
+TEST(WarpRouter, Fp16RowsAreTheCpus) { ExpectSameForAllConfigs<Fp16>(); }
+
+}  // namespace
+}  // namespace routing_replay::trainer
