@@ -613,6 +613,19 @@ class HandOverTest(unittest.TestCase):
         queue.flush(20)
         self.assertEqual(len(self.done), 41)
 
+    def test_a_flush_that_raises_has_waited_for_the_rest(self) -> None:
+        def refuse() -> None:
+            raise RoutingReplayError("refused")
+
+        self.appender.flush = lambda _: self.done.append("flushed")
+        queue = self.hand_over("block")
+        with self.assertLogs("routing_replay", logging.WARNING):
+            queue.put(_handover.Job("a", 1, refuse, lambda: self.done.append("-a")), queue.patience())
+            with self.assertRaisesRegex(RoutingReplayError, "refused"):
+                queue.flush(20)
+        self.assertEqual(self.done, ["-a", "flushed"])
+        queue.flush(20)
+
     def test_closed(self) -> None:
         queue = self.hand_over("block")
         queue.close(20)

@@ -211,9 +211,12 @@ class HandOver:
             if not self._changed.wait_for(lambda: not self._jobs and not self._working, timeout):
                 raise DeadlineExceededError(f"{len(self._jobs)} appends still wait for their turn")
             error, self._error = self._error, None
+        try:
+            self._appender.flush(max(0.0, deadline - time.monotonic()))
+        except RoutingReplayError as later:
+            error = error or later
         if error is not None:
             raise error
-        self._appender.flush(max(0.0, deadline - time.monotonic()))
 
     def metrics(self) -> dict[str, int]:
         """Counters handed_over, refused and dropped (appends), the gauge waiting_bytes, and the appender's."""
