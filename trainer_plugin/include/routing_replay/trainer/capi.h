@@ -24,6 +24,7 @@ typedef struct rrt_bytes rrt_bytes;
 typedef struct rrt_plan rrt_plan;
 typedef struct rrt_fetch rrt_fetch;
 typedef struct rrt_local_source rrt_local_source;
+typedef struct rrt_replay_targets rrt_replay_targets;
 
 /* The number of this interface; raised when something in it changes its meaning. */
 #define RRT_ABI_VERSION 1
@@ -218,6 +219,32 @@ RRT_API rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, co
                                       rrt_router_counters* counters);
 RRT_API rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
                                        const void* grad_probs, void* grad_logits, rrt_router_counters* counters);
+
+/* Where the ids of every router are while a schedule runs: by (step, micro-batch, virtual stage, layer), in no order
+ * (routing_replay/trainer/replay_targets.h). Thread-safe. Errors name the key and have field "targets". */
+typedef struct rrt_pass {
+  int64_t step;
+  int32_t micro_batch; /* Megatron's current_microbatch. */
+  int32_t chunk;       /* vp_stage, 0 without virtual stages. */
+} rrt_pass;
+RRT_API rrt_error* rrt_replay_targets_new(rrt_replay_targets** targets);
+RRT_API void rrt_replay_targets_free(rrt_replay_targets* targets);
+/* The MoE layers of a pass, at slots 0, 1, … of an index buffer that the host calls `buffer`. forward_only 1: no
+ * backward pass follows, and each entry goes when its router has read it. */
+RRT_API rrt_error* rrt_replay_targets_add(rrt_replay_targets* targets, const rrt_pass* pass, int32_t forward_only,
+                                          const int32_t* layer_ids, size_t layer_count, int64_t buffer);
+/* Of the one router call of a layer in the forward pass, and of as many in recompute: the buffer and the slot in it. */
+RRT_API rrt_error* rrt_replay_targets_forward(rrt_replay_targets* targets, const rrt_pass* pass, int32_t layer_id,
+                                              int64_t* buffer, int32_t* slot);
+RRT_API rrt_error* rrt_replay_targets_recompute(const rrt_replay_targets* targets, const rrt_pass* pass,
+                                                int32_t layer_id, int64_t* buffer, int32_t* slot);
+/* After the forward pass: FAILED_PRECONDITION, the pass being gone, if a router did not ask. */
+RRT_API rrt_error* rrt_replay_targets_end_forward(rrt_replay_targets* targets, const rrt_pass* pass);
+/* After the backward pass. */
+RRT_API rrt_error* rrt_replay_targets_finish(rrt_replay_targets* targets, const rrt_pass* pass);
+/* After the last pass of a step: FAILED_PRECONDITION if one was not finished; all of the step is gone then, too. */
+RRT_API rrt_error* rrt_replay_targets_end_step(rrt_replay_targets* targets, int64_t step);
+RRT_API int64_t rrt_replay_targets_size(const rrt_replay_targets* targets);
 
 #ifdef __cplusplus
 }
