@@ -83,6 +83,20 @@ def router_live(router: Router, logits: torch.Tensor, *, expert_bias: torch.Tens
     return router_replay(router, logits, ids, states, expert_bias=expert_bias)
 
 
+def overlap(chosen: torch.Tensor, indices: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """How alike two choices are, over the rows that are REPLAYED: [4] int64 on their device: rows, slots, slots whose
+    expert the other choice has too, and rows that have no expert in common.
+
+    chosen: [N, K] ids of any integer dtype
+    indices: [N, K] compact ids
+    states: [N] uint8
+    """
+    replayed = states == REPLAYED
+    common = (chosen.long().unsqueeze(2) == indices.long().unsqueeze(1)).any(2).sum(1)
+    rows = replayed.sum()
+    return torch.stack((rows, rows * chosen.shape[1], (common * replayed).sum(), ((common == 0) & replayed).sum()))
+
+
 def _config(router: Router) -> tuple[Any, ...]:
     return (
         router.score_function,

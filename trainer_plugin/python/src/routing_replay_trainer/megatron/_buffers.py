@@ -7,30 +7,36 @@ from numpy.typing import NDArray
 
 
 class Buffers:
-    """Not thread-safe. A buffer that turns out too small makes way for a larger one, so that no more bytes are held
-    than the largest passes need that were in flight together."""
+    """Not thread-safe. All buffers come to be of the size that the largest pass needed, so that from the second step of
+    a run on, their memory is the same whatever the order of ragged micro-batches."""
 
     def __init__(self) -> None:
         self._memory: dict[int, NDArray[np.uint8]] = {}
         self._free: list[int] = []
         self._next = 0
+        self._largest = 0
 
     def take(self, size: int) -> tuple[int, NDArray[np.uint8]]:
         """A number, and memory of just this size."""
-        fitting = [number for number in self._free if self._memory[number].size >= size]
-        if fitting:
-            number = min(fitting, key=lambda candidate: self._memory[candidate].size)
-            self._free.remove(number)
+        if size > self._largest:
+            self._largest = size
+            for number in self._free:
+                del self._memory[number]
+            self._free.clear()
+        if self._free:
+            number = self._free.pop()
         else:
-            if self._free:
-                del self._memory[self._free.pop()]
             number, self._next = self._next, self._next + 1
-            self._memory[number] = np.empty(size, np.uint8)
+            self._memory[number] = np.empty(self._largest, np.uint8)
         return number, self._memory[number][:size]
 
     def give(self, number: int) -> None:
-        self._free.append(number)
+        if self._memory[number].size == self._largest:
+            self._free.append(number)
+        else:
+            del self._memory[number]
 
     @property
     def bytes(self) -> int:
+        """Held, in use or free."""
         return sum(memory.size for memory in self._memory.values())

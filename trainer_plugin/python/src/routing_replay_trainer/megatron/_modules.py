@@ -70,8 +70,8 @@ def _layer_of(name: str, modules: Mapping[str, Any], default: Any) -> Any:
 
 
 def check(chunk: Any, routers: Iterable[LiveRouter], inject: str) -> list[int]:
-    """Layers that the model leaves to their own choice (hash routing). FailedPreconditionError naming the option and the
-    router for whatever would run without asking."""
+    """Layers that the model leaves to their own choice (hash routing). FailedPreconditionError naming the option and
+    the router for whatever would run without asking."""
     config = getattr(unwrap(chunk), "config", None)
     _check_config(config)
     hashed = []

@@ -7,6 +7,7 @@ router of the chunk is called in between is recomputed, whichever checkpoint fun
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -129,10 +130,9 @@ class ChunkPasses:
         return True
 
     def _forget(self, of: Pass) -> None:
-        try:
+        # Its routers need not all have asked: that is why it is forgotten.
+        with contextlib.suppress(errors.ReplayError):
             self._targets.finish(of.key)
-        except errors.ReplayError:
-            pass  # Its routers had not all asked: that is why it is forgotten.
 
     def drop_all(self) -> None:
         with self._lock:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from typing import Any, Literal
 
 import torch
 
-from routing_replay_trainer import errors
+from routing_replay_trainer import errors, ops
 from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer.fetch import Batch, Missing, Source
 from routing_replay_trainer.megatron import _micro_batch, _modules, _native
@@ -84,6 +85,7 @@ class Replay:
         self._step = 0
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
+        self._bindings: dict[int, Binding] = {}
         self._counters = {"replayed_rows": 0, "unrecorded_rows": 0, "pad_rows": 0, "fallback_sequences": 0}
         self._overlap: dict[int, torch.Tensor] = {}
         if mode != "disabled":
@@ -107,6 +109,7 @@ class Replay:
             passes = ChunkPasses(number, self._targets, self._buffers, lock)
             live = [router for router in routers if not router.is_mtp and router.layer not in native]
             bindings = [Binding(r.module, r.name, r.layer, passes, self._seen) for r in live]
+            self._bindings |= {binding.layer: binding for binding in bindings}
             self._chunks.append(
                 _Chunk(self, number, _modules.unwrap(chunk), passes, bindings, [r.layer_module for r in live])
             )
@@ -246,6 +249,10 @@ class Replay:
 
     def _seen(self, answer: Any, layer: int, chosen: torch.Tensor) -> None:
         """Shadow: how much of what would be replayed the live choice has."""
+        binding = self._bindings[layer]
+        ids, states = binding.ids(answer, chosen.device), binding.states(answer, chosen.device)
+        counts = ops.overlap(chosen, ids, states)
+        self._overlap[layer] = counts + self._overlap.get(layer, 0)
 
 
 class _Open:
@@ -281,14 +288,16 @@ class _Chunk:
     def install(self, injection: Any) -> None:
         for binding in self._bindings:
             injection.install(binding)
+        _CHUNKS[self._module] = self
         self._hooks = [
-            self._module.register_forward_pre_hook(self._before),
-            self._module.register_forward_hook(self._after, always_call=True),
+            self._module.register_forward_pre_hook(_before),
+            self._module.register_forward_hook(_after, always_call=True),
         ]
 
     def remove(self, injection: Any) -> None:
         for hook in self._hooks:
             hook.remove()
+        _CHUNKS.pop(self._module, None)
         for binding in self._bindings:
             injection.remove(binding)
         self.passes.drop_all()
@@ -307,10 +316,10 @@ class _Chunk:
             raise invalid("index", f"{said}, but the schedule runs micro-batch {index}")
         return index
 
-    def _before(self, module: Any, arguments: Any) -> None:
+    def before(self) -> None:
         self._replay._begin(self)
 
-    def _after(self, module: Any, arguments: Any, output: Any) -> None:
+    def after(self, output: Any) -> None:
         if self.passes.forward_pass is None:
             return
         if output is None:  # The call raised.
@@ -329,6 +338,20 @@ class _Chunk:
         """The gradient of the output is there. The engine calls back when it is through with what it was called for."""
         self.passes.begin_backward(of)
         torch.autograd.Variable._execution_engine.queue_callback(lambda: self.passes.end_backward(of))
+
+
+# By identity: a copy of a model has the hooks too, and is not in here.
+_CHUNKS: weakref.WeakKeyDictionary[Any, _Chunk] = weakref.WeakKeyDictionary()
+
+
+def _before(module: Any, arguments: Any) -> None:
+    if module in _CHUNKS:
+        _CHUNKS[module].before()
+
+
+def _after(module: Any, arguments: Any, output: Any) -> None:
+    if module in _CHUNKS:
+        _CHUNKS[module].after(output)
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:
