@@ -166,6 +166,51 @@ class MegatronTest(unittest.TestCase):
                 difference = (ours.grad - theirs.grad).abs().max().item()  # Sums of micro-batches, in another order.
                 self.assertLessEqual(difference, 2e-6 * theirs.grad.abs().max().item(), name)
 
+    def test_fused(self) -> None:
+        """Our operator in place of the peer's function: the same map; probabilities and gradients within rounding."""
+        for scores in ("softmax", "sigmoid", "sqrtsoftplus"):
+            with self.subTest(scores):
+                options = {"recompute_granularity": "selective", "recompute_modules": ["moe"]}
+                config = self.config(moe_router_score_function=scores, moe_router_topk_scaling_factor=2.5, **options)
+                chunks = self.chunks(config)
+                peers = copy.deepcopy(chunks)
+                for peer in peers:
+                    peer.eval()
+                rollout = Rollout(config, 1)
+                replay = self.attach(chunks, config, rollout.source, inject="fused")
+                outputs = self.step(replay, rollout, chunks)
+                for (index, chunk), output in outputs.items():
+                    hidden = self.hidden(index).requires_grad_()
+                    expected = by_hand(peers[chunk], rollout, index, hidden)
+                    expected.square().sum().backward()
+                    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
+                for chunk, peer in zip(chunks, peers, strict=True):
+                    for (name, ours), theirs in zip(chunk.named_parameters(), peer.parameters(), strict=True):
+                        difference = (ours.grad - theirs.grad).abs().max().item()
+                        self.assertLessEqual(difference, 1e-5 * theirs.grad.abs().max().item(), name)
+                    for layer, moe in models.moe_layers(chunk).items():
+                        maps = [routing_map for _, routing_map in moe.seen]
+                        for _, routing_map in models.moe_layers(peer)[layer].seen:
+                            self.assertEqual(sum(torch.equal(routing_map, ours) for ours in maps), 2)
+                # A copy routes live, and so does the model that is let go.
+                copied = copy.deepcopy(chunks[0])
+                replay.detach()
+                live = chunks[0](self.hidden(0))
+                self.assertTrue(torch.equal(copied(self.hidden(0)), live))
+                self.assertNotIn("routing", vars(models.moe_layers(chunks[0])[1].mlp.router))
+
+    def test_fused_needs_no_router_replay(self) -> None:
+        config = models.make_config(moe_enable_routing_replay=False)
+        model = models.Model(config, [1, 2, 3, 4])
+        config.moe_router_fusion = True  # Would need Transformer Engine if it were asked.
+        rollout = Rollout(config, 3)
+        replay = self.attach(model, config, rollout.source, inject="fused")
+        with replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0), index=0), torch.no_grad():
+            model(self.hidden(0))
+        ids, recorded = rollout.ids(0, 0)
+        used = models.moe_layers(model)[0].seen[0][1].nonzero()[:, 1].view(len(ids), -1)
+        self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
+
     def test_interleaved_with_recompute(self) -> None:
         for options in (
             {},

@@ -13,7 +13,7 @@ import torch
 from routing_replay_trainer import errors, ops
 from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer.fetch import Batch, Missing, Source
-from routing_replay_trainer.megatron import _micro_batch, _modules, _native
+from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
 from routing_replay_trainer.megatron._binding import Binding
 from routing_replay_trainer.megatron._buffers import Buffers
 from routing_replay_trainer.megatron._passes import ChunkPasses, Pass, new_lock
@@ -22,7 +22,7 @@ from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R3"]
 _MODES = ("disabled", "shadow", "R3")
-_INJECTIONS = {"native": _native}
+_INJECTIONS = {"native": _native, "fused": _fused}
 
 
 def attach(
@@ -31,7 +31,7 @@ def attach(
     *,
     source: Source | None = None,
     mode: Mode = "R3",
-    inject: Literal["native"] = "native",
+    inject: Literal["native", "fused"] = "native",
     missing: Missing = "strict",
     ranks: Mapping[str, int] | None = None,
 ) -> Replay:
@@ -44,7 +44,8 @@ def attach(
     source: where rows come from; needed unless the mode is disabled
     mode: "R3" replays the rollout's routes; "shadow" fetches, aligns and compares, and changes nothing; "disabled"
         touches nothing
-    inject: "native" tells Megatron's own RouterReplay, per call, which ids to take
+    inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
+        by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
 
