@@ -38,6 +38,19 @@ def make_config(**options: Any) -> TransformerConfig:
         return TransformerConfig(**options)
 
 
+class OneRank:
+    """A process group of this process alone."""
+
+    def size(self) -> int:
+        return 1
+
+    def rank(self) -> int:
+        return 0
+
+
+GROUPS = types.SimpleNamespace(tp=OneRank(), cp=OneRank(), tp_cp=OneRank(), tp_dp_cp=OneRank())
+
+
 class CpuRouter(TopKRouter):
     """TopKRouter whose gate does not move its weights to a device."""
 
@@ -51,8 +64,7 @@ class MoeLayer(nn.Module):
         self.layer_number = number
         self.checkpointed = "moe" in (config.recompute_modules or ())
         self.mlp = nn.Module()
-        groups = types.SimpleNamespace(tp=None, cp=None, tp_cp=None, tp_dp_cp=None)
-        self.mlp.router = CpuRouter(config, groups, is_mtp_layer=is_mtp)
+        self.mlp.router = CpuRouter(config, GROUPS, is_mtp_layer=is_mtp)
         self.mlp.router.set_layer_number(number)
         self.experts = nn.Parameter(torch.randn(config.num_moe_experts, HIDDEN, HIDDEN) * 0.2)
         self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []  # (probs, map) of every router call.
@@ -127,12 +139,14 @@ def moe_layers(model: Model) -> dict[int, MoeLayer]:
 
 
 __all__ = (
+    "GROUPS",
     "HIDDEN",
     "CpuRouter",
     "Model",
     "MoeLayer",
     "RouterReplay",
     "RouterReplayAction",
+    "TopKRouter",
     "make_config",
     "megatron_random",
     "moe_layers",
