@@ -159,6 +159,24 @@ rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, si
   });
 }
 
+rrt_error* rrt_local_source_record(rrt_local_source* source, const rrt_plan* plan, int32_t sequence,
+                                   const uint32_t* tokens, size_t token_count, const void* indices,
+                                   size_t indices_size) {
+  return Guard([&]() -> absl::Status {
+    const DescribedPlan& described = plan->described;
+    if (sequence < 0 || sequence >= static_cast<int64_t>(described.samples.size())) {
+      return Invalid(Reason::kField, "sequence",
+                     absl::StrCat(sequence, " is none of ", described.samples.size(), " sequences"));
+    }
+    const LocalSample sample{.sample = described.samples[sequence],
+                             .num_tokens = described.layout.sequences[sequence].tokens,
+                             .unrecorded = {},
+                             .token_ids = {tokens, token_count}};
+    return source->source.AddRecorded(sample, sequence, plan->layout, ExpandRowMap(described.plan.row_map),
+                                      Bytes(indices, indices_size));
+  });
+}
+
 int32_t rrt_local_source_remove(rrt_local_source* source, const char* sample, size_t size) {
   return NoThrow([&] { return source->source.Remove(Text(sample, size)); }) ? 1 : 0;
 }

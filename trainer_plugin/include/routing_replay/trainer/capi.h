@@ -182,6 +182,12 @@ RRT_API void rrt_local_source_free(rrt_local_source* source);
 RRT_API rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, size_t sample_size,
                                         const char* tensor, size_t tensor_size, const uint32_t* tokens,
                                         size_t token_count, const void* payload, size_t payload_size);
+/* R2 without transport: the rows of one sequence of the plan's micro-batch that this rank recorded itself, out of an
+ * index buffer of the plan, all of whose layers are those of the source's geometry. num_tokens is that of the plan's
+ * description, the sample its name there. Rows that this rank does not hold are unrecorded. */
+RRT_API rrt_error* rrt_local_source_record(rrt_local_source* source, const rrt_plan* plan, int32_t sequence,
+                                           const uint32_t* tokens, size_t token_count, const void* indices,
+                                           size_t indices_size);
 /* 1 if it was there. */
 RRT_API int32_t rrt_local_source_remove(rrt_local_source* source, const char* sample, size_t size);
 RRT_API rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch);
