@@ -306,6 +306,47 @@ class MegatronTest(unittest.TestCase):
         self.assertEqual(replay.buffer_bytes, held)
         self.assertEqual(replay.kept, 0)
 
+    def test_r2_replays_what_a_rank_recorded(self) -> None:
+        """After the weights have changed, the training pass takes the experts of the forward-only pass."""
+        for inject in ("native", "fused"):
+            with self.subTest(inject):
+                config = self.config(recompute_granularity="selective", recompute_modules=["moe"])
+                chunks = self.chunks(config)
+                rollout = Rollout(config, 7)
+                replay = self.attach(chunks, config, None, mode="R2", inject=inject)
+                for index in range(MICRO_BATCHES):
+                    for chunk in chunks:
+                        set_current_microbatch(chunk, index)
+                        tokens = torch.tensor(np.concatenate(rollout.tokens[index]))
+                        packed = rollout.packed(index)
+                        with (
+                            torch.no_grad(),
+                            replay.micro_batch(rollout.samples(index), tokens=tokens, packed_seq_params=packed),
+                        ):
+                            chunk(self.hidden(index))
+                recorded = [{k: [m for _, m in v.seen] for k, v in models.moe_layers(c).items()} for c in chunks]
+                for chunk in chunks:
+                    for layer in models.moe_layers(chunk).values():
+                        layer.seen.clear()
+                        with torch.no_grad():
+                            layer.mlp.router.weight.add_(torch.randn_like(layer.mlp.router.weight))
+                self.step(replay, rollout, chunks)
+                differing = 0
+                for chunk, before in zip(chunks, recorded, strict=True):
+                    for number, layer in models.moe_layers(chunk).items():
+                        self.assertEqual(len(layer.seen), 2 * MICRO_BATCHES)
+                        maps = [m for _, m in layer.seen]
+                        for index, expected in enumerate(before[number]):
+                            kept = rollout.ids(index, number)[1]
+                            same = [len(m) == len(expected) and torch.equal(m[kept], expected[kept]) for m in maps]
+                            self.assertGreaterEqual(sum(same), 2)
+                            live = layer.mlp.router.routing(layer.mlp.router.gating(self.hidden(index)))[1]
+                            differing += int((live != expected).any(1).sum())
+                self.assertGreater(differing, 0)
+                replay.release_records()
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+                    self.step(replay, rollout, chunks)
+
     def test_shadow_changes_nothing(self) -> None:
         config = self.config()
         chunks = self.chunks(config)

@@ -76,6 +76,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_local_source_new": (*_text, _out),
     "rrt_local_source_add": (c_void_p, *_text, *_text, *_memory, *_memory),
     "rrt_local_source_fetch": (c_void_p, c_void_p),
+    "rrt_local_source_record": (c_void_p, c_void_p, c_int32, *_memory, *_memory),
     "rrt_realign": (c_void_p, c_void_p, *_memory, *_memory, POINTER(c_int64)),
     "rrt_router_forward": (POINTER(Router), c_int64, *(c_void_p,) * 8, POINTER(Counters)),
     "rrt_router_backward": (POINTER(Router), c_int64, *(c_void_p,) * 4, POINTER(Counters)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ class Pass:
     batch: ids and states of the chunk's layers, in a buffer of that number
     use: "replay", "record" or "compare"
     forward_only: no backward part follows
+    keep: what to do with what it has recorded
     kept: what injections keep beside, for as long as the pass lasts
     """
 
@@ -33,6 +34,7 @@ class Pass:
     buffer: int
     use: str
     forward_only: bool
+    keep: Callable[[], None] | None = None
     kept: dict[Any, Any] = field(default_factory=dict)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
@@ -17,11 +18,12 @@ from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _nat
 from routing_replay_trainer.megatron._binding import Binding
 from routing_replay_trainer.megatron._buffers import Buffers
 from routing_replay_trainer.megatron._passes import ChunkPasses, Pass, new_lock
+from routing_replay_trainer.megatron._records import Records
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
-Mode = Literal["disabled", "shadow", "R3"]
-_MODES = ("disabled", "shadow", "R3")
+Mode = Literal["disabled", "shadow", "R2", "R3"]
+_MODES = ("disabled", "shadow", "R2", "R3")
 _INJECTIONS = {"native": _native, "fused": _fused}
 
 
@@ -41,9 +43,10 @@ def attach(
         model or a list), wrapped or not. Only this model's routers are touched: a reference or a critic that is not
         attached routes live, whether it was built before, after, or is a copy of this one
     config: its TransformerConfig; that of the first chunk if absent
-    source: where rows come from; needed unless the mode is disabled
-    mode: "R3" replays the rollout's routes; "shadow" fetches, aligns and compares, and changes nothing; "disabled"
-        touches nothing
+    source: where rows come from; needed in the modes R3 and shadow
+    mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
+        it in the training pass, each rank its own layers and rows, without transport; "shadow" fetches, aligns and
+        compares, and changes nothing; "disabled" touches nothing
     inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing
@@ -57,7 +60,7 @@ def attach(
         raise invalid("mode", f"{mode!r} is none of {', '.join(_MODES)}")
     if inject not in _INJECTIONS:
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
-    if mode != "disabled" and source is None:
+    if mode in ("R3", "shadow") and source is None:
         raise invalid("source", f"mode {mode} needs one")
     return Replay(chunks, config, source, mode, inject, missing, ranks)
 
@@ -80,6 +83,7 @@ class Replay:
         self._mode = mode
         self._missing: Missing = missing
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
+        self._ep_size: int = getattr(self._config, "expert_model_parallel_size", 1) or 1
         self._injection = _INJECTIONS[inject]
         self._targets = ReplayTargets()
         self._buffers = Buffers()
@@ -115,7 +119,10 @@ class Replay:
                 _Chunk(self, number, _modules.unwrap(chunk), passes, bindings, [r.layer_module for r in live])
             )
         empty = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
-        self._plan(0, empty)  # Compares the model with its configuration.
+        for chunk in self._chunks:
+            layers = self._plan(chunk.number, empty).layers  # Compares the model with its configuration.
+            if self._mode == "R2" and layers:
+                chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
         for chunk in self._chunks:
             chunk.install(self._injection)
 
@@ -129,6 +136,7 @@ class Replay:
         lengths: Any = None,
         index: int | None = None,
         forward_only: bool | None = None,
+        record: bool | None = None,
         **layout: Any,
     ) -> Iterator[None]:
         """Around the call of the model in forward_step.
@@ -142,6 +150,7 @@ class Replay:
         index: of the micro-batch in the schedule; what Megatron told its layers (current_microbatch) if absent, and
             the two must agree
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
+        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
         layout: further fields of `micro_batch` of a plan, which go before what is derived: format, partition, padding,
             total_rows, target_rows, …
 
@@ -158,7 +167,7 @@ class Replay:
             "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
         }
         described = _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, parallel, layout)
-        self._open = _Open(described, index, forward_only)
+        self._open = _Open(described, index, forward_only, record)
         try:
             yield
         finally:
@@ -172,6 +181,13 @@ class Replay:
             chunk.passes.drop_all()
             chunk.last_index = -1
         self._targets.end_step(step)
+
+    def release_records(self) -> None:
+        """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under
+        the same sample is replaced in any case."""
+        for chunk in self._chunks:
+            if chunk.records is not None:
+                chunk.records.release()
 
     def detach(self) -> None:
         """The model as it was."""
@@ -219,37 +235,57 @@ class Replay:
             megatron=config,
             rank=self._ranks | {"chunk": chunk, "model": self._model},
             native_layers=self._native_layers or None,
-            ep_size=config.get("expert_model_parallel_size") or 1,
+            ep_size=self._ep_size,
         )
 
     def _begin(self, chunk: _Chunk) -> None:
         """A chunk is called."""
         entered = self._open
-        if entered is None:
+        if entered is None or not chunk.replays:
             return
         index = chunk.index(entered.index)
         if index <= chunk.last_index:
             self.end_step()
-        plan = self._plan(chunk.number, entered.described.layout)
+        forward_only = not torch.is_grad_enabled() if entered.forward_only is None else entered.forward_only
+        key = PassKey(self._step, index, chunk.number)
+        begun = self._pass(chunk, entered, key, forward_only)
+        try:
+            chunk.passes.begin(begun, [layer.layer for layer in begun.batch.plan.layers])
+        except BaseException:
+            self._buffers.give(begun.buffer)
+            raise
+        chunk.last_index = index
+
+    def _pass(self, chunk: _Chunk, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
+        """What the chunk replays, compares or records into."""
+        records, described = chunk.records, entered.described
+        plan = self._plan(chunk.number, described.layout) if records is None else records.plan(described.layout)
         number, memory = self._buffers.take(plan.buffer_bytes)
         try:
-            batch = self._source.fetch(plan, sequences=entered.described.fetch, missing=self._missing, out=memory)
-            forward_only = not torch.is_grad_enabled() if entered.forward_only is None else entered.forward_only
-            use = "compare" if self._mode == "shadow" else "replay"
-            key = PassKey(self._step, index, chunk.number)
-            chunk.passes.begin(Pass(key, batch, number, use, forward_only), [layer.layer for layer in plan.layers])
+            if records is None:
+                batch = self._source.fetch(plan, sequences=described.fetch, missing=self._missing, out=memory)
+            elif forward_only if entered.record is None else entered.record:
+                batch = records.empty(plan, memory)
+                keep = functools.partial(records.keep, plan, described, memory)
+                return Pass(key, batch, number, "record", forward_only, keep)
+            else:
+                batch = records.fetch(plan, described, self._missing, memory)
         except BaseException:
             self._buffers.give(number)
             raise
-        chunk.last_index = index
         self._count(batch)
+        return Pass(key, batch, number, "compare" if self._mode == "shadow" else "replay", forward_only)
 
     def _count(self, batch: Batch) -> None:
         for name in self._counters:
             self._counters[name] += getattr(batch, name)
 
     def _seen(self, answer: Any, layer: int, chosen: torch.Tensor) -> None:
-        """Shadow: how much of what would be replayed the live choice has."""
+        """The live choice of a layer, where it is not replayed: R2 keeps it; shadow counts how much of what would be
+        replayed it has."""
+        if answer.of.use == "record":
+            answer.of.batch.indices[answer.slot][:] = chosen.cpu().numpy()
+            return
         binding = self._bindings[layer]
         ids, states = binding.ids(answer, chosen.device), binding.states(answer, chosen.device)
         counts = ops.overlap(chosen, ids, states)
@@ -259,8 +295,11 @@ class Replay:
 class _Open:
     """A micro_batch context."""
 
-    def __init__(self, described: _micro_batch.MicroBatch, index: int | None, forward_only: bool | None) -> None:
+    def __init__(
+        self, described: _micro_batch.MicroBatch, index: int | None, forward_only: bool | None, record: bool | None
+    ) -> None:
         self.described = described
+        self.record = record
         self.index = None if index is None else integer(index, "index", (0, INT32[1]))
         self.forward_only = forward_only
 
@@ -285,6 +324,12 @@ class _Chunk:
         self._layer_modules = layer_modules
         self._hooks: list[Any] = []
         self.last_index = -1
+        self.records: Records | None = None
+
+    @property
+    def replays(self) -> bool:
+        """False of a chunk without routers to replay in."""
+        return bool(self._bindings)
 
     def install(self, injection: Any) -> None:
         for binding in self._bindings:
@@ -327,6 +372,8 @@ class _Chunk:
             self.passes.abandon()
             return
         ended = self.passes.end_forward()
+        if ended.keep is not None:
+            ended.keep()
         if ended.forward_only:
             return
         outputs = [tensor for tensor in _tensors(output) if tensor.requires_grad]
