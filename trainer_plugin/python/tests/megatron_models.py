@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 import warnings
 from typing import Any
@@ -48,6 +49,7 @@ class OneRank:
         return 0
 
 
+ROUTERS_KNOW_MTP = "is_mtp_layer" in inspect.signature(TopKRouter.__init__).parameters  # Not those of 0.16.
 GROUPS = types.SimpleNamespace(tp=OneRank(), cp=OneRank(), tp_cp=OneRank(), tp_dp_cp=OneRank())
 
 
@@ -64,7 +66,7 @@ class MoeLayer(nn.Module):
         self.layer_number = number
         self.checkpointed = "moe" in (config.recompute_modules or ())
         self.mlp = nn.Module()
-        self.mlp.router = CpuRouter(config, GROUPS, is_mtp_layer=is_mtp)
+        self.mlp.router = CpuRouter(config, GROUPS, **({"is_mtp_layer": is_mtp} if ROUTERS_KNOW_MTP else {}))
         self.mlp.router.set_layer_number(number)
         self.experts = nn.Parameter(torch.randn(config.num_moe_experts, HIDDEN, HIDDEN) * 0.2)
         self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []  # (probs, map) of every router call.
