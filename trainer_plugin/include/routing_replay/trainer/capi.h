@@ -70,7 +70,11 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  * micro_batch:
  *   format "THD" with cu_seqlens_padded and total_rows, or "BSHD" with batch_size and padded_length;
  *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it), media_rows [],
- *     what each medium becomes in the model, where `tokens` counts it once;
+ *     what each medium becomes in the model, where `tokens` counts it once; instead of sample and recorded_rows,
+ *     pieces that follow each other in the sequence, [{"sample", "tokens", "start": 0, "rows": tokens - 1}]: its tokens
+ *     are those of the sample from `start` on, of which the first `rows` have a route. With pieces in one sequence, what
+ *     is said of sequences below, in row maps, slices and fetches, is said of the pieces of all of them in order (a
+ *     sequence without tokens has none);
  *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous", "contiguous_per_sequence" or "explicit";
  *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null, target_rows null;
  *   row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten";
