@@ -5,7 +5,8 @@
 #
 #   --sanitizers  also the unit and integration tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the
 #                 gRPC-free core under ThreadSanitizer
-#   --peers       also the hand-off beside the peers' libraries, where RR_PEERS names the folder of their benchmark
+#   --peers       also the Megatron face beside megatron-core, in an environment that is made once (several GB), and the
+#                 hand-off beside the peers' libraries, where RR_PEERS names the folder of their benchmark
 #   --chaos       also the long runs that kill and stop processes
 #   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
 #   --coverage    also a coverage report
@@ -69,7 +70,10 @@ long() {
 for extra in "${extras[@]}"; do
   case $extra in
     sanitizers) sanitizers ;;
-    peers) long peers tests/bench/peers.sh ;;
+    peers)
+      long megatron tests/peers/megatron.sh
+      long peers tests/bench/peers.sh
+      ;;
     chaos) long chaos tests/chaos/long.sh ;;
     fuzz) long fuzz tests/fuzz/long.sh ;;
     coverage) long coverage tests/coverage.sh ;;

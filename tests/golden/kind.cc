@@ -6,22 +6,13 @@ namespace routing_replay::golden {
 
 const std::vector<Kind>& AnsweredKinds() {
   static const std::vector<Kind>& kinds = *new std::vector<Kind>{
-      CodecKind(),         CodecMsSwiftKind(), CodecNemoKind(),       CodecPrimeRlKind(), CodecSkyRlKind(),
-      CodecTurnsKind(),    CpSlicesKind(),     FrameworkLayersKind(), GeometryKind(),     HybridKind(),
-      InvalidLayersKind(), LayersKind(),       LayersLayoutKind(),    LayoutParseKind(),  MoePatternKind(),
-      PaddingKind(),       R2Kind(),           RoutingKind(),         RowsKind(),         ScheduleKind(),
+      CodecKind(),         CodecMsSwiftKind(), CodecNemoKind(),       CodecPrimeRlKind(),       CodecSkyRlKind(),
+      CodecTurnsKind(),    CpSlicesKind(),     FrameworkLayersKind(), GeometryKind(),           HybridKind(),
+      InvalidLayersKind(), LayersKind(),       LayersLayoutKind(),    LayoutParseKind(),        MoePatternKind(),
+      PaddingKind(),       R2Kind(),      RoutingEdgeIndicesKind(), RoutingKind(),
+      RowsKind(),          ScheduleKind(),
   };
   return kinds;
-}
-
-const std::vector<std::string>& NotYetAnsweredStems() {
-  static const std::vector<std::string>& stems = *new std::vector<std::string>{
-      "replay_traces",
-      "router_forward",
-      "router_parts",
-      "routing_edge_indices",
-  };
-  return stems;
 }
 
 bool IsWholeStem(const std::vector<std::string>& stems, const std::string& stem) {
@@ -33,15 +24,10 @@ bool HasPrefix(const std::vector<std::string>& stems, const std::string& stem) {
                      [&](const std::string& prefix) { return prefix.ends_with('_') && stem.starts_with(prefix); });
 }
 
-bool IsNotYetAnswered(const std::string& stem) {
-  return IsWholeStem(NotYetAnsweredStems(), stem) || HasPrefix(NotYetAnsweredStems(), stem);
-}
-
 const Kind* FindKind(const std::string& stem) {
   for (const Kind& kind : AnsweredKinds()) {
     if (IsWholeStem(kind.stems, stem)) return &kind;
   }
-  if (IsWholeStem(NotYetAnsweredStems(), stem)) return nullptr;
   for (const Kind& kind : AnsweredKinds()) {
     if (HasPrefix(kind.stems, stem)) return &kind;
   }

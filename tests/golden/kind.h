@@ -12,14 +12,14 @@ namespace routing_replay::golden {
 using Json = nlohmann::json;
 
 struct Outcome {
-  enum class Verdict { kPassed, kFailed, kNotYetAnswered };
+  enum class Verdict { kPassed, kFailed, kNeeds };
   Verdict verdict = Verdict::kPassed;
-  std::string words;  // The first difference, or why there is no answer yet, or what a passed case was asked without.
+  std::string words;  // The first difference, or what is not installed here, or what a passed case was asked without.
 };
 inline Outcome Passed() { return {}; }
 inline Outcome PassedWithout(std::string words) { return {Outcome::Verdict::kPassed, std::move(words)}; }
 inline Outcome Failed(std::string words) { return {Outcome::Verdict::kFailed, std::move(words)}; }
-inline Outcome NotYetAnswered(std::string words) { return {Outcome::Verdict::kNotYetAnswered, std::move(words)}; }
+inline Outcome Needs(std::string words) { return {Outcome::Verdict::kNeeds, std::move(words)}; }
 
 struct Kind {
   // Stems of the kind's files. One that ends in '_' stands for all that begin so; a whole stem goes before those.
@@ -46,21 +46,19 @@ Kind LayoutParseKind();
 Kind MoePatternKind();
 Kind PaddingKind();
 Kind R2Kind();
+Kind RoutingEdgeIndicesKind();
 Kind RoutingKind();
 Kind RowsKind();
 Kind ScheduleKind();
 
 // All of the above.
 const std::vector<Kind>& AnsweredKinds();
-// Stems of kinds that are known and that no unit answers yet.
-const std::vector<std::string>& NotYetAnsweredStems();
 
 // Whether `stem` is the very name, or begins with a name that ends in '_'.
 bool IsWholeStem(const std::vector<std::string>& stems, const std::string& stem);
 bool HasPrefix(const std::vector<std::string>& stems, const std::string& stem);
 // The kind that answers files of this stem, or null.
 const Kind* FindKind(const std::string& stem);
-bool IsNotYetAnswered(const std::string& stem);
 
 }  // namespace routing_replay::golden
 

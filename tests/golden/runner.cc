@@ -4,8 +4,10 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/golden/golden_file.h"
 #include "tests/golden/kind.h"
+#include "tests/golden/python_kinds.h"
 
 namespace routing_replay::golden {
 namespace {
@@ -34,8 +36,8 @@ class Run {
   }
 
   Totals Finish() {
-    for (const auto& [what, cases] : not_yet_answered_) {
-      out_ << "not yet answered: " << what << ", " << cases << (cases == 1 ? " case\n" : " cases\n");
+    for (const auto& [what, cases] : needs_) {
+      out_ << "needs " << what << ", " << cases << (cases == 1 ? " case\n" : " cases\n");
     }
     out_ << totals_.passed << " passed, " << totals_.failed << " failed\n";
     return totals_;
@@ -52,19 +54,32 @@ class Run {
     if (!file.ok()) return Fail(path, file.status().message());
     const Json& cases = (*file)["cases"];
     const std::string stem = Stem(path);
+    if (IsPythonKind(stem)) return Python(path, cases.size());
     const Kind* kind = FindKind(stem);
-    if (kind != nullptr) return Cases(path, *kind, cases);
-    if (!IsNotYetAnswered(stem)) return Fail(path, "unknown kind " + stem);
-    not_yet_answered_[stem] += static_cast<int64_t>(cases.size());
+    if (kind == nullptr) return Fail(path, "unknown kind " + stem);
+    std::vector<NamedOutcome> outcomes;
+    for (const Json& golden_case : cases) outcomes.push_back({NameOf(golden_case), RunCase(*kind, golden_case)});
+    Cases(path, outcomes);
   }
 
-  void Cases(const std::filesystem::path& path, const Kind& kind, const Json& cases) {
+  void Python(const std::filesystem::path& path, size_t cases) {
+    const auto answer = AskPython(path);
+    if (!answer.ok()) return Fail(path, answer.status().message());
+    if (!answer->needs.empty()) {
+      needs_[answer->needs + ": " + Stem(path)] += static_cast<int64_t>(cases);
+    } else if (answer->outcomes.size() != cases) {
+      Fail(path, absl::StrCat(answer->outcomes.size(), " of ", cases, " cases were answered"));
+    } else {
+      Cases(path, answer->outcomes);
+    }
+  }
+
+  void Cases(const std::filesystem::path& path, const std::vector<NamedOutcome>& outcomes) {
     Totals of_file;
     int64_t open = 0;
     std::string failures;
     std::map<std::string, int64_t> without;  // Passed cases by what they were asked without.
-    for (const Json& golden_case : cases) {
-      const Outcome outcome = RunCase(kind, golden_case);
+    for (const auto& [name, outcome] : outcomes) {
       switch (outcome.verdict) {
         case Outcome::Verdict::kPassed:
           ++of_file.passed;
@@ -72,16 +87,16 @@ class Run {
           break;
         case Outcome::Verdict::kFailed:
           ++of_file.failed;
-          failures += "  FAILED " + NameOf(golden_case) + ": " + outcome.words + "\n";
+          failures += "  FAILED " + name + ": " + outcome.words + "\n";
           break;
-        case Outcome::Verdict::kNotYetAnswered:
+        case Outcome::Verdict::kNeeds:
           ++open;
-          ++not_yet_answered_[Stem(path) + " (" + outcome.words + ")"];
+          ++needs_[outcome.words + ": " + Stem(path)];
           break;
       }
     }
     out_ << path.string() << ": " << of_file.passed << " passed, " << of_file.failed << " failed";
-    if (open > 0) out_ << ", " << open << " not yet answered";
+    if (open > 0) out_ << ", " << open << " not asked";
     out_ << "\n" << failures;
     for (const auto& [what, count] : without) {
       out_ << "  " << count << (count == 1 ? " case" : " cases") << " without " << what << "\n";
@@ -92,7 +107,7 @@ class Run {
 
   std::ostream& out_;
   Totals totals_;
-  std::map<std::string, int64_t> not_yet_answered_;  // Cases by kind.
+  std::map<std::string, int64_t> needs_;  // Cases by what they need, and their kind.
 };
 
 }  // namespace

@@ -69,8 +69,8 @@ rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* text, size_t size, rr
   return Guard([&]() -> absl::Status {
     const DescribedPlan& described = plan->described;
     auto made = std::make_unique<rrt_fetch>(*plan);
-    for (size_t i = 0; i < described.samples.size(); ++i) {
-      made->sequences.push_back({.sample = described.samples[i], .num_tokens = described.layout.sequences[i].tokens});
+    for (size_t i = 0; i < described.sequences(); ++i) {
+      made->sequences.push_back({.sample = described.sample(i), .num_tokens = described.num_tokens(i)});
     }
     Geometry geometry = described.geometry;
     absl::Status status = ReadOptions(Text(text, size), *made, geometry);
@@ -156,6 +156,24 @@ rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, si
     const auto description = TensorFromJson(Text(tensor, tensor_size), "tensor");
     if (!description.ok()) return WithSample(description.status(), said.sample);
     return source->source.Add(said, *description, Bytes(payload, payload_size));
+  });
+}
+
+rrt_error* rrt_local_source_record(rrt_local_source* source, const rrt_plan* plan, int32_t sequence,
+                                   const uint32_t* tokens, size_t token_count, const void* indices,
+                                   size_t indices_size) {
+  return Guard([&]() -> absl::Status {
+    const DescribedPlan& described = plan->described;
+    if (sequence < 0 || sequence >= static_cast<int64_t>(described.sequences())) {
+      return Invalid(Reason::kField, "sequence",
+                     absl::StrCat(sequence, " is none of ", described.sequences(), " sequences"));
+    }
+    const LocalSample sample{.sample = described.sample(sequence),
+                             .num_tokens = described.num_tokens(sequence),
+                             .unrecorded = {},
+                             .token_ids = {tokens, token_count}};
+    return source->source.AddRecorded(sample, sequence, plan->layout, ExpandRowMap(described.plan.row_map),
+                                      Bytes(indices, indices_size));
   });
 }
 

@@ -13,6 +13,7 @@
 #include "routing_replay/trainer/buffer_layout.h"
 #include "routing_replay/trainer/capi.h"
 #include "routing_replay/trainer/local_source.h"
+#include "routing_replay/trainer/replay_targets.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 #include "trainer_plugin/layout/plan_json.h"
 
@@ -47,6 +48,10 @@ struct rrt_fetch final {
 
 struct rrt_local_source final {
   routing_replay::trainer::LocalSource source;
+};
+
+struct rrt_replay_targets final {
+  routing_replay::trainer::ReplayTargets targets;
 };
 
 namespace routing_replay::capi {

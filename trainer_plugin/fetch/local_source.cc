@@ -87,6 +87,52 @@ absl::Status StageRows(const Geometry& geometry, const ReplayPlan& plan, const B
                        .bytes = absl::MakeConstSpan(staging).subspan(begin)});
 }
 
+// The layout's layers are those of the geometry, in order and of one K.
+absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout, size_t rows, size_t bytes) {
+  bool same = layout.geometry() == geometry && layout.num_layers() == geometry.num_moe_layers();
+  for (int32_t slot = 0; same && slot < layout.num_layers(); ++slot) {
+    same = layout.ordinal(slot) == slot && layout.layer(slot).top_k == layout.layer(0).top_k &&
+           layout.layer(slot).id_bytes() == layout.layer(0).id_bytes();
+  }
+  if (!same) {
+    return Invalid(Reason::kGeometryMismatch, "layout", "its layers are not those of the source, or differ in K");
+  }
+  if (static_cast<int64_t>(rows) == layout.rows() && static_cast<int64_t>(bytes) == layout.bytes()) {
+    return absl::OkStatus();
+  }
+  return Invalid(Reason::kLength, "indices",
+                 absl::StrCat(bytes, " bytes and ", rows, " rows are not the ", layout.bytes(), " and ", layout.rows(),
+                              " of the layout"));
+}
+
+constexpr int64_t kNowhere = -1;
+
+// Per row of the sequence the local row that shows it.
+std::vector<int64_t> LocalRowsOf(absl::Span<const LocalRow> row_map, int32_t sequence, int64_t rows) {
+  std::vector<int64_t> local(rows, kNowhere);
+  for (size_t i = 0; i < row_map.size(); ++i) {
+    const LocalRow& shown = row_map[i];
+    if (shown.state == RowState::kReplayed && shown.sequence == sequence && shown.row < rows) {
+      local[shown.row] = static_cast<int64_t>(i);
+    }
+  }
+  return local;
+}
+
+// Rows that none shows.
+std::vector<RowRange> Missing(const std::vector<int64_t>& local) {
+  std::vector<RowRange> ranges;
+  for (int64_t row = 0; row < static_cast<int64_t>(local.size()); ++row) {
+    if (local[row] != kNowhere) continue;
+    if (!ranges.empty() && ranges.back().end == row) {
+      ++ranges.back().end;
+    } else {
+      ranges.push_back({row, row + 1});
+    }
+  }
+  return ranges;
+}
+
 }  // namespace
 
 LocalSource::LocalSource(Geometry geometry) : geometry_(std::move(geometry)) {}
@@ -97,6 +143,34 @@ LocalSource& LocalSource::operator=(LocalSource&&) noexcept = default;
 absl::Status LocalSource::Add(const LocalSample& sample, const TensorDescription& tensor,
                               absl::Span<const uint8_t> payload) {
   return InNamesOfAdd(CheckAndAdd(sample, tensor, payload), sample.sample);
+}
+
+absl::Status LocalSource::AddRecorded(const LocalSample& sample, int32_t sequence, const BufferLayout& layout,
+                                      absl::Span<const LocalRow> row_map, absl::Span<const uint8_t> indices) {
+  if (!sample.num_tokens || *sample.num_tokens < 1 || *sample.num_tokens > kMaxLocalRows) {
+    return Invalid(Reason::kField, "num_tokens", "is not given, or out of range");
+  }
+  if (!sample.unrecorded.empty()) return Invalid(Reason::kField, "unrecorded", "is for the row map to say");
+  if (auto status = CheckRecorded(geometry_, layout, row_map.size(), indices.size()); !status.ok()) return status;
+  const std::vector<int64_t> local = LocalRowsOf(row_map, sequence, *sample.num_tokens - 1);
+  LocalSample recorded = sample;
+  recorded.unrecorded = Missing(local);
+  std::vector<uint8_t> payload;
+  int64_t rows = 0;
+  for (int64_t row : local) {
+    if (row == kNowhere) continue;
+    ++rows;
+    for (int32_t slot = 0; slot < layout.num_layers(); ++slot) {
+      const int64_t size = layout.row_bytes(slot);
+      const absl::Span<const uint8_t> ids = layout.slab(indices, slot).subspan(row * size, size);
+      payload.insert(payload.end(), ids.begin(), ids.end());
+    }
+  }
+  const LayerRouting& layer = layout.layer(0);
+  return Add(
+      recorded,
+      {.dtype = layer.id_bytes() == 1 ? DType::kU8 : DType::kU16, .shape = {rows, layout.num_layers(), layer.top_k}},
+      payload);
 }
 
 absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDescription& tensor,

@@ -32,14 +32,34 @@ class LocalSourceTest : public ::testing::TestWithParam<std::pair<int, int>> {
     return source_.Add(sample, {.dtype = DType::kI32, .shape = {kTokens - 1, 4, geometry_.layer(0).top_k}},
                        AsBytes(tensor));
   }
+  static MicroBatchLayout PlanLayout() {
+    return {.sequences = {{kTokens, kTokens - 1}},
+            .cu_seqlens_padded = {0, kTokens},
+            .total_rows = kTokens,
+            .partition = Partition::kZigzagPerDocument,
+            .cp_size = 2};
+  }
+  // The index buffer of a plan.
+  static absl::StatusOr<std::vector<uint8_t>> Realigned(const LocalSource& source, const ReplayPlan& plan,
+                                                        const BufferLayout& layout) {
+    const auto staged = source.Fetch(plan, {{.sample = "s"}}, {});
+    if (!staged.ok()) return staged.status();
+    const std::vector<LocalRow> map = ExpandRowMap(plan.row_map);
+    const auto realign = PlanRealign(layout, {.staging_bytes = static_cast<int64_t>(staged->staging.size()),
+                                              .pieces = staged->pieces,
+                                              .row_map = map,
+                                              .unrecorded = staged->unrecorded});
+    if (!realign.ok()) return realign.status();
+    std::vector<uint8_t> indices(layout.bytes());
+    std::vector<RowState> states(layout.rows());
+    const absl::Status status =
+        Realign(layout, *realign, staged->staging, absl::MakeSpan(indices), absl::MakeSpan(states));
+    if (!status.ok()) return status;
+    return indices;
+  }
   ReplayPlan PlanOf(int32_t pp, int32_t cp) const {
-    MicroBatchLayout layout{.sequences = {{kTokens, kTokens - 1}},
-                            .cu_seqlens_padded = {0, kTokens},
-                            .total_rows = kTokens,
-                            .partition = Partition::kZigzagPerDocument,
-                            .cp_size = 2};
-    const auto plan = MakeReplayPlan(geometry_, *LayerTable::Create({.num_layers = 4, .pipeline_size = 2}), layout,
-                                     {.pp_rank = pp, .rows = {.cp_rank = cp}});
+    const auto plan = MakeReplayPlan(geometry_, *LayerTable::Create({.num_layers = 4, .pipeline_size = 2}),
+                                     PlanLayout(), {.pp_rank = pp, .rows = {.cp_rank = cp}});
     EXPECT_OK(plan);
     return *plan;
   }
@@ -92,6 +112,39 @@ TEST_P(LocalSourceTest, EveryRankGetsItsRowsAndLayers) {
         }
       }
     }
+  }
+}
+
+TEST_P(LocalSourceTest, WhatARankRecordedItReplays) {
+  ASSERT_OK(Add({.sample = "s"}));
+  const LayerTable one_stage = *LayerTable::Create({.num_layers = 4});
+  for (const int32_t cp : {0, 1}) {
+    const ReplayPlan plan =
+        *MakeReplayPlan(geometry_, one_stage, PlanLayout(), {.pp_rank = 0, .rows = {.cp_rank = cp}});
+    const std::vector<LocalRow> map = ExpandRowMap(plan.row_map);
+    ASSERT_OK_AND_ASSIGN(const BufferLayout layout,
+                         BufferLayout::Create(geometry_, {.ordinals = {0, 1, 2, 3}, .rows = kTokens / 2}));
+    ASSERT_OK_AND_ASSIGN(const auto buffer, Realigned(source_, plan, layout));
+    LocalSource recorded(geometry_);
+    ASSERT_OK(
+        recorded.AddRecorded({.sample = "s", .num_tokens = kTokens, .token_ids = tokens_}, 0, layout, map, buffer));
+    ASSERT_OK_AND_ASSIGN(const auto again, Realigned(recorded, plan, layout));
+    EXPECT_EQ(again, buffer);
+    // The other rank's rows are nobody's here.
+    const ReplayPlan other =
+        *MakeReplayPlan(geometry_, one_stage, PlanLayout(), {.pp_rank = 0, .rows = {.cp_rank = 1 - cp}});
+    ASSERT_OK_AND_ASSIGN(const StagedRows staged, recorded.Fetch(other, {{.sample = "s"}}, {}));
+    EXPECT_EQ(TotalRows(staged.unrecorded[0]), cp == 0 ? kTokens / 2 : kTokens / 2 - 1);
+
+    const auto refused = Fails(absl::StatusCode::kInvalidArgument, Reason::kLength);
+    const auto short_buffer = absl::MakeConstSpan(buffer).first(buffer.size() - 1);
+    EXPECT_THAT(recorded.AddRecorded({.sample = "s", .num_tokens = kTokens}, 0, layout, map, short_buffer), refused);
+    EXPECT_THAT(recorded.AddRecorded({.sample = "s"}, 0, layout, map, buffer),
+                Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+    ASSERT_OK_AND_ASSIGN(const BufferLayout half,
+                         BufferLayout::Create(geometry_, {.ordinals = {0, 1}, .rows = kTokens / 2}));
+    EXPECT_THAT(recorded.AddRecorded({.sample = "s", .num_tokens = kTokens}, 0, half, map, buffer),
+                Fails(absl::StatusCode::kInvalidArgument, Reason::kGeometryMismatch));
   }
 }
 

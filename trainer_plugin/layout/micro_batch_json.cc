@@ -10,6 +10,7 @@
 #include "routing_replay/trainer/context_parallel.h"
 #include "routing_replay/trainer/padding.h"
 #include "routing_replay/trainer/sequences.h"
+#include "routing_replay/wire/geometry.h"
 #include "trainer_plugin/layout/invalid.h"
 #include "trainer_plugin/layout/names.h"
 #include "trainer_plugin/layout/padding/padding_json.h"
@@ -50,6 +51,7 @@ class Reader {
     for (auto step : {&Reader::ReadPolicy, &Reader::ReadGroups, &Reader::ReadSequences, &Reader::ApplyPolicy}) {
       if (absl::Status status = (this->*step)(); !status.ok()) return status;
     }
+    if (!has_pieces_) out_.pieces.clear();
     return std::move(out_);
   }
 
@@ -182,6 +184,7 @@ class Reader {
     object.Read("first_row", shape.first_row);
     object.Read("sample", out_.samples.emplace_back());
     object.Read("recorded_rows", recorded);
+    const Json* pieces = object.Find("pieces");
     if (absl::Status status = object.status(); !status.ok()) return status;
     const auto tokens =
         media.empty() ? absl::StatusOr<int64_t>(shape.tokens) : MediaExpandedTokens(shape.tokens, media);
@@ -197,6 +200,36 @@ class Reader {
                      Reason::kShape);
     }
     shape.recorded_rows = recorded.value_or(shape.tokens > 0 ? shape.tokens - 1 : 0);
+    if (pieces != nullptr) return ReadPieces(index, object.PathOf("pieces"), *pieces);
+    if (shape.tokens == 0) return absl::OkStatus();
+    out_.pieces.push_back({.sample = out_.samples.back(),
+                           .sequence = static_cast<int32_t>(index),
+                           .tokens = shape.tokens,
+                           .rows = shape.recorded_rows});
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadPieces(size_t index, const std::string& path, const Json& list) {
+    if (!list.is_array() || list.empty()) return Invalid(path, "is no list of pieces");
+    has_pieces_ = true;
+    int64_t offset = 0;
+    for (size_t i = 0; i < list.size(); ++i) {
+      JsonObject object(list[i], absl::StrCat(path, "[", i, "]"));
+      SequencePiece& piece = out_.pieces.emplace_back();
+      std::optional<int64_t> rows;
+      object.Require("sample");
+      object.Require("tokens");
+      object.Read("sample", piece.sample);
+      object.Read("tokens", piece.tokens);
+      object.Read("start", piece.start);
+      object.Read("rows", rows);
+      if (absl::Status status = object.status(); !status.ok()) return status;
+      if (piece.tokens < 1 || piece.tokens > kMaxRows) return Invalid(object.PathOf("tokens"), "is out of range");
+      piece.sequence = static_cast<int32_t>(index);
+      piece.offset = offset;
+      piece.rows = rows.value_or(piece.tokens - 1);
+      offset += piece.tokens;
+    }
     return absl::OkStatus();
   }
 
@@ -254,6 +287,7 @@ class Reader {
   bool format_passed_ = false;
   bool shape_passed_ = true;
   bool left_padding_ = false;
+  bool has_pieces_ = false;
 };
 
 }  // namespace

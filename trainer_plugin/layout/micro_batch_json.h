@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "routing_replay/trainer/pieces.h"
 #include "routing_replay/trainer/rows.h"
 
 namespace routing_replay::trainer {
@@ -16,6 +17,8 @@ namespace routing_replay::trainer {
 struct DescribedMicroBatch {
   MicroBatchLayout layout;
   std::vector<std::string> samples;  // Parallel to layout.sequences; "" where not named.
+  // Of all sequences, where one of them is put together; else empty.
+  std::vector<SequencePiece> pieces;
   // Of the DP x CP group, where the micro-batch is cut over local_cp_size neighbours of it.
   std::optional<int32_t> dp_cp_size;
   // Hazards of the named policy, and the first difference between its prediction and what was passed.

@@ -13,12 +13,15 @@ absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, const LayerT
 }
 
 absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, std::vector<OwnedLayer> layers,
-                                          const MicroBatchLayout& layout, const RowRank& rank) {
+                                          const MicroBatchLayout& layout, const RowRank& rank,
+                                          absl::Span<const SequencePiece> pieces) {
   absl::StatusOr<RowMap> map = BuildRowMap(layout, rank);
+  if (map.ok() && !pieces.empty()) map = ShowPieces(*map, layout, pieces);
   if (!map.ok()) return map.status();
   ReplayPlan plan{.layers = std::move(layers), .row_map = *std::move(map)};
   if (plan.layers.empty()) return plan;
-  std::vector<std::vector<RowRange>> rows = ReplayedRows(plan.row_map, static_cast<int32_t>(layout.sequences.size()));
+  std::vector<std::vector<RowRange>> rows =
+      ReplayedRows(plan.row_map, static_cast<int32_t>(pieces.empty() ? layout.sequences.size() : pieces.size()));
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].empty()) continue;
     plan.rows_to_read += TotalRows(rows[i]);

@@ -104,7 +104,7 @@ OrderedJson PlanToJson(const DescribedPlan& described) {
     OrderedJson rows = OrderedJson::array();
     for (const RowRange& range : slice.rows) rows.push_back(OrderedJson::array({range.begin, range.end}));
     slices.push_back(
-        {{"sequence", slice.sequence}, {"sample", described.samples[slice.sequence]}, {"rows", std::move(rows)}});
+        {{"sequence", slice.sequence}, {"sample", described.sample(slice.sequence)}, {"rows", std::move(rows)}});
   }
   return {{"layers", std::move(layers)},
           {"mtp_layers", described.mtp_layers},
@@ -124,7 +124,8 @@ absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
   auto description = ReadDescription(text);
   if (!description.ok()) return description.status();
   auto& [layers, micro_batch, rank] = *description;
-  auto plan = MakeReplayPlan(layers.geometry, std::move(layers.layers), micro_batch.layout, rank.rows);
+  auto plan =
+      MakeReplayPlan(layers.geometry, std::move(layers.layers), micro_batch.layout, rank.rows, micro_batch.pieces);
   if (!plan.ok()) return InNamesOfDescription(plan.status());
   return DescribedPlan{std::move(layers.geometry),
                        std::move(layers.split),
@@ -132,6 +133,7 @@ absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
                        *std::move(plan),
                        std::move(micro_batch.layout),
                        std::move(micro_batch.samples),
+                       std::move(micro_batch.pieces),
                        std::move(micro_batch.warnings),
                        layers.mtp_layers};
 }

@@ -23,8 +23,19 @@ struct DescribedPlan {
   ReplayPlan plan;
   MicroBatchLayout layout;
   std::vector<std::string> samples;   // Per sequence of layout.
+  std::vector<SequencePiece> pieces;  // What the plan's sequences are, where some are put together; else empty.
   std::vector<std::string> warnings;  // In words: see rrt_plan_json.
   int32_t mtp_layers = 0;             // In the chunks planned for; they are not in the plan.
+
+  // Of the plan: those of the layout, or the pieces.
+  size_t sequences() const { return pieces.empty() ? samples.size() : pieces.size(); }
+  const std::string& sample(size_t sequence) const {
+    return pieces.empty() ? samples[sequence] : pieces[sequence].sample;
+  }
+  // T of a sequence that is a whole sample; of a piece it is not known.
+  std::optional<int64_t> num_tokens(size_t sequence) const {
+    return pieces.empty() ? std::optional(layout.sequences[sequence].tokens) : std::nullopt;
+  }
 };
 
 // INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind, or what MakeReplayPlan and

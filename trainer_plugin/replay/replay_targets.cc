@@ -137,6 +137,15 @@ absl::StatusOr<Target> ReplayTargets::Recompute(const TargetKey& key) const {
               absl::StrCat("recompute of ", ToString(key), " before its forward pass"), key.layer_id);
 }
 
+absl::Status ReplayTargets::EndForward(const PassKey& pass) {
+  MutexLock lock(state_->mutex);
+  const auto found = state_->passes.find(pass);
+  if (found == state_->passes.end()) return absl::OkStatus();
+  const absl::Status asked = CheckAsked(pass, found->second);
+  if (!asked.ok()) state_->passes.erase(found);
+  return asked;
+}
+
 absl::Status ReplayTargets::Finish(const PassKey& pass) {
   MutexLock lock(state_->mutex);
   const auto found = state_->passes.find(pass);

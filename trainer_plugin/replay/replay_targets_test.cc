@@ -59,6 +59,23 @@ TEST(ReplayTargets, ForwardOnlyLeavesNothingBehind) {
   EXPECT_OK(targets.EndStep(kPass.step));
 }
 
+TEST(ReplayTargets, TheForwardPassEndsWhenAllRoutersAsked) {
+  ReplayTargets targets;
+  for (PassUse use : {PassUse::kTraining, PassUse::kForwardOnly}) {
+    ASSERT_OK(targets.Add(kPass, use, {4, 5}, 30));
+    ASSERT_OK(targets.Forward({kPass, 4}));
+    const absl::Status silent = targets.EndForward(kPass);
+    EXPECT_THAT(silent, kTooEarlyOrTwice);
+    EXPECT_EQ(GetErrorDetail(silent)->layer, 5);
+    EXPECT_EQ(targets.size(), 0);
+    ASSERT_OK(targets.Add(kPass, use, {4}, 30));
+    ASSERT_OK(targets.Forward({kPass, 4}));
+    EXPECT_OK(targets.EndForward(kPass));
+    EXPECT_EQ(targets.size(), use == PassUse::kTraining ? 1 : 0);
+    EXPECT_EQ(targets.Finish(kPass).ok(), use == PassUse::kTraining);
+  }
+}
+
 TEST(ReplayTargets, ErrorsNameTheKey) {
   ReplayTargets targets;
   ASSERT_OK(targets.Add(kPass, PassUse::kTraining, {4, 5}, 30));

@@ -24,6 +24,7 @@ typedef struct rrt_bytes rrt_bytes;
 typedef struct rrt_plan rrt_plan;
 typedef struct rrt_fetch rrt_fetch;
 typedef struct rrt_local_source rrt_local_source;
+typedef struct rrt_replay_targets rrt_replay_targets;
 
 /* The number of this interface; raised when something in it changes its meaning. */
 #define RRT_ABI_VERSION 1
@@ -69,7 +70,11 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  * micro_batch:
  *   format "THD" with cu_seqlens_padded and total_rows, or "BSHD" with batch_size and padded_length;
  *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it), media_rows [],
- *     what each medium becomes in the model, where `tokens` counts it once;
+ *     what each medium becomes in the model, where `tokens` counts it once; instead of sample and recorded_rows,
+ *     pieces that follow each other in the sequence, [{"sample", "tokens", "start": 0, "rows": tokens - 1}]: its tokens
+ *     are those of the sample from `start` on, of which the first `rows` have a route. With pieces in one sequence, what
+ *     is said of sequences below, in row maps, slices and fetches, is said of the pieces of all of them in order (a
+ *     sequence without tokens has none);
  *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous", "contiguous_per_sequence" or "explicit";
  *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null, target_rows null;
  *   row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten";
@@ -183,6 +188,12 @@ RRT_API void rrt_local_source_free(rrt_local_source* source);
 RRT_API rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, size_t sample_size,
                                         const char* tensor, size_t tensor_size, const uint32_t* tokens,
                                         size_t token_count, const void* payload, size_t payload_size);
+/* R2 without transport: the rows of one sequence of the plan's micro-batch that this rank recorded itself, out of an
+ * index buffer of the plan, all of whose layers are those of the source's geometry. num_tokens is that of the plan's
+ * description, the sample its name there. Rows that this rank does not hold are unrecorded. */
+RRT_API rrt_error* rrt_local_source_record(rrt_local_source* source, const rrt_plan* plan, int32_t sequence,
+                                           const uint32_t* tokens, size_t token_count, const void* indices,
+                                           size_t indices_size);
 /* 1 if it was there. */
 RRT_API int32_t rrt_local_source_remove(rrt_local_source* source, const char* sample, size_t size);
 RRT_API rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch);
@@ -220,6 +231,32 @@ RRT_API rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, co
                                       rrt_router_counters* counters);
 RRT_API rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
                                        const void* grad_probs, void* grad_logits, rrt_router_counters* counters);
+
+/* Where the ids of every router are while a schedule runs: by (step, micro-batch, virtual stage, layer), in no order
+ * (routing_replay/trainer/replay_targets.h). Thread-safe. Errors name the key and have field "targets". */
+typedef struct rrt_pass {
+  int64_t step;
+  int32_t micro_batch; /* Megatron's current_microbatch. */
+  int32_t chunk;       /* vp_stage, 0 without virtual stages. */
+} rrt_pass;
+RRT_API rrt_error* rrt_replay_targets_new(rrt_replay_targets** targets);
+RRT_API void rrt_replay_targets_free(rrt_replay_targets* targets);
+/* The MoE layers of a pass, at slots 0, 1, … of an index buffer that the host calls `buffer`. forward_only 1: no
+ * backward pass follows, and each entry goes when its router has read it. */
+RRT_API rrt_error* rrt_replay_targets_add(rrt_replay_targets* targets, const rrt_pass* pass, int32_t forward_only,
+                                          const int32_t* layer_ids, size_t layer_count, int64_t buffer);
+/* Of the one router call of a layer in the forward pass, and of as many in recompute: the buffer and the slot in it. */
+RRT_API rrt_error* rrt_replay_targets_forward(rrt_replay_targets* targets, const rrt_pass* pass, int32_t layer_id,
+                                              int64_t* buffer, int32_t* slot);
+RRT_API rrt_error* rrt_replay_targets_recompute(const rrt_replay_targets* targets, const rrt_pass* pass,
+                                                int32_t layer_id, int64_t* buffer, int32_t* slot);
+/* After the forward pass: FAILED_PRECONDITION, the pass being gone, if a router did not ask. */
+RRT_API rrt_error* rrt_replay_targets_end_forward(rrt_replay_targets* targets, const rrt_pass* pass);
+/* After the backward pass. */
+RRT_API rrt_error* rrt_replay_targets_finish(rrt_replay_targets* targets, const rrt_pass* pass);
+/* After the last pass of a step: FAILED_PRECONDITION if one was not finished; all of the step is gone then, too. */
+RRT_API rrt_error* rrt_replay_targets_end_step(rrt_replay_targets* targets, int64_t step);
+RRT_API int64_t rrt_replay_targets_size(const rrt_replay_targets* targets);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "routing_replay/trainer/buffer_layout.h"
 #include "routing_replay/trainer/plan.h"
+#include "routing_replay/trainer/row_map.h"
 #include "routing_replay/trainer/staging.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
@@ -46,6 +48,14 @@ class LocalSource {
   // Errors as those of an append (INVALID_ARGUMENT naming sample, field, row and layer; the fields are those of
   // LocalSample, "tensor.…" and "payload"); what was there is untouched then.
   absl::Status Add(const LocalSample& sample, const TensorDescription& tensor, absl::Span<const uint8_t> payload);
+  // R2 without transport: the rows of a sample that this rank recorded itself, out of an index buffer. Row r is that of
+  // a local row which shows row r of sequence `sequence` as one to be replayed; rows of the sample that no local row
+  // shows are unrecorded: other ranks hold them, and a plan that is cut alike does not ask for them. The layout has all
+  // MoE layers of the geometry (for a rank of a pipeline: a geometry of its layers), which have one K.
+  // sample.num_tokens is required, sample.unrecorded empty. INVALID_ARGUMENT (kGeometryMismatch, kLength, kField) for
+  // what does not fit, otherwise as Add.
+  absl::Status AddRecorded(const LocalSample& sample, int32_t sequence, const BufferLayout& layout,
+                           absl::Span<const LocalRow> row_map, absl::Span<const uint8_t> indices);
   // True if it was there.
   bool Remove(absl::string_view sample);
   void Clear();

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "routing_replay/trainer/layers.h"
+#include "routing_replay/trainer/pieces.h"
 #include "routing_replay/trainer/row_map.h"
 #include "routing_replay/trainer/rows.h"
 #include "routing_replay/wire/geometry.h"
@@ -19,7 +20,7 @@ namespace routing_replay::trainer {
 
 // What to read of one sequence, for all layers of the plan.
 struct PlanSlice {
-  int32_t sequence = 0;        // Index in MicroBatchLayout::sequences.
+  int32_t sequence = 0;        // Index in MicroBatchLayout::sequences, or in the pieces where there are some.
   std::vector<RowRange> rows;  // Normal list, not empty.
   friend bool operator==(const PlanSlice&, const PlanSlice&) = default;
 };
@@ -45,9 +46,11 @@ struct PlanRank {
   RowRank rows;
 };
 
-// Of these layers of the rank, whose ids ascend. INVALID_ARGUMENT as BuildRowMap.
+// Of these layers of the rank, whose ids ascend. With pieces, row map and slices are in terms of them. INVALID_ARGUMENT
+// as BuildRowMap and ShowPieces.
 absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, std::vector<OwnedLayer> layers,
-                                          const MicroBatchLayout& layout, const RowRank& rank);
+                                          const MicroBatchLayout& layout, const RowRank& rank,
+                                          absl::Span<const SequencePiece> pieces = {});
 
 // Of the rank's layers by the table. INVALID_ARGUMENT as OwnedMoeLayers, WithoutNativeLayers and BuildRowMap.
 absl::StatusOr<ReplayPlan> MakeReplayPlan(const Geometry& geometry, const LayerTable& table,

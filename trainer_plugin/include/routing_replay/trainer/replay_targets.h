@@ -71,6 +71,10 @@ class ReplayTargets {
   // FAILED_PRECONDITION before the forward pass.
   absl::StatusOr<Target> Recompute(const TargetKey& key) const;
 
+  // After the forward pass: nothing of a forward-only pass is left. FAILED_PRECONDITION, all entries of the pass being
+  // gone, if a router never asked for its layer: it did not replay. OK for a pass that has no entries.
+  absl::Status EndForward(const PassKey& pass);
+
   // After the backward pass: the entries go, and the buffer is free. Not needed after a forward pass alone. NOT_FOUND
   // if there are none. FAILED_PRECONDITION, the entries being gone, if a router never asked for its layer: it did not
   // replay.

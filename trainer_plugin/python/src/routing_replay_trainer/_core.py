@@ -41,6 +41,12 @@ class Router(Structure):
     )
 
 
+class Pass(Structure):
+    """rrt_pass"""
+
+    _fields_ = (("step", c_int64), ("micro_batch", c_int32), ("chunk", c_int32))
+
+
 class Counters(Structure):
     """rrt_router_counters"""
 
@@ -52,6 +58,7 @@ class Counters(Structure):
 _text = (c_char_p, c_size_t)  # Also bytes: Python passes their address.
 _out = POINTER(c_void_p)
 _memory = (c_void_p, c_size_t)
+_target = (c_void_p, POINTER(Pass), c_int32, POINTER(c_int64), POINTER(c_int32))
 
 _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_token_ids": (*_text, *_memory, _out),
@@ -69,9 +76,17 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_local_source_new": (*_text, _out),
     "rrt_local_source_add": (c_void_p, *_text, *_text, *_memory, *_memory),
     "rrt_local_source_fetch": (c_void_p, c_void_p),
+    "rrt_local_source_record": (c_void_p, c_void_p, c_int32, *_memory, *_memory),
     "rrt_realign": (c_void_p, c_void_p, *_memory, *_memory, POINTER(c_int64)),
     "rrt_router_forward": (POINTER(Router), c_int64, *(c_void_p,) * 8, POINTER(Counters)),
     "rrt_router_backward": (POINTER(Router), c_int64, *(c_void_p,) * 4, POINTER(Counters)),
+    "rrt_replay_targets_new": (_out,),
+    "rrt_replay_targets_add": (c_void_p, POINTER(Pass), c_int32, *_memory, c_int64),
+    "rrt_replay_targets_forward": _target,
+    "rrt_replay_targets_recompute": _target,
+    "rrt_replay_targets_end_forward": (c_void_p, POINTER(Pass)),
+    "rrt_replay_targets_finish": (c_void_p, POINTER(Pass)),
+    "rrt_replay_targets_end_step": (c_void_p, c_int64),
 }
 _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_abi_version": (c_int32, ()),
@@ -86,6 +101,8 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_fetch_needs_rows": (c_int32, (c_void_p,)),
     "rrt_local_source_free": (None, (c_void_p,)),
     "rrt_local_source_remove": (c_int32, (c_void_p, *_text)),
+    "rrt_replay_targets_free": (None, (c_void_p,)),
+    "rrt_replay_targets_size": (c_int64, (c_void_p,)),
 }
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from routing_replay_trainer import _core, errors
 from routing_replay_trainer._core import LIBRARY
-from routing_replay_trainer._values import geometry_json, integer, invalid, plain, token_ids
+from routing_replay_trainer._values import INT32, geometry_json, integer, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
 REPLAYED, UNRECORDED, PAD = 0, 1, 2  # States of a local row.
@@ -190,6 +190,24 @@ class LocalSource:
             )
         except errors.InvalidArgumentError as error:
             raise error.renamed(_ARGUMENTS) from None
+
+    def record(self, plan: Plan, sequence: int, buffer: NDArray[np.uint8], *, tokens: ArrayLike | None = None) -> None:
+        """R2 without transport: keeps the rows of one sequence of the plan that this rank recorded itself.
+
+        plan: of all layers of this source's geometry: for a rank of a pipeline, both are of its layers
+        sequence: index in the micro-batch; sample and tokens are those of the plan's description
+        buffer: [plan.buffer_bytes] uint8, the index buffer with the recorded ids
+        tokens: as in `add`
+
+        Rows that the rank does not hold are unrecorded; a plan that is cut alike does not ask for them. Raises
+        InvalidArgumentError.
+        """
+        number = integer(sequence, "sequence", INT32)
+        ids = np.empty(0, np.uint32) if tokens is None else token_ids(tokens, str(sequence))
+        data = _index_buffer(buffer, plan)
+        LIBRARY.rrt_local_source_record(
+            self._handle.pointer, plan.pointer, number, ids.ctypes.data, ids.size, data.ctypes.data, data.size
+        )
 
     def remove(self, sample: str) -> bool:
         """True if it was there."""

@@ -1,0 +1,133 @@
+// routing_edge_indices: odd index tensors. Megatron takes several of them without a word; ours are checked before they
+// reach a router, so what is not K different experts of each of N rows is refused, and the rest gives the same.
+#include <numeric>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "proto/wire/payload/text_form.h"
+#include "routing_replay/trainer/router.h"
+#include "tests/golden/kind.h"
+#include "tests/golden/kinds/router_case.h"
+
+namespace routing_replay::golden {
+namespace {
+
+using trainer::RouterConfig;
+
+int64_t Width(DType dtype) {
+  switch (dtype) {
+    case DType::kU8:
+    case DType::kI8:
+      return 1;
+    case DType::kU16:
+    case DType::kI16:
+      return 2;
+    case DType::kI32:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+// Ids as the tensor's memory has them.
+std::vector<uint8_t> Memory(const Json& rows, DType dtype) {
+  std::vector<uint8_t> bytes;
+  for (const Json& row : rows) {
+    for (const Json& id : row) {
+      const auto value = static_cast<uint64_t>(id.get<int64_t>());
+      for (int64_t i = 0; i < Width(dtype); ++i) bytes.push_back(static_cast<uint8_t>(value >> (8 * i)));
+    }
+  }
+  return bytes;
+}
+
+// Whether the ids are what a router can replay, in the words of the format.
+bool IsLegal(const Json& input, const RouterConfig& config) {
+  if (input.at("index_shape") != Json{input.at("num_tokens"), config.top_k}) return false;
+  for (const Json& row : input.value("replay_indices", Json::array())) {
+    std::set<int64_t> experts;
+    for (const Json& id : row) {
+      const auto expert = id.get<int64_t>();
+      if (expert < 0 || expert >= config.num_experts || !experts.insert(expert).second) return false;
+    }
+  }
+  return DTypeFromName(input.at("index_dtype").get<std::string>()).ok();
+}
+
+// Our check: that of every payload of routes.
+absl::Status Check(const Json& input, const RouterConfig& config) {
+  const auto dtype = DTypeFromName(input.at("index_dtype").get<std::string>());
+  if (!dtype.ok()) return dtype.status();
+  const auto rows = input.at("num_tokens").get<int64_t>();
+  const auto& shape = input.at("index_shape");
+  const TensorDescription tensor{.dtype = *dtype, .shape = {shape.at(0).get<int64_t>(), 1, shape.at(1).get<int64_t>()}};
+  if (rows == 0 && shape.at(0) == 0) return absl::OkStatus();  // Nothing to decode.
+  return DecodeTensor(Geometry::Uniform(1, config.num_experts, config.top_k), tensor,
+                      Memory(input.at("replay_indices"), *dtype), {.expected_rows = rows})
+      .status();
+}
+
+struct Replayed {
+  std::vector<float> probs, compact;
+  std::vector<uint8_t> map, chosen;
+};
+
+absl::StatusOr<Replayed> Replay(const Json& input, const RouterConfig& config) {
+  const std::vector<float> logits = Matrix<float>(input.value("logits", Json::array()));  // None for no rows.
+  const std::vector<uint8_t> ids = CompactIds(config, input.value("replay_indices", Json::array()));
+  const size_t rows = logits.size() / config.num_experts;
+  Replayed out{std::vector<float>(logits.size()), std::vector<float>(rows * config.top_k),
+               std::vector<uint8_t>(logits.size()), std::vector<uint8_t>(ids.size())};
+  const std::vector<trainer::RowState> states(rows, trainer::RowState::kReplayed);
+  trainer::RouterCounters counters;
+  const absl::Status status = trainer::RouterReplayForward<float>(
+      config, {.logits = logits, .indices = ids, .states = states, .expert_bias = {}},
+      {absl::MakeSpan(out.probs), absl::MakeSpan(out.map), absl::MakeSpan(out.compact), absl::MakeSpan(out.chosen)},
+      counters);
+  if (!status.ok()) return status;
+  return out;
+}
+
+Outcome Compare(const Json& golden_case, const RouterConfig& config, const Replayed& ours) {
+  const Json& expect = golden_case.at("expect");
+  const double tolerance = golden_case.contains("tol") ? golden_case["tol"].at("replay_probs").get<double>() : 1e-6;
+  if (expect.contains("probs_shape")) {
+    const Json shape = {ours.probs.size() / config.num_experts, config.num_experts};
+    return shape == expect["probs_shape"] && shape == expect.at("map_shape") ? Passed() : Failed("another shape");
+  }
+  const Json& replay = expect.at("replay");
+  std::string words = FirstDifference("probs", ours.probs, replay.at("probs"), tolerance);
+  if (words.empty() && Experts(config, ours.map) != replay.at("routing_map")) words = "another routing_map";
+  if (words.empty() && std::accumulate(ours.map.begin(), ours.map.end(), int64_t{0}) != replay.at("map_true_count")) {
+    words = "another map_true_count";
+  }
+  if (words.empty() && expect.contains("dense_output")) {
+    const Json& dense = expect["dense_output"];
+    words = FirstDifference("dense probs", ours.compact, dense.at("probs"), tolerance);
+    if (words.empty() && Slots(config, ours.chosen) != dense.at("top_indices")) words = "other top_indices";
+  }
+  return words.empty() ? Passed() : Failed(words);
+}
+
+Outcome Run(const Json& golden_case) {
+  const Json& input = golden_case.at("input");
+  const RouterConfig config = RouterOf(input, trainer::Rounding::kOnce);
+  const absl::Status checked = Check(input, config);
+  const bool legal = IsLegal(input, config);
+  if (checked.ok() != legal) {
+    return Failed(legal ? absl::StrCat("refused: ", checked.message()) : "accepted, though it cannot be replayed");
+  }
+  const bool raises = !golden_case.at("expect").at("raises").is_null();
+  if (!legal || raises) return Passed();  // The peer wants int64; ours come in any width.
+  const auto ours = Replay(input, config);
+  if (!ours.ok()) return Failed(std::string(ours.status().message()));
+  return Compare(golden_case, config, *ours);
+}
+
+}  // namespace
+
+Kind RoutingEdgeIndicesKind() { return {{"routing_edge_indices"}, Run}; }
+
+}  // namespace routing_replay::golden

@@ -1,0 +1,33 @@
+// Kinds of files that describe Megatron's own objects: a script of the trainer's Python face answers them, in an
+// environment that has megatron-core.
+#ifndef TESTS_GOLDEN_PYTHON_KINDS_H_
+#define TESTS_GOLDEN_PYTHON_KINDS_H_
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/golden/kind.h"
+
+namespace routing_replay::golden {
+
+bool IsPythonKind(const std::string& stem);
+
+struct NamedOutcome {
+  std::string name;
+  Outcome outcome;
+};
+
+struct PythonAnswer {
+  std::string needs;  // What is not installed; then there are no outcomes.
+  std::vector<NamedOutcome> outcomes;
+};
+
+// Asks all cases of a file. The interpreter is what RR_GOLDEN_PYTHON names, or python3. INTERNAL if the script ends
+// with an error or says anything else than golden_megatron.py describes.
+absl::StatusOr<PythonAnswer> AskPython(const std::filesystem::path& file);
+
+}  // namespace routing_replay::golden
+
+#endif  // TESTS_GOLDEN_PYTHON_KINDS_H_

@@ -1,0 +1,33 @@
+"""Router replay in Megatron-Core. Needs torch; megatron-core is what the model was built with, and is not imported.
+
+replay = megatron.attach(model_chunks, config, source=ServiceSource(run), mode="R3")
+
+def forward_step(data_iterator, model):
+    batch = next(data_iterator)
+    with replay.micro_batch(batch.samples, tokens=batch.tokens, packed_seq_params=batch.packed_seq_params):
+        output = model(batch.tokens, batch.position_ids, None, packed_seq_params=batch.packed_seq_params)
+    return output, loss_func
+
+forward_backward_func(forward_step_func=forward_step, …)
+replay.end_step()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from routing_replay_trainer.megatron._micro_batch import Sequence
+
+if TYPE_CHECKING:
+    from routing_replay_trainer.megatron._replay import Replay, attach
+
+__all__ = ("Replay", "Sequence", "attach")
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch, when it is asked for."""
+    if name not in ("Replay", "attach"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from routing_replay_trainer.megatron import _replay
+
+    return getattr(_replay, name)

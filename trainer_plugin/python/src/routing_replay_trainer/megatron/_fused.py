@@ -1,0 +1,84 @@
+"""Fused mode: our operator in the place of topk_routing_with_score_function, for the routers of the attached model.
+
+What TopKRouter.routing does before and after (z-loss, capacity, auxiliary losses, statistics of the expert bias) stays
+Megatron-Core's. The function is replaced where this router's `routing` looks for it, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from routing_replay_trainer import ops
+from routing_replay_trainer.megatron._binding import Binding
+from routing_replay_trainer.megatron._modules import refusal
+from routing_replay_trainer.router import Router
+
+_REPLACED = "topk_routing_with_score_function"
+# By identity: a copy of a model has copies of these modules, which are not in here and therefore live.
+_ROUTINGS: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
+
+
+def install(binding: Binding) -> None:
+    module = binding.module
+    own = type(module).routing
+    code = getattr(own, "__code__", None)
+    if code is None or _REPLACED not in code.co_names or _REPLACED not in own.__globals__:
+        raise refusal(binding.name, f"the routing() of {type(module).__name__} does not call {_REPLACED}")
+    names = own.__globals__ | {_REPLACED: _replacement(binding, own.__globals__[_REPLACED])}
+    with_replacement = types.FunctionType(code, names, own.__name__, own.__defaults__, own.__closure__)
+    with_replacement.__kwdefaults__ = own.__kwdefaults__
+    _ROUTINGS[module] = with_replacement
+    module.routing = types.MethodType(routing, module)
+
+
+def remove(binding: Binding) -> None:
+    if _ROUTINGS.pop(binding.module, None) is not None:
+        vars(binding.module).pop("routing", None)
+
+
+def routing(self: Any, *arguments: Any, **options: Any) -> Any:
+    """Router.routing"""
+    return _ROUTINGS.get(self, type(self).routing)(self, *arguments, **options)
+
+
+def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[..., Any]:
+    def topk_routing(logits: torch.Tensor, topk: int, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        answer = binding.ask(tuple(logits.shape), topk)
+        if answer is None:
+            return original(logits, topk, **options)
+        router, bias = _router(logits, topk, options), options.get("expert_bias")
+        if answer.of.use == "replay":
+            ids, states = binding.ids(answer, logits.device), binding.states(answer, logits.device)
+            out = ops.router_replay(router, logits, ids, states, expert_bias=bias)
+            return out.probs, out.routing_map
+        out = ops.router_live(router, logits, expert_bias=bias)
+        binding.seen(answer, out.chosen)
+        return original(logits, topk, **options) if answer.of.use == "compare" else (out.probs, out.routing_map)
+
+    return topk_routing
+
+
+def _router(logits: torch.Tensor, topk: int, options: dict[str, Any]) -> Router:
+    return Router(
+        logits.shape[1],
+        topk,
+        options.get("score_function", "softmax"),
+        pre_softmax=options.get("use_pre_softmax", False),
+        scaling_factor=options.get("scaling_factor"),
+        num_groups=options.get("num_groups") or None,
+        group_topk=options.get("group_topk") or None,
+        rounding=_rounding(),
+    )
+
+
+def _rounding() -> Any:
+    """Where this Megatron-Core rounds; before 0.18 after each step."""
+    core = sys.modules.get("megatron.core")
+    major, minor = (getattr(core, "__version__", None) or "1.0").split(".")[:2]
+    return "each_step" if (int(major), int(minor)) < (0, 18) else "once"

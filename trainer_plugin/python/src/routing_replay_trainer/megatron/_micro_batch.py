@@ -1,0 +1,128 @@
+"""What a trainer says of a micro-batch → the description of a plan, and what a fetch expects. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from routing_replay_trainer._values import integer, invalid, plain
+from routing_replay_trainer.fetch import FetchSequence
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A part of a sample as one sequence of the micro-batch: its tokens from the first on, cut off after some.
+
+    sample: id
+    rows: how many of its rows to replay; one fewer than the sequence has tokens if absent
+    """
+
+    sample: str
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """layout: `micro_batch` of a plan
+    fetch: one entry per sequence
+    """
+
+    layout: dict[str, Any]
+    fetch: list[FetchSequence]
+
+
+def describe(
+    sequences: Listing[Any],
+    tokens: Any,
+    packed_seq_params: Any,
+    lengths: Any,
+    parallel: Mapping[str, Any],
+    layout: Mapping[str, Any],
+) -> MicroBatch:
+    """See `Replay.micro_batch` for the arguments."""
+    parts = [part if isinstance(part, Sequence) else Sequence(part) for part in sequences]
+    said = dict(parallel)
+    if packed_seq_params is not None and getattr(packed_seq_params, "qkv_format", "thd") in (None, "thd"):
+        said |= _packed(packed_seq_params)
+    elif "format" not in layout and "padding" not in layout and getattr(tokens, "ndim", 0) == 2:
+        said |= {"format": "BSHD", "batch_size": int(tokens.shape[0]), "padded_length": int(tokens.shape[1])}
+    if "padding" not in layout:
+        # Of Megatron-Core: each document, or each row of a rectangle, is cut into 2 C parts.
+        said["partition"] = "zigzag_per_document" if said.get("format") == "THD" else "zigzag_per_sequence"
+    said |= layout
+    counts = _lengths(parts, lengths, tokens, said)
+    said.pop("cu_seqlens", None)
+    said["sequences"] = [
+        {"sample": part.sample, "tokens": count} | ({} if part.rows is None else {"recorded_rows": part.rows})
+        for part, count in zip(parts, counts, strict=True)
+    ]
+    ids = [None] * len(parts) if tokens is None else _tokens(tokens, counts, said)
+    fetch = [
+        FetchSequence(part.sample, count, own)
+        if part.rows is None
+        else FetchSequence(part.sample, None, _rows(own, part))
+        for part, count, own in zip(parts, counts, ids, strict=True)
+    ]
+    return MicroBatch(said, fetch)
+
+
+def _rows(tokens: Any, part: Sequence) -> Any:
+    """Those that the rows of a cut sequence are of."""
+    return None if tokens is None else tokens[: part.rows + 1]
+
+
+def _packed(params: Any) -> dict[str, Any]:
+    """Megatron's PackedSeqParams. Without padded boundaries of their own the real ones are those of the stream."""
+    real = plain(host(params.cu_seqlens_q), "packed_seq_params.cu_seqlens_q")
+    padded = getattr(params, "cu_seqlens_q_padded", None)
+    stream = real if padded is None else plain(host(padded), "packed_seq_params.cu_seqlens_q_padded")
+    said: dict[str, Any] = {"format": "THD", "cu_seqlens": real, "cu_seqlens_padded": stream}
+    total = getattr(params, "total_tokens", None)
+    said["total_rows"] = stream[-1] if total is None else integer(total, "packed_seq_params.total_tokens")
+    per_sample = getattr(params, "tokens_per_sample", None)
+    if per_sample is not None:
+        said["tokens_per_sample"] = integer(per_sample, "packed_seq_params.tokens_per_sample")
+    local = getattr(params, "local_cp_size", None)
+    if local is not None:
+        said["local_cp_size"] = integer(local, "packed_seq_params.local_cp_size")
+    return said
+
+
+def _lengths(parts: list[Sequence], lengths: Any, tokens: Any, said: Mapping[str, Any]) -> list[int]:
+    """Tokens of each sequence."""
+    if lengths is None and isinstance(tokens, (list, tuple)):
+        lengths = [len(own) for own in tokens]
+    if lengths is None and "cu_seqlens" in said:
+        lengths = np.diff(said["cu_seqlens"])[: len(parts)]
+    if lengths is None and said.get("format") == "BSHD":
+        lengths = [said["padded_length"]] * len(parts)
+    if lengths is None:
+        raise invalid("lengths", "neither given nor said by packed_seq_params or tokens", "LENGTH")
+    counts = [integer(count, "lengths") for count in plain(host(lengths), "lengths")]
+    if len(counts) != len(parts):
+        raise invalid("lengths", f"{len(counts)} for {len(parts)} sequences", "LENGTH")
+    return counts
+
+
+def _tokens(tokens: Any, counts: list[int], said: Mapping[str, Any]) -> list[Any]:
+    """Of each sequence its ids: from a list of arrays, a rectangle [b, s] or a packed stream [total] or [1, total]."""
+    if isinstance(tokens, (list, tuple)):
+        return [host(own)[:count] for own, count in zip(tokens, counts, strict=True)]
+    ids = host(tokens)
+    if said.get("format") == "THD":
+        starts, stream = said["cu_seqlens_padded"], ids.reshape(-1)
+        if stream.size < starts[-1]:
+            raise invalid("tokens", f"{stream.size} are not the {starts[-1]} of the stream before it is cut", "LENGTH")
+        return [stream[start : start + count] for start, count in zip(starts, counts, strict=False)]
+    if ids.ndim != 2 or len(ids) < len(counts):
+        raise invalid("tokens", f"shape {ids.shape} is not ({len(counts)}, s)", "SHAPE")
+    return [row[:count] for row, count in zip(ids, counts, strict=False)]
+
+
+def host(values: Any) -> Any:
+    """A tensor of torch as an array; anything else as an array of numpy."""
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)

@@ -1,0 +1,158 @@
+"""The live model: which routers it has, where they stand, and which of them would ignore a replay. No torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from routing_replay_trainer import errors
+
+FLAGS = ("moe_enable_routing_replay", "enable_routing_replay")  # Megatron-Core's, and that of older patches.
+# Choices of experts that no RouterReplay is asked about (TopKRouter.routing).
+_OTHER_CHOICES = ("sinkhorn", "quantile_balancing")
+_GRAPHED = {"moe", "moe_router", "full_iteration"}
+
+
+@dataclass(frozen=True)
+class LiveRouter:
+    """module: with `routing` and `gating`, as Megatron-Core's Router
+    name: its path in the chunk
+    layer: global decoder layer id, layer_number - 1; of an MTP layer, its number in the MTP block - 1
+    is_mtp: it stands in the MTP block, and is never replayed
+    layer_module: the element of `decoder.layers` that it belongs to
+    """
+
+    module: Any
+    name: str
+    layer: int
+    is_mtp: bool
+    layer_module: Any
+
+
+def unwrap(chunk: Any) -> Any:
+    """The model inside of DistributedDataParallel, Float16Module and the like."""
+    while getattr(chunk, "module", None) is not None:
+        chunk = chunk.module
+    return chunk
+
+
+def live_routers(chunk: Any) -> list[LiveRouter]:
+    """All routers of a model chunk in the order of its modules. RouterReplay's global registry has no part in it: it
+    holds routers of other models too, and says nothing of layers."""
+    modules = dict(unwrap(chunk).named_modules())
+    found = []
+    for name, module in modules.items():
+        if not all(callable(getattr(type(module), method, None)) for method in ("routing", "gating")):
+            continue
+        above = [modules[path] for path in _paths_above(name) if path in modules]
+        number = next((n for m in (module, *above) if (n := getattr(m, "layer_number", None)) is not None), None)
+        if number is None:
+            raise refusal(name, "neither the router nor a module above it has a layer_number")
+        is_mtp = bool(getattr(module, "is_mtp_layer", False)) or "mtp" in name.split(".")
+        found.append(LiveRouter(module, name, int(number) - 1, is_mtp, _layer_of(name, modules, module)))
+    return found
+
+
+def _paths_above(name: str) -> Iterable[str]:
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def _layer_of(name: str, modules: Mapping[str, Any], default: Any) -> Any:
+    """Of "decoder.layers.3.mlp.router" the module "decoder.layers.3", which schedules tell their micro-batch."""
+    parts = name.split(".")
+    if "layers" in parts[:-1]:
+        return modules.get(".".join(parts[: parts.index("layers") + 2]), default)
+    return default
+
+
+def check(chunk: Any, routers: Iterable[LiveRouter], inject: str) -> list[int]:
+    """Layers that the model leaves to their own choice (hash routing). FailedPreconditionError naming the option and
+    the router for whatever would run without asking."""
+    config = getattr(unwrap(chunk), "config", None)
+    _check_config(config)
+    hashed = []
+    for router in routers:
+        if router.is_mtp:
+            continue
+        if getattr(router.module, "tid2eid", None) is not None:
+            hashed.append(router.layer)
+            continue
+        choice = getattr(router.module, "routing_type", None)
+        for other in _OTHER_CHOICES:
+            if other == choice or (isinstance(choice, (list, tuple)) and other in choice):
+                raise refusal(router.name, f"moe_router_load_balancing_type={other} chooses experts by itself")
+        if inject == "native":
+            _check_native(router)
+    return hashed
+
+
+def _check_config(config: Any) -> None:
+    if getattr(config, "overlap_moe_expert_parallel_comm", False):
+        raise refusal("config", "overlap_moe_expert_parallel_comm runs layers after forward_step has returned")
+    if (getattr(config, "mlp_chunks_for_training", None) or 1) > 1:
+        raise refusal("config", "mlp_chunks_for_training > 1 asks a router several times for one micro-batch")
+    graphs = getattr(config, "cuda_graph_impl", None)
+    if graphs not in (None, "none"):
+        scope = getattr(config, "cuda_graph_scope", None) or ()
+        names = {getattr(part, "name", part) for part in ((scope,) if isinstance(scope, str) else scope)}
+        if not names or names & _GRAPHED:
+            raise refusal(
+                "config", f"cuda_graph_impl={graphs} captures routers, whose ids would be those of the capture"
+            )
+
+
+def _check_native(router: LiveRouter) -> None:
+    if getattr(router.module.config, "moe_router_fusion", False):
+        raise refusal(
+            router.name,
+            'moe_router_fusion chooses experts without asking RouterReplay: turn it off, or attach with inject="fused"',
+        )
+    if getattr(router.module, "router_replay", None) is None:
+        raise refusal(
+            router.name,
+            f"it has no router_replay: build the model with {FLAGS[0]}=True ({FLAGS[1]} in older patches), "
+            'or attach with inject="fused"',
+        )
+
+
+def refusal(where: str, why: str) -> errors.FailedPreconditionError:
+    return errors.FailedPreconditionError(f"{where}: {why}", code_name="FAILED_PRECONDITION", field=where)
+
+
+def config_json(config: Any) -> dict[str, Any]:
+    """Of a TransformerConfig what JSON can say: the core reads which layers are MoE and how they are split."""
+    said = {}
+    for key, value in vars(config).items():
+        value = getattr(value, "input_data", value)  # PipelineParallelLayerLayout
+        if _is_plain(value):
+            said[key] = value
+    return said
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def parallel_ranks() -> dict[str, int]:
+    """pp, cp and tp of this process as Megatron's parallel_state has them; 0 where it is not there or not set up."""
+    state = sys.modules.get("megatron.core.parallel_state")
+    if state is None or not state.model_parallel_is_initialized():
+        return {}
+    return {
+        "pp": state.get_pipeline_model_parallel_rank(),
+        "cp": state.get_context_parallel_rank(),
+        "tp": state.get_tensor_model_parallel_rank(),
+    }
+
+
+def is_recompute() -> bool:
+    """Whether Megatron says that it runs the forward code of a checkpoint again."""
+    random = sys.modules.get("megatron.core.tensor_parallel.random")
+    torch = sys.modules.get("torch")
+    return random is not None and torch is not None and random.is_checkpointing() and torch.is_grad_enabled()

@@ -1,0 +1,67 @@
+"""Native mode: Megatron-Core's own RouterReplay, told at each of its calls which ids to take.
+
+A router asks its RouterReplay once per call (`get_replay_topk`), forward and recompute alike. There its target and
+action are set, for this call alone: no list that passes could shift, no flag that a schedule must turn.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from typing import Any
+
+import torch
+
+from routing_replay_trainer.fetch import UNRECORDED
+from routing_replay_trainer.megatron._binding import Binding
+
+# By identity: a copy of a model has copies of these objects, which are in no list and therefore live.
+_BINDINGS: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
+
+
+def install(binding: Binding) -> None:
+    replay = binding.module.router_replay
+    _BINDINGS[replay] = binding
+    replay.get_replay_topk = types.MethodType(get_replay_topk, replay)
+
+
+def remove(binding: Binding) -> None:
+    replay = binding.module.router_replay
+    if _BINDINGS.get(replay) is binding:
+        del _BINDINGS[replay]
+        vars(replay).pop("get_replay_topk", None)
+
+
+@torch.compiler.disable
+def get_replay_topk(
+    self: Any, scores: Any, topk: int, num_groups: Any = None, group_topk: Any = None, default_compute_topk: Any = None
+) -> tuple[Any, Any]:
+    """RouterReplay.get_replay_topk with this call's target. Ids are int64 here and not before."""
+    original = type(self).get_replay_topk
+
+    def live() -> tuple[Any, Any]:
+        return default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+
+    binding = _BINDINGS.get(self)
+    answer = None if binding is None else binding.ask(tuple(scores.shape), topk)
+    if answer is None:
+        return original(self, scores, topk, num_groups, group_topk, default_compute_topk)
+    if answer.of.use == "replay":
+        ids = binding.ids(answer, scores.device).long()
+        if answer.of.batch.unrecorded_rows > 0:
+            states = binding.states(answer, scores.device)
+            ids = torch.where((states == UNRECORDED).unsqueeze(1), live()[1], ids)
+        return _with_target(self, original, ids, (scores, topk, num_groups, group_topk, default_compute_topk))
+    values, chosen = live()
+    binding.seen(answer, chosen)
+    return values, chosen
+
+
+def _with_target(replay: Any, original: Any, ids: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    action = original.__globals__["RouterReplayAction"].REPLAY_FORWARD
+    before = replay.target_topk_idx, replay.router_replay_action
+    replay.target_topk_idx, replay.router_replay_action = ids, action
+    try:
+        return original(replay, *arguments)
+    finally:
+        replay.target_topk_idx, replay.router_replay_action = before

@@ -1,0 +1,151 @@
+"""Which pass of which micro-batch a router call belongs to. No torch.
+
+A pass begins when a model chunk is called inside `micro_batch`, and its forward part ends with that call. Its backward
+part begins when the gradient of the chunk's output is there, and ends with the call of the autograd engine: whatever
+router of the chunk is called in between is recomputed, whichever checkpoint function does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from routing_replay_trainer import errors
+from routing_replay_trainer.fetch import Batch
+from routing_replay_trainer.megatron._buffers import Buffers
+from routing_replay_trainer.targets import PassKey, ReplayTargets
+
+
+@dataclass(eq=False)
+class Pass:
+    """key: whose it is
+    batch: ids and states of the chunk's layers, in a buffer of that number
+    use: "replay", "record" or "compare"
+    forward_only: no backward part follows
+    keep: what to do with what it has recorded
+    kept: what injections keep beside, for as long as the pass lasts
+    """
+
+    key: PassKey
+    batch: Batch
+    buffer: int
+    use: str
+    forward_only: bool
+    keep: Callable[[], None] | None = None
+    kept: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """For one router call: the pass, the slot of its layer, and whether this is the forward code run again."""
+
+    of: Pass
+    slot: int
+    recompute: bool
+
+
+class ChunkPasses:
+    """The passes of one model chunk. All share `targets` and `buffers`, under `lock`."""
+
+    def __init__(self, chunk: int, targets: ReplayTargets, buffers: Buffers, lock: Any) -> None:
+        self._chunk = chunk
+        self._targets = targets
+        self._buffers = buffers
+        self._lock = lock
+        self._forward: Pass | None = None
+        self._backward: Pass | None = None
+        self._flying: dict[PassKey, Pass] = {}
+
+    @property
+    def forward_pass(self) -> Pass | None:
+        return self._forward
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flying)
+
+    def begin(self, entered: Pass, layers: Sequence[int]) -> None:
+        with self._lock:
+            self._targets.add(entered.key, layers, entered.buffer, forward_only=entered.forward_only)
+            self._flying[entered.key] = entered
+            self._forward = entered
+
+    def ask(self, layer: int, *, recompute: bool) -> Answer | None:
+        """For the router of a layer; none where the call belongs to no pass that replays.
+
+        recompute: Megatron says that this is one
+        """
+        with self._lock:
+            if self._backward is not None:
+                target = self._targets.recompute(self._backward.key, layer)
+                return Answer(self._backward, target.slot, True)
+            if recompute and self._forward is None and self._flying:
+                raise _error(
+                    f"layer {layer} is recomputed, and the output of no pass of chunk {self._chunk} has a gradient"
+                )
+            if self._forward is None:
+                return None
+            target = self._targets.forward(self._forward.key, layer)
+            return Answer(self._forward, target.slot, False)
+
+    def end_forward(self) -> Pass:
+        """The pass whose forward part ends. FailedPreconditionError, the pass being gone, if a router did not ask."""
+        with self._lock:
+            ended, self._forward = self._forward, None
+            assert ended is not None
+            try:
+                self._targets.end_forward(ended.key)
+            except errors.ReplayError:
+                self._drop(ended)
+                raise
+            if ended.forward_only:
+                self._drop(ended)
+            return ended
+
+    def abandon(self) -> None:
+        """The forward part failed."""
+        with self._lock:
+            ended, self._forward = self._forward, None
+            if ended is not None and self._drop(ended):
+                self._forget(ended)
+
+    def begin_backward(self, of: Pass) -> None:
+        with self._lock:
+            self._backward = of if of.key in self._flying else None
+
+    def end_backward(self, of: Pass) -> None:
+        with self._lock:
+            self._backward = None
+            if self._drop(of):
+                self._targets.finish(of.key)
+
+    def _drop(self, of: Pass) -> bool:
+        """Gives its buffer back, once."""
+        if self._flying.get(of.key) is not of:
+            return False
+        del self._flying[of.key]
+        self._buffers.give(of.buffer)
+        of.kept.clear()
+        return True
+
+    def _forget(self, of: Pass) -> None:
+        # Its routers need not all have asked: that is why it is forgotten.
+        with contextlib.suppress(errors.ReplayError):
+            self._targets.finish(of.key)
+
+    def drop_all(self) -> None:
+        with self._lock:
+            self._forward = self._backward = None
+            for of in list(self._flying.values()):
+                self._drop(of)
+
+
+def _error(message: str) -> errors.FailedPreconditionError:
+    return errors.FailedPreconditionError(f"targets: {message}", code_name="FAILED_PRECONDITION", field="targets")
+
+
+def new_lock() -> Any:
+    return threading.RLock()

@@ -1,0 +1,69 @@
+"""R2: what a rank records of its own layers and rows, and replays without transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from routing_replay_trainer import errors
+from routing_replay_trainer.fetch import Batch, LocalSource, Missing
+from routing_replay_trainer.megatron._micro_batch import MicroBatch
+from routing_replay_trainer.plan import Layer, Plan
+
+
+class Records:
+    """Of one model chunk: a source that holds the rows of this rank alone.
+
+    layers: of the chunk, as a plan of the whole model has them
+    ranks: {"cp", "tp"} of this process
+    """
+
+    def __init__(self, num_layers: int, layers: tuple[Layer, ...], ranks: Mapping[str, int], ep_size: int) -> None:
+        self._geometry = {
+            "num_layers": num_layers,
+            "moe_layers": [layer.layer for layer in layers],
+            "num_experts": [layer.num_experts for layer in layers],
+            "top_k": [layer.top_k for layer in layers],
+        }
+        self._rank = {name: ranks[name] for name in ("cp", "tp") if name in ranks}
+        self._rank["model"] = [{"layer_numbers": [layer.layer + 1 for layer in layers]}]
+        self._ep_size = ep_size
+        self._source = LocalSource(self._geometry)
+
+    def plan(self, layout: Mapping[str, Any]) -> Plan:
+        return Plan(self._geometry, layout, rank=self._rank, ep_size=self._ep_size)
+
+    def empty(self, plan: Plan, memory: NDArray[np.uint8]) -> Batch:
+        """For routers to record into."""
+        memory[:] = 0
+        indices = tuple(
+            np.frombuffer(memory, layer.dtype, plan.rows * layer.top_k, layer.offset).reshape(plan.rows, layer.top_k)
+            for layer in plan.layers
+        )
+        rows = plan.row_map
+        return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
+
+    def keep(self, plan: Plan, described: MicroBatch, memory: NDArray[np.uint8]) -> None:
+        """What was recorded, in the place of what the samples had before."""
+        for sequence, fetch in enumerate(described.fetch):
+            self._source.record(plan, sequence, memory, tokens=fetch.tokens)
+
+    def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, memory: NDArray[np.uint8]) -> Batch:
+        """FailedPreconditionError, unless `missing` is "live", for rows that other ranks have recorded: the passes that
+        record and replay are cut in different ways then."""
+        batch = self._source.fetch(plan, sequences=described.fetch, missing=missing, out=memory)
+        lost = batch.unrecorded_rows - plan.row_map["unrecorded"]
+        if lost > 0 and missing == "strict":
+            raise errors.FailedPreconditionError(
+                f"micro_batch: {lost} of {plan.rows} rows were recorded by other ranks: R2 without transport needs the "
+                "same packing and parallel layout in the passes that record and replay",
+                code_name="FAILED_PRECONDITION",
+                field="micro_batch",
+            )
+        return batch
+
+    def release(self) -> None:
+        self._source = LocalSource(self._geometry)

@@ -1,0 +1,432 @@
+"""Replay in Megatron-Core's real routers: the same probabilities, maps and gradients as the peer told by hand."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import types
+import unittest
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import routing_replay_trainer as trainer
+from routing_replay_trainer import megatron
+
+SKIPPED = 77  # What ctest takes for a skipped test.
+try:
+    import megatron_models as models
+    import torch
+    from megatron.core import __version__ as megatron_version
+    from megatron.core.pipeline_parallel.schedules import get_schedule_table, set_current_microbatch
+except ImportError as missing:
+    print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
+    sys.exit(SKIPPED)
+
+MICRO_BATCHES, CHUNKS, PIPELINE = 8, 2, 2
+# sqrtsoftplus is of 0.18 and later.
+OLDER = tuple(map(int, megatron_version.split(".")[:2])) < (0, 18)
+SCORE_FUNCTIONS = ("softmax", "sigmoid") if OLDER else ("softmax", "sigmoid", "sqrtsoftplus")
+LENGTHS = ((5, 9, 2), (16,), (3, 3), (7, 6), (12, 4), (2, 2, 2), (11,), (8, 5))  # Tokens, per micro-batch.
+
+
+class Rollout:
+    """Random routes of all samples, and the micro-batches that they are in."""
+
+    def __init__(self, config: Any, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        self.moe = [i for i, moe in enumerate(pattern(config)) if moe]
+        experts, top_k = config.num_moe_experts, config.moe_router_topk
+        geometry = {"num_layers": config.num_layers, "moe_layers": self.moe, "num_experts": experts, "top_k": top_k}
+        self.source = trainer.LocalSource(geometry)
+        self.rows: list[list[np.ndarray]] = []
+        self.tokens: list[list[np.ndarray]] = []
+        for index, lengths in enumerate(LENGTHS):
+            self.rows.append([])
+            self.tokens.append([])
+            for place, length in enumerate(lengths):
+                rows = random.random((length - 1, len(self.moe), experts)).argpartition(top_k - 1, axis=2)[..., :top_k]
+                tokens = random.integers(0, 1000, length)
+                self.source.add(f"{index}/{place}", rows.astype(np.int32), tokens=tokens)
+                self.rows[-1].append(rows)
+                self.tokens[-1].append(tokens)
+
+    def samples(self, index: int) -> list[str]:
+        return [f"{index}/{place}" for place in range(len(LENGTHS[index]))]
+
+    def packed(self, index: int) -> Any:
+        ends = np.cumsum([0, *LENGTHS[index]])
+        return types.SimpleNamespace(
+            qkv_format="thd", cu_seqlens_q=torch.tensor(ends), cu_seqlens_q_padded=None, total_tokens=None
+        )
+
+    def ids(self, index: int, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[N, K] of a micro-batch, and [N] whether the row has a route: the last token of a sample has none."""
+        column = self.moe.index(layer)
+        ids, recorded = [], []
+        for rows in self.rows[index]:
+            ids += [*rows[:, column], rows[-1, column]]
+            recorded += [*(True,) * len(rows), False]
+        return torch.tensor(np.array(ids)), torch.tensor(recorded)
+
+
+def pattern(config: Any) -> list[bool]:
+    freq = config.moe_layer_freq
+    return [bool(x) for x in freq] if isinstance(freq, list) else [i % freq == 0 for i in range(config.num_layers)]
+
+
+def by_hand(model: Any, rollout: Rollout, index: int, hidden: torch.Tensor) -> torch.Tensor:
+    """Megatron's own replay of one micro-batch, layer by layer, without recompute: rows without a route are told what
+    they would choose."""
+    for layer in model.decoder.layers:
+        if layer.layer_number - 1 in rollout.moe:
+            router = layer.mlp.router
+            ids, recorded = rollout.ids(index, layer.layer_number - 1)
+            with torch.no_grad():
+                live = router.gating(hidden).view(len(ids), -1).topk(ids.shape[1]).indices
+            router.router_replay.set_target_indices(torch.where(recorded[:, None], ids, live))
+            router.router_replay.set_router_replay_action(models.RouterReplayAction.REPLAY_FORWARD)
+        hidden = layer(hidden)
+        if layer.layer_number - 1 in rollout.moe:
+            router.router_replay.clear_router_replay_action()
+            router.router_replay.clear_indices()
+    return hidden
+
+
+def interleaved() -> list[tuple[str, int, int]]:
+    """(forward or backward, micro-batch, chunk) on pipeline rank 0, from Megatron's own table."""
+    table = get_schedule_table(MICRO_BATCHES, CHUNKS, PIPELINE)
+    warmup = (PIPELINE - 1) * 2 + (CHUNKS - 1) * PIPELINE
+    forward = [("forward", index, chunk) for index, chunk in table]
+    backward = [("backward", index, CHUNKS - 1 - chunk) for index, chunk in table]
+    order = forward[:warmup]
+    for step, back in enumerate(backward):
+        order += [*forward[warmup + step : warmup + step + 1], back]
+    return order
+
+
+class MegatronTest(unittest.TestCase):
+    def setUp(self) -> None:
+        torch.manual_seed(3)
+        # What Megatron's checkpoint keeps of the random state of a CUDA device.
+        for name in ("_get_all_rng_states", "_set_all_rng_states"):
+            patch = mock.patch.object(models.megatron_random, name, lambda *states: ())
+            patch.start()
+            self.addCleanup(patch.stop)
+        patch = mock.patch.object(models.megatron_random, "_fork_rng", torch.random.fork_rng)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def config(self, **options: Any) -> Any:
+        return models.make_config(
+            num_layers=8,
+            moe_layer_freq=[0, 1, 1, 1, 1, 1, 1, 1],
+            pipeline_model_parallel_size=PIPELINE,
+            virtual_pipeline_model_parallel_size=CHUNKS,
+            **options,
+        )
+
+    def chunks(self, config: Any) -> list[Any]:
+        """Those of pipeline rank 0."""
+        return [models.Model(config, [1, 2]), models.Model(config, [5, 6])]
+
+    def hidden(self, index: int) -> torch.Tensor:
+        """What a chunk gets: [rows, 1, H]."""
+        generator = torch.Generator().manual_seed(index)
+        return torch.randn(sum(LENGTHS[index]), 1, models.HIDDEN, generator=generator)
+
+    def attach(self, chunks: Any, config: Any, source: Any, **options: Any) -> Any:
+        replay = megatron.attach(chunks, config, source=source, ranks={"pp": 0}, **options)
+        self.addCleanup(replay.detach)
+        return replay
+
+    def step(self, replay: Any, rollout: Rollout, chunks: list[Any]) -> dict[tuple[int, int], torch.Tensor]:
+        """Runs the schedule; outputs by (micro-batch, chunk)."""
+        outputs = {}
+        for kind, index, chunk in interleaved():
+            if kind == "forward":
+                set_current_microbatch(chunks[chunk], index)
+                with replay.micro_batch(
+                    rollout.samples(index),
+                    tokens=torch.tensor(np.concatenate(rollout.tokens[index])),
+                    packed_seq_params=rollout.packed(index),
+                ):
+                    outputs[index, chunk] = chunks[chunk](self.hidden(index).requires_grad_())
+            else:
+                outputs[index, chunk].square().sum().backward()
+        return outputs
+
+    def assert_as_by_hand(self, chunks: list[Any], peers: list[Any], rollout: Rollout, outputs: Any) -> None:
+        for chunk, peer in enumerate(peers):
+            for index in range(MICRO_BATCHES):
+                expected = by_hand(peer, rollout, index, self.hidden(index).requires_grad_())
+                expected.square().sum().backward()
+                self.assertTrue(torch.equal(outputs[index, chunk], expected), (index, chunk))
+        for chunk, peer in zip(chunks, peers, strict=True):
+            for (name, ours), theirs in zip(chunk.named_parameters(), peer.parameters(), strict=True):
+                self.assertIsNotNone(ours.grad, name)
+                difference = (ours.grad - theirs.grad).abs().max().item()  # Sums of micro-batches, in another order.
+                self.assertLessEqual(difference, 2e-6 * theirs.grad.abs().max().item(), name)
+
+    def test_fused(self) -> None:
+        """Our operator in place of the peer's function: the same map; probabilities and gradients within rounding."""
+        for scores in SCORE_FUNCTIONS:
+            with self.subTest(scores):
+                options = {"recompute_granularity": "selective", "recompute_modules": ["moe"]}
+                config = self.config(moe_router_score_function=scores, moe_router_topk_scaling_factor=2.5, **options)
+                chunks = self.chunks(config)
+                peers = copy.deepcopy(chunks)
+                for peer in peers:
+                    peer.eval()
+                rollout = Rollout(config, 1)
+                replay = self.attach(chunks, config, rollout.source, inject="fused")
+                outputs = self.step(replay, rollout, chunks)
+                for (index, chunk), output in outputs.items():
+                    hidden = self.hidden(index).requires_grad_()
+                    expected = by_hand(peers[chunk], rollout, index, hidden)
+                    expected.square().sum().backward()
+                    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
+                for chunk, peer in zip(chunks, peers, strict=True):
+                    for (name, ours), theirs in zip(chunk.named_parameters(), peer.parameters(), strict=True):
+                        difference = (ours.grad - theirs.grad).abs().max().item()
+                        self.assertLessEqual(difference, 1e-5 * theirs.grad.abs().max().item(), name)
+                    for layer, moe in models.moe_layers(chunk).items():
+                        maps = [routing_map for _, routing_map in moe.seen]
+                        for _, routing_map in models.moe_layers(peer)[layer].seen:
+                            self.assertEqual(sum(torch.equal(routing_map, ours) for ours in maps), 2)
+                # A copy routes live, and so does the model that is let go.
+                copied = copy.deepcopy(chunks[0])
+                replay.detach()
+                live = chunks[0](self.hidden(0))
+                self.assertTrue(torch.equal(copied(self.hidden(0)), live))
+                self.assertNotIn("routing", vars(models.moe_layers(chunks[0])[1].mlp.router))
+
+    def test_fused_needs_no_router_replay(self) -> None:
+        config = models.make_config(moe_enable_routing_replay=False)
+        model = models.Model(config, [1, 2, 3, 4])
+        config.moe_router_fusion = True  # Would need Transformer Engine if it were asked.
+        rollout = Rollout(config, 3)
+        replay = self.attach(model, config, rollout.source, inject="fused")
+        with replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0), index=0), torch.no_grad():
+            model(self.hidden(0))
+        ids, recorded = rollout.ids(0, 0)
+        used = models.moe_layers(model)[0].seen[0][1].nonzero()[:, 1].view(len(ids), -1)
+        self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
+
+    def test_interleaved_with_recompute(self) -> None:
+        for options in (
+            {},
+            {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+            {"recompute_granularity": "selective", "recompute_modules": ["moe"]},
+        ):
+            for scores in SCORE_FUNCTIONS:
+                with self.subTest(scores=scores, **options):
+                    config = self.config(moe_router_score_function=scores, **options)
+                    chunks = self.chunks(config)
+                    peers = copy.deepcopy(chunks)
+                    for peer in peers:
+                        peer.eval()
+                    rollout = Rollout(config, 1)
+                    replay = self.attach(chunks, config, rollout.source)
+                    self.assert_as_by_hand(chunks, peers, rollout, self.step(replay, rollout, chunks))
+                    self.assertEqual(replay.kept, 0)
+                    replay.end_step()
+                    for chunk, peer in zip(chunks, peers, strict=True):
+                        for layer, moe in models.moe_layers(chunk).items():
+                            forward = 2 if options else 1
+                            self.assertEqual(len(moe.seen), forward * MICRO_BATCHES)
+                            self.assertFalse(moe.mlp.router.router_replay.replay_backward_list)
+                            self.assertIsNone(moe.mlp.router.router_replay.target_topk_idx)
+                            theirs = models.moe_layers(peer)[layer].seen
+                            for probs, routing_map in theirs:
+                                same = [torch.equal(probs, p) and torch.equal(routing_map, m) for p, m in moe.seen]
+                                self.assertEqual(sum(same), forward)
+
+    def test_other_models_stay_live(self) -> None:
+        config = self.config()
+        reference = self.chunks(config)
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 2)
+        replay = self.attach(chunks, config, rollout.source)
+        critic, copied = self.chunks(config), copy.deepcopy(chunks)
+        peers = copy.deepcopy(chunks)
+        self.assert_as_by_hand(chunks, peers, rollout, self.step(replay, rollout, chunks))
+        hidden = self.hidden(1)
+        for other in (reference[0], critic[0], copied[0]):
+            alone = other(hidden)
+            set_current_microbatch(chunks[0], 0)
+            with replay.micro_batch(rollout.samples(1), packed_seq_params=rollout.packed(1)):
+                self.assertTrue(torch.equal(other(hidden), alone))
+        # So does this one outside of a micro-batch, and again when it is let go.
+        live = copied[0](hidden)
+        self.assertTrue(torch.equal(chunks[0](hidden), live))
+        replay.detach()
+        with replay.micro_batch(rollout.samples(1), packed_seq_params=rollout.packed(1)):
+            self.assertTrue(torch.equal(chunks[0](hidden), live))
+        self.assertNotIn("get_replay_topk", vars(models.moe_layers(chunks[0])[1].mlp.router.router_replay))
+
+    def test_an_mtp_router_stays_live(self) -> None:
+        config = models.make_config(mtp_num_layers=1)
+        model = models.Model(config, [1, 2, 3, 4], mtp=True)
+        rollout = Rollout(config, 3)
+        replay = self.attach([model], config, rollout.source)
+        with replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0), index=0):
+            output = model(self.hidden(0).requires_grad_())
+        output.sum().backward()
+        router = model.mtp.layers[0].mtp_model_layer
+        ids, recorded = rollout.ids(0, 0)
+        mtp_ids = router.seen[0][1].nonzero()[:, 1].view(len(ids), -1)
+        first = models.moe_layers(model)[0].seen[0][1].nonzero()[:, 1].view(len(ids), -1)
+        self.assertEqual(first[recorded].tolist(), ids[recorded].sort(1).values.tolist())
+        self.assertNotEqual(mtp_ids[recorded].tolist(), first[recorded].tolist())
+        self.assertNotIn("get_replay_topk", vars(router.mlp.router.router_replay))
+
+    def test_forward_only_passes_leave_nothing(self) -> None:
+        config = self.config(recompute_granularity="selective", recompute_modules=["moe"])
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 4)
+        replay = self.attach(chunks, config, rollout.source)
+        peers = copy.deepcopy(chunks)
+        for peer in peers:
+            peer.eval()
+        for _ in range(2):
+            for index in range(MICRO_BATCHES):
+                for chunk, peer in zip(chunks, peers, strict=True):
+                    set_current_microbatch(chunk, index)
+                    with (
+                        torch.no_grad(),
+                        replay.micro_batch(rollout.samples(index), packed_seq_params=rollout.packed(index)),
+                    ):
+                        ours = chunk(self.hidden(index))
+                    self.assertEqual(replay.kept, 0)
+                    self.assertTrue(torch.equal(ours, by_hand(peer, rollout, index, self.hidden(index))))
+        self.assert_as_by_hand(chunks, peers, rollout, self.step(replay, rollout, chunks))
+        self.step(replay, rollout, chunks)
+        held = replay.buffer_bytes
+        for _ in range(3):
+            self.step(replay, rollout, chunks)
+        self.assertEqual(replay.buffer_bytes, held)
+        self.assertEqual(replay.kept, 0)
+
+    def test_r2_replays_what_a_rank_recorded(self) -> None:
+        """After the weights have changed, the training pass takes the experts of the forward-only pass."""
+        for inject in ("native", "fused"):
+            with self.subTest(inject):
+                config = self.config(recompute_granularity="selective", recompute_modules=["moe"])
+                chunks = self.chunks(config)
+                rollout = Rollout(config, 7)
+                replay = self.attach(chunks, config, None, mode="R2", inject=inject)
+                for index in range(MICRO_BATCHES):
+                    for chunk in chunks:
+                        set_current_microbatch(chunk, index)
+                        tokens = torch.tensor(np.concatenate(rollout.tokens[index]))
+                        packed = rollout.packed(index)
+                        with (
+                            torch.no_grad(),
+                            replay.micro_batch(rollout.samples(index), tokens=tokens, packed_seq_params=packed),
+                        ):
+                            chunk(self.hidden(index))
+                recorded = [{k: [m for _, m in v.seen] for k, v in models.moe_layers(c).items()} for c in chunks]
+                for chunk in chunks:
+                    for layer in models.moe_layers(chunk).values():
+                        layer.seen.clear()
+                        with torch.no_grad():
+                            layer.mlp.router.weight.add_(torch.randn_like(layer.mlp.router.weight))
+                self.step(replay, rollout, chunks)
+                differing = 0
+                for chunk, before in zip(chunks, recorded, strict=True):
+                    for number, layer in models.moe_layers(chunk).items():
+                        self.assertEqual(len(layer.seen), 2 * MICRO_BATCHES)
+                        maps = [m for _, m in layer.seen]
+                        for index, expected in enumerate(before[number]):
+                            kept = rollout.ids(index, number)[1]
+                            same = [len(m) == len(expected) and torch.equal(m[kept], expected[kept]) for m in maps]
+                            self.assertGreaterEqual(sum(same), 2)
+                            live = layer.mlp.router.routing(layer.mlp.router.gating(self.hidden(index)))[1]
+                            differing += int((live != expected).any(1).sum())
+                self.assertGreater(differing, 0)
+                replay.release_records()
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+                    self.step(replay, rollout, chunks)
+
+    def test_shadow_changes_nothing(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 5)
+        live = copy.deepcopy(chunks)
+        replay = self.attach(chunks, config, rollout.source, mode="shadow")
+        outputs = self.step(replay, rollout, chunks)
+        for (index, chunk), output in outputs.items():
+            self.assertTrue(torch.equal(output, live[chunk](self.hidden(index))))
+        metrics = replay.metrics()
+        layer = models.moe_layers(live[0])[1]
+        common = slots = none = 0
+        for index, (_, routing_map) in enumerate(layer.seen):
+            ids, recorded = rollout.ids(index, 1)
+            hits = routing_map.gather(1, ids).sum(1)[recorded]
+            common, slots, none = (
+                common + hits.sum().item(),
+                slots + ids[recorded].numel(),
+                none + (hits == 0).sum().item(),
+            )
+        self.assertAlmostEqual(metrics["routing_replay/overlap/layer_01"], common / slots)
+        self.assertGreater(metrics["routing_replay/no_overlap_fraction"], 0)
+        self.assertLess(metrics["routing_replay/no_overlap_fraction"], 1)
+        self.assertEqual(metrics["routing_replay/unrecorded_rows"], CHUNKS * sum(map(len, LENGTHS)))
+
+    def test_a_step_that_goes_wrong_leaves_nothing(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+
+        def forward(index: int, hidden: torch.Tensor, **options: Any) -> Any:
+            packed = rollout.packed(index)
+            with replay.micro_batch(rollout.samples(index), packed_seq_params=packed, index=index, **options):
+                return chunks[0](hidden)
+
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "routes 3 rows"):
+            forward(0, self.hidden(0)[:3])
+        self.assertEqual(replay.kept, 0)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 0, virtual stage 0"):
+            forward(0, self.hidden(0))
+            replay.end_step()
+        self.assertEqual(replay.kept, 0)
+        set_current_microbatch(chunks[0], 5)
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "runs micro-batch 5"):
+            forward(0, self.hidden(0))
+        packed = rollout.packed(1)
+        with (
+            self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"),
+            replay.micro_batch(["none"], packed_seq_params=packed),
+        ):
+            chunks[0](self.hidden(1))
+        wrong = torch.zeros(sum(LENGTHS[5]), dtype=torch.int64)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+            forward(5, self.hidden(5), tokens=wrong)
+        forward(5, self.hidden(5)).sum().backward()
+        replay.end_step()
+
+    def test_refusals_name_the_option(self) -> None:
+        source = trainer.LocalSource({"num_layers": 4, "num_experts": 8, "top_k": 2})
+        for options, change, words in (
+            ({}, {"moe_router_fusion": True}, "moe_router_fusion"),
+            ({"moe_enable_routing_replay": False}, {}, "moe_enable_routing_replay"),
+            ({"moe_router_load_balancing_type": "sinkhorn"}, {}, "sinkhorn"),
+            ({}, {"overlap_moe_expert_parallel_comm": True}, "overlap_moe_expert_parallel_comm"),
+            ({}, {"cuda_graph_impl": "local"}, "cuda_graph_impl"),
+        ):
+            config = models.make_config(**options)
+            model = models.Model(config, [1, 2, 3, 4])
+            for name, value in change.items():
+                setattr(config, name, value)
+            with self.subTest(words), self.assertRaisesRegex(trainer.FailedPreconditionError, words):
+                megatron.attach(model, config, source=source)
+        config = models.make_config()
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "model"):
+            megatron.attach(models.Model(config, [1, 2]), config, source=source)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,305 @@
+"""The Megatron face without torch: stand-ins of Megatron's modules, what a trainer says of a micro-batch, and which
+pass a router call belongs to in schedules of all kinds."""
+
+from __future__ import annotations
+
+import random
+import sys
+import types
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import routing_replay_trainer as trainer
+from routing_replay_trainer.megatron import Sequence
+from routing_replay_trainer.megatron import _micro_batch as micro_batch
+from routing_replay_trainer.megatron import _modules as modules
+from routing_replay_trainer.megatron._buffers import Buffers
+from routing_replay_trainer.megatron._passes import ChunkPasses, Pass, new_lock
+from routing_replay_trainer.targets import PassKey, ReplayTargets
+
+
+class Module:
+    """As much of torch.nn.Module as a walk needs."""
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        yield prefix, self
+        for name, part in vars(self).items():
+            path = f"{prefix}.{name}" if prefix else name
+            if isinstance(part, Module):
+                yield from part.named_modules(path)
+            elif isinstance(part, list):
+                for place, item in enumerate(part):
+                    if isinstance(item, Module):
+                        yield from item.named_modules(f"{path}.{place}")
+
+
+class Router(Module):
+    def routing(self) -> None: ...
+
+    def gating(self) -> None: ...
+
+
+def router(layer_number: int | None, **changes: Any) -> Router:
+    config = types.SimpleNamespace(moe_router_fusion=False)
+    parts = {"layer_number": layer_number, "config": config, "router_replay": object(), "routing_type": "none"}
+    return Router(**(parts | changes))
+
+
+def layer(number: int, **changes: Any) -> Module:
+    return Module(layer_number=number, mlp=Module(router=router(number, **changes)))
+
+
+def model(*layers: Module, mtp: list[Module] | None = None, **config: Any) -> Module:
+    parts = {} if mtp is None else {"mtp": Module(layers=mtp)}
+    return Module(config=types.SimpleNamespace(**config), decoder=Module(layers=list(layers)), **parts)
+
+
+class ModulesTest(unittest.TestCase):
+    def test_routers_of_the_live_model(self) -> None:
+        dense = Module(layer_number=1, mlp=Module())
+        unnumbered = layer(4)
+        unnumbered.mlp.router.layer_number = None  # Then that of the layer it is in.
+        mtp = Module(layer_number=1, mtp_model_layer=layer(1))
+        chunk = model(dense, layer(3), unnumbered, mtp=[mtp])
+        found = modules.live_routers(Module(module=Module(module=chunk)))
+        self.assertEqual([(r.layer, r.is_mtp) for r in found], [(2, False), (3, False), (0, True)])
+        self.assertEqual(found[0].name, "decoder.layers.1.mlp.router")
+        self.assertIs(found[0].layer_module, chunk.decoder.layers[1])
+        self.assertTrue(modules.live_routers(model(layer(1, is_mtp_layer=True)))[0].is_mtp)
+        lost = model(Module(mlp=Module(router=router(None))))
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "decoder.layers.0.mlp.router.*layer_number"):
+            modules.live_routers(lost)
+
+    def test_what_would_ignore_a_replay_is_refused_by_name(self) -> None:
+        fused = types.SimpleNamespace(moe_router_fusion=True)
+        for changes, config, words, native_only in (
+            ({"config": fused}, {}, "moe_router_fusion", True),
+            ({"router_replay": None}, {}, "moe_enable_routing_replay.*enable_routing_replay", True),
+            ({"routing_type": "sinkhorn"}, {}, "sinkhorn", False),
+            ({"routing_type": ["aux_loss", "quantile_balancing"]}, {}, "quantile_balancing", False),
+            ({}, {"overlap_moe_expert_parallel_comm": True}, "overlap_moe_expert_parallel_comm", False),
+            ({}, {"mlp_chunks_for_training": 2}, "mlp_chunks_for_training", False),
+            ({}, {"cuda_graph_impl": "local", "cuda_graph_scope": ["moe_router"]}, "cuda_graph_impl", False),
+        ):
+            chunk = model(layer(1, **changes), **config)
+            routers = modules.live_routers(chunk)
+            with self.subTest(words):
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, words):
+                    modules.check(chunk, routers, "native")
+                if native_only:
+                    self.assertEqual(modules.check(chunk, routers, "fused"), [])
+                else:
+                    self.assertRaises(trainer.FailedPreconditionError, modules.check, chunk, routers, "fused")
+        # Not the MTP block's, which nobody replays; and layers that choose by hash are left to it.
+        chunk = model(layer(1), layer(2, tid2eid=object(), router_replay=None), mtp=[layer(1, router_replay=None)])
+        self.assertEqual(modules.check(chunk, modules.live_routers(chunk), "native"), [1])
+        attention_graphs = model(layer(1), cuda_graph_impl="transformer_engine", cuda_graph_scope=["attn"])
+        self.assertEqual(modules.check(attention_graphs, modules.live_routers(attention_graphs), "native"), [])
+
+    def test_configurations(self) -> None:
+        config = types.SimpleNamespace(
+            num_layers=4,
+            moe_layer_freq=[0, 1, 1, 1],
+            pipeline_model_parallel_layout=types.SimpleNamespace(input_data="Et|ttt|L"),
+            init_method=lambda: None,
+            params_dtype=object(),
+            timers=None,
+        )
+        said = modules.config_json(config)
+        self.assertEqual(said["pipeline_model_parallel_layout"], "Et|ttt|L")
+        self.assertEqual(sorted(said), ["moe_layer_freq", "num_layers", "pipeline_model_parallel_layout", "timers"])
+
+
+def describe(sequences: Any, **given: Any) -> micro_batch.MicroBatch:
+    known = {name: given.pop(name, None) for name in ("tokens", "packed_seq_params", "lengths")}
+    return micro_batch.describe(sequences, **known, parallel={"cp_size": 2}, layout=given)
+
+
+class MicroBatchTest(unittest.TestCase):
+    def test_packed(self) -> None:
+        params = types.SimpleNamespace(
+            qkv_format="thd", cu_seqlens_q=np.array([0, 3, 8]), cu_seqlens_q_padded=np.array([0, 4, 12])
+        )
+        stream = np.arange(100, 112)
+        said = describe(["a", "b"], packed_seq_params=params, tokens=stream.reshape(1, -1))
+        self.assertEqual(
+            said.layout,
+            {
+                "cp_size": 2,
+                "format": "THD",
+                "cu_seqlens_padded": [0, 4, 12],
+                "total_rows": 12,
+                "partition": "zigzag_per_document",
+                "sequences": [{"sample": "a", "tokens": 3}, {"sample": "b", "tokens": 5}],
+            },
+        )
+        self.assertEqual([list(f.tokens) for f in said.fetch], [[100, 101, 102], [104, 105, 106, 107, 108]])
+        self.assertEqual([f.num_tokens for f in said.fetch], [3, 5])
+        # Documents of padding behind the last sequence, and fewer tokens than a document has.
+        params.cu_seqlens_q_padded, params.total_tokens, params.tokens_per_sample = None, 16, 8
+        said = describe(["a"], packed_seq_params=params, lengths=[2])
+        self.assertEqual(said.layout["sequences"], [{"sample": "a", "tokens": 2}])
+        self.assertEqual((said.layout["total_rows"], said.layout["tokens_per_sample"]), (16, 8))
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "tokens"):
+            describe(["a", "b"], packed_seq_params=params, tokens=stream[:6])
+
+    def test_rectangles_and_lists(self) -> None:
+        rectangle = np.arange(12).reshape(2, 6)
+        said = describe(["a", "b"], tokens=rectangle, lengths=np.array([6, 4]))
+        self.assertEqual((said.layout["batch_size"], said.layout["padded_length"]), (2, 6))
+        self.assertEqual(said.layout["partition"], "zigzag_per_sequence")
+        self.assertEqual(list(said.fetch[1].tokens), [6, 7, 8, 9])
+        said = describe(["a", "b"], tokens=[rectangle[0], rectangle[1, :3]], padding={"policy": "verl"})
+        self.assertEqual([s["tokens"] for s in said.layout["sequences"]], [6, 3])
+        self.assertNotIn("partition", said.layout)
+
+    def test_a_cut_sequence_is_a_prefix(self) -> None:
+        said = describe([Sequence("a", rows=4), Sequence("b")], tokens=[np.arange(5), np.arange(3)], padding={})
+        self.assertEqual(said.layout["sequences"][0], {"sample": "a", "tokens": 5, "recorded_rows": 4})
+        self.assertIsNone(said.fetch[0].num_tokens)
+        self.assertEqual(list(said.fetch[0].tokens), [0, 1, 2, 3, 4])
+        self.assertEqual(said.fetch[1].num_tokens, 3)
+
+    def test_lengths_that_nothing_says(self) -> None:
+        for given in ({}, {"lengths": [1, 2]}, {"lengths": [1.5]}):
+            with self.subTest(given), self.assertRaises(trainer.InvalidArgumentError):
+                describe(["a"], **given)
+
+
+LAYERS = {0: [0, 1], 1: [4, 5]}  # Of the rank's two chunks.
+ROWS = 5
+
+
+def plan_of(chunk: int) -> trainer.Plan:
+    geometry = {"num_layers": 6, "moe_layers": LAYERS[chunk], "num_experts": 64, "top_k": 2}
+    sequences = [{"sample": "s", "tokens": ROWS}]
+    return trainer.plan(
+        geometry,
+        {
+            "format": "THD",
+            "sequences": sequences,
+            "cu_seqlens_padded": [0, ROWS],
+            "total_rows": ROWS,
+            "partition": "contiguous",
+        },
+    )
+
+
+class PassesTest(unittest.TestCase):
+    """Ids say which micro-batch, chunk and layer they are of."""
+
+    def setUp(self) -> None:
+        self.targets, self.buffers = ReplayTargets(), Buffers()
+        lock = new_lock()
+        self.chunks = [ChunkPasses(chunk, self.targets, self.buffers, lock) for chunk in LAYERS]
+        self.plans = [plan_of(chunk) for chunk in LAYERS]
+
+    def begin(self, step: int, index: int, chunk: int, *, forward_only: bool = False) -> Pass:
+        plan = self.plans[chunk]
+        number, memory = self.buffers.take(plan.buffer_bytes)
+        indices = []
+        for layer in plan.layers:
+            ids = np.frombuffer(memory, np.uint8, ROWS * 2, layer.offset).reshape(ROWS, 2)
+            ids[:] = 8 * index + layer.layer
+            indices.append(ids)
+        batch = trainer.Batch(plan, tuple(indices), np.zeros(ROWS, np.uint8), ROWS, 0, 0, 0, ())
+        entered = Pass(PassKey(step, index, chunk), batch, number, "replay", forward_only)
+        self.chunks[chunk].begin(entered, LAYERS[chunk])
+        return entered
+
+    def ask_all(self, index: int, chunk: int, *, recompute: bool = False) -> None:
+        for layer in LAYERS[chunk]:
+            answer = self.chunks[chunk].ask(layer, recompute=recompute)
+            self.assertEqual(answer.recompute, recompute)
+            self.assertTrue((answer.of.batch.indices[answer.slot] == 8 * index + layer).all(), (index, chunk, layer))
+
+    def step(self, step: int, order: list[tuple[str, int, int]], recompute: bool) -> int:
+        passes, most = {}, 0
+        for kind, index, chunk in order:
+            if kind == "forward":
+                passes[index, chunk] = self.begin(step, index, chunk)
+                self.ask_all(index, chunk)
+                self.assertIs(self.chunks[chunk].end_forward(), passes[index, chunk])
+            else:
+                of = passes.pop((index, chunk))
+                self.chunks[chunk].begin_backward(of)
+                if recompute:
+                    self.ask_all(index, chunk, recompute=True)
+                self.chunks[chunk].end_backward(of)
+            most = max(most, self.buffers.bytes)
+        self.assertEqual(len(self.targets), 0)
+        self.targets.end_step(step)
+        return most
+
+    def test_random_orders(self) -> None:
+        """Any order in which backward follows forward: 1F1B, interleaved and what no schedule does."""
+        for seed in range(50):
+            choose = random.Random(seed)
+            pairs = [(index, chunk) for index in range(6) for chunk in LAYERS]
+            choose.shuffle(pairs)
+            order, flying = [], []
+            while pairs or flying:
+                if pairs and (not flying or choose.random() < 0.5):
+                    flying.append(pairs.pop())
+                    order.append(("forward", *flying[-1]))
+                else:
+                    order.append(("backward", *flying.pop(choose.randrange(len(flying)))))
+            held = self.step(seed, order, recompute=bool(seed % 2))
+            self.assertLessEqual(held, 12 * self.plans[0].buffer_bytes)
+
+    def test_outside_of_a_pass_nothing_replays(self) -> None:
+        self.assertIsNone(self.chunks[0].ask(0, recompute=False))
+        self.assertIsNone(self.chunks[0].ask(0, recompute=True))
+        of = self.begin(0, 0, 0)
+        self.ask_all(0, 0)
+        self.chunks[0].end_forward()
+        self.assertIsNone(self.chunks[0].ask(0, recompute=False))
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "recomputed"):
+            self.chunks[0].ask(0, recompute=True)
+        self.chunks[0].begin_backward(of)
+        self.chunks[0].end_backward(of)
+        self.chunks[0].end_backward(of)  # Of a second output.
+        self.assertEqual(self.chunks[0].in_flight, 0)
+
+    def test_forward_only(self) -> None:
+        for index in range(4):
+            self.begin(0, index, 0, forward_only=True)
+            self.ask_all(index, 0)
+            self.chunks[0].end_forward()
+            self.assertEqual(len(self.targets), 0)
+        self.assertEqual(self.buffers.bytes, self.plans[0].buffer_bytes)
+
+    def test_a_router_that_does_not_ask(self) -> None:
+        for forward_only in (True, False):
+            self.begin(0, 0, 0, forward_only=forward_only)
+            self.chunks[0].ask(0, recompute=False)
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "never asked") as caught:
+                self.chunks[0].end_forward()
+            self.assertEqual(caught.exception.layer, 1)
+            self.assertEqual((len(self.targets), self.chunks[0].in_flight), (0, 0))
+
+    def test_a_router_that_asks_twice(self) -> None:
+        self.begin(0, 0, 0)
+        self.chunks[0].ask(0, recompute=False)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "asked for its ids before"):
+            self.chunks[0].ask(0, recompute=False)
+        self.chunks[0].abandon()
+        self.assertEqual((len(self.targets), self.chunks[0].in_flight), (0, 0))
+
+
+class ImportTest(unittest.TestCase):
+    def test_no_torch(self) -> None:
+        """None of the above has brought torch in."""
+        self.assertNotIn("torch", sys.modules)
+        with self.assertRaises(AttributeError):
+            trainer.megatron.no_such_name  # noqa: B018
+
+
+if __name__ == "__main__":
+    unittest.main()
