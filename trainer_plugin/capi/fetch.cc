@@ -23,7 +23,8 @@ absl::Status ReadSequences(const json& list, std::vector<FetchSequence>& sequenc
   for (const json& item : list) {
     JsonObject object(item, absl::StrCat("sequences[", sequences.size(), "]"));
     FetchSequence& sequence = sequences.emplace_back();
-    object.Require("sample");
+    object.Read("handle", sequence.handle);
+    if (object.Find("handle") == nullptr) object.Require("sample");
     object.Read("sample", sequence.sample);
     object.Read("num_tokens", sequence.num_tokens);
     absl::Status status = ReadTokenChecks(object, "token_checks", sequence.token_checks);

@@ -189,13 +189,21 @@ absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDes
                    absl::StrCat(sample.token_ids.size(), " ids for ", rows->rows.end, " rows"));
   }
   const int64_t num_tokens = rows->rows.end + 1;
+  names_[SampleHandle(sample.sample)] = sample.sample;
   samples_[sample.sample] = std::make_unique<const Entry>(
       Entry{*std::move(rows), num_tokens, {sample.token_ids.begin(), sample.token_ids.end()}});
   return absl::OkStatus();
 }
 
-bool LocalSource::Remove(absl::string_view sample) { return samples_.erase(std::string(sample)) > 0; }
-void LocalSource::Clear() { samples_.clear(); }
+bool LocalSource::Remove(absl::string_view sample) {
+  if (samples_.erase(std::string(sample)) == 0) return false;
+  names_.erase(SampleHandle(sample));
+  return true;
+}
+void LocalSource::Clear() {
+  samples_.clear();
+  names_.clear();
+}
 int64_t LocalSource::size() const { return static_cast<int64_t>(samples_.size()); }
 
 absl::StatusOr<StagedRows> LocalSource::Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
@@ -208,10 +216,12 @@ absl::StatusOr<StagedRows> LocalSource::Fetch(const ReplayPlan& plan, absl::Span
   for (int32_t index = 0; index < static_cast<int32_t>(request.samples.size()); ++index) {
     const SampleRead& asked = request.samples[index];
     SampleRecord record{.index = index, .status = SampleStatus::kNotFound};
-    const auto found = samples_.find(asked.sample);
+    const auto name = asked.sample.empty() ? names_.find(asked.handle) : names_.end();
+    const auto found = samples_.find(name == names_.end() ? asked.sample : name->second);
     const Entry* entry = found == samples_.end() ? nullptr : found->second.get();
     if (entry == nullptr) {
-      record.message = absl::StrCat("there is no sample \"", asked.sample, "\"");
+      record.message = asked.sample.empty() ? absl::StrCat("there is no sample with handle ", asked.handle)
+                                            : absl::StrCat("there is no sample \"", asked.sample, "\"");
     } else {
       std::tie(record.status, record.message) = Judge(entry->rows, entry->num_tokens, entry->token_ids, asked);
       record.committed_rows = entry->rows.rows.end;

@@ -165,6 +165,16 @@ TEST_P(LocalSourceTest, WhatCannotBeReadFallsBackOrIsRefused) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("sample t: NOT_FOUND"));
 }
 
+TEST_P(LocalSourceTest, SamplesByHandle) {
+  ASSERT_OK(Add({.sample = "s"}));
+  EXPECT_EQ(StatusOf({.handle = SampleHandle("s")}), SampleStatus::kOk);
+  EXPECT_EQ(StatusOf({.handle = SampleHandle("t")}), SampleStatus::kNotFound);
+  const auto refused = Fetch({.handle = 5});
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("with handle 5: NOT_FOUND"));
+  EXPECT_TRUE(source_.Remove("s"));
+  EXPECT_EQ(StatusOf({.handle = SampleHandle("s")}), SampleStatus::kNotFound);
+}
+
 TEST_P(LocalSourceTest, UnrecordedRowsAreTold) {
   const std::vector<int32_t> tensor = routes_.Tensor({0, kTokens - 11});
   ASSERT_OK(source_.Add({.sample = "s", .num_tokens = kTokens, .unrecorded = {{5, 15}}},

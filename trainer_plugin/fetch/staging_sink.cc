@@ -66,6 +66,7 @@ ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const FetchSequen
   for (const PlanSlice& slice : plan.slices) {
     const FetchSequence& sequence = sequences[slice.sequence];
     request.samples.push_back({.sample = sequence.sample,
+                               .handle = sequence.handle,
                                .rows = slice.rows,
                                .num_tokens = sequence.num_tokens,
                                .token_checks = sequence.token_checks});
@@ -89,7 +90,9 @@ absl::Status StagingSink::OnRecord(const SampleRecord& record) {
     return absl::OkStatus();
   }
   if (options_.missing == MissingPolicy::kStrict) {
-    return MissingSample(sequence, sequences_[sequence].sample, record);
+    const FetchSequence& named = sequences_[sequence];
+    const std::string sample = named.sample.empty() ? absl::StrCat("with handle ", named.handle) : named.sample;
+    return MissingSample(sequence, sample, record);
   }
   out_.unrecorded[sequence] = {kAllRows};
   ++out_.fallback_sequences;

@@ -159,12 +159,52 @@ class MicroBatchTest(unittest.TestCase):
         self.assertEqual([s["tokens"] for s in said.layout["sequences"]], [6, 3])
         self.assertNotIn("partition", said.layout)
 
-    def test_a_cut_sequence_is_a_prefix(self) -> None:
-        said = describe([Sequence("a", rows=4), Sequence("b")], tokens=[np.arange(5), np.arange(3)], padding={})
-        self.assertEqual(said.layout["sequences"][0], {"sample": "a", "tokens": 5, "recorded_rows": 4})
-        self.assertIsNone(said.fetch[0].num_tokens)
-        self.assertEqual(list(said.fetch[0].tokens), [0, 1, 2, 3, 4])
-        self.assertEqual(said.fetch[1].num_tokens, 3)
+    def test_pieces(self) -> None:
+        parts = [
+            Sequence("a", rows=4),
+            "b",
+            [Sequence("a", rows=2), Sequence("c", start=7, rows=3, tokens=3), Sequence(5)],
+        ]
+        tokens = [np.arange(5), np.arange(3), np.arange(10)]
+        said = describe(parts, tokens=tokens, padding={})
+        self.assertEqual(
+            said.layout["sequences"],
+            [
+                {"tokens": 5, "pieces": [{"sample": "a", "tokens": 5, "start": 0, "rows": 4}]},
+                {"sample": "b", "tokens": 3},
+                {
+                    "tokens": 10,
+                    "pieces": [
+                        {"sample": "a", "tokens": 3, "start": 0, "rows": 2},
+                        {"sample": "c", "tokens": 3, "start": 7, "rows": 3},
+                        {"sample": "", "tokens": 4, "start": 0, "rows": 3},
+                    ],
+                },
+            ],
+        )
+        self.assertEqual([f.sample for f in said.fetch], ["a", "b", "a", "c", 5])
+        self.assertEqual([f.num_tokens for f in said.fetch], [None, 3, None, None, None])
+        checked = [None if f.tokens is None else list(f.tokens) for f in said.fetch]
+        self.assertEqual(checked, [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1, 2], None, [6, 7, 8, 9]])
+
+    def test_pieces_replay_the_rows_of_their_samples(self) -> None:
+        geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
+        source = trainer.LocalSource(geometry)
+        for sample, first in (("a", 0), ("c", 30)):
+            rows = np.arange(first, first + 12).reshape(12, 1, 1).repeat(2, 1)
+            source.add(sample, rows.astype(np.int32), tokens=np.arange(13))
+        parts = [[Sequence("a", rows=2), Sequence("c", start=7, rows=3, tokens=3), Sequence("c")], "a"]
+        tokens = [np.array([0, 1, 2, 7, 8, 9, 0, 1, 2, 3]), np.arange(13)]
+        said = describe(parts, tokens=tokens, format="THD", cu_seqlens_padded=[0, 10, 23], total_rows=23, cp_size=1)
+        batch = source.fetch(trainer.plan(geometry, said.layout), sequences=said.fetch)
+        replayed = batch.states == trainer.REPLAYED
+        expected = [0, 1, None, 37, 38, 39, 30, 31, 32, None, *range(12), None]
+        self.assertEqual(
+            [int(i) if r else None for i, r in zip(batch.indices[1][:, 0], replayed, strict=True)], expected
+        )
+        other = describe(parts, tokens=[tokens[0] + 1, tokens[1]], padding={}).fetch
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+            source.fetch(trainer.plan(geometry, said.layout), sequences=other)
 
     def test_lengths_that_nothing_says(self) -> None:
         for given in ({}, {"lengths": [1, 2]}, {"lengths": [1.5]}):

@@ -72,8 +72,8 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  *   sequences: sample "", tokens, recorded_rows tokens - 1, first_row 0 (rows of padding before it), media_rows [],
  *     what each medium becomes in the model, where `tokens` counts it once; instead of sample and recorded_rows,
  *     pieces that follow each other in the sequence, [{"sample", "tokens", "start": 0, "rows": tokens - 1}]: its tokens
- *     are those of the sample from `start` on, of which the first `rows` have a route. With pieces in one sequence, what
- *     is said of sequences below, in row maps, slices and fetches, is said of the pieces of all of them in order (a
+ *     are those of the sample from `start` on, of which the first `rows` have a route. With pieces in one sequence,
+ * what is said of sequences below, in row maps, slices and fetches, is said of the pieces of all of them in order (a
  *     sequence without tokens has none);
  *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous", "contiguous_per_sequence" or "explicit";
  *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null, target_rows null;
@@ -157,10 +157,9 @@ RRT_API rrt_error* rrt_plan_expert_load(const rrt_plan* plan, int32_t slot, cons
  *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live", "wait": true, "geometry": {…},
  *    "sequences": [{"sample", "num_tokens", "token_checks": [[rows, crc32c]]}, …]}
  * geometry: the run's, where it is known: a plan of another one is refused (GEOMETRY_MISMATCH). sequences: one per
- * sequence of the plan's micro-batch; absent: the samples and tokens of the plan's description. The plan must outlive
- * the fetch.
- * Then either: send rrt_fetch_request as a Read of run's server, push every message that comes, end it.
- * Or: rrt_local_source_fetch. */
+ * sequence of the plan's micro-batch, with "handle", a sample's deterministic hash, where no sample is named; absent:
+ * the samples and tokens of the plan's description. The plan must outlive the fetch. Then either: send
+ * rrt_fetch_request as a Read of run's server, push every message that comes, end it. Or: rrt_local_source_fetch. */
 RRT_API rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* json, size_t size, rrt_fetch** fetch);
 RRT_API void rrt_fetch_free(rrt_fetch* fetch);
 /* 1 if the rank has something to read; a request for nothing need not be sent. */

@@ -73,6 +73,7 @@ class LocalSource {
 
   Geometry geometry_;
   std::map<std::string, std::unique_ptr<const Entry>, std::less<>> samples_;
+  std::map<int64_t, std::string> names_;  // Of samples_, by handle.
 };
 
 }  // namespace routing_replay::trainer

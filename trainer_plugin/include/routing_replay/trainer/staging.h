@@ -33,6 +33,7 @@ struct FetchOptions {
 // One sequence of the micro-batch.
 struct FetchSequence {
   std::string sample;
+  int64_t handle = 0;                    // SampleHandle of its id; used where sample is empty.
   std::optional<int64_t> num_tokens;     // Expected T; another one counts as missing.
   std::vector<TokenCheck> token_checks;  // Expected; another one counts as missing.
 };

@@ -64,12 +64,12 @@ def geometry_json(geometry: Any) -> Any:
     return json.loads(geometry.to_json()) if hasattr(geometry, "to_json") else plain(geometry, "geometry")
 
 
-def token_ids(tokens: ArrayLike, sample: str) -> NDArray[np.uint32]:
+def token_ids(tokens: ArrayLike, sample: Any) -> NDArray[np.uint32]:
     """Token ids [n]. InvalidArgumentError naming `tokens` for what are none, or nothing at all."""
     try:
         array = np.asarray(tokens)
     except ValueError as error:
         raise invalid("tokens", str(error), "SHAPE", sample) from None
-    said = {"dtype": array.dtype.name, "axes": array.ndim, "field": "tokens", "sample": sample}
+    said = {"dtype": array.dtype.name, "axes": array.ndim, "field": "tokens", "sample": str(sample)}
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return np.frombuffer(_core.give(LIBRARY.rrt_token_ids, *_core.text(said), array.ctypes.data, array.nbytes), "<u4")

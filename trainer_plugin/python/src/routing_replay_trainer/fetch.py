@@ -34,18 +34,20 @@ _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": 
 class FetchSequence:
     """What a fetch says of one sequence of the micro-batch, where the plan's description does not say it.
 
-    sample: id
+    sample: id, or handle (routing_replay.sample_handle)
     num_tokens: expected T; another one counts as missing
     tokens: the trainer's token ids [n] from position 0 on: other ones in the store count as missing. Without num_tokens
         the last one is not compared, as it may be that of the last token, which has no row
     """
 
-    sample: str
+    sample: str | int
     num_tokens: int | None = None
     tokens: ArrayLike | None = None
 
     def _json(self) -> dict[str, Any]:
         said: dict[str, Any] = {"sample": plain(self.sample, "sample")}
+        if not isinstance(self.sample, str):
+            said = {"handle": integer(self.sample, "sample")}
         if self.num_tokens is not None:
             said["num_tokens"] = integer(self.num_tokens, "num_tokens", sample=self.sample)
         if self.tokens is not None:

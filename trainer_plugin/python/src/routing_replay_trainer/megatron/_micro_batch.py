@@ -15,14 +15,19 @@ from routing_replay_trainer.fetch import FetchSequence
 
 @dataclass(frozen=True)
 class Sequence:
-    """A part of a sample as one sequence of the micro-batch: its tokens from the first on, cut off after some.
+    """A part of a sample as a sequence of the micro-batch, or in a list of such as a piece of one.
 
-    sample: id
-    rows: how many of its rows to replay; one fewer than the sequence has tokens if absent
+    sample: id or handle
+    start: the sample's token that it begins with
+    rows: how many rows from there on to replay; one fewer than its tokens if absent, as the last token of a sample has
+        no row
+    tokens: how many tokens it has; if absent, one more than its rows, or what is left of the sequence
     """
 
-    sample: str
+    sample: str | int
+    start: int = 0
     rows: int | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ def describe(
     layout: Mapping[str, Any],
 ) -> MicroBatch:
     """See `Replay.micro_batch` for the arguments."""
-    parts = [part if isinstance(part, Sequence) else Sequence(part) for part in sequences]
+    parts = [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
     said = dict(parallel)
     if packed_seq_params is not None and getattr(packed_seq_params, "qkv_format", "thd") in (None, "thd"):
         said |= _packed(packed_seq_params)
@@ -56,23 +61,39 @@ def describe(
     said |= layout
     counts = _lengths(parts, lengths, tokens, said)
     said.pop("cu_seqlens", None)
-    said["sequences"] = [
-        {"sample": part.sample, "tokens": count} | ({} if part.rows is None else {"recorded_rows": part.rows})
-        for part, count in zip(parts, counts, strict=True)
-    ]
     ids = [None] * len(parts) if tokens is None else _tokens(tokens, counts, said)
-    fetch = [
-        FetchSequence(part.sample, count, own)
-        if part.rows is None
-        else FetchSequence(part.sample, None, _rows(own, part))
-        for part, count, own in zip(parts, counts, ids, strict=True)
-    ]
+    whole = not any(isinstance(piece, Sequence) for part in parts for piece in part)
+    said["sequences"], fetch = [], []
+    for part, count, own in zip(parts, counts, ids, strict=True):
+        described, fetched = _sequence(part, count, own, whole)
+        said["sequences"].append(described)
+        fetch += fetched
     return MicroBatch(said, fetch)
 
 
-def _rows(tokens: Any, part: Sequence) -> Any:
-    """Those that the rows of a cut sequence are of."""
-    return None if tokens is None else tokens[: part.rows + 1]
+def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
+    """As a plan has it, and what is fetched for it. whole: as every other of the micro-batch, it is one sample."""
+    if len(part) == 1 and not isinstance(part[0], Sequence):
+        fetch = [FetchSequence(part[0], count, ids)] if whole or count > 0 else []
+        return {"sample": _name(part[0]), "tokens": count}, fetch
+    pieces: list[dict[str, Any]] = []
+    fetch, offset = [], 0
+    for place, piece in enumerate(part):
+        piece = piece if isinstance(piece, Sequence) else Sequence(piece)
+        own = piece.tokens
+        if own is None:
+            own = count - offset if place == len(part) - 1 or piece.rows is None else piece.rows + 1
+        rows = own - 1 if piece.rows is None else piece.rows
+        pieces.append({"sample": _name(piece.sample), "tokens": own, "start": piece.start, "rows": rows})
+        # Tokens are checked from the sample's first one on.
+        known = ids[offset : offset + rows + 1] if ids is not None and piece.start == 0 else None
+        fetch.append(FetchSequence(piece.sample, None, known if known is not None and len(known) else None))
+        offset += own
+    return {"tokens": count, "pieces": pieces}, fetch
+
+
+def _name(sample: str | int) -> Any:
+    return sample if isinstance(sample, str) else ""
 
 
 def _packed(params: Any) -> dict[str, Any]:
@@ -92,7 +113,7 @@ def _packed(params: Any) -> dict[str, Any]:
     return said
 
 
-def _lengths(parts: list[Sequence], lengths: Any, tokens: Any, said: Mapping[str, Any]) -> list[int]:
+def _lengths(parts: list[Any], lengths: Any, tokens: Any, said: Mapping[str, Any]) -> list[int]:
     """Tokens of each sequence."""
     if lengths is None and isinstance(tokens, (list, tuple)):
         lengths = [len(own) for own in tokens]
