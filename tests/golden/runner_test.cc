@@ -212,12 +212,12 @@ TEST_F(RunnerTest, ErrorsOfUnknownPoliciesAreAskedAsFarAsTheyAreStated) {
   EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;
   golden_case["input"]["framework"] = "another";
   EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 0);
-  EXPECT_THAT(text_, HasSubstr("not yet answered: rows_another (unknown policy another"));
+  EXPECT_THAT(text_, HasSubstr("needs a policy that is known (unknown policy another"));
   golden_case["input"].erase("neutral");
   EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 0);
   golden_case["input"].erase("options");
   EXPECT_EQ(RunCaseAs("rows_another", golden_case).failed, 0);
-  EXPECT_THAT(text_, HasSubstr("not yet answered: rows_another (open layouts without options), 1 case"));
+  EXPECT_THAT(text_, HasSubstr("needs the options of an open layout: rows_another, 1 case"));
   golden_case = CaseWith("frameworks/rows_primerl", "/expect/error");
   golden_case["input"]["framework"] = "another";
   EXPECT_TRUE(RunCaseAs("rows_another", golden_case).success()) << text_;

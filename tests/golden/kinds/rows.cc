@@ -107,9 +107,10 @@ Outcome RunError(const Json& input) {
   if (!neutral.is_null() && !Accepts(NeutralLayout(completed, OrderOf(completed))).ok()) return Passed();
   const bool open = neutral.is_null() || completed != neutral;
   const Outcome accepted = Failed("accepted, expected a refusal");
-  if (!HasPolicy(input)) return open ? NotYetAnswered("open layouts without options") : accepted;
+  if (!HasPolicy(input)) return open ? Needs("the options of an open layout") : accepted;
   const auto policy = PolicyOf(input["framework"].get<std::string>(), input["options"]);
-  if (!policy.ok()) return open ? NotYetAnswered(std::string(policy.status().message())) : accepted;
+  if (!policy.ok())
+    return open ? Needs(absl::StrCat("a policy that is known (", policy.status().message(), ")")) : accepted;
   const auto prediction = trainer::PredictPadding(BatchBefore(input), *policy);
   return prediction.ok() && Accepts(prediction->layout).ok() ? accepted : Passed();
 }
