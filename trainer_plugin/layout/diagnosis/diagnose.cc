@@ -10,12 +10,6 @@
 namespace routing_replay::trainer {
 namespace {
 
-bool SameRow(const LocalRow& a, const LocalRow& b) {
-  if (a.state != RowState::kReplayed || b.state != RowState::kReplayed)
-    return a.state != RowState::kReplayed && b.state != RowState::kReplayed;
-  return a.sequence == b.sequence && a.row == b.row;
-}
-
 absl::Status WrongCount(const char* field, int64_t given, int64_t wanted, const char* what) {
   return Invalid(field, absl::StrCat(given, " are given, the rank has ", wanted, " ", what), Reason::kShape);
 }

@@ -15,6 +15,9 @@
 
 namespace routing_replay::trainer {
 
+// Whether both replay the same row, or none.
+bool SameRow(const LocalRow& a, const LocalRow& b);
+
 struct RowWay {
   std::vector<std::string> mistakes;  // All that lead to these rows here.
   std::string what;

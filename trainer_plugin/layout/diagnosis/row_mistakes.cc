@@ -7,14 +7,15 @@
 #include "trainer_plugin/layout/names.h"
 
 namespace routing_replay::trainer {
+bool SameRow(const LocalRow& a, const LocalRow& b) {
+  const bool replayed = a.state == RowState::kReplayed;
+  return replayed == (b.state == RowState::kReplayed) && (!replayed || (a.sequence == b.sequence && a.row == b.row));
+}
+
 namespace {
 
 bool SameRows(const std::vector<LocalRow>& a, const std::vector<LocalRow>& b) {
-  const auto same = [](const LocalRow& x, const LocalRow& y) {
-    const bool replayed = x.state == RowState::kReplayed;
-    return replayed == (y.state == RowState::kReplayed) && (!replayed || (x.sequence == y.sequence && x.row == y.row));
-  };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameRow);
 }
 
 // Collects what leads elsewhere. Rows of a mistake come in any number and are cut, or padded, to the local rows.
