@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from routing_replay_trainer import ops
-from routing_replay_trainer.megatron._binding import Binding
+from routing_replay_trainer._binding import Binding
 from routing_replay_trainer.megatron._modules import refusal
 from routing_replay_trainer.router import Router
 

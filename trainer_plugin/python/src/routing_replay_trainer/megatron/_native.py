@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from routing_replay_trainer._binding import Binding
 from routing_replay_trainer.fetch import UNRECORDED
-from routing_replay_trainer.megatron._binding import Binding
 
 # By identity: a copy of a model has copies of these objects, which are in no list and therefore live.
 _BINDINGS: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()

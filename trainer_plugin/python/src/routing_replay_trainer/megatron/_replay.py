@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from typing import Any, Literal
@@ -12,13 +11,15 @@ from typing import Any, Literal
 import torch
 
 from routing_replay_trainer import errors, ops
+from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._hooks import PassHooks
+from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
+from routing_replay_trainer._records import Records
+from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
-from routing_replay_trainer.fetch import Batch, Missing, Source
+from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
-from routing_replay_trainer.megatron._binding import Binding
-from routing_replay_trainer.megatron._buffers import Buffers
-from routing_replay_trainer.megatron._passes import ChunkPasses, Pass, new_lock
-from routing_replay_trainer.megatron._records import Records
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
@@ -91,8 +92,7 @@ class Replay:
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
         self._bindings: dict[int, Binding] = {}
-        self._counters = {"replayed_rows": 0, "unrecorded_rows": 0, "pad_rows": 0, "fallback_sequences": 0}
-        self._overlap: dict[int, torch.Tensor] = {}
+        self._tally = Tally()
         if mode != "disabled":
             self._bind(chunks, inject)
 
@@ -113,7 +113,7 @@ class Replay:
         for number, (chunk, routers) in enumerate(zip(chunks, found, strict=True)):
             passes = ChunkPasses(number, self._targets, self._buffers, lock)
             live = [router for router in routers if not router.is_mtp and router.layer not in native]
-            bindings = [Binding(r.module, r.name, r.layer, passes, self._seen) for r in live]
+            bindings = [Binding(r.module, r.name, r.layer, passes, self._seen, _modules.is_recompute) for r in live]
             self._bindings |= {binding.layer: binding for binding in bindings}
             self._chunks.append(
                 _Chunk(self, number, _modules.unwrap(chunk), passes, bindings, [r.layer_module for r in live])
@@ -204,18 +204,7 @@ class Replay:
         routing_replay/overlap/layer_NN (mode shadow): mean share of replayed experts among the live choice
         routing_replay/no_overlap_fraction (mode shadow): rows that have no expert in common
         """
-        said: dict[str, float] = {f"routing_replay/{key}": float(value) for key, value in self._counters.items()}
-        real = self._counters["replayed_rows"] + self._counters["unrecorded_rows"]
-        said["routing_replay/replayed_fraction"] = self._counters["replayed_rows"] / real if real else 0.0
-        counts = {layer: tensor.tolist() for layer, tensor in sorted(self._overlap.items())}
-        for layer, (_, slots, common, _) in counts.items():
-            said[f"routing_replay/overlap/layer_{layer:02}"] = common / slots if slots else 0.0
-        compared = sum(rows for rows, *_ in counts.values())
-        if compared:
-            said["routing_replay/no_overlap_fraction"] = sum(none for *_, none in counts.values()) / compared
-        self._counters = dict.fromkeys(self._counters, 0)
-        self._overlap.clear()
-        return said
+        return self._tally.take()
 
     @property
     def buffer_bytes(self) -> int:
@@ -273,12 +262,8 @@ class Replay:
         except BaseException:
             self._buffers.give(number)
             raise
-        self._count(batch)
+        self._tally.batch(batch)
         return Pass(key, batch, number, "compare" if self._mode == "shadow" else "replay", forward_only)
-
-    def _count(self, batch: Batch) -> None:
-        for name in self._counters:
-            self._counters[name] += getattr(batch, name)
 
     def _seen(self, answer: Any, layer: int, chosen: torch.Tensor) -> None:
         """The live choice of a layer, where it is not replayed: R2 keeps it; shadow counts how much of what would be
@@ -288,8 +273,7 @@ class Replay:
             return
         binding = self._bindings[layer]
         ids, states = binding.ids(answer, chosen.device), binding.states(answer, chosen.device)
-        counts = ops.overlap(chosen, ids, states)
-        self._overlap[layer] = counts + self._overlap.get(layer, 0)
+        self._tally.overlap(layer, ops.overlap(chosen, ids, states))
 
 
 class _Open:
@@ -316,13 +300,11 @@ class _Chunk:
         bindings: list[Binding],
         layer_modules: list[Any],
     ) -> None:
-        self._replay = replay
         self.number = number
-        self._module = module
         self.passes = passes
         self._bindings = bindings
         self._layer_modules = layer_modules
-        self._hooks: list[Any] = []
+        self._hooks = PassHooks(module, passes, lambda: replay._begin(self))
         self.last_index = -1
         self.records: Records | None = None
 
@@ -334,16 +316,10 @@ class _Chunk:
     def install(self, injection: Any) -> None:
         for binding in self._bindings:
             injection.install(binding)
-        _CHUNKS[self._module] = self
-        self._hooks = [
-            self._module.register_forward_pre_hook(_before),
-            self._module.register_forward_hook(_after, always_call=True),
-        ]
+        self._hooks.install()
 
     def remove(self, injection: Any) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        _CHUNKS.pop(self._module, None)
+        self._hooks.remove()
         for binding in self._bindings:
             injection.remove(binding)
         self.passes.drop_all()
@@ -361,53 +337,3 @@ class _Chunk:
         if said is not None and said != index:
             raise invalid("index", f"{said}, but the schedule runs micro-batch {index}")
         return index
-
-    def before(self) -> None:
-        self._replay._begin(self)
-
-    def after(self, output: Any) -> None:
-        if self.passes.forward_pass is None:
-            return
-        if output is None:  # The call raised.
-            self.passes.abandon()
-            return
-        ended = self.passes.end_forward()
-        if ended.keep is not None:
-            ended.keep()
-        if ended.forward_only:
-            return
-        outputs = [tensor for tensor in _tensors(output) if tensor.requires_grad]
-        if not outputs:
-            self.passes.end_backward(ended)
-        for tensor in outputs:
-            tensor.register_hook(lambda _, of=ended: self._backward(of))
-
-    def _backward(self, of: Pass) -> None:
-        """The gradient of the output is there. The engine calls back when it is through with what it was called for."""
-        self.passes.begin_backward(of)
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.passes.end_backward(of))
-
-
-# By identity: a copy of a model has the hooks too, and is not in here.
-_CHUNKS: weakref.WeakKeyDictionary[Any, _Chunk] = weakref.WeakKeyDictionary()
-
-
-def _before(module: Any, arguments: Any) -> None:
-    if module in _CHUNKS:
-        _CHUNKS[module].before()
-
-
-def _after(module: Any, arguments: Any, output: Any) -> None:
-    if module in _CHUNKS:
-        _CHUNKS[module].after(output)
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _tensors(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from _tensors(value)

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from routing_replay_trainer import errors
+from routing_replay_trainer._passes import Answer, ChunkPasses
 from routing_replay_trainer._values import invalid
-from routing_replay_trainer.megatron._modules import is_recompute
-from routing_replay_trainer.megatron._passes import Answer, ChunkPasses
 from routing_replay_trainer.plan import Layer
 
 
@@ -19,21 +18,29 @@ class Binding:
     name, layer: where it stands
     passes: of its chunk
     on_seen: called with (answer, layer, live choice [N, K]) where the pass does not replay
+    is_recompute: whether a call of now is forward code that is run again
     """
 
     def __init__(
-        self, module: Any, name: str, layer: int, passes: ChunkPasses, on_seen: Callable[[Answer, int, Any], None]
+        self,
+        module: Any,
+        name: str,
+        layer: int,
+        passes: ChunkPasses,
+        on_seen: Callable[[Answer, int, Any], None],
+        is_recompute: Callable[[], bool],
     ) -> None:
         self.module = module
         self.name = name
         self.layer = layer
         self._passes = passes
         self._on_seen = on_seen
+        self._is_recompute = is_recompute
 
     def ask(self, shape: tuple[int, ...], top_k: int) -> Answer | None:
         """What this call is. InvalidArgumentError naming router and layer unless the ids are for [N, E] and K:
         RouterReplay itself takes fewer rows and other columns without a word."""
-        answer = self._passes.ask(self.layer, recompute=is_recompute())
+        answer = self._passes.ask(self.layer, recompute=self._is_recompute())
         if answer is None:
             return None
         layer = self._slab(answer)

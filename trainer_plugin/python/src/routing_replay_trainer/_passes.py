@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from routing_replay_trainer import errors
+from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer.fetch import Batch
-from routing_replay_trainer.megatron._buffers import Buffers
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 
