@@ -7,7 +7,6 @@ import sys
 import types
 import unittest
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -108,15 +107,7 @@ def interleaved() -> list[tuple[str, int, int]]:
 
 class MegatronTest(unittest.TestCase):
     def setUp(self) -> None:
-        torch.manual_seed(3)
-        # What Megatron's checkpoint keeps of the random state of a CUDA device.
-        for name in ("_get_all_rng_states", "_set_all_rng_states"):
-            patch = mock.patch.object(models.megatron_random, name, lambda *states: ())
-            patch.start()
-            self.addCleanup(patch.stop)
-        patch = mock.patch.object(models.megatron_random, "_fork_rng", torch.random.fork_rng)
-        patch.start()
-        self.addCleanup(patch.stop)
+        models.set_up(self)
 
     def config(self, **options: Any) -> Any:
         return models.make_config(

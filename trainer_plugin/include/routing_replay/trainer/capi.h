@@ -257,6 +257,32 @@ RRT_API rrt_error* rrt_replay_targets_finish(rrt_replay_targets* targets, const 
 RRT_API rrt_error* rrt_replay_targets_end_step(rrt_replay_targets* targets, int64_t step);
 RRT_API int64_t rrt_replay_targets_size(const rrt_replay_targets* targets);
 
+/* Diagnosis: which known mistake explains what routers were given, or chose (routing_replay/trainer/diagnose.h and
+ * alignment.h). The geometry of a plan, as its description has it: */
+RRT_API rrt_error* rrt_plan_geometry(const rrt_plan* plan, rrt_bytes** json);
+/* json: the description of a plan with what was seen on its rank beside it,
+ *   {…, "observed": {"rows": [[0, 3], null, …], "layers": [13, 14, …]}}
+ * rows: per local row [sequence, row] of the route that was replayed there, or null; layers: per MoE layer of the rank
+ * the decoder layer whose routes it was given. One of them may be absent. All exact explanations, or the nearest ones:
+ *   [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10, "exact": true, "what": "…"}] */
+RRT_API rrt_error* rrt_diagnose(const char* json, size_t size, rrt_bytes** explanations);
+/* Ids of a plan's micro-batch, int32, K the largest of the geometry, unused slots -1. */
+typedef struct rrt_route_ids {
+  size_t sequences;        /* Of the plan: of the micro-batch, or all pieces. */
+  const int64_t* rows;     /* Of each one's record; 0 where it is left out. */
+  const int32_t* recorded; /* [rows][all MoE layers][K] of each, one after the other; -1 where nothing is known. */
+  size_t recorded_count;
+  const int32_t* seen; /* [local rows][layers of the plan][K] */
+  size_t seen_count;
+} rrt_route_ids;
+/* The best explanation of ids that routers replayed: one object of "rows" and one of "layers", as above. */
+RRT_API rrt_error* rrt_diagnose_ids(const rrt_plan* plan, const rrt_route_ids* ids, rrt_bytes** explanations);
+/* Whether the record fits what the routers chose by themselves, which drift of the weights does not prevent:
+ *   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
+ *    "explanations": [{"of": "rows", …}, {"of": "layers", …}]}
+ * sequence: of the micro-batch, whose record fits worst; it and the layer are null where nothing is compared. */
+RRT_API rrt_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* ids, rrt_bytes** verdict);
+
 #ifdef __cplusplus
 }
 #endif

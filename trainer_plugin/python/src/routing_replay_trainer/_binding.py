@@ -17,8 +17,10 @@ class Binding:
     """module: the router
     name, layer: where it stands
     passes: of its chunk
-    on_seen: called with (answer, layer, live choice [N, K]) where the pass does not replay
+    on_seen: called with (answer, layer, live choice [N, K]) where the pass does not replay, or is watched
     is_recompute: whether a call of now is forward code that is run again
+    on_repeat: called with (layer, rows [] whose choice is another one) where the forward code of a watched pass is run
+        again
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class Binding:
         passes: ChunkPasses,
         on_seen: Callable[[Answer, int, Any], None],
         is_recompute: Callable[[], bool],
+        on_repeat: Callable[[int, Any], None] | None = None,
     ) -> None:
         self.module = module
         self.name = name
@@ -36,6 +39,7 @@ class Binding:
         self._passes = passes
         self._on_seen = on_seen
         self._is_recompute = is_recompute
+        self._on_repeat = on_repeat
 
     def ask(self, shape: tuple[int, ...], top_k: int) -> Answer | None:
         """What this call is. InvalidArgumentError naming router and layer unless the ids are for [N, E] and K:
@@ -73,6 +77,21 @@ class Binding:
         """A live choice of a pass that records or compares; recompute repeats it and says nothing new."""
         if not answer.recompute:
             self._on_seen(answer, self.layer, chosen)
+
+    def wants_live(self, answer: Answer) -> bool:
+        """Whether a pass that replays wants to know the live choice, too."""
+        return answer.of.watched and not answer.recompute
+
+    def used(self, answer: Answer, chosen: torch.Tensor) -> None:
+        """The choice [N, K] that the router goes on with: in a recompute that of the forward pass, or activations do
+        not fit their gradients. As sets: torch.topk's order depends on whether gradients are wanted."""
+        if not answer.of.watched or answer.of.forward_only or self._on_repeat is None:
+            return
+        choice, key = chosen.int().sort(1).values, ("used", answer.slot)
+        if not answer.recompute:
+            answer.of.kept[key] = choice
+        elif key in answer.of.kept:
+            self._on_repeat(self.layer, (choice != answer.of.kept[key]).any(1).sum())
 
     def _slab(self, answer: Answer) -> Layer:
         layer = answer.of.batch.plan.layers[answer.slot]

@@ -55,6 +55,19 @@ class Counters(Structure):
     )
 
 
+class RouteIds(Structure):
+    """rrt_route_ids"""
+
+    _fields_ = (
+        ("sequences", c_size_t),
+        ("rows", c_void_p),
+        ("recorded", c_void_p),
+        ("recorded_count", c_size_t),
+        ("seen", c_void_p),
+        ("seen_count", c_size_t),
+    )
+
+
 _text = (c_char_p, c_size_t)  # Also bytes: Python passes their address.
 _out = POINTER(c_void_p)
 _memory = (c_void_p, c_size_t)
@@ -68,6 +81,10 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_plan_row_map": (c_void_p, *(c_void_p,) * 3, c_size_t),
     "rrt_plan_filler": (c_void_p, c_int32, c_int64, c_int64, *_memory),
     "rrt_plan_expert_load": (c_void_p, c_int32, *_memory, c_int64, c_void_p, c_void_p, c_size_t),
+    "rrt_plan_geometry": (c_void_p, _out),
+    "rrt_diagnose": (*_text, _out),
+    "rrt_diagnose_ids": (c_void_p, POINTER(RouteIds), _out),
+    "rrt_judge_alignment": (c_void_p, POINTER(RouteIds), _out),
     "rrt_fetch_new": (c_void_p, *_text, _out),
     "rrt_fetch_request": (c_void_p, _out),
     "rrt_fetch_push": (c_void_p, *_text),

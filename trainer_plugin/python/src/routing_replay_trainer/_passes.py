@@ -25,6 +25,7 @@ class Pass:
     batch: ids and states of the chunk's layers, in a buffer of that number
     use: "replay", "record" or "compare"
     forward_only: no backward part follows
+    watched: its routers' live choices are wanted, and what its recompute chooses
     keep: what to do with what it has recorded
     kept: what injections keep beside, for as long as the pass lasts
     """
@@ -34,6 +35,7 @@ class Pass:
     buffer: int
     use: str
     forward_only: bool
+    watched: bool = False
     keep: Callable[[], None] | None = None
     kept: dict[Any, Any] = field(default_factory=dict)
 

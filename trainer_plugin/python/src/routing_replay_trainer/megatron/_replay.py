@@ -18,8 +18,10 @@ from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer._records import Records
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
+from routing_replay_trainer._watch import Watch, Watched
 from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
+from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
@@ -37,6 +39,9 @@ def attach(
     inject: Literal["native", "fused"] = "native",
     missing: Missing = "strict",
     ranks: Mapping[str, int] | None = None,
+    watch: Watched = "first",
+    alarm_no_overlap: float | None = 0.01,
+    on_policy: OnPolicy | None = None,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
@@ -52,6 +57,12 @@ def attach(
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
+    watch: of which micro-batches the live choice is compared with the replayed one, for the metrics: the "first" of
+        each step and model chunk, "all", or none ("off"). Mode shadow compares all
+    alarm_no_overlap: where in the first micro-batch of a step more rows than this share have no expert in common with
+        their record, and drift of the weights does not explain it, one warning per cause (of the logger
+        "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
+    on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
 
     Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
     naming a router or an option that would ignore the replay.
@@ -63,7 +74,8 @@ def attach(
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
     if mode in ("R3", "shadow") and source is None:
         raise invalid("source", f"mode {mode} needs one")
-    return Replay(chunks, config, source, mode, inject, missing, ranks)
+    watched = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap)
+    return Replay(chunks, config, source, mode, inject, missing, ranks, watched, Contract(on_policy))
 
 
 class Replay:
@@ -78,6 +90,8 @@ class Replay:
         inject: str,
         missing: Missing,
         ranks: Mapping[str, int] | None,
+        watch: Watch,
+        contract: Contract,
     ) -> None:
         self._config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
         self._source = source
@@ -89,10 +103,13 @@ class Replay:
         self._targets = ReplayTargets()
         self._buffers = Buffers()
         self._step = 0
+        self._weight_version: int | None = None
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
         self._bindings: dict[int, Binding] = {}
         self._tally = Tally()
+        self._watch = watch
+        self._contract = contract
         if mode != "disabled":
             self._bind(chunks, inject)
 
@@ -113,7 +130,10 @@ class Replay:
         for number, (chunk, routers) in enumerate(zip(chunks, found, strict=True)):
             passes = ChunkPasses(number, self._targets, self._buffers, lock)
             live = [router for router in routers if not router.is_mtp and router.layer not in native]
-            bindings = [Binding(r.module, r.name, r.layer, passes, self._seen, _modules.is_recompute) for r in live]
+            bindings = [
+                Binding(r.module, r.name, r.layer, passes, self._seen, _modules.is_recompute, self._tally.repeat)
+                for r in live
+            ]
             self._bindings |= {binding.layer: binding for binding in bindings}
             self._chunks.append(
                 _Chunk(self, number, _modules.unwrap(chunk), passes, bindings, [r.layer_module for r in live])
@@ -180,7 +200,20 @@ class Replay:
         for chunk in self._chunks:
             chunk.passes.drop_all()
             chunk.last_index = -1
+        self._contract.begin_step(self._weight_version)
+        self._watch.end_step()
         self._targets.end_step(step)
+
+    @property
+    def weight_version(self) -> int | None:
+        """Of the trainer's weights, in the numbers that the rollout gives its own; for the metrics. Set it when they
+        change."""
+        return self._weight_version
+
+    @weight_version.setter
+    def weight_version(self, version: int | None) -> None:
+        self._contract.begin_step(version)
+        self._weight_version = version
 
     def release_records(self) -> None:
         """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under
@@ -201,10 +234,23 @@ class Replay:
 
         routing_replay/replayed_rows, unrecorded_rows, pad_rows, fallback_sequences
         routing_replay/replayed_fraction: of rows that are no pads
-        routing_replay/overlap/layer_NN (mode shadow): mean share of replayed experts among the live choice
-        routing_replay/no_overlap_fraction (mode shadow): rows that have no expert in common
+        and of watched micro-batches
+
+        routing_replay/overlap/layer_NN: mean share of replayed experts among the live choice
+        routing_replay/live_mismatch/layer_NN: rows whose live choice is another one than the replayed; 0 where engine
+            and trainer are bit-equal
+        routing_replay/no_overlap_fraction: rows that have no expert in common
+        routing_replay/recompute_mismatch/layer_NN: rows whose choice was another one in recompute; 0 is expected
+        routing_replay/no_overlap_alarms: micro-batches whose record does not fit their tokens or layers
+
+        and of weight versions, where samples tell them (`routing_replay_trainer.on_policy`)
+
+        routing_replay/weight_version/mixed_ratio, weight_version/oldest, weight_lag_max
         """
-        return self._tally.take()
+        said = self._tally.take()
+        said["routing_replay/no_overlap_alarms"] = float(self._watch.alarms)
+        self._watch.alarms = 0
+        return said | {f"routing_replay/{key}": value for key, value in self._contract.metrics().items()}
 
     @property
     def buffer_bytes(self) -> int:
@@ -253,27 +299,32 @@ class Replay:
         try:
             if records is None:
                 batch = self._source.fetch(plan, sequences=described.fetch, missing=self._missing, out=memory)
+                self._contract.take(batch.sequences)
             elif forward_only if entered.record is None else entered.record:
                 batch = records.empty(plan, memory)
                 keep = functools.partial(records.keep, plan, described, memory)
-                return Pass(key, batch, number, "record", forward_only, keep)
+                return Pass(key, batch, number, "record", forward_only, keep=keep)
             else:
                 batch = records.fetch(plan, described, self._missing, memory)
         except BaseException:
             self._buffers.give(number)
             raise
         self._tally.batch(batch)
-        return Pass(key, batch, number, "compare" if self._mode == "shadow" else "replay", forward_only)
+        use = "compare" if self._mode == "shadow" else "replay"
+        watched = records is None and self._watch.begin(chunk.number, described, batch)
+        return Pass(key, batch, number, use, forward_only, watched)
 
     def _seen(self, answer: Any, layer: int, chosen: torch.Tensor) -> None:
-        """The live choice of a layer, where it is not replayed: R2 keeps it; shadow counts how much of what would be
-        replayed it has."""
+        """The live choice of a layer: R2 keeps it; else it is counted how much of what is, or would be, replayed it
+        has."""
         if answer.of.use == "record":
             answer.of.batch.indices[answer.slot][:] = chosen.cpu().numpy()
             return
         binding = self._bindings[layer]
         ids, states = binding.ids(answer, chosen.device), binding.states(answer, chosen.device)
-        self._tally.overlap(layer, ops.overlap(chosen, ids, states))
+        counts = ops.compare(chosen, ids, states)
+        self._tally.overlap(layer, counts, chosen.shape[1])
+        self._watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, counts)
 
 
 class _Open:
