@@ -99,6 +99,11 @@ class Replay:
         self._missing: Missing = missing
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
         self._ep_size: int = getattr(self._config, "expert_model_parallel_size", 1) or 1
+        self._parallel: Mapping[str, Any] = {
+            "cp_size": getattr(self._config, "context_parallel_size", 1),
+            "tp_size": getattr(self._config, "tensor_model_parallel_size", 1),
+            "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
+        }
         self._injection = _INJECTIONS[inject]
         self._targets = ReplayTargets()
         self._buffers = Buffers()
@@ -139,6 +144,7 @@ class Replay:
                 _Chunk(self, number, _modules.unwrap(chunk), passes, bindings, [r.layer_module for r in live])
             )
         empty = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
+        empty |= self._parallel
         for chunk in self._chunks:
             layers = self._plan(chunk.number, empty).layers  # Compares the model with its configuration.
             if self._mode == "R2" and layers:
@@ -181,12 +187,7 @@ class Replay:
         if self._mode == "disabled":
             yield
             return
-        parallel = {
-            "cp_size": getattr(self._config, "context_parallel_size", 1),
-            "tp_size": getattr(self._config, "tensor_model_parallel_size", 1),
-            "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
-        }
-        described = _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, parallel, layout)
+        described = _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, self._parallel, layout)
         self._open = _Open(described, index, forward_only, record)
         try:
             yield
