@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from routing_replay_trainer import errors
+from routing_replay_trainer import errors, ops
 from routing_replay_trainer._passes import Answer, ChunkPasses
+from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.plan import Layer
 
@@ -17,7 +18,7 @@ class Binding:
     """module: the router
     name, layer: where it stands
     passes: of its chunk
-    on_seen: called with (answer, layer, live choice [N, K]) where the pass does not replay
+    tally: counts what passes compare
     is_recompute: whether a call of now is forward code that is run again
     """
 
@@ -27,14 +28,14 @@ class Binding:
         name: str,
         layer: int,
         passes: ChunkPasses,
-        on_seen: Callable[[Answer, int, Any], None],
+        tally: Tally,
         is_recompute: Callable[[], bool],
     ) -> None:
         self.module = module
         self.name = name
         self.layer = layer
         self._passes = passes
-        self._on_seen = on_seen
+        self._tally = tally
         self._is_recompute = is_recompute
 
     def ask(self, shape: tuple[int, ...], top_k: int) -> Answer | None:
@@ -69,10 +70,16 @@ class Binding:
             kept["states", device] = torch.from_numpy(answer.of.batch.states).to(device, non_blocking=True)
         return kept["states", device]
 
-    def seen(self, answer: Answer, chosen: Any) -> None:
-        """A live choice of a pass that records or compares; recompute repeats it and says nothing new."""
-        if not answer.recompute:
-            self._on_seen(answer, self.layer, chosen)
+    def seen(self, answer: Answer, chosen: torch.Tensor) -> None:
+        """The live choice [N, K] of a pass that does not replay. One that records keeps it; one that compares counts
+        how much it has of what would be replayed. Recompute repeats it and says nothing new."""
+        if answer.recompute:
+            return
+        if answer.of.use == "record":
+            answer.of.batch.indices[answer.slot][:] = chosen.cpu().numpy()
+            return
+        ids, states = self.ids(answer, chosen.device), self.states(answer, chosen.device)
+        self._tally.overlap(self.layer, ops.overlap(chosen, ids, states))
 
     def _slab(self, answer: Answer) -> Layer:
         layer = answer.of.batch.plan.layers[answer.slot]
