@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from typing import Any, Literal
 
 import torch
 
-from routing_replay_trainer import errors, ops
+from routing_replay_trainer import errors
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._fetching import Fetching
 from routing_replay_trainer._hooks import PassHooks
 from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer._records import Records
@@ -94,9 +94,7 @@ class Replay:
         contract: Contract,
     ) -> None:
         self._config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
-        self._source = source
         self._mode = mode
-        self._missing: Missing = missing
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
         self._ep_size: int = getattr(self._config, "expert_model_parallel_size", 1) or 1
         self._parallel: Mapping[str, Any] = {
@@ -111,10 +109,11 @@ class Replay:
         self._weight_version: int | None = None
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
-        self._bindings: dict[int, Binding] = {}
         self._tally = Tally()
         self._watch = watch
         self._contract = contract
+        use = "compare" if mode == "shadow" else "replay"
+        self._fetching = Fetching(source, missing, use, self._buffers, self._tally, watch, contract)
         if mode != "disabled":
             self._bind(chunks, inject)
 
@@ -135,11 +134,7 @@ class Replay:
         for number, (chunk, routers) in enumerate(zip(chunks, found, strict=True)):
             passes = ChunkPasses(number, self._targets, self._buffers, lock)
             live = [router for router in routers if not router.is_mtp and router.layer not in native]
-            bindings = [
-                Binding(r.module, r.name, r.layer, passes, self._seen, _modules.is_recompute, self._tally.repeat)
-                for r in live
-            ]
-            self._bindings |= {binding.layer: binding for binding in bindings}
+            bindings = [Binding(r.module, r.name, r.layer, passes, self._tally, _modules.is_recompute) for r in live]
             self._chunks.append(
                 _Chunk(self, number, _modules.unwrap(chunk), passes, bindings, [r.layer_module for r in live])
             )
@@ -294,38 +289,10 @@ class Replay:
 
     def _pass(self, chunk: _Chunk, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         """What the chunk replays, compares or records into."""
-        records, described = chunk.records, entered.described
-        plan = self._plan(chunk.number, described.layout) if records is None else records.plan(described.layout)
-        number, memory = self._buffers.take(plan.buffer_bytes)
-        try:
-            if records is None:
-                batch = self._source.fetch(plan, sequences=described.fetch, missing=self._missing, out=memory)
-                self._contract.take(batch.sequences)
-            elif forward_only if entered.record is None else entered.record:
-                batch = records.empty(plan, memory)
-                keep = functools.partial(records.keep, plan, described, memory)
-                return Pass(key, batch, number, "record", forward_only, keep=keep)
-            else:
-                batch = records.fetch(plan, described, self._missing, memory)
-        except BaseException:
-            self._buffers.give(number)
-            raise
-        self._tally.batch(batch)
-        use = "compare" if self._mode == "shadow" else "replay"
-        watched = records is None and self._watch.begin(chunk.number, described, batch)
-        return Pass(key, batch, number, use, forward_only, watched)
-
-    def _seen(self, answer: Any, layer: int, chosen: torch.Tensor) -> None:
-        """The live choice of a layer: R2 keeps it; else it is counted how much of what is, or would be, replayed it
-        has."""
-        if answer.of.use == "record":
-            answer.of.batch.indices[answer.slot][:] = chosen.cpu().numpy()
-            return
-        binding = self._bindings[layer]
-        ids, states = binding.ids(answer, chosen.device), binding.states(answer, chosen.device)
-        counts = ops.compare(chosen, ids, states)
-        self._tally.overlap(layer, counts, chosen.shape[1])
-        self._watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, counts)
+        described = entered.described
+        if chunk.records is not None:
+            return self._fetching.record(key, described, chunk.records, forward_only, entered.record)
+        return self._fetching.read(key, described, self._plan(chunk.number, described.layout), forward_only)
 
 
 class _Open:
