@@ -47,6 +47,18 @@ class Pass(Structure):
     _fields_ = (("step", c_int64), ("micro_batch", c_int32), ("chunk", c_int32))
 
 
+class StepCacheCounts(Structure):
+    """rrt_step_cache_counts"""
+
+    _fields_ = tuple(
+        (name, c_int64)
+        for name in (
+            *("hits", "misses", "ahead", "stale", "evictions", "not_kept"),
+            *("bytes", "most_bytes", "slices", "bytes_read"),
+        )
+    )
+
+
 class Counters(Structure):
     """rrt_router_counters"""
 
@@ -72,7 +84,22 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_fetch_request": (c_void_p, _out),
     "rrt_fetch_push": (c_void_p, *_text),
     "rrt_fetch_end": (c_void_p,),
+    "rrt_fetch_restart": (c_void_p,),
+    "rrt_fetch_give_up": (c_void_p, *_text),
     "rrt_fetch_result": (c_void_p, _out),
+    "rrt_inspect_new": (*_text, _out),
+    "rrt_inspect_request": (c_void_p, _out),
+    "rrt_inspect_push": (c_void_p, *_text),
+    "rrt_inspect_give_up": (c_void_p, *_text),
+    "rrt_inspect_result": (c_void_p, _out),
+    "rrt_local_source_inspect": (c_void_p, c_void_p),
+    "rrt_step_cache_new": (c_int64, _out),
+    "rrt_step_cache_attach": (c_void_p, c_void_p, c_int32),
+    "rrt_step_cache_next": (c_void_p, c_int64, POINTER(c_int32)),
+    "rrt_step_cache_end_step": (c_void_p,),
+    "rrt_step_cache_clear": (c_void_p,),
+    "rrt_step_cache_stop": (c_void_p,),
+    "rrt_step_cache_counters": (c_void_p, POINTER(StepCacheCounts)),
     "rrt_local_source_new": (*_text, _out),
     "rrt_local_source_add": (c_void_p, *_text, *_text, *_memory, *_memory),
     "rrt_local_source_fetch": (c_void_p, c_void_p),
@@ -99,7 +126,9 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_plan_free": (None, (c_void_p,)),
     "rrt_fetch_free": (None, (c_void_p,)),
     "rrt_fetch_needs_rows": (c_int32, (c_void_p,)),
+    "rrt_inspect_free": (None, (c_void_p,)),
     "rrt_local_source_free": (None, (c_void_p,)),
+    "rrt_step_cache_free": (None, (c_void_p,)),
     "rrt_local_source_remove": (c_int32, (c_void_p, *_text)),
     "rrt_replay_targets_free": (None, (c_void_p,)),
     "rrt_replay_targets_size": (c_int64, (c_void_p,)),
