@@ -29,6 +29,13 @@ rrt_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, 
   });
 }
 
+rrt_error* rrt_step_cache_detach(rrt_fetch* fetch) {
+  return Guard([&] {
+    fetch->cached = nullptr;
+    return absl::OkStatus();
+  });
+}
+
 rrt_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads) {
   return Guard([&]() -> absl::Status {
     CachedFetch* cached = fetch->cached.get();

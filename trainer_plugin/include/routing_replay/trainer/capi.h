@@ -210,6 +210,8 @@ RRT_API void rrt_step_cache_free(rrt_step_cache* cache);
 /* ahead: 0 the rows are needed now, 1 later in this step, 2 in the next step. A fetch ahead is read as any other and
  * has no rows at its end. */
 RRT_API rrt_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead);
+/* What the fetch was to read and did not is free for others; so it is when the fetch is freed. It keeps its result. */
+RRT_API rrt_error* rrt_step_cache_detach(rrt_fetch* fetch);
 /* reads 1: the fetch now asks for what it is to read; 0: it has ended. DEADLINE_EXCEEDED when it has waited timeout_ms
  * for another fetch, or one ahead for room: rrt_fetch_give_up takes what is there; CANCELLED after a stop. */
 RRT_API rrt_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads);

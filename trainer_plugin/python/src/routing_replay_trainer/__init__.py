@@ -13,7 +13,10 @@ be shared between threads says so; calls into the core give up the GIL.
 """
 
 from routing_replay_trainer.errors import (
+    CancelledError,
     DataLossError,
+    DeadlineExceededError,
+    FallbackLimitError,
     FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
@@ -31,6 +34,7 @@ from routing_replay_trainer.fetch import (
 )
 from routing_replay_trainer.plan import ExpertLoad, Layer, LocalRows, Plan, Slice, plan
 from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
+from routing_replay_trainer.step import StepSource
 
 __version__ = "0.1.0"
 __all__ = (
@@ -38,9 +42,12 @@ __all__ = (
     "REPLAYED",
     "UNRECORDED",
     "Batch",
+    "CancelledError",
     "DataLossError",
+    "DeadlineExceededError",
     "ExpertLoad",
     "FailedPreconditionError",
+    "FallbackLimitError",
     "FetchSequence",
     "Forward",
     "InternalError",
@@ -54,6 +61,7 @@ __all__ = (
     "ServiceSource",
     "Slice",
     "Source",
+    "StepSource",
     "plan",
     "router_replay_backward",
     "router_replay_forward",

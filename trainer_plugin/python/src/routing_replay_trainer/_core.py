@@ -95,6 +95,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_local_source_inspect": (c_void_p, c_void_p),
     "rrt_step_cache_new": (c_int64, _out),
     "rrt_step_cache_attach": (c_void_p, c_void_p, c_int32),
+    "rrt_step_cache_detach": (c_void_p,),
     "rrt_step_cache_next": (c_void_p, c_int64, POINTER(c_int32)),
     "rrt_step_cache_end_step": (c_void_p,),
     "rrt_step_cache_clear": (c_void_p,),

@@ -105,9 +105,7 @@ class Source(Protocol):
         out: NDArray[np.uint8] | None = None,
     ) -> Batch: ...
 
-    def inspect(
-        self, sequences: Sequence[FetchSequence], *, timeout: float | None = None
-    ) -> list[dict[str, Any]]: ...
+    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]: ...
 
 
 class _Fetch:

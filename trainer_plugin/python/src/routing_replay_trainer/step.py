@@ -44,6 +44,10 @@ class _StepCache:
         LIBRARY.rrt_step_cache_attach(self._pointer, fetch.pointer, ahead)
 
     @staticmethod
+    def detach(fetch: _Fetch) -> None:
+        LIBRARY.rrt_step_cache_detach(fetch.pointer)
+
+    @staticmethod
     def next(fetch: _Fetch, seconds: float) -> bool:
         """Whether the fetch is to read something."""
         reads = ctypes.c_int32()
@@ -70,7 +74,8 @@ class StepSource:
     deadline: seconds that all fetches of a step together may wait, trying again while the service is unavailable. What
         has not come then is missing, and `missing` of the fetch says what that means: DeadlineExceededError under
         "strict". What the ranks had agreed to replay is an error in any case: a rank cannot fall back alone.
-        Where no step is begun it is that of each fetch
+        Where no step is begun it is that of each fetch, and nothing is kept: only within a step are samples taken to
+        stay what they are
     threads: that read ahead
 
     Thread-safe as the source is. After os.fork the child begins with an empty cache; what it had announced is gone.
@@ -136,7 +141,7 @@ class StepSource:
         left = self._left()
         end = started + (left if timeout is None else min(left, timeout))
         try:
-            return self._patiently(lambda: self._source.inspect(sequences, timeout=_until(end)), end)
+            return self._patiently(lambda: self._source.inspect(sequences, timeout=_some(end)), end)
         finally:
             self._count(time.monotonic() - started, fetches=0)
 
@@ -148,8 +153,13 @@ class StepSource:
         next_step: for the step that `begin_step` begins next
 
         They take no more than the cache holds, and wait for room until what was read is used. Nothing is raised here: a
-        slice that could not be read ahead is read, or refused, when it is fetched.
+        slice that could not be read ahead is read, or refused, when it is fetched. FailedPreconditionError if it is for
+        a step that has not begun.
         """
+        if not self._begun and not next_step:
+            raise errors.FailedPreconditionError(
+                "prefetch: begin_step comes first, unless it is for the next step", code_name="FAILED_PRECONDITION"
+            )
         for plan, sequences in batches:
             step = self._step + int(next_step)
             said = None if sequences is None else list(sequences)
@@ -201,10 +211,14 @@ class StepSource:
 
     def _bring(self, fetch: _Fetch, ahead: int, end: float, missing: Missing) -> None:
         """All rows of the fetch until `end`, or what is there then, as the policy says."""
-        self._cache.attach(fetch, ahead)
+        cached = self._begun or ahead != _NOW
+        if cached:
+            self._cache.attach(fetch, ahead)
         try:
-            while self._cache.next(fetch, _until(end)):
-                self._patiently(lambda: self._source._bring(fetch, _until(end)), end, fetch.restart)
+            while not cached or self._cache.next(fetch, _until(end)):
+                self._patiently(lambda: self._source._bring(fetch, _some(end)), end, fetch.restart)
+                if not cached:
+                    return
         except (TimeoutError, ConnectionError) as error:
             with self._lock:
                 self._counts["timeouts"] += ahead == _NOW
@@ -212,6 +226,9 @@ class StepSource:
             if missing == "strict":
                 raise errors.DeadlineExceededError(f"fetch: {why}", code_name="DEADLINE_EXCEEDED") from error
             fetch.give_up(why)
+        finally:
+            # Here, not when the last traceback that knows the fetch is gone: others wait for what it was to read.
+            self._cache.detach(fetch)
 
     def _patiently(self, attempt: Any, end: float, again: Any = None) -> Any:
         """Tries again, until `end`, while the service is unavailable."""
@@ -247,6 +264,14 @@ def _until(end: float) -> float:
     return max(0.0, end - time.monotonic())
 
 
+def _some(end: float) -> float:
+    """Not for a call that could not even begin."""
+    left = _until(end)
+    if not left:
+        raise errors.DeadlineExceededError("nothing of it is left", code_name="DEADLINE_EXCEEDED")
+    return left
+
+
 _LIVING: weakref.WeakSet[StepSource] = weakref.WeakSet()
 _LEFT_BEHIND: list[Any] = []
 
@@ -256,6 +281,8 @@ def _after_fork() -> None:
     for source in list(_LIVING):
         _LEFT_BEHIND.append((source._cache, source._workers, source._lock, source._stopping))
         source._reset()
+        if source._closed:
+            source.close()
 
 
 if hasattr(os, "register_at_fork"):

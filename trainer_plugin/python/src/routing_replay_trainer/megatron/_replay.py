@@ -13,12 +13,16 @@ import torch
 
 from routing_replay_trainer import errors, ops
 from routing_replay_trainer._values import INT32, integer, invalid
+from routing_replay_trainer.agreed import BegunStep
+from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import Batch, Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
 from routing_replay_trainer.megatron._binding import Binding
 from routing_replay_trainer.megatron._buffers import Buffers
 from routing_replay_trainer.megatron._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer.megatron._records import Records
+from routing_replay_trainer.megatron._step import NO_STEP, Steps
+from routing_replay_trainer.metrics import Counters, layer_key
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
@@ -36,6 +40,10 @@ def attach(
     inject: Literal["native", "fused"] = "native",
     missing: Missing = "strict",
     ranks: Mapping[str, int] | None = None,
+    agree: Collective | None = None,
+    max_fallback_fraction: float = 0.05,
+    fetch_deadline: float = 120.0,
+    cache_bytes: int = 1 << 30,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
@@ -49,8 +57,14 @@ def attach(
         compares, and changes nothing; "disabled" touches nothing
     inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
-    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing
+    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
+        does as well, and begin_step names it for the caller to leave it out of the loss
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
+    agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
+        Without it each rank decides alone: for replicas of one rank, and for missing="strict"
+    max_fallback_fraction: of a step's samples; FallbackLimitError if more cannot be replayed
+    fetch_deadline: seconds that a step may wait for its rows in all
+    cache_bytes: for slices that are read ahead, or that later passes of the step read again; none for a LocalSource
 
     Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
     naming a router or an option that would ignore the replay.
@@ -62,7 +76,10 @@ def attach(
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
     if mode in ("R3", "shadow") and source is None:
         raise invalid("source", f"mode {mode} needs one")
-    return Replay(chunks, config, source, mode, inject, missing, ranks)
+    steps = None
+    if mode in ("R3", "shadow"):
+        steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes)
+    return Replay(chunks, config, steps, mode, inject, missing, ranks)
 
 
 class Replay:
@@ -72,14 +89,14 @@ class Replay:
         self,
         chunks: Listing[Any],
         config: Any,
-        source: Source | None,
+        steps: Steps | None,
         mode: Mode,
         inject: str,
         missing: Missing,
         ranks: Mapping[str, int] | None,
     ) -> None:
         self._config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
-        self._source = source
+        self._steps = steps
         self._mode = mode
         self._missing: Missing = missing
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
@@ -92,6 +109,7 @@ class Replay:
         self._chunks: list[_Chunk] = []
         self._bindings: dict[int, Binding] = {}
         self._counters = {"replayed_rows": 0, "unrecorded_rows": 0, "pad_rows": 0, "fallback_sequences": 0}
+        self._sequences = 0
         self._overlap: dict[int, torch.Tensor] = {}
         if mode != "disabled":
             self._bind(chunks, inject)
@@ -125,6 +143,42 @@ class Replay:
                 chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
         for chunk in self._chunks:
             chunk.install(self._injection)
+
+    def begin_step(
+        self, sequences: Listing[Any], *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
+    ) -> BegunStep:
+        """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
+
+        sequences: all that the replica trains on in this step, in the same order on all ranks, as `micro_batch` takes
+            them
+        tokens: their token ids, one array per sequence
+        lengths: tokens of each sequence where they are not those of the arrays
+        weight_version: that the trainer has now, for metrics
+
+        Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` keeps to
+        that for all passes of the step: a sample that has changed since is an error on the rank that finds it. Waits no
+        longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict", FallbackLimitError, what
+        `collective.agree` raises. A step lasts until the next one begins.
+        """
+        if self._steps is None:
+            return NO_STEP
+        return self._steps.begin(sequences, tokens, lengths, weight_version)
+
+    def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
+        """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
+        packed_seq_params, lengths, layout fields): threads read their rows while the trainer computes.
+
+        next_step: for the step after this one
+        """
+        if self._steps is None:
+            return
+        known = ("tokens", "packed_seq_params", "lengths")
+        described = []
+        for said in micro_batches:
+            layout = {name: value for name, value in said.items() if name not in ("sequences", *known)}
+            described.append(self._describe(said["sequences"], *(said.get(name) for name in known), layout))
+        chunks = [chunk.number for chunk in self._chunks if chunk.replays]
+        self._steps.prefetch(described, lambda layout: [self._plan(chunk, layout) for chunk in chunks], next_step)
 
     @contextlib.contextmanager
     def micro_batch(
@@ -161,12 +215,7 @@ class Replay:
         if self._mode == "disabled":
             yield
             return
-        parallel = {
-            "cp_size": getattr(self._config, "context_parallel_size", 1),
-            "tp_size": getattr(self._config, "tensor_model_parallel_size", 1),
-            "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
-        }
-        described = _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, parallel, layout)
+        described = self._describe(sequences, tokens, packed_seq_params, lengths, layout)
         self._open = _Open(described, index, forward_only, record)
         try:
             yield
@@ -195,27 +244,28 @@ class Replay:
             chunk.remove(self._injection)
         self._chunks = []
         self._mode = "disabled"
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
 
-    def metrics(self) -> dict[str, float]:
-        """Since the last call, of this rank:
-
-        routing_replay/replayed_rows, unrecorded_rows, pad_rows, fallback_sequences
-        routing_replay/replayed_fraction: of rows that are no pads
-        routing_replay/overlap/layer_NN (mode shadow): mean share of replayed experts among the live choice
-        routing_replay/no_overlap_fraction (mode shadow): rows that have no expert in common
-        """
-        said: dict[str, float] = {f"routing_replay/{key}": float(value) for key, value in self._counters.items()}
-        real = self._counters["replayed_rows"] + self._counters["unrecorded_rows"]
-        said["routing_replay/replayed_fraction"] = self._counters["replayed_rows"] / real if real else 0.0
-        counts = {layer: tensor.tolist() for layer, tensor in sorted(self._overlap.items())}
-        for layer, (_, slots, common, _) in counts.items():
-            said[f"routing_replay/overlap/layer_{layer:02}"] = common / slots if slots else 0.0
-        compared = sum(rows for rows, *_ in counts.values())
-        if compared:
-            said["routing_replay/no_overlap_fraction"] = sum(none for *_, none in counts.values()) / compared
-        self._counters = dict.fromkeys(self._counters, 0)
+    def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
+        """Since the last call: the keys of `routing_replay_trainer.metrics.KEYS` that there is something to say of; of
+        this rank, or of all ranks of `reduce`, which call this together."""
+        counters = Counters() if self._steps is None else self._steps.take_counters()
+        rows = self._counters
+        for name, value in rows.items():
+            counters.count(name, value)
+        real = rows["replayed_rows"] + rows["unrecorded_rows"]
+        counters.ratio("replayed_fraction", rows["replayed_rows"], real)
+        counters.ratio("unrecorded_fraction", rows["unrecorded_rows"], real)
+        counters.ratio("fallback_fraction", rows["fallback_sequences"], self._sequences)
+        for layer, tensor in self._overlap.items():
+            compared, slots, common, none = tensor.tolist()
+            counters.ratio(layer_key("overlap", layer), common, slots)
+            counters.ratio("no_overlap_fraction", none, compared)
+        self._counters, self._sequences = dict.fromkeys(rows, 0), 0
         self._overlap.clear()
-        return said
+        return counters.report(reduce)
 
     @property
     def buffer_bytes(self) -> int:
@@ -226,6 +276,16 @@ class Replay:
     def kept(self) -> int:
         """Entries that wait for their router or its recompute; 0 between steps."""
         return len(self._targets)
+
+    def _describe(
+        self, sequences: Listing[Any], tokens: Any, packed_seq_params: Any, lengths: Any, layout: Mapping[str, Any]
+    ) -> _micro_batch.MicroBatch:
+        parallel = {
+            "cp_size": getattr(self._config, "context_parallel_size", 1),
+            "tp_size": getattr(self._config, "tensor_model_parallel_size", 1),
+            "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
+        }
+        return _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, parallel, layout)
 
     def _plan(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
         config = _modules.config_json(self._config)
@@ -263,7 +323,8 @@ class Replay:
         number, memory = self._buffers.take(plan.buffer_bytes)
         try:
             if records is None:
-                batch = self._source.fetch(plan, sequences=described.fetch, missing=self._missing, out=memory)
+                sequences = self._steps.agreed(described.fetch)
+                batch = self._steps.source.fetch(plan, sequences=sequences, missing=self._missing, out=memory)
             elif forward_only if entered.record is None else entered.record:
                 batch = records.empty(plan, memory)
                 keep = functools.partial(records.keep, plan, described, memory)
@@ -279,6 +340,7 @@ class Replay:
     def _count(self, batch: Batch) -> None:
         for name in self._counters:
             self._counters[name] += getattr(batch, name)
+        self._sequences += len(batch.sequences)
 
     def _seen(self, answer: Any, layer: int, chosen: torch.Tensor) -> None:
         """The live choice of a layer, where it is not replayed: R2 keeps it; shadow counts how much of what would be

@@ -1,0 +1,92 @@
+"""The steps of a replay: what begin_step decides, what is read ahead, and what both are counted as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Listing
+from typing import Any
+
+from routing_replay_trainer.agreed import AgreedSteps, BegunStep
+from routing_replay_trainer.collective import Collective
+from routing_replay_trainer.fetch import FetchSequence, Missing, RowSource, Source
+from routing_replay_trainer.megatron import _micro_batch
+from routing_replay_trainer.metrics import Counters
+from routing_replay_trainer.plan import Plan
+from routing_replay_trainer.step import StepSource
+
+NO_STEP = BegunStep((), 0, 0, {}, (), (), None)
+
+
+class Steps:
+    """source: as it was given; one of this package is read through a StepSource, which holds nothing of rows that are
+    in memory anyway
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        missing: Missing,
+        collective: Collective | None,
+        max_fallback_fraction: float,
+        deadline: float,
+        cache_bytes: int,
+    ) -> None:
+        self._made: StepSource | None = None
+        if isinstance(source, RowSource):
+            source = self._made = StepSource(
+                source, cache_bytes=0 if source.keeps_rows else cache_bytes, deadline=deadline
+            )
+        self.source = source
+        self._agreed = AgreedSteps(
+            source,
+            missing=missing,
+            collective=collective,
+            max_fallback_fraction=max_fallback_fraction,
+            deadline=deadline,
+        )
+        self._counters = Counters()
+
+    def begin(self, sequences: Listing[Any], tokens: Any, lengths: Any, weight_version: int | None) -> BegunStep:
+        expected = _micro_batch.expected(sequences, tokens, lengths)
+        if isinstance(self.source, StepSource):
+            self.source.begin_step()
+        begun = self._agreed.begin(expected, weight_version)
+        self._counters.count("step_samples", len(begun.decisions))
+        self._counters.count("step_fallback_samples", len(begun.live))
+        self._counters.count("step_dropped_samples", len(begun.dropped))
+        if begun.weight_lag is not None:
+            self._counters.count("weight_lag_max", begun.weight_lag)
+        return begun
+
+    def agreed(self, sequences: Listing[FetchSequence]) -> list[FetchSequence]:
+        return self._agreed.apply(sequences)
+
+    def prefetch(
+        self,
+        micro_batches: Listing[_micro_batch.MicroBatch],
+        plans: Callable[[Mapping[str, Any]], Listing[Plan]],
+        next_step: bool,
+    ) -> None:
+        """plans: of one micro-batch, per chunk of the model"""
+        if not isinstance(self.source, StepSource):
+            return
+        for described in micro_batches:
+            announced = [(plan, described.fetch) for plan in plans(described.layout)]
+            self.source.prefetch(announced, next_step=next_step)
+
+    def take_counters(self) -> Counters:
+        """What was counted since the last call."""
+        counters, self._counters = self._counters, Counters()
+        if isinstance(self.source, StepSource):
+            said = self.source.counts()
+            counters.count("fetch_wait_s", said["wait_s"])
+            counters.count("fetch_timeouts", said["timeouts"])
+            counters.ratio("prefetch_hit_rate", said["hits"], said["hits"] + said["misses"])
+            counters.count("fetched_bytes", said["bytes_read"])
+            counters.count("cache_bytes", said["bytes"])
+            counters.count("cache_evictions", said["evictions"])
+        return counters
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
