@@ -3,35 +3,18 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
+#include "trainer_plugin/fetch/missing_sample.h"
 
 namespace routing_replay::trainer {
 namespace {
 
 constexpr RowRange kAllRows{0, kMaxRows};
 
-// The reason of a sample that cannot be replayed.
-Reason ReasonOf(SampleStatus status) {
-  switch (status) {
-    case SampleStatus::kNotFound:
-      return Reason::kNoSample;
-    case SampleStatus::kNotRecorded:
-    case SampleStatus::kNotReady:
-    case SampleStatus::kOutOfRange:
-      return Reason::kNotCommitted;
-    case SampleStatus::kLengthMismatch:
-      return Reason::kRowCount;
-    case SampleStatus::kTokensMismatch:
-      return Reason::kOtherTokens;
-    default:
-      return Reason::kUnspecified;
-  }
-}
-
 absl::Status MissingSample(int32_t sequence, const std::string& sample, const SampleRecord& record) {
   return MakeError(absl::StatusCode::kFailedPrecondition,
                    absl::StrCat("sequence ", sequence, ", sample ", sample, ": ", SampleStatusName(record.status), ": ",
                                 record.message),
-                   {.reason = ReasonOf(record.status), .sample = sample});
+                   {.reason = MissingReason(record.status), .sample = sample});
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ be shared between threads says so; calls into the core give up the GIL.
 
 from routing_replay_trainer.errors import (
     DataLossError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
@@ -39,6 +40,7 @@ __all__ = (
     "UNRECORDED",
     "Batch",
     "DataLossError",
+    "DeadlineExceededError",
     "ExpertLoad",
     "FailedPreconditionError",
     "FetchSequence",

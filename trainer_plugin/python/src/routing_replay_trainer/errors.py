@@ -65,12 +65,17 @@ class DataLossError(ReplayError):
     """Bytes do not fit their checksum, or rows did not come."""
 
 
+class DeadlineExceededError(ReplayError):
+    """A rank did not come in time."""
+
+
 class InternalError(ReplayError):
     """The server does not keep to the protocol, or a bug."""
 
 
 _BY_NAME: dict[str, type[ReplayError]] = {
     "INVALID_ARGUMENT": InvalidArgumentError,
+    "DEADLINE_EXCEEDED": DeadlineExceededError,
     "FAILED_PRECONDITION": FailedPreconditionError,
     "DATA_LOSS": DataLossError,
     "INTERNAL": InternalError,
