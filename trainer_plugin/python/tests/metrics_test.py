@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import unittest
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import metrics
+from routing_replay_trainer.collective import LocalCollective, LocalGroup
 from routing_replay_trainer.metrics import KEYS, PREFIX, Counters, layer_key, mismatch
 
 
-class Ranks:
-    """Threads as the ranks of a collective, in step with each other."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._barrier = threading.Barrier(size)
-        self._given: list[Any] = [None] * size
-
-    def run(self, body: Callable[[Any], Any]) -> list[Any]:
-        results: list[Any] = [None] * self.size
-
-        def one(rank: int) -> None:
-            results[rank] = body(Rank(self, rank))
-
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return results
-
-    def exchange(self, rank: int, value: Any) -> list[Any]:
-        self._given[rank] = value
-        self._barrier.wait(30)
-        given = list(self._given)
-        self._barrier.wait(30)
-        return given
-
-
-class Rank:
-    def __init__(self, ranks: Ranks, rank: int) -> None:
-        self._ranks, self.rank, self.size = ranks, rank, ranks.size
-
-    def all_reduce_max(self, values: np.ndarray, deadline: float) -> np.ndarray:
-        return np.max(self._ranks.exchange(self.rank, values), axis=0)
-
-    def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
-        gathered = self._ranks.exchange(self.rank, data)
-        assert len({len(one) for one in gathered}) == 1
-        return gathered
+def on_ranks(size: int, body: Callable[[Any], Any]) -> list[Any]:
+    """Threads as the ranks of a collective."""
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(body, LocalGroup(size)))
 
 
 class CountersTest(unittest.TestCase):
@@ -76,7 +41,7 @@ class CountersTest(unittest.TestCase):
         )
 
     def test_over_ranks(self) -> None:
-        def body(rank: Rank) -> dict[str, float]:
+        def body(rank: LocalCollective) -> dict[str, float]:
             counters = Counters()
             counters.count("pad_rows", rank.rank + 1)
             counters.count("fetch_wait_s", rank.rank * 0.5)
@@ -84,7 +49,7 @@ class CountersTest(unittest.TestCase):
             counters.ratio(layer_key("overlap", rank.rank), 1, 2)  # Its pipeline stage's.
             return counters.report(rank)
 
-        reports = Ranks(4).run(body)
+        reports = on_ranks(4, body)
         self.assertEqual(reports, [reports[0]] * 4)
         expected = {"pad_rows": 10, "fetch_wait_s": 1.5, "replayed_fraction": 0.6}
         expected |= {layer_key("overlap", layer): 0.5 for layer in range(4)}
@@ -134,7 +99,7 @@ class MismatchTest(unittest.TestCase):
         random = np.random.default_rng(3)
         rollout, train = -random.random((2, 40)), -random.random((2, 40))
         cut = [slice(0, 10), slice(10, 40)]
-        reports = Ranks(2).run(lambda rank: mismatch(rollout[:, cut[rank.rank]], train[:, cut[rank.rank]], reduce=rank))
+        reports = on_ranks(2, lambda rank: mismatch(rollout[:, cut[rank.rank]], train[:, cut[rank.rank]], reduce=rank))
         whole = mismatch(rollout, train)
         for name, value in reports[0].items():
             self.assertAlmostEqual(value, whole[name])

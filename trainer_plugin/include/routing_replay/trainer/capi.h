@@ -25,6 +25,9 @@ typedef struct rrt_plan rrt_plan;
 typedef struct rrt_fetch rrt_fetch;
 typedef struct rrt_local_source rrt_local_source;
 typedef struct rrt_replay_targets rrt_replay_targets;
+typedef struct rrt_collective rrt_collective;
+typedef struct rrt_agreement rrt_agreement;
+typedef struct rrt_merged rrt_merged;
 
 /* The number of this interface; raised when something in it changes its meaning. */
 #define RRT_ABI_VERSION 1
@@ -304,6 +307,45 @@ RRT_API rrt_error* rrt_replay_targets_finish(rrt_replay_targets* targets, const 
 /* After the last pass of a step: FAILED_PRECONDITION if one was not finished; all of the step is gone then, too. */
 RRT_API rrt_error* rrt_replay_targets_end_step(rrt_replay_targets* targets, int64_t step);
 RRT_API int64_t rrt_replay_targets_size(const rrt_replay_targets* targets);
+
+/* Ranks of this process, each with a thread of its own: `size` objects into `ranks`. Calls and failures as in
+ * routing_replay/trainer/collective.h: DEADLINE_EXCEEDED where a rank does not come in time; after a failure the object
+ * is of no more use, FAILED_PRECONDITION. Values and bytes: equally many on all ranks. */
+RRT_API rrt_error* rrt_local_collectives_new(int32_t size, rrt_collective** ranks);
+RRT_API void rrt_collective_free(rrt_collective* collective);
+RRT_API rrt_error* rrt_collective_all_reduce_max(rrt_collective* collective, int64_t* values, size_t count,
+                                                 int64_t timeout_ms);
+RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const void* bytes, size_t size,
+                                             int64_t timeout_ms, rrt_bytes** gathered);
+
+/* What all ranks of a model replica do with the samples of a step, without I/O: routing_replay/trainer/agreement.h says
+ * what is compared and how it fails. What this rank has seen:
+ *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
+ *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",
+ *      "newest_weight_version"}, …]}
+ * status as of a fetch, or SOURCE_FAILED. A description that is wrong is no error here, but of the first push: the
+ * other ranks must learn of it. Then, until there are no more words: reduce them to their maxima over all ranks (int64
+ * in the byte order of the machine) and push those. */
+RRT_API rrt_error* rrt_agreement_new(int32_t rank, const char* json, size_t size, rrt_agreement** agreement);
+RRT_API void rrt_agreement_free(rrt_agreement* agreement);
+RRT_API rrt_error* rrt_agreement_words(const rrt_agreement* agreement, rrt_bytes** words);
+RRT_API rrt_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count);
+/* {"samples": [{"action": "replay" | "live" | "drop", "status", "missing_on", "missing_everywhere", "num_tokens",
+ *  "revision", "content_id", "oldest_weight_version", "newest_weight_version"}, …], "counts": {"OK": 2, …},
+ *  "replayed": 2, "fallen_back": 0, "source_failed_on"}; what is not known is not there. */
+RRT_API rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_bytes** json);
+/* Equal for equal geometries, on every machine. */
+RRT_API uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan);
+
+/* R2: what ranks recorded of one micro-batch, as whole rows of its sequences. plans: of each rank and each of its
+ * chunks, which have all layers of the model's geometry between them, without pieces; indices: their index buffers, of
+ * `sizes` bytes. FAILED_PRECONDITION naming sample, row and layer that none has, or that two have differently. */
+RRT_API rrt_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* indices, const size_t* sizes,
+                                     size_t count, rrt_merged** merged);
+RRT_API void rrt_merged_free(rrt_merged* merged);
+RRT_API int32_t rrt_merged_sequences(const rrt_merged* merged);
+/* Of one sequence the number of its rows, and its planes: per MoE layer ids [rows][K] as in an index buffer. */
+RRT_API rrt_error* rrt_merged_sequence(const rrt_merged* merged, int32_t sequence, int64_t* rows, rrt_bytes** planes);
 
 #ifdef __cplusplus
 }

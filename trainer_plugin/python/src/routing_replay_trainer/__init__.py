@@ -8,8 +8,9 @@ A plan says which layers and rows a rank replays, a source brings exactly those,
 probabilities of the replayed experts from the live logits. Needs numpy alone; `ServiceSource` takes a run of the
 package `routing-replay`.
 
-Objects hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork. What may
-be shared between threads says so; calls into the core give up the GIL.
+Objects hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork. Only a
+StepSource has threads and locks; it begins anew in the child. What may be shared between threads says so; calls into
+the core give up the GIL.
 """
 
 from routing_replay_trainer.errors import (

@@ -11,10 +11,9 @@ from typing import Any
 
 from routing_replay_trainer import errors
 from routing_replay_trainer._values import invalid
-from routing_replay_trainer.collective import Collective, Decision, SampleState, StepDecision, agree
+from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleState, StepDecision, agree
 from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 
-SOURCE_FAILED = "SOURCE_FAILED"
 _NAMED = 8  # Samples that an error names.
 
 
@@ -60,7 +59,7 @@ class AgreedSteps:
             raise invalid("max_fallback_fraction", f"{max_fallback_fraction} is not in 0 … 1")
         self._source = source
         self._missing: Missing = missing
-        self._collective = collective
+        self._collective = LocalGroup(1)[0] if collective is None else collective
         self._limit = max_fallback_fraction
         self._deadline = deadline
         self._decided: dict[str | int, Decision] | None = None
@@ -68,7 +67,7 @@ class AgreedSteps:
     @property
     def required(self) -> bool:
         """Whether a fetch without an agreement could let this rank fall back alone."""
-        return self._collective is not None and self._collective.size > 1 and self._missing != "strict"
+        return self._collective.size > 1 and self._missing != "strict"
 
     def begin(self, sequences: Sequence[FetchSequence], weight_version: int | None = None) -> BegunStep:
         """Of all ranks of the replica with the same samples in the same order. What is raised is raised on all of them,
@@ -76,10 +75,7 @@ class AgreedSteps:
         self._decided = None
         samples = _once_each(sequences)
         states, failure = self._inspect(samples)
-        if self._collective is None:
-            decision = decide_alone(states, self._missing)
-        else:
-            decision = agree(self._collective, states, self._missing, self._deadline, failed=failure is not None)
+        decision = agree(self._collective, states, self._missing, self._deadline, failed=failure is not None)
         if failure is not None and not isinstance(failure, (ConnectionError, TimeoutError)):
             raise failure
         _check_limit(decision, self._limit)
@@ -108,26 +104,8 @@ class AgreedSteps:
         try:
             records = self._source.inspect(samples, timeout=self._deadline)
         except Exception as error:
-            return [SampleState(one.sample, SOURCE_FAILED) for one in samples], error
+            return [SampleState(one.sample) for one in samples], error
         return [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)], None
-
-
-def decide_alone(states: Sequence[SampleState], missing: Missing) -> StepDecision:
-    """What one rank that has no others does, by the rules of `collective.agree`."""
-    decisions = []
-    for state in states:
-        readable = state.status == "OK"
-        if not readable and missing == "strict":
-            raise _error(f"begin_step: sample {state.sample}: {state.status}", state)
-        known = {field: getattr(state, field) for field in _KNOWN}
-        action = "replay" if readable else missing
-        decisions.append(Decision(state.sample, action, state.status, None if readable else 0, not readable, **known))
-    replayed = sum(one.action == "replay" for one in decisions)
-    counts = Counter(state.status for state in states)
-    return StepDecision(tuple(decisions), dict(counts), replayed, len(decisions) - replayed)
-
-
-_KNOWN = ("num_tokens", "revision", "content_id", "oldest_weight_version", "newest_weight_version")
 
 
 def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:

@@ -2,19 +2,29 @@
 
     decision = agree(TorchCollective([tp_cp_group, pp_group]), states, policy="live", deadline=120.0)
 
-One rule holds everything together: **every rank of the collective calls `agree` once per step, whatever it has seen.**
-A rank whose source failed says so (`failed=True`) instead of staying away, so that nobody waits for it until the
-deadline. All ranks then have the same decision, or the same error.
+One rule: every rank of the collective calls `agree` once per step, whatever it has seen. A rank whose source failed
+says so (`failed=True`) instead of staying away, so that nobody waits for it until the deadline. All ranks then have the
+same decision, or the same error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+import ctypes
+import datetime
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from routing_replay_trainer import _core, errors
+from routing_replay_trainer._core import LIBRARY
+from routing_replay_trainer._values import integer, plain
 
 Policy = Literal["strict", "live", "drop"]
 Action = Literal["replay", "live", "drop"]
@@ -113,6 +123,146 @@ class Collective(Protocol):
         ...
 
 
+class LocalGroup(Sequence["LocalCollective"]):
+    """The ranks of a group as threads of this process: `group[rank]` is for the thread of that rank."""
+
+    def __init__(self, size: int) -> None:
+        count = integer(size, "size", (1, 4096))
+        pointers = (ctypes.c_void_p * count)()
+        LIBRARY.rrt_local_collectives_new(count, pointers)
+        self._ranks = [LocalCollective(pointer, rank, count) for rank, pointer in enumerate(pointers)]
+
+    def __getitem__(self, rank: Any) -> Any:
+        return self._ranks[rank]
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+
+class LocalCollective:
+    """A rank of a LocalGroup."""
+
+    def __init__(self, pointer: int, rank: int, size: int) -> None:
+        self._handle = _core.Handle.of(LIBRARY.rrt_collective_free, pointer)
+        self.rank = rank
+        self.size = size
+
+    def all_reduce_max(self, values: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
+        reduced = np.array(values, np.int64)
+        LIBRARY.rrt_collective_all_reduce_max(
+            self._handle.pointer, reduced.ctypes.data, reduced.size, _milliseconds(deadline)
+        )
+        return reduced
+
+    def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
+        gathered = _core.give(
+            LIBRARY.rrt_collective_all_gather, self._handle.pointer, data, len(data), _milliseconds(deadline)
+        )
+        return _cut(gathered, self.size)
+
+
+class TorchCollective:
+    """Groups of torch.distributed, of gloo or nccl, called one after the other as one: [tensor-and-context-parallel,
+    pipeline]. The ranks are a grid of which the groups are this rank's row, column, …; `rank` has its rank in the first
+    group as its lowest digit.
+
+    groups: process groups, which this rank is in; None is the default one. Groups that other work waits on while these
+        calls run should not be given: make groups for this (torch.distributed.new_group)
+    device: where tensors lie; that which the backend of each group needs if absent
+
+    A group whose call has failed cannot be used for anything else either: torch has no way to take a call back.
+    """
+
+    def __init__(self, groups: Sequence[Any], device: Any = None) -> None:
+        import torch.distributed  # Only who uses this needs it.
+
+        self._torch = torch
+        self._distributed = distributed = torch.distributed
+        self._groups = list(groups)
+        self._devices = [self._device(group) if device is None else device for group in self._groups]
+        self._failure: str | None = None
+        self.rank, self.size = 0, 1
+        for group in self._groups:
+            self.rank += distributed.get_rank(group) * self.size
+            self.size *= distributed.get_world_size(group)
+
+    def _device(self, group: Any) -> Any:
+        on_host = "gloo" in str(self._distributed.get_backend(group))
+        return self._torch.device("cpu") if on_host else self._torch.device("cuda", self._torch.cuda.current_device())
+
+    def all_reduce_max(self, values: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
+        end = _end(deadline)
+        reduced = np.array(values, np.int64)
+        greatest = self._distributed.ReduceOp.MAX
+        for group, device in zip(self._groups, self._devices, strict=True):
+            with self._failing(end):
+                tensor = self._torch.from_numpy(reduced).to(device)
+                self._wait(self._distributed.all_reduce(tensor, greatest, group, async_op=True), end)
+                reduced = tensor.cpu().numpy()
+        return reduced
+
+    def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
+        end = _end(deadline)
+        gathered = np.frombuffer(data, np.uint8)
+        for group, device in zip(self._groups, self._devices, strict=True):
+            with self._failing(end):
+                tensor = self._torch.from_numpy(gathered.copy()).to(device)
+                parts = [self._torch.empty_like(tensor) for _ in range(self._distributed.get_world_size(group))]
+                if gathered.size:
+                    self._wait(self._distributed.all_gather(parts, tensor, group, async_op=True), end)
+                gathered = self._torch.cat(parts).cpu().numpy()
+        return _cut(gathered.tobytes(), self.size)
+
+    @contextlib.contextmanager
+    def _failing(self, end: float) -> Iterator[None]:
+        if self._failure is not None:
+            raise errors.FailedPreconditionError(
+                f"collective: not usable after an earlier failure: {self._failure}", code_name="FAILED_PRECONDITION"
+            )
+        try:
+            yield
+        except Exception as error:
+            self._failure = f"collective: {error}"
+            # torch says "timed out" in many ways.
+            if time.monotonic() + _ROUNDING >= end:
+                raise errors.DeadlineExceededError(
+                    "collective: a rank did not come in time", code_name="DEADLINE_EXCEEDED"
+                ) from error
+            raise errors.ReplayError(self._failure, code_name="UNAVAILABLE") from error
+
+    def _wait(self, work: Any, end: float) -> None:
+        left = datetime.timedelta(milliseconds=max(1, _milliseconds(end - time.monotonic())))  # 0 would be for ever.
+        if work.wait(left) is False:
+            raise TimeoutError(f"not ended after {left}")
+
+
+_ROUNDING = 0.01  # Timeouts of torch are whole milliseconds.
+
+
+def _end(deadline: float) -> float:
+    return time.monotonic() + deadline
+
+
+def _milliseconds(seconds: float) -> int:
+    """For ever is a hundred years."""
+    return math.ceil(1000 * min(max(seconds, 0.0), 3.2e9))
+
+
+def _cut(gathered: bytes, parts: int) -> list[bytes]:
+    size = len(gathered) // parts
+    return [gathered[part * size : (part + 1) * size] for part in range(parts)]
+
+
+def all_gather_any_size(collective: Collective, data: bytes, deadline: float) -> list[bytes]:
+    """`all_gather` of bytes of which each rank has any number."""
+    end = _end(deadline)
+    sizes = np.zeros(collective.size, np.int64)
+    sizes[collective.rank] = len(data)
+    sizes = collective.all_reduce_max(sizes, deadline)
+    gathered = collective.all_gather(data.ljust(int(sizes.max()), b"\0"), end - time.monotonic())
+    return [part[:size] for part, size in zip(gathered, sizes, strict=True)]
+
+
 def agree(
     collective: Collective,
     states: Sequence[SampleState],
@@ -131,7 +281,47 @@ def agree(
     failed: this rank's source failed: it misses all samples, whatever `states` says of them
 
     Raises, on all ranks alike, FailedPreconditionError naming the sample and both values where ranks that have a sample
-    have different ones; where ranks are of other samples, another policy, geometry or version; or where a rank could
-    not take part. DeadlineExceededError where one does not come.
+    have another num_tokens, revision or content id of it; where ranks are of other samples, or another policy, geometry
+    or version; and where an argument is wrong on another rank: on that one it is InvalidArgumentError.
+    DeadlineExceededError where a rank does not come.
     """
-    raise NotImplementedError
+    end = _end(deadline)
+    wrong: Exception | None = None
+    try:
+        seen = _describe(states, policy, geometry, failed)
+    except Exception as error:  # The other ranks must learn of it.
+        seen, wrong = None, error
+    agreement = _core.Handle(LIBRARY.rrt_agreement_free, LIBRARY.rrt_agreement_new, collective.rank, *_core.text(seen))
+    while words := _core.give(LIBRARY.rrt_agreement_words, agreement.pointer):
+        reduced = collective.all_reduce_max(np.frombuffer(words, np.int64), end - time.monotonic())
+        reduced = np.ascontiguousarray(reduced, np.int64)
+        try:
+            LIBRARY.rrt_agreement_push(agreement.pointer, reduced.ctypes.data, reduced.size)
+        except errors.ReplayError as error:
+            raise wrong or error from None
+    return _decision(states, json.loads(_core.give(LIBRARY.rrt_agreement_decision, agreement.pointer)))
+
+
+def _describe(states: Sequence[SampleState], policy: str, geometry: int, failed: bool) -> dict[str, Any]:
+    samples = []
+    for state in states:
+        said = asdict(state)
+        if not isinstance(state.sample, str):
+            said["handle"] = integer(said.pop("sample"), "sample")
+        samples.append(plain(said, "states", state.sample))
+    fingerprint = integer(geometry, "geometry", (0, 2**64 - 1))
+    return {
+        "policy": policy,
+        "geometry_fingerprint": fingerprint,
+        "source_failed": bool(failed),
+        "samples": samples,
+    }
+
+
+def _decision(states: Sequence[SampleState], said: dict[str, Any]) -> StepDecision:
+    unknown = dict.fromkeys(Decision.__dataclass_fields__)
+    said["samples"] = tuple(
+        Decision(**unknown | decision | {"sample": state.sample})
+        for state, decision in zip(states, said["samples"], strict=True)
+    )
+    return StepDecision(**said)

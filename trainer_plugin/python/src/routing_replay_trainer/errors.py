@@ -104,9 +104,9 @@ class FallbackLimitError(FailedPreconditionError):
 
 _BY_NAME: dict[str, type[ReplayError]] = {
     "INVALID_ARGUMENT": InvalidArgumentError,
+    "DEADLINE_EXCEEDED": DeadlineExceededError,
     "FAILED_PRECONDITION": FailedPreconditionError,
     "DATA_LOSS": DataLossError,
-    "DEADLINE_EXCEEDED": DeadlineExceededError,
     "CANCELLED": CancelledError,
     "INTERNAL": InternalError,
 }

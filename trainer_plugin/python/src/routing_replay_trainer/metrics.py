@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from routing_replay_trainer._values import invalid
-from routing_replay_trainer.collective import Collective
+from routing_replay_trainer.collective import Collective, all_gather_any_size
 
 PREFIX = "routing_replay/"
 Reduction = Literal["sum", "max", "ratio"]
@@ -149,10 +149,8 @@ def _reduced(
     values: Mapping[str, tuple[float, float]], collective: Collective, deadline: float
 ) -> dict[str, tuple[float, float]]:
     """Ranks may have counted for other keys: each of the layers of its pipeline stage."""
-    own = json.dumps(values).encode()
-    size = int(collective.all_reduce_max(np.array([len(own)], np.int64), deadline)[0])
     total: dict[str, tuple[float, float]] = {}
-    for said in collective.all_gather(own.ljust(size), deadline):
+    for said in all_gather_any_size(collective, json.dumps(values).encode(), deadline):
         for name, value in json.loads(said).items():
             total[name] = _combined(_reduction(name), total.get(name), tuple(value))
     return total
