@@ -78,9 +78,19 @@ class Versioned:
 
     def fetch(self, plan: Any, **options: Any) -> Any:
         batch = self._source.fetch(plan, **options)
-        for sequence in batch.sequences:
-            sequence["weights"] = self._weights.get(sequence["sample"], [[0, 10, 7, ""]])
+        self._tell(batch.sequences)
         return batch
+
+    def inspect(self, sequences: Any, **options: Any) -> Any:
+        records = self._source.inspect(sequences, **options)
+        for sequence, record in zip(sequences, records, strict=True):
+            record["sample"] = sequence.sample
+        self._tell(records)
+        return records
+
+    def _tell(self, records: Any) -> None:
+        for record in records:
+            record["weights"] = self._weights.get(record["sample"], [[0, 10, 7, ""]])
 
 
 class WatchTest(unittest.TestCase):
@@ -188,12 +198,17 @@ class WatchTest(unittest.TestCase):
 
     def test_on_policy(self) -> None:
         mixed = {"1/0": [[0, 5, 6, ""], [5, 99, 7, ""]]}
-        replay = self.attach(Versioned(self.rollout.source(), mixed), on_policy="strict")
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*version 6.*version 7"):
+        source = Versioned(self.rollout.source(), mixed)
+        lengths = [n for one in LENGTHS for n in one]
+        names = [f"{index}/{place}" for index, one in enumerate(LENGTHS) for place in range(len(one))]
+        replay = self.attach(source, on_policy="strict")
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*rows 0 … 4 of version 6.*version 7"):
             run_step(replay, self.model)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*from version 6 to version 7"):
+            replay.begin_step(names, lengths=lengths)
         replay.detach()
-        replay = self.attach(Versioned(self.rollout.source(), mixed), on_policy="lax")
-        replay.weight_version = 9
+        replay = self.attach(source, on_policy="lax")
+        replay.begin_step(names, lengths=lengths, weight_version=9)
         run_step(replay, self.model)
         said = replay.metrics()
         self.assertEqual(said["routing_replay/weight_version/mixed_ratio"], 1 / 5)

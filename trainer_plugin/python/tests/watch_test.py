@@ -13,7 +13,9 @@ import routing_replay_trainer as trainer
 from routing_replay_trainer import diagnose
 from routing_replay_trainer._micro_batch import MicroBatch, Sequence
 from routing_replay_trainer._watch import Watch
+from routing_replay_trainer.collective import Decision
 from routing_replay_trainer.megatron._micro_batch import describe
+from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract
 
 LAYERS, EXPERTS, TOP_K = 6, 32, 4
@@ -236,6 +238,11 @@ class OnPolicyTest(unittest.TestCase):
         self.pure = {"sample": "a", "weights": [[0, 9, 17, ""]]}
         self.mixed = {"sample": "b", "weights": [[0, 4, 15, "x"], [4, 9, 17, ""]]}
 
+    def metrics(self, contract: Contract) -> dict[str, float]:
+        counters = Counters()
+        contract.count_into(counters)
+        return {key.removeprefix("routing_replay/"): value for key, value in counters.report().items()}
+
     def test_strict_refuses_mixed_samples(self) -> None:
         contract = Contract("strict")
         contract.begin_step(17)
@@ -253,7 +260,7 @@ class OnPolicyTest(unittest.TestCase):
     def test_lax_reports(self) -> None:
         for kind in ("lax", None):
             contract = Contract(kind)
-            self.assertEqual(contract.metrics(), {})
+            self.assertEqual(self.metrics(contract), {})
             contract.begin_step(19)
             for _ in range(3):  # Several micro-batches, passes or ranks' rows of the same samples.
                 contract.take([self.pure, self.mixed, {"sample": 5, "weights": [[0, 3, -1, ""]]}])
@@ -262,11 +269,28 @@ class OnPolicyTest(unittest.TestCase):
                 "weight_version/oldest": 15.0,
                 "weight_lag_max": 4.0,
             }
-            self.assertEqual(contract.metrics(), expected)
-            self.assertEqual(contract.metrics(), {})
+            self.assertEqual(self.metrics(contract), expected)
+            self.assertEqual(self.metrics(contract), {})
             contract.begin_step()
             contract.take([self.mixed])
-            self.assertEqual(contract.metrics()["weight_lag_max"], 0.0)
+            self.assertNotIn("weight_lag_max", self.metrics(contract))
+
+    def test_what_the_ranks_agreed(self) -> None:
+        """Decided from the spans of the samples, the same on a rank that holds no row of them."""
+
+        def decided(sample: str, action: str, oldest: int | None, newest: int | None) -> Decision:
+            return Decision(sample, action, "OK", None, False, 10, 0, 7, oldest, newest)
+
+        step = [decided("a", "replay", 17, 17), decided("b", "replay", 15, 17), decided("c", "live", 3, 4)]
+        contract = Contract("lax")
+        contract.begin_step(18)
+        contract.take_agreed([*step, decided("d", "replay", None, None)])
+        contract.end_pass()
+        contract.take([self.pure, self.mixed])  # Of a micro-batch of the step.
+        said = {"weight_version/mixed_ratio": 0.5, "weight_version/oldest": 15.0, "weight_lag_max": 3.0}
+        self.assertEqual(self.metrics(contract), said)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample b .* from version 15 to version 17"):
+            Contract("strict").take_agreed(step)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from routing_replay_trainer.fetch import Batch
+from routing_replay_trainer.metrics import Counters, layer_key
 
 
 class Tally:
@@ -12,12 +13,14 @@ class Tally:
 
     def __init__(self) -> None:
         self._rows = {"replayed_rows": 0, "unrecorded_rows": 0, "pad_rows": 0, "fallback_sequences": 0}
+        self._sequences = 0
         self._overlap: dict[int, tuple[int, torch.Tensor]] = {}
         self._repeated: dict[int, torch.Tensor] = {}
 
     def batch(self, batch: Batch) -> None:
         for name in self._rows:
             self._rows[name] += getattr(batch, name)
+        self._sequences += len(batch.sequences)
 
     def overlap(self, layer: int, counts: torch.Tensor, top_k: int) -> None:
         """counts: those of `ops.compare`"""
@@ -28,22 +31,27 @@ class Tally:
         """rows: [] whose choice was another one when the forward code was run again"""
         self._repeated[layer] = rows + self._repeated.get(layer, 0)
 
-    def take(self) -> dict[str, float]:
-        """As `Replay.metrics` has them; all are zero then."""
-        said: dict[str, float] = {f"routing_replay/{key}": float(value) for key, value in self._rows.items()}
+    def count_into(self, counters: Counters) -> None:
+        """For keys of the table; all are zero then."""
+        for name, value in self._rows.items():
+            counters.count(name, value)
         real = self._rows["replayed_rows"] + self._rows["unrecorded_rows"]
-        said["routing_replay/replayed_fraction"] = self._rows["replayed_rows"] / real if real else 0.0
-        compared = disjoint = 0
-        for layer, (top_k, tensor) in sorted(self._overlap.items()):
-            rows, different, none, common = tensor.tolist()
-            said[f"routing_replay/overlap/layer_{layer:02}"] = common / (rows * top_k) if rows else 0.0
-            said[f"routing_replay/live_mismatch/layer_{layer:02}"] = float(different)
-            compared, disjoint = compared + rows, disjoint + none
-        if compared:
-            said["routing_replay/no_overlap_fraction"] = disjoint / compared
-        for layer, rows in sorted(self._repeated.items()):
-            said[f"routing_replay/recompute_mismatch/layer_{layer:02}"] = float(rows)
-        self._rows = dict.fromkeys(self._rows, 0)
+        counters.ratio("replayed_fraction", self._rows["replayed_rows"], real)
+        counters.ratio("unrecorded_fraction", self._rows["unrecorded_rows"], real)
+        counters.ratio("fallback_fraction", self._rows["fallback_sequences"], self._sequences)
+        for layer, (top_k, tensor) in self._overlap.items():
+            rows, different, disjoint, common = tensor.tolist()
+            counters.ratio(layer_key("overlap", layer), common, rows * top_k)
+            counters.count(layer_key("live_mismatch", layer), different)
+            counters.ratio("no_overlap_fraction", disjoint, rows)
+        for layer, differing in self._repeated.items():
+            counters.count(layer_key("recompute_mismatch", layer), differing.item())
+        self._rows, self._sequences = dict.fromkeys(self._rows, 0), 0
         self._overlap.clear()
         self._repeated.clear()
-        return said
+
+    def take(self) -> dict[str, float]:
+        """`count_into`, reported for this rank."""
+        counters = Counters()
+        self.count_into(counters)
+        return counters.report()

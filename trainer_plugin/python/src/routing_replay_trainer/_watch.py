@@ -18,6 +18,7 @@ from routing_replay_trainer._micro_batch import MicroBatch, host
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.diagnose import Alignment, geometry_of, judge_alignment
 from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, Source
+from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.plan import Plan
 
 LOG = logging.getLogger("routing_replay_trainer")
@@ -55,7 +56,7 @@ class Watch:
         self._alarm = alarm_no_overlap
         self._seen: dict[int, _Seen] = {}
         self._causes: set[tuple[str, ...]] = set()
-        self.alarms = 0  # Judged misaligned since it was last set to 0.
+        self.alarms = 0  # Judged misaligned since it was last counted.
 
     def begin(self, chunk: int, described: MicroBatch, batch: Batch) -> bool:
         """Whether the live choices of this pass, which begins, are wanted."""
@@ -84,6 +85,11 @@ class Watch:
             rows, _, disjoint, _ = (int(number) for number in host(sum(seen.counts)))
             if disjoint > (self._alarm or 0.0) * rows:
                 self._judge(seen, disjoint / rows)
+
+    def count_into(self, counters: Counters) -> None:
+        if self._watched != "off" and self._alarm is not None:
+            counters.count("no_overlap_alarms", self.alarms)
+        self.alarms = 0
 
     def _judge(self, seen: _Seen, no_overlap: float) -> None:
         plan, live = seen.batch.plan, _by_layer(seen)

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from routing_replay_trainer import errors
-from routing_replay_trainer._values import integer, invalid
+from routing_replay_trainer._values import invalid
+from routing_replay_trainer.collective import Decision
+from routing_replay_trainer.metrics import Counters
 
 OnPolicy = Literal["strict", "lax"]
 UNKNOWN = -1  # The version of rows whose producer did not know it.
@@ -27,14 +29,20 @@ class Contract:
         self._kind = kind
         self._current: int | None = None
         self._taken: set[Any] = set()
+        self._begun = False
         self._samples = self._mixed = 0
         self._oldest: int | None = None
-        self._lag = 0
+        self._lag: int | None = None
 
     def begin_step(self, current: int | None = None) -> None:
         """current: version of the trainer's weights, in the numbers that the rollout gives its own"""
-        self._current = None if current is None else integer(current, "weight_version")
+        self._current, self._begun = current, True
         self._taken.clear()
+
+    def end_pass(self) -> None:
+        """Of the schedule; a step where none is begun."""
+        if not self._begun:
+            self._taken.clear()
 
     def take(self, samples: Iterable[Mapping[str, Any]]) -> None:
         """Counts each sample once a step.
@@ -46,52 +54,59 @@ class Contract:
         """
         for sample in samples:
             spans = sample.get("weights") or ()
-            if not spans or sample["sample"] in self._taken:
-                continue
-            self._taken.add(sample["sample"])
             versions = {(int(version), label) for _, _, version, label in spans}
             if len(versions) > 1 and self._kind == "strict":
-                raise _mixed(sample["sample"], spans)
-            self._count(versions)
+                raise _mixed(sample["sample"], _spans(spans))
+            self._count(sample["sample"], {version for version, _ in versions}, len(versions) > 1)
 
-    def metrics(self) -> dict[str, float]:
-        """Since the last call; empty where no sample said anything.
+    def take_agreed(self, decisions: Iterable[Decision]) -> None:
+        """The same, of what the ranks of a replica agreed to replay: on all of them, before the step."""
+        for one in decisions:
+            oldest, newest = one.oldest_weight_version, one.newest_weight_version
+            if one.action != "replay" or oldest is None or newest is None:
+                continue
+            if oldest != newest and self._kind == "strict":
+                raise _mixed(one.sample, f"from {_name(oldest, '')} to {_name(newest, '')}")
+            self._count(one.sample, {oldest, newest}, oldest != newest)
 
-        weight_version/mixed_ratio: samples with rows of several versions, of those that know their versions
-        weight_version/oldest: of all rows
-        weight_lag_max: the trainer's version less the oldest, where both are known
-        """
-        said: dict[str, float] = {}
-        if self._samples:
-            said["weight_version/mixed_ratio"] = self._mixed / self._samples
+    def count_into(self, counters: Counters) -> None:
+        """Since the last call, where samples said something."""
+        counters.ratio("weight_version/mixed_ratio", self._mixed, self._samples)
         if self._oldest is not None:
-            said["weight_version/oldest"] = float(self._oldest)
-            said["weight_lag_max"] = float(self._lag)
-        self._samples = self._mixed = self._lag = 0
-        self._oldest = None
-        return said
+            counters.count("weight_version/oldest", self._oldest)
+        if self._lag is not None:
+            counters.count("weight_lag_max", self._lag)
+        self._samples = self._mixed = 0
+        self._oldest = self._lag = None
 
-    def _count(self, versions: set[tuple[int, str]]) -> None:
+    def _count(self, sample: Any, versions: set[int], mixed: bool) -> None:
+        if not versions or sample in self._taken:
+            return
+        self._taken.add(sample)
         self._samples += 1
-        self._mixed += len(versions) > 1
-        known = [version for version, _ in versions if version != UNKNOWN]
+        self._mixed += mixed
+        known = versions - {UNKNOWN}
         if not known:
             return
         oldest = min(known)
         self._oldest = oldest if self._oldest is None else min(self._oldest, oldest)
         if self._current is not None:
-            self._lag = max(self._lag, self._current - oldest)
+            lag = self._current - oldest
+            self._lag = lag if self._lag is None else max(self._lag, lag)
 
 
-def _mixed(sample: Any, spans: Any) -> errors.FailedPreconditionError:
-    words = ", ".join(f"rows {begin} … {end - 1} of {_name(version, label)}" for begin, end, version, label in spans)
+def _mixed(sample: Any, versions: str) -> errors.FailedPreconditionError:
     return errors.FailedPreconditionError(
-        f"weights: sample {sample} is of several weight versions: {words}",
+        f"weights: sample {sample} is of several weight versions: {versions}",
         code_name="FAILED_PRECONDITION",
         reason="MIXED_WEIGHTS",
         field="weights",
         sample=sample if isinstance(sample, str) else None,
     )
+
+
+def _spans(spans: Any) -> str:
+    return ", ".join(f"rows {begin} … {end - 1} of {_name(version, label)}" for begin, end, version, label in spans)
 
 
 def _name(version: int, label: str) -> str:

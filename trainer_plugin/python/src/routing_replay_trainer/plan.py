@@ -127,6 +127,11 @@ class Plan:
         )
 
     @property
+    def geometry_fingerprint(self) -> int:
+        """Of the model's geometry: what `collective.agree` compares."""
+        return LIBRARY.rrt_plan_geometry_fingerprint(self._handle.pointer)
+
+    @property
     def rows(self) -> int:
         """Local rows, pads included."""
         return self._json["row_map"]["rows"]
