@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer.megatron import Sequence
 from routing_replay_trainer.megatron import _micro_batch as micro_batch
 from routing_replay_trainer.megatron import _modules as modules
-from routing_replay_trainer.megatron._buffers import Buffers
-from routing_replay_trainer.megatron._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 

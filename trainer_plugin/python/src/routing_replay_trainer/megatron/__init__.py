@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from routing_replay_trainer.megatron._micro_batch import Sequence
+from routing_replay_trainer._micro_batch import Sequence
 
 if TYPE_CHECKING:
     from routing_replay_trainer.megatron._replay import Replay, attach

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import weakref
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from typing import Any, Literal
 
 import torch
 
-from routing_replay_trainer import errors, ops
+from routing_replay_trainer import errors
+from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._fetching import Fetching
+from routing_replay_trainer._hooks import PassHooks
+from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
+from routing_replay_trainer._records import Records
+from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
-from routing_replay_trainer.fetch import Batch, Missing, Source
+from routing_replay_trainer._watch import Watch, Watched
+from routing_replay_trainer.agreed import BegunStep
+from routing_replay_trainer.collective import Collective
+from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
-from routing_replay_trainer.megatron._binding import Binding
-from routing_replay_trainer.megatron._buffers import Buffers
-from routing_replay_trainer.megatron._passes import ChunkPasses, Pass, new_lock
-from routing_replay_trainer.megatron._records import Records
+from routing_replay_trainer.megatron._step import NO_STEP, Steps
+from routing_replay_trainer.metrics import Counters
+from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
@@ -36,6 +43,13 @@ def attach(
     inject: Literal["native", "fused"] = "native",
     missing: Missing = "strict",
     ranks: Mapping[str, int] | None = None,
+    agree: Collective | None = None,
+    max_fallback_fraction: float = 0.05,
+    fetch_deadline: float = 120.0,
+    cache_bytes: int = 1 << 30,
+    watch: Watched = "first",
+    alarm_no_overlap: float | None = 0.01,
+    on_policy: OnPolicy | None = None,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
@@ -49,8 +63,20 @@ def attach(
         compares, and changes nothing; "disabled" touches nothing
     inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
-    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing
+    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
+        does as well, and begin_step names it for the caller to leave it out of the loss
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
+    agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
+        Without it each rank decides alone: for replicas of one rank, and for missing="strict"
+    max_fallback_fraction: of a step's samples; FallbackLimitError if more cannot be replayed
+    fetch_deadline: seconds that a step may wait for its rows in all
+    cache_bytes: for slices that are read ahead, or that later passes of the step read again; none for a LocalSource
+    watch: of which micro-batches the live choice is compared with the replayed one, for the metrics: the "first" of
+        each step and model chunk, "all", or none ("off"). Mode shadow compares all
+    alarm_no_overlap: where in the first micro-batch of a step more rows than this share have no expert in common with
+        their record, and drift of the weights does not explain it, one warning per cause (of the logger
+        "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
+    on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
 
     Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
     naming a router or an option that would ignore the replay.
@@ -62,7 +88,11 @@ def attach(
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
     if mode in ("R3", "shadow") and source is None:
         raise invalid("source", f"mode {mode} needs one")
-    return Replay(chunks, config, source, mode, inject, missing, ranks)
+    watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
+    steps = None
+    if mode in ("R3", "shadow"):
+        steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract)
+    return Replay(chunks, config, steps, mode, inject, missing, ranks, watched, contract)
 
 
 class Replay:
@@ -72,27 +102,35 @@ class Replay:
         self,
         chunks: Listing[Any],
         config: Any,
-        source: Source | None,
+        steps: Steps | None,
         mode: Mode,
         inject: str,
         missing: Missing,
         ranks: Mapping[str, int] | None,
+        watch: Watch,
+        contract: Contract,
     ) -> None:
         self._config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
-        self._source = source
+        self._steps = steps
         self._mode = mode
-        self._missing: Missing = missing
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
         self._ep_size: int = getattr(self._config, "expert_model_parallel_size", 1) or 1
+        self._parallel: Mapping[str, Any] = {
+            "cp_size": getattr(self._config, "context_parallel_size", 1),
+            "tp_size": getattr(self._config, "tensor_model_parallel_size", 1),
+            "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
+        }
         self._injection = _INJECTIONS[inject]
         self._targets = ReplayTargets()
         self._buffers = Buffers()
         self._step = 0
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
-        self._bindings: dict[int, Binding] = {}
-        self._counters = {"replayed_rows": 0, "unrecorded_rows": 0, "pad_rows": 0, "fallback_sequences": 0}
-        self._overlap: dict[int, torch.Tensor] = {}
+        self._tally = Tally()
+        self._watch = watch
+        self._contract = contract
+        use = "compare" if mode == "shadow" else "replay"
+        self._fetching = Fetching(steps, missing, use, self._buffers, self._tally, watch, contract)
         if mode != "disabled":
             self._bind(chunks, inject)
 
@@ -113,18 +151,54 @@ class Replay:
         for number, (chunk, routers) in enumerate(zip(chunks, found, strict=True)):
             passes = ChunkPasses(number, self._targets, self._buffers, lock)
             live = [router for router in routers if not router.is_mtp and router.layer not in native]
-            bindings = [Binding(r.module, r.name, r.layer, passes, self._seen) for r in live]
-            self._bindings |= {binding.layer: binding for binding in bindings}
+            bindings = [Binding(r.module, r.name, r.layer, passes, self._tally, _modules.is_recompute) for r in live]
             self._chunks.append(
                 _Chunk(self, number, _modules.unwrap(chunk), passes, bindings, [r.layer_module for r in live])
             )
         empty = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
+        empty |= self._parallel
         for chunk in self._chunks:
             layers = self._plan(chunk.number, empty).layers  # Compares the model with its configuration.
             if self._mode == "R2" and layers:
                 chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
         for chunk in self._chunks:
             chunk.install(self._injection)
+
+    def begin_step(
+        self, sequences: Listing[Any], *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
+    ) -> BegunStep:
+        """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
+
+        sequences: all that the replica trains on in this step, in the same order on all ranks, as `micro_batch` takes
+            them
+        tokens: their token ids, one array per sequence
+        lengths: tokens of each sequence where they are not those of the arrays
+        weight_version: that the trainer has now, for metrics
+
+        Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` keeps to
+        that for all passes of the step: a sample that has changed since is an error on the rank that finds it. Waits no
+        longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict", FallbackLimitError, what
+        `collective.agree` raises. A step lasts until the next one begins.
+        """
+        if self._steps is None:
+            return NO_STEP
+        return self._steps.begin(sequences, tokens, lengths, weight_version)
+
+    def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
+        """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
+        packed_seq_params, lengths, layout fields): threads read their rows while the trainer computes.
+
+        next_step: for the step after this one
+        """
+        if self._steps is None:
+            return
+        known = ("tokens", "packed_seq_params", "lengths")
+        described = []
+        for said in micro_batches:
+            layout = {name: value for name, value in said.items() if name not in ("sequences", *known)}
+            described.append(self._describe(said["sequences"], *(said.get(name) for name in known), layout))
+        chunks = [chunk.number for chunk in self._chunks if chunk.replays]
+        self._steps.prefetch(described, lambda layout: [self._plan(chunk, layout) for chunk in chunks], next_step)
 
     @contextlib.contextmanager
     def micro_batch(
@@ -161,12 +235,7 @@ class Replay:
         if self._mode == "disabled":
             yield
             return
-        parallel = {
-            "cp_size": getattr(self._config, "context_parallel_size", 1),
-            "tp_size": getattr(self._config, "tensor_model_parallel_size", 1),
-            "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
-        }
-        described = _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, parallel, layout)
+        described = self._describe(sequences, tokens, packed_seq_params, lengths, layout)
         self._open = _Open(described, index, forward_only, record)
         try:
             yield
@@ -180,6 +249,8 @@ class Replay:
         for chunk in self._chunks:
             chunk.passes.drop_all()
             chunk.last_index = -1
+        self._contract.end_pass()
+        self._watch.end_step()
         self._targets.end_step(step)
 
     def release_records(self) -> None:
@@ -195,27 +266,18 @@ class Replay:
             chunk.remove(self._injection)
         self._chunks = []
         self._mode = "disabled"
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
 
-    def metrics(self) -> dict[str, float]:
-        """Since the last call, of this rank:
-
-        routing_replay/replayed_rows, unrecorded_rows, pad_rows, fallback_sequences
-        routing_replay/replayed_fraction: of rows that are no pads
-        routing_replay/overlap/layer_NN (mode shadow): mean share of replayed experts among the live choice
-        routing_replay/no_overlap_fraction (mode shadow): rows that have no expert in common
-        """
-        said: dict[str, float] = {f"routing_replay/{key}": float(value) for key, value in self._counters.items()}
-        real = self._counters["replayed_rows"] + self._counters["unrecorded_rows"]
-        said["routing_replay/replayed_fraction"] = self._counters["replayed_rows"] / real if real else 0.0
-        counts = {layer: tensor.tolist() for layer, tensor in sorted(self._overlap.items())}
-        for layer, (_, slots, common, _) in counts.items():
-            said[f"routing_replay/overlap/layer_{layer:02}"] = common / slots if slots else 0.0
-        compared = sum(rows for rows, *_ in counts.values())
-        if compared:
-            said["routing_replay/no_overlap_fraction"] = sum(none for *_, none in counts.values()) / compared
-        self._counters = dict.fromkeys(self._counters, 0)
-        self._overlap.clear()
-        return said
+    def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
+        """Since the last call: the keys of `routing_replay_trainer.metrics.KEYS` that there is something to say of; of
+        this rank, or of all ranks of `reduce`, which call this together."""
+        counters = Counters() if self._steps is None else self._steps.take_counters()
+        self._tally.count_into(counters)
+        self._watch.count_into(counters)
+        self._contract.count_into(counters)
+        return counters.report(reduce)
 
     @property
     def buffer_bytes(self) -> int:
@@ -226,6 +288,11 @@ class Replay:
     def kept(self) -> int:
         """Entries that wait for their router or its recompute; 0 between steps."""
         return len(self._targets)
+
+    def _describe(
+        self, sequences: Listing[Any], tokens: Any, packed_seq_params: Any, lengths: Any, layout: Mapping[str, Any]
+    ) -> _micro_batch.MicroBatch:
+        return _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, self._parallel, layout)
 
     def _plan(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
         config = _modules.config_json(self._config)
@@ -258,38 +325,10 @@ class Replay:
 
     def _pass(self, chunk: _Chunk, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         """What the chunk replays, compares or records into."""
-        records, described = chunk.records, entered.described
-        plan = self._plan(chunk.number, described.layout) if records is None else records.plan(described.layout)
-        number, memory = self._buffers.take(plan.buffer_bytes)
-        try:
-            if records is None:
-                batch = self._source.fetch(plan, sequences=described.fetch, missing=self._missing, out=memory)
-            elif forward_only if entered.record is None else entered.record:
-                batch = records.empty(plan, memory)
-                keep = functools.partial(records.keep, plan, described, memory)
-                return Pass(key, batch, number, "record", forward_only, keep)
-            else:
-                batch = records.fetch(plan, described, self._missing, memory)
-        except BaseException:
-            self._buffers.give(number)
-            raise
-        self._count(batch)
-        return Pass(key, batch, number, "compare" if self._mode == "shadow" else "replay", forward_only)
-
-    def _count(self, batch: Batch) -> None:
-        for name in self._counters:
-            self._counters[name] += getattr(batch, name)
-
-    def _seen(self, answer: Any, layer: int, chosen: torch.Tensor) -> None:
-        """The live choice of a layer, where it is not replayed: R2 keeps it; shadow counts how much of what would be
-        replayed it has."""
-        if answer.of.use == "record":
-            answer.of.batch.indices[answer.slot][:] = chosen.cpu().numpy()
-            return
-        binding = self._bindings[layer]
-        ids, states = binding.ids(answer, chosen.device), binding.states(answer, chosen.device)
-        counts = ops.overlap(chosen, ids, states)
-        self._overlap[layer] = counts + self._overlap.get(layer, 0)
+        described = entered.described
+        if chunk.records is not None:
+            return self._fetching.record(key, described, chunk.records, forward_only, entered.record)
+        return self._fetching.read(key, described, self._plan(chunk.number, described.layout), forward_only)
 
 
 class _Open:
@@ -316,13 +355,11 @@ class _Chunk:
         bindings: list[Binding],
         layer_modules: list[Any],
     ) -> None:
-        self._replay = replay
         self.number = number
-        self._module = module
         self.passes = passes
         self._bindings = bindings
         self._layer_modules = layer_modules
-        self._hooks: list[Any] = []
+        self._hooks = PassHooks(module, passes, lambda: replay._begin(self))
         self.last_index = -1
         self.records: Records | None = None
 
@@ -334,16 +371,10 @@ class _Chunk:
     def install(self, injection: Any) -> None:
         for binding in self._bindings:
             injection.install(binding)
-        _CHUNKS[self._module] = self
-        self._hooks = [
-            self._module.register_forward_pre_hook(_before),
-            self._module.register_forward_hook(_after, always_call=True),
-        ]
+        self._hooks.install()
 
     def remove(self, injection: Any) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        _CHUNKS.pop(self._module, None)
+        self._hooks.remove()
         for binding in self._bindings:
             injection.remove(binding)
         self.passes.drop_all()
@@ -361,53 +392,3 @@ class _Chunk:
         if said is not None and said != index:
             raise invalid("index", f"{said}, but the schedule runs micro-batch {index}")
         return index
-
-    def before(self) -> None:
-        self._replay._begin(self)
-
-    def after(self, output: Any) -> None:
-        if self.passes.forward_pass is None:
-            return
-        if output is None:  # The call raised.
-            self.passes.abandon()
-            return
-        ended = self.passes.end_forward()
-        if ended.keep is not None:
-            ended.keep()
-        if ended.forward_only:
-            return
-        outputs = [tensor for tensor in _tensors(output) if tensor.requires_grad]
-        if not outputs:
-            self.passes.end_backward(ended)
-        for tensor in outputs:
-            tensor.register_hook(lambda _, of=ended: self._backward(of))
-
-    def _backward(self, of: Pass) -> None:
-        """The gradient of the output is there. The engine calls back when it is through with what it was called for."""
-        self.passes.begin_backward(of)
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.passes.end_backward(of))
-
-
-# By identity: a copy of a model has the hooks too, and is not in here.
-_CHUNKS: weakref.WeakKeyDictionary[Any, _Chunk] = weakref.WeakKeyDictionary()
-
-
-def _before(module: Any, arguments: Any) -> None:
-    if module in _CHUNKS:
-        _CHUNKS[module].before()
-
-
-def _after(module: Any, arguments: Any, output: Any) -> None:
-    if module in _CHUNKS:
-        _CHUNKS[module].after(output)
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _tensors(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from _tensors(value)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routing_replay_trainer import errors
+from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer.fetch import Batch, LocalSource, Missing
-from routing_replay_trainer.megatron._micro_batch import MicroBatch
 from routing_replay_trainer.plan import Layer, Plan
 
 

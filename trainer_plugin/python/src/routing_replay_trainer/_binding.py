@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from routing_replay_trainer import errors
+from routing_replay_trainer import errors, ops
+from routing_replay_trainer._passes import Answer, ChunkPasses
+from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import invalid
-from routing_replay_trainer.megatron._modules import is_recompute
-from routing_replay_trainer.megatron._passes import Answer, ChunkPasses
 from routing_replay_trainer.plan import Layer
 
 
@@ -18,22 +18,30 @@ class Binding:
     """module: the router
     name, layer: where it stands
     passes: of its chunk
-    on_seen: called with (answer, layer, live choice [N, K]) where the pass does not replay
+    tally: counts what passes compare
+    is_recompute: whether a call of now is forward code that is run again
     """
 
     def __init__(
-        self, module: Any, name: str, layer: int, passes: ChunkPasses, on_seen: Callable[[Answer, int, Any], None]
+        self,
+        module: Any,
+        name: str,
+        layer: int,
+        passes: ChunkPasses,
+        tally: Tally,
+        is_recompute: Callable[[], bool],
     ) -> None:
         self.module = module
         self.name = name
         self.layer = layer
         self._passes = passes
-        self._on_seen = on_seen
+        self._tally = tally
+        self._is_recompute = is_recompute
 
     def ask(self, shape: tuple[int, ...], top_k: int) -> Answer | None:
         """What this call is. InvalidArgumentError naming router and layer unless the ids are for [N, E] and K:
         RouterReplay itself takes fewer rows and other columns without a word."""
-        answer = self._passes.ask(self.layer, recompute=is_recompute())
+        answer = self._passes.ask(self.layer, recompute=self._is_recompute())
         if answer is None:
             return None
         layer = self._slab(answer)
@@ -62,10 +70,34 @@ class Binding:
             kept["states", device] = torch.from_numpy(answer.of.batch.states).to(device, non_blocking=True)
         return kept["states", device]
 
-    def seen(self, answer: Answer, chosen: Any) -> None:
-        """A live choice of a pass that records or compares; recompute repeats it and says nothing new."""
+    def seen(self, answer: Answer, chosen: torch.Tensor) -> None:
+        """The live choice [N, K]. A pass that records keeps it; others count how much it has of what is, or would be,
+        replayed. Recompute repeats it and says nothing new."""
+        if answer.recompute:
+            return
+        if answer.of.use == "record":
+            answer.of.batch.indices[answer.slot][:] = chosen.cpu().numpy()
+            return
+        ids, states = self.ids(answer, chosen.device), self.states(answer, chosen.device)
+        counts = ops.compare(chosen, ids, states)
+        self._tally.overlap(self.layer, counts, chosen.shape[1])
+        if answer.of.watch is not None:
+            answer.of.watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, counts)
+
+    def wants_live(self, answer: Answer) -> bool:
+        """Whether a pass that replays wants to know the live choice, too."""
+        return answer.of.watch is not None and not answer.recompute
+
+    def used(self, answer: Answer, chosen: torch.Tensor) -> None:
+        """The choice [N, K] that the router goes on with: in a recompute that of the forward pass, or activations do
+        not fit their gradients. As sets: torch.topk's order depends on whether gradients are wanted."""
+        if answer.of.watch is None or answer.of.forward_only:
+            return
+        choice, key = chosen.int().sort(1).values, ("used", answer.slot)
         if not answer.recompute:
-            self._on_seen(answer, self.layer, chosen)
+            answer.of.kept[key] = choice
+        elif key in answer.of.kept:
+            self._tally.repeat(self.layer, (choice != answer.of.kept[key]).any(1).sum())
 
     def _slab(self, answer: Answer) -> Layer:
         layer = answer.of.batch.plan.layers[answer.slot]

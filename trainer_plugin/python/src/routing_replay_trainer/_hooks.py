@@ -1,0 +1,87 @@
+"""The hooks on a module whose calls are the forward parts of passes. Needs torch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from routing_replay_trainer._passes import ChunkPasses, Pass
+
+
+class PassHooks:
+    """module: a model chunk, or whatever holds all routers that ask `passes`
+    begin: called before the module is; begins a pass in `passes`, or leaves the call live
+    """
+
+    def __init__(self, module: Any, passes: ChunkPasses, begin: Callable[[], None]) -> None:
+        self._module = module
+        self._passes = passes
+        self._begin = begin
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        _HOOKED[self._module] = self
+        self._handles = [
+            self._module.register_forward_pre_hook(_before),
+            self._module.register_forward_hook(_after, always_call=True),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        _HOOKED.pop(self._module, None)
+
+    def before(self) -> None:
+        self._begin()
+
+    def after(self, output: Any) -> None:
+        if self._passes.forward_pass is None:
+            return
+        if output is None:  # The call raised.
+            self._passes.abandon()
+            return
+        ended = self._passes.end_forward()
+        if ended.keep is not None:
+            ended.keep()
+        if ended.forward_only:
+            return
+        outputs = [tensor for tensor in _tensors(output) if tensor.requires_grad]
+        if not outputs:
+            self._passes.end_backward(ended)
+        for tensor in outputs:
+            tensor.register_hook(lambda _, of=ended: self._backward(of))
+
+    def _backward(self, of: Pass) -> None:
+        """The gradient of the output is there. The engine calls back when it is through with what it was called for."""
+        self._passes.begin_backward(of)
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._passes.end_backward(of))
+
+
+# By identity: a copy of a model has the hooks too, and is not in here.
+_HOOKED: weakref.WeakKeyDictionary[Any, PassHooks] = weakref.WeakKeyDictionary()
+
+
+@torch.compiler.disable
+def _before(module: Any, arguments: Any) -> None:
+    if module in _HOOKED:
+        _HOOKED[module].before()
+
+
+@torch.compiler.disable
+def _after(module: Any, arguments: Any, output: Any) -> None:
+    if module in _HOOKED:
+        _HOOKED[module].after(output)
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from _tensors(value)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from _tensors(value)

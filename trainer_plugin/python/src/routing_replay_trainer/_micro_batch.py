@@ -1,0 +1,141 @@
+"""What a trainer says of a micro-batch → the description of a plan, and what a fetch expects. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from routing_replay_trainer._values import integer, invalid, plain
+from routing_replay_trainer.fetch import FetchSequence
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A part of a sample as a sequence of the micro-batch, or in a list of such as a piece of one.
+
+    sample: id or handle
+    start: the sample's token that it begins with
+    rows: how many rows from there on to replay; one fewer than its tokens if absent, as the last token of a sample has
+        no row
+    tokens: how many tokens it has; if absent, one more than its rows, or what is left of the sequence
+    """
+
+    sample: str | int
+    start: int = 0
+    rows: int | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """layout: `micro_batch` of a plan
+    fetch: one entry per sequence
+    """
+
+    layout: dict[str, Any]
+    fetch: list[FetchSequence]
+
+
+def described(sequences: Listing[Any], tokens: Any, lengths: Any, layout: Mapping[str, Any]) -> MicroBatch:
+    """Sequences, as a trainer lists them, in a layout.
+
+    sequences: sample ids, handles, `Sequence`, or lists of such pieces
+    tokens, lengths: as `micro_batch` of a face takes them
+    layout: `micro_batch` of a plan, without its sequences; cu_seqlens: the real boundaries of a packed stream
+    """
+    parts = [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
+    said = dict(layout)
+    counts = _lengths(parts, lengths, tokens, said)
+    said.pop("cu_seqlens", None)
+    ids = [None] * len(parts) if tokens is None else _tokens(tokens, counts, said)
+    whole = not any(isinstance(piece, Sequence) for part in parts for piece in part)
+    said["sequences"], fetch = [], []
+    for part, count, own in zip(parts, counts, ids, strict=True):
+        sequence, fetched = _sequence(part, count, own, whole)
+        said["sequences"].append(sequence)
+        fetch += fetched
+    return MicroBatch(said, fetch)
+
+
+def expected(sequences: Listing[Any], tokens: Any, lengths: Any) -> list[FetchSequence]:
+    """What a fetch will expect of each sample of a step, as far as tokens [each sequence] and lengths say it."""
+    parts = [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
+    ids = [None] * len(parts) if tokens is None else [host(own) for own in tokens]
+    counts = [None if own is None else len(own) for own in ids]
+    if lengths is not None:
+        counts = [integer(count, "lengths") for count in plain(host(lengths), "lengths")]
+    for field, values in (("tokens", ids), ("lengths", counts)):
+        if len(values) != len(parts):
+            raise invalid(field, f"{len(values)} for {len(parts)} sequences", "LENGTH")
+    said = []
+    for part, count, own in zip(parts, counts, ids, strict=True):
+        if count is None:
+            said += [FetchSequence(piece.sample if isinstance(piece, Sequence) else piece) for piece in part]
+        else:
+            said += _sequence(part, count, None if own is None else own[:count], True)[1]
+    return said
+
+
+def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
+    """As a plan has it, and what is fetched for it. whole: as every other of the micro-batch, it is one sample."""
+    if len(part) == 1 and not isinstance(part[0], Sequence):
+        fetch = [FetchSequence(part[0], count, ids)] if whole or count > 0 else []
+        return {"sample": _name(part[0]), "tokens": count}, fetch
+    pieces: list[dict[str, Any]] = []
+    fetch, offset = [], 0
+    for place, piece in enumerate(part):
+        piece = piece if isinstance(piece, Sequence) else Sequence(piece)
+        own = piece.tokens
+        if own is None:
+            own = count - offset if place == len(part) - 1 or piece.rows is None else piece.rows + 1
+        rows = own - 1 if piece.rows is None else piece.rows
+        pieces.append({"sample": _name(piece.sample), "tokens": own, "start": piece.start, "rows": rows})
+        # Tokens are checked from the sample's first one on.
+        known = ids[offset : offset + rows + 1] if ids is not None and piece.start == 0 else None
+        fetch.append(FetchSequence(piece.sample, None, known if known is not None and len(known) else None))
+        offset += own
+    return {"tokens": count, "pieces": pieces}, fetch
+
+
+def _name(sample: str | int) -> Any:
+    return sample if isinstance(sample, str) else ""
+
+
+def _lengths(parts: list[Any], lengths: Any, tokens: Any, said: Mapping[str, Any]) -> list[int]:
+    """Tokens of each sequence."""
+    if lengths is None and isinstance(tokens, (list, tuple)):
+        lengths = [len(own) for own in tokens]
+    if lengths is None and "cu_seqlens" in said:
+        lengths = np.diff(said["cu_seqlens"])[: len(parts)]
+    if lengths is None and said.get("format") == "BSHD":
+        lengths = [said["padded_length"]] * len(parts)
+    if lengths is None:
+        raise invalid("lengths", "neither given nor said by packed_seq_params or tokens", "LENGTH")
+    counts = [integer(count, "lengths") for count in plain(host(lengths), "lengths")]
+    if len(counts) != len(parts):
+        raise invalid("lengths", f"{len(counts)} for {len(parts)} sequences", "LENGTH")
+    return counts
+
+
+def _tokens(tokens: Any, counts: list[int], said: Mapping[str, Any]) -> list[Any]:
+    """Of each sequence its ids: from a list of arrays, a rectangle [b, s] or a packed stream [total] or [1, total]."""
+    if isinstance(tokens, (list, tuple)):
+        return [host(own)[:count] for own, count in zip(tokens, counts, strict=True)]
+    ids = host(tokens)
+    if said.get("format") == "THD":
+        starts, stream = said["cu_seqlens_padded"], ids.reshape(-1)
+        if stream.size < starts[-1]:
+            raise invalid("tokens", f"{stream.size} are not the {starts[-1]} of the stream before it is cut", "LENGTH")
+        return [stream[start : start + count] for start, count in zip(starts, counts, strict=False)]
+    if ids.ndim != 2 or len(ids) < len(counts):
+        raise invalid("tokens", f"shape {ids.shape} is not ({len(counts)}, s)", "SHAPE")
+    return [row[:count] for row, count in zip(ids, counts, strict=False)]
+
+
+def host(values: Any) -> Any:
+    """A tensor of torch as an array; anything else as an array of numpy."""
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
