@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -185,6 +185,10 @@ class Decoder(nn.Module):
         return {"last_hidden_state": hidden}
 
 
+class Output(NamedTuple):
+    logits: torch.Tensor
+
+
 class Model(nn.Module):
     """Layer 0 is dense."""
 
@@ -199,8 +203,8 @@ class Model(nn.Module):
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any]) -> None:
         self.model.checkpointing = gradient_checkpointing_kwargs
 
-    def forward(self, input_ids: torch.Tensor, **given: Any) -> Any:
-        return types.SimpleNamespace(logits=self.lm_head(self.model(input_ids)["last_hidden_state"]))
+    def forward(self, input_ids: torch.Tensor, **given: Any) -> Output:
+        return Output(self.lm_head(self.model(input_ids)["last_hidden_state"]))
 
 
 BLOCKS = (Qwen3MoeSparseMoeBlock, MixtralSparseMoeBlock, Glm4MoeMoE, DeepseekV3MoE, GptOssMLP)

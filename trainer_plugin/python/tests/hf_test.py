@@ -157,7 +157,7 @@ class ShardedTest(unittest.TestCase):
 
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
     """Without `Cases` itself, which has no models."""
-    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in (TransformersTest, ShardedTest))
+    return unittest.TestSuite(map(loader.loadTestsFromTestCase, (TransformersTest, ShardedTest)))
 
 
 if __name__ == "__main__":
