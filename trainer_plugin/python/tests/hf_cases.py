@@ -274,7 +274,7 @@ class Cases(unittest.TestCase):
         peer, other = copy.deepcopy(model), Rollout(rollout.layers, "right", seed=1)
         replay = hf.attach(model, source=rollout.source(other))
         for layer in rollout.layers:
-            decoder_of(model).layers[layer].mlp.compile(backend=backend)
+            block_of(decoder_of(model).layers[layer]).compile(backend=backend)
         for one in (rollout, other):
             for each in (model, peer):
                 each.zero_grad()
@@ -306,6 +306,16 @@ class Cases(unittest.TestCase):
             for other in (before, copied):
                 with replay.micro_batch(rollout.samples, **rollout.said):
                     self.assertTrue(torch.equal(loss_of(other, rollout.call)[0], alone))
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this .* already"):
+                hf.attach(model, source=rollout.source())
+            with self.attached(copied, rollout) as second:
+                for called, entered, replayed in (
+                    (model, second, False),
+                    (copied, second, True),
+                    (copied, replay, False),
+                ):
+                    with entered.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
+                        self.assertEqual(torch.equal(loss_of(called, rollout.call)[0], alone), not replayed)
             # So does this one outside of a micro-batch.
             self.assertTrue(torch.equal(loss_of(model, rollout.call)[0], alone))
         self.assertTrue(torch.equal(loss_of(model, rollout.call)[0], alone))
@@ -424,5 +434,10 @@ def decoder_of(model: Any) -> Any:
     return model.model
 
 
+def block_of(layer: Any) -> Any:
+    """Also of Mixtral's layers in transformers 4."""
+    return layer.block_sparse_moe if hasattr(layer, "block_sparse_moe") else layer.mlp
+
+
 def moe_layers(model: Any) -> list[int]:
-    return [i for i, layer in enumerate(decoder_of(model).layers) if hasattr(layer.mlp, "experts")]
+    return [i for i, layer in enumerate(decoder_of(model).layers) if hasattr(block_of(layer), "experts")]

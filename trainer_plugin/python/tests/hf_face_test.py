@@ -31,6 +31,13 @@ class Module:
                 yield from part.named_modules(f"{prefix}.{name}" if prefix else name)
 
 
+class Wrapper(Module):
+    """As FSDP's and torch.compile's: answers for what it wraps."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_orig_mod"], name)
+
+
 class Layers(Module):
     def __init__(self, *layers: Module) -> None:
         super().__init__(**{str(i): layer for i, layer in enumerate(layers)})
@@ -82,14 +89,13 @@ def model(*layers: Module, **parts: Any) -> Module:
 class ModulesTest(unittest.TestCase):
     def test_routers_of_the_live_model(self) -> None:
         dense = Module(mlp=Module())
-        wrapped = Module(_fsdp_wrapped_module=block(kind=FSDPMixtralSparseMoeBlock))
+        wrapped = block(kind=FSDPMixtralSparseMoeBlock)
+        wrapped.mlp = Wrapper(_orig_mod=wrapped.mlp)
         mtp = Module(layers=Layers(Module(mlp=Module(experts=Module()))))
         found = modules.decoder(model(dense, block(), wrapped, mtp=mtp))
         self.assertEqual(found.num_layers, 3)
         self.assertEqual([(r.layer, r.method) for r in found.routers], [(1, "forward"), (2, "forward")])
-        self.assertEqual(
-            [r.name for r in found.routers], ["model.layers.1.mlp", "model.layers.2._fsdp_wrapped_module.mlp"]
-        )
+        self.assertEqual([r.name for r in found.routers], ["model.layers.1.mlp", "model.layers.2.mlp._orig_mod"])
         self.assertEqual(
             modules.geometry(found), {"num_layers": 3, "moe_layers": [1, 2], "num_experts": [8, 8], "top_k": [2, 2]}
         )

@@ -33,15 +33,18 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "Qwen3Moe": {"moe_intermediate_size": 16, "num_experts": 8, "mlp_only_layers": [1], "head_dim": 8},
     "Qwen2Moe": _SHARED | {"decoder_sparse_step": 1},
     "Qwen3Next": _SHARED | _LINEAR | {"head_dim": 8},
+    "Qwen3_5Moe": _SHARED | _LINEAR | {"head_dim": 8},
     "Mixtral": {"num_local_experts": 8},
     "DeepseekV3": _GROUPED | _LATENT | {"num_key_value_heads": 4, "n_group": 2, "topk_group": 1},
     "GptOss": {"num_local_experts": 8, "head_dim": 8, "sliding_window": 16},
     "Glm4Moe": _GROUPED | {"n_group": 1, "topk_group": 1, "head_dim": 8},
+    "Glm4MoeLite": _GROUPED | _LATENT | {"num_key_value_heads": 4, "n_group": 1, "topk_group": 1},
 }
+_CONFIGS = {"Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
 
 
 def _make(family: str) -> Any:
-    config = getattr(transformers, f"{family}Config")(**_COMMON | _OPTIONS[family])
+    config = getattr(transformers, _CONFIGS.get(family, f"{family}Config"))(**_COMMON | _OPTIONS[family])
     return getattr(transformers, f"{family}ForCausalLM")(config)
 
 

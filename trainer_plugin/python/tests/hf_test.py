@@ -13,7 +13,7 @@ try:
     import hf_models
     import torch
     import torch.distributed as dist
-    from hf_cases import Cases, Choices, Rollout, loss_of, moe_layers, new_model, over
+    from hf_cases import Cases, Choices, Rollout, block_of, loss_of, moe_layers, new_model, over
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
@@ -69,9 +69,9 @@ class TransformersTest(Cases):
 
     @over("right")
     def test_another_code_is_refused_by_name(self, model: Any, rollout: Rollout) -> None:
-        block = model.model.layers[rollout.layers[-1]].mlp
+        block = block_of(model.model.layers[rollout.layers[-1]])
         own = type(block)
-        place = f"layers.{rollout.layers[-1]}.mlp"
+        place = f"layers.{rollout.layers[-1]}.(mlp|block_sparse_moe)"
 
         class Elsewhere(own):
             def forward(self, hidden_states: Any) -> Any:
@@ -110,6 +110,7 @@ class ShardedTest(unittest.TestCase):
                     replay = hf.attach(model, source=rollout.source()) if first == "attached" else None
                     mesh = init_device_mesh("cpu", (1,))
                     for layer in model.model.layers:
+                        fully_shard(block_of(layer), mesh=mesh)
                         fully_shard(layer, mesh=mesh)
                     fully_shard(model, mesh=mesh)
                     replay = replay or hf.attach(model, source=rollout.source())
@@ -121,9 +122,9 @@ class ShardedTest(unittest.TestCase):
                 with self.subTest(name, first=first):
                     model, peer, rollout = self.start(name)
                     replay = hf.attach(model, source=rollout.source()) if first == "attached" else None
-                    policy = functools.partial(
-                        transformer_auto_wrap_policy, transformer_layer_cls={type(model.model.layers[0])}
-                    )
+                    layer = model.model.layers[rollout.layers[-1]]
+                    wrapped = {type(layer), type(block_of(layer))}
+                    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=wrapped)
                     sharded = FullyShardedDataParallel(
                         model, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu")
                     )

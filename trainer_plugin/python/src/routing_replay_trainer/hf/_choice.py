@@ -28,7 +28,8 @@ class Choice:
     """
 
     def __init__(self, number: int = _NOBODY) -> None:
-        self.handle = torch.tensor(number)
+        self.is_attached = number != _NOBODY
+        self.handle = torch.tensor(number, device="cpu")
 
     def __call__(
         self, scores: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True

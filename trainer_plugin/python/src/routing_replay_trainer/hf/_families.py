@@ -23,11 +23,15 @@ class Family:
 
 
 FAMILIES = (
-    Family("Qwen3-MoE", ("Qwen2MoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock", "Qwen3NextSparseMoeBlock"), "gate"),
+    Family(
+        "Qwen3-MoE",
+        ("Qwen2MoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock", "Qwen3NextSparseMoeBlock", "Qwen3_5MoeSparseMoeBlock"),
+        "gate",
+    ),
     Family("Mixtral", ("MixtralSparseMoeBlock",), "gate"),
     Family("DeepSeek-V3", ("DeepseekV3MoE",), "gate"),
     Family("gpt-oss", ("GptOssMLP",), "router"),
-    Family("GLM-MoE", ("Glm4MoeMoE",), "gate"),
+    Family("GLM-MoE", ("Glm4MoeMoE", "Glm4MoeLiteMoE"), "gate"),
 )
 
 # Methods that may choose the experts, of the router and of the block; the first one that does is it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from routing_replay_trainer import errors
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.hf._families import CHOICES, EXPERTS, Family, family_of
-from routing_replay_trainer.hf._rewrite import Unknown, rewritten
+from routing_replay_trainer.hf._rewrite import ATTRIBUTE, Unknown, rewritten
 
 # Of FSDP, torch.compile and checkpoint wrappers: no part of where a module stands.
 _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -73,6 +74,9 @@ def decoder(model: Any) -> Decoder:
 
 
 def _has_experts(module: Any) -> bool:
+    """Not a wrapper of such a module, which answers for what it wraps."""
+    if _unwrapped(module) is not module:
+        return False
     return getattr(module, "experts", None) is not None and hasattr(module.experts, "named_modules")
 
 
@@ -105,25 +109,30 @@ def _router(block: Any, family: Family, name: str, layer: int) -> LiveRouter:
         except Unknown as unknown:
             reasons.append(f"{type(module).__name__}.{method} {unknown}")
             continue
-        _check_own(module, method, own, name)
+        _check_own(block, "forward", name, replacement)
+        _check_own(module, method, name, replacement)
         return LiveRouter(module, method, replacement, name, layer, *_sizes(module, name))
     raise refusal(name, f"{family.name}: this version chooses experts in no known way: {'; '.join(reasons)}")
 
 
 def _check_calls(block: Any, family: Family, name: str) -> None:
-    """That the forward of the block is one that asks its router, and no kernel in its place."""
-    own = type(block).forward
-    _check_own(block, "forward", own, name)
-    function = getattr(own, "__wrapped__", own)
-    if family.router not in getattr(getattr(function, "__code__", None), "co_names", ()):
+    """That the forward of the class is one that asks the router, and no kernel in its place."""
+    forward = inspect.unwrap(type(block).forward)
+    if family.router not in getattr(getattr(forward, "__code__", None), "co_names", ()):
         raise refusal(name, f"{family.name}: the forward of {type(block).__name__} does not ask its {family.router}")
 
 
-def _check_own(module: Any, method: str, own: Any, name: str) -> None:
-    """That nobody has put a method of his own on the module. transformers itself puts back a bound one of the class."""
+def _check_own(module: Any, method: str, name: str, replacement: Callable[..., Any]) -> None:
+    """That nobody has put a method of his own on the module. What may be there is a bound one of the class, which
+    transformers puts back at times, and that of the attached model which this one is a copy of."""
     there = vars(module).get(method)
-    if there is not None and getattr(there, "__func__", None) is not own:
+    function = getattr(there, "__func__", None)
+    if there is None or function is getattr(type(module), method):
+        return
+    if function is not replacement:
         raise refusal(name, f"{method} of this {type(module).__name__} has been replaced by {there!r}")
+    if vars(module)[ATTRIBUTE].is_attached:
+        raise refusal(name, f"a replay is attached to this {type(module).__name__} already")
 
 
 def _sizes(module: Any, name: str) -> tuple[int, int]:

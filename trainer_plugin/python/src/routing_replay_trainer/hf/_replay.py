@@ -53,7 +53,8 @@ def attach(
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
         it in the training pass, each rank its own rows, without transport; "shadow" fetches, aligns and compares, and
         changes nothing; "disabled" touches nothing
-    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing
+    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing. Each
+        process decides for itself: where several share a sequence (cp_size > 1), only "strict" keeps them alike
     pads: rows of padding choose live, as without replay, or take filler spread over experts. Rows of real tokens
         without a recorded route, as the last one of every sample, always choose live
     ranks: {"cp"} of this process where sequences are cut, and
