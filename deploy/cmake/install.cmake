@@ -93,7 +93,8 @@ endfunction()
 rr_component(NAME wire UNITS wire_allocator wire_append_message wire_merge wire_model_config wire_plane wire_read_message
              wire_sync wire_tensor_payload)
 rr_component(NAME trainer REQUIRES wire
-             UNITS layout_diagnosis
+             UNITS collective_agreement
+                   layout_diagnosis
                    layout_expert_parallel
                    layout_megatron_layers
                    layout_padding
@@ -110,10 +111,15 @@ rr_component(NAME trainer REQUIRES wire
                    replay_targets
                    trainer_local_source)
 rr_install_headers(proto/include)
-rr_install_headers(trainer_plugin/include EXCEPT capi.h fetch.h replay_cuda.h)
+rr_install_headers(trainer_plugin/include EXCEPT capi.h fetch.h nccl_collective.h replay_cuda.h)
 if(RR_WITH_CUDA)
   rr_component(NAME trainer_cuda REQUIRES trainer UNITS replay_cuda)
   install(FILES trainer_plugin/include/routing_replay/trainer/replay_cuda.h COMPONENT dev
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer)
+endif()
+if(TARGET collective_nccl)
+  rr_component(NAME trainer_nccl REQUIRES trainer UNITS collective_nccl)
+  install(FILES trainer_plugin/include/routing_replay/trainer/nccl_collective.h COMPONENT dev
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer)
 endif()
 install(DIRECTORY proto/routing_replay DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev

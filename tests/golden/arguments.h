@@ -2,13 +2,11 @@
 #ifndef TESTS_GOLDEN_ARGUMENTS_H_
 #define TESTS_GOLDEN_ARGUMENTS_H_
 
-#include <string>
-
 namespace routing_replay::golden {
 
-// Takes [--dir DIR]…, runs the golden files there (under `data` without any) and tells it on standard output. Returns
-// the exit status: 0 if all cases passed, 1 if not, 2 for other arguments.
-int RunWithArguments(int argc, char** argv, const std::string& data);
+// Takes [--dir DIR]…, runs the golden files there (without any, those of the source tree around this program) and tells
+// it on standard output. Returns the exit status: 0 if all cases passed, 1 if not, 2 for other arguments.
+int RunWithArguments(int argc, char** argv);
 
 }  // namespace routing_replay::golden
 

@@ -19,5 +19,5 @@ int main(int argc, char** argv) {
   UseDevice<float>();
   UseDevice<double>();
   UseDevice<routing_replay::trainer::Bf16>();
-  return routing_replay::golden::RunWithArguments(argc, argv, RR_GOLDEN_DATA);
+  return routing_replay::golden::RunWithArguments(argc, argv);
 }

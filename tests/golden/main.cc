@@ -2,4 +2,4 @@
 // this repository.
 #include "tests/golden/arguments.h"
 
-int main(int argc, char** argv) { return routing_replay::golden::RunWithArguments(argc, argv, RR_GOLDEN_DATA); }
+int main(int argc, char** argv) { return routing_replay::golden::RunWithArguments(argc, argv); }

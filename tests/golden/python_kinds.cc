@@ -5,26 +5,39 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "tests/golden/find_file.h"
 
 namespace routing_replay::golden {
 namespace {
 
 constexpr int kNoSuchCommand = 127;  // Of a shell.
+constexpr char kScript[] = "trainer_plugin/python/tests/golden_megatron.py";
 
 // A word of a shell.
 std::string Quoted(absl::string_view text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
-std::string Command(const std::filesystem::path& file) {
-  const char* python = std::getenv("RR_GOLDEN_PYTHON");
-  return absl::StrCat("ROUTING_REPLAY_LIBRARY_DIR=", Quoted(RR_LIBRARY_DIR), " PYTHONDONTWRITEBYTECODE=1 ",
-                      Quoted(python == nullptr ? "python3" : python), " ", Quoted(RR_GOLDEN_SCRIPT), " ",
-                      Quoted(file.string()));
+std::optional<std::filesystem::path> FromEnvironment(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? std::nullopt : std::optional<std::filesystem::path>(value);
+}
+
+std::optional<std::filesystem::path> FindScript() {
+  const auto named = FromEnvironment("RR_GOLDEN_SCRIPT");
+  return named ? named : FindAbove(ProgramFolder(), kScript);
+}
+
+std::string Command(const std::filesystem::path& script, const std::filesystem::path& file) {
+  const auto python = FromEnvironment("RR_GOLDEN_PYTHON").value_or("python3");
+  const auto library = FromEnvironment("ROUTING_REPLAY_LIBRARY_DIR").value_or(ProgramFolder().parent_path() / "lib");
+  return absl::StrCat("ROUTING_REPLAY_LIBRARY_DIR=", Quoted(library.string()), " PYTHONDONTWRITEBYTECODE=1 ",
+                      Quoted(python.string()), " ", Quoted(script.string()), " ", Quoted(file.string()));
 }
 
 // What a command writes to its standard output.
@@ -67,7 +80,9 @@ bool IsPythonKind(const std::string& stem) {
 }
 
 absl::StatusOr<PythonAnswer> AskPython(const std::filesystem::path& file) {
-  const auto text = Output(Command(file));
+  const auto script = FindScript();
+  if (!script) return PythonAnswer{.needs = absl::StrCat(kScript, " above the runner"), .outcomes = {}};
+  const auto text = Output(Command(*script, file));
   if (!text.ok()) return text.status();
   try {
     return Parse(*text);

@@ -24,8 +24,10 @@ struct PythonAnswer {
   std::vector<NamedOutcome> outcomes;
 };
 
-// Asks all cases of a file. The interpreter is what RR_GOLDEN_PYTHON names, or python3. INTERNAL if the script ends
-// with an error or says anything else than golden_megatron.py describes.
+// Asks all cases of a file. The interpreter is what RR_GOLDEN_PYTHON names, or python3; the script what
+// RR_GOLDEN_SCRIPT names, or that of the source tree around this program; the plugin's library is in
+// ROUTING_REPLAY_LIBRARY_DIR, or in ../lib from this program. INTERNAL if the script ends with an error or says
+// anything else than golden_megatron.py describes.
 absl::StatusOr<PythonAnswer> AskPython(const std::filesystem::path& file);
 
 }  // namespace routing_replay::golden

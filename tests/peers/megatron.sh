@@ -59,8 +59,14 @@ build=$(realpath "$build")
 
 export PYTHONPATH=$PWD/trainer_plugin/python/src PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib RR_GOLDEN_PYTHON=$python
+export ROUTING_REPLAY_GOLDEN_DATA=$PWD/tests/golden/data
 status=0
-for test in ops megatron_peer; do
+for test in \
+  ops \
+  megatron_peer \
+  megatron_schedule_peer \
+  megatron_watch_peer \
+  golden_megatron; do
   echo "== $test"
   "$python" trainer_plugin/python/tests/${test}_test.py || status=1
 done

@@ -27,6 +27,8 @@ absl::Status ReadSequences(const json& list, std::vector<FetchSequence>& sequenc
     if (object.Find("handle") == nullptr) object.Require("sample");
     object.Read("sample", sequence.sample);
     object.Read("num_tokens", sequence.num_tokens);
+    object.Read("live", sequence.live);
+    if (object.Find("content_id") != nullptr) object.Read("content_id", sequence.content_id.emplace());
     absl::Status status = ReadTokenChecks(object, "token_checks", sequence.token_checks);
     status.Update(object.status());
     if (!status.ok()) return status;
@@ -34,56 +36,91 @@ absl::Status ReadSequences(const json& list, std::vector<FetchSequence>& sequenc
   return absl::OkStatus();
 }
 
+absl::Status NotEnded() {
+  return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: it has not ended", {.field = "fetch"});
+}
+
+// What a fetch that fell back under kDrop leaves out: [{"sequence", "sample"}, …], or "handle".
+json DroppedJson(const rrt_fetch& fetch) {
+  json dropped = json::array();
+  for (const int32_t sequence : fetch.staged.dropped) {
+    const FetchSequence& named = fetch.sequences[sequence];
+    json& item = dropped.emplace_back(json{{"sequence", sequence}});
+    if (named.sample.empty()) {
+      item["handle"] = named.handle;
+    } else {
+      item["sample"] = named.sample;
+    }
+  }
+  return dropped;
+}
+
+}  // namespace
+
+namespace routing_replay::capi {
+
 absl::StatusOr<Geometry> GeometryFrom(const json& value) {
   const auto options = GeometryOptionsFromJson(value, "geometry");
   if (!options.ok()) return options.status();
   return Geometry::Create(*options);
 }
 
-// Fills run, options and sequences; `geometry` as it was said.
-absl::Status ReadOptions(absl::string_view text, rrt_fetch& fetch, Geometry& geometry) {
+absl::Status ReadFetchDescription(absl::string_view text, FetchDescription& description) {
   const auto value = ParseJson(text, "fetch");
   if (!value.ok()) return value.status();
   JsonObject object(*value, "");
-  object.Read("run", fetch.request.run);
-  ReadProducer(object, fetch.options.producer);
-  object.Read("missing", {{"strict", MissingPolicy::kStrict}, {"live", MissingPolicy::kLive}}, fetch.options.missing);
-  object.Read("wait", fetch.options.wait);
+  object.Read("run", description.run);
+  ReadProducer(object, description.options.producer);
+  object.Read("missing",
+              {{"strict", MissingPolicy::kStrict}, {"live", MissingPolicy::kLive}, {"drop", MissingPolicy::kDrop}},
+              description.options.missing);
+  object.Read("wait", description.options.wait);
   const json* sequences = object.Find("sequences");
-  const json* run_geometry = object.Find("geometry");
+  const json* geometry = object.Find("geometry");
   if (absl::Status status = object.status(); !status.ok()) return status;
-  if (run_geometry != nullptr) {
-    auto said = GeometryFrom(*run_geometry);
+  if (geometry != nullptr) {
+    auto said = GeometryFrom(*geometry);
     if (!said.ok()) return said.status();
-    geometry = *std::move(said);
+    description.geometry = *std::move(said);
   }
-  return sequences == nullptr ? absl::OkStatus() : ReadSequences(*sequences, fetch.sequences);
+  return sequences == nullptr ? absl::OkStatus() : ReadSequences(*sequences, description.sequences);
 }
 
-absl::Status NotEnded() {
-  return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: it has not ended", {.field = "fetch"});
+absl::Status StartReading(rrt_fetch& fetch, std::vector<int32_t> slices) {
+  const DescribedPlan& described = fetch.plan.described;
+  std::string run = std::move(fetch.request.run);
+  fetch.slices = std::move(slices);
+  fetch.request = MakeReadRequest(described.plan, fetch.slices, fetch.sequences, fetch.options);
+  fetch.request.run = std::move(run);
+  fetch.staged = {};
+  fetch.ended = false;
+  fetch.sink =
+      std::make_unique<StagingSink>(described.plan, fetch.slices, fetch.sequences, fetch.options, fetch.staged);
+  auto checker = ReadChecker::Create(described.geometry, fetch.request, *fetch.sink);
+  if (!checker.ok()) return checker.status();
+  fetch.checker = *std::move(checker);
+  return absl::OkStatus();
 }
 
-}  // namespace
+}  // namespace routing_replay::capi
 
 rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* text, size_t size, rrt_fetch** fetch) {
   return Guard([&]() -> absl::Status {
     const DescribedPlan& described = plan->described;
-    auto made = std::make_unique<rrt_fetch>(*plan);
+    FetchDescription said;
     for (size_t i = 0; i < described.sequences(); ++i) {
-      made->sequences.push_back({.sample = described.sample(i), .num_tokens = described.num_tokens(i)});
+      said.sequences.push_back({.sample = described.sample(i), .num_tokens = described.num_tokens(i)});
     }
-    Geometry geometry = described.geometry;
-    absl::Status status = ReadOptions(Text(text, size), *made, geometry);
-    if (status.ok()) status = CheckFetch(geometry, described.plan, made->sequences);
+    absl::Status status = ReadFetchDescription(Text(text, size), said);
+    if (status.ok()) {
+      status = CheckFetch(said.geometry.value_or(described.geometry), described.plan, said.sequences);
+    }
     if (!status.ok()) return status;
-    std::string run = std::move(made->request.run);
-    made->request = MakeReadRequest(described.plan, made->sequences, made->options);
-    made->request.run = std::move(run);
-    made->sink = std::make_unique<StagingSink>(described.plan, made->sequences, made->options, made->staged);
-    auto checker = ReadChecker::Create(described.geometry, made->request, *made->sink);
-    if (!checker.ok()) return checker.status();
-    made->checker = *std::move(checker);
+    auto made = std::make_unique<rrt_fetch>(*plan);
+    made->sequences = std::move(said.sequences);
+    made->options = said.options;
+    made->request.run = std::move(said.run);
+    if (status = StartReading(*made, SlicesToRead(described.plan, made->sequences)); !status.ok()) return status;
     *fetch = made.release();
     return absl::OkStatus();
   });
@@ -109,6 +146,26 @@ rrt_error* rrt_fetch_end(rrt_fetch* fetch) {
   });
 }
 
+rrt_error* rrt_fetch_restart(rrt_fetch* fetch) {
+  return Guard([&] { return StartReading(*fetch, std::vector<int32_t>(fetch->slices)); });
+}
+
+rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size) {
+  return Guard([&]() -> absl::Status {
+    if (!fetch->ended) {
+      if (absl::Status status = fetch->sink->GiveUp(Text(why, size)); !status.ok()) return status;
+    }
+    if (fetch->cached != nullptr) {
+      if (!fetch->ended) fetch->cached->Give(fetch->staged);
+      auto staged = fetch->cached->Take(Text(why, size));
+      if (!staged.ok()) return staged.status();
+      fetch->staged = *std::move(staged);
+    }
+    fetch->ended = true;
+    return absl::OkStatus();
+  });
+}
+
 rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** out) {
   return Guard([&]() -> absl::Status {
     if (!fetch->ended) return NotEnded();
@@ -122,6 +179,7 @@ rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** out) {
     }
     return Give(DumpJson({{"fallback_sequences", fetch->staged.fallback_sequences},
                           {"staging_bytes", fetch->staged.staging.size()},
+                          {"dropped", DroppedJson(*fetch)},
                           {"sequences", std::move(sequences)}}),
                 out);
   });
@@ -184,7 +242,7 @@ int32_t rrt_local_source_remove(rrt_local_source* source, const char* sample, si
 
 rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch) {
   return Guard([&]() -> absl::Status {
-    auto staged = source->source.Fetch(fetch->plan.described.plan, fetch->sequences, fetch->options);
+    auto staged = source->source.Fetch(fetch->plan.described.plan, fetch->slices, fetch->sequences, fetch->options);
     if (!staged.ok()) return staged.status();
     fetch->staged = *std::move(staged);
     fetch->ended = true;

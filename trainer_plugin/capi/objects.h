@@ -3,6 +3,8 @@
 #define TRAINER_PLUGIN_CAPI_OBJECTS_H_
 
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +16,9 @@
 #include "routing_replay/trainer/capi.h"
 #include "routing_replay/trainer/local_source.h"
 #include "routing_replay/trainer/replay_targets.h"
+#include "trainer_plugin/fetch/inspect.h"
 #include "trainer_plugin/fetch/staging_sink.h"
+#include "trainer_plugin/fetch/step_cache.h"
 #include "trainer_plugin/layout/plan_json.h"
 
 struct rrt_error final : routing_replay::capi::ErrorObject {
@@ -39,15 +43,34 @@ struct rrt_fetch final {
   const rrt_plan& plan;
   std::vector<routing_replay::trainer::FetchSequence> sequences;
   routing_replay::trainer::FetchOptions options;
+  std::vector<int32_t> slices;  // Of the plan, those being read.
   routing_replay::ReadRequest request;
   routing_replay::trainer::StagedRows staged;
+  std::unique_ptr<routing_replay::trainer::CachedFetch> cached;  // Where a cache stands before the source.
   std::unique_ptr<routing_replay::trainer::StagingSink> sink;
   std::unique_ptr<routing_replay::ReadChecker> checker;
   bool ended = false;
 };
 
+// As rrt_fetch; `options.timeout` is not used.
+struct rrt_inspect final {
+  explicit rrt_inspect(routing_replay::Geometry of) : geometry(std::move(of)) {}
+  rrt_inspect(const rrt_inspect&) = delete;
+  rrt_inspect& operator=(const rrt_inspect&) = delete;
+
+  const routing_replay::Geometry geometry;
+  std::vector<routing_replay::trainer::FetchSequence> sequences;
+  routing_replay::ReadRequest request;
+  std::unique_ptr<routing_replay::trainer::InspectSink> sink;
+  std::unique_ptr<routing_replay::ReadChecker> checker;
+};
+
 struct rrt_local_source final {
   routing_replay::trainer::LocalSource source;
+};
+
+struct rrt_step_cache final {
+  std::shared_ptr<routing_replay::trainer::StepCache> cache;
 };
 
 struct rrt_replay_targets final {
@@ -60,6 +83,20 @@ template <typename Body>
 rrt_error* Guard(Body&& body) noexcept {
   return Barrier<rrt_error>(std::forward<Body>(body));
 }
+
+// What a fetch or an inspection is told, as rrt_fetch_new says. `sequences` and `geometry` as they are where it does
+// not say them.
+struct FetchDescription {
+  std::string run;
+  trainer::FetchOptions options;
+  std::vector<trainer::FetchSequence> sequences;
+  std::optional<Geometry> geometry;
+};
+absl::Status ReadFetchDescription(absl::string_view text, FetchDescription& description);
+absl::StatusOr<Geometry> GeometryFrom(const nlohmann::json& value);
+
+// The fetch reads these slices of its plan next; what it staged before is gone.
+absl::Status StartReading(rrt_fetch& fetch, std::vector<int32_t> slices);
 
 }  // namespace routing_replay::capi
 

@@ -8,9 +8,10 @@ absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::S
                                        const FetchOptions& options) {
   if (absl::Status status = CheckFetch(run.geometry(), plan, sequences); !status.ok()) return status;
   StagedRows out;
-  StagingSink sink(plan, sequences, options, out);
-  if (plan.slices.empty()) return out;
-  const absl::Status status = run.Read(MakeReadRequest(plan, sequences, options), sink, options.timeout);
+  const std::vector<int32_t> slices = SlicesToRead(plan, sequences);
+  StagingSink sink(plan, slices, sequences, options, out);
+  if (slices.empty()) return out;
+  const absl::Status status = run.Read(MakeReadRequest(plan, slices, sequences, options), sink, options.timeout);
   if (!status.ok()) return status;
   return out;
 }

@@ -1,5 +1,8 @@
 #include "routing_replay/trainer/local_source.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <tuple>
 #include <utility>
 
@@ -19,6 +22,15 @@ struct LocalSource::Entry {
   DecodedRows rows;
   int64_t num_tokens = 0;
   std::vector<uint32_t> token_ids;
+  std::vector<TokenCheck> token_checks;
+  int64_t revision = 0;
+  uint64_t content_id = 0;
+  std::vector<WeightSpan> weights;
+
+  // Of the tokens before row `rows`, where it is known.
+  std::optional<uint32_t> TokenCheckAt(int64_t rows) const;
+  // Why the sample cannot be read as asked; kOk if it can.
+  std::pair<SampleStatus, std::string> Judge(const SampleRead& asked) const;
 };
 
 namespace {
@@ -46,26 +58,14 @@ absl::Span<const uint8_t> AsBytes(absl::Span<const uint32_t> tokens) {
   return {reinterpret_cast<const uint8_t*>(tokens.data()), tokens.size() * sizeof(uint32_t)};
 }
 
-// Why the sample cannot be read as asked; kOk if it can.
-std::pair<SampleStatus, std::string> Judge(const DecodedRows& rows, int64_t num_tokens,
-                                           absl::Span<const uint32_t> token_ids, const SampleRead& asked) {
-  if (asked.num_tokens && *asked.num_tokens != num_tokens) {
-    return {SampleStatus::kLengthMismatch, absl::StrCat("has ", num_tokens, " tokens, expected ", *asked.num_tokens)};
+// Different for different rows, unrecorded ranges or lengths.
+uint64_t HashOf(const DecodedRows& rows) {
+  std::vector<int64_t> words = {rows.rows.begin, rows.rows.end};
+  for (const Block& block : rows.blocks) {
+    words.insert(words.end(), {block.rows.begin, block.rows.end, static_cast<int64_t>(block.codec)});
+    words.insert(words.end(), block.plane_crc32c.begin(), block.plane_crc32c.end());
   }
-  if (!asked.rows.empty() && asked.rows.back().end > rows.rows.end) {
-    return {SampleStatus::kOutOfRange,
-            absl::StrCat("rows up to ", asked.rows.back().end, " asked, there are ", rows.rows.end)};
-  }
-  for (const TokenCheck& check : asked.token_checks) {
-    const bool known = check.rows >= 0 && check.rows <= static_cast<int64_t>(token_ids.size());
-    if (known && TokenCheckExtend(0, AsBytes(token_ids.first(check.rows))) == check.crc32c) continue;
-    return {SampleStatus::kTokensMismatch,
-            absl::StrCat(known ? "other tokens" : "tokens not known", " before row ", check.rows)};
-  }
-  if (!rows.rows.empty() && TotalRows(rows.unrecorded) == rows.rows.size()) {
-    return {SampleStatus::kNotRecorded, "without a recorded row"};
-  }
-  return {SampleStatus::kOk, ""};
+  return XXH64(words.data(), words.size() * sizeof(int64_t), 0);
 }
 
 // The rows of a block that were asked for, all layers of the plan, as one piece.
@@ -135,6 +135,37 @@ std::vector<RowRange> Missing(const std::vector<int64_t>& local) {
 
 }  // namespace
 
+std::optional<uint32_t> LocalSource::Entry::TokenCheckAt(int64_t rows) const {
+  if (rows == 0) return 0;
+  if (rows > 0 && rows <= static_cast<int64_t>(token_ids.size())) {
+    return TokenCheckExtend(0, AsBytes(absl::MakeConstSpan(token_ids).first(rows)));
+  }
+  for (const TokenCheck& check : token_checks) {
+    if (check.rows == rows) return check.crc32c;
+  }
+  return std::nullopt;
+}
+
+std::pair<SampleStatus, std::string> LocalSource::Entry::Judge(const SampleRead& asked) const {
+  if (asked.num_tokens && *asked.num_tokens != num_tokens) {
+    return {SampleStatus::kLengthMismatch, absl::StrCat("has ", num_tokens, " tokens, expected ", *asked.num_tokens)};
+  }
+  if (!asked.rows.empty() && asked.rows.back().end > rows.rows.end) {
+    return {SampleStatus::kOutOfRange,
+            absl::StrCat("rows up to ", asked.rows.back().end, " asked, there are ", rows.rows.end)};
+  }
+  for (const TokenCheck& check : asked.token_checks) {
+    const std::optional<uint32_t> known = TokenCheckAt(check.rows);
+    if (known == check.crc32c) continue;
+    return {SampleStatus::kTokensMismatch,
+            absl::StrCat(known ? "other tokens" : "tokens not known", " before row ", check.rows)};
+  }
+  if (!rows.rows.empty() && TotalRows(rows.unrecorded) == rows.rows.size()) {
+    return {SampleStatus::kNotRecorded, "without a recorded row"};
+  }
+  return {SampleStatus::kOk, ""};
+}
+
 LocalSource::LocalSource(Geometry geometry) : geometry_(std::move(geometry)) {}
 LocalSource::~LocalSource() = default;
 LocalSource::LocalSource(LocalSource&&) noexcept = default;
@@ -190,8 +221,15 @@ absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDes
   }
   const int64_t num_tokens = rows->rows.end + 1;
   names_[SampleHandle(sample.sample)] = sample.sample;
-  samples_[sample.sample] = std::make_unique<const Entry>(
-      Entry{*std::move(rows), num_tokens, {sample.token_ids.begin(), sample.token_ids.end()}});
+  const uint64_t content_id = sample.content_id ? *sample.content_id : HashOf(*rows);
+  samples_[sample.sample] =
+      std::make_unique<const Entry>(Entry{.rows = *std::move(rows),
+                                          .num_tokens = num_tokens,
+                                          .token_ids = {sample.token_ids.begin(), sample.token_ids.end()},
+                                          .token_checks = sample.token_checks,
+                                          .revision = sample.revision,
+                                          .content_id = content_id,
+                                          .weights = sample.weights});
   return absl::OkStatus();
 }
 
@@ -206,31 +244,51 @@ void LocalSource::Clear() {
 }
 int64_t LocalSource::size() const { return static_cast<int64_t>(samples_.size()); }
 
+const LocalSource::Entry* LocalSource::Find(const SampleRead& asked) const {
+  const auto name = asked.sample.empty() ? names_.find(asked.handle) : names_.end();
+  const auto found = samples_.find(name == names_.end() ? asked.sample : name->second);
+  return found == samples_.end() ? nullptr : found->second.get();
+}
+
+SampleRecord LocalSource::Inspect(const SampleRead& asked) const {
+  SampleRecord record{.status = SampleStatus::kNotFound};
+  const Entry* entry = Find(asked);
+  if (entry == nullptr) {
+    record.message = asked.sample.empty() ? absl::StrCat("there is no sample with handle ", asked.handle)
+                                          : absl::StrCat("there is no sample \"", asked.sample, "\"");
+    return record;
+  }
+  std::tie(record.status, record.message) = entry->Judge(asked);
+  record.committed_rows = entry->rows.rows.end;
+  record.num_tokens = entry->num_tokens;
+  record.revision = entry->revision;
+  record.content_id = entry->content_id;
+  record.unrecorded = entry->rows.unrecorded;
+  record.weights = entry->weights;
+  return record;
+}
+
 absl::StatusOr<StagedRows> LocalSource::Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
+                                              const FetchOptions& options) const {
+  if (absl::Status status = CheckFetch(geometry_, plan, sequences); !status.ok()) return status;
+  return Fetch(plan, SlicesToRead(plan, sequences), sequences, options);
+}
+
+absl::StatusOr<StagedRows> LocalSource::Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,
+                                              absl::Span<const FetchSequence> sequences,
                                               const FetchOptions& options) const {
   absl::Status status = CheckFetch(geometry_, plan, sequences);
   if (!status.ok()) return status;
   StagedRows out;
-  StagingSink sink(plan, sequences, options, out);
-  const ReadRequest request = MakeReadRequest(plan, sequences, options);
+  StagingSink sink(plan, slices, sequences, options, out);
+  const ReadRequest request = MakeReadRequest(plan, slices, sequences, options);
   for (int32_t index = 0; index < static_cast<int32_t>(request.samples.size()); ++index) {
     const SampleRead& asked = request.samples[index];
-    SampleRecord record{.index = index, .status = SampleStatus::kNotFound};
-    const auto name = asked.sample.empty() ? names_.find(asked.handle) : names_.end();
-    const auto found = samples_.find(name == names_.end() ? asked.sample : name->second);
-    const Entry* entry = found == samples_.end() ? nullptr : found->second.get();
-    if (entry == nullptr) {
-      record.message = asked.sample.empty() ? absl::StrCat("there is no sample with handle ", asked.handle)
-                                            : absl::StrCat("there is no sample \"", asked.sample, "\"");
-    } else {
-      std::tie(record.status, record.message) = Judge(entry->rows, entry->num_tokens, entry->token_ids, asked);
-      record.committed_rows = entry->rows.rows.end;
-      record.num_tokens = entry->num_tokens;
-      record.unrecorded = entry->rows.unrecorded;
-    }
+    SampleRecord record = Inspect(asked);
+    record.index = index;
     if (status = sink.OnRecord(record); !status.ok()) return status;
     if (record.status != SampleStatus::kOk) continue;
-    for (const Block& block : entry->rows.blocks) {
+    for (const Block& block : Find(asked)->rows.blocks) {
       for (const RowRange rows : Clip(asked.rows, block.rows)) {
         if (status = StageRows(geometry_, plan, block.view(), rows, index, sink); !status.ok()) return status;
       }

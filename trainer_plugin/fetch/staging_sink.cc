@@ -3,35 +3,36 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
+#include "trainer_plugin/fetch/missing_sample.h"
 
 namespace routing_replay::trainer {
 namespace {
 
 constexpr RowRange kAllRows{0, kMaxRows};
 
-// The reason of a sample that cannot be replayed.
-Reason ReasonOf(SampleStatus status) {
-  switch (status) {
-    case SampleStatus::kNotFound:
-      return Reason::kNoSample;
-    case SampleStatus::kNotRecorded:
-    case SampleStatus::kNotReady:
-    case SampleStatus::kOutOfRange:
-      return Reason::kNotCommitted;
-    case SampleStatus::kLengthMismatch:
-      return Reason::kRowCount;
-    case SampleStatus::kTokensMismatch:
-      return Reason::kOtherTokens;
-    default:
-      return Reason::kUnspecified;
-  }
+std::string NameOf(const FetchSequence& sequence) {
+  return sequence.sample.empty() ? absl::StrCat("with handle ", sequence.handle) : sequence.sample;
 }
 
-absl::Status MissingSample(int32_t sequence, const std::string& sample, const SampleRecord& record) {
+absl::Status MissingSample(int32_t sequence, const FetchSequence& named, const SampleRecord& record) {
+  const std::string sample = NameOf(named);
   return MakeError(absl::StatusCode::kFailedPrecondition,
                    absl::StrCat("sequence ", sequence, ", sample ", sample, ": ", SampleStatusName(record.status), ": ",
                                 record.message),
-                   {.reason = ReasonOf(record.status), .sample = sample});
+                   {.reason = MissingReason(record.status), .sample = sample});
+}
+
+absl::Status NotAsAgreed(int32_t sequence, const FetchSequence& named, const SampleRecord& record) {
+  const std::string sample = NameOf(named);
+  const bool readable = record.status == SampleStatus::kOk;
+  const std::string found = readable ? absl::StrCat("has content id ", record.content_id)
+                                     : absl::StrCat(SampleStatusName(record.status), ": ", record.message);
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("sequence ", sequence, ", sample ", sample, ": ", found,
+                                "; the ranks agreed on content id ", *named.content_id),
+                   {.reason = readable ? Reason::kConflictingRows : MissingReason(record.status),
+                    .field = "content_id",
+                    .sample = sample});
 }
 
 }  // namespace
@@ -59,48 +60,67 @@ absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::
   return absl::OkStatus();
 }
 
-ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
-                            const FetchOptions& options) {
+std::vector<int32_t> SlicesToRead(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
+  std::vector<int32_t> slices;
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
+    if (!sequences[plan.slices[i].sequence].live) slices.push_back(static_cast<int32_t>(i));
+  }
+  return slices;
+}
+
+ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> slices,
+                            absl::Span<const FetchSequence> sequences, const FetchOptions& options) {
   ReadRequest request{.producer = options.producer, .wait = options.wait};
   for (const OwnedLayer& layer : plan.layers) request.layers.push_back(layer.layer_id);
-  for (const PlanSlice& slice : plan.slices) {
-    const FetchSequence& sequence = sequences[slice.sequence];
+  for (const int32_t slice : slices) {
+    const FetchSequence& sequence = sequences[plan.slices[slice].sequence];
     request.samples.push_back({.sample = sequence.sample,
                                .handle = sequence.handle,
-                               .rows = slice.rows,
+                               .rows = plan.slices[slice].rows,
                                .num_tokens = sequence.num_tokens,
                                .token_checks = sequence.token_checks});
   }
   return request;
 }
 
-StagingSink::StagingSink(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences, const FetchOptions& options,
-                         StagedRows& out)
-    : plan_(plan), sequences_(sequences), options_(options), out_(out) {
+StagingSink::StagingSink(const ReplayPlan& plan, absl::Span<const int32_t> slices,
+                         absl::Span<const FetchSequence> sequences, const FetchOptions& options, StagedRows& out)
+    : plan_(plan), slices_(slices), sequences_(sequences), options_(options), out_(out) {
   out_.records.resize(plan.slices.size());
   out_.unrecorded.resize(sequences.size());
-  out_.staging.reserve(plan.bytes_to_read);
+  int64_t rows = 0;
+  for (const int32_t slice : slices) rows += TotalRows(plan.slices[slice].rows);
+  if (rows > 0) out_.staging.reserve(plan.bytes_to_read / plan.rows_to_read * rows);
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
+    const int32_t sequence = plan.slices[i].sequence;
+    if (!sequences[sequence].live) continue;
+    out_.records[i].index = static_cast<int32_t>(i);
+    FallBack(sequence);
+  }
 }
 
 absl::Status StagingSink::OnRecord(const SampleRecord& record) {
-  const int32_t sequence = plan_.slices[record.index].sequence;
-  out_.records[record.index] = record;
-  if (record.status == SampleStatus::kOk) {
+  told_ = record.index;
+  const int32_t slice = slices_[record.index];
+  const int32_t sequence = plan_.slices[slice].sequence;
+  const FetchSequence& named = sequences_[sequence];
+  out_.records[slice] = record;
+  out_.records[slice].index = slice;
+  const bool readable = record.status == SampleStatus::kOk;
+  if (named.content_id && (!readable || record.content_id != *named.content_id)) {
+    return NotAsAgreed(sequence, named, record);
+  }
+  if (readable) {
     out_.unrecorded[sequence] = record.unrecorded;
     return absl::OkStatus();
   }
-  if (options_.missing == MissingPolicy::kStrict) {
-    const FetchSequence& named = sequences_[sequence];
-    const std::string sample = named.sample.empty() ? absl::StrCat("with handle ", named.handle) : named.sample;
-    return MissingSample(sequence, sample, record);
-  }
-  out_.unrecorded[sequence] = {kAllRows};
-  ++out_.fallback_sequences;
+  if (options_.missing == MissingPolicy::kStrict) return MissingSample(sequence, named, record);
+  FallBack(sequence);
   return absl::OkStatus();
 }
 
 absl::Status StagingSink::OnPiece(const ReadPiece& piece) {
-  out_.pieces.push_back({.sequence = plan_.slices[piece.sample_index].sequence,
+  out_.pieces.push_back({.sequence = plan_.slices[slices_[piece.sample_index]].sequence,
                          .layer_begin = piece.layer_begin,
                          .layer_count = piece.layer_count,
                          .rows = piece.rows,
@@ -108,6 +128,22 @@ absl::Status StagingSink::OnPiece(const ReadPiece& piece) {
                          .bit_offset = piece.bit_offset,
                          .offset = piece.bytes.data() - out_.staging.data()});
   return absl::OkStatus();
+}
+
+absl::Status StagingSink::GiveUp(absl::string_view why) {
+  for (int32_t index = told_; index < static_cast<int32_t>(slices_.size()); ++index) {
+    const SampleStatus status = out_.records[slices_[index]].status;
+    if (status != SampleStatus::kOk && status != SampleStatus::kUnspecified) continue;
+    absl::Status refused = OnRecord({.index = index, .status = SampleStatus::kNotReady, .message = std::string(why)});
+    if (!refused.ok()) return refused;
+  }
+  return absl::OkStatus();
+}
+
+void StagingSink::FallBack(int32_t sequence) {
+  out_.unrecorded[sequence] = {kAllRows};
+  ++out_.fallback_sequences;
+  if (options_.missing == MissingPolicy::kDrop) out_.dropped.push_back(sequence);
 }
 
 }  // namespace routing_replay::trainer

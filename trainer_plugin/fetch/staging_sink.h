@@ -2,7 +2,10 @@
 #ifndef TRAINER_PLUGIN_FETCH_STAGING_SINK_H_
 #define TRAINER_PLUGIN_FETCH_STAGING_SINK_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "routing_replay/client.h"
 #include "routing_replay/trainer/plan.h"
@@ -16,25 +19,36 @@ namespace routing_replay::trainer {
 // layers.
 absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences);
 
-// The read of plan.slices, in their order, without a run. Requires CheckFetch.
-ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
-                            const FetchOptions& options);
+// Positions in plan.slices of what is to be read: all but the sequences that are live. Requires CheckFetch.
+std::vector<int32_t> SlicesToRead(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences);
 
-// Collects the answer of MakeReadRequest: pieces behind each other as they arrive. Under kStrict FAILED_PRECONDITION
-// naming the first sample that cannot be replayed. Everything given must outlive the sink.
+// The read of these slices of the plan, in their order, without a run. Requires CheckFetch.
+ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> slices,
+                            absl::Span<const FetchSequence> sequences, const FetchOptions& options);
+
+// Collects the answer of MakeReadRequest: pieces behind each other as they arrive, and of sequences that are live that
+// they fall back. Under kStrict FAILED_PRECONDITION naming the first sample that cannot be replayed; under every policy
+// FAILED_PRECONDITION, field content_id, naming one that is not as was agreed. Everything given must outlive the sink.
 class StagingSink final : public ReadSink {
  public:
-  StagingSink(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences, const FetchOptions& options,
-              StagedRows& out);
+  StagingSink(const ReplayPlan& plan, absl::Span<const int32_t> slices, absl::Span<const FetchSequence> sequences,
+              const FetchOptions& options, StagedRows& out);
   absl::Status OnRecord(const SampleRecord& record) override;
   absl::Status OnPiece(const ReadPiece& piece) override;
   std::vector<uint8_t>* staging() override { return &out_.staging; }
 
+  // The answer ends here: samples that were not told of to the end are kNotReady, `why` being their message.
+  absl::Status GiveUp(absl::string_view why);
+
  private:
+  void FallBack(int32_t sequence);
+
   const ReplayPlan& plan_;
+  const absl::Span<const int32_t> slices_;
   const absl::Span<const FetchSequence> sequences_;
   const FetchOptions& options_;
   StagedRows& out_;
+  int32_t told_ = 0;  // Position in slices_ of the last record.
 };
 
 }  // namespace routing_replay::trainer

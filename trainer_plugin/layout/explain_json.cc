@@ -187,4 +187,23 @@ absl::StatusOr<OrderedJson> DiagnoseIds(const DescribedPlan& described, const st
   return OrderedJson::array({ToJson("rows", found->rows), ToJson("layers", found->layers)});
 }
 
+absl::StatusOr<OrderedJson> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
+                                     const RouteIds& live) {
+  const auto judged = JudgeAlignment({.geometry = described.geometry,
+                                      .split = described.split ? &*described.split : nullptr,
+                                      .layers = described.plan.layers,
+                                      .layout = described.layout,
+                                      .rank = described.rank,
+                                      .recorded = recorded,
+                                      .live = live});
+  if (!judged.ok()) return judged.status();
+  return OrderedJson{{"misaligned", judged->misaligned},
+                     {"kept", judged->kept},
+                     {"chance", judged->chance},
+                     {"explained_kept", judged->explained_kept},
+                     {"sequence", OrNull(judged->sequence)},
+                     {"layer", OrNull(judged->layer_id)},
+                     {"explanations", OrderedJson::array({ToJson("rows", judged->rows), ToJson("layers", judged->layers)})}};
+}
+
 }  // namespace routing_replay::trainer

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "routing_replay/trainer/alignment.h"
 #include "routing_replay/trainer/diagnose.h"
 #include "trainer_plugin/layout/plan_json.h"
 
@@ -41,6 +42,14 @@ absl::StatusOr<nlohmann::ordered_json> Diagnose(const Observed& observed);
 // The same from ids that the routers replayed. `recorded`: per sequence of the description.
 absl::StatusOr<nlohmann::ordered_json> DiagnoseIds(const DescribedPlan& described,
                                                    const std::vector<RouteIds>& recorded, const RouteIds& seen);
+
+// Whether the record fits what the rank's routers choose by themselves (routing_replay/trainer/alignment.h):
+//   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
+//    "explanations": [{"of": "rows", …}, {"of": "layers", …}]}
+// sequence: of the micro-batch; it and layer are null where nothing is compared. Explanations as above, and count
+// experts.
+absl::StatusOr<nlohmann::ordered_json> JudgeIds(const DescribedPlan& described, const std::vector<RouteIds>& recorded,
+                                                const RouteIds& live);
 
 }  // namespace routing_replay::trainer
 

@@ -120,7 +120,8 @@ absl::Status ReadAsRank(const HandoffScenario& scenario, int32_t rank, Loopback&
     const auto plan = PlanMicroBatch(scenario, samples, PlaceOf(rank));
     if (!plan.ok()) return plan.status();
     const auto sequences = FetchSequences(scenario, samples, kRound);
-    absl::Status status = server.Read(trainer::MakeReadRequest(*plan, sequences, {}), read);
+    absl::Status status =
+        server.Read(trainer::MakeReadRequest(*plan, trainer::SlicesToRead(*plan, sequences), sequences, {}), read);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -3,27 +3,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "trainer_plugin/layout/diagnosis/mistakes.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "trainer_plugin/layout/diagnosis/route_ids.h"
 
 namespace routing_replay::trainer {
 namespace {
-
-absl::Status WrongCount(const char* field, int64_t given, int64_t wanted, const char* what) {
-  return Invalid(field, absl::StrCat(given, " are given, the rank has ", wanted, " ", what), Reason::kShape);
-}
 
 // Ways come with the right one first and simple mistakes before composed ones: of equals the first stays in front.
 void SortBestFirst(std::vector<Explanation>& explanations) {
   std::stable_sort(explanations.begin(), explanations.end(), [](const Explanation& a, const Explanation& b) {
     return a.matched * b.compared > b.matched * a.compared;
   });
-}
-
-// Ids of one row of one layer, to be compared as sets.
-absl::Span<const int32_t> SlotsOf(const RouteIds& ids, int64_t row, int32_t layer) {
-  return absl::MakeConstSpan(ids.ids).subspan((row * ids.layers + layer) * ids.top_k, ids.top_k);
 }
 
 RouteIds Sorted(const RouteIds& given) {
@@ -38,16 +28,6 @@ std::vector<RouteIds> Sorted(absl::Span<const RouteIds> given) {
   std::vector<RouteIds> sorted;
   for (const RouteIds& ids : given) sorted.push_back(Sorted(ids));
   return sorted;
-}
-
-absl::Status CheckShape(const char* field, const RouteIds& ids) {
-  if (ids.rows >= 0 && ids.layers >= 0 && ids.top_k > 0 &&
-      static_cast<int64_t>(ids.ids.size()) == ids.rows * ids.layers * ids.top_k) {
-    return absl::OkStatus();
-  }
-  return Invalid(field,
-                 absl::StrCat(ids.ids.size(), " ids are not [", ids.rows, "][", ids.layers, "][", ids.top_k, "]"),
-                 Reason::kShape);
 }
 
 // Compares ids that were seen with recorded ones.
@@ -80,29 +60,6 @@ class IdMatcher {
   std::vector<RouteIds> recorded_;
   RouteIds observed_;
 };
-
-absl::Status CheckIds(const Geometry& geometry, const MicroBatchLayout& layout, absl::Span<const RouteIds> recorded,
-                      const RouteIds& observed, int64_t rows, int64_t layers) {
-  if (absl::Status status = CheckShape("observed.ids", observed); !status.ok()) return status;
-  if (observed.rows != rows) return WrongCount("observed.ids", observed.rows, rows, "local rows");
-  if (observed.layers != layers) return WrongCount("observed.ids", observed.layers, layers, "MoE layers");
-  if (recorded.size() != layout.sequences.size()) {
-    return Invalid("recorded",
-                   absl::StrCat("of ", recorded.size(), " sequences, the micro-batch has ", layout.sequences.size()),
-                   Reason::kShape);
-  }
-  for (const RouteIds& ids : recorded) {
-    absl::Status status = CheckShape("recorded", ids);
-    if (status.ok() && (ids.layers != geometry.num_moe_layers() || ids.top_k != observed.top_k)) {
-      status = Invalid("recorded",
-                       absl::StrCat("[", ids.rows, "][", ids.layers, "][", ids.top_k, "] is not [rows][",
-                                    geometry.num_moe_layers(), "][", observed.top_k, "]"),
-                       Reason::kShape);
-    }
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace
 

@@ -18,9 +18,16 @@ namespace routing_replay::trainer {
 // Whether both replay the same row, or none.
 bool SameRow(const LocalRow& a, const LocalRow& b);
 
+struct Mistake {
+  std::string name;
+  std::string what;  // In a sentence.
+};
+
 struct RowWay {
   std::vector<std::string> mistakes;  // All that lead to these rows here.
   std::string what;
+  // The other way round: what was done where these are the model's own rows, and the right way's were replayed there.
+  Mistake reversed;
   std::vector<LocalRow> rows;
 };
 
@@ -31,12 +38,15 @@ absl::StatusOr<std::vector<RowWay>> RowWays(const MicroBatchLayout& layout, cons
 struct LayerWay {
   std::vector<std::string> mistakes;
   std::string what;
+  Mistake reversed;
   std::vector<int32_t> layers;  // Decoder ids, perhaps dense ones or such as do not exist.
 };
 
 // The same for the layers of a rank, or of one of its chunks. INVALID_ARGUMENT as LayerTable and OwnedMoeLayers.
 absl::StatusOr<std::vector<LayerWay>> LayerWays(const Geometry& geometry, const LayerSplit& split,
                                                 const PlanRank& rank);
+// For layers of a rank of which no split is known: mistakes of numbering alone.
+std::vector<LayerWay> LayerWays(const Geometry& geometry, const std::vector<OwnedLayer>& layers);
 
 }  // namespace routing_replay::trainer
 

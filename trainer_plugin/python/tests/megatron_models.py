@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import types
+import unittest
 import warnings
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -135,6 +137,19 @@ class Model(nn.Module):
         return hidden
 
 
+def set_up(case: unittest.TestCase) -> None:
+    """Seeds torch, and leaves out what Megatron's checkpoint keeps of the random state of a CUDA device."""
+    torch.manual_seed(3)
+    for name, stand_in in (
+        ("_get_all_rng_states", lambda: ()),
+        ("_set_all_rng_states", lambda *states: None),
+        ("_fork_rng", torch.random.fork_rng),
+    ):
+        patch = mock.patch.object(megatron_random, name, stand_in)
+        patch.start()
+        case.addCleanup(patch.stop)
+
+
 def moe_layers(model: Model) -> dict[int, MoeLayer]:
     """By global decoder layer id."""
     return {layer.layer_number - 1: layer for layer in model.decoder.layers if isinstance(layer, MoeLayer)}
@@ -153,4 +168,5 @@ __all__ = (
     "megatron_random",
     "moe_layers",
     "moe_utils",
+    "set_up",
 )

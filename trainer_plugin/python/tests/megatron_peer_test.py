@@ -7,12 +7,12 @@ import sys
 import types
 import unittest
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import megatron
+from routing_replay_trainer.fetch import RowSource
 
 SKIPPED = 77  # What ctest takes for a skipped test.
 try:
@@ -71,6 +71,26 @@ class Rollout:
         return torch.tensor(np.array(ids)), torch.tensor(recorded)
 
 
+class CountingSource(RowSource):
+    """Reads through another one, as if from far away."""
+
+    def __init__(self, source: trainer.LocalSource) -> None:
+        self._source = source
+        self.samples = 0
+        self.inspections = 0
+
+    def inspect(self, sequences: Any, *, timeout: float | None = None) -> list[dict[str, Any]]:
+        self.inspections += 1
+        return self._source.inspect(sequences, timeout=timeout)
+
+    def _start(self, plan: trainer.Plan, sequences: Any, missing: Any) -> Any:
+        return self._source._start(plan, sequences, missing)
+
+    def _bring(self, fetch: Any, timeout: float | None) -> None:
+        self._source._bring(fetch, timeout)
+        self.samples += fetch.request().count(b"/")
+
+
 def pattern(config: Any) -> list[bool]:
     freq = config.moe_layer_freq
     return [bool(x) for x in freq] if isinstance(freq, list) else [i % freq == 0 for i in range(config.num_layers)]
@@ -108,15 +128,7 @@ def interleaved() -> list[tuple[str, int, int]]:
 
 class MegatronTest(unittest.TestCase):
     def setUp(self) -> None:
-        torch.manual_seed(3)
-        # What Megatron's checkpoint keeps of the random state of a CUDA device.
-        for name in ("_get_all_rng_states", "_set_all_rng_states"):
-            patch = mock.patch.object(models.megatron_random, name, lambda *states: ())
-            patch.start()
-            self.addCleanup(patch.stop)
-        patch = mock.patch.object(models.megatron_random, "_fork_rng", torch.random.fork_rng)
-        patch.start()
-        self.addCleanup(patch.stop)
+        models.set_up(self)
 
     def config(self, **options: Any) -> Any:
         return models.make_config(
@@ -374,6 +386,84 @@ class MegatronTest(unittest.TestCase):
         self.assertGreater(metrics["routing_replay/no_overlap_fraction"], 0)
         self.assertLess(metrics["routing_replay/no_overlap_fraction"], 1)
         self.assertEqual(metrics["routing_replay/unrecorded_rows"], CHUNKS * sum(map(len, LENGTHS)))
+
+    def test_a_step_reads_every_slice_once(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        source = CountingSource(rollout.source)
+        replay = self.attach(chunks, config, source, missing="drop", max_fallback_fraction=0.2)
+        rollout.source.remove("2/1")
+        samples = [sample for index in range(MICRO_BATCHES) for sample in rollout.samples(index)]
+        tokens = [ids for own in rollout.tokens for ids in own]
+        for step in range(2):
+            begun = replay.begin_step([*samples], tokens=tokens, weight_version=7)
+            self.assertEqual(begun.dropped, ("2/1",))
+            self.assertEqual(begun.replayed, len(samples) - 1)
+            for index in range(MICRO_BATCHES):
+                for chunk in chunks:
+                    set_current_microbatch(chunk, index)
+                    with (
+                        torch.no_grad(),
+                        replay.micro_batch(
+                            rollout.samples(index),
+                            tokens=rollout.tokens[index],
+                            packed_seq_params=rollout.packed(index),
+                        ),
+                    ):
+                        chunk(self.hidden(index))
+            for _ in range(3):
+                self.step(replay, rollout, chunks)
+                replay.end_step()
+            self.assertEqual(source.samples, (step + 1) * CHUNKS * (len(samples) - 1))
+        self.assertEqual(source.inspections, 2)
+        metrics = replay.metrics()
+        self.assertEqual(metrics["routing_replay/step_dropped_samples"], 1)
+        self.assertAlmostEqual(metrics["routing_replay/prefetch_hit_rate"], 0.75)
+        self.assertAlmostEqual(metrics["routing_replay/fallback_fraction"], 1 / len(samples))
+        self.assertIn("routing_replay/fetch_wait_s", metrics)
+        rollout.source.add("2/1", rollout.rows[2][1].astype(np.int32))
+        with self.assertRaises(trainer.FallbackLimitError):
+            replay.begin_step([*samples, *(f"absent{i}" for i in range(9))])
+
+    def test_announced_micro_batches_are_there(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 7)
+        source = CountingSource(rollout.source)
+        replay = self.attach(chunks, config, source)
+        samples = [sample for index in range(MICRO_BATCHES) for sample in rollout.samples(index)]
+        replay.begin_step(samples)
+        replay.prefetch(
+            [
+                {"sequences": rollout.samples(index), "packed_seq_params": rollout.packed(index)}
+                for index in range(MICRO_BATCHES)
+            ]
+        )
+        self.assertTrue(replay._steps.source.drain(30))
+        for index in range(MICRO_BATCHES):
+            for chunk in chunks:
+                set_current_microbatch(chunk, index)
+                with (
+                    torch.no_grad(),
+                    replay.micro_batch(rollout.samples(index), packed_seq_params=rollout.packed(index)),
+                ):
+                    chunk(self.hidden(index))
+        self.assertEqual(source.samples, CHUNKS * len(samples))
+        self.assertEqual(replay.metrics()["routing_replay/prefetch_hit_rate"], 1)
+
+    def test_ranks_that_decide_together_begin_a_step(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 8)
+        others = types.SimpleNamespace(rank=0, size=2)
+        replay = self.attach(chunks, config, rollout.source, missing="live", agree=others)
+        set_current_microbatch(chunks[0], 0)
+        with (
+            self.assertRaisesRegex(trainer.FailedPreconditionError, "begin_step comes first"),
+            replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0)),
+        ):
+            chunks[0](self.hidden(0))
 
     def test_a_step_that_goes_wrong_leaves_nothing(self) -> None:
         config = self.config()

@@ -25,6 +25,9 @@ typedef struct rrt_plan rrt_plan;
 typedef struct rrt_fetch rrt_fetch;
 typedef struct rrt_local_source rrt_local_source;
 typedef struct rrt_replay_targets rrt_replay_targets;
+typedef struct rrt_collective rrt_collective;
+typedef struct rrt_agreement rrt_agreement;
+typedef struct rrt_merged rrt_merged;
 
 /* The number of this interface; raised when something in it changes its meaning. */
 #define RRT_ABI_VERSION 1
@@ -154,11 +157,12 @@ RRT_API rrt_error* rrt_plan_expert_load(const rrt_plan* plan, int32_t slot, cons
                                         int64_t filler_rows, int64_t* replayed, int64_t* filler, size_t count);
 
 /* A fetch of a plan's slices, without its I/O. What is told of it; everything has a default:
- *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live", "wait": true, "geometry": {…},
- *    "sequences": [{"sample", "num_tokens", "token_checks": [[rows, crc32c]]}, …]}
+ *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live" | "drop", "wait": true, "geometry": {…},
+ *    "sequences": [{"sample", "num_tokens", "token_checks": [[rows, crc32c]], "content_id", "live": false}, …]}
  * geometry: the run's, where it is known: a plan of another one is refused (GEOMETRY_MISMATCH). sequences: one per
  * sequence of the plan's micro-batch, with "handle", a sample's deterministic hash, where no sample is named; absent:
- * the samples and tokens of the plan's description. The plan must outlive the fetch. Then either: send
+ * the samples and tokens of the plan's description. content_id, live: what the ranks of the replica agreed on before
+ * (FetchSequence in routing_replay/trainer/staging.h). The plan must outlive the fetch. Then either: send
  * rrt_fetch_request as a Read of run's server, push every message that comes, end it. Or: rrt_local_source_fetch. */
 RRT_API rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* json, size_t size, rrt_fetch** fetch);
 RRT_API void rrt_fetch_free(rrt_fetch* fetch);
@@ -169,10 +173,57 @@ RRT_API rrt_error* rrt_fetch_request(const rrt_fetch* fetch, rrt_bytes** request
  * cannot be replayed. After an error the fetch is of no more use. */
 RRT_API rrt_error* rrt_fetch_push(rrt_fetch* fetch, const void* message, size_t size);
 RRT_API rrt_error* rrt_fetch_end(rrt_fetch* fetch);
-/* {"fallback_sequences", "staging_bytes", "sequences": [{"sequence", "sample", "status", "message",
+/* The read failed and is made again, from its beginning: what was pushed since the last request is forgotten. */
+RRT_API rrt_error* rrt_fetch_restart(rrt_fetch* fetch);
+/* Instead of the rest: samples that did not come to the end are NOT_READY, `why` being their message, and fall back. */
+RRT_API rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size);
+/* {"fallback_sequences", "staging_bytes", "dropped": [{"sequence", "sample" or "handle"}, …], "sequences": [{"sequence", "sample", "status", "message",
  *  "committed_rows", "num_tokens", "revision", "content_id", "unrecorded": [[b, e]],
  *  "weights": [[b, e, version, label]]}, …]}: those that the rank reads; num_tokens where it is known. */
 RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
+
+/* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each. Told as a
+ * fetch, of which `geometry` and `sequences` are needed; then as there: send the request and push every message, or
+ * rrt_local_source_inspect. Result: per sequence as in rrt_fetch_result. */
+typedef struct rrt_inspect rrt_inspect;
+RRT_API rrt_error* rrt_inspect_new(const char* json, size_t size, rrt_inspect** inspect);
+RRT_API void rrt_inspect_free(rrt_inspect* inspect);
+RRT_API rrt_error* rrt_inspect_request(const rrt_inspect* inspect, rrt_bytes** request);
+RRT_API rrt_error* rrt_inspect_push(rrt_inspect* inspect, const void* message, size_t size);
+/* Samples that nothing came of are NOT_READY. */
+RRT_API rrt_error* rrt_inspect_give_up(rrt_inspect* inspect, const char* why, size_t size);
+RRT_API rrt_error* rrt_inspect_result(const rrt_inspect* inspect, rrt_bytes** json);
+RRT_API rrt_error* rrt_local_source_inspect(const rrt_local_source* source, rrt_inspect* inspect);
+
+/* A step's slices, each read once (trainer_plugin/fetch/step_cache.h). Thread-safe. A new fetch is attached to it, then:
+ *   while (rrt_step_cache_next(fetch, …, &reads), reads) { read the fetch as one without a cache, and end it }
+ * Then the fetch has ended. It may outlive the cache's handle. */
+typedef struct rrt_step_cache rrt_step_cache;
+typedef struct rrt_step_cache_counts {
+  int64_t hits;   /* Slices that a fetch found, or that another one was reading. */
+  int64_t misses; /* Slices that a fetch had to read itself. */
+  int64_t ahead;  /* Slices read ahead. */
+  int64_t stale;  /* Kept slices that the ranks had agreed otherwise on. */
+  int64_t evictions, not_kept;
+  int64_t bytes, most_bytes, slices; /* Held now, at most, now. */
+  int64_t bytes_read;
+} rrt_step_cache_counts;
+RRT_API rrt_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache);
+RRT_API void rrt_step_cache_free(rrt_step_cache* cache);
+/* ahead: 0 the rows are needed now, 1 later in this step, 2 in the next step. A fetch ahead is read as any other and
+ * has no rows at its end. */
+RRT_API rrt_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead);
+/* What the fetch was to read and did not is free for others; so it is when the fetch is freed. It keeps its result. */
+RRT_API rrt_error* rrt_step_cache_detach(rrt_fetch* fetch);
+/* reads 1: the fetch now asks for what it is to read; 0: it has ended. DEADLINE_EXCEEDED when it has waited timeout_ms
+ * for another fetch, or one ahead for room: rrt_fetch_give_up takes what is there; CANCELLED after a stop. */
+RRT_API rrt_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads);
+/* Drops what was not read for the next step, which begins. */
+RRT_API rrt_error* rrt_step_cache_end_step(rrt_step_cache* cache);
+RRT_API rrt_error* rrt_step_cache_clear(rrt_step_cache* cache);
+/* Nobody waits any more: CANCELLED for all who do or would. */
+RRT_API rrt_error* rrt_step_cache_stop(rrt_step_cache* cache);
+RRT_API rrt_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts);
 
 /* Rows that the host holds already, as arrays from elsewhere. Geometry as in the description of a plan. */
 RRT_API rrt_error* rrt_local_source_new(const char* geometry, size_t size, rrt_local_source** source);
@@ -256,6 +307,71 @@ RRT_API rrt_error* rrt_replay_targets_finish(rrt_replay_targets* targets, const 
 /* After the last pass of a step: FAILED_PRECONDITION if one was not finished; all of the step is gone then, too. */
 RRT_API rrt_error* rrt_replay_targets_end_step(rrt_replay_targets* targets, int64_t step);
 RRT_API int64_t rrt_replay_targets_size(const rrt_replay_targets* targets);
+
+/* Ranks of this process, each with a thread of its own: `size` objects into `ranks`. Calls and failures as in
+ * routing_replay/trainer/collective.h: DEADLINE_EXCEEDED where a rank does not come in time; after a failure the object
+ * is of no more use, FAILED_PRECONDITION. Values and bytes: equally many on all ranks. */
+RRT_API rrt_error* rrt_local_collectives_new(int32_t size, rrt_collective** ranks);
+RRT_API void rrt_collective_free(rrt_collective* collective);
+RRT_API rrt_error* rrt_collective_all_reduce_max(rrt_collective* collective, int64_t* values, size_t count,
+                                                 int64_t timeout_ms);
+RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const void* bytes, size_t size,
+                                             int64_t timeout_ms, rrt_bytes** gathered);
+
+/* What all ranks of a model replica do with the samples of a step, without I/O: routing_replay/trainer/agreement.h says
+ * what is compared and how it fails. What this rank has seen:
+ *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
+ *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",
+ *      "newest_weight_version"}, …]}
+ * status as of a fetch, or SOURCE_FAILED. A description that is wrong is no error here, but of the first push: the
+ * other ranks must learn of it. Then, until there are no more words: reduce them to their maxima over all ranks (int64
+ * in the byte order of the machine) and push those. */
+RRT_API rrt_error* rrt_agreement_new(int32_t rank, const char* json, size_t size, rrt_agreement** agreement);
+RRT_API void rrt_agreement_free(rrt_agreement* agreement);
+RRT_API rrt_error* rrt_agreement_words(const rrt_agreement* agreement, rrt_bytes** words);
+RRT_API rrt_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count);
+/* {"samples": [{"action": "replay" | "live" | "drop", "status", "missing_on", "missing_everywhere", "num_tokens",
+ *  "revision", "content_id", "oldest_weight_version", "newest_weight_version"}, …], "counts": {"OK": 2, …},
+ *  "replayed": 2, "fallen_back": 0, "source_failed_on"}; what is not known is not there. */
+RRT_API rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_bytes** json);
+/* Equal for equal geometries, on every machine. */
+RRT_API uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan);
+
+/* R2: what ranks recorded of one micro-batch, as whole rows of its sequences. plans: of each rank and each of its
+ * chunks, which have all layers of the model's geometry between them, without pieces; indices: their index buffers, of
+ * `sizes` bytes. FAILED_PRECONDITION naming sample, row and layer that none has, or that two have differently. */
+RRT_API rrt_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* indices, const size_t* sizes,
+                                     size_t count, rrt_merged** merged);
+RRT_API void rrt_merged_free(rrt_merged* merged);
+RRT_API int32_t rrt_merged_sequences(const rrt_merged* merged);
+/* Of one sequence the number of its rows, and its planes: per MoE layer ids [rows][K] as in an index buffer. */
+RRT_API rrt_error* rrt_merged_sequence(const rrt_merged* merged, int32_t sequence, int64_t* rows, rrt_bytes** planes);
+
+/* Diagnosis: which known mistake explains what routers were given, or chose (routing_replay/trainer/diagnose.h and
+ * alignment.h). The geometry of a plan, as its description has it: */
+RRT_API rrt_error* rrt_plan_geometry(const rrt_plan* plan, rrt_bytes** json);
+/* json: the description of a plan with what was seen on its rank beside it,
+ *   {…, "observed": {"rows": [[0, 3], null, …], "layers": [13, 14, …]}}
+ * rows: per local row [sequence, row] of the route that was replayed there, or null; layers: per MoE layer of the rank
+ * the decoder layer whose routes it was given. One of them may be absent. All exact explanations, or the nearest ones:
+ *   [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10, "exact": true, "what": "…"}] */
+RRT_API rrt_error* rrt_diagnose(const char* json, size_t size, rrt_bytes** explanations);
+/* Ids of a plan's micro-batch, int32, K the largest of the geometry, unused slots -1. */
+typedef struct rrt_route_ids {
+  size_t sequences;        /* Of the plan: of the micro-batch, or all pieces. */
+  const int64_t* rows;     /* Of each one's record; 0 where it is left out. */
+  const int32_t* recorded; /* [rows][all MoE layers][K] of each, one after the other; -1 where nothing is known. */
+  size_t recorded_count;
+  const int32_t* seen; /* [local rows][layers of the plan][K] */
+  size_t seen_count;
+} rrt_route_ids;
+/* The best explanation of ids that routers replayed: one object of "rows" and one of "layers", as above. */
+RRT_API rrt_error* rrt_diagnose_ids(const rrt_plan* plan, const rrt_route_ids* ids, rrt_bytes** explanations);
+/* Whether the record fits what the routers chose by themselves, which drift of the weights does not prevent:
+ *   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
+ *    "explanations": [{"of": "rows", …}, {"of": "layers", …}]}
+ * sequence: of the micro-batch, whose record fits worst; it and the layer are null where nothing is compared. */
+RRT_API rrt_error* rrt_judge_alignment(const rrt_plan* plan, const rrt_route_ids* ids, rrt_bytes** verdict);
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,9 @@
 #include "routing_replay/trainer/row_map.h"
 #include "routing_replay/trainer/staging.h"
 #include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/sample_state.h"
 #include "routing_replay/wire/tensor.h"
 
 namespace routing_replay::trainer {
@@ -33,7 +35,11 @@ struct LocalSample {
   std::string sample;
   std::optional<int64_t> num_tokens;     // T; not set: one more than the rows.
   std::vector<RowRange> unrecorded;      // Rows that the tensor has no slots for: normal list.
-  absl::Span<const uint32_t> token_ids;  // Of all rows' positions, or empty: then no token check matches. Copied.
+  absl::Span<const uint32_t> token_ids;  // Of all rows' positions, or empty. Copied.
+  std::vector<TokenCheck> token_checks;  // Known where there are no token ids; one that is not known does not match.
+  int64_t revision = 0;
+  std::optional<uint64_t> content_id;  // Not set: a hash of the rows as stored, the same on every rank.
+  std::vector<WeightSpan> weights;
 };
 
 // Not thread-safe while it changes; Fetch may run on many threads.
@@ -64,10 +70,16 @@ class LocalSource {
   // As FetchSlices; options.producer, wait and timeout mean nothing here.
   absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                    const FetchOptions& options) const;
+  // Only these positions in plan.slices, none of a sequence that is live.
+  absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,
+                                   absl::Span<const FetchSequence> sequences, const FetchOptions& options) const;
+  // What a read says of a sample, without reading rows.
+  SampleRecord Inspect(const SampleRead& asked) const;
 
  private:
   struct Entry;
 
+  const Entry* Find(const SampleRead& asked) const;
   absl::Status CheckAndAdd(const LocalSample& sample, const TensorDescription& tensor,
                            absl::Span<const uint8_t> payload);
 

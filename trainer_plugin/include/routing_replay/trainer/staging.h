@@ -21,6 +21,7 @@ namespace routing_replay::trainer {
 enum class MissingPolicy : uint8_t {
   kStrict,  // The fetch fails: FAILED_PRECONDITION naming the sample and its status.
   kLive,    // The whole sequence is unrecorded: its rows take live routing. Counted in StagedRows.
+  kDrop,    // As kLive, and StagedRows::dropped names it: the caller leaves it out of the loss.
 };
 
 struct FetchOptions {
@@ -36,16 +37,21 @@ struct FetchSequence {
   int64_t handle = 0;                    // SampleHandle of its id; used where sample is empty.
   std::optional<int64_t> num_tokens;     // Expected T; another one counts as missing.
   std::vector<TokenCheck> token_checks;  // Expected; another one counts as missing.
+  // What all ranks of the replica agreed on before. A sample that has this content id must have it still, and be
+  // readable, whatever the policy: a rank that fell back alone would mix its layers with the others'.
+  std::optional<uint64_t> content_id;
+  bool live = false;  // It falls back: nothing is read, the whole sequence is unrecorded.
 };
 
 struct StagedRows {
   std::vector<uint8_t> staging;
   std::vector<StagedPiece> pieces;    // layer_begin counts in plan.layers.
-  std::vector<SampleRecord> records;  // One per plan slice, in its order.
+  std::vector<SampleRecord> records;  // One per plan slice, in its order; kUnspecified of one that was not read.
   // Per sequence of the micro-batch: rows without a route (normal lists), all rows where it falls back. What
   // RealignInput::unrecorded takes.
   std::vector<std::vector<RowRange>> unrecorded;
   int64_t fallback_sequences = 0;
+  std::vector<int32_t> dropped;  // Under kDrop: the sequences that fall back, in the order in which that was found.
 };
 
 }  // namespace routing_replay::trainer

@@ -8,13 +8,17 @@ A plan says which layers and rows a rank replays, a source brings exactly those,
 probabilities of the replayed experts from the live logits. Needs numpy alone; `ServiceSource` takes a run of the
 package `routing-replay`.
 
-Objects hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork. What may
-be shared between threads says so; calls into the core give up the GIL.
+Objects hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork. Only a
+StepSource has threads and locks; it begins anew in the child. What may be shared between threads says so; calls into
+the core give up the GIL.
 """
 
 from routing_replay_trainer.errors import (
+    CancelledError,
     DataLossError,
+    DeadlineExceededError,
     FailedPreconditionError,
+    FallbackLimitError,
     InternalError,
     InvalidArgumentError,
     ReplayError,
@@ -31,6 +35,7 @@ from routing_replay_trainer.fetch import (
 )
 from routing_replay_trainer.plan import ExpertLoad, Layer, LocalRows, Plan, Slice, plan
 from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
+from routing_replay_trainer.step import StepSource
 
 __version__ = "0.1.0"
 __all__ = (
@@ -38,9 +43,12 @@ __all__ = (
     "REPLAYED",
     "UNRECORDED",
     "Batch",
+    "CancelledError",
     "DataLossError",
+    "DeadlineExceededError",
     "ExpertLoad",
     "FailedPreconditionError",
+    "FallbackLimitError",
     "FetchSequence",
     "Forward",
     "InternalError",
@@ -54,6 +62,7 @@ __all__ = (
     "ServiceSource",
     "Slice",
     "Source",
+    "StepSource",
     "plan",
     "router_replay_backward",
     "router_replay_forward",

@@ -71,15 +71,33 @@ class Binding:
         return kept["states", device]
 
     def seen(self, answer: Answer, chosen: torch.Tensor) -> None:
-        """The live choice [N, K] of a pass that does not replay. One that records keeps it; one that compares counts
-        how much it has of what would be replayed. Recompute repeats it and says nothing new."""
+        """The live choice [N, K]. A pass that records keeps it; others count how much it has of what is, or would be,
+        replayed. Recompute repeats it and says nothing new."""
         if answer.recompute:
             return
         if answer.of.use == "record":
             answer.of.batch.indices[answer.slot][:] = chosen.cpu().numpy()
             return
         ids, states = self.ids(answer, chosen.device), self.states(answer, chosen.device)
-        self._tally.overlap(self.layer, ops.overlap(chosen, ids, states))
+        counts = ops.compare(chosen, ids, states)
+        self._tally.overlap(self.layer, counts, chosen.shape[1])
+        if answer.of.watch is not None:
+            answer.of.watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, counts)
+
+    def wants_live(self, answer: Answer) -> bool:
+        """Whether a pass that replays wants to know the live choice, too."""
+        return answer.of.watch is not None and not answer.recompute
+
+    def used(self, answer: Answer, chosen: torch.Tensor) -> None:
+        """The choice [N, K] that the router goes on with: in a recompute that of the forward pass, or activations do
+        not fit their gradients. As sets: torch.topk's order depends on whether gradients are wanted."""
+        if answer.of.watch is None or answer.of.forward_only:
+            return
+        choice, key = chosen.int().sort(1).values, ("used", answer.slot)
+        if not answer.recompute:
+            answer.of.kept[key] = choice
+        elif key in answer.of.kept:
+            self._tally.repeat(self.layer, (choice != answer.of.kept[key]).any(1).sum())
 
     def _slab(self, answer: Answer) -> Layer:
         layer = answer.of.batch.plan.layers[answer.slot]

@@ -19,6 +19,7 @@ from ctypes import (
     c_int64,
     c_size_t,
     c_uint32,
+    c_uint64,
     c_void_p,
 )
 from pathlib import Path
@@ -47,11 +48,36 @@ class Pass(Structure):
     _fields_ = (("step", c_int64), ("micro_batch", c_int32), ("chunk", c_int32))
 
 
+class StepCacheCounts(Structure):
+    """rrt_step_cache_counts"""
+
+    _fields_ = tuple(
+        (name, c_int64)
+        for name in (
+            *("hits", "misses", "ahead", "stale", "evictions", "not_kept"),
+            *("bytes", "most_bytes", "slices", "bytes_read"),
+        )
+    )
+
+
 class Counters(Structure):
     """rrt_router_counters"""
 
     _fields_ = tuple(
         (name, c_int64) for name in ("replayed_rows", "live_rows", "pad_rows", "clamped_ids", "zero_probabilities")
+    )
+
+
+class RouteIds(Structure):
+    """rrt_route_ids"""
+
+    _fields_ = (
+        ("sequences", c_size_t),
+        ("rows", c_void_p),
+        ("recorded", c_void_p),
+        ("recorded_count", c_size_t),
+        ("seen", c_void_p),
+        ("seen_count", c_size_t),
     )
 
 
@@ -68,11 +94,31 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_plan_row_map": (c_void_p, *(c_void_p,) * 3, c_size_t),
     "rrt_plan_filler": (c_void_p, c_int32, c_int64, c_int64, *_memory),
     "rrt_plan_expert_load": (c_void_p, c_int32, *_memory, c_int64, c_void_p, c_void_p, c_size_t),
+    "rrt_plan_geometry": (c_void_p, _out),
+    "rrt_diagnose": (*_text, _out),
+    "rrt_diagnose_ids": (c_void_p, POINTER(RouteIds), _out),
+    "rrt_judge_alignment": (c_void_p, POINTER(RouteIds), _out),
     "rrt_fetch_new": (c_void_p, *_text, _out),
     "rrt_fetch_request": (c_void_p, _out),
     "rrt_fetch_push": (c_void_p, *_text),
     "rrt_fetch_end": (c_void_p,),
+    "rrt_fetch_restart": (c_void_p,),
+    "rrt_fetch_give_up": (c_void_p, *_text),
     "rrt_fetch_result": (c_void_p, _out),
+    "rrt_inspect_new": (*_text, _out),
+    "rrt_inspect_request": (c_void_p, _out),
+    "rrt_inspect_push": (c_void_p, *_text),
+    "rrt_inspect_give_up": (c_void_p, *_text),
+    "rrt_inspect_result": (c_void_p, _out),
+    "rrt_local_source_inspect": (c_void_p, c_void_p),
+    "rrt_step_cache_new": (c_int64, _out),
+    "rrt_step_cache_attach": (c_void_p, c_void_p, c_int32),
+    "rrt_step_cache_detach": (c_void_p,),
+    "rrt_step_cache_next": (c_void_p, c_int64, POINTER(c_int32)),
+    "rrt_step_cache_end_step": (c_void_p,),
+    "rrt_step_cache_clear": (c_void_p,),
+    "rrt_step_cache_stop": (c_void_p,),
+    "rrt_step_cache_counters": (c_void_p, POINTER(StepCacheCounts)),
     "rrt_local_source_new": (*_text, _out),
     "rrt_local_source_add": (c_void_p, *_text, *_text, *_memory, *_memory),
     "rrt_local_source_fetch": (c_void_p, c_void_p),
@@ -87,6 +133,15 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_replay_targets_end_forward": (c_void_p, POINTER(Pass)),
     "rrt_replay_targets_finish": (c_void_p, POINTER(Pass)),
     "rrt_replay_targets_end_step": (c_void_p, c_int64),
+    "rrt_local_collectives_new": (c_int32, _out),
+    "rrt_collective_all_reduce_max": (c_void_p, *_memory, c_int64),
+    "rrt_collective_all_gather": (c_void_p, *_text, c_int64, _out),
+    "rrt_agreement_new": (c_int32, *_text, _out),
+    "rrt_agreement_words": (c_void_p, _out),
+    "rrt_agreement_push": (c_void_p, *_memory),
+    "rrt_agreement_decision": (c_void_p, _out),
+    "rrt_merge_records": (_out, _out, POINTER(c_size_t), c_size_t, _out),
+    "rrt_merged_sequence": (c_void_p, c_int32, POINTER(c_int64), _out),
 }
 _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_abi_version": (c_int32, ()),
@@ -99,10 +154,17 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_plan_free": (None, (c_void_p,)),
     "rrt_fetch_free": (None, (c_void_p,)),
     "rrt_fetch_needs_rows": (c_int32, (c_void_p,)),
+    "rrt_inspect_free": (None, (c_void_p,)),
     "rrt_local_source_free": (None, (c_void_p,)),
+    "rrt_step_cache_free": (None, (c_void_p,)),
     "rrt_local_source_remove": (c_int32, (c_void_p, *_text)),
     "rrt_replay_targets_free": (None, (c_void_p,)),
     "rrt_replay_targets_size": (c_int64, (c_void_p,)),
+    "rrt_collective_free": (None, (c_void_p,)),
+    "rrt_agreement_free": (None, (c_void_p,)),
+    "rrt_merged_free": (None, (c_void_p,)),
+    "rrt_merged_sequences": (c_int32, (c_void_p,)),
+    "rrt_plan_geometry_fingerprint": (c_uint64, (c_void_p,)),
 }
 
 
@@ -151,6 +213,13 @@ class Handle:
         out = c_void_p()
         make(*arguments, byref(out))
         self.pointer = out.value
+
+    @classmethod
+    def of(cls, free: Callable[[int], None], pointer: int) -> Handle:
+        """Of an object that is there."""
+        handle = cls.__new__(cls)
+        handle._free, handle.pointer = free, pointer
+        return handle
 
     def __del__(self) -> None:
         if self.pointer is not None:

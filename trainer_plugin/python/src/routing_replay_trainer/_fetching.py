@@ -10,7 +10,9 @@ from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._passes import Pass
 from routing_replay_trainer._records import Records
 from routing_replay_trainer._tally import Tally
+from routing_replay_trainer._watch import Watch
 from routing_replay_trainer.fetch import Missing, Source
+from routing_replay_trainer.on_policy import Contract
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey
 
@@ -21,6 +23,7 @@ class Fetching:
     missing: as `Source.fetch` has it
     use: "replay" or "compare", of a pass that does not record
     buffers, tally: of the replay
+    watch, contract: what else is asked of the rows of a source
     """
 
     source: Source | None
@@ -28,6 +31,8 @@ class Fetching:
     use: str
     buffers: Buffers
     tally: Tally
+    watch: Watch | None = None
+    contract: Contract | None = None
 
     def read(self, key: PassKey, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
         """A pass with the rows of the source."""
@@ -35,11 +40,14 @@ class Fetching:
         number, memory = self.buffers.take(plan.buffer_bytes)
         try:
             batch = self.source.fetch(plan, sequences=described.fetch, missing=self.missing, out=memory)
+            if self.contract is not None:
+                self.contract.take(batch.sequences)
         except BaseException:
             self.buffers.give(number)
             raise
         self.tally.batch(batch)
-        return Pass(key, batch, number, self.use, forward_only)
+        watched = self.watch is not None and self.watch.begin(key.chunk, described, batch)
+        return Pass(key, batch, number, self.use, forward_only, watch=self.watch if watched else None)
 
     def record(
         self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool, record: bool | None
@@ -50,7 +58,7 @@ class Fetching:
         try:
             if forward_only if record is None else record:
                 keep = functools.partial(records.keep, plan, described, memory)
-                return Pass(key, records.empty(plan, memory), number, "record", forward_only, keep)
+                return Pass(key, records.empty(plan, memory), number, "record", forward_only, keep=keep)
             batch = records.fetch(plan, described, self.missing, memory)
         except BaseException:
             self.buffers.give(number)

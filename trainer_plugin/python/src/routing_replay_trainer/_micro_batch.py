@@ -61,6 +61,25 @@ def described(sequences: Listing[Any], tokens: Any, lengths: Any, layout: Mappin
     return MicroBatch(said, fetch)
 
 
+def expected(sequences: Listing[Any], tokens: Any, lengths: Any) -> list[FetchSequence]:
+    """What a fetch will expect of each sample of a step, as far as tokens [each sequence] and lengths say it."""
+    parts = [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
+    ids = [None] * len(parts) if tokens is None else [host(own) for own in tokens]
+    counts = [None if own is None else len(own) for own in ids]
+    if lengths is not None:
+        counts = [integer(count, "lengths") for count in plain(host(lengths), "lengths")]
+    for field, values in (("tokens", ids), ("lengths", counts)):
+        if len(values) != len(parts):
+            raise invalid(field, f"{len(values)} for {len(parts)} sequences", "LENGTH")
+    said = []
+    for part, count, own in zip(parts, counts, ids, strict=True):
+        if count is None:
+            said += [FetchSequence(piece.sample if isinstance(piece, Sequence) else piece) for piece in part]
+        else:
+            said += _sequence(part, count, None if own is None else own[:count], True)[1]
+    return said
+
+
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
     """As a plan has it, and what is fetched for it. whole: as every other of the micro-batch, it is one sample."""
     if len(part) == 1 and not isinstance(part[0], Sequence):

@@ -15,6 +15,7 @@ from typing import Any
 
 from routing_replay_trainer import errors
 from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._watch import Watch
 from routing_replay_trainer.fetch import Batch
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
@@ -25,6 +26,7 @@ class Pass:
     batch: ids and states of the chunk's layers, in a buffer of that number
     use: "replay", "record" or "compare"
     forward_only: no backward part follows
+    watch: wants its routers' live choices, and what its recompute chooses; None if it is not watched
     keep: what to do with what it has recorded
     kept: what injections keep beside, for as long as the pass lasts
     """
@@ -34,6 +36,7 @@ class Pass:
     buffer: int
     use: str
     forward_only: bool
+    watch: Watch | None = None
     keep: Callable[[], None] | None = None
     kept: dict[Any, Any] = field(default_factory=dict)
 

@@ -18,6 +18,7 @@ from routing_replay_trainer._core import LIBRARY
 
 INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
+UINT64 = (0, 2**64 - 1)
 
 
 def invalid(field: str, what: str, reason: str = "FIELD", sample: Any = None) -> errors.InvalidArgumentError:

@@ -69,10 +69,45 @@ class InternalError(ReplayError):
     """The server does not keep to the protocol, or a bug."""
 
 
+class DeadlineExceededError(ReplayError, TimeoutError):
+    """What was waited for did not come in time."""
+
+
+class CancelledError(ReplayError):
+    """What was asked was stopped meanwhile, by `close()`."""
+
+
+class FallbackLimitError(FailedPreconditionError):
+    """More of a step's samples fall back to live routing than `max_fallback_fraction` allows.
+
+    samples, fallen_back: how many the step has, and how many of them fall back
+    by_status: how many fall back for which reason, for example {"NOT_FOUND": 12}
+    first: some of those that fall back: (sample id or handle, status)
+    """
+
+    @property
+    def samples(self) -> int:
+        return self._detail["samples"]
+
+    @property
+    def fallen_back(self) -> int:
+        return self._detail["fallen_back"]
+
+    @property
+    def by_status(self) -> dict[str, int]:
+        return dict(self._detail["by_status"])
+
+    @property
+    def first(self) -> list[tuple[str | int, str]]:
+        return [(sample, status) for sample, status in self._detail["first"]]
+
+
 _BY_NAME: dict[str, type[ReplayError]] = {
     "INVALID_ARGUMENT": InvalidArgumentError,
+    "DEADLINE_EXCEEDED": DeadlineExceededError,
     "FAILED_PRECONDITION": FailedPreconditionError,
     "DATA_LOSS": DataLossError,
+    "CANCELLED": CancelledError,
     "INTERNAL": InternalError,
 }
 

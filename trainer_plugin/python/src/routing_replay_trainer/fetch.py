@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from routing_replay_trainer import _core, errors
 from routing_replay_trainer._core import LIBRARY
-from routing_replay_trainer._values import INT32, geometry_json, integer, invalid, plain, token_ids
+from routing_replay_trainer._values import INT32, UINT64, geometry_json, integer, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
 REPLAYED, UNRECORDED, PAD = 0, 1, 2  # States of a local row.
 
-Missing = Literal["strict", "live"]
+Missing = Literal["strict", "live", "drop"]
 # What the core calls the arguments of LocalSource.add.
 _ARGUMENTS = {
     "payload": "rows",
@@ -38,11 +38,16 @@ class FetchSequence:
     num_tokens: expected T; another one counts as missing
     tokens: the trainer's token ids [n] from position 0 on: other ones in the store count as missing. Without num_tokens
         the last one is not compared, as it may be that of the last token, which has no row
+    content_id: what the ranks of the replica agreed on: the sample must be readable with this content, whatever
+        `missing` says, or the fetch fails
+    live: the ranks agreed that it falls back: nothing is read of it
     """
 
     sample: str | int
     num_tokens: int | None = None
     tokens: ArrayLike | None = None
+    content_id: int | None = None
+    live: bool = False
 
     def _json(self) -> dict[str, Any]:
         said: dict[str, Any] = {"sample": plain(self.sample, "sample")}
@@ -54,6 +59,10 @@ class FetchSequence:
             ids = token_ids(self.tokens, self.sample)
             rows = max(0, min(ids.size, said.get("num_tokens", ids.size) - 1))
             said["token_checks"] = [[rows, LIBRARY.rrt_token_check(0, ids.ctypes.data, rows)]]
+        if self.content_id is not None:
+            said["content_id"] = integer(self.content_id, "content_id", UINT64, self.sample)
+        if self.live:
+            said["live"] = True
         return said
 
 
@@ -68,7 +77,9 @@ class Batch:
     replayed_rows, unrecorded_rows, pad_rows: rows by state
     fallback_sequences: sequences of which nothing is replayed because their sample is missing
     sequences: per sequence that the rank reads: {"sequence", "sample", "status", "message", "committed_rows",
-        "num_tokens" where it is known, "revision", "content_id", "unrecorded", "weights"}
+        "num_tokens" where it is known, "revision", "content_id", "unrecorded", "weights"}; status UNSPECIFIED of one
+        that was agreed to be live
+    dropped: with missing="drop", the samples (ids or handles) that fall back
     """
 
     plan: Plan
@@ -79,6 +90,7 @@ class Batch:
     pad_rows: int
     fallback_sequences: int
     sequences: tuple[dict[str, Any], ...]
+    dropped: tuple[str | int, ...] = ()
 
 
 class Source(Protocol):
@@ -92,6 +104,8 @@ class Source(Protocol):
         missing: Missing = "strict",
         out: NDArray[np.uint8] | None = None,
     ) -> Batch: ...
+
+    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]: ...
 
 
 class _Fetch:
@@ -118,6 +132,14 @@ class _Fetch:
     def end(self) -> None:
         LIBRARY.rrt_fetch_end(self.pointer)
 
+    def restart(self) -> None:
+        """The read failed and is made again."""
+        LIBRARY.rrt_fetch_restart(self.pointer)
+
+    def give_up(self, why: str) -> None:
+        """Instead of the end: what has not come falls back, by the policy."""
+        LIBRARY.rrt_fetch_give_up(self.pointer, *_utf8(why))
+
     def realign(self, out: NDArray[np.uint8] | None) -> Batch:
         plan = self._plan
         buffer = np.empty(plan.buffer_bytes, np.uint8) if out is None else _index_buffer(out, plan)
@@ -131,18 +153,89 @@ class _Fetch:
             np.frombuffer(buffer, layer.dtype, plan.rows * layer.top_k, layer.offset).reshape(plan.rows, layer.top_k)
             for layer in plan.layers
         )
-        return Batch(plan, indices, states, *rows, result["fallback_sequences"], tuple(result["sequences"]))
+        dropped = tuple(one["sample"] if "sample" in one else one["handle"] for one in result["dropped"])
+        return Batch(plan, indices, states, *rows, result["fallback_sequences"], tuple(result["sequences"]), dropped)
 
 
-class LocalSource:
+class _Inspection:
+    """rrt_inspect"""
+
+    def __init__(self, sequences: Sequence[FetchSequence], options: Mapping[str, Any]) -> None:
+        said = dict(options, sequences=[sequence._json() for sequence in sequences])
+        self._handle = _core.Handle(
+            LIBRARY.rrt_inspect_free, LIBRARY.rrt_inspect_new, *_core.text(plain(said, "options"))
+        )
+        self.pointer = self._handle.pointer
+
+    def request(self) -> bytes:
+        return _core.give(LIBRARY.rrt_inspect_request, self.pointer)
+
+    def push(self, message: bytes) -> None:
+        LIBRARY.rrt_inspect_push(self.pointer, message, len(message))
+
+    def give_up(self, why: str) -> None:
+        LIBRARY.rrt_inspect_give_up(self.pointer, *_utf8(why))
+
+    def result(self) -> list[dict[str, Any]]:
+        return json.loads(_core.give(LIBRARY.rrt_inspect_result, self.pointer))
+
+
+class RowSource:
+    """What the sources of this package have in common: a fetch is described, its rows are brought, and realigned. What
+    stands between them and a trainer (`step.StepSource`) does the same with steps of its own in between."""
+
+    keeps_rows = False  # Whether all rows are in this process's memory in any case.
+
+    def fetch(
+        self,
+        plan: Plan,
+        *,
+        sequences: Sequence[FetchSequence] | None = None,
+        missing: Missing = "strict",
+        out: NDArray[np.uint8] | None = None,
+    ) -> Batch:
+        """The plan's rows, realigned.
+
+        sequences: one per sequence of the micro-batch; the samples of the plan's description if absent
+        missing: what happens to a sequence whose sample cannot be replayed: "strict" raises FailedPreconditionError
+            naming it, "live" leaves all its rows to live routing, and counts it, "drop" does as well, and names it in
+            `Batch.dropped`, for the caller to leave it out of the loss
+        out: index buffer [plan.buffer_bytes] to write into (pinned memory, or an address that a CUDA graph knows); the
+            batch's indices are views of it. A new one if absent; untouched where an error is raised
+
+        What a service or its connection refuses is raised as routing_replay raises it.
+        """
+        fetch = self._start(plan, sequences, missing)
+        self._bring(fetch, None)
+        return fetch.realign(out)
+
+    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
+        """What a fetch would say of each sample (as `Batch.sequences`), before any of its rows is fetched.
+
+        timeout: seconds to wait for rows that are not committed yet; those of the source if absent
+        """
+        raise NotImplementedError
+
+    def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
+        raise NotImplementedError
+
+    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
+        """Reads what the fetch asks for, and ends it."""
+        raise NotImplementedError
+
+
+class LocalSource(RowSource):
     """Rows that the host holds already, as arrays from Ray, TransferQueue or a pickle: replay without the service.
 
     geometry: as `Plan` takes it. Not thread-safe while it changes; `fetch` may run on many threads.
     """
 
+    keeps_rows = True
+
     def __init__(self, geometry: Any) -> None:
+        self._geometry = geometry_json(geometry)
         self._handle = _core.Handle(
-            LIBRARY.rrt_local_source_free, LIBRARY.rrt_local_source_new, *_core.text(geometry_json(geometry))
+            LIBRARY.rrt_local_source_free, LIBRARY.rrt_local_source_new, *_core.text(self._geometry)
         )
 
     def add(
@@ -216,28 +309,19 @@ class LocalSource:
         name = str(plain(sample, "sample")).encode(errors="surrogatepass")
         return bool(LIBRARY.rrt_local_source_remove(self._handle.pointer, name, len(name)))
 
-    def fetch(
-        self,
-        plan: Plan,
-        *,
-        sequences: Sequence[FetchSequence] | None = None,
-        missing: Missing = "strict",
-        out: NDArray[np.uint8] | None = None,
-    ) -> Batch:
-        """The plan's rows, realigned.
+    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
+        inspection = _Inspection(sequences, {"geometry": self._geometry})
+        LIBRARY.rrt_local_source_inspect(self._handle.pointer, inspection.pointer)
+        return inspection.result()
 
-        sequences: one per sequence of the micro-batch; the samples of the plan's description if absent
-        missing: what happens to a sequence whose sample cannot be replayed: "strict" raises FailedPreconditionError
-            naming it, "live" leaves all its rows to live routing, and counts it
-        out: index buffer [plan.buffer_bytes] to write into (pinned memory, or an address that a CUDA graph knows); the
-            batch's indices are views of it. A new one if absent; untouched where an error is raised
-        """
-        fetch = _Fetch(plan, sequences, missing=missing)
+    def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
+        return _Fetch(plan, sequences, missing=missing)
+
+    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         LIBRARY.rrt_local_source_fetch(self._handle.pointer, fetch.pointer)
-        return fetch.realign(out)
 
 
-class ServiceSource:
+class ServiceSource(RowSource):
     """Rows of one run of a routing-replay-server.
 
     run: a routing_replay.Run (the package `routing-replay`), whose connection is used. Thread-safe as the run is.
@@ -262,21 +346,31 @@ class ServiceSource:
             "geometry": geometry_json(run.geometry),
         }
 
-    def fetch(
-        self,
-        plan: Plan,
-        *,
-        sequences: Sequence[FetchSequence] | None = None,
-        missing: Missing = "strict",
-        out: NDArray[np.uint8] | None = None,
-    ) -> Batch:
-        """As `LocalSource.fetch`. What the service or the connection refuses is raised as routing_replay raises it."""
-        fetch = _Fetch(plan, sequences, missing=missing, **self._options)
+    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
+        inspection = _Inspection(sequences, self._options)
+        seconds = self._timeout if timeout is None else timeout
+        try:
+            if sequences:
+                for message in self._run.read_messages(inspection.request(), seconds):
+                    inspection.push(message)
+        except TimeoutError as error:
+            inspection.give_up(str(error))
+        return inspection.result()
+
+    def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
+        return _Fetch(plan, sequences, missing=missing, **self._options)
+
+    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         if fetch.needs_rows():
-            for message in self._run.read_messages(fetch.request(), self._timeout):
+            seconds = self._timeout if timeout is None else timeout
+            for message in self._run.read_messages(fetch.request(), seconds):
                 fetch.push(message)
         fetch.end()
-        return fetch.realign(out)
+
+
+def _utf8(text: str) -> tuple[bytes, int]:
+    encoded = text.encode(errors="replace")
+    return encoded, len(encoded)
 
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:

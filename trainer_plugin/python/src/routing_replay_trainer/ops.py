@@ -21,6 +21,10 @@ from routing_replay_trainer.router import Router
 
 COUNTERS = tuple(name for name, _ in Counters._fields_)  # What the numbers of `Replayed.counters` count.
 
+# What those of `compare` count: rows compared, rows whose sets of experts differ, rows that have no expert in common,
+# and experts in common.
+COMPARED = ("rows", "different_rows", "disjoint_rows", "common_ids")
+
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 _CONFIG = "str score_function, bool pre_softmax, float? scaling_factor, int? num_groups, int? group_topk, str rounding"
 
@@ -83,18 +87,18 @@ def router_live(router: Router, logits: torch.Tensor, *, expert_bias: torch.Tens
     return router_replay(router, logits, ids, states, expert_bias=expert_bias)
 
 
-def overlap(chosen: torch.Tensor, indices: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    """How alike two choices are, over the rows that are REPLAYED: [4] int64 on their device: rows, slots, slots whose
-    expert the other choice has too, and rows that have no expert in common.
+def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """How alike two choices are, as sets, over the rows that are REPLAYED: [4] int64 on their device, the numbers of
+    this call in the order of `COMPARED`. As `Replayed.counters`, to be added up and read once a step.
 
-    chosen: [N, K] ids of any integer dtype
-    indices: [N, K] compact ids
+    live: [N, K] ids of any integer dtype
+    replayed: [N, K] compact ids of `id_dtype`
     states: [N] uint8
     """
-    replayed = states == REPLAYED
-    common = (chosen.long().unsqueeze(2) == indices.long().unsqueeze(1)).any(2).sum(1)
-    rows = replayed.sum()
-    return torch.stack((rows, rows * chosen.shape[1], (common * replayed).sum(), ((common == 0) & replayed).sum()))
+    counted = states == REPLAYED
+    common = (replayed.long().unsqueeze(2) == live.long().unsqueeze(1)).any(2).sum(1)
+    different, disjoint = ((common != live.shape[1]) & counted).sum(), ((common == 0) & counted).sum()
+    return torch.stack((counted.sum(), different, disjoint, (common * counted).sum()))
 
 
 def _config(router: Router) -> tuple[Any, ...]:

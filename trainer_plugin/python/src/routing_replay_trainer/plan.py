@@ -104,16 +104,9 @@ class Plan:
         native_layers: Sequence[int] | None = None,
         ep_size: int = 1,
     ) -> None:
-        description: dict[str, Any] = {} if geometry is None else {"geometry": geometry_json(geometry)}
-        for field, value in (
-            ("micro_batch", micro_batch),
-            ("rank", rank),
-            ("split", split),
-            ("megatron", megatron),
-            ("native_layers", native_layers),
-        ):
-            if value is not None:
-                description[field] = plain(value, field)
+        description = description_of(
+            geometry, micro_batch, rank=rank, split=split, megatron=megatron, native_layers=native_layers
+        )
         size = integer(ep_size, "ep_size", INT32)
         self._ep_size = size
         self._handle = _core.Handle(LIBRARY.rrt_plan_free, LIBRARY.rrt_plan_new, *_core.text(description), size)
@@ -132,6 +125,11 @@ class Plan:
             )
             for owned, slab in zip(self._json["layers"], buffer["layers"], strict=True)
         )
+
+    @property
+    def geometry_fingerprint(self) -> int:
+        """Of the model's geometry: what `collective.agree` compares."""
+        return LIBRARY.rrt_plan_geometry_fingerprint(self._handle.pointer)
 
     @property
     def rows(self) -> int:
@@ -247,6 +245,15 @@ class Plan:
     def __repr__(self) -> str:
         layers = [layer.layer for layer in self.layers]
         return f"<Plan: layers {layers}, {self.rows} rows, {self.bytes_to_read} bytes to read>"
+
+
+def description_of(geometry: Any, micro_batch: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """Of a plan, as the core takes it; fields that are None are left out."""
+    description: dict[str, Any] = {} if geometry is None else {"geometry": geometry_json(geometry)}
+    for field, value in ({"micro_batch": micro_batch} | fields).items():
+        if value is not None:
+            description[field] = plain(value, field)
+    return description
 
 
 def plan(geometry: Any, micro_batch: Mapping[str, Any], **options: Any) -> Plan:

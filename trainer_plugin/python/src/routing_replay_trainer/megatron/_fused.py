@@ -56,9 +56,13 @@ def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[...
         if answer.of.use == "replay":
             ids, states = binding.ids(answer, logits.device), binding.states(answer, logits.device)
             out = ops.router_replay(router, logits, ids, states, expert_bias=bias)
+            if binding.wants_live(answer):
+                binding.seen(answer, ops.router_live(router, logits.detach(), expert_bias=bias).chosen)
+            binding.used(answer, out.chosen)
             return out.probs, out.routing_map
         out = ops.router_live(router, logits, expert_bias=bias)
         binding.seen(answer, out.chosen)
+        binding.used(answer, out.chosen)
         return original(logits, topk, **options) if answer.of.use == "compare" else (out.probs, out.routing_map)
 
     return topk_routing

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._passes import Answer
 from routing_replay_trainer.fetch import UNRECORDED
 
 # By identity: a copy of a model has copies of these objects, which are in no list and therefore live.
@@ -47,14 +49,28 @@ def get_replay_topk(
     if answer is None:
         return original(self, scores, topk, num_groups, group_topk, default_compute_topk)
     if answer.of.use == "replay":
-        ids = binding.ids(answer, scores.device).long()
-        if answer.of.batch.unrecorded_rows > 0:
-            states = binding.states(answer, scores.device)
-            ids = torch.where((states == UNRECORDED).unsqueeze(1), live()[1], ids)
+        ids = _replayed(binding, answer, scores.device, live)
         return _with_target(self, original, ids, (scores, topk, num_groups, group_topk, default_compute_topk))
     values, chosen = live()
     binding.seen(answer, chosen)
+    binding.used(answer, chosen)
     return values, chosen
+
+
+def _replayed(binding: Binding, answer: Answer, device: Any, live: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
+    """[N, K] int64: those of the record, and the live choice where a row has none."""
+    ids = binding.ids(answer, device).long()
+    has_unrecorded, wants_live = answer.of.batch.unrecorded_rows > 0, binding.wants_live(answer)
+    if has_unrecorded or wants_live:
+        with torch.no_grad():
+            chosen = live()[1]
+    if has_unrecorded:
+        states = binding.states(answer, device)
+        ids = torch.where((states == UNRECORDED).unsqueeze(1), chosen, ids)
+    if wants_live:
+        binding.seen(answer, chosen)
+    binding.used(answer, ids)
+    return ids
 
 
 def _with_target(replay: Any, original: Any, ids: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -18,8 +18,14 @@ from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer._records import Records
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
+from routing_replay_trainer._watch import Watch, Watched
+from routing_replay_trainer.agreed import BegunStep
+from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
+from routing_replay_trainer.megatron._step import NO_STEP, Steps
+from routing_replay_trainer.metrics import Counters
+from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
@@ -37,6 +43,13 @@ def attach(
     inject: Literal["native", "fused"] = "native",
     missing: Missing = "strict",
     ranks: Mapping[str, int] | None = None,
+    agree: Collective | None = None,
+    max_fallback_fraction: float = 0.05,
+    fetch_deadline: float = 120.0,
+    cache_bytes: int = 1 << 30,
+    watch: Watched = "first",
+    alarm_no_overlap: float | None = 0.01,
+    on_policy: OnPolicy | None = None,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
@@ -50,8 +63,20 @@ def attach(
         compares, and changes nothing; "disabled" touches nothing
     inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
-    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing
+    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
+        does as well, and begin_step names it for the caller to leave it out of the loss
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
+    agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
+        Without it each rank decides alone: for replicas of one rank, and for missing="strict"
+    max_fallback_fraction: of a step's samples; FallbackLimitError if more cannot be replayed
+    fetch_deadline: seconds that a step may wait for its rows in all
+    cache_bytes: for slices that are read ahead, or that later passes of the step read again; none for a LocalSource
+    watch: of which micro-batches the live choice is compared with the replayed one, for the metrics: the "first" of
+        each step and model chunk, "all", or none ("off"). Mode shadow compares all
+    alarm_no_overlap: where in the first micro-batch of a step more rows than this share have no expert in common with
+        their record, and drift of the weights does not explain it, one warning per cause (of the logger
+        "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
+    on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
 
     Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
     naming a router or an option that would ignore the replay.
@@ -63,7 +88,11 @@ def attach(
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
     if mode in ("R3", "shadow") and source is None:
         raise invalid("source", f"mode {mode} needs one")
-    return Replay(chunks, config, source, mode, inject, missing, ranks)
+    watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
+    steps = None
+    if mode in ("R3", "shadow"):
+        steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract)
+    return Replay(chunks, config, steps, mode, inject, missing, ranks, watched, contract)
 
 
 class Replay:
@@ -73,16 +102,24 @@ class Replay:
         self,
         chunks: Listing[Any],
         config: Any,
-        source: Source | None,
+        steps: Steps | None,
         mode: Mode,
         inject: str,
         missing: Missing,
         ranks: Mapping[str, int] | None,
+        watch: Watch,
+        contract: Contract,
     ) -> None:
         self._config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
+        self._steps = steps
         self._mode = mode
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
         self._ep_size: int = getattr(self._config, "expert_model_parallel_size", 1) or 1
+        self._parallel: Mapping[str, Any] = {
+            "cp_size": getattr(self._config, "context_parallel_size", 1),
+            "tp_size": getattr(self._config, "tensor_model_parallel_size", 1),
+            "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
+        }
         self._injection = _INJECTIONS[inject]
         self._targets = ReplayTargets()
         self._buffers = Buffers()
@@ -90,8 +127,10 @@ class Replay:
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
         self._tally = Tally()
+        self._watch = watch
+        self._contract = contract
         use = "compare" if mode == "shadow" else "replay"
-        self._fetching = Fetching(source, missing, use, self._buffers, self._tally)
+        self._fetching = Fetching(steps, missing, use, self._buffers, self._tally, watch, contract)
         if mode != "disabled":
             self._bind(chunks, inject)
 
@@ -117,12 +156,49 @@ class Replay:
                 _Chunk(self, number, _modules.unwrap(chunk), passes, bindings, [r.layer_module for r in live])
             )
         empty = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
+        empty |= self._parallel
         for chunk in self._chunks:
             layers = self._plan(chunk.number, empty).layers  # Compares the model with its configuration.
             if self._mode == "R2" and layers:
                 chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
         for chunk in self._chunks:
             chunk.install(self._injection)
+
+    def begin_step(
+        self, sequences: Listing[Any], *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
+    ) -> BegunStep:
+        """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
+
+        sequences: all that the replica trains on in this step, in the same order on all ranks, as `micro_batch` takes
+            them
+        tokens: their token ids, one array per sequence
+        lengths: tokens of each sequence where they are not those of the arrays
+        weight_version: that the trainer has now, for metrics
+
+        Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` keeps to
+        that for all passes of the step: a sample that has changed since is an error on the rank that finds it. Waits no
+        longer than `fetch_deadline`. Raises FailedPreconditionError under missing="strict", FallbackLimitError, what
+        `collective.agree` raises. A step lasts until the next one begins.
+        """
+        if self._steps is None:
+            return NO_STEP
+        return self._steps.begin(sequences, tokens, lengths, weight_version)
+
+    def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
+        """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
+        packed_seq_params, lengths, layout fields): threads read their rows while the trainer computes.
+
+        next_step: for the step after this one
+        """
+        if self._steps is None:
+            return
+        known = ("tokens", "packed_seq_params", "lengths")
+        described = []
+        for said in micro_batches:
+            layout = {name: value for name, value in said.items() if name not in ("sequences", *known)}
+            described.append(self._describe(said["sequences"], *(said.get(name) for name in known), layout))
+        chunks = [chunk.number for chunk in self._chunks if chunk.replays]
+        self._steps.prefetch(described, lambda layout: [self._plan(chunk, layout) for chunk in chunks], next_step)
 
     @contextlib.contextmanager
     def micro_batch(
@@ -159,12 +235,7 @@ class Replay:
         if self._mode == "disabled":
             yield
             return
-        parallel = {
-            "cp_size": getattr(self._config, "context_parallel_size", 1),
-            "tp_size": getattr(self._config, "tensor_model_parallel_size", 1),
-            "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
-        }
-        described = _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, parallel, layout)
+        described = self._describe(sequences, tokens, packed_seq_params, lengths, layout)
         self._open = _Open(described, index, forward_only, record)
         try:
             yield
@@ -178,6 +249,8 @@ class Replay:
         for chunk in self._chunks:
             chunk.passes.drop_all()
             chunk.last_index = -1
+        self._contract.end_pass()
+        self._watch.end_step()
         self._targets.end_step(step)
 
     def release_records(self) -> None:
@@ -193,16 +266,18 @@ class Replay:
             chunk.remove(self._injection)
         self._chunks = []
         self._mode = "disabled"
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
 
-    def metrics(self) -> dict[str, float]:
-        """Since the last call, of this rank:
-
-        routing_replay/replayed_rows, unrecorded_rows, pad_rows, fallback_sequences
-        routing_replay/replayed_fraction: of rows that are no pads
-        routing_replay/overlap/layer_NN (mode shadow): mean share of replayed experts among the live choice
-        routing_replay/no_overlap_fraction (mode shadow): rows that have no expert in common
-        """
-        return self._tally.take()
+    def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
+        """Since the last call: the keys of `routing_replay_trainer.metrics.KEYS` that there is something to say of; of
+        this rank, or of all ranks of `reduce`, which call this together."""
+        counters = Counters() if self._steps is None else self._steps.take_counters()
+        self._tally.count_into(counters)
+        self._watch.count_into(counters)
+        self._contract.count_into(counters)
+        return counters.report(reduce)
 
     @property
     def buffer_bytes(self) -> int:
@@ -213,6 +288,11 @@ class Replay:
     def kept(self) -> int:
         """Entries that wait for their router or its recompute; 0 between steps."""
         return len(self._targets)
+
+    def _describe(
+        self, sequences: Listing[Any], tokens: Any, packed_seq_params: Any, lengths: Any, layout: Mapping[str, Any]
+    ) -> _micro_batch.MicroBatch:
+        return _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, self._parallel, layout)
 
     def _plan(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
         config = _modules.config_json(self._config)

@@ -1,0 +1,258 @@
+#include "routing_replay/trainer/agreement.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/sample_id.h"
+#include "trainer_plugin/collective/agreement_words.h"
+#include "trainer_plugin/fetch/missing_sample.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+// Raised when the words of a round change their meaning. Those of the first round never change their number.
+constexpr int64_t kVersion = 1;
+
+absl::Status Fail(Reason reason, absl::string_view field, absl::string_view what, absl::string_view sample = "") {
+  const std::string name = absl::StrCat("agreement.", field);
+  return MakeError(absl::StatusCode::kFailedPrecondition, absl::StrCat(name, ": ", what),
+                   {.reason = reason, .field = name, .sample = std::string(sample)});
+}
+
+absl::Status Wrong(absl::string_view field, absl::string_view what) {
+  const std::string name = absl::StrCat("agreement.", field);
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(name, ": ", what),
+                   {.reason = Reason::kField, .field = name});
+}
+
+absl::Status CheckStep(const SeenStep& step) {
+  if (step.policy > StepPolicy::kDrop) return Wrong("policy", "is none of strict, live, drop");
+  for (size_t i = 0; i < step.samples.size(); ++i) {
+    const SeenSample& seen = step.samples[i];
+    const auto wrong = [i](absl::string_view field, absl::string_view what) {
+      return Wrong(absl::StrCat("samples[", i, "].", field), what);
+    };
+    if (seen.status > SampleStatus::kOutOfRange) return wrong("status", "is none");
+    if (seen.num_tokens.value_or(0) < 0) return wrong("num_tokens", "is below 0");
+    if (seen.revision.value_or(0) < 0) return wrong("revision", "is below 0");
+    if (seen.oldest_weight_version.value_or(0) < kUnknownWeightVersion)
+      return wrong("oldest_weight_version", "is below -1");
+    if (seen.newest_weight_version.value_or(0) < kUnknownWeightVersion)
+      return wrong("newest_weight_version", "is below -1");
+  }
+  return absl::OkStatus();
+}
+
+int64_t HandleOf(const SeenSample& seen) { return seen.sample.empty() ? seen.handle : SampleHandle(seen.sample); }
+
+std::string NameOf(const SeenSample& seen) {
+  return seen.sample.empty() ? absl::StrCat("with handle ", seen.handle) : seen.sample;
+}
+
+// Statuses from good to bad. Bad ones have no order of their own: that of their numbers is as good as any, if only all
+// ranks have the same; nothing is worse than not to know.
+constexpr int64_t kSourceFailed = 255;
+int64_t Badness(SampleStatus status) {
+  return status == SampleStatus::kUnspecified ? kSourceFailed : static_cast<int64_t>(status);
+}
+SampleStatus StatusOf(int64_t badness) {
+  return badness == kSourceFailed ? SampleStatus::kUnspecified : static_cast<SampleStatus>(badness);
+}
+
+std::optional<int64_t> Bits(std::optional<uint64_t> value) {
+  if (!value) return std::nullopt;
+  return static_cast<int64_t>(*value);
+}
+
+std::optional<int64_t> OnlyIf(bool condition, int64_t value) {
+  if (!condition) return std::nullopt;
+  return value;
+}
+
+std::vector<int64_t> StepWords(int32_t rank, const SeenStep& step, bool refused) {
+  WordWriter out;
+  out.Both(kVersion);
+  out.Least(OnlyIf(refused, rank));
+  out.Both(static_cast<int64_t>(step.samples.size()));
+  out.Both(static_cast<int64_t>(step.policy));
+  out.Both(static_cast<int64_t>(step.geometry_fingerprint));
+  out.Least(OnlyIf(step.source_failed, rank));
+  return out.Take();
+}
+
+void WriteSample(int32_t rank, const SeenSample& seen, bool source_failed, WordWriter& out) {
+  const SampleStatus status = source_failed ? SampleStatus::kUnspecified : seen.status;
+  const bool there = status == SampleStatus::kOk;
+  const SeenSample known = there ? seen : SeenSample{};
+  out.Both(HandleOf(seen));
+  out.Greatest(Badness(status));
+  out.Least(OnlyIf(!there, rank));
+  out.Greatest(OnlyIf(there, rank));
+  out.Both(known.num_tokens);
+  out.Both(known.revision);
+  out.Both(Bits(known.content_id));
+  out.Least(known.oldest_weight_version);
+  out.Greatest(known.newest_weight_version);
+}
+
+std::vector<int64_t> SampleWords(int32_t rank, const SeenStep& step) {
+  WordWriter out;
+  for (const SeenSample& seen : step.samples) WriteSample(rank, seen, step.source_failed, out);
+  return out.Take();
+}
+
+// What the ranks say of a sample.
+struct Said {
+  Extremes handle;
+  SampleDecision decision;
+  std::optional<Extremes> num_tokens, revision, content_id;
+};
+
+Said ReadSample(WordReader& in) {
+  Said said;
+  said.handle = in.Both().value_or(Extremes{});
+  said.decision.status = StatusOf(in.Greatest().value_or(kSourceFailed));
+  said.decision.missing_on = in.Least();
+  said.decision.missing_everywhere = !in.Greatest();
+  said.num_tokens = in.Both();
+  said.revision = in.Both();
+  said.content_id = in.Both();
+  said.decision.oldest_weight_version = in.Least();
+  said.decision.newest_weight_version = in.Greatest();
+  if (said.num_tokens) said.decision.num_tokens = said.num_tokens->greatest;
+  if (said.revision) said.decision.revision = said.revision->greatest;
+  if (said.content_id) said.decision.content_id = static_cast<uint64_t>(said.content_id->greatest);
+  return said;
+}
+
+absl::Status CheckSame(std::optional<Extremes> values, Reason reason, absl::string_view field, const SeenSample& seen) {
+  if (!values || values->least == values->greatest) return absl::OkStatus();
+  const bool bits = field == "content_id";
+  const auto text = [bits](int64_t value) {
+    return bits ? absl::StrCat(static_cast<uint64_t>(value)) : absl::StrCat(value);
+  };
+  return Fail(reason, field,
+              absl::StrCat("of sample ", NameOf(seen), " is ", text(values->least), " on one rank and ",
+                           text(values->greatest), " on another"),
+              seen.sample);
+}
+
+absl::Status CheckSameContent(const Said& said, const SeenSample& seen) {
+  absl::Status status = CheckSame(said.num_tokens, Reason::kRowCount, "num_tokens", seen);
+  status.Update(CheckSame(said.revision, Reason::kOldRevision, "revision", seen));
+  status.Update(CheckSame(said.content_id, Reason::kConflictingRows, "content_id", seen));
+  return status;
+}
+
+absl::Status Missing(const SampleDecision& decision, const SeenSample& seen, int64_t missing, size_t samples) {
+  return Fail(MissingReason(decision.status), "samples",
+              absl::StrCat("sample ", NameOf(seen), " is ", SeenStatusName(decision.status), ", first on rank ",
+                           *decision.missing_on, "; ", missing, " of ", samples, " samples are missing"),
+              seen.sample);
+}
+
+void Count(SampleDecision said, StepPolicy policy, StepDecision& decision) {
+  if (said.missing_on) {
+    said.action = policy == StepPolicy::kDrop ? StepAction::kDrop : StepAction::kLive;
+    ++decision.fallen_back;
+  } else {
+    ++decision.replayed;
+  }
+  ++decision.counts[said.status];
+  decision.samples.push_back(said);
+}
+
+absl::StatusOr<StepDecision> Decide(const SeenStep& step, absl::Span<const int64_t> reduced) {
+  std::vector<Said> said;
+  WordReader in(reduced);
+  for (size_t i = 0; i < step.samples.size(); ++i) {
+    said.push_back(ReadSample(in));
+    const Extremes handle = said.back().handle;
+    if (handle.least != handle.greatest) {
+      return Fail(Reason::kField, "samples",
+                  absl::StrCat("number ", i, " has handle ", handle.least, " on one rank and ", handle.greatest,
+                               " on another"));
+    }
+  }
+  StepDecision decision;
+  for (size_t i = 0; i < said.size(); ++i) {
+    if (absl::Status status = CheckSameContent(said[i], step.samples[i]); !status.ok()) return status;
+    Count(said[i].decision, step.policy, decision);
+  }
+  if (step.policy != StepPolicy::kStrict || decision.fallen_back == 0) return decision;
+  const auto first = std::find_if(decision.samples.begin(), decision.samples.end(),
+                                  [](const SampleDecision& sample) { return sample.missing_on.has_value(); });
+  return Missing(*first, step.samples[first - decision.samples.begin()], decision.fallen_back, said.size());
+}
+
+absl::Status CheckEqual(std::optional<Extremes> values, Reason reason, absl::string_view field) {
+  if (values && values->least == values->greatest) return absl::OkStatus();
+  return Fail(reason, field,
+              values ? absl::StrCat("is ", values->least, " on one rank and ", values->greatest, " on another")
+                     : std::string("is said by no rank"));
+}
+
+}  // namespace
+
+const char* SeenStatusName(SampleStatus status) {
+  return status == SampleStatus::kUnspecified ? "SOURCE_FAILED" : SampleStatusName(status);
+}
+
+StepAgreement::StepAgreement(int32_t rank, absl::StatusOr<SeenStep> step) : rank_(rank), invalid_(step.status()) {
+  if (step.ok()) {
+    step_ = *std::move(step);
+    invalid_ = CheckStep(step_);
+  }
+  words_ = StepWords(rank_, step_, !invalid_.ok());
+}
+
+absl::Status StepAgreement::Push(absl::Span<const int64_t> reduced) {
+  if (reduced.size() != words_.size()) {
+    return MakeError(absl::StatusCode::kInvalidArgument,
+                     absl::StrCat("agreement.words: ", reduced.size(), " are not ", words_.size()),
+                     {.reason = Reason::kLength, .field = "agreement.words"});
+  }
+  words_.clear();
+  return samples_round_ ? PushSamples(reduced) : PushStep(reduced);
+}
+
+absl::Status StepAgreement::PushStep(absl::Span<const int64_t> reduced) {
+  if (!invalid_.ok()) return invalid_;
+  WordReader in(reduced);
+  if (auto s = CheckEqual(in.Both(), Reason::kVersionMismatch, "version"); !s.ok()) return s;
+  if (const auto refused = in.Least()) {
+    return Fail(Reason::kField, "ranks", absl::StrCat("rank ", *refused, " cannot take part: its arguments are wrong"));
+  }
+  absl::Status status = CheckEqual(in.Both(), Reason::kField, "sample_count");
+  status.Update(CheckEqual(in.Both(), Reason::kField, "policy"));
+  status.Update(CheckEqual(in.Both(), Reason::kGeometryMismatch, "geometry_fingerprint"));
+  if (!status.ok()) return status;
+  if (const auto failed = in.Least()) decision_.source_failed_on = static_cast<int32_t>(*failed);
+  words_ = SampleWords(rank_, step_);
+  samples_round_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status StepAgreement::PushSamples(absl::Span<const int64_t> reduced) {
+  auto decision = Decide(step_, reduced);
+  if (!decision.ok()) return decision.status();
+  decision->source_failed_on = decision_.source_failed_on;
+  decision_ = *std::move(decision);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepDecision> Agree(Collective& collective, absl::StatusOr<SeenStep> step,
+                                   Collective::Deadline deadline) {
+  StepAgreement agreement(collective.rank(), std::move(step));
+  while (!agreement.words().empty()) {
+    std::vector<int64_t> words(agreement.words().begin(), agreement.words().end());
+    absl::Status status = collective.AllReduceMax(absl::MakeSpan(words), deadline);
+    if (status.ok()) status = agreement.Push(words);
+    if (!status.ok()) return status;
+  }
+  return agreement.decision();
+}
+
+}  // namespace routing_replay::trainer

@@ -1,0 +1,323 @@
+#include "routing_replay/trainer/agreement.h"
+
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/sample_id.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+using routing_replay::testing::Fails;
+using ::testing::HasSubstr;
+using Decisions = std::vector<absl::StatusOr<StepDecision>>;
+constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+
+// Of the ranks in threads of their own.
+Decisions AgreeOnAll(const std::vector<SeenStep>& seen) {
+  const auto ranks = MakeLocalCollectives(static_cast<int32_t>(seen.size()));
+  Decisions decisions(seen.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < seen.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      decisions[rank] = Agree(*ranks[rank], seen[rank], std::chrono::steady_clock::now() + std::chrono::hours(1));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return decisions;
+}
+
+// 16 ranks that have all samples.
+std::vector<SeenStep> AllThere(StepPolicy policy = StepPolicy::kStrict, int32_t samples = 5) {
+  SeenStep step{.policy = policy, .geometry_fingerprint = 0xFEDCBA9876543210u};
+  for (int32_t i = 0; i < samples; ++i) {
+    step.samples.push_back({.sample = absl::StrCat("math/", i),
+                            .num_tokens = 100 + i,
+                            .revision = i % 2,
+                            .content_id = 0x8000000000000000u + i,
+                            .oldest_weight_version = -1 + i,
+                            .newest_weight_version = 7 + i});
+  }
+  return std::vector<SeenStep>(16, step);
+}
+
+void ExpectSame(const Decisions& decisions) {
+  for (const auto& decision : decisions) {
+    ASSERT_EQ(decision.status(), decisions[0].status());
+    if (decision.ok()) {
+      EXPECT_EQ(*decision, *decisions[0]);
+    }
+  }
+}
+
+TEST(Agreement, AllReplay) {
+  for (StepPolicy policy : {StepPolicy::kStrict, StepPolicy::kLive, StepPolicy::kDrop}) {
+    const Decisions decisions = AgreeOnAll(AllThere(policy));
+    ExpectSame(decisions);
+    ASSERT_OK(decisions[0]);
+    EXPECT_EQ(decisions[0]->replayed, 5);
+    EXPECT_EQ(decisions[0]->fallen_back, 0);
+    const SampleDecision expected{.num_tokens = 102,
+                                  .revision = 0,
+                                  .content_id = 0x8000000000000002u,
+                                  .oldest_weight_version = 1,
+                                  .newest_weight_version = 9};
+    EXPECT_EQ(decisions[0]->samples[2], expected);
+  }
+}
+
+TEST(Agreement, NoSamples) {
+  const Decisions decisions = AgreeOnAll(AllThere(StepPolicy::kStrict, 0));
+  ExpectSame(decisions);
+  EXPECT_OK(decisions[0]);
+}
+
+TEST(Agreement, OneRankMissesASample) {
+  for (StepPolicy policy : {StepPolicy::kStrict, StepPolicy::kLive, StepPolicy::kDrop}) {
+    std::vector<SeenStep> seen = AllThere(policy);
+    seen[13].samples[3] = {.sample = "math/3", .status = SampleStatus::kLost};
+    const Decisions decisions = AgreeOnAll(seen);
+    ExpectSame(decisions);
+    if (policy == StepPolicy::kStrict) {
+      EXPECT_EQ(decisions[0].status().code(), kFailed);
+      EXPECT_EQ(GetErrorDetail(decisions[0].status())->sample, "math/3");
+      EXPECT_THAT(decisions[0].status().message(), HasSubstr("LOST, first on rank 13; 1 of 5"));
+      continue;
+    }
+    ASSERT_OK(decisions[0]);
+    const SampleDecision& fallen = decisions[0]->samples[3];
+    EXPECT_EQ(fallen.action, policy == StepPolicy::kLive ? StepAction::kLive : StepAction::kDrop);
+    EXPECT_EQ(fallen.status, SampleStatus::kLost);
+    EXPECT_EQ(fallen.missing_on, 13);
+    EXPECT_FALSE(fallen.missing_everywhere);
+    EXPECT_EQ(fallen.num_tokens, 103);
+    const std::map<SampleStatus, int64_t> counts = {{SampleStatus::kOk, 4}, {SampleStatus::kLost, 1}};
+    EXPECT_EQ(decisions[0]->counts, counts);
+    EXPECT_EQ(decisions[0]->replayed, 4);
+    EXPECT_EQ(decisions[0]->fallen_back, 1);
+  }
+}
+
+TEST(Agreement, OtherContentIsAnErrorOnAllRanks) {
+  struct Case {
+    std::function<void(SeenSample&)> change;
+    Reason reason;
+    const char* says;
+  };
+  const std::vector<Case> cases = {
+      {[](SeenSample& s) { s.content_id = 17; }, Reason::kConflictingRows,
+       "content_id: of sample math/2 is 9223372036854775810 on one rank and 17 on another"},
+      {[](SeenSample& s) { s.revision = 4; }, Reason::kOldRevision,
+       "revision: of sample math/2 is 0 on one rank and 4"},
+      {[](SeenSample& s) { s.num_tokens = 99; }, Reason::kRowCount,
+       "num_tokens: of sample math/2 is 99 on one rank and 102"},
+  };
+  for (const Case& given : cases) {
+    std::vector<SeenStep> seen = AllThere(StepPolicy::kLive);
+    given.change(seen[5].samples[2]);
+    seen[6].samples[2].status = SampleStatus::kNotFound;
+    const Decisions decisions = AgreeOnAll(seen);
+    ExpectSame(decisions);
+    EXPECT_THAT(decisions[0], Fails(kFailed, given.reason));
+    EXPECT_EQ(GetErrorDetail(decisions[0].status())->sample, "math/2");
+    EXPECT_THAT(decisions[0].status().message(), HasSubstr(given.says));
+  }
+}
+
+// What a rank does not know, or says of a sample that it misses, is compared with nothing.
+TEST(Agreement, WhatIsNotKnownIsNotCompared) {
+  std::vector<SeenStep> seen = AllThere(StepPolicy::kLive);
+  seen[3].samples[1] = {.sample = "math/1"};
+  seen[4].samples[2].status = SampleStatus::kTokensMismatch;
+  seen[4].samples[2].content_id = 1;
+  const Decisions decisions = AgreeOnAll(seen);
+  ExpectSame(decisions);
+  ASSERT_OK(decisions[0]);
+  EXPECT_EQ(decisions[0]->samples[1].content_id, 0x8000000000000001u);
+  EXPECT_EQ(decisions[0]->samples[2].status, SampleStatus::kTokensMismatch);
+}
+
+TEST(Agreement, ByHandleOrByName) {
+  std::vector<SeenStep> seen = AllThere();
+  for (SeenSample& sample : seen[9].samples) {
+    sample.handle = SampleHandle(sample.sample);
+    sample.sample.clear();
+  }
+  EXPECT_OK(AgreeOnAll(seen)[9]);
+}
+
+TEST(Agreement, RanksOfOtherSteps) {
+  const std::vector<std::function<void(SeenStep&)>> changes = {
+      [](SeenStep& step) { step.samples.pop_back(); },
+      [](SeenStep& step) { step.samples.clear(); },
+      [](SeenStep& step) { step.policy = StepPolicy::kDrop; },
+      [](SeenStep& step) { std::swap(step.samples[0], step.samples[4]); },
+      [](SeenStep& step) { step.samples[3].sample = "other"; },
+  };
+  for (const auto& change : changes) {
+    std::vector<SeenStep> seen = AllThere();
+    change(seen[7]);
+    const Decisions decisions = AgreeOnAll(seen);
+    ExpectSame(decisions);
+    EXPECT_THAT(decisions[0], Fails(kFailed, Reason::kField));
+  }
+  std::vector<SeenStep> seen = AllThere();
+  seen[15].geometry_fingerprint = 1;
+  const Decisions decisions = AgreeOnAll(seen);
+  ExpectSame(decisions);
+  EXPECT_THAT(decisions[0], Fails(kFailed, Reason::kGeometryMismatch));
+}
+
+TEST(Agreement, ARankWhoseSourceFailed) {
+  std::vector<SeenStep> seen = AllThere(StepPolicy::kLive);
+  seen[2].source_failed = seen[9].source_failed = true;
+  Decisions decisions = AgreeOnAll(seen);
+  ExpectSame(decisions);
+  ASSERT_OK(decisions[0]);
+  EXPECT_EQ(decisions[0]->source_failed_on, 2);
+  EXPECT_EQ(decisions[0]->counts[SampleStatus::kUnspecified], 5);
+  EXPECT_EQ(decisions[0]->samples[0].missing_on, 2);
+  for (SeenStep& step : seen) step.policy = StepPolicy::kStrict;
+  decisions = AgreeOnAll(seen);
+  ExpectSame(decisions);
+  EXPECT_EQ(decisions[0].status().code(), kFailed);
+  EXPECT_THAT(decisions[0].status().message(), HasSubstr("SOURCE_FAILED, first on rank 2; 5 of 5"));
+}
+
+TEST(Agreement, ARankThatIsWrongTellsTheOthers) {
+  const std::vector<std::function<void(SeenStep&)>> changes = {
+      [](SeenStep& step) { step.samples[3].num_tokens = -4; },
+      [](SeenStep& step) { step.samples[0].revision = -1; },
+      [](SeenStep& step) { step.samples[0].status = static_cast<SampleStatus>(10); },
+      [](SeenStep& step) { step.samples[0].newest_weight_version = -2; },
+      [](SeenStep& step) { step.samples[0].oldest_weight_version = std::numeric_limits<int64_t>::min(); },
+      [](SeenStep& step) { step.policy = static_cast<StepPolicy>(3); },
+  };
+  for (const auto& change : changes) {
+    std::vector<SeenStep> seen = AllThere();
+    change(seen[4]);
+    const Decisions decisions = AgreeOnAll(seen);
+    for (size_t rank = 0; rank < decisions.size(); ++rank) {
+      EXPECT_THAT(decisions[rank], Fails(rank == 4 ? absl::StatusCode::kInvalidArgument : kFailed, Reason::kField));
+    }
+    EXPECT_THAT(decisions[0].status().message(), HasSubstr("rank 4 cannot take part"));
+  }
+}
+
+TEST(Agreement, ARankThatNeverComes) {
+  auto ranks = MakeLocalCollectives(16);
+  const std::vector<SeenStep> seen = AllThere();
+  std::vector<std::thread> threads;
+  for (int32_t rank = 1; rank < 16; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+      EXPECT_EQ(Agree(*ranks[rank], seen[rank], soon).status().code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_EQ(Agree(*ranks[rank], seen[rank], soon).status().code(), kFailed);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Agreement, OtherVersionsAndOddWords) {
+  StepAgreement one(0, AllThere()[0]), other(1, AllThere()[0]);
+  EXPECT_THAT(one.Push({}), Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+  std::vector<int64_t> words(one.words().begin(), one.words().end());
+  ++words[0];  // Of a rank of the next version.
+  EXPECT_THAT(one.Push(words), Fails(kFailed, Reason::kVersionMismatch));
+  EXPECT_TRUE(one.words().empty());
+}
+
+// What the ranks must come to, the slow way.
+absl::StatusOr<StepDecision> Reference(const std::vector<SeenStep>& seen) {
+  StepDecision decision;
+  const size_t samples = seen[0].samples.size();
+  for (size_t i = 0; i < samples; ++i) {
+    SampleDecision said{.missing_everywhere = true};
+    int64_t worst = 1;
+    for (size_t rank = 0; rank < seen.size(); ++rank) {
+      const SeenSample& own = seen[rank].samples[i];
+      const bool failed = seen[rank].source_failed;
+      if (failed || own.status != SampleStatus::kOk) {
+        if (!said.missing_on) said.missing_on = rank;
+        worst = std::max(worst, failed || own.status == SampleStatus::kUnspecified ? 99 : int64_t(own.status));
+        continue;
+      }
+      said.missing_everywhere = false;
+      const auto same = [](auto& all, const auto& value) {
+        if (!value) return true;
+        if (!all) all = value;
+        return all == value;
+      };
+      if (!same(said.num_tokens, own.num_tokens) || !same(said.revision, own.revision) ||
+          !same(said.content_id, own.content_id)) {
+        return absl::FailedPreconditionError(own.sample);
+      }
+      for (auto version : {own.oldest_weight_version, own.newest_weight_version}) {
+        if (!version) continue;
+        said.oldest_weight_version = std::min(said.oldest_weight_version.value_or(*version), *version);
+        said.newest_weight_version = std::max(said.newest_weight_version.value_or(*version), *version);
+      }
+    }
+    said.status = worst == 99 ? SampleStatus::kUnspecified : static_cast<SampleStatus>(worst);
+    const StepAction fallback = seen[0].policy == StepPolicy::kDrop ? StepAction::kDrop : StepAction::kLive;
+    said.action = said.missing_on ? fallback : StepAction::kReplay;
+    ++(said.missing_on ? decision.fallen_back : decision.replayed);
+    ++decision.counts[said.status];
+    decision.samples.push_back(said);
+  }
+  for (size_t rank = seen.size(); rank-- > 0;) {
+    if (seen[rank].source_failed) decision.source_failed_on = rank;
+  }
+  for (size_t i = 0; seen[0].policy == StepPolicy::kStrict && i < samples; ++i) {
+    if (decision.samples[i].missing_on) return absl::FailedPreconditionError(seen[0].samples[i].sample);
+  }
+  return decision;
+}
+
+// Both versions, so that the oldest and the newest one of a rank are in order.
+SeenSample RandomSample(int32_t number, std::mt19937& random) {
+  const auto rarely = [&random](int32_t times) { return random() % times == 0; };
+  SeenSample seen{.sample = absl::StrCat("s", number)};
+  if (rarely(40)) seen.status = static_cast<SampleStatus>(random() % 10);
+  if (!rarely(10)) seen.num_tokens = number + rarely(200);
+  if (!rarely(10)) seen.revision = rarely(200);
+  if (!rarely(10)) seen.content_id = (number % 2 == 0 ? 0 : ~uint64_t{0}) ^ static_cast<uint64_t>(rarely(200));
+  if (!rarely(10)) {
+    seen.oldest_weight_version = static_cast<int64_t>(random() % 5) - 1;
+    seen.newest_weight_version = *seen.oldest_weight_version + random() % 3;
+  }
+  return seen;
+}
+
+TEST(Agreement, AsTheReference) {
+  std::mt19937 random(1);
+  int32_t agreed = 0, failed = 0;
+  for (int32_t round = 0; round < 600; ++round) {
+    std::vector<SeenStep> seen(1 + random() % 6);
+    const size_t samples = random() % 8;
+    const auto policy = static_cast<StepPolicy>(random() % 3);
+    for (SeenStep& step : seen) {
+      step.policy = policy;
+      step.source_failed = random() % 30 == 0;
+      for (size_t i = 0; i < samples; ++i) step.samples.push_back(RandomSample(i, random));
+    }
+    const absl::StatusOr<StepDecision> expected = Reference(seen);
+    const Decisions decisions = AgreeOnAll(seen);
+    ExpectSame(decisions);
+    ASSERT_EQ(decisions[0].ok(), expected.ok()) << decisions[0].status() << expected.status();
+    ++(expected.ok() ? agreed : failed);
+    if (expected.ok()) {
+      EXPECT_EQ(*decisions[0], *expected);
+    } else {
+      EXPECT_EQ(GetErrorDetail(decisions[0].status())->sample, expected.status().message());
+    }
+  }
+  EXPECT_GT(agreed, 100);
+  EXPECT_GT(failed, 100);
+}
+
+}  // namespace
+}  // namespace routing_replay::trainer

@@ -1,0 +1,40 @@
+// What is known of samples before their rows are fetched: by it the ranks of a replica agree on what to replay.
+#ifndef TRAINER_PLUGIN_FETCH_INSPECT_H_
+#define TRAINER_PLUGIN_FETCH_INSPECT_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "routing_replay/client.h"
+#include "routing_replay/trainer/staging.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/read_request.h"
+
+namespace routing_replay::trainer {
+
+// A read that says of each sample what one of all its rows would say, for the price of one row of one layer: its last
+// row, by T or else by its token checks, so that it waits for all of them; the first where neither is given.
+ReadRequest MakeInspectRequest(const Geometry& geometry, absl::Span<const FetchSequence> sequences,
+                               const FetchOptions& options);
+
+// Keeps what MakeInspectRequest's answer says.
+class InspectSink final : public ReadSink {
+ public:
+  explicit InspectSink(size_t samples);
+  absl::Status OnRecord(const SampleRecord& record) override;
+  absl::Status OnPiece(const ReadPiece& piece) override;
+
+  // The answer ends here: samples that nothing is known of are kNotReady, `why` being their message.
+  void GiveUp(absl::string_view why);
+  // One per sample.
+  const std::vector<SampleRecord>& records() const { return records_; }
+
+ private:
+  std::vector<SampleRecord> records_;
+};
+
+}  // namespace routing_replay::trainer
+
+#endif  // TRAINER_PLUGIN_FETCH_INSPECT_H_

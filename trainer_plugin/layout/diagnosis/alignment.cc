@@ -1,0 +1,193 @@
+#include "routing_replay/trainer/alignment.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "trainer_plugin/layout/diagnosis/mistakes.h"
+#include "trainer_plugin/layout/diagnosis/route_ids.h"
+
+namespace routing_replay::trainer {
+namespace {
+
+constexpr double kDeviations = 4;
+
+// Experts in common, of slots compared, over pairs of a local row and a layer.
+struct Fit {
+  int64_t pairs = 0;
+  int64_t slots = 0;
+  int64_t common = 0;
+
+  void Add(const Fit& other) {
+    pairs += other.pairs;
+    slots += other.slots;
+    common += other.common;
+  }
+  double share() const { return slots == 0 ? 0 : static_cast<double>(common) / static_cast<double>(slots); }
+};
+
+int64_t CountIds(absl::Span<const int32_t> slots) {
+  return std::count_if(slots.begin(), slots.end(), [](int32_t id) { return id >= 0; });
+}
+
+int64_t CountCommon(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
+  return std::count_if(a.begin(), a.end(),
+                       [&](int32_t id) { return id >= 0 && std::find(b.begin(), b.end(), id) != b.end(); });
+}
+
+class Comparison {
+ public:
+  explicit Comparison(const AlignmentInput& input) : input_(input) {}
+
+  // Of one local row and one slot, under a way.
+  Fit Pair(const LocalRow& row, int64_t local_row, std::optional<int32_t> ordinal, int32_t slot) const {
+    if (row.state != RowState::kReplayed || !ordinal) return {};
+    const RouteIds& recorded = input_.recorded[row.sequence];
+    if (row.row >= recorded.rows) return {};
+    const auto theirs = SlotsOf(recorded, row.row, *ordinal), live = SlotsOf(input_.live, local_row, slot);
+    const int64_t slots = std::min(CountIds(theirs), CountIds(live));
+    return slots == 0 ? Fit{} : Fit{.pairs = 1, .slots = slots, .common = CountCommon(theirs, live)};
+  }
+
+  // Calls of(local row, slot, fit) for every pair.
+  template <typename Of>
+  void ForEach(const RowWay& rows, const LayerWay& layers, Of of) const {
+    for (size_t slot = 0; slot < layers.layers.size(); ++slot) {
+      const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layers.layers[slot]);
+      for (size_t i = 0; i < rows.rows.size(); ++i) {
+        const Fit fit = Pair(rows.rows[i], static_cast<int64_t>(i), ordinal, static_cast<int32_t>(slot));
+        if (fit.pairs > 0) of(i, slot, fit);
+      }
+    }
+  }
+
+  Fit Total(const RowWay& rows, const LayerWay& layers) const {
+    Fit total;
+    ForEach(rows, layers, [&](size_t, size_t, const Fit& fit) { total.Add(fit); });
+    return total;
+  }
+
+  // Experts in common of one slot if each row had another row's record: from how often each expert is chosen, without
+  // the pairs of a row with itself. Added to `common`, in slots of `own`.
+  double ChanceOf(const RowWay& rows, int32_t layer_id, int32_t slot, const Fit& own) const {
+    const std::optional<int32_t> ordinal = input_.geometry.FindOrdinal(layer_id);
+    if (own.pairs < 2) return static_cast<double>(own.common);
+    std::vector<int64_t> recorded(input_.geometry.layer(*ordinal).num_experts), live(recorded.size());
+    for (size_t i = 0; i < rows.rows.size(); ++i) {
+      if (Pair(rows.rows[i], static_cast<int64_t>(i), ordinal, slot).pairs == 0) continue;
+      CountEach(SlotsOf(input_.recorded[rows.rows[i].sequence], rows.rows[i].row, *ordinal), recorded);
+      CountEach(SlotsOf(input_.live, static_cast<int64_t>(i), slot), live);
+    }
+    double meetings = -static_cast<double>(own.common);
+    for (size_t id = 0; id < live.size(); ++id) meetings += static_cast<double>(recorded[id]) * live[id];
+    return std::max(0.0, meetings / static_cast<double>(own.pairs - 1));
+  }
+
+ private:
+  static void CountEach(absl::Span<const int32_t> ids, std::vector<int64_t>& counts) {
+    for (const int32_t id : ids) {
+      if (id >= 0 && id < static_cast<int64_t>(counts.size())) ++counts[id];
+    }
+  }
+
+  const AlignmentInput& input_;
+};
+
+double Kept(double share, double chance) { return chance >= 1 ? 1 : (share - chance) / (1 - chance); }
+
+// Whether a part of the pairs keeps too little for drift, beyond doubt.
+bool IsLost(const Fit& fit, double chance) {
+  if (fit.pairs < kLeastPairs || chance >= 1) return false;
+  const double pairs = static_cast<double>(fit.pairs), share = std::max(fit.share(), 1 / pairs);
+  const double deviation = std::sqrt(share * std::max(0.0, 1 - share) / pairs) / (1 - chance);
+  return Kept(fit.share(), chance) + kDeviations * deviation < kLeastKept;
+}
+
+// The part that fits worst, of those of which there is enough to say.
+std::optional<size_t> Worst(const std::vector<Fit>& parts) {
+  std::optional<size_t> worst;
+  for (const int64_t least : {kLeastPairs, int64_t{1}}) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].pairs >= least && (!worst || parts[i].share() < parts[*worst].share())) worst = i;
+    }
+    if (worst) break;
+  }
+  return worst;
+}
+
+// As planned: in all, by sequence and by layer.
+struct Planned {
+  Fit total;
+  std::vector<Fit> sequences, layers;
+  double chance = 0;
+
+  bool lost() const {
+    const auto is_lost = [&](const Fit& fit) { return IsLost(fit, chance); };
+    return is_lost(total) || std::any_of(sequences.begin(), sequences.end(), is_lost) ||
+           std::any_of(layers.begin(), layers.end(), is_lost);
+  }
+};
+
+Planned CountPlanned(const Comparison& comparison, const RowWay& rows, const LayerWay& layers, size_t sequences) {
+  Planned planned{.sequences = std::vector<Fit>(sequences), .layers = std::vector<Fit>(layers.layers.size())};
+  comparison.ForEach(rows, layers, [&](size_t i, size_t slot, const Fit& fit) {
+    planned.total.Add(fit);
+    planned.sequences[rows.rows[i].sequence].Add(fit);
+    planned.layers[slot].Add(fit);
+  });
+  double common = 0;
+  for (size_t slot = 0; slot < layers.layers.size(); ++slot) {
+    common += comparison.ChanceOf(rows, layers.layers[slot], static_cast<int32_t>(slot), planned.layers[slot]);
+  }
+  if (planned.total.slots > 0) planned.chance = common / static_cast<double>(planned.total.slots);
+  return planned;
+}
+
+absl::StatusOr<std::vector<LayerWay>> LayerWaysOf(const AlignmentInput& input) {
+  if (input.split != nullptr) return LayerWays(input.geometry, *input.split, input.rank);
+  return LayerWays(input.geometry, {input.layers.begin(), input.layers.end()});
+}
+
+template <typename Way>
+Explanation InTermsOfReplay(const Way& way, const Fit& fit) {
+  return {{way.reversed.name}, way.reversed.what, fit.common, fit.slots};
+}
+
+}  // namespace
+
+absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
+  const auto row_ways = RowWays(input.layout, input.rank.rows);
+  if (!row_ways.ok()) return row_ways.status();
+  const auto layer_ways = LayerWaysOf(input);
+  if (!layer_ways.ok()) return layer_ways.status();
+  absl::Status status = CheckIds(input.geometry, input.layout, input.recorded, input.live,
+                                 static_cast<int64_t>(row_ways->front().rows.size()),
+                                 static_cast<int64_t>(layer_ways->front().layers.size()));
+  if (!status.ok()) return status;
+  const Comparison comparison(input);
+  const Planned planned =
+      CountPlanned(comparison, row_ways->front(), layer_ways->front(), input.layout.sequences.size());
+  Alignment alignment{.kept = Kept(planned.total.share(), planned.chance), .chance = planned.chance};
+  alignment.explained_kept = alignment.kept;
+  alignment.rows = InTermsOfReplay(row_ways->front(), planned.total);
+  alignment.layers = InTermsOfReplay(layer_ways->front(), planned.total);
+  if (const auto worst = Worst(planned.sequences)) alignment.sequence = static_cast<int32_t>(*worst);
+  if (const auto worst = Worst(planned.layers)) alignment.layer_id = layer_ways->front().layers[*worst];
+  for (const RowWay& rows : *row_ways) {
+    for (const LayerWay& layers : *layer_ways) {
+      const Fit fit = comparison.Total(rows, layers);
+      // What a way does not compare it does not explain.
+      const double slots = static_cast<double>(std::max(fit.slots, planned.total.slots));
+      const double kept = slots == 0 ? 0 : Kept(static_cast<double>(fit.common) / slots, planned.chance);
+      if (kept <= alignment.explained_kept) continue;
+      alignment.explained_kept = kept;
+      alignment.rows = InTermsOfReplay(rows, fit);
+      alignment.layers = InTermsOfReplay(layers, fit);
+    }
+  }
+  const bool explained = planned.total.pairs >= kLeastPairs && alignment.explained_kept > alignment.kept + kLeastKept;
+  alignment.misaligned = explained || planned.lost();
+  return alignment;
+}
+
+}  // namespace routing_replay::trainer

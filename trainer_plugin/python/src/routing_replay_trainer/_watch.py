@@ -1,0 +1,206 @@
+"""The watch over replayed routes: do they fit what the routers choose by themselves? No torch.
+
+Live choices of a micro-batch are kept until the step ends. Where more rows than `alarm_no_overlap` have no expert in
+common with their record, the core says whether drift of the weights explains that (`judge_alignment`); if not, one
+warning per cause names sample, layer and the nearest known mistake.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from routing_replay_trainer._micro_batch import MicroBatch, host
+from routing_replay_trainer._values import invalid
+from routing_replay_trainer.diagnose import Alignment, geometry_of, judge_alignment
+from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, Source
+from routing_replay_trainer.metrics import Counters
+from routing_replay_trainer.plan import Plan
+
+LOG = logging.getLogger("routing_replay_trainer")
+Watched = Literal["first", "all", "off"]
+_MOST_IDS = 1 << 22  # Of the records that one judgement is made from.
+
+
+@dataclass
+class _Seen:
+    """A watched pass: what was replayed, or would be, and what its routers chose, [local rows, K] per slot."""
+
+    described: MicroBatch
+    batch: Batch
+    replayed: list[NDArray[Any]]
+    live: dict[int, Any] = field(default_factory=dict)
+    counts: list[Any] = field(default_factory=list)
+
+
+class Watch:
+    """source: where rows come from; what no rank has of a sample is read again for the words of an alarm
+    watched: of which micro-batches live choices are compared: the "first" of each step and model chunk, "all", or none
+    alarm_no_overlap: share of rows without an expert in common from which on alignment is judged, in the first
+        micro-batch of each step; None: never
+    """
+
+    def __init__(
+        self, source: Source | None, watched: Watched = "first", alarm_no_overlap: float | None = 0.01
+    ) -> None:
+        if watched not in ("first", "all", "off"):
+            raise invalid("watch", f"{watched!r} is none of first, all, off")
+        if alarm_no_overlap is not None and not 0 <= alarm_no_overlap <= 1:
+            raise invalid("alarm_no_overlap", f"{alarm_no_overlap!r} is not a share")
+        self._source = source
+        self._watched = watched
+        self._alarm = alarm_no_overlap
+        self._seen: dict[int, _Seen] = {}
+        self._causes: set[tuple[str, ...]] = set()
+        self.alarms = 0  # Judged misaligned since it was last counted.
+
+    def begin(self, chunk: int, described: MicroBatch, batch: Batch) -> bool:
+        """Whether the live choices of this pass, which begins, are wanted."""
+        first = chunk not in self._seen
+        if self._watched == "off" or (self._watched == "first" and not first):
+            return False
+        if first:
+            keep = self._alarm is not None
+            # The batch's own buffer is another pass's when the step ends.
+            self._seen[chunk] = _Seen(described, batch, [ids.copy() for ids in batch.indices] if keep else [])
+        return True
+
+    def saw(self, chunk: int, batch: Batch, slot: int, live: Any, counts: Any) -> None:
+        """live: [N, K] ids; counts: those of `ops.compare`"""
+        seen = self._seen.get(chunk)
+        if seen is not None and seen.batch is batch and seen.replayed:
+            seen.live[slot] = live
+            seen.counts.append(counts)
+
+    def end_step(self) -> None:
+        """Judges what was seen, and forgets it."""
+        passes, self._seen = self._seen, {}
+        for seen in passes.values():
+            if not seen.counts:
+                continue
+            rows, _, disjoint, _ = (int(number) for number in host(sum(seen.counts)))
+            if disjoint > (self._alarm or 0.0) * rows:
+                self._judge(seen, disjoint / rows)
+
+    def count_into(self, counters: Counters) -> None:
+        if self._watched != "off" and self._alarm is not None:
+            counters.count("no_overlap_alarms", self.alarms)
+        self.alarms = 0
+
+    def _judge(self, seen: _Seen, no_overlap: float) -> None:
+        plan, live = seen.batch.plan, _by_layer(seen)
+        alignment = judge_alignment(plan, _records_of_rank(seen), live)
+        if not alignment.misaligned:
+            return
+        self.alarms += 1
+        why = ""
+        try:
+            whole = judge_alignment(plan, self._whole_records(seen), live)
+            if whole.misaligned:
+                alignment = whole
+        except Exception as error:  # Whatever a source raises: an alarm stops no training.
+            why = f" (Whole samples could not be read: {error})"
+        cause = (*alignment.rows.mistakes, *alignment.layers.mistakes)
+        if cause not in self._causes:
+            self._causes.add(cause)
+            LOG.warning("%s%s", self._words(seen, alignment, no_overlap), why)
+
+    def _words(self, seen: _Seen, alignment: Alignment, no_overlap: float) -> str:
+        mistakes = [e for e in (alignment.rows, alignment.layers) if e.mistakes != ("none",)]
+        said = (
+            f"router replay: the routes of sample {_sample(seen.described, alignment.sequence)} do not fit what the "
+            f"model's routers choose, most of all in layer {alignment.layer}: {no_overlap:.1%} of the rows have no "
+            f"expert in common (alarm_no_overlap is {self._alarm:.1%}), and {alignment.kept:.0%} of the record is "
+            "chosen live, beyond chance: drift of the weights does not do that. "
+        )
+        if not mistakes:
+            return (
+                said
+                + "No known mistake of rows or layers explains it: are model, samples and tokens the recorded ones?"
+            )
+        named = " and ".join(f"{mistake.mistakes[0]} ({mistake.what})" for mistake in mistakes)
+        return said + f"Nearest known mistake: {named}; taking it back, {alignment.explained_kept:.0%} fits."
+
+    def _whole_records(self, seen: _Seen) -> list[NDArray[np.int32] | None]:
+        """Of the samples, all rows that the micro-batch could show, and all layers, as far as there is room."""
+        geometry = geometry_of(seen.batch.plan)
+        records: list[NDArray[np.int32] | None] = []
+        room = _MOST_IDS
+        for rows, fetch in zip(_rows_needed(seen), seen.described.fetch, strict=True):
+            shape = _record_shape(geometry, rows)
+            room -= int(np.prod(shape))
+            # The first in any case.
+            records.append(self._whole(geometry, fetch, shape) if rows > 0 and (room >= 0 or not records) else None)
+        return records
+
+    def _whole(self, geometry: Any, fetch: FetchSequence, shape: tuple[int, ...]) -> NDArray[np.int32]:
+        rows = shape[0]
+        sample = {"tokens": rows + 1, "recorded_rows": rows}
+        if isinstance(fetch.sample, str):
+            sample["sample"] = fetch.sample
+        stream = {"format": "THD", "sequences": [sample], "cu_seqlens_padded": [0, rows + 1], "total_rows": rows + 1}
+        plan = Plan(geometry, stream | {"partition": "contiguous"})
+        batch = self._source.fetch(plan, sequences=[FetchSequence(fetch.sample)], missing="live")
+        record = np.full(shape, -1, np.int32)
+        known = np.flatnonzero(batch.states[:rows] == REPLAYED)
+        for layer, ids in zip(plan.layers, batch.indices, strict=True):
+            record[known, layer.ordinal, : layer.top_k] = ids[known]
+        return record
+
+
+def _record_shape(geometry: dict[str, Any], rows: int) -> tuple[int, int, int]:
+    top_k = geometry["top_k"]
+    return rows, len(geometry["moe_layers"]), max(top_k) if isinstance(top_k, list) else top_k
+
+
+def _by_layer(seen: _Seen) -> NDArray[np.int32]:
+    """Live ids [local rows, layers, K], -1 where a layer was not seen."""
+    plan = seen.batch.plan
+    shape = _record_shape(geometry_of(plan), plan.rows)
+    live = np.full((plan.rows, len(plan.layers), shape[2]), -1, np.int32)
+    for slot, ids in seen.live.items():
+        live[:, slot, : plan.layers[slot].top_k] = host(ids)
+    return live
+
+
+def _records_of_rank(seen: _Seen) -> list[NDArray[np.int32] | None]:
+    """What the rank itself has of the samples: its rows and layers."""
+    plan, local = seen.batch.plan, seen.batch.plan.local_rows()
+    geometry = geometry_of(plan)
+    records: list[NDArray[np.int32] | None] = []
+    room = _MOST_IDS
+    for sequence in range(len(seen.described.fetch)):
+        at = np.flatnonzero((local.sequence == sequence) & (seen.batch.states == REPLAYED))
+        rows = local.row[at]
+        shape = _record_shape(geometry, int(rows.max()) + 1 if len(rows) else 0)
+        room -= int(np.prod(shape))
+        if not len(rows) or (room < 0 and records):
+            records.append(None)
+            continue
+        record = np.full(shape, -1, np.int32)
+        for layer, ids in zip(plan.layers, seen.replayed, strict=True):
+            record[rows, layer.ordinal, : layer.top_k] = ids[at]
+        records.append(record)
+    return records
+
+
+def _rows_needed(seen: _Seen) -> list[int]:
+    """Of each sequence, or piece of one, how many rows of its sample the micro-batch can show."""
+    needed = []
+    for sequence in seen.described.layout["sequences"]:
+        if "pieces" in sequence:
+            needed += [piece["start"] + piece["rows"] for piece in sequence["pieces"]]
+        else:
+            needed.append(max(0, sequence["tokens"] - 1))
+    return needed[: len(seen.described.fetch)]
+
+
+def _sample(described: MicroBatch, sequence: int | None) -> str:
+    if sequence is None:
+        return "?"
+    pieces = [len(s["pieces"]) if "pieces" in s else 1 for s in described.layout["sequences"]]
+    return str(described.fetch[sum(pieces[:sequence])].sample)

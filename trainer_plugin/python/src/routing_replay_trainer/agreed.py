@@ -1,0 +1,164 @@
+"""Before a step: what the source has of its samples, what the ranks of the replica do with each, and what a fetch must
+then find."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from routing_replay_trainer import errors
+from routing_replay_trainer._values import invalid
+from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleState, StepDecision, agree
+from routing_replay_trainer.fetch import FetchSequence, Missing, Source
+
+_NAMED = 8  # Samples that an error names.
+
+
+@dataclass(frozen=True)
+class BegunStep:
+    """What `begin_step` decided, the same on all ranks of the replica.
+
+    decisions: one per sample of the step, in the order in which they were given first
+    replayed, fallen_back: samples that replay, and those that do not
+    counts: samples by status
+    live, dropped: samples (ids or handles) that route live, and those that the caller is to leave out of the loss, by
+        the policy; those that are dropped route live, too
+    weight_lag: how many weight versions the oldest replayed row is behind, where both are known
+    """
+
+    decisions: tuple[Decision, ...]
+    replayed: int
+    fallen_back: int
+    counts: Mapping[str, int]
+    live: tuple[str | int, ...]
+    dropped: tuple[str | int, ...]
+    weight_lag: int | None
+
+
+class AgreedSteps:
+    """The samples of one step at a time. Used by one thread.
+
+    collective: of the ranks that must decide alike; without one this rank decides alone
+    max_fallback_fraction: of a step's samples; FallbackLimitError if more fall back
+    deadline: seconds, for what is waited for here
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        missing: Missing,
+        collective: Collective | None = None,
+        max_fallback_fraction: float = 0.05,
+        deadline: float = 120.0,
+    ) -> None:
+        if not 0 <= max_fallback_fraction <= 1:
+            raise invalid("max_fallback_fraction", f"{max_fallback_fraction} is not in 0 … 1")
+        self._source = source
+        self._missing: Missing = missing
+        self._collective = LocalGroup(1)[0] if collective is None else collective
+        self._limit = max_fallback_fraction
+        self._deadline = deadline
+        self._decided: dict[str | int, Decision] | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether a fetch without an agreement could let this rank fall back alone."""
+        return self._collective.size > 1 and self._missing != "strict"
+
+    def begin(self, sequences: Sequence[FetchSequence], weight_version: int | None = None) -> BegunStep:
+        """Of all ranks of the replica with the same samples in the same order. What is raised is raised on all of them,
+        but for what is wrong with this rank's own arguments or source, which the others see as SOURCE_FAILED."""
+        self._decided = None
+        samples = _once_each(sequences)
+        states, failure = self._inspect(samples)
+        decision = agree(self._collective, states, self._missing, self._deadline, failed=failure is not None)
+        if failure is not None and not isinstance(failure, (ConnectionError, TimeoutError)):
+            raise failure
+        _check_limit(decision, self._limit)
+        self._decided = {one.sample: one for one in decision.samples}
+        return _begun(decision, weight_version)
+
+    def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
+        """As the ranks agreed. FailedPreconditionError for a sample that the step does not have, or if no step was
+        begun where there must be one."""
+        if self._decided is None:
+            if self.required:
+                raise _error("micro_batch: the ranks decide together what falls back, so begin_step comes first")
+            return list(sequences)
+        return [self._applied(sequence) for sequence in sequences]
+
+    def _applied(self, sequence: FetchSequence) -> FetchSequence:
+        assert self._decided is not None
+        decision = self._decided.get(sequence.sample)
+        if decision is None:
+            raise _error(f"micro_batch: sample {sequence.sample} is none of those that begin_step was told", sequence)
+        if decision.action != "replay":
+            return dataclasses.replace(sequence, live=True, content_id=None)
+        return dataclasses.replace(sequence, content_id=decision.content_id)
+
+    def _inspect(self, samples: list[FetchSequence]) -> tuple[list[SampleState], Exception | None]:
+        try:
+            records = self._source.inspect(samples, timeout=self._deadline)
+        except Exception as error:
+            return [SampleState(one.sample) for one in samples], error
+        return [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)], None
+
+
+def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
+    """A sample of several sequences is asked about once, with what is expected of it as far as one of them says."""
+    samples: dict[str | int, FetchSequence] = {}
+    for sequence in sequences:
+        known = samples.get(sequence.sample)
+        if known is None or (known.num_tokens is None and known.tokens is None):
+            samples[sequence.sample] = sequence
+    return list(samples.values())
+
+
+def _check_limit(decision: StepDecision, limit: float) -> None:
+    total = len(decision.samples)
+    if not decision.fallen_back or decision.fallen_back <= limit * total:
+        return
+    fallen = [one for one in decision.samples if one.action != "replay"]
+    by_status = dict(Counter(one.status for one in fallen))
+    first = [(one.sample, one.status) for one in fallen[:_NAMED]]
+    counted = ", ".join(f"{count} {status}" for status, count in sorted(by_status.items()))
+    named = ", ".join(f"{sample} ({status})" for sample, status in first)
+    raise errors.FallbackLimitError(
+        f"begin_step: {len(fallen)} of {total} samples fall back, more than max_fallback_fraction {limit:g} allows: "
+        f"{counted}; first {named}",
+        code_name="FAILED_PRECONDITION",
+        field="max_fallback_fraction",
+        samples=total,
+        fallen_back=len(fallen),
+        by_status=by_status,
+        first=first,
+    )
+
+
+def _begun(decision: StepDecision, weight_version: int | None) -> BegunStep:
+    by_action: dict[str, list[str | int]] = {"replay": [], "live": [], "drop": []}
+    for one in decision.samples:
+        by_action[one.action].append(one.sample)
+    versions = [one.oldest_weight_version for one in decision.samples if one.action == "replay"]
+    known = [version for version in versions if version is not None and version >= 0]
+    lag = None if weight_version is None or not known else weight_version - min(known)
+    return BegunStep(
+        decision.samples,
+        decision.replayed,
+        decision.fallen_back,
+        decision.counts,
+        tuple(by_action["live"]),
+        tuple(by_action["drop"]),
+        lag,
+    )
+
+
+def _error(message: str, of: Any = None) -> errors.FailedPreconditionError:
+    sample = getattr(of, "sample", None)
+    return errors.FailedPreconditionError(
+        message, code_name="FAILED_PRECONDITION", sample=sample if isinstance(sample, str) else None
+    )

@@ -1,0 +1,327 @@
+"""The ranks of a model replica, and how they agree on a step.
+
+    decision = agree(TorchCollective([tp_cp_group, pp_group]), states, policy="live", deadline=120.0)
+
+One rule: every rank of the collective calls `agree` once per step, whatever it has seen. A rank whose source failed
+says so (`failed=True`) instead of staying away, so that nobody waits for it until the deadline. All ranks then have the
+same decision, or the same error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from routing_replay_trainer import _core, errors
+from routing_replay_trainer._core import LIBRARY
+from routing_replay_trainer._values import integer, plain
+
+Policy = Literal["strict", "live", "drop"]
+Action = Literal["replay", "live", "drop"]
+
+
+@dataclass(frozen=True)
+class SampleState:
+    """What one rank has seen of one sample of the step. None: not known, and so not compared.
+
+    sample: id or handle
+    status: "OK", or why it cannot be replayed: NOT_FOUND, NOT_RECORDED, NOT_READY, LOST, VERSION_REFUSED,
+        LENGTH_MISMATCH, TOKENS_MISMATCH, OUT_OF_RANGE; SOURCE_FAILED where the rank could not ask
+    num_tokens, revision, content_id: what all ranks that have it must have the same
+    oldest_weight_version, newest_weight_version: of its rows; -1 where rows are of an unknown one
+    """
+
+    sample: str | int
+    status: str = "OK"
+    num_tokens: int | None = None
+    revision: int | None = None
+    content_id: int | None = None
+    oldest_weight_version: int | None = None
+    newest_weight_version: int | None = None
+
+    @classmethod
+    def of(cls, sample: str | int, record: Mapping[str, Any]) -> SampleState:
+        """From what a fetch says of a sequence (`Batch.sequences`)."""
+        versions = [span[2] for span in record.get("weights", ())]
+        return cls(
+            sample,
+            record["status"],
+            record.get("num_tokens"),
+            record.get("revision"),
+            record.get("content_id"),
+            min(versions, default=None),
+            max(versions, default=None),
+        )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What all ranks do with one sample. Beside what SampleState says, which is that of the ranks that have it:
+
+    action: "replay"; or "live" (the whole sample routes live) or "drop", as the policy says, where a rank misses it
+    status: "OK", or the worst that a rank has seen
+    missing_on: the first rank that misses it
+    missing_everywhere: no rank has it
+    """
+
+    sample: str | int
+    action: Action
+    status: str
+    missing_on: int | None
+    missing_everywhere: bool
+    num_tokens: int | None
+    revision: int | None
+    content_id: int | None
+    oldest_weight_version: int | None
+    newest_weight_version: int | None
+
+
+@dataclass(frozen=True)
+class StepDecision:
+    """samples: one entry per sample, in the order in which they were given
+    counts: samples by status
+    replayed, fallen_back: samples that replay, and those that do not
+    source_failed_on: the first rank whose source failed
+    """
+
+    samples: tuple[Decision, ...]
+    counts: Mapping[str, int]
+    replayed: int
+    fallen_back: int
+    source_failed_on: int | None = None
+
+
+class Collective(Protocol):
+    """The ranks of a model replica; the deadline of a call is in seconds from now.
+
+    A call that fails raises: DeadlineExceededError where a rank does not come in time, never a hang. The collective is
+    of no more use then, and every later call raises FailedPreconditionError that says so.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def all_reduce_max(self, values: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
+        """The greatest of each value over all ranks, which give equally many."""
+        ...
+
+    def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
+        """What each rank gave, by rank; equally many bytes each."""
+        ...
+
+
+class LocalGroup(Sequence["LocalCollective"]):
+    """The ranks of a group as threads of this process: `group[rank]` is for the thread of that rank."""
+
+    def __init__(self, size: int) -> None:
+        count = integer(size, "size", (1, 4096))
+        pointers = (ctypes.c_void_p * count)()
+        LIBRARY.rrt_local_collectives_new(count, pointers)
+        self._ranks = [LocalCollective(pointer, rank, count) for rank, pointer in enumerate(pointers)]
+
+    def __getitem__(self, rank: Any) -> Any:
+        return self._ranks[rank]
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+
+class LocalCollective:
+    """A rank of a LocalGroup."""
+
+    def __init__(self, pointer: int, rank: int, size: int) -> None:
+        self._handle = _core.Handle.of(LIBRARY.rrt_collective_free, pointer)
+        self.rank = rank
+        self.size = size
+
+    def all_reduce_max(self, values: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
+        reduced = np.array(values, np.int64)
+        LIBRARY.rrt_collective_all_reduce_max(
+            self._handle.pointer, reduced.ctypes.data, reduced.size, _milliseconds(deadline)
+        )
+        return reduced
+
+    def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
+        gathered = _core.give(
+            LIBRARY.rrt_collective_all_gather, self._handle.pointer, data, len(data), _milliseconds(deadline)
+        )
+        return _cut(gathered, self.size)
+
+
+class TorchCollective:
+    """Groups of torch.distributed, of gloo or nccl, called one after the other as one: [tensor-and-context-parallel,
+    pipeline]. The ranks are a grid of which the groups are this rank's row, column, …; `rank` has its rank in the first
+    group as its lowest digit.
+
+    groups: process groups, which this rank is in; None is the default one. Groups that other work waits on while these
+        calls run should not be given: make groups for this (torch.distributed.new_group)
+    device: where tensors lie; that which the backend of each group needs if absent
+
+    A group whose call has failed cannot be used for anything else either: torch has no way to take a call back.
+    """
+
+    def __init__(self, groups: Sequence[Any], device: Any = None) -> None:
+        import torch.distributed  # Only who uses this needs it.
+
+        self._torch = torch
+        self._distributed = distributed = torch.distributed
+        self._groups = list(groups)
+        self._devices = [self._device(group) if device is None else device for group in self._groups]
+        self._failure: str | None = None
+        self.rank, self.size = 0, 1
+        for group in self._groups:
+            self.rank += distributed.get_rank(group) * self.size
+            self.size *= distributed.get_world_size(group)
+
+    def _device(self, group: Any) -> Any:
+        on_host = "gloo" in str(self._distributed.get_backend(group))
+        return self._torch.device("cpu") if on_host else self._torch.device("cuda", self._torch.cuda.current_device())
+
+    def all_reduce_max(self, values: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
+        end = _end(deadline)
+        reduced = np.array(values, np.int64)
+        greatest = self._distributed.ReduceOp.MAX
+        for group, device in zip(self._groups, self._devices, strict=True):
+            with self._failing(end):
+                tensor = self._torch.from_numpy(reduced).to(device)
+                self._wait(self._distributed.all_reduce(tensor, greatest, group, async_op=True), end)
+                reduced = tensor.cpu().numpy()
+        return reduced
+
+    def all_gather(self, data: bytes, deadline: float) -> list[bytes]:
+        end = _end(deadline)
+        gathered = np.frombuffer(data, np.uint8)
+        for group, device in zip(self._groups, self._devices, strict=True):
+            with self._failing(end):
+                tensor = self._torch.from_numpy(gathered.copy()).to(device)
+                parts = [self._torch.empty_like(tensor) for _ in range(self._distributed.get_world_size(group))]
+                if gathered.size:
+                    self._wait(self._distributed.all_gather(parts, tensor, group, async_op=True), end)
+                gathered = self._torch.cat(parts).cpu().numpy()
+        return _cut(gathered.tobytes(), self.size)
+
+    @contextlib.contextmanager
+    def _failing(self, end: float) -> Iterator[None]:
+        if self._failure is not None:
+            raise errors.FailedPreconditionError(
+                f"collective: not usable after an earlier failure: {self._failure}", code_name="FAILED_PRECONDITION"
+            )
+        try:
+            yield
+        except Exception as error:
+            self._failure = f"collective: {error}"
+            # torch says "timed out" in many ways.
+            if time.monotonic() + _ROUNDING >= end:
+                raise errors.DeadlineExceededError(
+                    "collective: a rank did not come in time", code_name="DEADLINE_EXCEEDED"
+                ) from error
+            raise errors.ReplayError(self._failure, code_name="UNAVAILABLE") from error
+
+    def _wait(self, work: Any, end: float) -> None:
+        left = datetime.timedelta(milliseconds=max(1, _milliseconds(end - time.monotonic())))  # 0 would be for ever.
+        if work.wait(left) is False:
+            raise TimeoutError(f"not ended after {left}")
+
+
+_ROUNDING = 0.01  # Timeouts of torch are whole milliseconds.
+
+
+def _end(deadline: float) -> float:
+    return time.monotonic() + deadline
+
+
+def _milliseconds(seconds: float) -> int:
+    """For ever is a hundred years."""
+    return math.ceil(1000 * min(max(seconds, 0.0), 3.2e9))
+
+
+def _cut(gathered: bytes, parts: int) -> list[bytes]:
+    size = len(gathered) // parts
+    return [gathered[part * size : (part + 1) * size] for part in range(parts)]
+
+
+def all_gather_any_size(collective: Collective, data: bytes, deadline: float) -> list[bytes]:
+    """`all_gather` of bytes of which each rank has any number."""
+    end = _end(deadline)
+    sizes = np.zeros(collective.size, np.int64)
+    sizes[collective.rank] = len(data)
+    sizes = collective.all_reduce_max(sizes, deadline)
+    gathered = collective.all_gather(data.ljust(int(sizes.max()), b"\0"), end - time.monotonic())
+    return [part[:size] for part, size in zip(gathered, sizes, strict=True)]
+
+
+def agree(
+    collective: Collective,
+    states: Sequence[SampleState],
+    policy: Policy = "strict",
+    deadline: float = 120.0,
+    *,
+    geometry: int = 0,
+    failed: bool = False,
+) -> StepDecision:
+    """What all ranks do with the samples of a step; the same on all of them.
+
+    states: one per sample of the step, in the same order on all ranks
+    policy: of a sample that a rank misses: "strict" raises FailedPreconditionError naming it, on all ranks
+    deadline: seconds for all of it
+    geometry: fingerprint of the run's geometry (`Plan.geometry_fingerprint`), 0 on all ranks if not known
+    failed: this rank's source failed: it misses all samples, whatever `states` says of them
+
+    Raises, on all ranks alike, FailedPreconditionError naming the sample and both values where ranks that have a sample
+    have another num_tokens, revision or content id of it; where ranks are of other samples, or another policy, geometry
+    or version; and where an argument is wrong on another rank: on that one it is InvalidArgumentError.
+    DeadlineExceededError where a rank does not come.
+    """
+    end = _end(deadline)
+    wrong: Exception | None = None
+    try:
+        seen = _describe(states, policy, geometry, failed)
+    except Exception as error:  # The other ranks must learn of it.
+        seen, wrong = None, error
+    agreement = _core.Handle(LIBRARY.rrt_agreement_free, LIBRARY.rrt_agreement_new, collective.rank, *_core.text(seen))
+    while words := _core.give(LIBRARY.rrt_agreement_words, agreement.pointer):
+        reduced = collective.all_reduce_max(np.frombuffer(words, np.int64), end - time.monotonic())
+        reduced = np.ascontiguousarray(reduced, np.int64)
+        try:
+            LIBRARY.rrt_agreement_push(agreement.pointer, reduced.ctypes.data, reduced.size)
+        except errors.ReplayError as error:
+            raise wrong or error from None
+    return _decision(states, json.loads(_core.give(LIBRARY.rrt_agreement_decision, agreement.pointer)))
+
+
+def _describe(states: Sequence[SampleState], policy: str, geometry: int, failed: bool) -> dict[str, Any]:
+    samples = []
+    for state in states:
+        said = asdict(state)
+        if not isinstance(state.sample, str):
+            said["handle"] = integer(said.pop("sample"), "sample")
+        samples.append(plain(said, "states", state.sample))
+    fingerprint = integer(geometry, "geometry", (0, 2**64 - 1))
+    return {
+        "policy": policy,
+        "geometry_fingerprint": fingerprint,
+        "source_failed": bool(failed),
+        "samples": samples,
+    }
+
+
+def _decision(states: Sequence[SampleState], said: dict[str, Any]) -> StepDecision:
+    unknown = dict.fromkeys(Decision.__dataclass_fields__)
+    said["samples"] = tuple(
+        Decision(**unknown | decision | {"sample": state.sample})
+        for state, decision in zip(states, said["samples"], strict=True)
+    )
+    return StepDecision(**said)

@@ -1,0 +1,106 @@
+"""The steps of a replay: what begin_step decides, what is read ahead, and what both are counted as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Listing
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from routing_replay_trainer._micro_batch import MicroBatch, expected
+from routing_replay_trainer.agreed import AgreedSteps, BegunStep
+from routing_replay_trainer.collective import Collective
+from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source
+from routing_replay_trainer.metrics import Counters
+from routing_replay_trainer.on_policy import Contract
+from routing_replay_trainer.plan import Plan
+from routing_replay_trainer.step import StepSource
+
+NO_STEP = BegunStep((), 0, 0, {}, (), (), None)
+
+
+class Steps:
+    """source: as it was given; one of this package is read through a StepSource, which holds nothing of rows that are
+    in memory anyway
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        missing: Missing,
+        collective: Collective | None,
+        max_fallback_fraction: float,
+        deadline: float,
+        cache_bytes: int,
+        contract: Contract,
+    ) -> None:
+        self._made: StepSource | None = None
+        if isinstance(source, RowSource):
+            source = self._made = StepSource(
+                source, cache_bytes=0 if source.keeps_rows else cache_bytes, deadline=deadline
+            )
+        self.source = source
+        self._agreed = AgreedSteps(
+            source,
+            missing=missing,
+            collective=collective,
+            max_fallback_fraction=max_fallback_fraction,
+            deadline=deadline,
+        )
+        self._contract = contract
+        self._counters = Counters()
+
+    def begin(self, sequences: Listing[Any], tokens: Any, lengths: Any, weight_version: int | None) -> BegunStep:
+        samples = expected(sequences, tokens, lengths)
+        if isinstance(self.source, StepSource):
+            self.source.begin_step()
+        begun = self._agreed.begin(samples, weight_version)
+        self._contract.begin_step(weight_version)
+        self._contract.take_agreed(begun.decisions)
+        self._counters.count("step_samples", len(begun.decisions))
+        self._counters.count("step_fallback_samples", len(begun.live))
+        self._counters.count("step_dropped_samples", len(begun.dropped))
+        return begun
+
+    def fetch(
+        self,
+        plan: Plan,
+        *,
+        sequences: Listing[FetchSequence],
+        missing: Missing = "strict",
+        out: NDArray[np.uint8] | None = None,
+    ) -> Batch:
+        """As `Source.fetch`, as the ranks agreed."""
+        return self.source.fetch(plan, sequences=self._agreed.apply(sequences), missing=missing, out=out)
+
+    def prefetch(
+        self,
+        micro_batches: Listing[MicroBatch],
+        plans: Callable[[Mapping[str, Any]], Listing[Plan]],
+        next_step: bool,
+    ) -> None:
+        """plans: of one micro-batch, per chunk of the model"""
+        if not isinstance(self.source, StepSource):
+            return
+        for described in micro_batches:
+            announced = [(plan, described.fetch) for plan in plans(described.layout)]
+            self.source.prefetch(announced, next_step=next_step)
+
+    def take_counters(self) -> Counters:
+        """What was counted since the last call."""
+        counters, self._counters = self._counters, Counters()
+        if isinstance(self.source, StepSource):
+            said = self.source.counts()
+            counters.count("fetch_wait_s", said["wait_s"])
+            counters.count("fetch_timeouts", said["timeouts"])
+            counters.ratio("prefetch_hit_rate", said["hits"], said["hits"] + said["misses"])
+            counters.count("fetched_bytes", said["bytes_read"])
+            counters.count("cache_bytes", said["bytes"])
+            counters.count("cache_evictions", said["evictions"])
+        return counters
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()

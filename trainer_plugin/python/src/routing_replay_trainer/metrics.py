@@ -1,0 +1,171 @@
+"""What a trainer logs: one flat dict, one table of its keys, reduced over ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from routing_replay_trainer._values import invalid
+from routing_replay_trainer.collective import Collective, all_gather_any_size
+
+PREFIX = "routing_replay/"
+Reduction = Literal["sum", "max", "min", "ratio"]
+
+
+class Key(NamedTuple):
+    """name: behind PREFIX; NN stands for a layer
+    reduction: over ranks: "sum", "max", "min", or "ratio": the sum of all numerators over that of all denominators
+    meaning: of one rank's value, since the last report
+    """
+
+    name: str
+    reduction: Reduction
+    meaning: str
+
+
+KEYS = (
+    Key("replayed_rows", "sum", "local rows, of each chunk of the model, whose recorded experts were replayed"),
+    Key("unrecorded_rows", "sum", "local rows of real tokens that routed live: no route was recorded, or a fallback"),
+    Key("pad_rows", "sum", "local rows that stand for no token"),
+    Key("replayed_fraction", "ratio", "replayed_rows over all rows that are no pads"),
+    Key("unrecorded_fraction", "ratio", "unrecorded_rows over all rows that are no pads"),
+    Key("fallback_sequences", "sum", "sequences, of each pass of a chunk, that routed live as a whole"),
+    Key("fallback_fraction", "ratio", "fallback_sequences over all sequences of which the rank needs rows"),
+    Key("step_samples", "max", "samples that begin_step was told, on the ranks of one replica the same"),
+    Key("step_fallback_samples", "max", "of those, the ones that the ranks agreed to route live"),
+    Key("step_dropped_samples", "max", "of those, the ones that the caller was told to leave out"),
+    Key("weight_lag_max", "max", "weight versions that the oldest replayed row is behind what begin_step was told"),
+    Key("weight_version/mixed_ratio", "ratio", "samples with rows of several weight versions, of those that tell them"),
+    Key("weight_version/oldest", "min", "weight version of the oldest row of any sample"),
+    Key("fetch_wait_s", "max", "seconds that the trainer waited for rows and for what is known of samples"),
+    Key("fetch_timeouts", "sum", "fetches that ended at the step's deadline"),
+    Key("prefetch_hit_rate", "ratio", "slices that were there when a fetch needed them, over all that fetches needed"),
+    Key("fetched_bytes", "sum", "bytes of slices that were read, ahead or not"),
+    Key("cache_bytes", "max", "bytes of slices held"),
+    Key("cache_evictions", "sum", "slices that made room for others"),
+    Key("overlap/layer_NN", "ratio", "replayed experts that are in the live choice of the layer's router, too"),
+    Key("live_mismatch/layer_NN", "sum", "compared rows whose live experts are others than the replayed ones"),
+    Key("recompute_mismatch/layer_NN", "sum", "rows whose experts were others in recompute than in forward: a fault"),
+    Key("no_overlap_fraction", "ratio", "compared rows of a layer whose replayed and live experts have none in common"),
+    Key("no_overlap_alarms", "sum", "micro-batches whose record does not fit their tokens or layers: a fault"),
+    Key("mismatch/k3_kl", "ratio", "estimated divergence of the trainer's policy from the rollout's, per token"),
+    Key("mismatch/mean_abs_diff", "ratio", "absolute difference of the log-probabilities, per token"),
+    Key(
+        "mismatch/fraction_above_2x",
+        "ratio",
+        "tokens whose two probabilities differ by more than a factor of 2",
+    ),
+)
+_BY_NAME = {key.name: key for key in KEYS}
+_LAYER = re.compile(r"layer_\d+$")
+
+
+def layer_key(name: str, layer: int) -> str:
+    """overlap, 7 → "overlap/layer_07"."""
+    return f"{name}/layer_{layer:02}"
+
+
+class Counters:
+    """What one rank has counted for keys of the table. A name that is none of its is an InvalidArgumentError. Not
+    thread-safe."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, tuple[float, float]] = {}  # A ratio's numerator and denominator; others: value, 0.
+
+    def count(self, name: str, value: float) -> None:
+        """Adds to a sum, or takes the greater of both for a maximum, the lesser for a minimum."""
+        reduction = _reduction(name, ("sum", "max", "min"))
+        self._values[name] = _combined(reduction, self._values.get(name), (float(value), 0.0))
+
+    def ratio(self, name: str, numerator: float, denominator: float) -> None:
+        """Adds to both."""
+        _reduction(name, ("ratio",))
+        self._values[name] = _combined("ratio", self._values.get(name), (float(numerator), float(denominator)))
+
+    def report(self, reduce: Collective | None = None, deadline: float = 120.0) -> dict[str, float]:
+        """{"routing_replay/…": value}, of all ranks of `reduce`, which call this together; a ratio over nothing is left
+        out."""
+        values = self._values if reduce is None else _reduced(self._values, reduce, deadline)
+        said = {}
+        for name, (value, denominator) in sorted(values.items()):
+            if _reduction(name) != "ratio":
+                said[PREFIX + name] = value
+            elif denominator:
+                said[PREFIX + name] = value / denominator
+        return said
+
+
+def mismatch(
+    rollout_logprobs: Any,
+    train_logprobs: Any,
+    mask: Any = None,
+    *,
+    reduce: Collective | None = None,
+    deadline: float = 120.0,
+) -> dict[str, float]:
+    """How far the trainer's log-probabilities of the sampled tokens are from the rollout's: what replay brings down.
+
+    rollout_logprobs, train_logprobs: arrays of numpy or torch of one shape
+    mask: of that shape, nonzero where a token counts; all do if absent
+    reduce: over whose ranks; they call this together
+
+    mismatch/k3_kl is the mean of r - 1 - log r, r = train / rollout probability: an unbiased estimate of KL(rollout ‖
+    train) from samples of the rollout that is never negative (k3 in J. Schulman, "Approximating KL Divergence", 2020).
+    Beside it mismatch/mean_abs_diff and mismatch/fraction_above_2x. Empty if no token counts.
+    """
+    rollout, train = _host(rollout_logprobs, "rollout_logprobs"), _host(train_logprobs, "train_logprobs")
+    if rollout.shape != train.shape:
+        raise invalid("train_logprobs", f"shape {train.shape} is not {rollout.shape}", "SHAPE")
+    if mask is not None:
+        counted = _host(mask, "mask")
+        if counted.shape != rollout.shape:
+            raise invalid("mask", f"shape {counted.shape} is not {rollout.shape}", "SHAPE")
+        rollout, train = rollout[counted != 0], train[counted != 0]
+    log_ratio = train - rollout
+    tokens = log_ratio.size
+    counters = Counters()
+    counters.ratio("mismatch/k3_kl", float((np.expm1(log_ratio) - log_ratio).sum()), tokens)
+    counters.ratio("mismatch/mean_abs_diff", float(np.abs(log_ratio).sum()), tokens)
+    counters.ratio("mismatch/fraction_above_2x", int((np.abs(log_ratio) > math.log(2)).sum()), tokens)
+    return counters.report(reduce, deadline)
+
+
+def _reduction(name: str, allowed: tuple[str, ...] = ("sum", "max", "min", "ratio")) -> Reduction:
+    key = _BY_NAME.get(_LAYER.sub("layer_NN", name))
+    if key is None or key.reduction not in allowed:
+        raise invalid("name", f"{name} is none of the keys that are a {' or '.join(allowed)}")
+    return key.reduction
+
+
+def _combined(reduction: Reduction, held: tuple[float, float] | None, more: tuple[float, float]) -> tuple[float, float]:
+    if held is None:
+        return more
+    if reduction in ("max", "min"):
+        return max(held, more) if reduction == "max" else min(held, more)
+    return held[0] + more[0], held[1] + more[1]
+
+
+def _reduced(
+    values: Mapping[str, tuple[float, float]], collective: Collective, deadline: float
+) -> dict[str, tuple[float, float]]:
+    """Ranks may have counted for other keys: each of the layers of its pipeline stage."""
+    total: dict[str, tuple[float, float]] = {}
+    for said in all_gather_any_size(collective, json.dumps(values).encode(), deadline):
+        for name, value in json.loads(said).items():
+            total[name] = _combined(_reduction(name), total.get(name), tuple(value))
+    return total
+
+
+def _host(values: Any, field: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """As doubles; also tensors that need a gradient, are on a device or of bfloat16."""
+    if hasattr(values, "detach"):
+        values = values.detach().double().cpu().numpy()
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise invalid(field, str(error), "DTYPE") from None

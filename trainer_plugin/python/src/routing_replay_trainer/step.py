@@ -1,0 +1,289 @@
+"""Between a trainer and the source of its rows: the cache of a step, what is read ahead, and one deadline.
+
+    source = StepSource(ServiceSource(run), cache_bytes=4 << 30, deadline=120.0)
+    source.begin_step()
+    source.prefetch([(plan, sequences), …])         # threads read while the trainer computes
+    batch = source.fetch(plan, sequences=sequences, missing="live")   # in the log-prob pass, and in every epoch
+
+`megatron.attach` puts one around its source and begins its steps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from ctypes import byref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from routing_replay_trainer import _core, errors
+from routing_replay_trainer._core import LIBRARY
+from routing_replay_trainer._prefetch import Job, Workers
+from routing_replay_trainer._values import INT64, integer, invalid
+from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, _Fetch
+from routing_replay_trainer.plan import Plan
+
+_NOW, _IN_STEP, _OF_NEXT_STEP = 0, 1, 2
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # Seconds between attempts to reach a service.
+
+
+class _StepCache:
+    """rrt_step_cache. Thread-safe."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._handle = _core.Handle(LIBRARY.rrt_step_cache_free, LIBRARY.rrt_step_cache_new, max_bytes)
+        self._pointer = self._handle.pointer
+
+    def attach(self, fetch: _Fetch, ahead: int) -> None:
+        LIBRARY.rrt_step_cache_attach(self._pointer, fetch.pointer, ahead)
+
+    @staticmethod
+    def detach(fetch: _Fetch) -> None:
+        LIBRARY.rrt_step_cache_detach(fetch.pointer)
+
+    @staticmethod
+    def next(fetch: _Fetch, seconds: float) -> bool:
+        """Whether the fetch is to read something."""
+        reads = ctypes.c_int32()
+        LIBRARY.rrt_step_cache_next(fetch.pointer, max(0, int(seconds * 1000)), byref(reads))
+        return bool(reads.value)
+
+    def end_step(self) -> None:
+        LIBRARY.rrt_step_cache_end_step(self._pointer)
+
+    def stop(self) -> None:
+        LIBRARY.rrt_step_cache_stop(self._pointer)
+
+    def counts(self) -> dict[str, int]:
+        counts = _core.StepCacheCounts()
+        LIBRARY.rrt_step_cache_counters(self._pointer, byref(counts))
+        return {name: getattr(counts, name) for name, _ in counts._fields_}
+
+
+class StepSource:
+    """A source through which a rank reads every slice of a step once, although several passes need it.
+
+    source: a LocalSource, ServiceSource or DirectorySource
+    cache_bytes: held at most for slices, read ahead or for later passes
+    deadline: seconds that all fetches of a step together may wait, trying again while the service is unavailable. What
+        has not come then is missing, and `missing` of the fetch says what that means: DeadlineExceededError under
+        "strict". What the ranks had agreed to replay is an error in any case: a rank cannot fall back alone.
+        Where no step is begun it is that of each fetch, and nothing is kept: only within a step are samples taken to
+        stay what they are
+    threads: that read ahead
+
+    Thread-safe as the source is. After os.fork the child begins with an empty cache; what it had announced is gone.
+    """
+
+    def __init__(
+        self, source: RowSource, *, cache_bytes: int = 1 << 30, deadline: float = 120.0, threads: int = 2
+    ) -> None:
+        if not isinstance(source, RowSource):
+            raise invalid("source", f"{type(source).__name__} is no source of this package")
+        if not deadline > 0:
+            raise invalid("deadline", f"{deadline} is not a number of seconds above 0")
+        self._source = source
+        self._cache_bytes = integer(cache_bytes, "cache_bytes", (0, INT64[1]))
+        self._deadline = float(deadline)
+        self._thread_count = integer(threads, "threads", (1, 256))
+        self._closed = False
+        self._reset()
+        _LIVING.add(self)
+
+    def _reset(self) -> None:
+        self._cache = _StepCache(self._cache_bytes)
+        self._workers = Workers(self._thread_count)
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._step = 0
+        self._begun = False
+        self._waited = 0.0  # In this step.
+        self._counts = {"fetches": 0, "wait_s": 0.0, "ahead_failures": 0, "timeouts": 0}
+        self._seen = dict.fromkeys(("hits", "misses", "evictions", "bytes_read"), 0)  # At the last `counts`.
+
+    @property
+    def deadline(self) -> float:
+        return self._deadline
+
+    def begin_step(self) -> None:
+        """A step begins: what was read for the one before is dropped, but not what was read ahead for this one."""
+        with self._lock:
+            self._step, self._begun, self._waited = self._step + 1, True, 0.0
+        self._workers.drop_before(self._step)
+        self._cache.end_step()
+
+    def fetch(
+        self,
+        plan: Plan,
+        *,
+        sequences: Sequence[FetchSequence] | None = None,
+        missing: Missing = "strict",
+        out: NDArray[np.uint8] | None = None,
+    ) -> Batch:
+        """As `RowSource.fetch`, through the cache. DeadlineExceededError, CancelledError after `close`."""
+        fetch = self._source._start(plan, sequences, missing)
+        started = time.monotonic()
+        try:
+            self._bring(fetch, _NOW, started + self._left(), missing)
+        finally:
+            self._count(time.monotonic() - started)
+        return fetch.realign(out)
+
+    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
+        """As `RowSource.inspect`; waits as long as the step's deadline leaves."""
+        started = time.monotonic()
+        left = self._left()
+        end = started + (left if timeout is None else min(left, timeout))
+        try:
+            return self._patiently(lambda: self._source.inspect(sequences, timeout=_some(end)), end)
+        finally:
+            self._count(time.monotonic() - started, fetches=0)
+
+    def prefetch(
+        self, batches: Iterable[tuple[Plan, Sequence[FetchSequence] | None]], *, next_step: bool = False
+    ) -> None:
+        """Announces micro-batches, as `fetch` will be called for them: threads read their slices in this order.
+
+        next_step: for the step that `begin_step` begins next
+
+        They take no more than the cache holds, and wait for room until what was read is used. Nothing is raised here: a
+        slice that could not be read ahead is read, or refused, when it is fetched. FailedPreconditionError if it is for
+        a step that has not begun.
+        """
+        if not self._begun and not next_step:
+            raise errors.FailedPreconditionError(
+                "prefetch: begin_step comes first, unless it is for the next step", code_name="FAILED_PRECONDITION"
+            )
+        for plan, sequences in batches:
+            step = self._step + int(next_step)
+            said = None if sequences is None else list(sequences)
+            self._workers.add(Job(step, lambda plan=plan, said=said, step=step: self._ahead(plan, said, step)))
+
+    def drain(self, timeout: float) -> bool:
+        """Waits until all that was announced is read; False if that takes longer."""
+        return self._workers.drain(timeout)
+
+    def close(self) -> None:
+        """Stops the threads, and everybody who waits here: CancelledError."""
+        self._closed = True
+        self._stopping.set()
+        self._cache.stop()
+        self._workers.stop(self._deadline)
+
+    def counts(self) -> dict[str, float]:
+        """Since the last call: fetches, their wait_s (seconds), timeouts, hits and misses of slices, evictions,
+        bytes_read, ahead_failures; and as it is: bytes and most_bytes that are held, slices."""
+        cache = self._cache.counts()
+        with self._lock:
+            said, self._counts = self._counts, dict.fromkeys(self._counts, 0)
+            for name, before in self._seen.items():
+                said[name] = cache[name] - before
+                self._seen[name] = cache[name]
+        return {**said, **{name: cache[name] for name in ("bytes", "most_bytes", "slices")}}
+
+    def __enter__(self) -> StepSource:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self._stopping.set()
+            self._cache.stop()
+            self._workers.stop(0)
+
+    def _left(self) -> float:
+        with self._lock:
+            return self._deadline - (self._waited if self._begun else 0.0)
+
+    def _count(self, seconds: float, fetches: int = 1) -> None:
+        with self._lock:
+            self._waited += seconds
+            self._counts["fetches"] += fetches
+            self._counts["wait_s"] += seconds
+
+    def _bring(self, fetch: _Fetch, ahead: int, end: float, missing: Missing) -> None:
+        """All rows of the fetch until `end`, or what is there then, as the policy says."""
+        cached = self._begun or ahead != _NOW
+        if cached:
+            self._cache.attach(fetch, ahead)
+        try:
+            while not cached or self._cache.next(fetch, _until(end)):
+                self._patiently(lambda: self._source._bring(fetch, _some(end)), end, fetch.restart)
+                if not cached:
+                    return
+        except (TimeoutError, ConnectionError) as error:
+            with self._lock:
+                self._counts["timeouts"] += ahead == _NOW
+            why = f"fetches of the step may wait {self._deadline:g} s together: {error}"
+            if missing == "strict":
+                raise errors.DeadlineExceededError(f"fetch: {why}", code_name="DEADLINE_EXCEEDED") from error
+            fetch.give_up(why)
+        finally:
+            # Here, not when the last traceback that knows the fetch is gone: others wait for what it was to read.
+            self._cache.detach(fetch)
+
+    def _patiently(self, attempt: Any, end: float, again: Any = None) -> Any:
+        """Tries again, until `end`, while the service is unavailable."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return attempt()
+            except ConnectionError:
+                if _until(end) <= pause or self._stopping.wait(pause):
+                    raise
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                if again is not None:
+                    again()
+
+    def _ahead(self, plan: Plan, sequences: Sequence[FetchSequence] | None, step: int) -> None:
+        """In a thread."""
+        now = self._step
+        if step < now:
+            return
+        try:
+            fetch = self._source._start(plan, sequences, "live")
+            ahead = _IN_STEP if step == now else _OF_NEXT_STEP
+            self._bring(fetch, ahead, time.monotonic() + self._deadline, "live")
+        except errors.CancelledError:
+            pass
+        except Exception:
+            # Whoever fetches these rows is told.
+            with self._lock:
+                self._counts["ahead_failures"] += 1
+
+
+def _until(end: float) -> float:
+    return max(0.0, end - time.monotonic())
+
+
+def _some(end: float) -> float:
+    """Not for a call that could not even begin."""
+    left = _until(end)
+    if not left:
+        raise errors.DeadlineExceededError("nothing of it is left", code_name="DEADLINE_EXCEEDED")
+    return left
+
+
+_LIVING: weakref.WeakSet[StepSource] = weakref.WeakSet()
+_LEFT_BEHIND: list[Any] = []
+
+
+def _after_fork() -> None:
+    """In the child, where the threads that held locks or were reading are gone: nothing of theirs is touched."""
+    for source in list(_LIVING):
+        _LEFT_BEHIND.append((source._cache, source._workers, source._lock, source._stopping))
+        source._reset()
+        if source._closed:
+            source.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,297 @@
+"""The watch over replayed routes, its diagnosis and the on-policy contract, without torch."""
+
+from __future__ import annotations
+
+import types
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import routing_replay_trainer as trainer
+from routing_replay_trainer import diagnose
+from routing_replay_trainer._micro_batch import MicroBatch, Sequence
+from routing_replay_trainer._watch import Watch
+from routing_replay_trainer.collective import Decision
+from routing_replay_trainer.megatron._micro_batch import describe
+from routing_replay_trainer.metrics import Counters
+from routing_replay_trainer.on_policy import Contract
+
+LAYERS, EXPERTS, TOP_K = 6, 32, 4
+MOE = list(range(1, LAYERS))
+GEOMETRY = {"num_layers": LAYERS, "moe_layers": MOE, "num_experts": EXPERTS, "top_k": TOP_K}
+LENGTHS = (150, 61, 205)
+SAMPLES = ("math/0", "math/1", "code/7")
+SPLIT = {"pipeline_size": 2}
+RANK = {"pp": 1, "cp": 1, "tp": 0}
+
+
+class Model:
+    """Scores of every token in every layer, and whom it chooses by them."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        popular = self._random.normal(size=(len(MOE), EXPERTS))
+        self.scores = [self._random.normal(size=(length, len(MOE), EXPERTS)) + popular for length in LENGTHS]
+
+    def choices(self, noise: float = 0.0) -> list[np.ndarray]:
+        """Per sample [tokens, MoE layers, K]."""
+        noisy = [scores + noise * self._random.normal(size=scores.shape) for scores in self.scores]
+        return [np.argsort(-scores, axis=2)[..., :TOP_K] for scores in noisy]
+
+
+def micro_batch(samples: Any = SAMPLES, lengths: Any = LENGTHS) -> MicroBatch:
+    padded = np.cumsum([0, *(-(-length // 8) * 8 for length in lengths)])
+    params = types.SimpleNamespace(
+        qkv_format="thd", cu_seqlens_q=np.cumsum([0, *lengths]), cu_seqlens_q_padded=padded, total_tokens=None
+    )
+    parallel = {"cp_size": 2, "tp_size": 2, "sequence_parallel": True}
+    return describe(samples, None, params, None, parallel, {})
+
+
+def source_of(recorded: list[np.ndarray], names: Any = SAMPLES) -> trainer.LocalSource:
+    source = trainer.LocalSource(GEOMETRY)
+    for name, rows in zip(names, recorded, strict=True):
+        source.add(name, rows[:-1].astype(np.int32))
+    return source
+
+
+def plan_of(described: MicroBatch) -> trainer.Plan:
+    return trainer.plan(GEOMETRY, described.layout, rank=RANK, split=SPLIT)
+
+
+def counts(live: np.ndarray, replayed: np.ndarray, states: np.ndarray) -> np.ndarray:
+    """Those of ops.compare."""
+    common = (replayed[:, :, None].astype(int) == live[:, None, :]).any(2).sum(1)[states == trainer.REPLAYED]
+    return np.array([len(common), (common < TOP_K).sum(), (common == 0).sum(), common.sum()])
+
+
+def run_step(watch: Watch, source: Any, described: MicroBatch, choices: list[np.ndarray]) -> Any:
+    """One micro-batch of one rank, whose routers choose that."""
+    plan = plan_of(described)
+    batch = source.fetch(plan, sequences=described.fetch)
+    whole = MicroBatch({**described.layout, "sequences": [{"tokens": n} for n in LENGTHS]}, [])
+    rows = plan_of(whole).local_rows()
+    if watch.begin(0, described, batch):
+        for slot, layer in enumerate(plan.layers):
+            live = np.zeros((plan.rows, TOP_K), np.int64)
+            for i, (sequence, row) in enumerate(zip(rows.sequence, rows.row, strict=True)):
+                if sequence >= 0:
+                    live[i] = choices[sequence][row, layer.ordinal]
+            watch.saw(0, batch, slot, live, counts(live, batch.indices[slot], batch.states))
+    watch.end_step()
+    return batch
+
+
+def shifted(rows: list[np.ndarray], by: int) -> list[np.ndarray]:
+    return [np.roll(sample, by, axis=0) for sample in rows]
+
+
+class WatchTest(unittest.TestCase):
+    def warning(self, do: Callable[[], Any]) -> str:
+        with self.assertLogs("routing_replay_trainer", "WARNING") as logged:
+            do()
+        self.assertEqual(len(logged.output), 1)
+        return logged.output[0]
+
+    def test_rows_shifted_by_one(self) -> None:
+        for by, name in ((1, "one_row_late"), (-1, "one_row_early")):
+            for noise in (0.0, 0.3):
+                with self.subTest(name, noise=noise):
+                    model = Model(1)
+                    source = source_of(shifted(model.choices(), by))
+                    watch = Watch(source)
+                    said = self.warning(
+                        lambda w=watch, s=source, m=model, n=noise: run_step(w, s, micro_batch(), m.choices(n))
+                    )
+                    self.assertIn(f"{name} (each token got the route of the token", said)
+                    self.assertRegex(said, r"sample (math/0|math/1|code/7) .* layer [345]")
+                    self.assertEqual(watch.alarms, 1)
+                    # Once per run and cause; the metrics go on counting.
+                    with self.assertNoLogs("routing_replay_trainer"):
+                        run_step(watch, source, micro_batch(), model.choices(noise))
+                    self.assertEqual(watch.alarms, 2)
+
+    def test_layers_shifted_by_one(self) -> None:
+        """What other ranks of the pipeline replay is in it: the samples are read again, as a whole."""
+        model = Model(2)
+        watch = Watch(source := source_of([np.roll(rows, 1, axis=1) for rows in model.choices()]))
+        said = self.warning(lambda: run_step(watch, source, micro_batch(), model.choices(0.2)))
+        self.assertIn("one_layer_before (each layer got the routes of the layer before it)", said)
+        self.assertNotIn("one_row", said)
+
+    def test_a_wrong_sample(self) -> None:
+        model = Model(3)
+        record = model.choices()
+        record[0] = Model(4).choices()[0]
+        watch = Watch(source := source_of(record))
+        said = self.warning(lambda: run_step(watch, source, micro_batch(), model.choices(0.1)))
+        self.assertIn("sample math/0", said)
+        self.assertIn("No known mistake", said)
+
+    def test_handles_and_pieces_are_named(self) -> None:
+        model = Model(5)
+        record = [np.concatenate([np.roll(model.choices()[0], 1, axis=0), model.choices()[0]]), *model.choices()[1:]]
+        watch = Watch(source := source_of(record))
+        pieces = [[Sequence("math/0", rows=100, tokens=100), Sequence("math/0", start=100)], "math/1", "code/7"]
+        described = micro_batch(pieces)
+        said = self.warning(lambda: run_step(watch, source, described, model.choices()))
+        self.assertIn("sample math/0", said)
+        self.assertIn("one_row_late", said)
+
+    def test_drift_is_no_alarm(self) -> None:
+        """Of weights that are versions on, many rows have no expert in common with their record."""
+        for noise in (0.3, 0.6, 1.0):
+            for seed in range(3):
+                model = Model(seed)
+                watch = Watch(source := source_of(model.choices()), alarm_no_overlap=0.002)
+                with self.assertNoLogs("routing_replay_trainer"):
+                    batch = run_step(watch, source, micro_batch(), model.choices(noise))
+                self.assertEqual(watch.alarms, 0)
+                self.assertGreater(batch.replayed_rows, 80)
+        # So much of it that the share alone would have told otherwise.
+        live, record = (np.concatenate(choices).reshape(-1, TOP_K) for choices in (model.choices(1.0), model.choices()))
+        rows, _, disjoint, _ = counts(live, record, np.zeros(len(live), np.uint8))
+        self.assertGreater(disjoint, 0.002 * rows)
+
+    def test_what_is_watched(self) -> None:
+        model = Model(6)
+        source = source_of(shifted(model.choices(), 1))
+        batch = source.fetch(plan_of(micro_batch()), sequences=micro_batch().fetch)
+        for watched, wanted in (("first", [True, False, True, False]), ("all", [True] * 4), ("off", [False] * 4)):
+            watch = Watch(source, watched)
+            self.assertEqual([watch.begin(chunk, micro_batch(), batch) for chunk in (0, 0, 1, 1)], wanted)
+        for options in ({"alarm_no_overlap": None}, {"alarm_no_overlap": 1.0}):
+            watch = Watch(source, **options)
+            with self.assertNoLogs("routing_replay_trainer"):
+                run_step(watch, source, micro_batch(), model.choices())
+            self.assertEqual(watch.alarms, 0)
+        for options in ({"watched": "some"}, {"alarm_no_overlap": 2}):
+            self.assertRaises(trainer.InvalidArgumentError, Watch, source, **options)
+
+    def test_a_source_that_fails_again_stops_nothing(self) -> None:
+        model = Model(7)
+        good = source_of(shifted(model.choices(), 1))
+        reads = []
+
+        class Once:
+            def fetch(self, plan: Any, **options: Any) -> Any:
+                reads.append(plan)
+                if len(reads) > 1:
+                    raise OSError("connection lost")
+                return good.fetch(plan, **options)
+
+        watch = Watch(once := Once())
+        said = self.warning(lambda: run_step(watch, once, micro_batch(), model.choices()))
+        self.assertIn("one_row_late", said)
+        self.assertIn("connection lost", said)
+
+
+class DiagnoseTest(unittest.TestCase):
+    def test_rows_and_layers(self) -> None:
+        layout = micro_batch().layout
+        plan = plan_of(micro_batch())
+        local = plan.local_rows()
+        rows = [
+            None if state != trainer.REPLAYED or row == 0 else [int(sequence), int(row) - 1]
+            for sequence, row, state in zip(*local, strict=True)
+        ]
+        observed = {"rows": rows, "layers": [layer.layer + 1 for layer in plan.layers]}
+        found = diagnose.diagnose(GEOMETRY, layout, observed, rank=RANK, split=SPLIT)
+        self.assertEqual({one.of for one in found}, {"rows", "layers"})
+        best = {one.of: one for one in reversed(found)}
+        self.assertIn("layer_number_as_index", best["layers"].mistakes)
+        self.assertIn("one_row_late", best["rows"].mistakes)
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "observed"):
+            diagnose.diagnose(GEOMETRY, layout, {"layers": [1]}, rank=RANK, split=SPLIT)
+
+    def test_ids(self) -> None:
+        choices = Model(8).choices()
+        plan = plan_of(micro_batch())
+        batch = source_of(shifted(choices, 1)).fetch(plan, sequences=micro_batch().fetch)
+        replayed = np.stack(batch.indices, axis=1)
+        rows, layers = diagnose.diagnose_ids(plan, [c[:-1] for c in choices], replayed)
+        self.assertEqual((rows.of, rows.mistakes, layers.mistakes), ("rows", ("one_row_late",), ("none",)))
+        self.assertEqual(diagnose.geometry_of(plan), {**GEOMETRY, "num_experts": EXPERTS, "top_k": TOP_K})
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "recorded"):
+            diagnose.diagnose_ids(plan, [choices[0]], replayed)
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "observed.ids"):
+            diagnose.diagnose_ids(plan, [c[:-1] for c in choices], replayed[:5])
+        for wrong in (replayed.astype(float), replayed[0]):
+            self.assertRaises(trainer.InvalidArgumentError, diagnose.diagnose_ids, plan, [None] * 3, wrong)
+
+    def test_alignment(self) -> None:
+        model = Model(9)
+        plan = plan_of(micro_batch())
+        batch = source_of(model.choices()).fetch(plan, sequences=micro_batch().fetch)
+        alignment = diagnose.judge_alignment(plan, [c[:-1] for c in model.choices()], np.stack(batch.indices, axis=1))
+        self.assertFalse(alignment.misaligned)
+        self.assertAlmostEqual(alignment.kept, 1.0)
+        self.assertEqual(alignment.rows.mistakes, ("none",))
+        nothing = diagnose.judge_alignment(plan, [None] * 3, np.stack(batch.indices, axis=1))
+        self.assertEqual((nothing.misaligned, nothing.sequence, nothing.rows.compared), (False, None, 0))
+
+
+class OnPolicyTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.pure = {"sample": "a", "weights": [[0, 9, 17, ""]]}
+        self.mixed = {"sample": "b", "weights": [[0, 4, 15, "x"], [4, 9, 17, ""]]}
+
+    def metrics(self, contract: Contract) -> dict[str, float]:
+        counters = Counters()
+        contract.count_into(counters)
+        return {key.removeprefix("routing_replay/"): value for key, value in counters.report().items()}
+
+    def test_strict_refuses_mixed_samples(self) -> None:
+        contract = Contract("strict")
+        contract.begin_step(17)
+        contract.take([self.pure, {"sample": "c", "weights": []}])
+        with self.assertRaisesRegex(
+            trainer.FailedPreconditionError, "rows 0 … 3 of version 15 .x., rows 4 … 8 of"
+        ) as e:
+            contract.take([self.pure, self.mixed])
+        self.assertEqual((e.exception.sample, e.exception.field, e.exception.reason), ("b", "weights", "MIXED_WEIGHTS"))
+        unknown = {"sample": "d", "weights": [[0, 1, -1, ""], [1, 2, 17, ""]]}
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "an unknown version"):
+            contract.take([unknown])
+        self.assertRaises(trainer.InvalidArgumentError, Contract, "exact")
+
+    def test_lax_reports(self) -> None:
+        for kind in ("lax", None):
+            contract = Contract(kind)
+            self.assertEqual(self.metrics(contract), {})
+            contract.begin_step(19)
+            for _ in range(3):  # Several micro-batches, passes or ranks' rows of the same samples.
+                contract.take([self.pure, self.mixed, {"sample": 5, "weights": [[0, 3, -1, ""]]}])
+            expected = {
+                "weight_version/mixed_ratio": 1 / 3,
+                "weight_version/oldest": 15.0,
+                "weight_lag_max": 4.0,
+            }
+            self.assertEqual(self.metrics(contract), expected)
+            self.assertEqual(self.metrics(contract), {})
+            contract.begin_step()
+            contract.take([self.mixed])
+            self.assertNotIn("weight_lag_max", self.metrics(contract))
+
+    def test_what_the_ranks_agreed(self) -> None:
+        """Decided from the spans of the samples, the same on a rank that holds no row of them."""
+
+        def decided(sample: str, action: str, oldest: int | None, newest: int | None) -> Decision:
+            return Decision(sample, action, "OK", None, False, 10, 0, 7, oldest, newest)
+
+        step = [decided("a", "replay", 17, 17), decided("b", "replay", 15, 17), decided("c", "live", 3, 4)]
+        contract = Contract("lax")
+        contract.begin_step(18)
+        contract.take_agreed([*step, decided("d", "replay", None, None)])
+        contract.end_pass()
+        contract.take([self.pure, self.mixed])  # Of a micro-batch of the step.
+        said = {"weight_version/mixed_ratio": 0.5, "weight_version/oldest": 15.0, "weight_lag_max": 3.0}
+        self.assertEqual(self.metrics(contract), said)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample b .* from version 15 to version 17"):
+            Contract("strict").take_agreed(step)
+
+
+if __name__ == "__main__":
+    unittest.main()
