@@ -53,11 +53,21 @@ class PassHooks:
             self._passes.end_backward(ended)
         for tensor in outputs:
             tensor.register_hook(lambda _, of=ended: self._backward(of))
+        if in_backward():  # A checkpoint around the module: whether this output gets a gradient is not known.
+            self._end_with_backward(ended)
 
     def _backward(self, of: Pass) -> None:
         """The gradient of the output is there. The engine calls back when it is through with what it was called for."""
         self._passes.begin_backward(of)
+        self._end_with_backward(of)
+
+    def _end_with_backward(self, of: Pass) -> None:
         torch.autograd.Variable._execution_engine.queue_callback(lambda: self._passes.end_backward(of))
+
+
+def in_backward() -> bool:
+    """Whether the autograd engine is what calls: forward code that runs then is recomputed."""
+    return torch._C._current_graph_task_id() != -1
 
 
 # By identity: a copy of a model has the hooks too, and is not in here.

@@ -67,6 +67,10 @@ class ChunkPasses:
         return self._forward
 
     @property
+    def backward_pass(self) -> Pass | None:
+        return self._backward
+
+    @property
     def in_flight(self) -> int:
         return len(self._flying)
 
@@ -75,6 +79,7 @@ class ChunkPasses:
             self._targets.add(entered.key, layers, entered.buffer, forward_only=entered.forward_only)
             self._flying[entered.key] = entered
             self._forward = entered
+            self._backward = None  # Of a pass whose backward part failed: nobody has ended it.
 
     def ask(self, layer: int, *, recompute: bool) -> Answer | None:
         """For the router of a layer; none where the call belongs to no pass that replays.

@@ -1,0 +1,36 @@
+"""Router replay in Hugging Face models, with or without FSDP. Needs torch; transformers is what the model was built
+with, and is not imported.
+
+replay = hf.attach(model, source=ServiceSource(run), mode="R3")
+
+for batch in batches:
+    with replay.micro_batch(batch.samples, tokens=batch.input_ids, attention_mask=batch.attention_mask):
+        loss = model(batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss
+    loss.backward()
+replay.end_step()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from routing_replay_trainer._micro_batch import Sequence
+
+if TYPE_CHECKING:
+    from routing_replay_trainer.hf._replay import Replay, attach
+    from routing_replay_trainer.hf._routed_experts import routed_experts
+
+__all__ = ("Replay", "Sequence", "attach", "routed_experts")
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch, when it is asked for."""
+    if name == "routed_experts":
+        from routing_replay_trainer.hf._routed_experts import routed_experts
+
+        return routed_experts
+    if name not in ("Replay", "attach"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from routing_replay_trainer.hf import _replay
+
+    return getattr(_replay, name)

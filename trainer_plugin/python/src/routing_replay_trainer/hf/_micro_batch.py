@@ -1,0 +1,96 @@
+"""What a Hugging Face trainer says of a micro-batch. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Listing
+from typing import Any
+
+import numpy as np
+
+from routing_replay_trainer._micro_batch import MicroBatch, described, host
+from routing_replay_trainer._values import invalid, plain
+
+
+def describe(
+    sequences: Listing[Any],
+    tokens: Any,
+    attention_mask: Any,
+    position_ids: Any,
+    cu_seqlens: Any,
+    lengths: Any,
+    cp_size: int,
+    layout: Mapping[str, Any],
+) -> MicroBatch:
+    """See `Replay.micro_batch` for the arguments."""
+    said: dict[str, Any] = {"cp_size": cp_size}
+    if cu_seqlens is not None:
+        return described(sequences, tokens, lengths, said | _packed(cu_seqlens, tokens) | layout)
+    if attention_mask is not None:
+        return _masked(sequences, tokens, host(attention_mask), lengths, said | layout)
+    if position_ids is not None:
+        return described(sequences, tokens, lengths, said | _packed(_restarts(host(position_ids)), tokens) | layout)
+    if getattr(tokens, "ndim", 0) == 2:
+        said |= _rectangle(*tokens.shape)
+    return described(sequences, tokens, lengths, said | layout)
+
+
+def _packed(cu_seqlens: Any, tokens: Any) -> dict[str, Any]:
+    """Rows of the stream behind the last boundary are a document of padding."""
+    real = plain(host(cu_seqlens), "cu_seqlens")
+    total = real[-1] if isinstance(tokens, (list, tuple, type(None))) else host(tokens).size
+    stream = [*real, total] if total > real[-1] else real
+    return {
+        "format": "THD",
+        "partition": "contiguous",
+        "cu_seqlens": real,
+        "cu_seqlens_padded": stream,
+        "total_rows": stream[-1],
+    }
+
+
+def _restarts(position_ids: Any) -> list[int]:
+    """Boundaries of documents: a position of 0 begins one, as transformers reads them for its varlen attention."""
+    if position_ids.ndim > 2 or (position_ids.ndim == 2 and len(position_ids) != 1):
+        raise invalid("position_ids", f"shape {position_ids.shape} is no packed stream: give attention_mask", "SHAPE")
+    stream = position_ids.reshape(-1)
+    starts = np.flatnonzero(stream == 0)
+    if stream.size and (not starts.size or starts[0] != 0):
+        raise invalid("position_ids", "does not start at 0: give those of the whole stream, before it is cut")
+    return [*starts.tolist(), int(stream.size)]
+
+
+def _rectangle(batch_size: int, padded_length: int) -> dict[str, Any]:
+    return {
+        "format": "BSHD",
+        "partition": "contiguous_per_sequence",
+        "row_order": "batch_major",
+        "batch_size": int(batch_size),
+        "padded_length": int(padded_length),
+    }
+
+
+def _masked(sequences: Listing[Any], tokens: Any, mask: Any, lengths: Any, said: Mapping[str, Any]) -> MicroBatch:
+    """A rectangle, padded left or right. That padding stands nowhere between tokens is checked here, not in the core:
+    a mask of its own as text would be longer than all else."""
+    if mask.ndim != 2:
+        raise invalid("attention_mask", f"shape {mask.shape} is not (b, s)", "SHAPE")
+    real = mask.astype(bool)
+    counts, first = real.sum(1), real.argmax(1)
+    columns = np.arange(mask.shape[1])
+    for row, (begin, count) in enumerate(zip(first, counts, strict=True)):
+        if (real[row] != ((columns >= begin) & (columns < begin + count))).any():
+            raise invalid("attention_mask", f"row {row} has padding between tokens", "SHAPE")
+    counts = counts[: len(sequences)]
+    if lengths is not None and plain(host(lengths), "lengths") != counts.tolist():
+        raise invalid("lengths", f"{plain(host(lengths), 'lengths')}, and the mask has {counts.tolist()}", "LENGTH")
+    if getattr(tokens, "ndim", 0) == 2:
+        if tuple(tokens.shape) != mask.shape:
+            raise invalid("attention_mask", f"shape {mask.shape}, and that of tokens is {tuple(tokens.shape)}", "SHAPE")
+        rows = zip(host(tokens), first, counts, strict=False)
+        tokens = [ids[begin : begin + count] for ids, begin, count in rows]
+    out = described(sequences, tokens, counts, _rectangle(*mask.shape) | said)
+    for sequence, begin in zip(out.layout["sequences"], first, strict=False):
+        if begin > 0:
+            sequence["first_row"] = int(begin)
+    return out

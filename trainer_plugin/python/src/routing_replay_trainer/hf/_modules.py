@@ -1,0 +1,177 @@
+"""The live model: which of its layers choose experts, and where they do. No torch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from routing_replay_trainer import errors
+from routing_replay_trainer._values import invalid
+from routing_replay_trainer.hf._families import CHOICES, EXPERTS, Family, family_of
+from routing_replay_trainer.hf._rewrite import ATTRIBUTE, Unknown, rewritten
+
+# Of FSDP, torch.compile and checkpoint wrappers: no part of where a module stands.
+_WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
+
+
+@dataclass(frozen=True)
+class LiveRouter:
+    """module: that chooses
+    method: of it, by name
+    replacement: for the method, as a function
+    name: path of the block in the model
+    layer: its index in the decoder's list of layers
+    num_experts, top_k: E and K
+    """
+
+    module: Any
+    method: str
+    replacement: Callable[..., Any]
+    name: str
+    layer: int
+    num_experts: int
+    top_k: int
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """module: that holds the layers, and whose call runs them
+    num_layers: dense ones counted
+    routers: in order
+    """
+
+    module: Any
+    num_layers: int
+    routers: tuple[LiveRouter, ...]
+
+
+def decoder(model: Any) -> Decoder:
+    """The one decoder of a model that has MoE layers. FailedPreconditionError naming the module whose experts are
+    chosen in a way that is not known, and a model without any."""
+    modules = dict(model.named_modules())
+    routers: list[LiveRouter] = []
+    stacks: set[str] = set()
+    for name, block in modules.items():
+        parts = name.split(".")
+        family = family_of(type(block))
+        if "mtp" in parts or (family is None and not _has_experts(block)):
+            continue
+        if family is None:
+            if not any(_is_above(router.name, name) for router in routers):
+                raise refusal(name, f"{type(block).__name__} has experts, and is no MoE block that is known")
+            continue
+        stack, layer = _place(name)
+        stacks.add(stack)
+        routers.append(_router(block, family, name, layer))
+    if len(stacks) != 1:
+        found = " and ".join(sorted(stacks)) if stacks else "no MoE layer that is known"
+        raise refusal("model", f"one decoder can be attached, and {type(model).__name__} has {found}")
+    holder = stacks.pop()
+    layers = modules[f"{holder}.layers" if holder else "layers"]
+    return Decoder(_unwrapped(modules[holder]), len(layers), tuple(sorted(routers, key=lambda r: r.layer)))
+
+
+def _has_experts(module: Any) -> bool:
+    """Not a wrapper of such a module, which answers for what it wraps."""
+    if _unwrapped(module) is not module:
+        return False
+    return getattr(module, "experts", None) is not None and hasattr(module.experts, "named_modules")
+
+
+def _is_above(above: str, name: str) -> bool:
+    return name.startswith(f"{above}.")
+
+
+def _place(name: str) -> tuple[str, int]:
+    """Of "model.layers.3.mlp" the path of what holds the layers, "model", and 3."""
+    parts = name.split(".")
+    for i in range(len(parts) - 1):
+        if parts[i] == "layers" and parts[i + 1].isdecimal():
+            return ".".join(parts[:i]), int(parts[i + 1])
+    raise refusal(name, "it stands in no list of layers")
+
+
+def _router(block: Any, family: Family, name: str, layer: int) -> LiveRouter:
+    owners = {"router": _unwrapped(getattr(block, family.router, None)), "block": block}
+    if owners["router"] is None:
+        raise refusal(name, f"{family.name}: {type(block).__name__} has no {family.router}")
+    _check_calls(block, family, name)
+    reasons = []
+    for owner, method in CHOICES:
+        module = owners[owner]
+        own = getattr(type(module), method, None)
+        if own is None:
+            continue
+        try:
+            replacement = rewritten(own)
+        except Unknown as unknown:
+            reasons.append(f"{type(module).__name__}.{method} {unknown}")
+            continue
+        _check_own(block, "forward", name, replacement)
+        _check_own(module, method, name, replacement)
+        return LiveRouter(module, method, replacement, name, layer, *_sizes(module, name))
+    raise refusal(name, f"{family.name}: this version chooses experts in no known way: {'; '.join(reasons)}")
+
+
+def _check_calls(block: Any, family: Family, name: str) -> None:
+    """That the forward of the class is one that asks the router, and no kernel in its place."""
+    forward = inspect.unwrap(type(block).forward)
+    if family.router not in getattr(getattr(forward, "__code__", None), "co_names", ()):
+        raise refusal(name, f"{family.name}: the forward of {type(block).__name__} does not ask its {family.router}")
+
+
+def _check_own(module: Any, method: str, name: str, replacement: Callable[..., Any]) -> None:
+    """That nobody has put a method of his own on the module. What may be there is a bound one of the class, which
+    transformers puts back at times, and that of the attached model which this one is a copy of."""
+    there = vars(module).get(method)
+    function = getattr(there, "__func__", None)
+    if there is None or function is getattr(type(module), method):
+        return
+    if function is not replacement:
+        raise refusal(name, f"{method} of this {type(module).__name__} has been replaced by {there!r}")
+    if vars(module)[ATTRIBUTE].is_attached:
+        raise refusal(name, f"a replay is attached to this {type(module).__name__} already")
+
+
+def _sizes(module: Any, name: str) -> tuple[int, int]:
+    experts = next((value for key in EXPERTS if (value := getattr(module, key, None)) is not None), None)
+    if experts is None:
+        raise refusal(name, f"{type(module).__name__} has none of {', '.join(EXPERTS)}")
+    return int(experts), int(module.top_k)
+
+
+def _unwrapped(module: Any) -> Any:
+    while (inner := next((w for w in _WRAPPERS if getattr(module, w, None) is not None), None)) is not None:
+        module = getattr(module, inner)
+    return module
+
+
+def check_config(config: Any, found: Decoder) -> None:
+    """InvalidArgumentError where a PretrainedConfig says of its text decoder what the live model is not."""
+    config = getattr(config, "text_config", None) or config
+    first = found.routers[0]
+    for names, value in (
+        (("num_hidden_layers",), found.num_layers),
+        (("num_experts", "num_local_experts", "n_routed_experts"), first.num_experts),
+        (("num_experts_per_tok",), first.top_k),
+    ):
+        for name in names:
+            said = getattr(config, name, None)
+            if said is not None and said != value:
+                raise invalid(f"config.{name}", f"{said}, and the model has {value}")
+
+
+def geometry(found: Decoder) -> Mapping[str, Any]:
+    """The routing geometry of the live model."""
+    return {
+        "num_layers": found.num_layers,
+        "moe_layers": [router.layer for router in found.routers],
+        "num_experts": [router.num_experts for router in found.routers],
+        "top_k": [router.top_k for router in found.routers],
+    }
+
+
+def refusal(where: str, why: str) -> errors.FailedPreconditionError:
+    return errors.FailedPreconditionError(f"{where}: {why}", code_name="FAILED_PRECONDITION", field=where)

@@ -1,0 +1,255 @@
+"""Replay of a live Hugging Face model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from routing_replay_trainer import errors
+from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._fetching import Fetching
+from routing_replay_trainer._hooks import PassHooks, in_backward
+from routing_replay_trainer._micro_batch import MicroBatch
+from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
+from routing_replay_trainer._records import Records
+from routing_replay_trainer._tally import Tally
+from routing_replay_trainer._values import INT32, integer, invalid
+from routing_replay_trainer.fetch import Missing, Source
+from routing_replay_trainer.hf import _micro_batch, _modules
+from routing_replay_trainer.hf._choice import Chooser
+from routing_replay_trainer.plan import Plan
+from routing_replay_trainer.targets import PassKey, ReplayTargets
+
+Mode = Literal["disabled", "shadow", "R2", "R3"]
+_MODES = ("disabled", "shadow", "R2", "R3")
+_PADS = ("live", "filler")
+
+
+def attach(
+    model: Any,
+    config: Any = None,
+    *,
+    source: Source | None = None,
+    mode: Mode = "R3",
+    missing: Missing = "strict",
+    pads: Literal["live", "filler"] = "live",
+    ranks: Mapping[str, int] | None = None,
+    cp_size: int = 1,
+    ep_size: int = 1,
+) -> Replay:
+    """Binds the routers of a model to what will be replayed in them.
+
+    model: a transformers model with one decoder of MoE layers, before or after it is wrapped by FSDP, FSDP2, DDP, PEFT
+        or torch.compile. Only this model's routers are touched: a reference or a critic that is not attached routes
+        live, whether it was built before, after, or is a copy of this one
+    config: its PretrainedConfig, which the live model is compared with; that of the model if absent
+    source: where rows come from; needed in the modes R3 and shadow
+    mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
+        it in the training pass, each rank its own rows, without transport; "shadow" fetches, aligns and compares, and
+        changes nothing; "disabled" touches nothing
+    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing. Each
+        process decides for itself: where several share a sequence (cp_size > 1), only "strict" keeps them alike
+    pads: rows of padding choose live, as without replay, or take filler spread over experts. Rows of real tokens
+        without a recorded route, as the last one of every sample, always choose live
+    ranks: {"cp"} of this process where sequences are cut, and
+    cp_size: over how many, in contiguous pieces (Ulysses and the like)
+    ep_size: size of the expert-parallel group, which filler is spread over
+
+    Raises InvalidArgumentError where the model is not what the configuration says, and FailedPreconditionError naming
+    a module that chooses its experts in no known way: another family, a version whose code differs, or a block whose
+    forward somebody has replaced.
+    """
+    if mode not in _MODES:
+        raise invalid("mode", f"{mode!r} is none of {', '.join(_MODES)}")
+    if pads not in _PADS:
+        raise invalid("pads", f"{pads!r} is none of {', '.join(_PADS)}")
+    if mode in ("R3", "shadow") and source is None:
+        raise invalid("source", f"mode {mode} needs one")
+    fetch = _Options(source, mode, missing, pads == "live", dict(ranks or {}), cp_size, ep_size)
+    return Replay(model, config, fetch)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Those of `attach`."""
+
+    source: Source | None
+    mode: str
+    missing: Missing
+    live_pads: bool
+    ranks: dict[str, int]
+    cp_size: int
+    ep_size: int
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A micro_batch context."""
+
+    described: MicroBatch
+    forward_only: bool | None
+    record: bool | None
+
+
+class Replay:
+    """What `attach` gives. Used by the thread that runs the model; recompute may come from the autograd engine's."""
+
+    def __init__(self, model: Any, config: Any, options: _Options) -> None:
+        self._options = options
+        self._mode = options.mode
+        self._targets = ReplayTargets()
+        self._buffers = Buffers()
+        self._passes = ChunkPasses(0, self._targets, self._buffers, new_lock())
+        self._tally = Tally()
+        use = "compare" if options.mode == "shadow" else "replay"
+        self._fetching = Fetching(options.source, options.missing, use, self._buffers, self._tally)
+        self._step = self._index = 0
+        self._open: _Open | None = None
+        self._choosers: list[Chooser] = []
+        self._records: Records | None = None
+        if options.mode != "disabled":
+            self._bind(model, config)
+
+    def _bind(self, model: Any, config: Any) -> None:
+        found = _modules.decoder(model)
+        _modules.check_config(getattr(model, "config", None) if config is None else config, found)
+        self._geometry = _modules.geometry(found)
+        if self._mode == "R2":
+            empty = {"format": "THD", "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
+            layers = self._plan(empty | {"sequences": []}).layers
+            self._records = Records(found.num_layers, layers, self._options.ranks, self._options.ep_size)
+        self._layers = [router.layer for router in found.routers]
+        self._hooks = PassHooks(found.module, self._passes, self._begin)
+        for router in found.routers:
+            binding = Binding(router.module, router.name, router.layer, self._passes, self._tally, in_backward)
+            self._choosers.append(Chooser(router, binding, live_pads=self._options.live_pads))
+        for chooser in self._choosers:
+            chooser.install()
+        self._hooks.install()
+
+    @contextlib.contextmanager
+    def micro_batch(
+        self,
+        sequences: Listing[Any],
+        *,
+        tokens: Any = None,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        cu_seqlens: Any = None,
+        lengths: Any = None,
+        forward_only: bool | None = None,
+        record: bool | None = None,
+        **layout: Any,
+    ) -> Iterator[None]:
+        """Around the call of the model. What the model is given must be of the whole micro-batch here, before it is cut
+        for sequence parallelism; it is one of
+
+        a rectangle [b, s], padded left or right: tokens, or attention_mask [b, s] of 0 and 1, or both;
+        a packed stream, [1, total] or [total]: cu_seqlens [n + 1] of the varlen attention, or position_ids that are 0
+            where a document begins. Documents behind those of `sequences` are padding.
+
+        sequences: sample ids, in the order in which the micro-batch holds them; `Sequence` where one is cut off
+        tokens: the token ids, which are compared with those that the rows were recorded for; also a list of arrays.
+            Not compared if absent
+        lengths: tokens of each sequence where they are fewer than the documents', or than s without a mask
+        forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
+        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
+        layout: further fields of `micro_batch` of a plan, which go before what is derived
+
+        Activation checkpointing of layers or of parts of them recomputes with the same rows, whichever function does
+        it: the rows of a pass are kept until its backward part has ended, so the context may be closed before backward
+        as well as around it. Where one checkpoint is around the model as a whole, backward calls the model anew: keep
+        the context open around backward then (a closed one is refused).
+
+        A call of the model outside of this routes live, and inside of it each call is a pass of its own. Nothing but
+        the choice changes: an auxiliary loss that transformers computes from the routers' logits goes by the live one.
+        """
+        if self._open is not None:
+            raise _error("micro_batch: one is open already")
+        if self._mode == "disabled":
+            yield
+            return
+        described = _micro_batch.describe(
+            sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths, self._options.cp_size, layout
+        )
+        self._open = _Open(described, forward_only, record)
+        try:
+            yield
+        finally:
+            self._open = None
+
+    def end_step(self) -> None:
+        """After the last backward pass of a step. FailedPreconditionError naming a pass whose backward part never ran;
+        nothing of it reaches the next step."""
+        step, self._step = self._step, self._step + 1
+        self._index = 0
+        self._passes.drop_all()
+        self._targets.end_step(step)
+
+    def release_records(self) -> None:
+        """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under
+        the same sample is replaced in any case."""
+        if self._records is not None:
+            self._records.release()
+
+    def detach(self) -> None:
+        """The model as it was."""
+        if self._mode != "disabled":
+            self._hooks.remove()
+        for chooser in self._choosers:
+            chooser.remove()
+        self._passes.drop_all()
+        self._choosers = []
+        self._mode = "disabled"
+
+    def metrics(self) -> dict[str, float]:
+        """Since the last call, of this rank: as `megatron.Replay.metrics`."""
+        return self._tally.take()
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Held for index buffers, in use or free."""
+        return self._buffers.bytes
+
+    @property
+    def kept(self) -> int:
+        """Entries that wait for their router or its recompute; 0 between steps."""
+        return len(self._targets)
+
+    def _plan(self, micro_batch: Mapping[str, Any]) -> Plan:
+        return Plan(self._geometry, micro_batch, rank=self._options.ranks, ep_size=self._options.ep_size)
+
+    def _begin(self) -> None:
+        """The decoder is called."""
+        entered, recompute = self._open, in_backward()
+        if recompute and self._passes.backward_pass is not None:
+            return
+        if entered is None:
+            if recompute and self._index > 0:
+                raise _error("micro_batch: backward calls the whole model again, and the context is closed")
+            return
+        forward_only = not torch.is_grad_enabled() if entered.forward_only is None else entered.forward_only
+        key = PassKey(self._step, integer(self._index, "index", INT32), 0)
+        begun = self._pass(entered, key, forward_only)
+        try:
+            self._passes.begin(begun, self._layers)
+        except BaseException:
+            self._buffers.give(begun.buffer)
+            raise
+        self._index += 1
+
+    def _pass(self, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
+        described = entered.described
+        if self._records is not None:
+            return self._fetching.record(key, described, self._records, forward_only, entered.record)
+        return self._fetching.read(key, described, self._plan(described.layout), forward_only)
+
+
+def _error(message: str) -> errors.FailedPreconditionError:
+    return errors.FailedPreconditionError(message, code_name="FAILED_PRECONDITION", field="micro_batch")

@@ -1,0 +1,232 @@
+"""The Hugging Face face without torch: which modules choose experts, and what a trainer says of a micro-batch."""
+
+from __future__ import annotations
+
+import types
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import routing_replay_trainer as trainer
+from routing_replay_trainer.hf import Sequence
+from routing_replay_trainer.hf import _micro_batch as micro_batch
+from routing_replay_trainer.hf import _modules as modules
+from routing_replay_trainer.hf._rewrite import ATTRIBUTE, Unknown, rewritten
+
+torch = types.SimpleNamespace(topk=lambda *arguments, **options: "live")
+
+
+class Module:
+    """As much of torch.nn.Module as a walk needs."""
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        yield prefix, self
+        for name, part in vars(self).items():
+            if isinstance(part, Module):
+                yield from part.named_modules(f"{prefix}.{name}" if prefix else name)
+
+
+class Wrapper(Module):
+    """As FSDP's and torch.compile's: answers for what it wraps."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_orig_mod"], name)
+
+
+class Layers(Module):
+    def __init__(self, *layers: Module) -> None:
+        super().__init__(**{str(i): layer for i, layer in enumerate(layers)})
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+
+class MixtralTopKRouter(Module):
+    num_experts, top_k = 8, 2
+
+    def forward(self, hidden_states: Any) -> Any:
+        return torch.topk(hidden_states, self.top_k, dim=-1)
+
+
+class MixtralSparseMoeBlock(Module):
+    def forward(self, hidden_states: Any) -> Any:
+        return self.gate(hidden_states)
+
+
+class FSDPMixtralSparseMoeBlock(MixtralSparseMoeBlock):
+    """As FSDP2 derives."""
+
+
+class GptOssMLP(Module):
+    def forward(self, hidden_states: Any) -> Any:
+        return self.router(hidden_states)
+
+
+class TwoRouters(MixtralTopKRouter):
+    def forward(self, hidden_states: Any) -> Any:
+        return torch.topk(hidden_states, self.top_k), torch.topk(hidden_states, k=self.top_k)
+
+
+class ScopedRouter(MixtralTopKRouter):
+    def forward(self, hidden_states: Any) -> Any:
+        assert __class__ is ScopedRouter
+        return torch.topk(hidden_states, self.top_k)
+
+
+def block(router: type[Module] = MixtralTopKRouter, kind: type[Module] = MixtralSparseMoeBlock) -> Module:
+    return Module(mlp=kind(gate=router(), experts=Module()))
+
+
+def model(*layers: Module, **parts: Any) -> Module:
+    return Module(model=Module(layers=Layers(*layers)), **parts)
+
+
+class ModulesTest(unittest.TestCase):
+    def test_routers_of_the_live_model(self) -> None:
+        dense = Module(mlp=Module())
+        wrapped = block(kind=FSDPMixtralSparseMoeBlock)
+        wrapped.mlp = Wrapper(_orig_mod=wrapped.mlp)
+        mtp = Module(layers=Layers(Module(mlp=Module(experts=Module()))))
+        found = modules.decoder(model(dense, block(), wrapped, mtp=mtp))
+        self.assertEqual(found.num_layers, 3)
+        self.assertEqual([(r.layer, r.method) for r in found.routers], [(1, "forward"), (2, "forward")])
+        self.assertEqual([r.name for r in found.routers], ["model.layers.1.mlp", "model.layers.2.mlp._orig_mod"])
+        self.assertEqual(
+            modules.geometry(found), {"num_layers": 3, "moe_layers": [1, 2], "num_experts": [8, 8], "top_k": [2, 2]}
+        )
+        modules.check_config(types.SimpleNamespace(num_hidden_layers=3, num_local_experts=8), found)
+        for name, value in (("num_hidden_layers", 4), ("n_routed_experts", 16), ("num_experts_per_tok", 4)):
+            text = types.SimpleNamespace(**{name: value})
+            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                modules.check_config(types.SimpleNamespace(text_config=text), found)
+            self.assertEqual(caught.exception.field, f"config.{name}")
+
+    def test_what_is_not_known_is_refused_by_name(self) -> None:
+        patched = block()
+        patched.mlp.forward = lambda hidden_states: hidden_states
+        strange = Module(mlp=Module(gate=MixtralTopKRouter(), experts=Module()))
+        for layers, words in (
+            ([block(), block(TwoRouters)], "layers.1.mlp: Mixtral.*TwoRouters.forward.*2 times"),
+            ([block(ScopedRouter)], "ScopedRouter.forward refers to __class__"),
+            ([strange], "layers.0.mlp: Module has experts"),
+            ([patched], "layers.0.mlp: forward of this MixtralSparseMoeBlock has been replaced"),
+            ([Module(mlp=GptOssMLP(experts=Module()))], "gpt-oss: GptOssMLP has no router"),
+            ([Module(mlp=Module())], "no MoE layer that is known"),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(trainer.FailedPreconditionError, words):
+                modules.decoder(model(*layers))
+        two = Module(thinker=model(block()), talker=model(block()))
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "talker.model and thinker.model"):
+            modules.decoder(two)
+        self.assertEqual(len(modules.decoder(two.thinker).routers), 1)
+
+    def test_one_call_is_changed(self) -> None:
+        function = rewritten(MixtralTopKRouter.forward)
+        self.assertIs(rewritten(MixtralTopKRouter.forward), function)
+        router = MixtralTopKRouter()
+        self.assertEqual(router.forward("scores"), "live")
+        setattr(router, ATTRIBUTE, lambda *arguments, **options: (arguments, options))
+        self.assertEqual(function(router, "scores"), (("scores", 2), {"dim": -1}))
+        self.assertIs(function.__globals__, MixtralTopKRouter.forward.__globals__)
+        self.assertEqual(function.__code__.co_firstlineno, MixtralTopKRouter.forward.__code__.co_firstlineno)
+        for method in (len, eval("lambda self: torch.topk(self, self.top_k)")):
+            self.assertRaises(Unknown, rewritten, method)
+
+
+def describe(sequences: Any, cp_size: int = 1, **given: Any) -> Any:
+    names = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")
+    return micro_batch.describe(
+        sequences, **{name: given.pop(name, None) for name in names}, cp_size=cp_size, layout=given
+    )
+
+
+class MicroBatchTest(unittest.TestCase):
+    def test_rectangles(self) -> None:
+        tokens = np.arange(10, 22).reshape(2, 6)
+        left, right = np.array([[0, 0, 1, 1, 1, 1], [1] * 6]), np.array([[1, 1, 1, 0, 0, 0], [1] * 6])
+        for mask, first, lengths in ((left, 2, [4, 6]), (right, 0, [3, 6])):
+            said = describe(["a", "b"], tokens=tokens, attention_mask=mask)
+            sequences = said.layout.pop("sequences")
+            self.assertEqual(
+                said.layout,
+                {
+                    "format": "BSHD",
+                    "partition": "contiguous_per_sequence",
+                    "row_order": "batch_major",
+                    "batch_size": 2,
+                    "padded_length": 6,
+                    "cp_size": 1,
+                },
+            )
+            self.assertEqual([s.get("first_row", 0) for s in sequences], [first, 0])
+            self.assertEqual([s["tokens"] for s in sequences], lengths)
+            self.assertEqual(list(said.fetch[0].tokens), list(range(10 + first, 10 + first + lengths[0])))
+        alone = describe(["a", "b"], attention_mask=left)
+        self.assertEqual([f.tokens for f in alone.fetch], [None, None])
+        unmasked = describe(["a", "b"], tokens=tokens, lengths=[3, 6])
+        self.assertEqual([len(f.tokens) for f in unmasked.fetch], [3, 6])
+        for options, words in (
+            ({"attention_mask": np.array([[1, 0, 1]])}, "row 0 has padding between"),
+            ({"attention_mask": np.ones((1, 1, 3, 3))}, r"\(1, 1, 3, 3\)"),
+            ({"attention_mask": left, "tokens": tokens[:, 1:]}, r"\(2, 6\)"),
+            ({"attention_mask": left, "lengths": [3, 6]}, "lengths"),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
+                describe(["a", "b"], **options)
+
+    def test_packed(self) -> None:
+        stream = np.arange(10)
+        by_bounds = describe(["a", "b"], tokens=stream, cu_seqlens=[0, 3, 8], cp_size=2)
+        self.assertEqual(
+            {
+                key: by_bounds.layout[key]
+                for key in ("format", "partition", "cu_seqlens_padded", "total_rows", "cp_size")
+            },
+            {
+                "format": "THD",
+                "partition": "contiguous",
+                "cu_seqlens_padded": [0, 3, 8, 10],
+                "total_rows": 10,
+                "cp_size": 2,
+            },
+        )
+        positions = np.array([[0, 1, 2, 0, 1, 2, 3, 4, 0, 1]])
+        by_positions = describe(["a", "b"], tokens=stream, position_ids=positions, cp_size=2)
+        self.assertEqual(by_positions.layout, by_bounds.layout)
+        self.assertEqual([list(f.tokens) for f in by_positions.fetch], [[0, 1, 2], [3, 4, 5, 6, 7]])
+        pieces = describe([[Sequence("a", rows=1), "b"]], position_ids=np.arange(5), tokens=np.arange(5))
+        self.assertEqual([p["rows"] for p in pieces.layout["sequences"][0]["pieces"]], [1, 2])
+        for positions, words in ((np.array([1, 2, 0]), "start at 0"), (np.zeros((2, 3)), r"\(2, 3\)")):
+            with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
+                describe(["a"], position_ids=positions)
+
+    def test_rows_of_each_layout(self) -> None:
+        """What a rank's router sees, row by row, against the obvious: the ids tell sample and row."""
+        geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
+        source = trainer.LocalSource(geometry)
+        for place, (sample, tokens) in enumerate((("a", 4), ("b", 6))):
+            source.add(sample, np.arange(10 * place, 10 * place + tokens - 1).repeat(2).reshape(-1, 2, 1))
+        left = np.array([[0, 0, 1, 1, 1, 1], [1] * 6])
+        a, b = [0, 1, 2, -1], [10, 11, 12, 13, 14, -1]
+        packed = {"cu_seqlens": [0, 4, 10], "tokens": np.zeros(12, np.int64)}
+        for given, cp_size, expected in (
+            ({"attention_mask": left}, 1, [[-2, -2, *a, *b]]),
+            ({"attention_mask": left[:, ::-1]}, 1, [[*a, -2, -2, *b]]),
+            ({"attention_mask": left}, 2, [[-2, -2, 0, 10, 11, 12], [1, 2, -1, 13, 14, -1]]),
+            (packed, 2, [[*a, 10, 11], [12, 13, 14, -1, -2, -2]]),
+        ):
+            for rank in range(cp_size):
+                said = describe(["a", "b"], cp_size, **given)
+                fetch = [trainer.FetchSequence(sample) for sample in ("a", "b")]  # No tokens are compared.
+                batch = source.fetch(trainer.plan(geometry, said.layout, rank={"cp": rank}), sequences=fetch)
+                seen = np.where(batch.states == trainer.REPLAYED, batch.indices[1][:, 0], -np.int64(batch.states))
+                self.assertEqual(seen.tolist(), expected[rank])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,133 @@
+"""The Hugging Face face over stand-ins of the MoE blocks of transformers. What needs no torch is in hf_face_test."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import pickle
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SKIPPED = 77  # What ctest takes for a skipped test.
+try:
+    import hf_standins
+    import torch
+    import torch.distributed as dist
+    from hf_cases import EXPERTS, TOP_K, Cases, Choices, Rollout, loss_of, moe_layers, new_model
+
+    import routing_replay_trainer as trainer
+    from routing_replay_trainer import hf
+    from routing_replay_trainer.hf import _micro_batch as hf_micro_batch
+    from routing_replay_trainer.hf._choice import Choice
+except ImportError as missing:
+    print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with torch")
+    sys.exit(SKIPPED)
+
+
+class StandinTest(Cases):
+    models = hf_standins.MODELS
+    graphs = 1
+
+    def test_a_copy_of_the_code_chooses_live_in_a_pickle(self) -> None:
+        choice = Choice(3)
+        self.assertEqual([int(c.handle) for c in (copy.deepcopy(choice), pickle.loads(pickle.dumps(choice)))], [0, 0])
+
+
+class RoutedExpertsTest(unittest.TestCase):
+    """Ids as an argument of forward."""
+
+    geometry = {"num_layers": 4, "num_experts": EXPERTS, "top_k": TOP_K, "moe_layers": [1, 3]}  # noqa: RUF012
+
+    def batch(self, **options: Any) -> tuple[trainer.Batch, np.ndarray]:
+        rows = np.random.default_rng(3).random((5, 2, EXPERTS)).argsort(2)[:, :, :TOP_K]
+        source = trainer.LocalSource(self.geometry)
+        source.add("a", rows)
+        source.add("b", rows[:2])
+        mask = np.array([[1] * 6, [0, 0, 0, 1, 1, 1]])
+        with_layout = hf_micro_batch.describe(["a", "b"], None, mask, None, None, None, 1, {})
+        plan = trainer.plan(self.geometry, with_layout.layout)
+        return source.fetch(plan, sequences=with_layout.fetch, **options), rows
+
+    def test_by_full_layer_index(self) -> None:
+        batch, rows = self.batch()
+        ids = hf.routed_experts(batch, batch_size=2, num_layers=5, dtype=torch.int64)
+        self.assertEqual((ids.shape, ids.dtype), ((2, 6, 5, TOP_K), torch.int64))
+        for ordinal, layer in enumerate((1, 3)):
+            self.assertTrue(ids[:, :, layer, :].is_contiguous())
+            self.assertEqual(ids[0, :5, layer].tolist(), rows[:, ordinal].tolist())
+            self.assertEqual(ids[1, 3:5, layer].tolist(), rows[:2, ordinal].tolist())
+        self.assertEqual(ids[:, :, [0, 2, 4]].abs().sum(), 0)
+        self.assertEqual(hf.routed_experts(batch).shape, (1, 12, 4, TOP_K))
+
+    def test_refusals(self) -> None:
+        batch, _ = self.batch()
+        for options, words in (({"batch_size": 5}, "batch_size"), ({"num_layers": 3}, "layer 3")):
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, words):
+                hf.routed_experts(batch, **options)
+        plan = trainer.plan(self.geometry, batch.plan.layout | {"sequences": [{"sample": "c", "tokens": 6}] * 2})
+        missing = trainer.LocalSource(self.geometry).fetch(plan, missing="live")
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "have no sample"):
+            hf.routed_experts(missing)
+
+
+class RecipeTest(unittest.TestCase):
+    """recipes/hf_fsdp.py, with gloo in one process."""
+
+    def setUp(self) -> None:
+        spec = importlib.util.spec_from_file_location(
+            "hf_fsdp", Path(__file__).resolve().parent.parent / "recipes" / "hf_fsdp.py"
+        )
+        self.recipe = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.recipe)
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+
+    def test_train(self) -> None:
+        model = new_model(hf_standins.MODELS["Qwen3MoeSparseMoeBlock"])
+        rollouts = [Rollout(moe_layers(model), "right", seed=seed) for seed in range(2)]
+        peer, logged, seen = copy.deepcopy(model), [], []
+        batches = [r.call | {"sample_ids": r.samples} for r in rollouts]
+
+        def loss(logits: torch.Tensor, batch: Any) -> torch.Tensor:
+            seen.append(logits.detach())
+            return logits[batch["attention_mask"].bool()].square().mean()
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        source = rollouts[0].source(rollouts[1])
+        self.recipe.train(model, optimizer, [batches, batches], loss, source, logged.append)
+        for logits, rollout in zip(seen, rollouts * 2, strict=True):
+            with Choices(rollout.forced):
+                expected = loss_of(peer, rollout.call)[0]
+            torch.testing.assert_close(logits[rollout.call["attention_mask"].bool()], expected)
+        self.assertEqual([said["routing_replay/replayed_fraction"] for said in logged], [18 / 22] * 2)
+
+    def test_packed_forward(self) -> None:
+        model = new_model(hf_standins.MODELS["GptOssMLP"])
+        rollout = Rollout(moe_layers(model), "packed")
+        zero = torch.zeros(1, 1, dtype=torch.int64)
+        ids, positions = (torch.cat([rollout.call[key], zero], 1) for key in ("input_ids", "position_ids"))
+        with Choices(rollout.forced), torch.no_grad():
+            expected = model(rollout.call["input_ids"]).logits
+        for rank in range(2):
+            replay = hf.attach(model, source=rollout.source(), ranks={"cp": rank}, cp_size=2)
+
+            def cut(stream: torch.Tensor, rank: int = rank) -> torch.Tensor:
+                return stream.chunk(2, 1)[rank]
+
+            with torch.no_grad():
+                logits = self.recipe.packed_forward(replay, model, rollout.samples, ids, positions, cut)
+            torch.testing.assert_close(logits[:, : 6 - rank], cut(expected)[:, : 6 - rank])
+            replay.detach()
+
+
+def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
+    """Without `Cases` itself, which has no models."""
+    return unittest.TestSuite(map(loader.loadTestsFromTestCase, (StandinTest, RoutedExpertsTest, RecipeTest)))
+
+
+if __name__ == "__main__":
+    unittest.main()
