@@ -31,6 +31,7 @@ from routing_replay_trainer.fetch import (
     Source,
 )
 from routing_replay_trainer.plan import ExpertLoad, Layer, LocalRows, Plan, Slice, plan
+from routing_replay_trainer.records import merge_records
 from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
 
 __version__ = "0.1.0"
@@ -56,6 +57,7 @@ __all__ = (
     "ServiceSource",
     "Slice",
     "Source",
+    "merge_records",
     "plan",
     "router_replay_backward",
     "router_replay_forward",

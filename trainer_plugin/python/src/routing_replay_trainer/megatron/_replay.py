@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from routing_replay_trainer import errors, ops
 from routing_replay_trainer._values import INT32, integer, invalid
@@ -19,6 +21,7 @@ from routing_replay_trainer.megatron._binding import Binding
 from routing_replay_trainer.megatron._buffers import Buffers
 from routing_replay_trainer.megatron._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer.megatron._records import Records
+from routing_replay_trainer.megatron._writer import RecordWriter
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
@@ -36,6 +39,7 @@ def attach(
     inject: Literal["native", "fused"] = "native",
     missing: Missing = "strict",
     ranks: Mapping[str, int] | None = None,
+    writer: RecordWriter | None = None,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
@@ -51,6 +55,7 @@ def attach(
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
+    writer: mode R2: keeps what is recorded for the service, beside
 
     Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
     naming a router or an option that would ignore the replay.
@@ -62,7 +67,7 @@ def attach(
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
     if mode in ("R3", "shadow") and source is None:
         raise invalid("source", f"mode {mode} needs one")
-    return Replay(chunks, config, source, mode, inject, missing, ranks)
+    return Replay(chunks, config, source, mode, inject, missing, ranks, writer)
 
 
 class Replay:
@@ -77,6 +82,7 @@ class Replay:
         inject: str,
         missing: Missing,
         ranks: Mapping[str, int] | None,
+        writer: RecordWriter | None = None,
     ) -> None:
         self._config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
         self._source = source
@@ -85,6 +91,7 @@ class Replay:
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
         self._ep_size: int = getattr(self._config, "expert_model_parallel_size", 1) or 1
         self._injection = _INJECTIONS[inject]
+        self._writer = writer
         self._targets = ReplayTargets()
         self._buffers = Buffers()
         self._step = 0
@@ -228,15 +235,16 @@ class Replay:
         return len(self._targets)
 
     def _plan(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
-        config = _modules.config_json(self._config)
-        return Plan(
-            None,
-            micro_batch,
-            megatron=config,
-            rank=self._ranks | {"chunk": chunk, "model": self._model},
-            native_layers=self._native_layers or None,
-            ep_size=self._ep_size,
-        )
+        return Plan(None, **self._plan_arguments(chunk, micro_batch))
+
+    def _plan_arguments(self, chunk: int, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "micro_batch": micro_batch,
+            "megatron": _modules.config_json(self._config),
+            "rank": self._ranks | {"chunk": chunk, "model": self._model},
+            "native_layers": self._native_layers or None,
+            "ep_size": self._ep_size,
+        }
 
     def _begin(self, chunk: _Chunk) -> None:
         """A chunk is called."""
@@ -266,7 +274,7 @@ class Replay:
                 batch = self._source.fetch(plan, sequences=described.fetch, missing=self._missing, out=memory)
             elif forward_only if entered.record is None else entered.record:
                 batch = records.empty(plan, memory)
-                keep = functools.partial(records.keep, plan, described, memory)
+                keep = functools.partial(self._keep, chunk, key, plan, described, memory)
                 return Pass(key, batch, number, "record", forward_only, keep)
             else:
                 batch = records.fetch(plan, described, self._missing, memory)
@@ -275,6 +283,15 @@ class Replay:
             raise
         self._count(batch)
         return Pass(key, batch, number, "compare" if self._mode == "shadow" else "replay", forward_only)
+
+    def _keep(
+        self, chunk: _Chunk, key: PassKey, plan: Plan, described: _micro_batch.MicroBatch, memory: NDArray[np.uint8]
+    ) -> None:
+        """What a pass has recorded."""
+        assert chunk.records is not None
+        chunk.records.keep(plan, described, memory)
+        if self._writer is not None:
+            self._writer.keep(key, self._plan_arguments(chunk.number, described.layout), described, memory)
 
     def _count(self, batch: Batch) -> None:
         for name in self._counters:
