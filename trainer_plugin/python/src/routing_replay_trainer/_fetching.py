@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._micro_batch import MicroBatch
@@ -50,18 +54,40 @@ class Fetching:
         return Pass(key, batch, number, self.use, forward_only, watch=self.watch if watched else None)
 
     def record(
-        self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool, record: bool | None
+        self,
+        key: PassKey,
+        described: MicroBatch,
+        records: Records,
+        forward_only: bool,
+        record: bool | None,
+        keep: Callable[[NDArray[np.uint8]], None] | None = None,
     ) -> Pass:
-        """A pass of mode R2. record: whether it records or replays; if absent, it records if it is forward-only."""
+        """A pass of mode R2.
+
+        record: whether it records or replays; if absent, it records if it is forward-only
+        keep: gets the index buffer of a recording pass when it has ended, beside `records`
+        """
         plan = records.plan(described.layout)
         number, memory = self.buffers.take(plan.buffer_bytes)
         try:
             if forward_only if record is None else record:
-                keep = functools.partial(records.keep, plan, described, memory)
-                return Pass(key, records.empty(plan, memory), number, "record", forward_only, keep=keep)
+                kept = functools.partial(_keep, records, plan, described, memory, keep)
+                return Pass(key, records.empty(plan, memory), number, "record", forward_only, keep=kept)
             batch = records.fetch(plan, described, self.missing, memory)
         except BaseException:
             self.buffers.give(number)
             raise
         self.tally.batch(batch)
         return Pass(key, batch, number, "replay", forward_only)
+
+
+def _keep(
+    records: Records,
+    plan: Plan,
+    described: MicroBatch,
+    memory: NDArray[np.uint8],
+    beside: Callable[[NDArray[np.uint8]], None] | None,
+) -> None:
+    records.keep(plan, described, memory)
+    if beside is not None:
+        beside(memory)
