@@ -13,6 +13,7 @@ def train(model, optimizer, steps, loss_of, source, log):
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     replay = hf.attach(model, source=source, mode="R3", missing="live")
     for micro_batches in steps:
+        replay.begin_step([sample for batch in micro_batches for sample in batch["sample_ids"]])
         for batch in micro_batches:
             inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
             with replay.micro_batch(

@@ -336,6 +336,35 @@ class Cases(unittest.TestCase):
             self.assertAlmostEqual(metrics[f"routing_replay/overlap/layer_{layer:02}"], common, places=6)
         self.assertEqual(metrics["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
 
+    @over("right")
+    def test_a_step_with_a_sample_that_is_missing(self, model: Any, rollout: Rollout) -> None:
+        """Decided when it begins; its rows choose live, and all that was done is counted."""
+        peer = copy.deepcopy(model)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        said = rollout.said | {"sequences": [rollout.samples[0], "none"]}
+        with self.attached(model, rollout, missing="live", max_fallback_fraction=0.6, watch="all") as replay:
+            begun = replay.begin_step(said["sequences"], tokens=rollout.tokens, weight_version=3)
+            replay.prefetch([said])
+            self.assertEqual(list(begun.live), ["none"])
+            with replay.micro_batch(**said):
+                out, loss = loss_of(model, rollout.call)
+            loss.backward()
+            replay.end_step()
+            metrics = replay.metrics()
+        for forced in rollout.forced:
+            forced[rollout.places[1]] = -1
+        self.assert_same(model, out, peer, self.by_hand(peer, rollout))
+        self.assertEqual(metrics["routing_replay/fallback_fraction"], 0.5)
+        self.assertEqual(metrics["routing_replay/replayed_rows"], LENGTHS[0] - 1)
+        for layer in rollout.layers:
+            self.assertEqual(metrics[f"routing_replay/recompute_mismatch/layer_{layer:02}"], 0)
+            self.assertLess(metrics[f"routing_replay/overlap/layer_{layer:02}"], 1)
+        with (
+            self.attached(model, rollout, missing="live", max_fallback_fraction=0.4) as replay,
+            self.assertRaises(trainer.FallbackLimitError),
+        ):
+            replay.begin_step(said["sequences"])
+
     @over("left")
     def test_r2_replays_what_was_recorded(self, model: Any, rollout: Rollout) -> None:
         peer = copy.deepcopy(model)

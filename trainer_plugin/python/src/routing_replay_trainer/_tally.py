@@ -49,9 +49,3 @@ class Tally:
         self._rows, self._sequences = dict.fromkeys(self._rows, 0), 0
         self._overlap.clear()
         self._repeated.clear()
-
-    def take(self) -> dict[str, float]:
-        """`count_into`, reported for this rank."""
-        counters = Counters()
-        self.count_into(counters)
-        return counters.report()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._passes import Answer
 from routing_replay_trainer.fetch import REPLAYED, UNRECORDED
 from routing_replay_trainer.hf._modules import LiveRouter
 from routing_replay_trainer.hf._rewrite import ATTRIBUTE
@@ -72,17 +73,29 @@ class Chooser:
         answer = self._binding.ask(tuple(scores.shape), top_k)
         if answer is None:
             return live()
-        batch = answer.of.batch
-        if answer.of.use != "replay":
+        if answer.of.use == "replay":
+            return self._replayed(answer, scores.device, live)
+        chosen = live()
+        self._binding.seen(answer, chosen)
+        self._binding.used(answer, chosen)
+        return chosen.clone()  # What the model gets is its own: compiled code writes into it.
+
+    def _replayed(self, answer: Answer, device: Any, live: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """[N, K]: the ids of the record, and the live choice where a row has none."""
+        binding, batch = self._binding, answer.of.batch
+        ids = binding.ids(answer, device).long()
+        has_live = batch.unrecorded_rows + (batch.pad_rows if self._live_pads else 0) > 0
+        wants_live = binding.wants_live(answer)
+        if has_live or wants_live:
             chosen = live()
-            self._binding.seen(answer, chosen)
-            return chosen
-        ids = self._binding.ids(answer, scores.device).long()
-        if batch.unrecorded_rows + (batch.pad_rows if self._live_pads else 0) == 0:
-            return ids
-        states = self._binding.states(answer, scores.device)
-        alive = states != REPLAYED if self._live_pads else states == UNRECORDED
-        return torch.where(alive.unsqueeze(1), live(), ids)
+        if has_live:
+            states = binding.states(answer, device)
+            alive = states != REPLAYED if self._live_pads else states == UNRECORDED
+            ids = torch.where(alive.unsqueeze(1), chosen, ids)
+        if wants_live:
+            binding.seen(answer, chosen)
+        binding.used(answer, ids)
+        return ids
 
 
 @torch.library.custom_op("routing_replay::choose_experts", mutates_args=())

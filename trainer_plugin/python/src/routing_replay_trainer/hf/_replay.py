@@ -18,17 +18,24 @@ from routing_replay_trainer._hooks import PassHooks, in_backward
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer._records import Records
+from routing_replay_trainer._steps import NO_STEP, Steps
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
+from routing_replay_trainer._watch import Watch, Watched
+from routing_replay_trainer.agreed import BegunStep
+from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.hf import _micro_batch, _modules
 from routing_replay_trainer.hf._choice import Chooser
+from routing_replay_trainer.metrics import Counters
+from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
 _MODES = ("disabled", "shadow", "R2", "R3")
 _PADS = ("live", "filler")
+_SAID = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")  # In the order of _describe.
 
 
 def attach(
@@ -42,6 +49,13 @@ def attach(
     ranks: Mapping[str, int] | None = None,
     cp_size: int = 1,
     ep_size: int = 1,
+    agree: Collective | None = None,
+    max_fallback_fraction: float = 0.05,
+    fetch_deadline: float = 120.0,
+    cache_bytes: int = 1 << 30,
+    watch: Watched = "first",
+    alarm_no_overlap: float | None = 0.01,
+    on_policy: OnPolicy | None = None,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
@@ -53,13 +67,16 @@ def attach(
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
         it in the training pass, each rank its own rows, without transport; "shadow" fetches, aligns and compares, and
         changes nothing; "disabled" touches nothing
-    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing. Each
-        process decides for itself: where several share a sequence (cp_size > 1), only "strict" keeps them alike
+    missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
+        does as well, and begin_step names it for the caller to leave it out of the loss
     pads: rows of padding choose live, as without replay, or take filler spread over experts. Rows of real tokens
         without a recorded route, as the last one of every sample, always choose live
     ranks: {"cp"} of this process where sequences are cut, and
     cp_size: over how many, in contiguous pieces (Ulysses and the like)
     ep_size: size of the expert-parallel group, which filler is spread over
+    agree: the processes that share a sequence (cp_size > 1), which decide together in begin_step. Without it each one
+        decides alone: for cp_size = 1, and for missing="strict"
+    max_fallback_fraction, fetch_deadline, cache_bytes, watch, alarm_no_overlap, on_policy: as `megatron.attach`
 
     Raises InvalidArgumentError where the model is not what the configuration says, and FailedPreconditionError naming
     a module that chooses its experts in no known way: another family, a version whose code differs, or a block whose
@@ -71,19 +88,19 @@ def attach(
         raise invalid("pads", f"{pads!r} is none of {', '.join(_PADS)}")
     if mode in ("R3", "shadow") and source is None:
         raise invalid("source", f"mode {mode} needs one")
-    fetch = _Options(source, mode, missing, pads == "live", dict(ranks or {}), cp_size, ep_size)
-    return Replay(model, config, fetch)
+    watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
+    steps = None
+    if mode in ("R3", "shadow"):
+        steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract)
+    placed = _Placed(dict(ranks or {}), cp_size, ep_size)
+    return Replay(model, config, steps, mode, missing, pads, placed, watched, contract)
 
 
 @dataclass(frozen=True)
-class _Options:
-    """Those of `attach`."""
+class _Placed:
+    """This process among those that share a model or a sequence."""
 
-    source: Source | None
-    mode: str
-    missing: Missing
-    live_pads: bool
-    ranks: dict[str, int]
+    ranks: Mapping[str, int]
     cp_size: int
     ep_size: int
 
@@ -100,20 +117,35 @@ class _Open:
 class Replay:
     """What `attach` gives. Used by the thread that runs the model; recompute may come from the autograd engine's."""
 
-    def __init__(self, model: Any, config: Any, options: _Options) -> None:
-        self._options = options
-        self._mode = options.mode
+    def __init__(
+        self,
+        model: Any,
+        config: Any,
+        steps: Steps | None,
+        mode: Mode,
+        missing: Missing,
+        pads: str,
+        placed: _Placed,
+        watch: Watch,
+        contract: Contract,
+    ) -> None:
+        self._steps = steps
+        self._mode = mode
+        self._live_pads = pads == "live"
+        self._placed = placed
         self._targets = ReplayTargets()
         self._buffers = Buffers()
         self._passes = ChunkPasses(0, self._targets, self._buffers, new_lock())
         self._tally = Tally()
-        use = "compare" if options.mode == "shadow" else "replay"
-        self._fetching = Fetching(options.source, options.missing, use, self._buffers, self._tally)
+        self._watch = watch
+        self._contract = contract
+        use = "compare" if mode == "shadow" else "replay"
+        self._fetching = Fetching(steps, missing, use, self._buffers, self._tally, watch, contract)
         self._step = self._index = 0
         self._open: _Open | None = None
         self._choosers: list[Chooser] = []
         self._records: Records | None = None
-        if options.mode != "disabled":
+        if mode != "disabled":
             self._bind(model, config)
 
     def _bind(self, model: Any, config: Any) -> None:
@@ -123,15 +155,38 @@ class Replay:
         if self._mode == "R2":
             empty = {"format": "THD", "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
             layers = self._plan(empty | {"sequences": []}).layers
-            self._records = Records(found.num_layers, layers, self._options.ranks, self._options.ep_size)
+            self._records = Records(found.num_layers, layers, self._placed.ranks, self._placed.ep_size)
         self._layers = [router.layer for router in found.routers]
         self._hooks = PassHooks(found.module, self._passes, self._begin)
         for router in found.routers:
             binding = Binding(router.module, router.name, router.layer, self._passes, self._tally, in_backward)
-            self._choosers.append(Chooser(router, binding, live_pads=self._options.live_pads))
+            self._choosers.append(Chooser(router, binding, live_pads=self._live_pads))
         for chooser in self._choosers:
             chooser.install()
         self._hooks.install()
+
+    def begin_step(
+        self, sequences: Listing[Any], *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
+    ) -> BegunStep:
+        """Before the passes of a step; the processes of `agree` call it together. Arguments, result and errors are
+        those of `megatron.Replay.begin_step`."""
+        if self._steps is None:
+            return NO_STEP
+        return self._steps.begin(sequences, tokens, lengths, weight_version)
+
+    def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
+        """Announces micro-batches, each with the arguments that `micro_batch` will get for it: threads read their rows
+        while the trainer computes.
+
+        next_step: for the step after this one
+        """
+        if self._steps is None:
+            return
+        described = []
+        for said in micro_batches:
+            layout = {name: value for name, value in said.items() if name not in ("sequences", *_SAID)}
+            described.append(self._describe(said["sequences"], *(said.get(name) for name in _SAID), layout))
+        self._steps.prefetch(described, lambda layout: [self._plan(layout)], next_step)
 
     @contextlib.contextmanager
     def micro_batch(
@@ -175,9 +230,7 @@ class Replay:
         if self._mode == "disabled":
             yield
             return
-        described = _micro_batch.describe(
-            sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths, self._options.cp_size, layout
-        )
+        described = self._describe(sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths, layout)
         self._open = _Open(described, forward_only, record)
         try:
             yield
@@ -190,6 +243,8 @@ class Replay:
         step, self._step = self._step, self._step + 1
         self._index = 0
         self._passes.drop_all()
+        self._contract.end_pass()
+        self._watch.end_step()
         self._targets.end_step(step)
 
     def release_records(self) -> None:
@@ -207,10 +262,18 @@ class Replay:
         self._passes.drop_all()
         self._choosers = []
         self._mode = "disabled"
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
 
-    def metrics(self) -> dict[str, float]:
-        """Since the last call, of this rank: as `megatron.Replay.metrics`."""
-        return self._tally.take()
+    def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
+        """Since the last call: the keys of `routing_replay_trainer.metrics.KEYS` that there is something to say of; of
+        this process, or of all of `reduce`, which call this together."""
+        counters = Counters() if self._steps is None else self._steps.take_counters()
+        self._tally.count_into(counters)
+        self._watch.count_into(counters)
+        self._contract.count_into(counters)
+        return counters.report(reduce)
 
     @property
     def buffer_bytes(self) -> int:
@@ -222,8 +285,22 @@ class Replay:
         """Entries that wait for their router or its recompute; 0 between steps."""
         return len(self._targets)
 
+    def _describe(
+        self,
+        sequences: Listing[Any],
+        tokens: Any,
+        attention_mask: Any,
+        position_ids: Any,
+        cu_seqlens: Any,
+        lengths: Any,
+        layout: Mapping[str, Any],
+    ) -> MicroBatch:
+        return _micro_batch.describe(
+            sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths, self._placed.cp_size, layout
+        )
+
     def _plan(self, micro_batch: Mapping[str, Any]) -> Plan:
-        return Plan(self._geometry, micro_batch, rank=self._options.ranks, ep_size=self._options.ep_size)
+        return Plan(self._geometry, micro_batch, rank=self._placed.ranks, ep_size=self._placed.ep_size)
 
     def _begin(self) -> None:
         """The decoder is called."""
