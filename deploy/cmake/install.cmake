@@ -94,6 +94,7 @@ rr_component(NAME wire UNITS wire_allocator wire_append_message wire_merge wire_
              wire_sync wire_tensor_payload)
 rr_component(NAME trainer REQUIRES wire
              UNITS collective_agreement
+                   collective_gather_records
                    layout_diagnosis
                    layout_expert_parallel
                    layout_megatron_layers

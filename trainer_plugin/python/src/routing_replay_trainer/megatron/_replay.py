@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from routing_replay_trainer import errors, ops
 from routing_replay_trainer._values import INT32, integer, invalid
@@ -22,6 +24,7 @@ from routing_replay_trainer.megatron._buffers import Buffers
 from routing_replay_trainer.megatron._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer.megatron._records import Records
 from routing_replay_trainer.megatron._step import NO_STEP, Steps
+from routing_replay_trainer.megatron._writer import RecordWriter
 from routing_replay_trainer.metrics import Counters, layer_key
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
@@ -44,6 +47,7 @@ def attach(
     max_fallback_fraction: float = 0.05,
     fetch_deadline: float = 120.0,
     cache_bytes: int = 1 << 30,
+    writer: RecordWriter | None = None,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
@@ -65,6 +69,7 @@ def attach(
     max_fallback_fraction: of a step's samples; FallbackLimitError if more cannot be replayed
     fetch_deadline: seconds that a step may wait for its rows in all
     cache_bytes: for slices that are read ahead, or that later passes of the step read again; none for a LocalSource
+    writer: mode R2: keeps what is recorded for the service, beside
 
     Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
     naming a router or an option that would ignore the replay.
@@ -79,7 +84,7 @@ def attach(
     steps = None
     if mode in ("R3", "shadow"):
         steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes)
-    return Replay(chunks, config, steps, mode, inject, missing, ranks)
+    return Replay(chunks, config, steps, mode, inject, missing, ranks, writer)
 
 
 class Replay:
@@ -94,6 +99,7 @@ class Replay:
         inject: str,
         missing: Missing,
         ranks: Mapping[str, int] | None,
+        writer: RecordWriter | None = None,
     ) -> None:
         self._config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
         self._steps = steps
@@ -102,6 +108,7 @@ class Replay:
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
         self._ep_size: int = getattr(self._config, "expert_model_parallel_size", 1) or 1
         self._injection = _INJECTIONS[inject]
+        self._writer = writer
         self._targets = ReplayTargets()
         self._buffers = Buffers()
         self._step = 0
@@ -110,6 +117,7 @@ class Replay:
         self._bindings: dict[int, Binding] = {}
         self._counters = {"replayed_rows": 0, "unrecorded_rows": 0, "pad_rows": 0, "fallback_sequences": 0}
         self._sequences = 0
+        self._geometry = 0
         self._overlap: dict[int, torch.Tensor] = {}
         if mode != "disabled":
             self._bind(chunks, inject)
@@ -138,7 +146,8 @@ class Replay:
             )
         empty = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
         for chunk in self._chunks:
-            layers = self._plan(chunk.number, empty).layers  # Compares the model with its configuration.
+            plan = self._plan(chunk.number, empty)  # Compares the model with its configuration.
+            layers, self._geometry = plan.layers, plan.geometry_fingerprint
             if self._mode == "R2" and layers:
                 chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
         for chunk in self._chunks:
@@ -162,7 +171,7 @@ class Replay:
         """
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version)
+        return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry)
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
@@ -288,15 +297,16 @@ class Replay:
         return _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, parallel, layout)
 
     def _plan(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
-        config = _modules.config_json(self._config)
-        return Plan(
-            None,
-            micro_batch,
-            megatron=config,
-            rank=self._ranks | {"chunk": chunk, "model": self._model},
-            native_layers=self._native_layers or None,
-            ep_size=self._ep_size,
-        )
+        return Plan(None, **self._plan_arguments(chunk, micro_batch))
+
+    def _plan_arguments(self, chunk: int, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "micro_batch": micro_batch,
+            "megatron": _modules.config_json(self._config),
+            "rank": self._ranks | {"chunk": chunk, "model": self._model},
+            "native_layers": self._native_layers or None,
+            "ep_size": self._ep_size,
+        }
 
     def _begin(self, chunk: _Chunk) -> None:
         """A chunk is called."""
@@ -327,7 +337,7 @@ class Replay:
                 batch = self._steps.source.fetch(plan, sequences=sequences, missing=self._missing, out=memory)
             elif forward_only if entered.record is None else entered.record:
                 batch = records.empty(plan, memory)
-                keep = functools.partial(records.keep, plan, described, memory)
+                keep = functools.partial(self._keep, chunk, key, plan, described, memory)
                 return Pass(key, batch, number, "record", forward_only, keep)
             else:
                 batch = records.fetch(plan, described, self._missing, memory)
@@ -336,6 +346,15 @@ class Replay:
             raise
         self._count(batch)
         return Pass(key, batch, number, "compare" if self._mode == "shadow" else "replay", forward_only)
+
+    def _keep(
+        self, chunk: _Chunk, key: PassKey, plan: Plan, described: _micro_batch.MicroBatch, memory: NDArray[np.uint8]
+    ) -> None:
+        """What a pass has recorded."""
+        assert chunk.records is not None
+        chunk.records.keep(plan, described, memory)
+        if self._writer is not None:
+            self._writer.keep(key, self._plan_arguments(chunk.number, described.layout), described, memory)
 
     def _count(self, batch: Batch) -> None:
         for name in self._counters:

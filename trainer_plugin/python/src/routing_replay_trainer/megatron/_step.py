@@ -46,11 +46,13 @@ class Steps:
         )
         self._counters = Counters()
 
-    def begin(self, sequences: Listing[Any], tokens: Any, lengths: Any, weight_version: int | None) -> BegunStep:
+    def begin(
+        self, sequences: Listing[Any], tokens: Any, lengths: Any, weight_version: int | None, geometry: int
+    ) -> BegunStep:
         expected = _micro_batch.expected(sequences, tokens, lengths)
         if isinstance(self.source, StepSource):
             self.source.begin_step()
-        begun = self._agreed.begin(expected, weight_version)
+        begun = self._agreed.begin(expected, weight_version, geometry)
         self._counters.count("step_samples", len(begun.decisions))
         self._counters.count("step_fallback_samples", len(begun.live))
         self._counters.count("step_dropped_samples", len(begun.dropped))
