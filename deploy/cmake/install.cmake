@@ -110,6 +110,7 @@ rr_component(NAME trainer REQUIRES wire
                    replay_record
                    replay_router
                    replay_targets
+                   trainer_directory_source
                    trainer_local_source)
 rr_install_headers(proto/include)
 rr_install_headers(trainer_plugin/include EXCEPT capi.h fetch.h nccl_collective.h replay_cuda.h)

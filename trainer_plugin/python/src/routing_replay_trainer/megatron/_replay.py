@@ -131,7 +131,7 @@ class Replay:
         self._writer = writer
         self._targets = ReplayTargets()
         self._buffers = Buffers()
-        self._step = 0
+        self._step = self._geometry = 0
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
         self._tally = Tally()
@@ -166,7 +166,8 @@ class Replay:
         empty = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
         empty |= self._parallel
         for chunk in self._chunks:
-            layers = self._plan(chunk.number, empty).layers  # Compares the model with its configuration.
+            plan = self._plan(chunk.number, empty)  # Compares the model with its configuration.
+            layers, self._geometry = plan.layers, plan.geometry_fingerprint
             if self._mode == "R2" and layers:
                 chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
         for chunk in self._chunks:
@@ -190,7 +191,7 @@ class Replay:
         """
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version)
+        return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry)
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
