@@ -76,7 +76,14 @@ class Steps:
         out: NDArray[np.uint8] | None = None,
     ) -> Batch:
         """As `Source.fetch`, as the ranks agreed."""
-        return self.source.fetch(plan, sequences=self._agreed.apply(sequences), missing=missing, out=out)
+        batch = self.source.fetch(plan, sequences=self._agreed.apply(sequences), missing=missing, out=out)
+        self._agreed.saw(batch)
+        return batch
+
+    def end_pass(self) -> None:
+        """After the passes of a schedule: FallbackLimitError if too much of what they fetched fell back, and no step
+        was begun, which would have told before."""
+        self._agreed.end_pass()
 
     def prefetch(
         self,

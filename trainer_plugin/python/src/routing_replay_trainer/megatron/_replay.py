@@ -253,7 +253,7 @@ class Replay:
 
     def end_step(self) -> None:
         """After forward_backward_func. FailedPreconditionError naming a pass whose backward part never ran; nothing of
-        it reaches the next step."""
+        it reaches the next step. FallbackLimitError if no begin_step told it before."""
         step, self._step = self._step, self._step + 1
         for chunk in self._chunks:
             chunk.passes.drop_all()
@@ -261,6 +261,8 @@ class Replay:
         self._contract.end_pass()
         self._watch.end_step()
         self._targets.end_step(step)
+        if self._steps is not None:
+            self._steps.end_pass()
 
     def release_records(self) -> None:
         """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under
