@@ -363,6 +363,19 @@ class AgreedTest(unittest.TestCase):
         self.assertIn("20 NOT_FOUND", str(error))
         self.steps("live", 0.5).begin([*self.expected(1, 2), *absent[:2]])
 
+    def test_fetches_that_fall_back_without_a_step(self) -> None:
+        steps = AgreedSteps(self.source, missing="live")
+        plan = plan_of({**some(0, 1), "absent": 9})
+        steps.saw(self.source.fetch(plan_of(some(0, 1, 2))))
+        steps.end_pass()
+        for _ in range(2):
+            steps.saw(self.source.fetch(plan, missing="live"))
+        with self.assertRaises(trainer.FallbackLimitError) as caught:
+            steps.end_pass()
+        self.assertEqual((caught.exception.samples, caught.exception.fallen_back), (6, 2))
+        self.assertEqual(caught.exception.first, [("absent", "NOT_FOUND")])
+        steps.end_pass()
+
     def test_a_source_that_fails(self) -> None:
         self.rows.failure = TimeoutError("no answer")
         begun = self.steps("live").begin(self.expected(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,34 +59,27 @@ class Fetching:
         records: Records,
         forward_only: bool,
         record: bool | None,
-        keep: Callable[[NDArray[np.uint8]], None] | None = None,
+        write: Callable[[NDArray[np.uint8]], None] | None = None,
     ) -> Pass:
         """A pass of mode R2.
 
         record: whether it records or replays; if absent, it records if it is forward-only
-        keep: gets the index buffer of a recording pass when it has ended, beside `records`
+        write: called with the index buffer when it has recorded
         """
         plan = records.plan(described.layout)
         number, memory = self.buffers.take(plan.buffer_bytes)
         try:
             if forward_only if record is None else record:
-                kept = functools.partial(_keep, records, plan, described, memory, keep)
-                return Pass(key, records.empty(plan, memory), number, "record", forward_only, keep=kept)
+
+                def keep() -> None:
+                    records.keep(plan, described, memory)
+                    if write is not None:
+                        write(memory)
+
+                return Pass(key, records.empty(plan, memory), number, "record", forward_only, keep=keep)
             batch = records.fetch(plan, described, self.missing, memory)
         except BaseException:
             self.buffers.give(number)
             raise
         self.tally.batch(batch)
         return Pass(key, batch, number, "replay", forward_only)
-
-
-def _keep(
-    records: Records,
-    plan: Plan,
-    described: MicroBatch,
-    memory: NDArray[np.uint8],
-    beside: Callable[[NDArray[np.uint8]], None] | None,
-) -> None:
-    records.keep(plan, described, memory)
-    if beside is not None:
-        beside(memory)

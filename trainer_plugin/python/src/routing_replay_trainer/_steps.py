@@ -52,11 +52,14 @@ class Steps:
         self._contract = contract
         self._counters = Counters()
 
-    def begin(self, sequences: Listing[Any], tokens: Any, lengths: Any, weight_version: int | None) -> BegunStep:
+    def begin(
+        self, sequences: Listing[Any], tokens: Any, lengths: Any, weight_version: int | None, geometry: int = 0
+    ) -> BegunStep:
+        """geometry: fingerprint, which the ranks compare; 0 if not known"""
         samples = expected(sequences, tokens, lengths)
         if isinstance(self.source, StepSource):
             self.source.begin_step()
-        begun = self._agreed.begin(samples, weight_version)
+        begun = self._agreed.begin(samples, weight_version, geometry)
         self._contract.begin_step(weight_version)
         self._contract.take_agreed(begun.decisions)
         self._counters.count("step_samples", len(begun.decisions))
@@ -73,7 +76,14 @@ class Steps:
         out: NDArray[np.uint8] | None = None,
     ) -> Batch:
         """As `Source.fetch`, as the ranks agreed."""
-        return self.source.fetch(plan, sequences=self._agreed.apply(sequences), missing=missing, out=out)
+        batch = self.source.fetch(plan, sequences=self._agreed.apply(sequences), missing=missing, out=out)
+        self._agreed.saw(batch)
+        return batch
+
+    def end_pass(self) -> None:
+        """After the passes of a schedule: FallbackLimitError if too much of what they fetched fell back, and no step
+        was begun, which would have told before."""
+        self._agreed.end_pass()
 
     def prefetch(
         self,

@@ -4,6 +4,7 @@ then find."""
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from typing import Any
 from routing_replay_trainer import errors
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleState, StepDecision, agree
-from routing_replay_trainer.fetch import FetchSequence, Missing, Source
+from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, Source
 
 _NAMED = 8  # Samples that an error names.
+_ASKING = 0.75  # Share of the deadline.
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class AgreedSteps:
 
     collective: of the ranks that must decide alike; without one this rank decides alone
     max_fallback_fraction: of a step's samples; FallbackLimitError if more fall back
-    deadline: seconds, for what is waited for here
+    deadline: seconds that `begin` may take
     """
 
     def __init__(
@@ -63,22 +65,28 @@ class AgreedSteps:
         self._limit = max_fallback_fraction
         self._deadline = deadline
         self._decided: dict[str | int, Decision] | None = None
+        self._fetched: Counter[tuple[str | int, str, str]] = Counter()  # Where nothing was decided before.
 
     @property
     def required(self) -> bool:
         """Whether a fetch without an agreement could let this rank fall back alone."""
         return self._collective.size > 1 and self._missing != "strict"
 
-    def begin(self, sequences: Sequence[FetchSequence], weight_version: int | None = None) -> BegunStep:
-        """Of all ranks of the replica with the same samples in the same order. What is raised is raised on all of them,
-        but for what is wrong with this rank's own arguments or source, which the others see as SOURCE_FAILED."""
-        self._decided = None
+    def begin(
+        self, sequences: Sequence[FetchSequence], weight_version: int | None = None, geometry: int = 0
+    ) -> BegunStep:
+        """Of all ranks of the replica with the same samples in the same order, and of one geometry
+        (`Plan.geometry_fingerprint`; 0 if not known). What is raised is raised on all of them, but for what is wrong
+        with this rank's own arguments or source, which the others see as SOURCE_FAILED."""
+        end = time.monotonic() + self._deadline
+        self._decided, self._fetched = None, Counter()
         samples = _once_each(sequences)
         states, failure = self._inspect(samples)
-        decision = agree(self._collective, states, self._missing, self._deadline, failed=failure is not None)
+        left = max(0.0, end - time.monotonic())
+        decision = agree(self._collective, states, self._missing, left, geometry=geometry, failed=failure is not None)
         if failure is not None and not isinstance(failure, (ConnectionError, TimeoutError)):
             raise failure
-        _check_limit(decision, self._limit)
+        self._check_limit("begin_step", Counter((one.sample, one.status, one.action) for one in decision.samples))
         self._decided = {one.sample: one for one in decision.samples}
         return _begun(decision, weight_version)
 
@@ -91,6 +99,41 @@ class AgreedSteps:
             return list(sequences)
         return [self._applied(sequence) for sequence in sequences]
 
+    def saw(self, batch: Batch) -> None:
+        """What a fetch gave, which counts where no step was begun."""
+        if self._decided is None:
+            for one in batch.sequences:
+                action = "replay" if one["status"] == "OK" else self._missing
+                self._fetched[one["sample"], one["status"], action] += 1
+
+    def end_pass(self) -> None:
+        """After the passes of a schedule: FallbackLimitError, where no step was begun, as `begin` raises it."""
+        fetched, self._fetched = self._fetched, Counter()
+        self._check_limit("end_step", fetched)
+
+    def _check_limit(self, where: str, samples: Counter[tuple[str | int, str, str]]) -> None:
+        """samples: how often (id, status, what is done) was seen"""
+        by_status: Counter[str] = Counter()
+        for (_, status, action), count in samples.items():
+            by_status[status] += count if action != "replay" else 0
+        total, fallen = samples.total(), by_status.total()
+        if fallen <= self._limit * total:
+            return
+        by_status = +by_status
+        first = [(sample, status) for sample, status, action in samples if action != "replay"][:_NAMED]
+        counted = ", ".join(f"{count} {status}" for status, count in sorted(by_status.items()))
+        named = ", ".join(f"{sample} ({status})" for sample, status in first)
+        raise errors.FallbackLimitError(
+            f"{where}: {fallen} of {total} samples fall back, more than max_fallback_fraction "
+            f"{self._limit:g} allows: {counted}; first {named}",
+            code_name="FAILED_PRECONDITION",
+            field="max_fallback_fraction",
+            samples=total,
+            fallen_back=fallen,
+            by_status=dict(by_status),
+            first=first,
+        )
+
     def _applied(self, sequence: FetchSequence) -> FetchSequence:
         assert self._decided is not None
         decision = self._decided.get(sequence.sample)
@@ -102,7 +145,8 @@ class AgreedSteps:
 
     def _inspect(self, samples: list[FetchSequence]) -> tuple[list[SampleState], Exception | None]:
         try:
-            records = self._source.inspect(samples, timeout=self._deadline)
+            # The rest of the time is for ranks to meet.
+            records = self._source.inspect(samples, timeout=_ASKING * self._deadline)
         except Exception as error:
             return [SampleState(one.sample) for one in samples], error
         return [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)], None
@@ -116,27 +160,6 @@ def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
         if known is None or (known.num_tokens is None and known.tokens is None):
             samples[sequence.sample] = sequence
     return list(samples.values())
-
-
-def _check_limit(decision: StepDecision, limit: float) -> None:
-    total = len(decision.samples)
-    if not decision.fallen_back or decision.fallen_back <= limit * total:
-        return
-    fallen = [one for one in decision.samples if one.action != "replay"]
-    by_status = dict(Counter(one.status for one in fallen))
-    first = [(one.sample, one.status) for one in fallen[:_NAMED]]
-    counted = ", ".join(f"{count} {status}" for status, count in sorted(by_status.items()))
-    named = ", ".join(f"{sample} ({status})" for sample, status in first)
-    raise errors.FallbackLimitError(
-        f"begin_step: {len(fallen)} of {total} samples fall back, more than max_fallback_fraction {limit:g} allows: "
-        f"{counted}; first {named}",
-        code_name="FAILED_PRECONDITION",
-        field="max_fallback_fraction",
-        samples=total,
-        fallen_back=len(fallen),
-        by_status=by_status,
-        first=first,
-    )
 
 
 def _begun(decision: StepDecision, weight_version: int | None) -> BegunStep:

@@ -206,9 +206,7 @@ class RowSource:
 
         What a service or its connection refuses is raised as routing_replay raises it.
         """
-        fetch = self._start(plan, sequences, missing)
-        self._bring(fetch, None)
-        return fetch.realign(out)
+        return self._fetched(plan, sequences, missing).realign(out)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         """What a fetch would say of each sample (as `Batch.sequences`), before any of its rows is fetched.
@@ -216,6 +214,11 @@ class RowSource:
         timeout: seconds to wait for rows that are not committed yet; those of the source if absent
         """
         raise NotImplementedError
+
+    def _fetched(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
+        fetch = self._start(plan, sequences, missing)
+        self._bring(fetch, None)
+        return fetch
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         raise NotImplementedError

@@ -127,13 +127,7 @@ class StepSource:
         out: NDArray[np.uint8] | None = None,
     ) -> Batch:
         """As `RowSource.fetch`, through the cache. DeadlineExceededError, CancelledError after `close`."""
-        fetch = self._source._start(plan, sequences, missing)
-        started = time.monotonic()
-        try:
-            self._bring(fetch, _NOW, started + self._left(), missing)
-        finally:
-            self._count(time.monotonic() - started)
-        return fetch.realign(out)
+        return self._fetched(plan, sequences, missing).realign(out)
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         """As `RowSource.inspect`; waits as long as the step's deadline leaves."""
@@ -198,6 +192,15 @@ class StepSource:
             self._stopping.set()
             self._cache.stop()
             self._workers.stop(0)
+
+    def _fetched(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
+        fetch = self._source._start(plan, sequences, missing)
+        started = time.monotonic()
+        try:
+            self._bring(fetch, _NOW, started + self._left(), missing)
+        finally:
+            self._count(time.monotonic() - started)
+        return fetch
 
     def _left(self) -> float:
         with self._lock:

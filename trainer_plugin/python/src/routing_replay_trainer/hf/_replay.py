@@ -246,6 +246,8 @@ class Replay:
         self._contract.end_pass()
         self._watch.end_step()
         self._targets.end_step(step)
+        if self._steps is not None:
+            self._steps.end_pass()
 
     def release_records(self) -> None:
         """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under

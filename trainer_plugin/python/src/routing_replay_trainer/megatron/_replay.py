@@ -131,7 +131,7 @@ class Replay:
         self._writer = writer
         self._targets = ReplayTargets()
         self._buffers = Buffers()
-        self._step = 0
+        self._step = self._geometry = 0
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
         self._tally = Tally()
@@ -166,7 +166,8 @@ class Replay:
         empty = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
         empty |= self._parallel
         for chunk in self._chunks:
-            layers = self._plan(chunk.number, empty).layers  # Compares the model with its configuration.
+            plan = self._plan(chunk.number, empty)  # Compares the model with its configuration.
+            layers, self._geometry = plan.layers, plan.geometry_fingerprint
             if self._mode == "R2" and layers:
                 chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
         for chunk in self._chunks:
@@ -190,7 +191,7 @@ class Replay:
         """
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version)
+        return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry)
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
@@ -252,7 +253,7 @@ class Replay:
 
     def end_step(self) -> None:
         """After forward_backward_func. FailedPreconditionError naming a pass whose backward part never ran; nothing of
-        it reaches the next step."""
+        it reaches the next step. FallbackLimitError if no begin_step told it before."""
         step, self._step = self._step, self._step + 1
         for chunk in self._chunks:
             chunk.passes.drop_all()
@@ -260,6 +261,8 @@ class Replay:
         self._contract.end_pass()
         self._watch.end_step()
         self._targets.end_step(step)
+        if self._steps is not None:
+            self._steps.end_pass()
 
     def release_records(self) -> None:
         """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under
@@ -335,15 +338,15 @@ class Replay:
     def _pass(self, chunk: _Chunk, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         """What the chunk replays, compares or records into."""
         described = entered.described
-        if chunk.records is not None:
-            keep = None if self._writer is None else functools.partial(self._write, key, described)
-            return self._fetching.record(key, described, chunk.records, forward_only, entered.record, keep)
-        return self._fetching.read(key, described, self._plan(chunk.number, described.layout), forward_only)
+        if chunk.records is None:
+            return self._fetching.read(key, described, self._plan(chunk.number, described.layout), forward_only)
+        write = None if self._writer is None else functools.partial(self._write, chunk.number, key, described)
+        return self._fetching.record(key, described, chunk.records, forward_only, entered.record, write)
 
-    def _write(self, key: PassKey, described: _micro_batch.MicroBatch, memory: NDArray[np.uint8]) -> None:
-        """What a pass has recorded, for the service."""
+    def _write(self, chunk: int, key: PassKey, described: _micro_batch.MicroBatch, memory: NDArray[np.uint8]) -> None:
+        """What a pass has recorded goes to the writer, too."""
         assert self._writer is not None
-        self._writer.keep(key, self._plan_arguments(key.chunk, described.layout), described, memory)
+        self._writer.keep(key, self._plan_arguments(chunk, described.layout), described, memory)
 
 
 class _Open:
