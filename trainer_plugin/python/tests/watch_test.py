@@ -82,7 +82,8 @@ def run_step(watch: Watch, source: Any, described: MicroBatch, choices: list[np.
             for i, (sequence, row) in enumerate(zip(rows.sequence, rows.row, strict=True)):
                 if sequence >= 0:
                     live[i] = choices[sequence][row, layer.ordinal]
-            watch.saw(0, batch, slot, live, counts(live, batch.indices[slot], batch.states))
+            ids = batch.indices[slot]
+            watch.saw(0, batch, slot, live, ids, counts(live, ids, batch.states))
     watch.end_step()
     return batch
 
