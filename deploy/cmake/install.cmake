@@ -94,6 +94,7 @@ rr_component(NAME wire UNITS wire_allocator wire_append_message wire_merge wire_
              wire_sync wire_tensor_payload)
 rr_component(NAME trainer REQUIRES wire
              UNITS collective_agreement
+                   collective_gather_records
                    layout_diagnosis
                    layout_expert_parallel
                    layout_megatron_layers
@@ -109,6 +110,7 @@ rr_component(NAME trainer REQUIRES wire
                    replay_record
                    replay_router
                    replay_targets
+                   trainer_directory_source
                    trainer_local_source)
 rr_install_headers(proto/include)
 rr_install_headers(trainer_plugin/include EXCEPT capi.h fetch.h nccl_collective.h replay_cuda.h)

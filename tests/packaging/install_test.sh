@@ -64,6 +64,11 @@ use all "${components[*]}"
 echo "== wire and trainer where there is no gRPC"
 use core "wire trainer" -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON -DCMAKE_DISABLE_FIND_PACKAGE_Protobuf=ON
 
+echo "== the example host"
+"$CMAKE" -S "$SOURCE/trainer_plugin/examples" -B "$work/example" -DCMAKE_PREFIX_PATH="$prefix"
+"$CMAKE" --build "$work/example" --parallel 2
+"$CTEST" --test-dir "$work/example" --output-on-failure --no-tests=error
+
 echo "== what is refused"
 refused "routing_replay has no component 'nonesuch' here; installed are wire, trainer" -DCOMPONENTS="wire;nonesuch"
 refused '"0.2"' -DCOMPONENTS=wire -DVERSION=0.2

@@ -62,6 +62,7 @@ export ROUTING_REPLAY_LIBRARY_DIR=$build/lib RR_GOLDEN_PYTHON=$python
 export ROUTING_REPLAY_GOLDEN_DATA=$PWD/tests/golden/data
 status=0
 for test in \
+  collective \
   ops \
   megatron_peer \
   megatron_schedule_peer \

@@ -160,7 +160,7 @@ TEST_F(TrainerCapiTest, WrongDescriptionsNameTheField) {
   EXPECT_EQ(Take(rrt_plan_new(nullptr, 0, 1, &plan)).code, 3);
   EXPECT_EQ(plan, nullptr);
   rrt_fetch* fetch = nullptr;
-  EXPECT_EQ(Take(NewFetch({{"missing", "drop"}}, &fetch)).detail["field"], "missing");
+  EXPECT_EQ(Take(NewFetch({{"missing", "skip"}}, &fetch)).detail["field"], "missing");
   EXPECT_EQ(Take(NewFetch({{"sequences", {{{"sample", "a"}}}}}, &fetch)).detail["field"], "sequences");
   json other = json::parse(kGeometry);
   other["top_k"] = 3;

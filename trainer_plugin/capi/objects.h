@@ -14,6 +14,7 @@
 #include "proto/capi/error.h"
 #include "routing_replay/trainer/buffer_layout.h"
 #include "routing_replay/trainer/capi.h"
+#include "routing_replay/trainer/directory_source.h"
 #include "routing_replay/trainer/local_source.h"
 #include "routing_replay/trainer/replay_targets.h"
 #include "trainer_plugin/fetch/inspect.h"
@@ -67,6 +68,10 @@ struct rrt_inspect final {
 
 struct rrt_local_source final {
   routing_replay::trainer::LocalSource source;
+};
+
+struct rrt_directory_source final {
+  std::unique_ptr<const routing_replay::trainer::DirectorySource> source;
 };
 
 struct rrt_step_cache final {

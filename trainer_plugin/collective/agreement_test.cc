@@ -1,6 +1,7 @@
 #include "routing_replay/trainer/agreement.h"
 
 #include <functional>
+#include <limits>
 #include <random>
 #include <thread>
 

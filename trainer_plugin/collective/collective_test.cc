@@ -1,5 +1,6 @@
 #include "routing_replay/trainer/collective.h"
 
+#include <algorithm>
 #include <functional>
 #include <random>
 #include <thread>

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "routing_replay/trainer/collective.h"

@@ -3,34 +3,23 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "proto/wire/block/cut.h"
 #include "proto/wire/payload/tensor_payload.h"
-#include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample_id.h"
+#include "trainer_plugin/fetch/known_sample.h"
+#include "trainer_plugin/fetch/stage_blocks.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::trainer {
 
 struct LocalSource::Entry {
   DecodedRows rows;
-  int64_t num_tokens = 0;
-  std::vector<uint32_t> token_ids;
-  std::vector<TokenCheck> token_checks;
-  int64_t revision = 0;
-  uint64_t content_id = 0;
-  std::vector<WeightSpan> weights;
-
-  // Of the tokens before row `rows`, where it is known.
-  std::optional<uint32_t> TokenCheckAt(int64_t rows) const;
-  // Why the sample cannot be read as asked; kOk if it can.
-  std::pair<SampleStatus, std::string> Judge(const SampleRead& asked) const;
+  KnownSample known;
 };
 
 namespace {
@@ -54,10 +43,6 @@ absl::Status InNamesOfAdd(const absl::Status& status, const std::string& sample)
   return MakeError(status.code(), message, *detail);
 }
 
-absl::Span<const uint8_t> AsBytes(absl::Span<const uint32_t> tokens) {
-  return {reinterpret_cast<const uint8_t*>(tokens.data()), tokens.size() * sizeof(uint32_t)};
-}
-
 // Different for different rows, unrecorded ranges or lengths.
 uint64_t HashOf(const DecodedRows& rows) {
   std::vector<int64_t> words = {rows.rows.begin, rows.rows.end};
@@ -66,25 +51,6 @@ uint64_t HashOf(const DecodedRows& rows) {
     words.insert(words.end(), block.plane_crc32c.begin(), block.plane_crc32c.end());
   }
   return XXH64(words.data(), words.size() * sizeof(int64_t), 0);
-}
-
-// The rows of a block that were asked for, all layers of the plan, as one piece.
-absl::Status StageRows(const Geometry& geometry, const ReplayPlan& plan, const BlockView& block, RowRange rows,
-                       int32_t index, StagingSink& sink) {
-  std::vector<uint8_t>& staging = *sink.staging();
-  const size_t begin = staging.size();
-  for (const OwnedLayer& layer : plan.layers) {
-    const size_t at = staging.size();
-    staging.resize(at + geometry.cut_bytes(layer.ordinal, rows.begin - block.rows.begin, rows.size(), block.codec));
-    const auto crc = CutPlane(geometry, block, layer.ordinal, rows, absl::MakeSpan(staging).subspan(at));
-    if (!crc.ok()) return crc.status();
-  }
-  return sink.OnPiece({.sample_index = index,
-                       .layer_begin = 0,
-                       .layer_count = static_cast<int32_t>(plan.layers.size()),
-                       .rows = rows,
-                       .codec = block.codec,
-                       .bytes = absl::MakeConstSpan(staging).subspan(begin)});
 }
 
 // The layout's layers are those of the geometry, in order and of one K.
@@ -134,37 +100,6 @@ std::vector<RowRange> Missing(const std::vector<int64_t>& local) {
 }
 
 }  // namespace
-
-std::optional<uint32_t> LocalSource::Entry::TokenCheckAt(int64_t rows) const {
-  if (rows == 0) return 0;
-  if (rows > 0 && rows <= static_cast<int64_t>(token_ids.size())) {
-    return TokenCheckExtend(0, AsBytes(absl::MakeConstSpan(token_ids).first(rows)));
-  }
-  for (const TokenCheck& check : token_checks) {
-    if (check.rows == rows) return check.crc32c;
-  }
-  return std::nullopt;
-}
-
-std::pair<SampleStatus, std::string> LocalSource::Entry::Judge(const SampleRead& asked) const {
-  if (asked.num_tokens && *asked.num_tokens != num_tokens) {
-    return {SampleStatus::kLengthMismatch, absl::StrCat("has ", num_tokens, " tokens, expected ", *asked.num_tokens)};
-  }
-  if (!asked.rows.empty() && asked.rows.back().end > rows.rows.end) {
-    return {SampleStatus::kOutOfRange,
-            absl::StrCat("rows up to ", asked.rows.back().end, " asked, there are ", rows.rows.end)};
-  }
-  for (const TokenCheck& check : asked.token_checks) {
-    const std::optional<uint32_t> known = TokenCheckAt(check.rows);
-    if (known == check.crc32c) continue;
-    return {SampleStatus::kTokensMismatch,
-            absl::StrCat(known ? "other tokens" : "tokens not known", " before row ", check.rows)};
-  }
-  if (!rows.rows.empty() && TotalRows(rows.unrecorded) == rows.rows.size()) {
-    return {SampleStatus::kNotRecorded, "without a recorded row"};
-  }
-  return {SampleStatus::kOk, ""};
-}
 
 LocalSource::LocalSource(Geometry geometry) : geometry_(std::move(geometry)) {}
 LocalSource::~LocalSource() = default;
@@ -221,15 +156,14 @@ absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDes
   }
   const int64_t num_tokens = rows->rows.end + 1;
   names_[SampleHandle(sample.sample)] = sample.sample;
-  const uint64_t content_id = sample.content_id ? *sample.content_id : HashOf(*rows);
-  samples_[sample.sample] =
-      std::make_unique<const Entry>(Entry{.rows = *std::move(rows),
-                                          .num_tokens = num_tokens,
-                                          .token_ids = {sample.token_ids.begin(), sample.token_ids.end()},
-                                          .token_checks = sample.token_checks,
-                                          .revision = sample.revision,
-                                          .content_id = content_id,
-                                          .weights = sample.weights});
+  KnownSample known{.num_tokens = num_tokens,
+                    .unrecorded = rows->unrecorded,
+                    .token_ids = {sample.token_ids.begin(), sample.token_ids.end()},
+                    .token_checks = sample.token_checks,
+                    .revision = sample.revision,
+                    .content_id = sample.content_id ? *sample.content_id : HashOf(*rows),
+                    .weights = sample.weights};
+  samples_[sample.sample] = std::make_unique<const Entry>(Entry{*std::move(rows), std::move(known)});
   return absl::OkStatus();
 }
 
@@ -251,21 +185,8 @@ const LocalSource::Entry* LocalSource::Find(const SampleRead& asked) const {
 }
 
 SampleRecord LocalSource::Inspect(const SampleRead& asked) const {
-  SampleRecord record{.status = SampleStatus::kNotFound};
   const Entry* entry = Find(asked);
-  if (entry == nullptr) {
-    record.message = asked.sample.empty() ? absl::StrCat("there is no sample with handle ", asked.handle)
-                                          : absl::StrCat("there is no sample \"", asked.sample, "\"");
-    return record;
-  }
-  std::tie(record.status, record.message) = entry->Judge(asked);
-  record.committed_rows = entry->rows.rows.end;
-  record.num_tokens = entry->num_tokens;
-  record.revision = entry->revision;
-  record.content_id = entry->content_id;
-  record.unrecorded = entry->rows.unrecorded;
-  record.weights = entry->weights;
-  return record;
+  return entry == nullptr ? NoSuchSample(asked) : entry->known.Answer(asked);
 }
 
 absl::StatusOr<StagedRows> LocalSource::Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
@@ -288,11 +209,8 @@ absl::StatusOr<StagedRows> LocalSource::Fetch(const ReplayPlan& plan, absl::Span
     record.index = index;
     if (status = sink.OnRecord(record); !status.ok()) return status;
     if (record.status != SampleStatus::kOk) continue;
-    for (const Block& block : Find(asked)->rows.blocks) {
-      for (const RowRange rows : Clip(asked.rows, block.rows)) {
-        if (status = StageRows(geometry_, plan, block.view(), rows, index, sink); !status.ok()) return status;
-      }
-    }
+    status = StageBlocks(geometry_, plan, Find(asked)->rows.blocks, asked.rows, index, sink);
+    if (!status.ok()) return status;
   }
   return out;
 }

@@ -18,6 +18,12 @@ constexpr size_t kPrefixBytes = sizeof(kMagic) + 2;
 constexpr size_t kMaxHeaderBytes = 1024;
 constexpr size_t kMaxAxes = 4;
 
+constexpr struct {
+  const char* descr;
+  DType dtype;
+} kKnown[] = {{"|u1", DType::kU8},  {"|i1", DType::kI8},  {"<u2", DType::kU16},
+              {"<i2", DType::kI16}, {"<i4", DType::kI32}, {"<i8", DType::kI64}};
+
 absl::Status Malformed(Reason reason, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("payload: npy: ", what),
                    {.reason = reason, .field = "payload"});
@@ -79,11 +85,6 @@ std::optional<std::vector<int64_t>> TakeShape(Literal& literal) {
 }
 
 absl::StatusOr<DType> ParseDescr(const std::string& descr) {
-  static constexpr struct {
-    const char* descr;
-    DType dtype;
-  } kKnown[] = {{"|u1", DType::kU8},  {"|i1", DType::kI8},  {"<u2", DType::kU16},
-                {"<i2", DType::kI16}, {"<i4", DType::kI32}, {"<i8", DType::kI64}};
   for (const auto& known : kKnown) {
     if (descr == known.descr) return known.dtype;
   }
@@ -135,6 +136,24 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file) {
   if (*fortran) return Malformed(Reason::kShape, "Fortran order; write the array in C order");
   if (shape->size() > kMaxAxes) return Malformed(Reason::kShape, absl::StrCat(shape->size(), " axes"));
   return NpyHeader{*dtype, *std::move(shape), kPrefixBytes + length};
+}
+
+std::string MakeNpyHeader(DType dtype, absl::Span<const int64_t> shape) {
+  constexpr size_t kAlignment = 64;
+  std::string header = "{'descr': '";
+  for (const auto& known : kKnown) {
+    if (known.dtype == dtype) absl::StrAppend(&header, known.descr);
+  }
+  absl::StrAppend(&header, "', 'fortran_order': False, 'shape': (");
+  for (const int64_t axis : shape) absl::StrAppend(&header, axis, ", ");
+  absl::StrAppend(&header, "), }");
+  const size_t end = kPrefixBytes + header.size() + 1;
+  header.append((kAlignment - end % kAlignment) % kAlignment, ' ');
+  header.push_back('\n');
+  std::string file(reinterpret_cast<const char*>(kMagic), sizeof(kMagic));
+  file.push_back(static_cast<char>(header.size() & 0xFF));
+  file.push_back(static_cast<char>(header.size() >> 8));
+  return file + header;
 }
 
 }  // namespace routing_replay

@@ -3,6 +3,7 @@
 #define PROTO_WIRE_PAYLOAD_NPY_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,9 @@ struct NpyHeader {
 // INVALID_ARGUMENT: kEncoding for a malformed header, kDType for another dtype, kShape for Fortran order or too many
 // axes. Field "payload". The bytes behind the header are not looked at.
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::Span<const uint8_t> file);
+
+// What stands before the elements of such a file: a multiple of 64 bytes. `dtype` is one of the header's.
+std::string MakeNpyHeader(DType dtype, absl::Span<const int64_t> shape);
 
 }  // namespace routing_replay
 

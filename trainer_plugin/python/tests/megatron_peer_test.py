@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
 import types
 import unittest
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import megatron
+from routing_replay_trainer.collective import LocalGroup
 from routing_replay_trainer.fetch import RowSource
 
 SKIPPED = 77  # What ctest takes for a skipped test.
@@ -361,6 +364,49 @@ class MegatronTest(unittest.TestCase):
                 replay.release_records()
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
                     self.step(replay, rollout, chunks)
+
+    def test_r2_records_are_written_as_whole_rows(self) -> None:
+        """Two pipeline ranks record; the first one appends the rows of all layers."""
+        config = self.config()
+        rollout = Rollout(config, 8)
+        group = LocalGroup(PIPELINE)
+        run = mock.Mock()
+        writers, seen = [], {}
+        for pp, numbers in enumerate((([1, 2], [5, 6]), ([3, 4], [7, 8]))):
+            chunks = [models.Model(config, chunk) for chunk in numbers]
+            writers.append(megatron.RecordWriter(group[pp], run))
+            replay = megatron.attach(chunks, config, mode="R2", ranks={"pp": pp}, writer=writers[-1])
+            self.addCleanup(replay.detach)
+            for index in range(MICRO_BATCHES):
+                for chunk in chunks:
+                    set_current_microbatch(chunk, index)
+                    tokens = torch.tensor(np.concatenate(rollout.tokens[index]))
+                    with (
+                        torch.no_grad(),
+                        replay.micro_batch(
+                            rollout.samples(index), tokens=tokens, packed_seq_params=rollout.packed(index)
+                        ),
+                    ):
+                        chunk(self.hidden(index))
+                    for number, layer in models.moe_layers(chunk).items():
+                        seen[index, rollout.moe.index(number)] = layer.seen[index][1]
+        threads = [threading.Thread(target=writer.write, kwargs={"group": 4}) for writer in writers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        appended = {call.args[0]: call for call in run.append.call_args_list}
+        for index in range(MICRO_BATCHES):
+            start = 0
+            for sample, tokens in zip(rollout.samples(index), rollout.tokens[index], strict=True):
+                _, rows = appended[sample].args
+                self.assertEqual(appended[sample].kwargs["producer"], "trainer")
+                np.testing.assert_array_equal(appended[sample].kwargs["tokens"], tokens[:-1])
+                self.assertEqual(rows.shape, (len(tokens) - 1, len(rollout.moe), config.moe_router_topk))
+                for column in range(len(rollout.moe)):
+                    chosen = seen[index, column][start : start + len(rows)].nonzero()[:, 1].reshape(len(rows), -1)
+                    self.assertEqual(np.sort(rows[:, column]).tolist(), chosen.tolist())
+                start += len(tokens)
 
     def test_shadow_changes_nothing(self) -> None:
         config = self.config()

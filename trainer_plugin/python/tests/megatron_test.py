@@ -3,6 +3,7 @@ pass a router call belongs to in schedules of all kinds."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import types
@@ -15,7 +16,7 @@ import numpy as np
 import routing_replay_trainer as trainer
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
-from routing_replay_trainer.megatron import Sequence
+from routing_replay_trainer.megatron import Sequence, replayed
 from routing_replay_trainer.megatron import _micro_batch as micro_batch
 from routing_replay_trainer.megatron import _modules as modules
 from routing_replay_trainer.targets import PassKey, ReplayTargets
@@ -331,6 +332,58 @@ class PassesTest(unittest.TestCase):
             self.chunks[0].ask(0, recompute=False)
         self.chunks[0].abandon()
         self.assertEqual((len(self.targets), self.chunks[0].in_flight), (0, 0))
+
+
+class ReplayedTest(unittest.TestCase):
+    def test_chunks_take_turns(self) -> None:
+        """Each virtual stage has an iterator of its own, and is at a micro-batch of its own."""
+        said: list[Any] = []
+
+        class Replay:
+            @contextlib.contextmanager
+            def micro_batch(self, sequences: Any, **options: Any) -> Iterator[None]:
+                said.append(sequences)
+                yield
+                said.append("closed")
+
+            def begin_step(self, **step: Any) -> None:
+                said.append(step)
+
+            def end_step(self) -> None:
+                said.append("end")
+
+        def schedule(*, forward_step_func: Any, data_iterator: Any, model: Any, forward_only: bool, **_: Any) -> str:
+            for chunk in (0, 0, 1, 0, 1, 1):
+                forward_step_func(data_iterator[chunk], model[chunk])
+            return "losses"
+
+        def forward_step(iterator: Any, model: Any) -> None:
+            said.append((model, next(iterator)["name"]))
+
+        def describe(batch: dict[str, Any]) -> Any:
+            name = batch.pop("sample")
+            return None if name is None else {"sequences": [name], "lengths": [3]}
+
+        def batches() -> Iterator[dict[str, Any]]:
+            return iter([{"name": i, "sample": name} for i, name in enumerate(("a", None, "c", "d"))])
+
+        iterators = [batches(), batches()]
+        run = replayed(Replay(), schedule, describe, weight_version=5)
+        options = {"num_microbatches": 3, "model": "xy", "forward_only": True}
+        self.assertEqual(run(forward_step_func=forward_step, data_iterator=iterators, **options), "losses")
+        a, c = [["a"], "closed"], [["c"], "closed"]
+        expected = [
+            {"sequences": ["a", "c"], "lengths": [3, 3], "weight_version": 5},
+            *(a[0], ("x", 0), a[1]),
+            ("x", 1),
+            *(a[0], ("y", 0), a[1]),
+            *(c[0], ("x", 2), c[1]),
+            ("y", 1),
+            *(c[0], ("y", 2), c[1]),
+            "end",
+        ]
+        self.assertEqual(said, expected)
+        self.assertEqual([next(iterator)["name"] for iterator in iterators], [3, 3])  # Left for the next step.
 
 
 class ImportTest(unittest.TestCase):

@@ -11,6 +11,7 @@ import time
 import unittest
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sources_test import random_scenario
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer.agreed import AgreedSteps
+from routing_replay_trainer.collective import LocalGroup
 from routing_replay_trainer.step import StepSource
 
 HAS_GRPC = importlib.util.find_spec("grpc") is not None and importlib.util.find_spec("google.protobuf") is not None
@@ -88,6 +90,11 @@ def same(test: unittest.TestCase, batch: trainer.Batch, other: trainer.Batch) ->
         np.testing.assert_array_equal(ours, theirs)
     test.assertEqual(batch.fallback_sequences, other.fallback_sequences)
     test.assertEqual(batch.sequences, other.sequences)
+
+
+def in_another_process(code: str) -> None:
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=paths)
 
 
 class StepSourceTest(unittest.TestCase):
@@ -233,7 +240,7 @@ class StepSourceTest(unittest.TestCase):
         self.assertEqual(batch.dropped, (7,))
 
     def test_after_fork(self) -> None:
-        subprocess.run([sys.executable, "-c", "import step_test; step_test.fork()"], check=True, timeout=60)
+        in_another_process("import step_test; step_test.fork()")
 
     def test_the_program_ends_with_threads_at_work(self) -> None:
         code = (
@@ -241,7 +248,7 @@ class StepSourceTest(unittest.TestCase):
             "source = t.StepSource(case.rows, deadline=100.0); source.begin_step(); case.rows.gate.clear();"
             "source.prefetch([(t.plan_of(t.some(0)), None)])"
         )
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+        in_another_process(code)
 
     def test_random_runs(self) -> None:
         for seed in range(12):
@@ -371,6 +378,60 @@ class AgreedTest(unittest.TestCase):
         with self.assertRaises(trainer.FailedPreconditionError) as caught:
             steps.apply(self.expected(3))
         self.assertEqual(caught.exception.sample, "s3")
+
+
+class ReplicaTest(unittest.TestCase):
+    """Sixteen ranks, each with a source of its own."""
+
+    def step(self, missing: Any, change: Any, **options: Any) -> list[Any]:
+        def one(collective: Any) -> Any:
+            rows = CountingSource(geometry_of())
+            for i, (name, tokens) in enumerate(SAMPLES.items()):
+                rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
+            change(collective.rank, rows)
+            with StepSource(rows, deadline=20.0) as source:
+                source.begin_step()
+                steps = AgreedSteps(source, missing=missing, collective=collective, **options)
+                expected = AgreedTest.expected(*range(6))
+                try:
+                    begun = steps.begin(expected)
+                except trainer.ReplayError as error:
+                    return type(error), error.sample
+                batch = source.fetch(plan_of(SAMPLES), sequences=steps.apply(expected), missing=missing)
+                return begun, batch.states.tobytes(), batch.dropped
+
+        with ThreadPoolExecutor(16) as pool:
+            return list(pool.map(one, LocalGroup(16)))
+
+    def test_one_sample_missing_on_one_rank(self) -> None:
+        def change(rank: int, rows: CountingSource) -> None:
+            if rank == 11:
+                rows.remove("s3")
+
+        for missing, named in (("live", "live"), ("drop", "dropped")):
+            said = self.step(missing, change, max_fallback_fraction=0.5)
+            self.assertEqual(len(set(map(repr, said))), 1)
+            begun, _, dropped = said[0]
+            self.assertEqual(getattr(begun, named), ("s3",))
+            self.assertEqual((begun.replayed, begun.fallen_back), (5, 1))
+            self.assertEqual(dropped, ("s3",) if missing == "drop" else ())
+        self.assertEqual(self.step("strict", change), [(trainer.FailedPreconditionError, "s3")] * 16)
+        self.assertEqual(self.step("live", change), [(trainer.FallbackLimitError, None)] * 16)
+
+    def test_a_rank_whose_source_fails(self) -> None:
+        def change(rank: int, rows: CountingSource) -> None:
+            if rank == 2:
+                rows.failure = TimeoutError("no answer")
+
+        self.assertEqual(self.step("live", change), [(trainer.FallbackLimitError, None)] * 16)
+
+    def test_another_content_on_one_rank(self) -> None:
+        def change(rank: int, rows: CountingSource) -> None:
+            if rank == 7:
+                rows.add("s2", rows_of(SAMPLES["s2"], 99), tokens=np.arange(SAMPLES["s2"]))
+
+        for missing in ("strict", "live", "drop"):
+            self.assertEqual(self.step(missing, change), [(trainer.FailedPreconditionError, "s2")] * 16)
 
 
 class CountingRun:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
 import types
 import unittest
 from collections.abc import Callable
@@ -79,7 +82,8 @@ def run_step(watch: Watch, source: Any, described: MicroBatch, choices: list[np.
             for i, (sequence, row) in enumerate(zip(rows.sequence, rows.row, strict=True)):
                 if sequence >= 0:
                     live[i] = choices[sequence][row, layer.ordinal]
-            watch.saw(0, batch, slot, live, counts(live, batch.indices[slot], batch.states))
+            ids = batch.indices[slot]
+            watch.saw(0, batch, slot, live, ids, counts(live, ids, batch.states))
     watch.end_step()
     return batch
 
@@ -291,6 +295,43 @@ class OnPolicyTest(unittest.TestCase):
         self.assertEqual(self.metrics(contract), said)
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample b .* from version 15 to version 17"):
             Contract("strict").take_agreed(step)
+
+    @unittest.skipUnless(importlib.util.find_spec("grpc"), "no grpcio")
+    def test_all_ranks_decide_alike(self) -> None:
+        """With sequence, context, pipeline and expert parallelism: most ranks hold rows of one version alone."""
+        import routing_replay
+
+        sys.path.insert(0, os.environ["ROUTING_REPLAY_CLIENT_TESTS"])
+        from support import Server
+
+        server = Server()
+        self.addCleanup(server.stop)
+        with routing_replay.Client(server.endpoint) as client:
+            run = client.run("policy", routing_replay.Geometry(LAYERS, EXPERTS, TOP_K, MOE))
+            for name, rows in zip(SAMPLES, Model(11).choices(), strict=True):
+                ids = rows[:-1].astype(np.int32)
+                split = len(ids) if name == SAMPLES[1] else 9
+                run.append(name, ids[:split], weight_version=5)
+                run.append(name, ids[split:], row_start=split, weight_version=6, num_tokens=len(rows), seal=True)
+            run.flush()
+            source, whole = trainer.ServiceSource(run), micro_batch()
+            for pp, cp, tp in np.ndindex(2, 2, 2):
+                rank = {"pp": pp, "cp": cp, "tp": tp}
+                plan = trainer.plan(GEOMETRY, whole.layout, rank=rank, split=SPLIT, ep_size=4)
+                batch = source.fetch(plan, sequences=whole.fetch)
+                read = {one["sample"] for one in batch.sequences}
+                contract = Contract("lax")
+                contract.begin_step(8)
+                contract.take(batch.sequences)
+                mixed = len(read - {SAMPLES[1]}) / len(read)
+                said = {"weight_version/mixed_ratio": mixed, "weight_version/oldest": 5.0, "weight_lag_max": 3.0}
+                self.assertEqual(self.metrics(contract), said)
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "rows 0 … 8 of version 5, rows 9 … "):
+                    Contract("strict").take(batch.sequences)
+                states = [source.inspect([fetch])[0] for fetch in whole.fetch]
+                versions = [{span[2] for span in state["weights"]} for state in states]
+                self.assertEqual(versions, [{5, 6}, {5}, {5, 6}])
+            run.close()
 
 
 if __name__ == "__main__":

@@ -225,6 +225,16 @@ RRT_API rrt_error* rrt_step_cache_clear(rrt_step_cache* cache);
 RRT_API rrt_error* rrt_step_cache_stop(rrt_step_cache* cache);
 RRT_API rrt_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts);
 
+/* Rows that were exported to a directory (proto/FORMAT.md, "Exported runs"). FAILED_PRECONDITION where no export has
+ * ended, DATA_LOSS for what is not as it was written. May be shared between threads. */
+typedef struct rrt_directory_source rrt_directory_source;
+RRT_API rrt_error* rrt_directory_source_open(const char* path, size_t size, rrt_directory_source** source);
+RRT_API void rrt_directory_source_free(rrt_directory_source* source);
+/* {"run", "geometry": {…}, "samples": [id, …]} */
+RRT_API rrt_error* rrt_directory_source_json(const rrt_directory_source* source, rrt_bytes** json);
+RRT_API rrt_error* rrt_directory_source_fetch(const rrt_directory_source* source, rrt_fetch* fetch);
+RRT_API rrt_error* rrt_directory_source_inspect(const rrt_directory_source* source, rrt_inspect* inspect);
+
 /* Rows that the host holds already, as arrays from elsewhere. Geometry as in the description of a plan. */
 RRT_API rrt_error* rrt_local_source_new(const char* geometry, size_t size, rrt_local_source** source);
 RRT_API void rrt_local_source_free(rrt_local_source* source);

@@ -28,12 +28,14 @@ from routing_replay_trainer.fetch import (
     REPLAYED,
     UNRECORDED,
     Batch,
+    DirectorySource,
     FetchSequence,
     LocalSource,
     ServiceSource,
     Source,
 )
 from routing_replay_trainer.plan import ExpertLoad, Layer, LocalRows, Plan, Slice, plan
+from routing_replay_trainer.records import merge_records
 from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
 from routing_replay_trainer.step import StepSource
 
@@ -46,6 +48,7 @@ __all__ = (
     "CancelledError",
     "DataLossError",
     "DeadlineExceededError",
+    "DirectorySource",
     "ExpertLoad",
     "FailedPreconditionError",
     "FallbackLimitError",
@@ -63,6 +66,7 @@ __all__ = (
     "Slice",
     "Source",
     "StepSource",
+    "merge_records",
     "plan",
     "router_replay_backward",
     "router_replay_forward",

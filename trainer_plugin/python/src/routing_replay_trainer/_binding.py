@@ -82,7 +82,7 @@ class Binding:
         counts = ops.compare(chosen, ids, states)
         self._tally.overlap(self.layer, counts, chosen.shape[1])
         if answer.of.watch is not None:
-            answer.of.watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, counts)
+            answer.of.watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, ids, counts)
 
     def wants_live(self, answer: Answer) -> bool:
         """Whether a pass that replays wants to know the live choice, too."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._micro_batch import MicroBatch
@@ -50,14 +53,29 @@ class Fetching:
         return Pass(key, batch, number, self.use, forward_only, watch=self.watch if watched else None)
 
     def record(
-        self, key: PassKey, described: MicroBatch, records: Records, forward_only: bool, record: bool | None
+        self,
+        key: PassKey,
+        described: MicroBatch,
+        records: Records,
+        forward_only: bool,
+        record: bool | None,
+        write: Callable[[NDArray[np.uint8]], None] | None = None,
     ) -> Pass:
-        """A pass of mode R2. record: whether it records or replays; if absent, it records if it is forward-only."""
+        """A pass of mode R2.
+
+        record: whether it records or replays; if absent, it records if it is forward-only
+        write: called with the index buffer when it has recorded
+        """
         plan = records.plan(described.layout)
         number, memory = self.buffers.take(plan.buffer_bytes)
         try:
             if forward_only if record is None else record:
-                keep = functools.partial(records.keep, plan, described, memory)
+
+                def keep() -> None:
+                    records.keep(plan, described, memory)
+                    if write is not None:
+                        write(memory)
+
                 return Pass(key, records.empty(plan, memory), number, "record", forward_only, keep=keep)
             batch = records.fetch(plan, described, self.missing, memory)
         except BaseException:

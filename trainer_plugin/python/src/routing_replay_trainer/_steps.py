@@ -52,11 +52,14 @@ class Steps:
         self._contract = contract
         self._counters = Counters()
 
-    def begin(self, sequences: Listing[Any], tokens: Any, lengths: Any, weight_version: int | None) -> BegunStep:
+    def begin(
+        self, sequences: Listing[Any], tokens: Any, lengths: Any, weight_version: int | None, geometry: int = 0
+    ) -> BegunStep:
+        """geometry: fingerprint, which the ranks compare; 0 if not known"""
         samples = expected(sequences, tokens, lengths)
         if isinstance(self.source, StepSource):
             self.source.begin_step()
-        begun = self._agreed.begin(samples, weight_version)
+        begun = self._agreed.begin(samples, weight_version, geometry)
         self._contract.begin_step(weight_version)
         self._contract.take_agreed(begun.decisions)
         self._counters.count("step_samples", len(begun.decisions))

@@ -28,11 +28,12 @@ _MOST_IDS = 1 << 22  # Of the records that one judgement is made from.
 
 @dataclass
 class _Seen:
-    """A watched pass: what was replayed, or would be, and what its routers chose, [local rows, K] per slot."""
+    """A watched pass: what was replayed, or would be, and what its routers chose, [local rows, K] per slot, where the
+    model is."""
 
     described: MicroBatch
     batch: Batch
-    replayed: list[NDArray[Any]]
+    replayed: dict[int, Any] = field(default_factory=dict)
     live: dict[int, Any] = field(default_factory=dict)
     counts: list[Any] = field(default_factory=list)
 
@@ -64,15 +65,15 @@ class Watch:
         if self._watched == "off" or (self._watched == "first" and not first):
             return False
         if first:
-            keep = self._alarm is not None
-            # The batch's own buffer is another pass's when the step ends.
-            self._seen[chunk] = _Seen(described, batch, [ids.copy() for ids in batch.indices] if keep else [])
+            self._seen[chunk] = _Seen(described, batch)
         return True
 
-    def saw(self, chunk: int, batch: Batch, slot: int, live: Any, counts: Any) -> None:
-        """live: [N, K] ids; counts: those of `ops.compare`"""
+    def saw(self, chunk: int, batch: Batch, slot: int, live: Any, replayed: Any, counts: Any) -> None:
+        """live, replayed: [N, K] ids; counts: those of `ops.compare`"""
         seen = self._seen.get(chunk)
-        if seen is not None and seen.batch is batch and seen.replayed:
+        if seen is not None and seen.batch is batch and self._alarm is not None:
+            # Its buffer is another pass's when the step ends.
+            seen.replayed[slot] = replayed.clone() if hasattr(replayed, "clone") else replayed.copy()
             seen.live[slot] = live
             seen.counts.append(counts)
 
@@ -171,6 +172,7 @@ def _records_of_rank(seen: _Seen) -> list[NDArray[np.int32] | None]:
     """What the rank itself has of the samples: its rows and layers."""
     plan, local = seen.batch.plan, seen.batch.plan.local_rows()
     geometry = geometry_of(plan)
+    replayed = {slot: host(ids) for slot, ids in seen.replayed.items()}
     records: list[NDArray[np.int32] | None] = []
     room = _MOST_IDS
     for sequence in range(len(seen.described.fetch)):
@@ -182,7 +184,8 @@ def _records_of_rank(seen: _Seen) -> list[NDArray[np.int32] | None]:
             records.append(None)
             continue
         record = np.full(shape, -1, np.int32)
-        for layer, ids in zip(plan.layers, seen.replayed, strict=True):
+        for slot, ids in replayed.items():
+            layer = plan.layers[slot]
             record[rows, layer.ordinal, : layer.top_k] = ids[at]
         records.append(record)
     return records

@@ -69,13 +69,18 @@ class AgreedSteps:
         """Whether a fetch without an agreement could let this rank fall back alone."""
         return self._collective.size > 1 and self._missing != "strict"
 
-    def begin(self, sequences: Sequence[FetchSequence], weight_version: int | None = None) -> BegunStep:
-        """Of all ranks of the replica with the same samples in the same order. What is raised is raised on all of them,
-        but for what is wrong with this rank's own arguments or source, which the others see as SOURCE_FAILED."""
+    def begin(
+        self, sequences: Sequence[FetchSequence], weight_version: int | None = None, geometry: int = 0
+    ) -> BegunStep:
+        """Of all ranks of the replica with the same samples in the same order, and of one geometry
+        (`Plan.geometry_fingerprint`; 0 if not known). What is raised is raised on all of them, but for what is wrong
+        with this rank's own arguments or source, which the others see as SOURCE_FAILED."""
         self._decided = None
         samples = _once_each(sequences)
         states, failure = self._inspect(samples)
-        decision = agree(self._collective, states, self._missing, self._deadline, failed=failure is not None)
+        decision = agree(
+            self._collective, states, self._missing, self._deadline, geometry=geometry, failed=failure is not None
+        )
         if failure is not None and not isinstance(failure, (ConnectionError, TimeoutError)):
             raise failure
         _check_limit(decision, self._limit)

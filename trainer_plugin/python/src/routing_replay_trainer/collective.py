@@ -276,7 +276,8 @@ def agree(
 
     states: one per sample of the step, in the same order on all ranks
     policy: of a sample that a rank misses: "strict" raises FailedPreconditionError naming it, on all ranks
-    deadline: seconds for all of it
+    deadline: seconds for all of it. It covers how much later the slowest rank comes: all that a rank may spend on
+        asking its source, and a margin
     geometry: fingerprint of the run's geometry (`Plan.geometry_fingerprint`), 0 on all ranks if not known
     failed: this rank's source failed: it misses all samples, whatever `states` says of them
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -319,6 +320,35 @@ class LocalSource(RowSource):
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         LIBRARY.rrt_local_source_fetch(self._handle.pointer, fetch.pointer)
+
+
+class DirectorySource(RowSource):
+    """Rows of a run that was exported to a directory (its format: proto/FORMAT.md, "Exported runs").
+
+    Raises FailedPreconditionError where no export has ended, DataLossError for what is not as it was written. Holds the
+    index; rows are read when they are fetched. May be shared between threads.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        path = os.fsencode(directory)
+        self._handle = _core.Handle(
+            LIBRARY.rrt_directory_source_free, LIBRARY.rrt_directory_source_open, path, len(path)
+        )
+        said = json.loads(_core.give(LIBRARY.rrt_directory_source_json, self._handle.pointer))
+        self.run: str = said["run"]
+        self.geometry: dict[str, Any] = said["geometry"]
+        self.samples: tuple[str, ...] = tuple(said["samples"])
+
+    def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
+        inspection = _Inspection(sequences, {"geometry": self.geometry})
+        LIBRARY.rrt_directory_source_inspect(self._handle.pointer, inspection.pointer)
+        return inspection.result()
+
+    def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
+        return _Fetch(plan, sequences, missing=missing)
+
+    def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
+        LIBRARY.rrt_directory_source_fetch(self._handle.pointer, fetch.pointer)
 
 
 class ServiceSource(RowSource):

@@ -17,11 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from routing_replay_trainer._micro_batch import Sequence
+from routing_replay_trainer.megatron._schedule import replayed
+from routing_replay_trainer.megatron._writer import RecordWriter
 
 if TYPE_CHECKING:
     from routing_replay_trainer.megatron._replay import Replay, attach
 
-__all__ = ("Replay", "Sequence", "attach")
+__all__ = ("RecordWriter", "Replay", "Sequence", "attach", "replayed")
 
 
 def __getattr__(name: str) -> Any:

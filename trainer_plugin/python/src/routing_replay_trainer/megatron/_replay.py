@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from routing_replay_trainer import errors
 from routing_replay_trainer._binding import Binding
@@ -24,6 +27,7 @@ from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
+from routing_replay_trainer.megatron._writer import RecordWriter
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import Plan
@@ -50,6 +54,7 @@ def attach(
     watch: Watched = "first",
     alarm_no_overlap: float | None = 0.01,
     on_policy: OnPolicy | None = None,
+    writer: RecordWriter | None = None,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
@@ -77,6 +82,7 @@ def attach(
         their record, and drift of the weights does not explain it, one warning per cause (of the logger
         "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
     on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
+    writer: mode R2: keeps what is recorded for the service, beside
 
     Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
     naming a router or an option that would ignore the replay.
@@ -92,7 +98,7 @@ def attach(
     steps = None
     if mode in ("R3", "shadow"):
         steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract)
-    return Replay(chunks, config, steps, mode, inject, missing, ranks, watched, contract)
+    return Replay(chunks, config, steps, mode, inject, missing, ranks, watched, contract, writer)
 
 
 class Replay:
@@ -109,6 +115,7 @@ class Replay:
         ranks: Mapping[str, int] | None,
         watch: Watch,
         contract: Contract,
+        writer: RecordWriter | None = None,
     ) -> None:
         self._config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
         self._steps = steps
@@ -121,9 +128,10 @@ class Replay:
             "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
         }
         self._injection = _INJECTIONS[inject]
+        self._writer = writer
         self._targets = ReplayTargets()
         self._buffers = Buffers()
-        self._step = 0
+        self._step = self._geometry = 0
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
         self._tally = Tally()
@@ -158,7 +166,8 @@ class Replay:
         empty = {"format": "THD", "sequences": [], "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
         empty |= self._parallel
         for chunk in self._chunks:
-            layers = self._plan(chunk.number, empty).layers  # Compares the model with its configuration.
+            plan = self._plan(chunk.number, empty)  # Compares the model with its configuration.
+            layers, self._geometry = plan.layers, plan.geometry_fingerprint
             if self._mode == "R2" and layers:
                 chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
         for chunk in self._chunks:
@@ -182,7 +191,7 @@ class Replay:
         """
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version)
+        return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry)
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
@@ -295,15 +304,16 @@ class Replay:
         return _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, self._parallel, layout)
 
     def _plan(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
-        config = _modules.config_json(self._config)
-        return Plan(
-            None,
-            micro_batch,
-            megatron=config,
-            rank=self._ranks | {"chunk": chunk, "model": self._model},
-            native_layers=self._native_layers or None,
-            ep_size=self._ep_size,
-        )
+        return Plan(None, **self._plan_arguments(chunk, micro_batch))
+
+    def _plan_arguments(self, chunk: int, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "micro_batch": micro_batch,
+            "megatron": _modules.config_json(self._config),
+            "rank": self._ranks | {"chunk": chunk, "model": self._model},
+            "native_layers": self._native_layers or None,
+            "ep_size": self._ep_size,
+        }
 
     def _begin(self, chunk: _Chunk) -> None:
         """A chunk is called."""
@@ -326,9 +336,15 @@ class Replay:
     def _pass(self, chunk: _Chunk, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         """What the chunk replays, compares or records into."""
         described = entered.described
-        if chunk.records is not None:
-            return self._fetching.record(key, described, chunk.records, forward_only, entered.record)
-        return self._fetching.read(key, described, self._plan(chunk.number, described.layout), forward_only)
+        if chunk.records is None:
+            return self._fetching.read(key, described, self._plan(chunk.number, described.layout), forward_only)
+        write = None if self._writer is None else functools.partial(self._write, chunk.number, key, described)
+        return self._fetching.record(key, described, chunk.records, forward_only, entered.record, write)
+
+    def _write(self, chunk: int, key: PassKey, described: _micro_batch.MicroBatch, memory: NDArray[np.uint8]) -> None:
+        """What a pass has recorded goes to the writer, too."""
+        assert self._writer is not None
+        self._writer.keep(key, self._plan_arguments(chunk, described.layout), described, memory)
 
 
 class _Open:

@@ -1,0 +1,176 @@
+// A run written and read back, and every way in which a directory is not what was written.
+#include "proto/exported/exported_run.h"
+
+#include <algorithm>
+#include <random>
+
+#include "proto/exported/files.h"
+#include "proto/exported/index_json.h"
+#include "proto/wire/payload/npy.h"
+#include "routing_replay/wire/checksum.h"
+#include "routing_replay/wire/error_detail.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::Fails;
+
+absl::Span<const uint8_t> AsBytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+class ExportedRunTest : public ::testing::Test {
+ protected:
+  ~ExportedRunTest() override { std::filesystem::remove_all(directory_); }
+
+  std::unique_ptr<RunExporter> NewExporter(const Geometry& geometry) {
+    auto exporter = RunExporter::Create(directory_, "run", Producer::kTrainer, geometry);
+    EXPECT_OK(exporter);
+    return *std::move(exporter);
+  }
+  static std::vector<uint8_t> Ids(int64_t bytes) {
+    std::vector<uint8_t> ids(bytes);
+    for (int64_t i = 0; i < bytes; ++i) ids[i] = static_cast<uint8_t>(i % 8);
+    return ids;
+  }
+  // Two samples, a finished export.
+  void Export() {
+    const auto exporter = NewExporter(geometry_);
+    ASSERT_OK(exporter->Add({.sample = "a/0",
+                             .group = 4,
+                             .num_tokens = 6,
+                             .revision = 2,
+                             .content_id = UINT64_MAX,
+                             .unrecorded = {{1, 3}},
+                             .weights = {{.rows = {0, 2}, .version = 5, .label = "x"}, {.rows = {2, 5}, .version = -1}},
+                             .token_checks = {{5, 0xFFFFFFFF}}},
+                            Ids(3 * 2 * 2)));
+    ASSERT_OK(exporter->Add({.sample = "b", .num_tokens = 1}, {}));
+    ASSERT_OK(exporter->Finish());
+  }
+  void Change(const std::string& file, size_t at) {
+    auto bytes = ReadFile(directory_ / file);
+    ASSERT_OK(bytes);
+    (*bytes)[at] ^= 1;
+    ASSERT_OK(WriteFile(directory_ / file, {*bytes}));
+  }
+  // An index that says something else, with a marker that fits.
+  void Rewrite(const std::string& from, const std::string& to) {
+    const auto bytes = ReadFile(directory_ / "index.json");
+    std::string index(bytes->begin(), bytes->end());
+    const size_t at = index.find(from);
+    ASSERT_NE(at, std::string::npos) << index;
+    index.replace(at, from.size(), to);
+    char marker[16];
+    snprintf(marker, sizeof(marker), "%08x\n", Crc32c(AsBytes(index)));
+    ASSERT_OK(WriteFile(directory_ / "index.json", {AsBytes(index)}));
+    ASSERT_OK(WriteFile(directory_ / "DONE", {AsBytes(marker)}));
+  }
+
+  const Geometry geometry_ = Geometry::Uniform(2, 8, 2);
+  const std::filesystem::path directory_ =
+      std::filesystem::path(::testing::TempDir()) / ("exported_run_" + std::to_string(std::random_device()()) + "_" +
+                                                     ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(ExportedRunTest, WhatIsWrittenIsRead) {
+  Export();
+  ASSERT_OK_AND_ASSIGN(const ExportedRun run, ReadExportedRun(directory_));
+  EXPECT_EQ(run.run, "run");
+  EXPECT_EQ(run.producer, Producer::kTrainer);
+  EXPECT_EQ(run.geometry, geometry_);
+  ASSERT_EQ(run.samples.size(), 2u);
+  const ExportedSample& sample = run.samples[0];
+  EXPECT_EQ(sample.sample, "a/0");
+  EXPECT_EQ(sample.group, 4);
+  EXPECT_EQ(sample.num_tokens, 6);
+  EXPECT_EQ(sample.revision, 2);
+  EXPECT_EQ(sample.content_id, UINT64_MAX);
+  EXPECT_THAT(sample.unrecorded, ElementsAre(RowRange{1, 3}));
+  EXPECT_THAT(sample.weights, ElementsAre(WeightSpan{.rows = {0, 2}, .version = 5, .label = "x"},
+                                          WeightSpan{.rows = {2, 5}, .version = -1}));
+  EXPECT_THAT(sample.token_checks, ElementsAre(TokenCheck{5, 0xFFFFFFFF}));
+  ASSERT_OK_AND_ASSIGN(const std::vector<uint8_t> file, ReadExportedFile(directory_, sample));
+  ASSERT_OK_AND_ASSIGN(const NpyHeader header, ParseNpyHeader(file));
+  EXPECT_EQ(header.dtype, DType::kU8);
+  EXPECT_THAT(header.shape, ElementsAre(3, 2, 2));
+  EXPECT_EQ(header.data_offset % 64, 0u);
+  EXPECT_EQ(std::vector<uint8_t>(file.begin() + header.data_offset, file.end()), Ids(12));
+  EXPECT_OK(ReadExportedFile(directory_, run.samples[1]));
+}
+
+TEST_F(ExportedRunTest, WidthAndKAreThoseOfTheLargestLayer) {
+  const auto geometry =
+      Geometry::Create({.num_layers = 2, .moe_layer_ids = {0, 1}, .num_experts = {8, 300}, .top_k = {2, 3}});
+  ASSERT_OK(geometry);
+  EXPECT_EQ(ExportedTopK(*geometry), 3);
+  const auto exporter = NewExporter(*geometry);
+  EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3)),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+  EXPECT_OK(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3 * 2)));
+  EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3 * 2)),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(exporter->Add({.sample = "b", .num_tokens = 0}, {}),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+}
+
+TEST_F(ExportedRunTest, WithoutAMarkerThereIsNoRun) {
+  EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
+  Export();
+  std::filesystem::remove(directory_ / "DONE");
+  EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
+  EXPECT_EQ(RunExporter::Create(directory_, "run", Producer::kRollout, geometry_).status().code(),
+            absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(ExportedRunTest, EveryChangedByteIsFound) {
+  Export();
+  ASSERT_OK_AND_ASSIGN(const ExportedRun run, ReadExportedRun(directory_));
+  const ExportedSample& sample = run.samples[0];
+  for (int64_t at = 0; at < sample.file_bytes; at += 3) {
+    Change(sample.file, at);
+    const auto refused = ReadExportedFile(directory_, sample);
+    ASSERT_THAT(refused, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << at;
+    EXPECT_EQ(GetErrorDetail(refused.status())->sample, "a/0");
+    Change(sample.file, at);
+  }
+  std::filesystem::remove(directory_ / sample.file);
+  EXPECT_THAT(ReadExportedFile(directory_, sample), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+  const auto size = static_cast<size_t>(std::filesystem::file_size(directory_ / "index.json"));
+  for (size_t at = 0; at < size; at += 7) {
+    Change("index.json", at);
+    ASSERT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << at;
+    Change("index.json", at);
+  }
+  std::filesystem::remove(directory_ / "index.json");
+  EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+}
+
+TEST_F(ExportedRunTest, AnIndexThatSaysNonsenseIsRefused) {
+  const std::pair<const char*, const char*> changes[] = {
+      {"\"num_tokens\":6", "\"num_tokens\":0"},
+      {"\"num_tokens\":6", "\"num_tokens\":3"},
+      {"\"00000000.npy\"", "\"../secrets.npy\""},
+      {"\"00000000.npy\"", "\".hidden\""},
+      {"\"sample\":\"b\"", "\"sample\":\"a/0\""},
+      {"\"sample\":\"b\"", "\"sample\":\"b b\""},
+      {"[0,2,5,\"x\"]", "[0,2,5]"},
+      {"\"crc32c\":", "\"crc32c\":-"},
+      {"\"group\":4", "\"grup\":4"},
+      {"\"producer\":\"trainer\"", "\"producer\":\"nobody\""},
+      {"\"num_experts\":", "\"num_experts\":0,\"x\":"},
+  };
+  for (const auto& [from, to] : changes) {
+    std::filesystem::remove_all(directory_);
+    Export();
+    Rewrite(from, to);
+    EXPECT_EQ(ReadExportedRun(directory_).status().code(), absl::StatusCode::kInvalidArgument) << to;
+  }
+  Rewrite("\"version\":1", "\"version\":2");
+  EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kVersionMismatch));
+}
+
+}  // namespace
+}  // namespace routing_replay

@@ -1,0 +1,43 @@
+#include "proto/exported/files.h"
+
+#include <cerrno>
+#include <fstream>
+#include <string>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace routing_replay {
+namespace {
+
+std::string Failure(const std::filesystem::path& path, absl::string_view what) {
+  return absl::StrCat(path.string(), ": ", what, ": ", std::generic_category().message(errno));
+}
+
+}  // namespace
+
+absl::Status WriteFile(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts) {
+  errno = 0;
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  for (const absl::Span<const uint8_t> part : parts) {
+    file.write(reinterpret_cast<const char*>(part.data()), static_cast<std::streamsize>(part.size()));
+  }
+  file.close();
+  return file ? absl::OkStatus() : absl::InternalError(Failure(path, "cannot be written"));
+}
+
+absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return absl::NotFoundError(Failure(path, "cannot be opened"));
+  const std::streamoff size = file.tellg();
+  if (size < 0) return absl::InternalError(Failure(path, "cannot be read"));
+  std::vector<uint8_t> bytes(static_cast<size_t>(size));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(bytes.data()), size);
+  if (!file) return absl::InternalError(Failure(path, "cannot be read"));
+  return bytes;
+}
+
+}  // namespace routing_replay

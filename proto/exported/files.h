@@ -1,0 +1,22 @@
+// Whole files, in and out.
+#ifndef PROTO_EXPORTED_FILES_H_
+#define PROTO_EXPORTED_FILES_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace routing_replay {
+
+// INTERNAL with what the system says.
+absl::Status WriteFile(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts);
+// NOT_FOUND if it cannot be opened, INTERNAL if it cannot be read.
+absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path);
+
+}  // namespace routing_replay
+
+#endif  // PROTO_EXPORTED_FILES_H_

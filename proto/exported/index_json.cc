@@ -1,0 +1,140 @@
+#include "proto/exported/index_json.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/json/geometry_json.h"
+#include "proto/json/json_object.h"
+#include "proto/json/status_json.h"
+#include "proto/json/wire_json.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kVersion = 1;
+
+absl::Status Invalid(absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = Reason::kField, .field = std::string(field)});
+}
+
+json ToJson(const ExportedSample& sample) {
+  json weights = json::array(), checks = json::array();
+  for (const WeightSpan& span : sample.weights) {
+    weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
+  }
+  for (const TokenCheck& check : sample.token_checks) checks.push_back({check.rows, check.crc32c});
+  return {{"sample", sample.sample},
+          {"group", sample.group},
+          {"num_tokens", sample.num_tokens},
+          {"revision", sample.revision},
+          {"content_id", sample.content_id},
+          {"unrecorded", RangesToJson(sample.unrecorded)},
+          {"weights", std::move(weights)},
+          {"token_checks", std::move(checks)},
+          {"file", sample.file},
+          {"file_bytes", sample.file_bytes},
+          {"crc32c", sample.crc32c}};
+}
+
+absl::Status ReadWeights(JsonObject& object, std::vector<WeightSpan>& weights) {
+  const json* list = object.Find("weights");
+  if (list == nullptr) return absl::OkStatus();
+  if (!list->is_array()) return Invalid(object.PathOf("weights"), "is not a list");
+  for (const json& item : *list) {
+    const bool fits = item.is_array() && item.size() == 4 && item[0].is_number_integer() &&
+                      item[1].is_number_integer() && item[2].is_number_integer() && item[3].is_string();
+    if (!fits) return Invalid(object.PathOf("weights"), "is not a list of [begin, end, version, label]");
+    weights.push_back({.rows = {item[0], item[1]}, .version = item[2], .label = item[3]});
+  }
+  return absl::OkStatus();
+}
+
+// A plain name: no other folder can be meant.
+bool IsFileName(const std::string& name) {
+  return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+}
+
+absl::Status ReadSample(const json& value, const std::string& path, ExportedSample& sample) {
+  JsonObject object(value, path);
+  for (const char* key : {"sample", "num_tokens", "file", "file_bytes", "crc32c"}) object.Require(key);
+  int64_t crc32c = 0;
+  object.Read("sample", sample.sample);
+  object.Read("group", sample.group);
+  object.Read("num_tokens", sample.num_tokens);
+  object.Read("revision", sample.revision);
+  object.Read("content_id", sample.content_id);
+  object.Read("file", sample.file);
+  object.Read("file_bytes", sample.file_bytes);
+  object.Read("crc32c", crc32c);
+  absl::Status status = ReadRanges(object, "unrecorded", sample.unrecorded);
+  status.Update(ReadWeights(object, sample.weights));
+  status.Update(ReadTokenChecks(object, "token_checks", sample.token_checks));
+  status.Update(object.status());
+  status.Update(CheckId(sample.sample, path));
+  if (!status.ok()) return status;
+  if (sample.num_tokens < 1) return Invalid(object.PathOf("num_tokens"), "is below 1");
+  if (crc32c < 0 || crc32c > UINT32_MAX) return Invalid(object.PathOf("crc32c"), "is no CRC32C");
+  if (!IsFileName(sample.file)) return Invalid(object.PathOf("file"), "is not the name of a file beside the index");
+  sample.crc32c = static_cast<uint32_t>(crc32c);
+  return CheckNormal(sample.unrecorded, {0, sample.num_tokens - 1});
+}
+
+absl::Status CheckVersion(const json& value) {
+  const json* version = value.is_object() && value.contains("version") ? &value["version"] : nullptr;
+  if (version != nullptr && *version == kVersion) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("version: ", version == nullptr ? "none" : version->dump(),
+                                ", this reads exported runs of version ", kVersion),
+                   {.reason = Reason::kVersionMismatch, .field = "version"});
+}
+
+}  // namespace
+
+std::string ExportedIndexToJson(const ExportedRun& run) {
+  json samples = json::array();
+  for (const ExportedSample& sample : run.samples) samples.push_back(ToJson(sample));
+  return DumpJson({{"version", kVersion},
+                   {"run", run.run},
+                   {"producer", run.producer == Producer::kTrainer ? "trainer" : "rollout"},
+                   {"geometry", GeometryToJson(run.geometry)},
+                   {"samples", std::move(samples)}});
+}
+
+absl::StatusOr<ExportedRun> ExportedIndexFromJson(absl::string_view text) {
+  const auto value = ParseJson(text, "index");
+  if (!value.ok()) return value.status();
+  if (absl::Status status = CheckVersion(*value); !status.ok()) return status;
+  JsonObject object(*value, "");
+  int64_t version = 0;
+  std::string run;
+  Producer producer = Producer::kRollout;
+  object.Read("version", version);
+  object.Read("run", run);
+  ReadProducer(object, producer);
+  for (const char* key : {"geometry", "samples"}) object.Require(key);
+  const json* geometry_json = object.Find("geometry");
+  const json* list = object.Find("samples");
+  if (absl::Status status = object.status(); !status.ok()) return status;
+  const auto options = GeometryOptionsFromJson(*geometry_json, "geometry");
+  if (!options.ok()) return options.status();
+  auto geometry = Geometry::Create(*options);
+  if (!geometry.ok()) return geometry.status();
+  ExportedRun out{.run = std::move(run), .producer = producer, .geometry = *std::move(geometry)};
+  if (!list->is_array()) return Invalid("samples", "is not a list");
+  std::set<std::string> names;
+  for (const json& item : *list) {
+    const std::string path = absl::StrCat("samples[", out.samples.size(), "]");
+    absl::Status status = ReadSample(item, path, out.samples.emplace_back());
+    if (!status.ok()) return status;
+    if (!names.insert(out.samples.back().sample).second) return Invalid(path, "is there already");
+  }
+  return out;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,61 @@
+#include "trainer_plugin/fetch/known_sample.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "routing_replay/wire/checksum.h"
+
+namespace routing_replay::trainer {
+
+std::optional<uint32_t> KnownSample::TokenCheckAt(int64_t rows) const {
+  if (rows == 0) return 0;
+  if (rows > 0 && rows <= static_cast<int64_t>(token_ids.size())) {
+    return TokenCheckExtend(0, {reinterpret_cast<const uint8_t*>(token_ids.data()), rows * sizeof(uint32_t)});
+  }
+  for (const TokenCheck& check : token_checks) {
+    if (check.rows == rows) return check.crc32c;
+  }
+  return std::nullopt;
+}
+
+void KnownSample::Judge(const SampleRead& asked, SampleRecord& record) const {
+  const auto refuse = [&](SampleStatus status, std::string message) {
+    record.status = status;
+    record.message = std::move(message);
+  };
+  if (asked.num_tokens && *asked.num_tokens != num_tokens) {
+    return refuse(SampleStatus::kLengthMismatch,
+                  absl::StrCat("has ", num_tokens, " tokens, expected ", *asked.num_tokens));
+  }
+  const int64_t rows = num_tokens - 1;
+  if (!asked.rows.empty() && asked.rows.back().end > rows) {
+    return refuse(SampleStatus::kOutOfRange,
+                  absl::StrCat("rows up to ", asked.rows.back().end, " asked, there are ", rows));
+  }
+  for (const TokenCheck& check : asked.token_checks) {
+    const std::optional<uint32_t> known = TokenCheckAt(check.rows);
+    if (known == check.crc32c) continue;
+    return refuse(SampleStatus::kTokensMismatch,
+                  absl::StrCat(known ? "other tokens" : "tokens not known", " before row ", check.rows));
+  }
+  if (rows > 0 && TotalRows(unrecorded) == rows) return refuse(SampleStatus::kNotRecorded, "without a recorded row");
+}
+
+SampleRecord KnownSample::Answer(const SampleRead& asked) const {
+  SampleRecord record{.status = SampleStatus::kOk,
+                      .committed_rows = num_tokens - 1,
+                      .num_tokens = num_tokens,
+                      .revision = revision,
+                      .content_id = content_id,
+                      .unrecorded = unrecorded,
+                      .weights = weights};
+  Judge(asked, record);
+  return record;
+}
+
+SampleRecord NoSuchSample(const SampleRead& asked) {
+  return {.status = SampleStatus::kNotFound,
+          .message = asked.sample.empty() ? absl::StrCat("there is no sample with handle ", asked.handle)
+                                          : absl::StrCat("there is no sample \"", asked.sample, "\"")};
+}
+
+}  // namespace routing_replay::trainer

@@ -1,0 +1,39 @@
+// What a source without a server knows of a sample, and how it answers what is asked of it.
+#ifndef TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_
+#define TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/sample_state.h"
+
+namespace routing_replay::trainer {
+
+// Rows 0 … num_tokens − 2 of a sealed sample.
+struct KnownSample {
+  int64_t num_tokens = 0;
+  std::vector<RowRange> unrecorded;      // Normal list.
+  std::vector<uint32_t> token_ids;       // Of all rows' positions, or none.
+  std::vector<TokenCheck> token_checks;  // Known where there are no token ids.
+  int64_t revision = 0;
+  uint64_t content_id = 0;
+  std::vector<WeightSpan> weights;
+
+  // The record of a read, its index 0: the status that a server would give. A token check that is not known does not
+  // match.
+  SampleRecord Answer(const SampleRead& asked) const;
+
+ private:
+  std::optional<uint32_t> TokenCheckAt(int64_t rows) const;
+  void Judge(const SampleRead& asked, SampleRecord& record) const;
+};
+
+// The same of a sample that is not there.
+SampleRecord NoSuchSample(const SampleRead& asked);
+
+}  // namespace routing_replay::trainer
+
+#endif  // TRAINER_PLUGIN_FETCH_KNOWN_SAMPLE_H_

@@ -1,0 +1,92 @@
+"""Replay around the forward steps of a schedule that a framework calls itself. No torch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+def replayed(
+    replay: Any,
+    forward_backward_func: Callable[..., Any],
+    describe: Callable[[Any], Mapping[str, Any] | None],
+    *,
+    peek: Callable[[Any, int], Any] | None = None,
+    weight_version: int | None = None,
+) -> Callable[..., Any]:
+    """Megatron's forward_backward_func with every forward step inside of the replay, a step of which is one call.
+
+    replay: what `attach` gives
+    describe: called once with each batch that `next(data_iterator)` gives, before the schedule: the arguments of
+        `Replay.micro_batch` for it; None of one that routes live, as a reference does. It may take out of the batch
+        what the framework does not know
+    peek: for data iterators that are none of Python: peek(data_iterator, n) is the batch that is n further than the
+        next, and describe is called with it
+    weight_version: as `Replay.begin_step` takes it
+    """
+
+    def run(*, forward_step_func: Any, data_iterator: Any, num_microbatches: int, **schedule: Any) -> Any:
+        iterators = data_iterator if isinstance(data_iterator, (list, tuple)) else [data_iterator]
+        if peek is None:
+            iterators = [_Held(iterator, num_microbatches) for iterator in iterators]
+            batches = iterators[0].batches
+        else:
+            batches = [peek(iterators[0], place) for place in range(num_microbatches)]
+        described = [describe(batch) for batch in batches]
+        places = _Places(iterators)
+
+        def forward_step(iterator: Any, model: Any, *more: Any) -> Any:
+            said = described[places.next(iterator)]
+            if said is None:
+                return forward_step_func(iterator, model, *more)
+            with replay.micro_batch(**said):
+                return forward_step_func(iterator, model, *more)
+
+        replays = [said for said in described if said is not None]
+        if replays:
+            replay.begin_step(**_step(replays), weight_version=weight_version)
+        result = forward_backward_func(
+            forward_step_func=forward_step,
+            data_iterator=iterators if isinstance(data_iterator, (list, tuple)) else iterators[0],
+            num_microbatches=num_microbatches,
+            **schedule,
+        )
+        if replays:
+            replay.end_step()
+        return result
+
+    return run
+
+
+class _Held(Iterator[Any]):
+    """The next batches of an iterator, taken out of it."""
+
+    def __init__(self, iterator: Iterator[Any], count: int) -> None:
+        self.batches = list(itertools.islice(iterator, count))
+        self._rest = iter(self.batches)
+
+    def __next__(self) -> Any:
+        return next(self._rest)
+
+
+class _Places:
+    """How many micro-batches each model chunk has begun: each has an iterator of its own."""
+
+    def __init__(self, iterators: Any) -> None:
+        self._begun = {id(iterator): 0 for iterator in iterators}
+
+    def next(self, iterator: Any) -> int:
+        place = self._begun[id(iterator)]
+        self._begun[id(iterator)] += 1
+        return place
+
+
+def _step(described: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """All micro-batches' sequences, and their tokens or lengths where each one tells them per sequence."""
+    said: dict[str, Any] = {"sequences": [sequence for one in described for sequence in one["sequences"]]}
+    if all(isinstance(one.get("tokens"), (list, tuple)) for one in described):
+        said["tokens"] = [tokens for one in described for tokens in one["tokens"]]
+    elif all(one.get("lengths") is not None for one in described):
+        said["lengths"] = [length for one in described for length in one["lengths"]]
+    return said

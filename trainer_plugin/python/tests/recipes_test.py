@@ -1,0 +1,472 @@
+"""Every recipe of the trainer plugin's README, executed with stand-ins for the frameworks' objects.
+
+What a recipe says of its micro-batches is planned and fetched for real, and the framework's model looks whose rows are
+open when it is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import re
+import sys
+import types
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import routing_replay
+
+import routing_replay_trainer as trainer
+from routing_replay_trainer import collective, hf, megatron
+from routing_replay_trainer._micro_batch import expected
+from routing_replay_trainer.hf._micro_batch import describe as hf_describe
+from routing_replay_trainer.megatron._micro_batch import describe
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+FACE = ROOT / "python/src/routing_replay_trainer"
+GEOMETRY = {"num_layers": 2, "num_experts": 256, "top_k": 2}
+LENGTHS = {"a": 9, "b": 5, "c": 12, "d": 7}  # Tokens of each sample.
+SAMPLES = list(LENGTHS)
+STEP = [["a", "b"], ["c", "d"]]  # Two micro-batches.
+
+
+def blocks() -> dict[str, str]:
+    """By heading."""
+    sections = re.split(r"^## (.*)$", README.read_text(), flags=re.MULTILINE)[1:]
+    found = {}
+    for heading, text in zip(sections[::2], sections[1::2], strict=True):
+        for code in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            found[heading] = code
+    return found
+
+
+class Tensor(np.ndarray):
+    """As much of a tensor as recipes and frameworks use."""
+
+    def bool(self) -> Tensor:
+        return self.astype(bool)
+
+    def unbind(self) -> list[Tensor]:
+        return list(self)
+
+
+def tensor(values: Any) -> Tensor:
+    return np.array(values).view(Tensor)
+
+
+class Nested(list):
+    """A nested tensor: a row per sample."""
+
+    def unbind(self) -> list[Any]:
+        return list(self)
+
+
+def tokens_of(name: str) -> Tensor:
+    return tensor(np.arange(LENGTHS[name]) + 100 * SAMPLES.index(name))
+
+
+def source(*names: str) -> trainer.LocalSource:
+    """Ids say whose row they are: the sample's number, and 100 and the row. Under the names that the rollout gave."""
+    rows = trainer.LocalSource(GEOMETRY)
+    for number, (name, sample) in enumerate(zip(names, SAMPLES, strict=True)):
+        count = LENGTHS[sample] - 1
+        ids = np.stack([np.full(count, number), 100 + np.arange(count)], axis=1)
+        rows.add(name, np.repeat(ids[:, None], 2, axis=1).astype(np.int32), tokens=tokens_of(sample))
+    return rows
+
+
+class Replay:
+    """That of a face, without a model: the batch of an open micro-batch is `open`."""
+
+    def __init__(self, model: Any, face: str, options: dict[str, Any]) -> None:
+        self.model, self.options, self._face = model, options, face
+        self._source = options["source"]
+        self.open: trainer.Batch | None = None
+        self.log: list[str] = []
+        self.begun: list[Any] = []
+
+    def begin_step(
+        self, sequences: Any, *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
+    ) -> None:
+        found = self._source.inspect(expected(sequences, tokens, lengths))
+        assert all(one["status"] == "OK" for one in found), found
+        self.begun = list(sequences)
+        self.log.append("begin")
+
+    @contextlib.contextmanager
+    def micro_batch(self, sequences: Any, **said: Any) -> Iterator[None]:
+        names = ("tokens", "packed_seq_params", "lengths")
+        said.pop("index", None)
+        if self._face == "hf":
+            one = hf_describe(sequences, said["tokens"], said["attention_mask"], None, None, None, cp_size=1, layout={})
+        else:
+            known = {name: said.pop(name, None) for name in names}
+            one = describe(sequences, **known, parallel={"cp_size": 1, "tp_size": 1}, layout=said)
+        assert self.open is None
+        self.open = self._source.fetch(trainer.plan(GEOMETRY, one.layout), sequences=one.fetch)
+        self.log.append("micro_batch")
+        yield
+        self.open = None
+
+    def end_step(self) -> None:
+        self.log.append("end")
+
+    def metrics(self) -> dict[str, float]:
+        return {"routing_replay/replayed_fraction": 1.0}
+
+
+class Model:
+    """What it is called with is what is open, of which it keeps whose rows these are."""
+
+    def __init__(self) -> None:
+        self.replay: Replay | None = None
+        self.seen: list[list[str]] = []
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        batch = None if self.replay is None else self.replay.open
+        names: list[str] = []
+        if batch is not None:
+            ids = batch.indices[0][batch.states == trainer.REPLAYED]
+            names = [SAMPLES[number] for number in dict.fromkeys(ids[:, 0].tolist())]
+            for number in set(ids[:, 0].tolist()):
+                rows = ids[ids[:, 0] == number, 1] - 100
+                assert rows.tolist() == list(range(LENGTHS[SAMPLES[number]] - 1))
+        self.seen.append(names)
+        return types.SimpleNamespace(loss=self)
+
+    def backward(self) -> None: ...
+
+
+def schedule(*, forward_step_func: Any, data_iterator: Any, model: Any, num_microbatches: int, **_: Any) -> list[Any]:
+    """forward_backward_func of as many chunks as there are models."""
+    models = model if isinstance(model, list) else [model]
+    iterators = data_iterator if isinstance(data_iterator, list) else [data_iterator]
+    return [
+        forward_step_func(iterator, chunk)
+        for _ in range(num_microbatches)
+        for iterator, chunk in zip(iterators, models, strict=True)
+    ]
+
+
+def module(name: str, **parts: Any) -> dict[str, types.ModuleType]:
+    """A module and those above it."""
+    made = {}
+    for end in range(1, len(name.split(".")) + 1):
+        path = ".".join(name.split(".")[:end])
+        made[path] = types.ModuleType(path)
+    vars(made[name]).update(parts)
+    for path, child in made.items():
+        parent, _, last = path.rpartition(".")
+        if parent:
+            setattr(made[parent], last, child)
+    return made
+
+
+class RecipesTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.model = Model()
+        self.attached: list[Replay] = []
+        groups = {
+            "get_tensor_and_context_parallel_group": lambda: "tp-cp",
+            "get_pipeline_model_parallel_group": lambda: "pp",
+        }
+        core = module("megatron.core.parallel_state", **groups)
+        core |= {"megatron.core.pipeline_parallel": types.ModuleType("megatron.core.pipeline_parallel")}
+        core["megatron.core.pipeline_parallel"].get_forward_backward_func = lambda: schedule
+        self.patch_modules(core | module("torch", tensor=tensor))
+        for where, name, value in (
+            (routing_replay, "Client", lambda: types.SimpleNamespace(run=str)),
+            (trainer, "ServiceSource", lambda run: self.rows),
+            (collective, "TorchCollective", list),
+            (megatron, "attach", lambda model, **options: self.attach("megatron", model, options)),
+            (hf, "attach", lambda model, **options: self.attach("hf", model, options)),
+        ):
+            patch = mock.patch.object(where, name, value, create=True)
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.names = [f"key-{name}" for name in SAMPLES]
+        self.rows = source(*self.names)
+
+    def patch_modules(self, modules: dict[str, Any]) -> None:
+        patch = mock.patch.dict(sys.modules, modules)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def attach(self, face: str, model: Any, options: dict[str, Any]) -> Replay:
+        replay = Replay(model, face, options)
+        self.attached.append(replay)
+        self.model.replay = replay
+        return replay
+
+    def recipe(self, heading: str, **names: Any) -> dict[str, Any]:
+        """What a block defines. The attach of all is that of Megatron-LM."""
+        space: dict[str, Any] = {"__name__": "recipe", **names}
+        exec(compile(blocks()[heading], heading, "exec"), space)
+        return space
+
+    def assert_replayed(self, replay: Replay, times: int = 1) -> None:
+        self.assertEqual(self.model.seen, STEP * times)
+        self.assertEqual(replay.log, ["begin", "micro_batch", "micro_batch", "end"] * times)
+        self.assertEqual(replay.options["agree"], ["tp-cp", "pp"])
+        self.assertEqual((replay.options["missing"], len(self.attached)), ("live", 1))
+
+    def test_all_are_here(self) -> None:
+        frameworks = ["Hugging Face and FSDP", "Megatron-LM", "NeMo-RL", "SkyRL", "ms-swift", "slime and miles", "verl"]
+        self.assertEqual(sorted(blocks()), frameworks)
+
+    def test_the_stand_ins_take_what_the_faces_take(self) -> None:
+        for face, methods in (("megatron", ("begin_step", "end_step")), ("hf", ("end_step",))):
+            tree = ast.parse((FACE / face / "_replay.py").read_text())
+            real = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+            for name in methods:
+                arguments = real[name].args
+                names = [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
+                self.assertEqual(list(inspect.signature(getattr(Replay, name)).parameters), names)
+            known = [one.arg for one in (*real["attach"].args.args, *real["attach"].args.kwonlyargs)]
+            self.assertLessEqual({"source", "mode", "missing"}, set(known))
+
+    def test_megatron_lm(self) -> None:
+        recipe = self.recipe("Megatron-LM")
+        replay = recipe["attach"](self.model)
+        batches = []
+        for samples in STEP:
+            ends = np.cumsum([0, *(LENGTHS[name] for name in samples)])
+            packed = types.SimpleNamespace(
+                qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_q_padded=None, total_tokens=None
+            )
+            stream = np.concatenate([tokens_of(name) for name in samples])
+            names = [f"key-{name}" for name in samples]
+            batch = {"samples": names, "all_tokens": stream, "tokens": stream, "position_ids": None}
+            batches.append(batch | {"packed_seq_params": packed})
+
+        def step(data_iterator: Any, model: Any) -> Any:
+            return recipe["forward_step"](replay, "loss", data_iterator, model)
+
+        tokens = [tokens_of(name) for name in SAMPLES]
+        said = {"data_iterator": iter(batches), "model": self.model, "num_microbatches": 2, "forward_only": False}
+        losses, metrics = recipe["train_step"](replay, step, self.names, tokens, 17, **said)
+        self.assertEqual([loss for _, loss in losses], ["loss", "loss"])
+        self.assertIn("routing_replay/replayed_fraction", metrics)
+        self.assertEqual(replay.begun, self.names)
+        self.assert_replayed(replay)
+
+    def attach_of_megatron(self) -> Any:
+        return self.recipe("Megatron-LM")["attach"]
+
+    def test_verl(self) -> None:
+        path = "verl.workers.engine.megatron.transformer_impl"
+        modules = module(path, get_forward_backward_func=lambda: schedule)
+        self.patch_modules(modules)
+        recipe = self.recipe("verl")
+
+        def forward_step(batch_iter: Any, model: Any, postprocess_micro_batch_func: Any) -> Any:
+            return model(next(batch_iter)["input_ids"]), postprocess_micro_batch_func
+
+        def forward_backward_batch(micro_batches: Any, chunks: Any) -> None:
+            modules[path].get_forward_backward_func()(
+                forward_step_func=lambda batch_iter, model: forward_step(batch_iter, model, "loss"),
+                data_iterator=[iter(micro_batches) for _ in chunks],
+                model=chunks,
+                num_microbatches=len(micro_batches),
+                seq_length=1,
+                micro_batch_size=1,
+                forward_only=False,
+            )
+
+        plain = [{"input_ids": Nested(tokens_of(name) for name in samples)} for samples in STEP]
+        engine = types.SimpleNamespace(module=[self.model])
+        replay = recipe["after_initialize"](engine, self.attach_of_megatron())
+        for batch, samples in zip(plain, STEP, strict=True):
+            recipe["add_handles"](batch, [f"key-{name}" for name in samples])
+        forward_backward_batch(plain, engine.module)
+        self.assert_replayed(replay)
+        self.assertEqual(replay.begun, [routing_replay.sample_handle(name) for name in self.names])
+        reference = [{"input_ids": batch["input_ids"]} for batch in plain]
+        forward_backward_batch(reference, engine.module)
+        self.assertEqual(self.model.seen[2:], [[], []])
+
+    def test_slime(self) -> None:
+        path = "slime.backends.megatron_utils.model"
+        modules = module(path, get_forward_backward_func=lambda: schedule)
+        self.patch_modules(modules)
+        self.rows = source(*(f"sample/{index}" for index in range(40, 44)))
+
+        class DataIterator:
+            """Not one of Python."""
+
+            def __init__(self, rollout_data: Any, micro_batch_indices: Any) -> None:
+                self.rollout_data, self.micro_batch_indices, self.offset = rollout_data, micro_batch_indices, 0
+
+            def get_next(self, keys: Any) -> Any:
+                rows = self.micro_batch_indices[self.offset]
+                self.offset += 1
+                return {key: [self.rollout_data[key][i] for i in rows] for key in keys}
+
+        data = {"tokens": [tokens_of(name) for name in SAMPLES], "sample_indices": [40, 41, 42, 43]}
+        args = types.SimpleNamespace(data_pad_size_multiplier=16, allgather_cp=False)
+        recipe = self.recipe("slime and miles", attach=self.attach_of_megatron())
+
+        def run() -> None:
+            modules[path].get_forward_backward_func()(
+                forward_step_func=lambda iterator, model: model(iterator.get_next(["tokens"])),
+                data_iterator=[DataIterator(data, [[0, 1], [2, 3]])],
+                model=[self.model],
+                num_microbatches=2,
+            )
+
+        recipe["before_log_prob"](args, [self.model], "")
+        run()
+        recipe["before_log_prob"](args, [self.model], "ref_")
+        run()
+        recipe["before_train_step"](args, 0, 0, [self.model], None, None)
+        run()
+        self.assertEqual(self.model.seen[2:4], [[], []])
+        del self.model.seen[2:4]
+        self.assert_replayed(self.attached[0], times=2)
+
+    def test_skyrl(self) -> None:
+        path = "skyrl.backends.skyrl_train.workers.megatron.megatron_model_wrapper"
+        modules = module(path, get_forward_backward_func=lambda: schedule)
+        self.patch_modules(modules)
+        recipe = self.recipe("SkyRL")
+
+        class Wrapper:
+            remove_microbatch_padding = True
+
+            def __init__(self, model: Any) -> None:
+                self.actor_module = [model]
+
+            def forward(self, micro_batches: Any) -> None:
+                def forward_step(batch_iter: Any, model: Any) -> Any:
+                    batch = next(batch_iter)
+                    assert batch.pop("rollout_expert_indices", None) is None
+                    return model(batch["sequences"])
+
+                modules[path].get_forward_backward_func()(
+                    forward_step_func=forward_step,
+                    data_iterator=[iter(micro_batches)],
+                    model=self.actor_module,
+                    num_microbatches=len(micro_batches),
+                )
+
+        wrapper = Wrapper(self.model)
+        replay = recipe["after_init_model"](wrapper, self.attach_of_megatron())
+        micro_batches = []
+        for samples in STEP:
+            longest = max(LENGTHS[name] for name in samples)
+            rows = tensor([[0] * (longest - LENGTHS[name]) + tokens_of(name).tolist() for name in samples])
+            mask = tensor([[0] * (longest - LENGTHS[name]) + [1] * LENGTHS[name] for name in samples])
+            batch: dict[str, Any] = {"sequences": rows, "attention_mask": mask}
+            recipe["add_handles"](batch, [f"key-{name}" for name in samples])
+            self.assertEqual(batch["rollout_expert_indices"].shape, (2, 1, 1, 1))
+            micro_batches.append(batch)
+        wrapper.forward(micro_batches)
+        self.assert_replayed(replay)
+        wrapper.forward(micro_batches)  # Handles are taken out: as those of a reference.
+        self.assertEqual(self.model.seen[2:], [[], []])
+
+    def test_nemo_rl(self) -> None:
+        path = "nemo_rl.models.megatron.train"
+        modules = module(path, get_forward_backward_func=lambda: schedule)
+        self.patch_modules(modules)
+        recipe = self.recipe("NeMo-RL")
+        replay = recipe["after_setup"](self.model, self.attach_of_megatron())
+        micros = []
+        for samples in STEP:
+            lengths = [LENGTHS[name] for name in samples]
+            rows = tensor([np.pad(tokens_of(name), (0, max(lengths) - LENGTHS[name])) for name in samples])
+            data: dict[str, Any] = {"input_ids": rows, "input_lengths": tensor(lengths)}
+            recipe["add_handles"](data, [f"key-{name}" for name in samples])
+            packed = types.SimpleNamespace(
+                qkv_format="thd",
+                cu_seqlens_q=np.cumsum([0, *lengths]),
+                cu_seqlens_q_padded=np.cumsum([0, *(-(-length // 4) * 4 for length in lengths)]),
+                total_tokens=None,
+            )
+            micros.append(types.SimpleNamespace(data_dict=data, packed_seq_params=packed))
+
+        def megatron_forward_backward() -> None:
+            modules[path].get_forward_backward_func()(
+                forward_step_func=lambda data_iterator, model: model(next(data_iterator).data_dict["input_ids"]),
+                data_iterator=iter(micros),
+                model=self.model,
+                num_microbatches=2,
+                forward_only=True,
+            )
+
+        megatron_forward_backward()
+        self.assert_replayed(replay)
+        for micro in micros:
+            del micro.data_dict["routing_handle"]
+        megatron_forward_backward()
+        self.assertEqual(self.model.seen[2:], [[], []])
+
+    def test_ms_swift(self) -> None:
+        base, grpo = "swift.megatron.trainers.base", "swift.megatron.trainers.grpo_trainer"
+        modules = module(base, get_forward_backward_func=lambda: schedule)
+
+        class MegatronGRPOTrainer:
+            def __init__(self, *models: Any) -> None:
+                self.unwrapped_models = list(models)
+
+            def train_step(self, batches: Any) -> None:
+                modules[base].get_forward_backward_func()(
+                    forward_step_func=self.forward_step,
+                    data_iterator=[iter(batches)],
+                    model=self.unwrapped_models,
+                    num_microbatches=len(batches),
+                )
+
+            def forward_step(self, data_iterator: Any, model: Any) -> Any:
+                data = next(data_iterator)
+                assert "routing_handle" not in data
+                return model(**data)
+
+            def model_forward(self, model: Any, data_iterator: Any, no_grad: bool = True) -> Any:
+                return self.forward_step(data_iterator, model)
+
+        self.patch_modules(modules | {grpo: types.SimpleNamespace(MegatronGRPOTrainer=MegatronGRPOTrainer)})
+        recipe = self.recipe("ms-swift")
+        swift = recipe["ReplayTrainer"](self.model)
+        swift.after_init(self.attach_of_megatron())
+
+        def batches() -> list[dict[str, Any]]:
+            made = []
+            for samples in STEP:
+                batch = {"seq_lengths": tensor([LENGTHS[name] for name in samples])}
+                recipe["add_handles"](batch, [{"request_id": f"key-{name}"} for name in samples])
+                made.append(batch)
+            return made
+
+        swift.train_step(batches())
+        self.assert_replayed(swift.replay)
+        for batch in batches():
+            swift.model_forward(self.model, iter([batch]), no_grad=True)
+        self.assertEqual(self.model.seen[2:], STEP)
+        reference = Model()
+        swift.model_forward(reference, iter([batches()[0]]))
+        self.assertEqual((reference.seen, swift.replay.open), ([[]], None))
+
+    def test_hugging_face(self) -> None:
+        recipe = self.recipe("Hugging Face and FSDP")
+        batches = []
+        for samples in STEP:
+            longest = max(LENGTHS[name] for name in samples)
+            rows = np.array([np.pad(tokens_of(name), (0, longest - LENGTHS[name])) for name in samples])
+            mask = np.array([[1] * LENGTHS[name] + [0] * (longest - LENGTHS[name]) for name in samples])
+            names = [f"key-{name}" for name in samples]
+            batches.append({"input_ids": rows, "attention_mask": mask, "labels": rows, "samples": names})
+        optimizer = types.SimpleNamespace(step=lambda: None, zero_grad=lambda: None)
+        recipe["train"](self.model, batches, optimizer)
+        self.assertEqual(self.model.seen, STEP)
+        self.assertEqual(self.attached[0].log, ["micro_batch", "end"] * 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,268 @@
+"""R2 records of all ranks of a replica, put together and appended to a service. Ids are the samples' own routes, which
+are a function of sample, row and layer."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import threading
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import routing_replay_trainer as trainer
+from routing_replay_trainer.collective import Collective, LocalGroup
+from routing_replay_trainer.megatron import RecordWriter, Sequence
+from routing_replay_trainer.megatron._micro_batch import MicroBatch, describe
+from routing_replay_trainer.targets import PassKey
+
+HAS_GRPC = importlib.util.find_spec("grpc") is not None and importlib.util.find_spec("google.protobuf") is not None
+CP, TP, PP, CHUNKS = 2, 2, 2, 2
+LAYERS, EXPERTS, TOP_K = 8, 300, 3
+CONFIG = {
+    "num_layers": LAYERS,
+    "moe_layer_freq": [0, 1, 1, 1, 1, 1, 1, 1],
+    "num_moe_experts": EXPERTS,
+    "moe_router_topk": TOP_K,
+    "pipeline_model_parallel_size": PP,
+    "virtual_pipeline_model_parallel_size": CHUNKS,
+}
+MICRO_BATCHES = ((21, 5, 2), (40,), (9, 9))  # Tokens of each sample.
+
+
+def samples(index: int) -> list[str]:
+    return [f"step/{index}/{number}" for number in range(len(MICRO_BATCHES[index]))]
+
+
+def routes(sample: str, rows: int) -> np.ndarray:
+    """[rows, MoE layers, K]"""
+    rng = np.random.default_rng(list(sample.encode()))
+    return rng.random((rows, LAYERS - 1, EXPERTS)).argpartition(TOP_K, axis=2)[:, :, :TOP_K].astype(np.int32)
+
+
+def tokens(index: int) -> list[np.ndarray]:
+    return [np.arange(count) * 7 + index for count in MICRO_BATCHES[index]]
+
+
+def described(index: int, sequence_parallel: bool) -> MicroBatch:
+    multiple = 2 * CP * TP
+    ends = np.cumsum([-(-count // multiple) * multiple for count in MICRO_BATCHES[index]])
+    parallel = {"cp_size": CP, "tp_size": TP, "sequence_parallel": sequence_parallel}
+    layout = {"format": "THD", "cu_seqlens_padded": [0, *ends.tolist()], "total_rows": int(ends[-1])}
+    return describe(samples(index), tokens(index), None, None, parallel, layout)
+
+
+def ranks() -> list[dict[str, int]]:
+    return [{"tp": i % TP, "cp": i // TP % CP, "pp": i // TP // CP} for i in range(TP * CP * PP)]
+
+
+def plan_arguments(said: MicroBatch, rank: dict[str, int], chunk: int) -> dict[str, Any]:
+    return {"micro_batch": said.layout, "megatron": CONFIG, "rank": rank | {"chunk": chunk}}
+
+
+def recorded(said: MicroBatch, plan: trainer.Plan) -> np.ndarray:
+    """What routers that see the samples' own routes leave in the index buffer."""
+    buffer = np.zeros(plan.buffer_bytes, np.uint8)
+    shown = plan.local_rows()
+    own = [routes(s["sample"], s["tokens"]) for s in said.layout["sequences"]]
+    for layer in plan.layers:
+        ids = np.frombuffer(buffer, layer.dtype, plan.rows * TOP_K, layer.offset).reshape(plan.rows, TOP_K)
+        for local, (sequence, row, state) in enumerate(zip(*shown, strict=True)):
+            if state != trainer.PAD:
+                ids[local] = own[sequence][row, layer.ordinal]
+    return buffer
+
+
+def on_all(body: Callable[[Collective, dict[str, int]], Any]) -> list[Any]:
+    """What each rank returns or raises."""
+    group, results = LocalGroup(len(ranks())), [None] * len(ranks())
+
+    def run(number: int) -> None:
+        try:
+            results[number] = body(group[number], ranks()[number])
+        except Exception as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(results))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+class Run:
+    """A stand-in that keeps what is appended."""
+
+    def __init__(self) -> None:
+        self.appended: dict[str, tuple[np.ndarray, dict[str, Any]]] = {}
+
+    def append(self, sample: str, rows: np.ndarray, **options: Any) -> None:
+        self.appended[sample] = (rows, options)
+
+    def flush(self, timeout: float) -> None:
+        assert timeout > 0
+
+
+class MergeTest(unittest.TestCase):
+    def records(self, index: int, sequence_parallel: bool) -> list[tuple[trainer.Plan, np.ndarray]]:
+        said = described(index, sequence_parallel)
+        plans = [trainer.Plan(None, **plan_arguments(said, rank, chunk)) for rank in ranks() for chunk in range(CHUNKS)]
+        return [(plan, recorded(said, plan)) for plan in plans]
+
+    def test_whole_rows(self) -> None:
+        for sequence_parallel in (True, False):
+            for index in range(len(MICRO_BATCHES)):
+                merged = trainer.merge_records(self.records(index, sequence_parallel)[::-1])
+                for sample, count, rows in zip(samples(index), MICRO_BATCHES[index], merged, strict=True):
+                    self.assertEqual(rows.dtype, np.uint16)
+                    np.testing.assert_array_equal(rows, routes(sample, count)[: count - 1])
+
+    def test_what_is_missing_or_different(self) -> None:
+        records = self.records(0, True)
+        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            trainer.merge_records(records[: len(records) // 2])
+        self.assertEqual(caught.exception.layer, 2)
+        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            trainer.merge_records(records[:3] + records[4:])
+        self.assertEqual((caught.exception.layer, caught.exception.reason), (4, "NOT_COMMITTED"))
+        self.assertTrue(caught.exception.missing_rows)
+        records = self.records(0, False)
+        records[0] = (records[0][0], records[0][1] + np.uint8(1))
+        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            trainer.merge_records(records)
+        self.assertEqual((caught.exception.layer, caught.exception.reason), (1, "CONFLICTING_ROWS"))
+
+    def test_records_that_do_not_fit(self) -> None:
+        records = self.records(0, True)
+        for wrong in ([], records[:1] + self.records(1, True)[:1], [(records[0][0], records[0][1][:-1])]):
+            with self.assertRaises(trainer.InvalidArgumentError):
+                trainer.merge_records(wrong)
+
+
+class WriterTest(unittest.TestCase):
+    def record(self, writer: RecordWriter, rank: dict[str, int], batches: int = len(MICRO_BATCHES)) -> None:
+        """A recording pass, chunk after chunk."""
+        for chunk in range(CHUNKS):
+            for index in range(batches):
+                said = described(index, True)
+                arguments = plan_arguments(said, rank, chunk)
+                writer.keep(PassKey(0, index, chunk), arguments, said, recorded(said, trainer.Plan(None, **arguments)))
+
+    def test_one_rank_appends_whole_rows(self) -> None:
+        run = Run()
+
+        def body(collective: Collective, rank: dict[str, int]) -> list[str]:
+            writer = RecordWriter(collective, run if collective.rank == 0 else None)
+            self.record(writer, rank)
+            written = writer.write(group=3, weight_version=17)
+            self.assertEqual(writer.write(), [])  # Nothing is left.
+            return written
+
+        names = [name for index in range(len(MICRO_BATCHES)) for name in samples(index)]
+        self.assertEqual(on_all(body), [names] + [[]] * 7)
+        counts = [(index, number) for index, batch in enumerate(MICRO_BATCHES) for number in range(len(batch))]
+        for name, (index, number) in zip(names, counts, strict=True):
+            rows, options = run.appended[name]
+            count = MICRO_BATCHES[index][number]
+            np.testing.assert_array_equal(rows, routes(name, count)[: count - 1])
+            np.testing.assert_array_equal(options.pop("tokens"), tokens(index)[number][: count - 1])
+            self.assertEqual(options, {"num_tokens": count, "producer": "trainer", "group": 3, "weight_version": 17})
+
+    def test_all_ranks_learn_of_a_failure(self) -> None:
+        def fails(*arguments: Any, **options: Any) -> None:
+            raise ValueError("no room")
+
+        run = Run()
+        run.append = fails
+
+        def body(collective: Collective, rank: dict[str, int]) -> None:
+            writer = RecordWriter(collective, run)
+            self.record(writer, rank)
+            writer.write()
+
+        first, *others = on_all(body)
+        self.assertIsInstance(first, ValueError)
+        for other in others:
+            self.assertIsInstance(other, trainer.FailedPreconditionError)
+            self.assertIn("rank 0 could not append", other.message)
+
+    def test_ranks_with_other_passes(self) -> None:
+        def body(collective: Collective, rank: dict[str, int]) -> None:
+            writer = RecordWriter(collective, Run())
+            self.record(writer, rank, 2 if collective.rank == 5 else 3)
+            writer.write()
+
+        for error in on_all(body):
+            self.assertIsInstance(error, trainer.FailedPreconditionError)
+            self.assertIn("one rank has recorded 2 micro-batches, another 3", error.message)
+
+    def test_a_rank_without_routers(self) -> None:
+        """The lowest rank that has some appends; rows that are missing then are named."""
+
+        def body(collective: Collective, rank: dict[str, int]) -> None:
+            writer = RecordWriter(collective, Run() if collective.rank == 1 else None)
+            if collective.rank:
+                self.record(writer, rank)
+            writer.write()
+
+        results = on_all(body)
+        self.assertIn("rank 1 could not append", results[0].message)
+        self.assertEqual(results[1].reason, "NOT_COMMITTED")
+
+    def test_a_rank_that_never_comes(self) -> None:
+        def body(collective: Collective, rank: dict[str, int]) -> None:
+            if collective.rank == 4:
+                return
+            with self.assertRaises(trainer.DeadlineExceededError):
+                RecordWriter(collective, Run()).write(deadline=0.02)
+
+        self.assertEqual(on_all(body), [None] * 8)
+
+    def test_only_whole_samples_with_a_name(self) -> None:
+        writer = RecordWriter(LocalGroup(1)[0], Run())
+        for part in (Sequence("a", rows=4), 7, ["a", "b"]):
+            said = describe([part], [np.arange(8)], None, None, {}, {"padding": {}})
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences"):
+                writer.keep(PassKey(0, 0, 0), {}, said, np.zeros(1, np.uint8))
+
+    @unittest.skipUnless(HAS_GRPC, "no grpcio")
+    def test_into_a_service(self) -> None:
+        import routing_replay
+
+        sys.path.insert(0, os.environ["ROUTING_REPLAY_CLIENT_TESTS"])
+        from support import Server
+
+        server = Server()
+        self.addCleanup(server.stop)
+        client = routing_replay.Client(server.endpoint)
+        self.addCleanup(client.close)
+        geometry = routing_replay.Geometry(
+            num_layers=LAYERS, moe_layers=range(1, LAYERS), num_experts=EXPERTS, top_k=TOP_K
+        )
+        run = client.run("r2", geometry)
+
+        def body(collective: Collective, rank: dict[str, int]) -> None:
+            writer = RecordWriter(collective, run if collective.rank == 0 else None)
+            self.record(writer, rank)
+            writer.write(group=1)
+
+        self.assertEqual(on_all(body), [None] * 8)
+        source = trainer.ServiceSource(run, producer="trainer")
+        said = described(0, True)
+        plan = trainer.Plan(None, **plan_arguments(said, ranks()[5], 1))
+        batch = source.fetch(plan, sequences=said.fetch)
+        shown = plan.local_rows()
+        for layer, ids in zip(plan.layers, batch.indices, strict=True):
+            for local in np.flatnonzero(batch.states == trainer.REPLAYED):
+                name = samples(0)[shown.sequence[local]]
+                own = routes(name, MICRO_BATCHES[0][shown.sequence[local]])
+                self.assertEqual(ids[local].tolist(), own[shown.row[local], layer.ordinal].tolist())
+        self.assertEqual(batch.unrecorded_rows, plan.row_map["unrecorded"])
+
+
+if __name__ == "__main__":
+    unittest.main()
