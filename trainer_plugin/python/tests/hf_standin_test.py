@@ -17,7 +17,7 @@ try:
     import hf_standins
     import torch
     import torch.distributed as dist
-    from hf_cases import EXPERTS, TOP_K, Cases, Choices, Rollout, loss_of, moe_layers, new_model
+    from hf_cases import EXPERTS, TOP_K, Cases, Choices, Rollout, loss_of, moe_layers, new_model, over
 
     import routing_replay_trainer as trainer
     from routing_replay_trainer import hf
@@ -31,6 +31,26 @@ except ImportError as missing:
 class StandinTest(Cases):
     models = hf_standins.MODELS
     graphs = 1
+
+    @over("right")
+    def test_a_compiled_model(self, model: Any, rollout: Rollout) -> None:
+        """As a whole, hooks included, with layers that are checkpointed."""
+        torch._dynamo.reset()
+        peer, other = copy.deepcopy(model), Rollout(rollout.layers, "right", seed=1)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        replay = hf.attach(model, source=rollout.source(other))
+        compiled = torch.compile(model, backend="aot_eager")
+        for one in (rollout, other):
+            for each in (model, peer):
+                each.zero_grad()
+            expected = self.by_hand(peer, one)
+            with replay.micro_batch(one.samples, **one.said):
+                out, loss = loss_of(compiled, one.call)
+            loss.backward()
+            torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
+            self.assert_gradients_close(model, peer)
+            self.assertEqual(replay.kept, 0)
+        replay.detach()
 
     def test_a_copy_of_the_code_chooses_live_in_a_pickle(self) -> None:
         choice = Choice(3)

@@ -32,6 +32,10 @@ class TransformersTest(Cases):
     def test_logits_of_the_routers_are_asked_for(self, model: Any, rollout: Rollout) -> None:
         """transformers wraps routers of its own accord then."""
         peer = copy.deepcopy(model)
+        try:
+            copy.deepcopy(model)(**rollout.call, output_router_logits=True)
+        except AttributeError as error:
+            self.skipTest(f"{error}: this version cannot where a layer is dense")
         expected = self.by_hand(peer, rollout)
         with self.attached(model, rollout) as replay:
             model(**rollout.call, output_router_logits=True)

@@ -152,10 +152,10 @@ class Replay:
         found = _modules.decoder(model)
         _modules.check_config(getattr(model, "config", None) if config is None else config, found)
         self._geometry = _modules.geometry(found)
+        plan = self._plan(self._describe([], None, None, None, [0], None, {}).layout)  # Of no rows.
+        self._fingerprint = plan.geometry_fingerprint
         if self._mode == "R2":
-            empty = {"format": "THD", "cu_seqlens_padded": [0], "total_rows": 0, "partition": "contiguous"}
-            layers = self._plan(empty | {"sequences": []}).layers
-            self._records = Records(found.num_layers, layers, self._placed.ranks, self._placed.ep_size)
+            self._records = Records(found.num_layers, plan.layers, self._placed.ranks, self._placed.ep_size)
         self._layers = [router.layer for router in found.routers]
         self._hooks = PassHooks(found.module, self._passes, self._begin)
         for router in found.routers:
@@ -172,7 +172,7 @@ class Replay:
         those of `megatron.Replay.begin_step`."""
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version)
+        return self._steps.begin(sequences, tokens, lengths, weight_version, self._fingerprint)
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it: threads read their rows
