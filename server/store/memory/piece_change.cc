@@ -66,13 +66,10 @@ void PieceChange::MergeOpenTail() {
 }
 
 bool PieceChange::IsFinal(const Part& part) const {
-  const BlockView block = ViewOf(part).block;
-  const bool whole = part.rows == block.rows || (part.piece && pieces_[*part.piece].shared);
-  return whole && block.codec == FinalCodec(run_, block.rows.size());
-}
-
-BlockRows PieceChange::ViewOf(const Part& part) const {
-  return part.piece ? pieces_[*part.piece].view() : BlockRows{part.block.view(), part.rows};
+  const RowRange rows = part.piece ? pieces_[*part.piece].stored->rows() : part.block.rows;
+  const Codec codec = part.piece ? pieces_[*part.piece].stored->codec() : part.block.codec;
+  const bool whole = part.rows == rows || (part.piece && pieces_[*part.piece].shared);
+  return whole && codec == FinalCodec(run_, rows.size());
 }
 
 void PieceChange::Count(const Group& group) {
@@ -92,8 +89,18 @@ void PieceChange::Count(const Group& group) {
 absl::Status PieceChange::Merge() {
   for (Group& group : groups_) {
     if (!group.merge) continue;
+    std::vector<LoadedBlock> loaded;  // Keeps what `parts` shows.
     std::vector<BlockRows> parts;
-    for (const Part& part : group.parts) parts.push_back(ViewOf(part));
+    for (const Part& part : group.parts) {
+      if (!part.piece) {
+        parts.push_back({part.block.view(), part.rows});
+        continue;
+      }
+      absl::StatusOr<LoadedBlock> block = pieces_[*part.piece].stored->Load();
+      if (!block.ok()) return block.status();
+      parts.push_back({block->view, part.rows});
+      loaded.push_back(*std::move(block));
+    }
     absl::StatusOr<Block> merged = routing_replay::Merge(*run_.geometry, parts, FinalCodec(run_, group.rows().size()));
     if (!merged.ok()) return merged.status();
     group.merged = *std::move(merged);

@@ -63,7 +63,6 @@ class PieceChange {
   void Finish(Group& group, RowRange committed, bool sealed);
   void MergeOpenTail();
   bool IsFinal(const Part& part) const;
-  BlockRows ViewOf(const Part& part) const;
   void Count(const Group& group);
   void CommitGroup(Group& group, std::vector<RowPiece>& old, RowPieces& pieces, ByteReservation& pool,
                    const std::shared_ptr<RunUsage>& usage);

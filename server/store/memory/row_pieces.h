@@ -15,12 +15,17 @@
 #include "absl/types/span.h"
 #include "proto/wire/block/block.h"
 #include "routing_replay/wire/geometry.h"
+#include "server/store/kept_block.h"
 #include "server/store/memory/stored_charge.h"
 
 namespace routing_replay {
 
-struct StoredBlock {
-  StoredBlock(Block b, StoredCharge c) : block(std::move(b)), cost(c.bytes()), charge(std::move(c)) {}
+class StoredBlock : public KeptBlock {
+ public:
+  StoredBlock(Block b, StoredCharge c)
+      : KeptBlock(b.rows, b.codec), block(std::move(b)), cost(c.bytes()), charge(std::move(c)) {}
+
+  absl::StatusOr<LoadedBlock> Load() const override { return LoadedBlock{shared_from_this(), block.view()}; }
 
   const Block block;
   const int64_t cost;
@@ -32,10 +37,9 @@ int64_t StoredBlockCost(const Geometry& geometry, int64_t rows, Codec codec);
 
 struct RowPiece {
   std::shared_ptr<StoredBlock> stored;
-  RowRange rows;        // Inside stored->block.rows.
+  RowRange rows;        // Inside stored->rows().
   bool shared = false;  // Came with a prefix: charged to the sample that it came from.
 
-  BlockRows view() const { return {stored->block.view(), rows}; }
   // Nobody else can reach the block, now or later, unless through this piece.
   bool exclusive() const { return stored.use_count() == 1; }
 };

@@ -111,8 +111,7 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
   SampleSnapshot snapshot{.state = State()};
   for (RowRange range : rows) {
     for (RowPiece& piece : content_.pieces.Find(range)) {
-      const BlockRows view = piece.view();
-      snapshot.rows.push_back({std::move(piece.stored), view});
+      snapshot.rows.push_back({std::move(piece.stored), piece.rows});
     }
   }
   return snapshot;
