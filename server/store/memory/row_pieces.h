@@ -13,27 +13,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "proto/wire/block/block.h"
-#include "routing_replay/wire/geometry.h"
-#include "server/store/kept_block.h"
-#include "server/store/memory/stored_charge.h"
+#include "server/store/memory/stored_block.h"
 
 namespace routing_replay {
-
-class StoredBlock : public KeptBlock {
- public:
-  StoredBlock(Block b, StoredCharge c)
-      : KeptBlock(b.rows, b.codec), block(std::move(b)), cost(c.bytes()), charge(std::move(c)) {}
-
-  absl::StatusOr<LoadedBlock> Load() const override { return LoadedBlock{shared_from_this(), block.view()}; }
-
-  const Block block;
-  const int64_t cost;
-  StoredCharge charge;  // Of `cost` bytes. Only a sole holder takes it away, only to replace the block.
-};
-
-// What a block of `rows` rows in `codec` costs: bytes, CRCs and the fixed overhead of keeping it.
-int64_t StoredBlockCost(const Geometry& geometry, int64_t rows, Codec codec);
 
 struct RowPiece {
   std::shared_ptr<StoredBlock> stored;

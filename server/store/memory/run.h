@@ -34,8 +34,8 @@ class MemoryRun {
   absl::StatusOr<ExpertLoad> CountExperts(Producer producer, const std::optional<GroupRange>& groups,
                                           absl::Span<const int32_t> layers, const std::function<bool()>& stop);
 
-  ReleaseResult Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
-  ReleaseResult ReleaseGroups(std::optional<Producer> producer, GroupRange groups);
+  absl::StatusOr<ReleaseResult> Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
+  absl::StatusOr<ReleaseResult> ReleaseGroups(std::optional<Producer> producer, GroupRange groups);
   std::unique_ptr<Store::Watch> WatchSample(Producer producer, const SampleRef& ref, std::function<void()> changed);
   // Removes at most `limit` idle samples of one shard of the index.
   int64_t Sweep(size_t shard, int64_t limit);
@@ -45,7 +45,8 @@ class MemoryRun {
  private:
   absl::Status CheckBlocks(const AppendCommand& command) const;
   ParentRows FindParent(const AppendHeader& header) const;
-  void Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
+  absl::Status Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
+  void Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result);
 
   const std::shared_ptr<const RunContext> context_;
   const HandleFunction handle_of_;

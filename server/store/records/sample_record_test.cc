@@ -46,7 +46,7 @@ class RandomContent {
   }
   absl::StatusOr<SampleContent> Decode(const std::string& head, const std::vector<std::string>& windows) {
     return DecodeContent(head, windows, kWindow, [&](const BlockPlace& place) {
-      auto block = std::make_shared<StoredBlock>(Block{.rows = place.rows, .codec = place.codec}, StoredCharge());
+      auto block = MemoryHome().Keep(Block{.rows = place.rows, .codec = place.codec}, 0);
       decoded_ids_[block.get()] = place.id;
       return block;
     });
@@ -84,7 +84,7 @@ class RandomContent {
     if (!recorded) AppendMerged(content_.unrecorded, rows);
     for (RowRange window : SplitAtWindows(recorded ? rows : RowRange{}, kWindow)) {
       const Codec codec = Below(2) == 1 ? Codec::kRaw : Codec::kPacked;
-      auto block = std::make_shared<StoredBlock>(Block{.rows = window, .codec = codec}, StoredCharge());
+      auto block = MemoryHome().Keep(Block{.rows = window, .codec = codec}, 0);
       ids_[block.get()] = random_();
       content_.pieces.Append({std::move(block), window, Below(2) == 1});
     }
