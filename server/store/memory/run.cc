@@ -48,6 +48,13 @@ RunState MemoryRun::State() const {
   return {info(), usage.samples, usage.sealed_samples, usage.committed_rows, usage.stored_bytes};
 }
 
+absl::Status MemoryRun::Adopt(KeptSample kept) {
+  absl::StatusOr<std::shared_ptr<MemorySample>> sample =
+      index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer);
+  if (!sample.ok()) return sample.status();
+  return (*sample)->Adopt(std::move(kept.content));
+}
+
 absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
   if (absl::Status status = CheckAppend(command.header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(command); !status.ok()) return status;

@@ -26,6 +26,9 @@ class MemoryRun {
   const RunInfo& info() const { return context_->info; }
   RunState State() const;
 
+  // A sample as it was found. RESOURCE_EXHAUSTED (kOverBudget), ALREADY_EXISTS (kHandleCollision).
+  absl::Status Adopt(KeptSample sample);
+
   absl::StatusOr<AppendAck> Append(AppendCommand command);
   // Never null. NOT_FOUND (kNoSample).
   absl::StatusOr<std::shared_ptr<MemorySample>> Find(Producer producer, const SampleRef& ref) const;

@@ -19,6 +19,25 @@ MemorySample::MemorySample(std::shared_ptr<const RunContext> run, std::string id
       last_used_(run_->clock.Now()),
       content_(TokenChecks(run_->info.options.block_rows)) {}
 
+absl::Status MemorySample::Adopt(SampleContent content) {
+  MutexLock lock(mutex_);
+  std::vector<StoredBlock*> blocks;  // Those that no sample before has brought in.
+  int64_t bytes = content.metadata_bytes();
+  for (const RowPiece& piece : content.pieces.all()) {
+    if (piece.stored->charge.bytes() != 0) continue;
+    blocks.push_back(piece.stored.get());
+    bytes += piece.stored->cost;
+  }
+  ByteReservation pool;
+  if (absl::Status status = Pay(bytes, pool); !status.ok()) return status;
+  for (StoredBlock* block : blocks) block->charge = StoredCharge(pool.Split(block->cost), run_->usage);
+  content_ = std::move(content);
+  ChargeMetadata(pool);
+  life_ = Life::kAlive;
+  CountUsage(+1);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revision) {
   Work work;
   absl::StatusOr<SampleState> state;
@@ -232,6 +251,7 @@ absl::Status MemorySample::WriteContent(const SampleContent& next, int64_t first
   const int64_t block_rows = run_->info.options.block_rows;
   return run_->journal->Write({.producer = producer_,
                                .sample = id_,
+                               .block_rows = run_->info.options.block_rows,
                                .content = next,
                                .first_window = first_window,
                                .windows_before = (content_.rows() + block_rows - 1) / block_rows,

@@ -38,6 +38,9 @@ class MemorySample {
   Producer producer() const { return producer_; }
   Clock::Time last_used() const { return last_used_.load(std::memory_order_relaxed); }
 
+  // An unborn sample comes to live with a content that was kept. RESOURCE_EXHAUSTED (kOverBudget).
+  absl::Status Adopt(SampleContent content);
+
   // Nothing if the sample was removed: look it up again. Otherwise `command` and `parent` are used up.
   std::optional<absl::StatusOr<AppendAck>> Append(AppendCommand& command, ParentRows& parent);
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/sample_id.h"
 #include "server/store/memory/sample_content.h"
 #include "server/store/memory/stored_block.h"
@@ -18,6 +19,7 @@ namespace routing_replay {
 struct SampleChange {
   Producer producer = Producer::kRollout;
   absl::string_view sample;
+  int32_t block_rows = kDefaultBlockRows;
   // Its pieces are those of the windows from first_window on; all else is whole.
   const SampleContent& content;
   int64_t first_window = 0;

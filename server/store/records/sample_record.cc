@@ -1,15 +1,12 @@
 #include "server/store/records/sample_record.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "routing_replay/wire/checksum.h"
-#include "routing_replay/wire/error_detail.h"
 #include "server/store/provenance.h"
+#include "server/store/records/framed_record.h"
 #include "server/store/records/sample_record.pb.h"
 
 namespace routing_replay {
@@ -19,34 +16,6 @@ using store::v1::PieceRecord;
 using store::v1::ProvenanceRecord;
 using store::v1::SampleHead;
 using store::v1::WindowRecord;
-
-constexpr size_t kCrcBytes = sizeof(uint32_t);
-
-absl::Status Damaged(absl::string_view what) {
-  return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("the records of the sample are damaged: ", what),
-                   {.reason = Reason::kChecksum});
-}
-
-uint32_t CrcOf(absl::string_view bytes) {
-  return Crc32c({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-}
-
-std::string WithCrc(const google::protobuf::MessageLite& record) {
-  std::string bytes = record.SerializeAsString();
-  const uint32_t crc = CrcOf(bytes);
-  bytes.append(reinterpret_cast<const char*>(&crc), kCrcBytes);
-  return bytes;
-}
-
-absl::Status Parse(absl::string_view bytes, google::protobuf::MessageLite& record) {
-  if (bytes.size() < kCrcBytes) return Damaged("one is cut off");
-  uint32_t crc = 0;
-  std::memcpy(&crc, bytes.end() - kCrcBytes, kCrcBytes);
-  bytes.remove_suffix(kCrcBytes);
-  if (CrcOf(bytes) != crc) return Damaged("a checksum does not fit");
-  if (!record.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return Damaged("one cannot be parsed");
-  return absl::OkStatus();
-}
 
 template <typename Numbers>
 void AddRanges(absl::Span<const RowRange> ranges, int64_t origin, Numbers& numbers) {
@@ -59,11 +28,11 @@ void AddRanges(absl::Span<const RowRange> ranges, int64_t origin, Numbers& numbe
 // Adds ranges that `inside` contains and that follow one another.
 template <typename Numbers>
 absl::Status TakeRanges(const Numbers& numbers, RowRange inside, std::vector<RowRange>& ranges) {
-  if (numbers.size() % 2 != 0) return Damaged("a range has no end");
+  if (numbers.size() % 2 != 0) return DamagedRecord("a range has no end");
   for (int i = 0; i < numbers.size(); i += 2) {
     const RowRange range{inside.begin + numbers[i], inside.begin + numbers[i + 1]};
     const bool ascends = ranges.empty() || ranges.back().end <= range.begin;
-    if (range.empty() || !inside.contains(range) || !ascends) return Damaged("ranges overlap or lie outside");
+    if (range.empty() || !inside.contains(range) || !ascends) return DamagedRecord("ranges overlap or lie outside");
     AppendMerged(ranges, range);
   }
   return absl::OkStatus();
@@ -81,22 +50,24 @@ class Assembly {
   absl::Status Add(const WindowRecord& record,
                    const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {
     const RowRange window = Intersect(RowRange::OfSize(rows_, block_rows_), {0, head_.rows()});
-    if (window.empty() || record.window() * block_rows_ != window.begin) return Damaged("windows are not in order");
+    if (window.empty() || record.window() * block_rows_ != window.begin)
+      return DamagedRecord("windows are not in order");
     if (absl::Status status = TakeRanges(record.unrecorded(), window, unrecorded_); !status.ok()) return status;
     for (const PieceRecord& piece : record.pieces()) {
       const RowRange rows{window.begin + piece.begin(), window.begin + piece.end()};
       const BlockPlace place{piece.block(),
                              {window.begin + piece.block_begin(), window.begin + piece.block_end()},
                              static_cast<Codec>(piece.codec())};
-      if (rows.empty() || !window.contains(rows) || !place.rows.contains(rows)) return Damaged("a piece lies outside");
-      if (place.codec != Codec::kRaw && place.codec != Codec::kPacked) return Damaged("a codec is unknown");
-      if (!recorded_.empty() && rows.begin < recorded_.back().end) return Damaged("pieces overlap");
+      if (rows.empty() || !window.contains(rows) || !place.rows.contains(rows))
+        return DamagedRecord("a piece lies outside");
+      if (place.codec != Codec::kRaw && place.codec != Codec::kPacked) return DamagedRecord("a codec is unknown");
+      if (!recorded_.empty() && rows.begin < recorded_.back().end) return DamagedRecord("pieces overlap");
       AppendMerged(recorded_, rows);
       pieces_.Append({block_at(place), rows, piece.shared()});
     }
     for (const ProvenanceRecord& from : record.provenance()) {
       const int64_t begin = provenance_.empty() ? 0 : provenance_.back().rows.end;
-      if (window.begin + from.begin() != begin || from.rows() < 1) return Damaged("provenance has holes");
+      if (window.begin + from.begin() != begin || from.rows() < 1) return DamagedRecord("provenance has holes");
       provenance_.push_back({RowRange::OfSize(begin, from.rows()), from.weight_version(), from.weight_label(),
                              from.engine(), from.appends()});
     }
@@ -108,9 +79,9 @@ class Assembly {
   }
 
   absl::StatusOr<SampleContent> Finish() {
-    if (rows_ != head_.rows()) return Damaged("windows are missing");
-    if (Subtract({0, rows_}, unrecorded_) != recorded_) return Damaged("rows are missing, or recorded and not");
-    if ((provenance_.empty() ? 0 : provenance_.back().rows.end) != rows_) return Damaged("provenance has holes");
+    if (rows_ != head_.rows()) return DamagedRecord("windows are missing");
+    if (Subtract({0, rows_}, unrecorded_) != recorded_) return DamagedRecord("rows are missing, or recorded and not");
+    if ((provenance_.empty() ? 0 : provenance_.back().rows.end) != rows_) return DamagedRecord("provenance has holes");
     std::vector<RowRange> known;
     if (absl::Status status = TakeRanges(head_.known_tokens(), {0, rows_}, known); !status.ok()) return status;
     const std::optional<uint32_t> end = head_.has_token_check() ? std::optional(head_.token_check()) : std::nullopt;
@@ -163,7 +134,7 @@ std::string EncodeHead(const SampleContent& content) {
   if (content.num_tokens) head.set_num_tokens(*content.num_tokens);
   if (const auto check = content.tokens.At(content.rows())) head.set_token_check(*check);
   AddRanges(content.tokens.known(), 0, *head.mutable_known_tokens());
-  return WithCrc(head);
+  return FrameRecord(head);
 }
 
 std::string EncodeWindow(const SampleContent& content, int32_t block_rows, int64_t window,
@@ -197,19 +168,19 @@ std::string EncodeWindow(const SampleContent& content, int32_t block_rows, int64
     out.set_engine(from.engine);
     out.set_appends(from.appends);
   }
-  return WithCrc(record);
+  return FrameRecord(record);
 }
 
 absl::StatusOr<SampleContent> DecodeContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
     const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {
   SampleHead facts;
-  if (absl::Status status = Parse(head, facts); !status.ok()) return status;
-  if (facts.rows() < 0) return Damaged("a row count is negative");
+  if (absl::Status status = UnframeRecord(head, facts); !status.ok()) return status;
+  if (facts.rows() < 0) return DamagedRecord("a row count is negative");
   Assembly assembly(block_rows, facts);
   for (const std::string& bytes : windows) {
     WindowRecord record;
-    if (absl::Status status = Parse(bytes, record); !status.ok()) return status;
+    if (absl::Status status = UnframeRecord(bytes, record); !status.ok()) return status;
     if (absl::Status status = assembly.Add(record, block_at); !status.ok()) return status;
   }
   return assembly.Finish();

@@ -1,4 +1,4 @@
-// The content of a sample ⇄ the records of sample_record.proto, each followed by its CRC32C (4 bytes, little-endian).
+// The content of a sample ⇄ the records of sample_record.proto, each as framed_record.h frames it.
 //
 //   SampleContent ─EncodeHead, EncodeWindow─▶ bytes ─DecodeContent─▶ SampleContent with the same blocks elsewhere
 //
