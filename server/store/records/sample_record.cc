@@ -66,10 +66,10 @@ class Assembly {
       pieces_.Append({block_at(place), rows, piece.shared()});
     }
     for (const ProvenanceRecord& from : record.provenance()) {
-      const int64_t begin = provenance_.empty() ? 0 : provenance_.back().rows.end;
-      if (window.begin + from.begin() != begin || from.rows() < 1) return DamagedRecord("provenance has holes");
-      provenance_.push_back({RowRange::OfSize(begin, from.rows()), from.weight_version(), from.weight_label(),
-                             from.engine(), from.appends()});
+      const RowRange rows{window.begin + from.begin(), window.begin + from.end()};
+      const int64_t known = provenance_.empty() ? 0 : provenance_.back().rows.end;
+      if (rows.begin != known || rows.empty() || !window.contains(rows)) return DamagedRecord("provenance has holes");
+      AddProvenance({rows, from.weight_version(), from.weight_label(), from.engine(), from.appends()});
     }
     if (window.size() == block_rows_) {
       boundaries_.push_back(record.has_token_check() ? std::optional(record.token_check()) : std::nullopt);
@@ -102,6 +102,20 @@ class Assembly {
   }
 
  private:
+  // Neighbours in a list differ: two alike are one that goes over the end of a window.
+  void AddProvenance(Provenance next) {
+    if (!provenance_.empty()) {
+      Provenance& last = provenance_.back();
+      if (last.weight_version == next.weight_version && last.weight_label == next.weight_label &&
+          last.engine == next.engine) {
+        last.rows.end = next.rows.end;
+        last.appends = next.appends;
+        return;
+      }
+    }
+    provenance_.push_back(std::move(next));
+  }
+
   const int32_t block_rows_;
   const SampleHead& head_;
   int64_t rows_ = 0;
@@ -159,10 +173,11 @@ std::string EncodeWindow(const SampleContent& content, int32_t block_rows, int64
   }
   AddRanges(Clip(content.unrecorded, rows), rows.begin, *record.mutable_unrecorded());
   for (const Provenance& from : content.provenance) {
-    if (!rows.contains(from.rows.begin)) continue;
+    const RowRange here = Intersect(from.rows, rows);
+    if (here.empty()) continue;
     ProvenanceRecord& out = *record.add_provenance();
-    out.set_begin(static_cast<int32_t>(from.rows.begin - rows.begin));
-    out.set_rows(from.rows.size());
+    out.set_begin(static_cast<int32_t>(here.begin - rows.begin));
+    out.set_end(static_cast<int32_t>(here.end - rows.begin));
     out.set_weight_version(from.weight_version);
     out.set_weight_label(from.weight_label);
     out.set_engine(from.engine);

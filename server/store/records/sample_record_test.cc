@@ -21,8 +21,8 @@ constexpr int32_t kWindow = 32;
 // A content as a sample may come to have it, with blocks that have no bytes.
 class RandomContent {
  public:
-  explicit RandomContent(uint32_t seed) : random_(seed), content_(TokenChecks(kWindow)) {
-    const int64_t rows = Below(300);
+  explicit RandomContent(uint32_t seed) : RandomContent(seed, seed * 7 % 300) {}
+  RandomContent(uint32_t seed, int64_t rows) : random_(seed), content_(TokenChecks(kWindow)) {
     content_.revision = Below(5);
     content_.content_id = random_();
     content_.restart_nonce = Below(2) * random_();
@@ -35,6 +35,10 @@ class RandomContent {
   }
 
   const SampleContent& content() const { return content_; }
+  void Grow() {
+    content_.num_tokens.reset();
+    Add({content_.rows(), content_.rows() + 1 + Below(40)});
+  }
 
   std::string head() const { return EncodeHead(content_); }
   std::vector<std::string> windows() const {
@@ -109,8 +113,26 @@ TEST(SampleRecord, AContentComesBackAsItWas) {
   }
 }
 
+// As a store does it: each change writes the head and the windows from its first row on.
+TEST(SampleRecord, WindowsThatWereWrittenBeforeStayRight) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomContent random(seed, /*rows=*/0);
+    std::vector<std::string> written;
+    while (random.content().rows() < 200) {
+      const int64_t first = random.content().rows() / kWindow;
+      random.Grow();
+      const std::vector<std::string> windows = random.windows();
+      written.resize(first);
+      written.insert(written.end(), windows.begin() + first, windows.end());
+      ASSERT_OK_AND_ASSIGN(const SampleContent decoded, random.Decode(random.head(), written));
+      ASSERT_EQ(random.Describe(decoded), random.Describe(random.content()));
+    }
+  }
+}
+
 TEST(SampleRecord, EveryFlippedBitIsSeen) {
-  RandomContent random(3);
+  RandomContent random(3, 200);
   const std::string head = random.head();
   const std::vector<std::string> windows = random.windows();
   ASSERT_GT(windows.size(), 2);
