@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "server/store/open_store.h"
 
 namespace routing_replay {
 namespace {
@@ -82,7 +83,10 @@ class Parser {
     Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
     Key("exit-with-pid", config_.exit_with_pid, "process with which the server ends, as after SIGTERM; 0: none")
         ->check(CLI::NonNegativeNumber);
-    Key("store", config_.store, "memory");
+    Key("store", config_.store, "memory, or rocksdb:DIRECTORY, which survives a restart");
+    Key("durability", config_.durability,
+        "what an acknowledged append of rocksdb has come through: memory, written (the operating system) or synced "
+        "(the disk)");
     BytesKey("memory-budget", config_.memory_budget, kAnyBytes, "bytes of routing data held and on their way");
     TimeKey("default-ttl", config_.default_ttl, kSomeTime,
             "a sample idle for so long is removed, where its run does not say");
@@ -218,10 +222,8 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(error.what());
   }
-  if (config.store != "memory") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--store: '", config.store, "' is not a store of this build: memory"));
-  }
+  if (absl::Status status = CheckStoreName(config.store); !status.ok()) return status;
+  if (absl::Status status = CheckDurability(config.durability); !status.ok()) return status;
   for (const std::string& address : config.listen) {
     if (absl::Status status = CheckListenAddress(address); !status.ok()) return status;
   }
@@ -236,6 +238,7 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "endpoint-file" << YAML::Value << c.endpoint_file;
   out << YAML::Key << "exit-with-pid" << YAML::Value << c.exit_with_pid;
   out << YAML::Key << "store" << YAML::Value << c.store;
+  out << YAML::Key << "durability" << YAML::Value << c.durability;
   out << YAML::Key << "memory-budget" << YAML::Value << Bytes(c.memory_budget);
   out << YAML::Key << "default-ttl" << YAML::Value << Time(c.default_ttl);
   out << YAML::Key << "sweep-interval" << YAML::Value << Time(c.sweep_interval);

@@ -56,6 +56,8 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--memory-budget", "12parsecs"}, "memory-budget"},
            {{"--no-such-flag"}, "no-such-flag"},
            {{"--store", "tape"}, "tape"},
+           {{"--store", "rocksdb:"}, "--store"},
+           {{"--durability", "maybe"}, "maybe"},
            {{"--threads", "0"}, "threads"},
            {{"--allocator", "mine"}, "allocator"},
            {{"--listen", "7400"}, "--listen"},

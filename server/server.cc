@@ -15,7 +15,7 @@
 #include "server/service/append_handler.h"
 #include "server/service/put_handler.h"
 #include "server/service/read_handler.h"
-#include "server/store/memory/memory_store.h"
+#include "server/store/open_store.h"
 
 namespace routing_replay {
 namespace {
@@ -28,11 +28,11 @@ std::string WithPort(const std::string& address, int port) {
 
 class GrpcServer final : public Server {
  public:
-  GrpcServer(ServerConfig config, const Clock& clock)
+  GrpcServer(ServerConfig config, const Clock& clock, std::unique_ptr<ByteBudget> budget, OpenedStore store)
       : config_(std::move(config)),
-        budget_(config_.memory_budget),
-        store_(NewMemoryStore({.clock = &clock, .budget = &budget_, .default_ttl = config_.default_ttl})),
-        context_(config_, clock, budget_, *store_) {}
+        budget_(std::move(budget)),
+        store_(std::move(store)),
+        context_(config_, clock, *budget_, *store_.store) {}
 
   ~GrpcServer() override { Shutdown(std::chrono::milliseconds(0)); }
 
@@ -42,15 +42,15 @@ class GrpcServer final : public Server {
   const std::string& advertised() const override { return context_.advertised; }
   std::string StartLine() const override {
     return absl::StrCat("routing-replay-server ", ROUTING_REPLAY_VERSION, " listening on ",
-                        absl::StrJoin(addresses_, ", "), " store ", store_->name(), " budget ",
-                        config_.memory_budget >> 20, " MiB");
+                        absl::StrJoin(addresses_, ", "), " store ", store_.store->name(), " budget ",
+                        config_.memory_budget >> 20, " MiB", store_.found.empty() ? "" : "; ", store_.found);
   }
   void Shutdown(std::chrono::milliseconds patience) override;
 
  private:
   const ServerConfig config_;
-  ByteBudget budget_;
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<ByteBudget> budget_;
+  OpenedStore store_;
   ServiceContext context_;
   RawService service_;
   std::vector<std::unique_ptr<CallLoop>> loops_;
@@ -89,7 +89,7 @@ absl::Status GrpcServer::Listen() {
     ReadCall::Listen(context_, service_, *loop);
     loop->Start();
   }
-  sweeper_ = std::make_unique<Sweeper>(*store_, context_.metrics, config_.sweep_interval);
+  sweeper_ = std::make_unique<Sweeper>(*store_.store, context_.metrics, config_.sweep_interval);
   if (config_.endpoint_file.empty()) return absl::OkStatus();
   auto file = EndpointFile::Write(config_.endpoint_file, context_.advertised);
   if (!file.ok()) return file.status();
@@ -113,7 +113,11 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const Clock& clock) {
-  auto server = std::make_unique<GrpcServer>(std::move(config), clock);
+  auto budget = std::make_unique<ByteBudget>(config.memory_budget);
+  auto store = OpenStore(config.store, config.durability,
+                         {.clock = &clock, .budget = budget.get(), .default_ttl = config.default_ttl});
+  if (!store.ok()) return store.status();
+  auto server = std::make_unique<GrpcServer>(std::move(config), clock, std::move(budget), *std::move(store));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }

@@ -16,7 +16,7 @@ namespace routing_replay {
 class Server {
  public:
   // Listens and serves when it returns. INVALID_ARGUMENT for an address that cannot be one, UNAVAILABLE if an address
-  // is taken. `clock` must outlive the server.
+  // is taken or the store cannot be opened, DATA_LOSS if it is damaged as a whole. `clock` must outlive the server.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerConfig config, const Clock& clock = Clock::Real());
   virtual ~Server() = default;  // Shuts down with no patience if Shutdown was not called.
 
@@ -24,7 +24,7 @@ class Server {
   virtual const std::vector<std::string>& addresses() const = 0;
   // What clients are told.
   virtual const std::string& advertised() const = 0;
-  // One line: version, ports, store, budget.
+  // One line: version, ports, store, budget, and what the store has found.
   virtual std::string StartLine() const = 0;
   // Refuses new work, lets calls in flight end within `patience`, cancels the rest, stops all threads. Once.
   virtual void Shutdown(std::chrono::milliseconds patience) = 0;

@@ -141,12 +141,18 @@ void ReadSession::AddPieces(ReadStep& step) {
   const auto layers = static_cast<int32_t>(ordinals_.size());
   while (next_rows_ < snapshot_.rows.size() && !Full(step)) {
     const StoredRows& stored = snapshot_.rows[next_rows_];
-    const int32_t end = RunEnd(stored, next_layer_, Room(step));
-    AddRun(step, stored, next_layer_, end);
+    if (!loaded_) {
+      absl::StatusOr<LoadedBlock> loaded = stored.block->Load();
+      if (!loaded.ok()) return Withdraw(loaded.status());
+      loaded_ = *std::move(loaded);
+    }
+    const int32_t end = RunEnd({loaded_->view, stored.rows}, next_layer_, Room(step));
+    AddRun(step, stored.rows, next_layer_, end);
     if (next_rows_ >= snapshot_.rows.size()) return;  // Withdrawn.
     next_layer_ = end;
     if (next_layer_ == layers) {
       next_layer_ = 0;
+      loaded_.reset();
       ++next_rows_;
     }
   }
@@ -154,10 +160,10 @@ void ReadSession::AddPieces(ReadStep& step) {
 
 // The longest run of layers from `layer_begin` on whose cuts share one bit offset and fit into `room`; at least one
 // layer.
-int32_t ReadSession::RunEnd(const StoredRows& stored, int32_t layer_begin, int64_t room) const {
-  const BlockView& block = stored.rows.block;
-  const int64_t row = stored.rows.rows.begin - block.rows.begin;
-  const int64_t rows = stored.rows.rows.size();
+int32_t ReadSession::RunEnd(const BlockRows& stored, int32_t layer_begin, int64_t room) const {
+  const BlockView& block = stored.block;
+  const int64_t row = stored.rows.begin - block.rows.begin;
+  const int64_t rows = stored.rows.size();
   const int32_t bit_offset = geometry_->cut_bit_offset(ordinals_[layer_begin], row, block.codec);
   auto end = layer_begin;
   for (; end < static_cast<int32_t>(ordinals_.size()); ++end) {
@@ -168,13 +174,13 @@ int32_t ReadSession::RunEnd(const StoredRows& stored, int32_t layer_begin, int64
   return end;
 }
 
-void ReadSession::AddRun(ReadStep& step, const StoredRows& stored, int32_t layer_begin, int32_t layer_end) {
-  const BlockView& block = stored.rows.block;
-  const int64_t row = stored.rows.rows.begin - block.rows.begin;
+void ReadSession::AddRun(ReadStep& step, RowRange rows, int32_t layer_begin, int32_t layer_end) {
+  const BlockView& block = loaded_->view;
+  const int64_t row = rows.begin - block.rows.begin;
   Piece piece{.sample_index = static_cast<int32_t>(next_sample_),
               .layer_begin = layer_begin,
               .layer_count = layer_end - layer_begin,
-              .rows = stored.rows.rows,
+              .rows = rows,
               .codec = block.codec,
               .bit_offset = geometry_->cut_bit_offset(ordinals_[layer_begin], row, block.codec)};
   for (int32_t i = layer_begin; i < layer_end; ++i) {
@@ -182,9 +188,9 @@ void ReadSession::AddRun(ReadStep& step, const StoredRows& stored, int32_t layer
   }
   if (piece.rows == block.rows) {
     for (int32_t i = layer_begin; i < layer_end; ++i) piece.cut_crc32c.push_back(block.plane_crc32c[ordinals_[i]]);
-    AddWholePlanes(step, stored, piece);
+    AddWholePlanes(step, piece);
   } else {
-    AddCut(step, stored, piece);
+    AddCut(step, piece);
     if (next_rows_ >= snapshot_.rows.size()) return;
   }
   step.payload_bytes += piece.bytes;
@@ -194,8 +200,8 @@ void ReadSession::AddRun(ReadStep& step, const StoredRows& stored, int32_t layer
 
 // Planes of neighbouring ordinals lie side by side in the block: they go out as one slice, by reference where it is
 // long.
-void ReadSession::AddWholePlanes(ReadStep& step, const StoredRows& stored, const Piece& piece) {
-  const BlockView& block = stored.rows.block;
+void ReadSession::AddWholePlanes(ReadStep& step, const Piece& piece) {
+  const BlockView& block = loaded_->view;
   for (int32_t i = piece.layer_begin, end = piece.layer_begin + piece.layer_count; i < end;) {
     int32_t next = i + 1;
     while (next < end && ordinals_[next] == ordinals_[next - 1] + 1) ++next;
@@ -203,7 +209,7 @@ void ReadSession::AddWholePlanes(ReadStep& step, const StoredRows& stored, const
     const int64_t to = geometry_->plane_offset(ordinals_[next - 1] + 1, block.rows.size(), block.codec);
     const absl::Span<const uint8_t> bytes = block.bytes.subspan(from, to - from);
     if (to - from >= kReferenceBytes) {
-      step.payload.push_back({bytes, stored.owner});
+      step.payload.push_back({bytes, loaded_->owner});
     } else {
       auto copy = std::make_shared<Buffer>(to - from);
       std::copy(bytes.begin(), bytes.end(), copy->data());
@@ -213,8 +219,8 @@ void ReadSession::AddWholePlanes(ReadStep& step, const StoredRows& stored, const
   }
 }
 
-void ReadSession::AddCut(ReadStep& step, const StoredRows& stored, Piece& piece) {
-  const BlockView& block = stored.rows.block;
+void ReadSession::AddCut(ReadStep& step, Piece& piece) {
+  const BlockView& block = loaded_->view;
   const int64_t row = piece.rows.begin - block.rows.begin;
   auto copy = std::make_shared<Buffer>(piece.bytes);
   absl::Span<uint8_t> out = copy->span();
@@ -234,6 +240,7 @@ void ReadSession::Withdraw(const absl::Status& lost) {
   withdrawal_ = SampleRecord{.index = static_cast<int32_t>(next_sample_),
                              .status = SampleStatus::kLost,
                              .message = std::string(lost.message())};
+  loaded_.reset();
   next_rows_ = snapshot_.rows.size();
 }
 

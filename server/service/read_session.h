@@ -56,12 +56,13 @@ class ReadSession {
   Open OpenSample(ReadStep& step, bool waiting_is_over);
   // Adds pieces of the open sample until it ends or the message is full.
   void AddPieces(ReadStep& step);
-  void AddRun(ReadStep& step, const StoredRows& stored, int32_t layer_begin, int32_t layer_end);
-  void AddCut(ReadStep& step, const StoredRows& stored, Piece& piece);
-  void AddWholePlanes(ReadStep& step, const StoredRows& stored, const Piece& piece);
+  // Rows of the loaded block.
+  void AddRun(ReadStep& step, RowRange rows, int32_t layer_begin, int32_t layer_end);
+  void AddCut(ReadStep& step, Piece& piece);
+  void AddWholePlanes(ReadStep& step, const Piece& piece);
   void Withdraw(const absl::Status& lost);
   void TakeWithdrawal(ReadStep& step);
-  int32_t RunEnd(const StoredRows& stored, int32_t layer_begin, int64_t room) const;
+  int32_t RunEnd(const BlockRows& stored, int32_t layer_begin, int64_t room) const;
   void AddRecord(ReadStep& step, SampleRecord record);
   // Bytes that the message may still take.
   int64_t Room(const ReadStep& step) const;
@@ -76,8 +77,9 @@ class ReadSession {
   size_t next_sample_ = 0;  // Index of the open sample, or of the next one to open.
   bool open_ = false;
   SampleSnapshot snapshot_;
-  size_t next_rows_ = 0;    // Index in snapshot_.rows …
-  int32_t next_layer_ = 0;  // … and the position of the first layer not sent yet.
+  size_t next_rows_ = 0;               // Index in snapshot_.rows, …
+  std::optional<LoadedBlock> loaded_;  // … its block, once it is needed, …
+  int32_t next_layer_ = 0;             // … and the position of the first layer not sent yet.
   std::optional<SampleRecord> withdrawal_;
   std::vector<Piece> pieces_;  // Of the message at hand …
   int64_t table_bytes_ = 0;    // … and what they and its records take, about.

@@ -38,7 +38,8 @@ class ReadSessionTest : public ::testing::Test {
     const std::vector<RowRange> rows = {{256, 300}};
     ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot,
                          store_->Snapshot("r", Producer::kRollout, {.sample = sample}, rows));
-    const_cast<uint8_t&>(snapshot.rows[0].rows.block.bytes.front()) ^= 1;
+    ASSERT_OK_AND_ASSIGN(const LoadedBlock block, snapshot.rows[0].block->Load());
+    const_cast<uint8_t&>(block.view.bytes.front()) ^= 1;
   }
 
   // All messages of a read, taken apart.

@@ -30,6 +30,7 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/sample_state.h"
 #include "server/admission/byte_budget.h"
+#include "server/store/kept_block.h"
 
 namespace routing_replay {
 
@@ -74,10 +75,10 @@ struct AppendCommand {
   ByteReservation reservation;  // Taken for the bytes on their way; the store charges from it first.
 };
 
-// A range of rows of a block that the store keeps alive as long as this object lives.
+// A range of rows of a block.
 struct StoredRows {
-  std::shared_ptr<const void> owner;
-  BlockRows rows;
+  std::shared_ptr<const KeptBlock> block;
+  RowRange rows;  // Absolute, inside block->rows().
 };
 
 // One consistent look at a sample.

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -39,11 +40,17 @@ struct TokenComparison {
 class TokenChecks {
  public:
   explicit TokenChecks(int32_t block_rows) : block_rows_(block_rows) {}
+  // What was known at `rows`. boundaries: rows / block_rows of them; known: normal list inside [0, rows).
+  TokenChecks(int32_t block_rows, int64_t rows, std::optional<uint32_t> end,
+              std::vector<std::optional<uint32_t>> boundaries, std::vector<RowRange> known)
+      : block_rows_(block_rows), rows_(rows), end_(end), boundaries_(std::move(boundaries)), known_(std::move(known)) {}
 
   int64_t rows() const { return rows_; }
   int64_t memory_bytes() const {
     return static_cast<int64_t>(boundaries_.size() * sizeof(boundaries_[0]) + known_.size() * sizeof(RowRange));
   }
+  // Rows whose tokens went into a check; normal list.
+  const std::vector<RowRange>& known() const { return known_; }
   // The check at `rows`, where known. At 0 it always is.
   std::optional<uint32_t> At(int64_t rows) const;
   // At most so much more after Extend to `end` rows.

@@ -24,8 +24,13 @@ std::vector<StoredBytes> StoredIn(Store& store, const std::string& sample) {
   EXPECT_OK(snapshot);
   std::vector<StoredBytes> blocks;
   for (const StoredRows& stored : snapshot->rows) {
-    const BlockView& block = stored.rows.block;
-    EXPECT_EQ(stored.rows.rows, block.rows);
+    const absl::StatusOr<LoadedBlock> loaded = stored.block->Load();
+    EXPECT_OK(loaded);
+    if (!loaded.ok()) continue;
+    const BlockView& block = loaded->view;
+    EXPECT_EQ(stored.rows, block.rows);
+    EXPECT_EQ(stored.block->rows(), block.rows);
+    EXPECT_EQ(stored.block->codec(), block.codec);
     blocks.push_back({block.rows,
                       block.codec,
                       {block.plane_crc32c.begin(), block.plane_crc32c.end()},

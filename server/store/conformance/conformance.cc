@@ -82,8 +82,8 @@ std::vector<RowRange> StoreConformance::Blocks(const std::string& sample) {
   EXPECT_OK(snapshot);
   std::vector<RowRange> blocks;
   for (const StoredRows& stored : snapshot->rows) {
-    EXPECT_EQ(stored.rows.rows, stored.rows.block.rows);
-    blocks.push_back(stored.rows.block.rows);
+    EXPECT_EQ(stored.rows, stored.block->rows());
+    blocks.push_back(stored.block->rows());
   }
   return blocks;
 }

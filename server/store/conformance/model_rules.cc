@@ -293,7 +293,7 @@ class ModelTest {
     for (RowRange recorded : Subtract({0, snapshot.state.committed_rows}, snapshot.state.unrecorded)) {
       for (RowRange window : SplitAtWindows(recorded, run_.options.block_rows)) expected.push_back(window);
     }
-    for (const StoredRows& stored : snapshot.rows) blocks.push_back(stored.rows.block.rows);
+    for (const StoredRows& stored : snapshot.rows) blocks.push_back(stored.block->rows());
     EXPECT_EQ(blocks, expected);
   }
 

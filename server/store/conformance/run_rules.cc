@@ -117,8 +117,8 @@ TEST_P(StoreConformance, SnapshotsAreClipped) {
     EXPECT_OK(snapshot);
     std::vector<RowRange> rows;
     for (const StoredRows& stored : snapshot->rows) {
-      EXPECT_TRUE(stored.rows.block.rows.contains(stored.rows.rows));
-      AppendMerged(rows, stored.rows.rows);
+      EXPECT_TRUE(stored.block->rows().contains(stored.rows));
+      AppendMerged(rows, stored.rows);
     }
     return rows;
   };

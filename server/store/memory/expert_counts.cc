@@ -91,7 +91,9 @@ absl::StatusOr<bool> ExpertCounts::CountSample(Group& group, int64_t number, con
   if (!here) return true;
   Counted& counted = group.samples[sample.birth()];
   for (const RowPiece& piece : rows->pieces) {
-    absl::Status status = group.table.Add(*run_->info.geometry, piece.view());
+    const absl::StatusOr<LoadedBlock> loaded = piece.stored->Load();
+    absl::Status status =
+        loaded.ok() ? group.table.Add(*run_->info.geometry, {loaded->view, piece.rows}) : loaded.status();
     if (!status.ok()) return WithSample(status, sample.id());
     counted.recorded_rows += piece.rows.size();
   }

@@ -18,10 +18,12 @@ namespace {
 
 class MemoryStore final : public Store {
  public:
-  explicit MemoryStore(MemoryStoreOptions options) : options_(std::move(options)) {}
+  MemoryStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper)
+      : options_(std::move(options)), keeper_(std::move(keeper)) {}
   ~MemoryStore() override;
+  absl::Status Adopt(KeptRun run);
 
-  std::string name() const override { return "memory"; }
+  std::string name() const override { return keeper_ == nullptr ? "memory" : keeper_->name(); }
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                   const std::optional<RunOptions>& options) override;
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
@@ -57,8 +59,10 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::shared_ptr<MemorySample>> FindById(absl::string_view run, Producer producer,
                                                          absl::string_view sample) const;
   std::vector<std::shared_ptr<MemoryRun>> AllRuns() const;
+  std::shared_ptr<MemoryRun> NewRun(const RunInfo& info, RunPlace place);
 
   const MemoryStoreOptions options_;
+  const std::shared_ptr<RunKeeper> keeper_;  // None: runs end with the process.
   ContentIds content_ids_;
 
   mutable Mutex mutex_;
@@ -67,6 +71,7 @@ class MemoryStore final : public Store {
 };
 
 MemoryStore::~MemoryStore() {
+  if (keeper_ != nullptr) keeper_->End();
   for (const std::shared_ptr<MemoryRun>& run : AllRuns()) run->Drop();
 }
 
@@ -85,10 +90,35 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
   if (geometry == nullptr) return NoRunError(run);
   RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
   info.options = options.value_or(RunOptions{.ttl = options_.default_ttl, .codec = geometry->default_codec()});
-  auto context = std::make_shared<const RunContext>(RunContext{info, *options_.budget, *options_.clock, content_ids_});
-  runs_.emplace(info.run, std::make_shared<MemoryRun>(std::move(context), options_.handle_of));
+  RunPlace place{.home = std::make_shared<MemoryHome>()};
+  if (keeper_ != nullptr) {
+    absl::StatusOr<RunPlace> kept = keeper_->Create(info);
+    if (!kept.ok()) return kept.status();
+    place = *std::move(kept);
+  }
+  runs_.emplace(info.run, NewRun(info, std::move(place)));
   info.created = true;
   return info;
+}
+
+std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, RunPlace place) {
+  auto context = std::make_shared<const RunContext>(RunContext{.info = info,
+                                                               .budget = *options_.budget,
+                                                               .clock = *options_.clock,
+                                                               .content_ids = content_ids_,
+                                                               .home = std::move(place.home),
+                                                               .journal = std::move(place.journal)});
+  return std::make_shared<MemoryRun>(std::move(context), options_.handle_of);
+}
+
+absl::Status MemoryStore::Adopt(KeptRun kept) {
+  const std::shared_ptr<MemoryRun> run = NewRun(kept.info, std::move(kept.place));
+  for (KeptSample& sample : kept.samples) {
+    if (absl::Status status = run->Adopt(std::move(sample)); !status.ok()) return status;
+  }
+  MutexLock lock(mutex_);
+  runs_.emplace(kept.info.run, run);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<RunInfo> MemoryStore::GetRun(absl::string_view run) {
@@ -109,6 +139,9 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
     MutexLock lock(mutex_);
     const auto it = runs_.find(std::string(run));
     if (it == runs_.end()) return NoRunError(run);
+    if (keeper_ != nullptr) {
+      if (absl::Status status = keeper_->Drop(run); !status.ok()) return status;
+    }
     dropped = std::move(it->second);
     runs_.erase(it);
   }
@@ -252,7 +285,17 @@ std::vector<std::shared_ptr<MemoryRun>> MemoryStore::AllRuns() const {
 }  // namespace
 
 std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options) {
-  return std::make_unique<MemoryStore>(std::move(options));
+  return std::make_unique<MemoryStore>(std::move(options), nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper,
+                                                    std::vector<KeptRun> runs) {
+  auto store = std::make_unique<MemoryStore>(std::move(options), keeper);
+  for (KeptRun& run : runs) {
+    if (absl::Status status = store->Adopt(std::move(run)); !status.ok()) return status;
+  }
+  keeper->Begin();
+  return store;
 }
 
 }  // namespace routing_replay

@@ -9,9 +9,11 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "proto/wire/clock.h"
 #include "server/admission/byte_budget.h"
+#include "server/store/memory/run_keeper.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
@@ -27,6 +29,11 @@ struct MemoryStoreOptions {
 };
 
 std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options);
+
+// The same with runs that outlive it: those that `keeper` has found, and all that are made. RESOURCE_EXHAUSTED
+// (kOverBudget) if the budget cannot hold what must be in memory of them; ALREADY_EXISTS (kHandleCollision).
+absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper,
+                                                    std::vector<KeptRun> runs);
 
 }  // namespace routing_replay
 

@@ -22,9 +22,9 @@ Codec FinalCodec(const RunInfo& run, int64_t rows) {
 
 }  // namespace
 
-PieceChange::PieceChange(const RunInfo& run, const RowPieces& pieces, std::vector<Block> blocks, RowRange committed,
-                         bool sealed)
-    : run_(run), pieces_(pieces) {
+PieceChange::PieceChange(const RunInfo& run, BlockHome& home, const RowPieces& pieces, std::vector<Block> blocks,
+                         RowRange committed, bool sealed)
+    : run_(run), home_(home), pieces_(pieces) {
   const int64_t block_rows = run.options.block_rows;
   first_piece_ = pieces.FirstEndingAfter(committed.begin / block_rows * block_rows);
   for (size_t i = first_piece_; i < pieces.size(); ++i) Add({.rows = pieces[i].rows, .piece = i});
@@ -66,22 +66,19 @@ void PieceChange::MergeOpenTail() {
 }
 
 bool PieceChange::IsFinal(const Part& part) const {
-  const BlockView block = ViewOf(part).block;
-  const bool whole = part.rows == block.rows || (part.piece && pieces_[*part.piece].shared);
-  return whole && block.codec == FinalCodec(run_, block.rows.size());
-}
-
-BlockRows PieceChange::ViewOf(const Part& part) const {
-  return part.piece ? pieces_[*part.piece].view() : BlockRows{part.block.view(), part.rows};
+  const RowRange rows = part.piece ? pieces_[*part.piece].stored->rows() : part.block.rows;
+  const Codec codec = part.piece ? pieces_[*part.piece].stored->codec() : part.block.codec;
+  const bool whole = part.rows == rows || (part.piece && pieces_[*part.piece].shared);
+  return whole && codec == FinalCodec(run_, rows.size());
 }
 
 void PieceChange::Count(const Group& group) {
   if (group.merge) {
-    cost_ += StoredBlockCost(*run_.geometry, group.rows().size(), FinalCodec(run_, group.rows().size()));
+    cost_ += home_.Cost(*run_.geometry, group.rows().size(), FinalCodec(run_, group.rows().size()));
   }
   for (const Part& part : group.parts) {
     if (!part.piece && !group.merge) {
-      cost_ += StoredBlockCost(*run_.geometry, part.block.rows.size(), part.block.codec);
+      cost_ += home_.Cost(*run_.geometry, part.block.rows.size(), part.block.codec);
     }
     if (part.piece && group.merge && pieces_[*part.piece].exclusive()) {
       reclaimable_bytes_ += pieces_[*part.piece].stored->cost;
@@ -91,48 +88,67 @@ void PieceChange::Count(const Group& group) {
 
 absl::Status PieceChange::Merge() {
   for (Group& group : groups_) {
-    if (!group.merge) continue;
-    std::vector<BlockRows> parts;
-    for (const Part& part : group.parts) parts.push_back(ViewOf(part));
-    absl::StatusOr<Block> merged = routing_replay::Merge(*run_.geometry, parts, FinalCodec(run_, group.rows().size()));
-    if (!merged.ok()) return merged.status();
-    group.merged = *std::move(merged);
-    for (Part& part : group.parts) part.block = Block{};  // At most one window is in memory twice.
+    if (group.merge) {
+      absl::StatusOr<Block> merged = MergeParts(group);
+      if (!merged.ok()) return merged.status();
+      Keep(*std::move(merged), group.rows());
+      for (Part& part : group.parts) part.block = Block{};  // At most one window is in memory twice.
+      continue;
+    }
+    for (Part& part : group.parts) {
+      if (part.piece) {
+        tail_.push_back(pieces_[*part.piece]);
+      } else {
+        Keep(std::move(part.block), part.rows);
+      }
+    }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Block> PieceChange::MergeParts(const Group& group) const {
+  std::vector<LoadedBlock> loaded;  // Keeps what `parts` shows.
+  std::vector<BlockRows> parts;
+  for (const Part& part : group.parts) {
+    if (!part.piece) {
+      parts.push_back({part.block.view(), part.rows});
+      continue;
+    }
+    absl::StatusOr<LoadedBlock> block = pieces_[*part.piece].stored->Load();
+    if (!block.ok()) return block.status();
+    parts.push_back({block->view, part.rows});
+    loaded.push_back(*std::move(block));
+  }
+  return routing_replay::Merge(*run_.geometry, parts, FinalCodec(run_, group.rows().size()));
+}
+
+void PieceChange::Keep(Block block, RowRange rows) {
+  const int64_t cost = home_.Cost(*run_.geometry, block.rows.size(), block.codec);
+  added_.push_back(home_.Keep(std::move(block), cost));
+  tail_.push_back({added_.back(), rows});
 }
 
 std::vector<RowPiece> PieceChange::Commit(RowPieces& pieces, ByteReservation& pool,
                                           const std::shared_ptr<RunUsage>& usage) {
   std::vector<RowPiece> old = pieces.TakeFrom(first_piece_);
-  for (Group& group : groups_) {
-    if (!group.merge) continue;
+  for (const Group& group : groups_) {
     for (const Part& part : group.parts) {
       if (!part.piece) continue;
       RowPiece& piece = old[*part.piece - first_piece_];
-      if (piece.exclusive()) pool.Merge(piece.stored->charge.Take());
+      if (!group.merge) {
+        piece.stored.reset();  // It stays, in tail_.
+      } else if (piece.exclusive()) {
+        pool.Merge(piece.stored->charge.Take());
+      }
     }
   }
-  for (Group& group : groups_) CommitGroup(group, old, pieces, pool, usage);
+  for (const std::shared_ptr<StoredBlock>& block : added_) {
+    block->charge = StoredCharge(pool.Split(block->cost), usage);
+  }
+  added_.clear();
+  for (RowPiece& piece : tail_) pieces.Append(std::move(piece));
   std::erase_if(old, [](const RowPiece& piece) { return piece.stored == nullptr; });
   return old;
-}
-
-void PieceChange::CommitGroup(Group& group, std::vector<RowPiece>& old, RowPieces& pieces, ByteReservation& pool,
-                              const std::shared_ptr<RunUsage>& usage) {
-  const auto store = [&](Block block, RowRange rows) {
-    const int64_t cost = StoredBlockCost(*run_.geometry, block.rows.size(), block.codec);
-    StoredCharge charge(pool.Split(cost), usage);
-    pieces.Append({std::make_shared<StoredBlock>(std::move(block), std::move(charge)), rows});
-  };
-  if (group.merge) return store(*std::move(group.merged), group.rows());
-  for (Part& part : group.parts) {
-    if (part.piece) {
-      pieces.Append(std::move(old[*part.piece - first_piece_]));
-    } else {
-      store(std::move(part.block), part.rows);
-    }
-  }
 }
 
 }  // namespace routing_replay

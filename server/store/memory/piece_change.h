@@ -1,9 +1,10 @@
 // How new rows join the pieces of a sample: planned, paid for and merged before anything of the sample is touched, then
 // put in place in one step that cannot fail.
 //
-//   PieceChange change(run, pieces, …);                                what to keep, what to merge
+//   PieceChange change(run, home, pieces, …);                          what to keep, what to merge
 //   pay for change.cost() - change.reclaimable_bytes();
 //   change.Merge();                                                    the heavy part; may find damage
+//   write change.tail() where it lasts, if the store does that
 //   change.Commit(pieces, pool, usage);
 //
 // A maximal run of recorded rows inside one window becomes one block in the run's codec as soon as it is complete: when
@@ -25,20 +26,28 @@
 
 namespace routing_replay {
 
-// Not thread-safe. `pieces` must not change between construction and Commit.
+// Not thread-safe. `pieces` must not change between construction and Commit. Without a Commit nothing has changed.
 class PieceChange {
  public:
   // The sample holds rows [0, committed.begin) in `pieces`; afterwards its end is committed.end. Of `blocks` only the
   // rows inside `committed` are taken.
-  PieceChange(const RunInfo& run, const RowPieces& pieces, std::vector<Block> blocks, RowRange committed, bool sealed);
+  PieceChange(const RunInfo& run, BlockHome& home, const RowPieces& pieces, std::vector<Block> blocks,
+              RowRange committed, bool sealed);
 
   // Budget bytes of the blocks that this change makes.
   int64_t cost() const { return cost_; }
   // Budget bytes of the blocks that it replaces and that nobody else holds.
   int64_t reclaimable_bytes() const { return reclaimable_bytes_; }
 
+  // Pieces before this index stay as they are.
+  size_t first_piece() const { return first_piece_; }
+
   // DATA_LOSS naming row and layer if a part's bytes do not fit their CRC.
   absl::Status Merge();
+  // Once Merge was OK: the pieces from the window of committed.begin on, as they will be.
+  absl::Span<const RowPiece> tail() const { return tail_; }
+  // Of those, the blocks that are new.
+  absl::Span<const std::shared_ptr<StoredBlock>> added() const { return added_; }
   // Requires that Merge was OK. Takes cost() bytes out of `pool` after putting reclaimable_bytes() into it. Gives back
   // the pieces that it replaced.
   std::vector<RowPiece> Commit(RowPieces& pieces, ByteReservation& pool, const std::shared_ptr<RunUsage>& usage);
@@ -54,7 +63,6 @@ class PieceChange {
   struct Group {
     std::vector<Part> parts;
     bool merge = false;
-    std::optional<Block> merged;
 
     RowRange rows() const { return {parts.front().rows.begin, parts.back().rows.end}; }
   };
@@ -63,15 +71,17 @@ class PieceChange {
   void Finish(Group& group, RowRange committed, bool sealed);
   void MergeOpenTail();
   bool IsFinal(const Part& part) const;
-  BlockRows ViewOf(const Part& part) const;
   void Count(const Group& group);
-  void CommitGroup(Group& group, std::vector<RowPiece>& old, RowPieces& pieces, ByteReservation& pool,
-                   const std::shared_ptr<RunUsage>& usage);
+  absl::StatusOr<Block> MergeParts(const Group& group) const;
+  void Keep(Block block, RowRange rows);
 
   const RunInfo& run_;
+  BlockHome& home_;
   const RowPieces& pieces_;
   size_t first_piece_ = 0;  // Pieces before it are not touched.
   std::vector<Group> groups_;
+  std::vector<std::shared_ptr<StoredBlock>> added_;
+  std::vector<RowPiece> tail_;
   int64_t cost_ = 0;
   int64_t reclaimable_bytes_ = 0;
 };

@@ -28,7 +28,7 @@ Block BlockOf(RowRange range, Codec codec = Codec::kRaw) {
 class PieceChangeTest : public ::testing::Test {
  protected:
   absl::Status Apply(std::vector<Block> blocks, RowRange committed, bool sealed = false) {
-    PieceChange change(run_, pieces_, std::move(blocks), committed, sealed);
+    PieceChange change(run_, home_, pieces_, std::move(blocks), committed, sealed);
     ByteReservation pool = *budget_.Reserve(std::max<int64_t>(0, change.cost() - change.reclaimable_bytes()));
     if (absl::Status status = change.Merge(); !status.ok()) return status;
     replaced_ = change.Commit(pieces_, pool, usage_);
@@ -54,6 +54,7 @@ class PieceChangeTest : public ::testing::Test {
   ByteBudget budget_{1 << 24};
   std::shared_ptr<RunUsage> usage_ = std::make_shared<RunUsage>();
   RunInfo run_{.run = "r", .geometry = std::make_shared<Geometry>(TestGeometry()), .options = {.block_rows = 32}};
+  MemoryHome home_;
   RowPieces pieces_;
   std::vector<RowPiece> replaced_;
 };
@@ -72,9 +73,9 @@ TEST_F(PieceChangeTest, AWholeWindowIsTakenOverWithoutACopy) {
   Block block = BlockOf({0, 32});
   const uint8_t* bytes = block.bytes.data();
   ASSERT_OK(Add(std::move(block)));
-  EXPECT_EQ(pieces_[0].stored->block.bytes.data(), bytes);
+  EXPECT_EQ(pieces_[0].stored->Load()->view.bytes.data(), bytes);
   ASSERT_OK(Apply({}, {32, 32}, true));
-  EXPECT_EQ(pieces_[0].stored->block.bytes.data(), bytes);
+  EXPECT_EQ(pieces_[0].stored->Load()->view.bytes.data(), bytes);
 }
 
 TEST_F(PieceChangeTest, AnUnrecordedRangeCompletesTheRunBeforeIt) {
@@ -93,11 +94,11 @@ TEST_F(PieceChangeTest, ATrimmedBlockIsCutWhenItsRunIsComplete) {
   std::vector<Block> blocks;
   blocks.push_back(BlockOf({5, 20}));
   ASSERT_OK(Apply(std::move(blocks), {10, 20}));
-  EXPECT_EQ(pieces_[1].stored->block.rows, (RowRange{5, 20}));
+  EXPECT_EQ(pieces_[1].stored->rows(), (RowRange{5, 20}));
   EXPECT_EQ(pieces_[1].rows, (RowRange{10, 20}));
   ASSERT_OK(Apply({}, {20, 20}, true));
   EXPECT_THAT(Rows(), ElementsAre(RowRange{0, 20}));
-  EXPECT_EQ(pieces_[0].stored->block.rows, (RowRange{0, 20}));
+  EXPECT_EQ(pieces_[0].stored->rows(), (RowRange{0, 20}));
 }
 
 TEST_F(PieceChangeTest, BlocksEndInTheRunsCodec) {
@@ -107,8 +108,8 @@ TEST_F(PieceChangeTest, BlocksEndInTheRunsCodec) {
       pieces_.TakeFrom(0);
       ASSERT_OK(Add(BlockOf({0, 32}, sent)));
       ASSERT_OK(Add(BlockOf({32, 40}, sent), true));
-      EXPECT_EQ(pieces_[0].stored->block.codec, codec);
-      EXPECT_EQ(pieces_[1].stored->block.codec, codec);
+      EXPECT_EQ(pieces_[0].stored->codec(), codec);
+      EXPECT_EQ(pieces_[1].stored->codec(), codec);
     }
   }
 }
@@ -133,7 +134,7 @@ TEST_F(PieceChangeTest, BlocksThatOthersHoldAreNotReclaimed) {
   const std::shared_ptr<StoredBlock> held = pieces_[0].stored;
   std::vector<Block> blocks;
   blocks.push_back(BlockOf({10, 32}));
-  PieceChange change(run_, pieces_, std::move(blocks), {10, 32}, false);
+  PieceChange change(run_, home_, pieces_, std::move(blocks), {10, 32}, false);
   EXPECT_EQ(change.reclaimable_bytes(), 0);
   ByteReservation pool = *budget_.Reserve(change.cost());
   ASSERT_OK(change.Merge());
@@ -145,7 +146,7 @@ TEST_F(PieceChangeTest, ACompletedForkLeavesASharedBlockWhole) {
   ASSERT_OK(Add(BlockOf({0, 32})));
   RowPieces parent = std::move(pieces_);
   pieces_ = parent.Prefix(20);
-  PieceChange change(run_, pieces_, {}, {20, 20}, true);
+  PieceChange change(run_, home_, pieces_, {}, {20, 20}, true);
   EXPECT_EQ(change.cost(), 0);
   ByteReservation pool;
   ASSERT_OK(change.Merge());

@@ -36,7 +36,9 @@ absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPi
   RowDifferences differences;
   for (const Block& block : blocks) {
     for (const RowPiece& piece : stored.Find(Intersect(block.rows, range))) {
-      const BlockView kept = piece.stored->block.view();
+      const absl::StatusOr<LoadedBlock> loaded = piece.stored->Load();
+      if (!loaded.ok()) return loaded.status();
+      const BlockView& kept = loaded->view;
       const int64_t rows = CountIn(geometry, kept, block.view(), piece.rows);
       if (rows == 0) continue;
       if (absl::Status status = CheckStored(geometry, kept); !status.ok()) return status;

@@ -7,18 +7,9 @@
 namespace routing_replay {
 namespace {
 
-// The allocator's share: headers of the block, its bytes, its CRC list and the growing piece list.
-constexpr int64_t kAllocationOverhead = 128;
-
 int64_t ChargedBytes(const RowPiece& piece) { return piece.shared ? 0 : piece.stored->cost; }
 
 }  // namespace
-
-int64_t StoredBlockCost(const Geometry& geometry, int64_t rows, Codec codec) {
-  const int64_t crc_bytes = static_cast<int64_t>(sizeof(uint32_t)) * geometry.num_moe_layers();
-  return geometry.block_bytes(rows, codec) + crc_bytes + kAllocationOverhead +
-         static_cast<int64_t>(sizeof(StoredBlock) + sizeof(RowPiece));
-}
 
 size_t RowPieces::FirstEndingAfter(int64_t row) const {
   const auto first = std::partition_point(pieces_.begin(), pieces_.end(),

@@ -13,29 +13,15 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "proto/wire/block/block.h"
-#include "routing_replay/wire/geometry.h"
-#include "server/store/memory/stored_charge.h"
+#include "server/store/memory/stored_block.h"
 
 namespace routing_replay {
 
-struct StoredBlock {
-  StoredBlock(Block b, StoredCharge c) : block(std::move(b)), cost(c.bytes()), charge(std::move(c)) {}
-
-  const Block block;
-  const int64_t cost;
-  StoredCharge charge;  // Of `cost` bytes. Only a sole holder takes it away, only to replace the block.
-};
-
-// What a block of `rows` rows in `codec` costs: bytes, CRCs and the fixed overhead of keeping it.
-int64_t StoredBlockCost(const Geometry& geometry, int64_t rows, Codec codec);
-
 struct RowPiece {
   std::shared_ptr<StoredBlock> stored;
-  RowRange rows;        // Inside stored->block.rows.
+  RowRange rows;        // Inside stored->rows().
   bool shared = false;  // Came with a prefix: charged to the sample that it came from.
 
-  BlockRows view() const { return {stored->block.view(), rows}; }
   // Nobody else can reach the block, now or later, unless through this piece.
   bool exclusive() const { return stored.use_count() == 1; }
 };

@@ -14,8 +14,10 @@ class RowPiecesTest : public ::testing::Test {
  protected:
   RowPiece MakePiece(RowRange block_rows, RowRange rows) {
     Block block{.rows = block_rows};
-    const int64_t cost = StoredBlockCost(TestGeometry(), block_rows.size(), Codec::kRaw);
-    return {std::make_shared<StoredBlock>(std::move(block), StoredCharge(*budget_.Reserve(cost), usage_)), rows};
+    const int64_t cost = MemoryHome().Cost(TestGeometry(), block_rows.size(), Codec::kRaw);
+    std::shared_ptr<StoredBlock> stored = MemoryHome().Keep(std::move(block), cost);
+    stored->charge = StoredCharge(*budget_.Reserve(cost), usage_);
+    return {std::move(stored), rows};
   }
   // [0, 32) [32, 40) gap [50, 64) [64, 90)
   RowPieces MemorySample() {

@@ -48,6 +48,13 @@ RunState MemoryRun::State() const {
   return {info(), usage.samples, usage.sealed_samples, usage.committed_rows, usage.stored_bytes};
 }
 
+absl::Status MemoryRun::Adopt(KeptSample kept) {
+  absl::StatusOr<std::shared_ptr<MemorySample>> sample =
+      index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer);
+  if (!sample.ok()) return sample.status();
+  return (*sample)->Adopt(std::move(kept.content));
+}
+
 absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
   if (absl::Status status = CheckAppend(command.header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(command); !status.ok()) return status;
@@ -146,28 +153,36 @@ absl::StatusOr<ExpertLoad> MemoryRun::CountExperts(Producer producer, const std:
   return load;
 }
 
-void MemoryRun::Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result) {
-  std::optional<MemorySample::Remains> remains = sample.Remove(unused_since);
-  if (!remains) return;
+absl::Status MemoryRun::Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result) {
+  absl::StatusOr<std::optional<MemorySample::Remains>> remains = sample.Remove(unused_since);
+  if (!remains.ok()) return remains.status();
+  if (*remains) Bury(sample, **std::move(remains), result);
+  return absl::OkStatus();
+}
+
+void MemoryRun::Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result) {
   index_.Remove(sample);
-  expert_counts_.Forget(sample.producer(), remains->content.group);
+  expert_counts_.Forget(sample.producer(), remains.content.group);
   ++result.samples;
-  result.bytes += remains->Free();
+  result.bytes += remains.Free();
   sample.Notify();
 }
 
-ReleaseResult MemoryRun::Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples) {
+absl::StatusOr<ReleaseResult> MemoryRun::Release(std::optional<Producer> producer,
+                                                 absl::Span<const SampleRef> samples) {
   ReleaseResult result;
   for (const SampleRef& ref : samples) {
     for (Producer p : kProducers) {
       if (producer && *producer != p) continue;
-      if (const auto sample = Find(p, ref); sample.ok()) Remove(**sample, Clock::Time::max(), result);
+      const auto sample = Find(p, ref);
+      if (!sample.ok()) continue;
+      if (absl::Status status = Remove(**sample, Clock::Time::max(), result); !status.ok()) return status;
     }
   }
   return result;
 }
 
-ReleaseResult MemoryRun::ReleaseGroups(std::optional<Producer> producer, GroupRange groups) {
+absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> producer, GroupRange groups) {
   ReleaseResult result;
   for (Producer p : kProducers) {
     if (producer && *producer != p) continue;
@@ -176,7 +191,8 @@ ReleaseResult MemoryRun::ReleaseGroups(std::optional<Producer> producer, GroupRa
       const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(p, after, kScanBatch);
       for (const std::shared_ptr<MemorySample>& sample : batch) {
         const std::optional<int64_t> group = sample->group();
-        if (group && Contains(groups, *group)) Remove(*sample, Clock::Time::max(), result);
+        if (!group || !Contains(groups, *group)) continue;
+        if (absl::Status status = Remove(*sample, Clock::Time::max(), result); !status.ok()) return status;
       }
       if (batch.size() < kScanBatch) break;
       after = batch.back()->id();
@@ -195,7 +211,8 @@ int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
   ReleaseResult result;
   const Clock::Time now = context_->clock.Now();
   for (const std::shared_ptr<MemorySample>& sample : index_.FindIdle(shard, now, limit)) {
-    Remove(*sample, now - info().options.ttl, result);
+    // One that cannot be removed now is idle the next time, too.
+    Remove(*sample, now - info().options.ttl, result).IgnoreError();
   }
   return result.samples;
 }
@@ -204,7 +221,7 @@ ReleaseResult MemoryRun::Drop() {
   ReleaseResult result;
   for (const std::shared_ptr<MemorySample>& sample : index_.Close()) {
     sample->RemoveUnborn();  // An append that is about to open it looks again, and finds no run.
-    Remove(*sample, Clock::Time::max(), result);
+    if (std::optional<MemorySample::Remains> remains = sample->End()) Bury(*sample, *std::move(remains), result);
   }
   expert_counts_.Clear();
   context_->watches->NotifyAll();

@@ -26,6 +26,9 @@ class MemoryRun {
   const RunInfo& info() const { return context_->info; }
   RunState State() const;
 
+  // A sample as it was found. RESOURCE_EXHAUSTED (kOverBudget), ALREADY_EXISTS (kHandleCollision).
+  absl::Status Adopt(KeptSample sample);
+
   absl::StatusOr<AppendAck> Append(AppendCommand command);
   // Never null. NOT_FOUND (kNoSample).
   absl::StatusOr<std::shared_ptr<MemorySample>> Find(Producer producer, const SampleRef& ref) const;
@@ -34,8 +37,8 @@ class MemoryRun {
   absl::StatusOr<ExpertLoad> CountExperts(Producer producer, const std::optional<GroupRange>& groups,
                                           absl::Span<const int32_t> layers, const std::function<bool()>& stop);
 
-  ReleaseResult Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
-  ReleaseResult ReleaseGroups(std::optional<Producer> producer, GroupRange groups);
+  absl::StatusOr<ReleaseResult> Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
+  absl::StatusOr<ReleaseResult> ReleaseGroups(std::optional<Producer> producer, GroupRange groups);
   std::unique_ptr<Store::Watch> WatchSample(Producer producer, const SampleRef& ref, std::function<void()> changed);
   // Removes at most `limit` idle samples of one shard of the index.
   int64_t Sweep(size_t shard, int64_t limit);
@@ -45,7 +48,8 @@ class MemoryRun {
  private:
   absl::Status CheckBlocks(const AppendCommand& command) const;
   ParentRows FindParent(const AppendHeader& header) const;
-  void Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
+  absl::Status Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
+  void Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result);
 
   const std::shared_ptr<const RunContext> context_;
   const HandleFunction handle_of_;

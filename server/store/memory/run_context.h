@@ -7,6 +7,8 @@
 #include "proto/wire/clock.h"
 #include "server/admission/byte_budget.h"
 #include "server/store/memory/content_ids.h"
+#include "server/store/memory/sample_journal.h"
+#include "server/store/memory/stored_block.h"
 #include "server/store/memory/stored_charge.h"
 #include "server/store/memory/watch_list.h"
 #include "server/store/store.h"
@@ -19,6 +21,8 @@ struct RunContext {
   ByteBudget& budget;
   const Clock& clock;
   ContentIds& content_ids;
+  std::shared_ptr<BlockHome> home = std::make_shared<MemoryHome>();
+  std::shared_ptr<SampleJournal> journal;  // None: samples do not outlive the process.
   std::shared_ptr<RunUsage> usage = std::make_shared<RunUsage>();
   std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
 };

@@ -19,6 +19,25 @@ MemorySample::MemorySample(std::shared_ptr<const RunContext> run, std::string id
       last_used_(run_->clock.Now()),
       content_(TokenChecks(run_->info.options.block_rows)) {}
 
+absl::Status MemorySample::Adopt(SampleContent content) {
+  MutexLock lock(mutex_);
+  std::vector<StoredBlock*> blocks;  // Those that no sample before has brought in.
+  int64_t bytes = content.metadata_bytes();
+  for (const RowPiece& piece : content.pieces.all()) {
+    if (piece.stored->charge.bytes() != 0) continue;
+    blocks.push_back(piece.stored.get());
+    bytes += piece.stored->cost;
+  }
+  ByteReservation pool;
+  if (absl::Status status = Pay(bytes, pool); !status.ok()) return status;
+  for (StoredBlock* block : blocks) block->charge = StoredCharge(pool.Split(block->cost), run_->usage);
+  content_ = std::move(content);
+  ChargeMetadata(pool);
+  life_ = Life::kAlive;
+  CountUsage(+1);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revision) {
   Work work;
   absl::StatusOr<SampleState> state;
@@ -53,14 +72,13 @@ absl::StatusOr<SampleState> MemorySample::SealLocked(int64_t num_tokens, int64_t
   }
   if (!content_.sealed()) {
     PieceChange& change =
-        work.change.emplace(run_->info, content_.pieces, std::vector<Block>(), RowRange{rows, rows}, true);
+        work.change.emplace(run_->info, *run_->home, content_.pieces, std::vector<Block>(), RowRange{rows, rows}, true);
     if (absl::Status status = Pay(change.cost() - change.reclaimable_bytes(), work.pool); !status.ok()) return status;
     if (absl::Status status = change.Merge(); !status.ok()) return status;
-    CountUsage(-1);
-    work.replaced = change.Commit(content_.pieces, work.pool, run_->usage);
-    content_.num_tokens = num_tokens;
-    CountUsage(+1);
-    work.changed = true;
+    work.next = content_.WithoutPieces();
+    work.next->num_tokens = num_tokens;
+    if (absl::Status status = Write(rows / run_->info.options.block_rows, work); !status.ok()) return status;
+    Commit(work);
   }
   Touch();
   return State();
@@ -93,11 +111,16 @@ absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::opti
                      absl::StrCat("rows: ", rows, " are more than the ", content_.rows(), " committed ones"),
                      {.reason = Reason::kNotCommitted, .field = "rows"});
   }
+  work.next = content_.WithoutPieces();
+  work.next->Truncate(rows);
+  ++work.next->revision;
+  work.next->restart_nonce = 0;
+  work.next->content_id = run_->content_ids.Next();
+  if (absl::Status status = Write(rows / run_->info.options.block_rows, work); !status.ok()) return status;
   CountUsage(-1);
-  work.replaced = content_.Truncate(rows);
-  ++content_.revision;
-  content_.restart_nonce = 0;
-  content_.content_id = run_->content_ids.Next();
+  work.replaced = content_.pieces.Truncate(rows);
+  work.next->pieces = std::move(content_.pieces);
+  std::swap(content_, *work.next);
   ChargeMetadata(work.pool);
   CountUsage(+1);
   Touch();
@@ -111,8 +134,7 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
   SampleSnapshot snapshot{.state = State()};
   for (RowRange range : rows) {
     for (RowPiece& piece : content_.pieces.Find(range)) {
-      const BlockRows view = piece.view();
-      snapshot.rows.push_back({std::move(piece.stored), view});
+      snapshot.rows.push_back({std::move(piece.stored), piece.rows});
     }
   }
   return snapshot;
@@ -169,9 +191,22 @@ std::optional<MemorySample::RowsSince> MemorySample::RecordedSince(int64_t row) 
                    .pieces = content_.pieces.Find({row, std::max(row, content_.rows())})};
 }
 
-std::optional<MemorySample::Remains> MemorySample::Remove(Clock::Time unused_since) {
+absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock::Time unused_since) {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive || last_used() > unused_since) return std::nullopt;
+  if (run_->journal != nullptr) {
+    if (absl::Status status = run_->journal->Remove(producer_, id_); !status.ok()) return status;
+  }
+  return EndLocked();
+}
+
+std::optional<MemorySample::Remains> MemorySample::End() {
+  MutexLock lock(mutex_);
+  if (life_ != Life::kAlive) return std::nullopt;
+  return EndLocked();
+}
+
+MemorySample::Remains MemorySample::EndLocked() {
   CountUsage(-1);
   life_ = Life::kRemoved;
   Remains remains{SampleContent{TokenChecks(run_->info.options.block_rows)}, std::move(metadata_charge_)};
@@ -194,6 +229,47 @@ bool MemorySample::RemoveUnborn() {
   if (life_ != Life::kUnborn) return false;
   life_ = Life::kRemoved;
   return true;
+}
+
+absl::Status MemorySample::Write(int64_t first_window, Work& work) {
+  if (run_->journal == nullptr) return absl::OkStatus();
+  SampleContent written = work.next->WithoutPieces();
+  const RowPieces& pieces = work.life ? work.life->pieces : content_.pieces;
+  const int64_t first_row = first_window * run_->info.options.block_rows;
+  const size_t end = work.change ? work.change->first_piece() : pieces.size();
+  for (size_t i = pieces.FirstEndingAfter(first_row); i < end; ++i) written.pieces.Append(pieces[i]);
+  if (!work.change) {
+    written.pieces.Truncate(written.rows());
+    return WriteContent(written, first_window, {});
+  }
+  for (const RowPiece& piece : work.change->tail()) written.pieces.Append(piece);
+  return WriteContent(written, first_window, work.change->added());
+}
+
+absl::Status MemorySample::WriteContent(const SampleContent& next, int64_t first_window,
+                                        absl::Span<const std::shared_ptr<StoredBlock>> added) {
+  const int64_t block_rows = run_->info.options.block_rows;
+  return run_->journal->Write({.producer = producer_,
+                               .sample = id_,
+                               .block_rows = run_->info.options.block_rows,
+                               .content = next,
+                               .first_window = first_window,
+                               .windows_before = (content_.rows() + block_rows - 1) / block_rows,
+                               .added = added});
+}
+
+void MemorySample::Commit(Work& work) {
+  CountUsage(-1);
+  RowPieces& pieces = work.life ? work.life->pieces : content_.pieces;
+  work.pool.Merge(metadata_charge_.Take());
+  if (work.life) content_.pieces.TakeExclusiveCharges(work.pool);
+  work.replaced = work.change->Commit(pieces, work.pool, run_->usage);
+  work.next->pieces = std::move(pieces);
+  std::swap(content_, *work.next);
+  ChargeMetadata(work.pool);
+  life_ = Life::kAlive;
+  CountUsage(+1);
+  work.changed = true;
 }
 
 absl::Status MemorySample::Pay(int64_t bytes, ByteReservation& pool) const {

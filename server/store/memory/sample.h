@@ -38,6 +38,9 @@ class MemorySample {
   Producer producer() const { return producer_; }
   Clock::Time last_used() const { return last_used_.load(std::memory_order_relaxed); }
 
+  // An unborn sample comes to live with a content that was kept. RESOURCE_EXHAUSTED (kOverBudget).
+  absl::Status Adopt(SampleContent content);
+
   // Nothing if the sample was removed: look it up again. Otherwise `command` and `parent` are used up.
   std::optional<absl::StatusOr<AppendAck>> Append(AppendCommand& command, ParentRows& parent);
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
@@ -72,8 +75,11 @@ class MemorySample {
     // Destroys it, and tells how many bytes went back to the budget.
     int64_t Free();
   };
-  // Ends an alive sample, if it was last used at or before `unused_since`. Tells no watcher: see Notify.
-  std::optional<Remains> Remove(Clock::Time unused_since = Clock::Time::max());
+  // Ends an alive sample, if it was last used at or before `unused_since`. Tells no watcher: see Notify. Errors of
+  // SampleJournal::Remove: it lives on.
+  absl::StatusOr<std::optional<Remains>> Remove(Clock::Time unused_since = Clock::Time::max());
+  // Ends an alive sample of a run that ends.
+  std::optional<Remains> End();
   // Ends an unborn sample: true if it was one.
   bool RemoveUnborn();
   // Calls the watchers, who may call the store again. No lock may be held, and an ended sample must be out of the
@@ -85,8 +91,9 @@ class MemorySample {
   enum class Step { kContinue, kOpen, kRestart };
   // What a change prepares, and afterwards what it freed: made before the lock is taken, destroyed after it is gone.
   struct Work {
-    std::optional<SampleContent> life;  // The life that the append begins; once committed, the one before.
+    std::optional<SampleContent> life;  // The life that the append begins.
     std::optional<PieceChange> change;
+    std::optional<SampleContent> next;  // The content to come, without pieces; once committed, the one before.
     std::vector<RowPiece> replaced;
     ByteReservation pool;
     bool changed = false;
@@ -99,8 +106,17 @@ class MemorySample {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Prepare(AppendCommand& command, const AppendPlan& plan, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Commit(const AppendHeader& header, const AppendPlan& plan, Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SampleContent Next(const AppendHeader& header, const AppendPlan& plan, const SampleContent& content) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes work.next, with the pieces of its windows from first_window on, where samples last. Nothing has changed yet.
+  absl::Status Write(int64_t first_window, Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteContent(const SampleContent& next, int64_t first_window,
+                            absl::Span<const std::shared_ptr<StoredBlock>> added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteGroup(int64_t group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Puts work.next in the place of the content. Cannot fail.
+  void Commit(Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  Remains EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SampleState> SealLocked(int64_t num_tokens, int64_t revision, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SampleState> TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision, Work& work)

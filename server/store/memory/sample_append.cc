@@ -39,9 +39,14 @@ absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, Par
   if (!plan.ok()) return plan.status();
   if (work.life || plan->seals || !plan->added.empty()) {
     if (absl::Status status = Prepare(command, *plan, work); !status.ok()) return status;
-    Commit(header, *plan, work);
+    work.next = Next(header, *plan, content);
+    const int64_t first_window = work.life ? 0 : plan->added.begin / run_->info.options.block_rows;
+    if (absl::Status status = Write(first_window, work); !status.ok()) return status;
+    Commit(work);
+  } else if (header.group && *header.group != content_.group) {
+    if (absl::Status status = WriteGroup(*header.group); !status.ok()) return status;
+    content_.group = *header.group;
   }
-  if (header.group) content_.group = *header.group;
   return AppendAck{.sample = id_,
                    .committed_rows = content_.rows(),
                    .revision = content_.revision,
@@ -92,7 +97,7 @@ absl::StatusOr<SampleContent> MemorySample::NewLife(Step step, const AppendHeade
 absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& plan, Work& work) {
   const SampleContent& content = work.life ? *work.life : content_;
   PieceChange& change =
-      work.change.emplace(run_->info, content.pieces, std::move(command.blocks), plan.added, plan.seals);
+      work.change.emplace(run_->info, *run_->home, content.pieces, std::move(command.blocks), plan.added, plan.seals);
   int64_t bytes = change.cost() - change.reclaimable_bytes() - metadata_charge_.bytes() + content.metadata_bytes() +
                   content.growth_bytes(plan.added.end, plan.unrecorded.size());
   if (work.life) bytes -= content_.pieces.exclusive_bytes();
@@ -101,24 +106,25 @@ absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& pla
   return change.Merge();
 }
 
-void MemorySample::Commit(const AppendHeader& header, const AppendPlan& plan, Work& work) {
-  CountUsage(-1);
-  const bool new_rows = work.life || !plan.added.empty();
-  RowPieces& pieces = work.life ? work.life->pieces : content_.pieces;
-  work.pool.Merge(metadata_charge_.Take());
-  if (work.life) content_.pieces.TakeExclusiveCharges(work.pool);
-  work.replaced = work.change->Commit(pieces, work.pool, run_->usage);
-  if (work.life) std::swap(content_, *work.life);
-  for (RowRange range : plan.unrecorded) AppendMerged(content_.unrecorded, range);
-  AppendProvenance(content_.provenance,
+SampleContent MemorySample::Next(const AppendHeader& header, const AppendPlan& plan,
+                                 const SampleContent& content) const {
+  SampleContent next = content.WithoutPieces();
+  for (RowRange range : plan.unrecorded) AppendMerged(next.unrecorded, range);
+  AppendProvenance(next.provenance,
                    {plan.added, header.weight_version, header.weight_label, header.engine, /*appends=*/1});
-  content_.tokens.Extend(TokensOf(header), plan.token_check);
-  if (plan.seals) content_.num_tokens = header.seal_num_tokens;
-  if (new_rows) content_.content_id = run_->content_ids.Next();
-  ChargeMetadata(work.pool);
-  life_ = Life::kAlive;
-  CountUsage(+1);
-  work.changed = true;
+  next.tokens.Extend(TokensOf(header), plan.token_check);
+  if (plan.seals) next.num_tokens = header.seal_num_tokens;
+  if (header.group) next.group = *header.group;
+  if (&content != &content_ || !plan.added.empty()) next.content_id = run_->content_ids.Next();
+  return next;
+}
+
+absl::Status MemorySample::WriteGroup(int64_t group) {
+  if (run_->journal == nullptr) return absl::OkStatus();
+  SampleContent next = content_.WithoutPieces();
+  next.group = group;
+  const int64_t block_rows = run_->info.options.block_rows;
+  return WriteContent(next, (next.rows() + block_rows - 1) / block_rows, {});
 }
 
 }  // namespace routing_replay

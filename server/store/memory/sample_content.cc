@@ -22,6 +22,20 @@ int64_t SampleContent::metadata_bytes() const {
          static_cast<int64_t>(unrecorded.size() * sizeof(RowRange)) + tokens.memory_bytes();
 }
 
+SampleContent SampleContent::WithoutPieces() const {
+  SampleContent copy(tokens);
+  copy.revision = revision;
+  copy.content_id = content_id;
+  copy.restart_nonce = restart_nonce;
+  copy.prefix = prefix;
+  copy.group = group;
+  copy.engine = engine;
+  copy.num_tokens = num_tokens;
+  copy.unrecorded = unrecorded;
+  copy.provenance = provenance;
+  return copy;
+}
+
 std::vector<RowPiece> SampleContent::Truncate(int64_t rows) {
   num_tokens.reset();
   unrecorded = Clip(unrecorded, {0, rows});

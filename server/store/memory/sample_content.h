@@ -39,6 +39,8 @@ struct SampleContent {
   // At most so much more with rows up to `end`, of them `ranges` unrecorded ranges, from one append.
   int64_t growth_bytes(int64_t end, size_t ranges) const;
 
+  // All but the pieces.
+  SampleContent WithoutPieces() const;
   // Keeps rows [0, rows), unsealed. Gives back the pieces that went.
   std::vector<RowPiece> Truncate(int64_t rows);
   // A sample that opens as rows [0, rows) of this one: the same blocks, and nothing else that is this sample's own.

@@ -1,0 +1,54 @@
+// What makes the runs of a memory store outlive the process.
+#ifndef SERVER_STORE_MEMORY_RUN_KEEPER_H_
+#define SERVER_STORE_MEMORY_RUN_KEEPER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/store/memory/sample_content.h"
+#include "server/store/memory/sample_journal.h"
+#include "server/store/memory/stored_block.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+// Where a run's blocks and samples go.
+struct RunPlace {
+  std::shared_ptr<BlockHome> home;
+  std::shared_ptr<SampleJournal> journal;
+};
+
+struct KeptSample {
+  Producer producer = Producer::kRollout;
+  std::string sample;
+  SampleContent content;
+};
+
+// A run as it was found.
+struct KeptRun {
+  RunInfo info;
+  RunPlace place;
+  std::vector<KeptSample> samples;
+};
+
+// Thread-safe; calls for one run come one after the other. Errors as those of SampleJournal.
+class RunKeeper {
+ public:
+  virtual ~RunKeeper() = default;
+
+  virtual std::string name() const = 0;  // Of the store.
+  // Between Begin and End, blocks that nobody holds any more are taken away. Before and after they stay: that a process
+  // forgets them does not mean that nobody wants them.
+  virtual void Begin() = 0;
+  virtual void End() = 0;
+  // A run that is not kept yet.
+  virtual absl::StatusOr<RunPlace> Create(const RunInfo& run) = 0;
+  virtual absl::Status Drop(absl::string_view run) = 0;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_MEMORY_RUN_KEEPER_H_

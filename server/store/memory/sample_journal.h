@@ -1,0 +1,44 @@
+// What a store that outlives its process writes before a sample changes.
+#ifndef SERVER_STORE_MEMORY_SAMPLE_JOURNAL_H_
+#define SERVER_STORE_MEMORY_SAMPLE_JOURNAL_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/sample_id.h"
+#include "server/store/memory/sample_content.h"
+#include "server/store/memory/stored_block.h"
+
+namespace routing_replay {
+
+// The next content of a sample. What it does not name stays as it was written before.
+struct SampleChange {
+  Producer producer = Producer::kRollout;
+  absl::string_view sample;
+  int32_t block_rows = kDefaultBlockRows;
+  // Its pieces are those of the windows from first_window on; all else is whole.
+  const SampleContent& content;
+  int64_t first_window = 0;
+  int64_t windows_before = 0;  // That were written before; those behind the content's end go.
+  absl::Span<const std::shared_ptr<StoredBlock>> added;
+};
+
+// Of one run. Thread-safe; changes of one sample come one after the other.
+class SampleJournal {
+ public:
+  virtual ~SampleJournal() = default;
+
+  // Wholly or not at all. When it returns, the change lasts as long as the run's durability says. RESOURCE_EXHAUSTED if
+  // there is no room for it, UNAVAILABLE for other failures of what is written to; nothing is changed then.
+  virtual absl::Status Write(const SampleChange& change) = 0;
+  // As Write, of a sample that ends.
+  virtual absl::Status Remove(Producer producer, absl::string_view sample) = 0;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_MEMORY_SAMPLE_JOURNAL_H_

@@ -1,0 +1,31 @@
+// Which store a server uses, by the name that a user gives it.
+#ifndef SERVER_STORE_OPEN_STORE_H_
+#define SERVER_STORE_OPEN_STORE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/store/memory/memory_store.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+// "memory", or "rocksdb:PATH" with the directory of a database, which is made if it is not there.
+// INVALID_ARGUMENT naming what is wrong.
+absl::Status CheckStoreName(absl::string_view name);
+// What an acknowledged append has come through, of stores that write: "memory", "written" or "synced" (Durability).
+absl::Status CheckDurability(absl::string_view name);
+
+struct OpenedStore {
+  std::unique_ptr<Store> store;
+  std::string found;  // One line on what was there already; empty of a store that begins anew.
+};
+
+// Requires that both names were checked. Errors: UNAVAILABLE, DATA_LOSS, RESOURCE_EXHAUSTED as the store's own.
+absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, MemoryStoreOptions options);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_OPEN_STORE_H_

@@ -1,0 +1,204 @@
+#include "server/store/records/sample_record.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "server/store/provenance.h"
+#include "server/store/records/framed_record.h"
+#include "server/store/records/sample_record.pb.h"
+
+namespace routing_replay {
+namespace {
+
+using store::v1::PieceRecord;
+using store::v1::ProvenanceRecord;
+using store::v1::SampleHead;
+using store::v1::WindowRecord;
+
+template <typename Numbers>
+void AddRanges(absl::Span<const RowRange> ranges, int64_t origin, Numbers& numbers) {
+  for (RowRange range : ranges) {
+    numbers.Add(range.begin - origin);
+    numbers.Add(range.end - origin);
+  }
+}
+
+// Adds ranges that `inside` contains and that follow one another.
+template <typename Numbers>
+absl::Status TakeRanges(const Numbers& numbers, RowRange inside, std::vector<RowRange>& ranges) {
+  if (numbers.size() % 2 != 0) return DamagedRecord("a range has no end");
+  for (int i = 0; i < numbers.size(); i += 2) {
+    const RowRange range{inside.begin + numbers[i], inside.begin + numbers[i + 1]};
+    const bool ascends = ranges.empty() || ranges.back().end <= range.begin;
+    if (range.empty() || !inside.contains(range) || !ascends) return DamagedRecord("ranges overlap or lie outside");
+    AppendMerged(ranges, range);
+  }
+  return absl::OkStatus();
+}
+
+RowRange WindowRows(const SampleContent& content, int32_t block_rows, int64_t window) {
+  return Intersect(RowRange::OfSize(window * block_rows, block_rows), {0, content.rows()});
+}
+
+// What the windows' records are put together to.
+class Assembly {
+ public:
+  Assembly(int32_t block_rows, const SampleHead& head) : block_rows_(block_rows), head_(head) {}
+
+  absl::Status Add(const WindowRecord& record,
+                   const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {
+    const RowRange window = Intersect(RowRange::OfSize(rows_, block_rows_), {0, head_.rows()});
+    if (window.empty() || record.window() * block_rows_ != window.begin)
+      return DamagedRecord("windows are not in order");
+    if (absl::Status status = TakeRanges(record.unrecorded(), window, unrecorded_); !status.ok()) return status;
+    for (const PieceRecord& piece : record.pieces()) {
+      const RowRange rows{window.begin + piece.begin(), window.begin + piece.end()};
+      const BlockPlace place{piece.block(),
+                             {window.begin + piece.block_begin(), window.begin + piece.block_end()},
+                             static_cast<Codec>(piece.codec())};
+      if (rows.empty() || !window.contains(rows) || !place.rows.contains(rows))
+        return DamagedRecord("a piece lies outside");
+      if (place.codec != Codec::kRaw && place.codec != Codec::kPacked) return DamagedRecord("a codec is unknown");
+      if (!recorded_.empty() && rows.begin < recorded_.back().end) return DamagedRecord("pieces overlap");
+      AppendMerged(recorded_, rows);
+      pieces_.Append({block_at(place), rows, piece.shared()});
+    }
+    for (const ProvenanceRecord& from : record.provenance()) {
+      const RowRange rows{window.begin + from.begin(), window.begin + from.end()};
+      const int64_t known = provenance_.empty() ? 0 : provenance_.back().rows.end;
+      if (rows.begin != known || rows.empty() || !window.contains(rows)) return DamagedRecord("provenance has holes");
+      AddProvenance({rows, from.weight_version(), from.weight_label(), from.engine(), from.appends()});
+    }
+    if (window.size() == block_rows_) {
+      boundaries_.push_back(record.has_token_check() ? std::optional(record.token_check()) : std::nullopt);
+    }
+    rows_ = window.end;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<SampleContent> Finish() {
+    if (rows_ != head_.rows()) return DamagedRecord("windows are missing");
+    if (Subtract({0, rows_}, unrecorded_) != recorded_) return DamagedRecord("rows are missing, or recorded and not");
+    if ((provenance_.empty() ? 0 : provenance_.back().rows.end) != rows_) return DamagedRecord("provenance has holes");
+    std::vector<RowRange> known;
+    if (absl::Status status = TakeRanges(head_.known_tokens(), {0, rows_}, known); !status.ok()) return status;
+    const std::optional<uint32_t> end = head_.has_token_check() ? std::optional(head_.token_check()) : std::nullopt;
+    SampleContent content(TokenChecks(block_rows_, rows_, end, std::move(boundaries_), std::move(known)));
+    content.revision = head_.revision();
+    content.content_id = head_.content_id();
+    content.restart_nonce = head_.restart_nonce();
+    if (head_.has_prefix()) {
+      content.prefix = {head_.prefix().sample(), head_.prefix().rows(), head_.prefix().revision()};
+    }
+    content.group = head_.group();
+    content.engine = head_.engine();
+    if (head_.has_num_tokens()) content.num_tokens = head_.num_tokens();
+    content.unrecorded = std::move(unrecorded_);
+    content.provenance = std::move(provenance_);
+    content.pieces = std::move(pieces_);
+    return content;
+  }
+
+ private:
+  // Neighbours in a list differ: two alike are one that goes over the end of a window.
+  void AddProvenance(Provenance next) {
+    if (!provenance_.empty()) {
+      Provenance& last = provenance_.back();
+      if (last.weight_version == next.weight_version && last.weight_label == next.weight_label &&
+          last.engine == next.engine) {
+        last.rows.end = next.rows.end;
+        last.appends = next.appends;
+        return;
+      }
+    }
+    provenance_.push_back(std::move(next));
+  }
+
+  const int32_t block_rows_;
+  const SampleHead& head_;
+  int64_t rows_ = 0;
+  RowPieces pieces_;
+  std::vector<RowRange> recorded_;
+  std::vector<RowRange> unrecorded_;
+  std::vector<Provenance> provenance_;
+  std::vector<std::optional<uint32_t>> boundaries_;
+};
+
+}  // namespace
+
+int64_t WindowCount(const SampleContent& content, int32_t block_rows) {
+  return (content.rows() + block_rows - 1) / block_rows;
+}
+
+std::string EncodeHead(const SampleContent& content) {
+  SampleHead head;
+  head.set_revision(content.revision);
+  head.set_content_id(content.content_id);
+  head.set_restart_nonce(content.restart_nonce);
+  if (content.prefix) {
+    head.mutable_prefix()->set_sample(content.prefix->sample);
+    head.mutable_prefix()->set_rows(content.prefix->rows);
+    head.mutable_prefix()->set_revision(content.prefix->revision);
+  }
+  head.set_group(content.group);
+  head.set_engine(content.engine);
+  head.set_rows(content.rows());
+  if (content.num_tokens) head.set_num_tokens(*content.num_tokens);
+  if (const auto check = content.tokens.At(content.rows())) head.set_token_check(*check);
+  AddRanges(content.tokens.known(), 0, *head.mutable_known_tokens());
+  return FrameRecord(head);
+}
+
+std::string EncodeWindow(const SampleContent& content, int32_t block_rows, int64_t window,
+                         const std::function<uint64_t(const StoredBlock&)>& id_of) {
+  const RowRange rows = WindowRows(content, block_rows, window);
+  WindowRecord record;
+  record.set_window(window);
+  for (size_t i = content.pieces.FirstEndingAfter(rows.begin);
+       i < content.pieces.size() && content.pieces[i].rows.begin < rows.end; ++i) {
+    const RowPiece& piece = content.pieces[i];
+    PieceRecord& out = *record.add_pieces();
+    out.set_block(id_of(*piece.stored));
+    out.set_begin(static_cast<int32_t>(piece.rows.begin - rows.begin));
+    out.set_end(static_cast<int32_t>(piece.rows.end - rows.begin));
+    out.set_block_begin(static_cast<int32_t>(piece.stored->rows().begin - rows.begin));
+    out.set_block_end(static_cast<int32_t>(piece.stored->rows().end - rows.begin));
+    out.set_codec(static_cast<int32_t>(piece.stored->codec()));
+    out.set_shared(piece.shared);
+  }
+  if (rows.size() == block_rows) {
+    if (const auto check = content.tokens.At(rows.end)) record.set_token_check(*check);
+  }
+  AddRanges(Clip(content.unrecorded, rows), rows.begin, *record.mutable_unrecorded());
+  for (const Provenance& from : content.provenance) {
+    const RowRange here = Intersect(from.rows, rows);
+    if (here.empty()) continue;
+    ProvenanceRecord& out = *record.add_provenance();
+    out.set_begin(static_cast<int32_t>(here.begin - rows.begin));
+    out.set_end(static_cast<int32_t>(here.end - rows.begin));
+    out.set_weight_version(from.weight_version);
+    out.set_weight_label(from.weight_label);
+    out.set_engine(from.engine);
+    out.set_appends(from.appends);
+  }
+  return FrameRecord(record);
+}
+
+absl::StatusOr<SampleContent> DecodeContent(
+    absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
+    const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {
+  SampleHead facts;
+  if (absl::Status status = UnframeRecord(head, facts); !status.ok()) return status;
+  if (facts.rows() < 0) return DamagedRecord("a row count is negative");
+  Assembly assembly(block_rows, facts);
+  for (const std::string& bytes : windows) {
+    WindowRecord record;
+    if (absl::Status status = UnframeRecord(bytes, record); !status.ok()) return status;
+    if (absl::Status status = assembly.Add(record, block_at); !status.ok()) return status;
+  }
+  return assembly.Finish();
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,45 @@
+// The content of a sample ⇄ the records of sample_record.proto, each as framed_record.h frames it.
+//
+//   SampleContent ─EncodeHead, EncodeWindow─▶ bytes ─DecodeContent─▶ SampleContent with the same blocks elsewhere
+//
+// Pure; thread-safe.
+#ifndef SERVER_STORE_RECORDS_SAMPLE_RECORD_H_
+#define SERVER_STORE_RECORDS_SAMPLE_RECORD_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "server/store/memory/sample_content.h"
+
+namespace routing_replay {
+
+// A block by the number that its store knows it by.
+struct BlockPlace {
+  uint64_t id = 0;
+  RowRange rows;
+  Codec codec = Codec::kRaw;
+  friend bool operator==(const BlockPlace&, const BlockPlace&) = default;
+};
+
+// Windows of `block_rows` rows that the content has records of.
+int64_t WindowCount(const SampleContent& content, int32_t block_rows);
+
+std::string EncodeHead(const SampleContent& content);
+// Requires window in [0, WindowCount). `id_of` gives the number of a block that one of the pieces shows.
+std::string EncodeWindow(const SampleContent& content, int32_t block_rows, int64_t window,
+                         const std::function<uint64_t(const StoredBlock&)>& id_of);
+
+// `windows`: all of them, ascending. `block_at` is called once for each piece. DATA_LOSS if a record is damaged or if
+// they do not fit together: each row of [0, rows) is either recorded, by one piece, or unrecorded.
+absl::StatusOr<SampleContent> DecodeContent(
+    absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
+    const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_RECORDS_SAMPLE_RECORD_H_

@@ -1,0 +1,43 @@
+// Keys of the database. A run has a column family of its own, so that it goes with all it holds at once:
+//
+//   default             'r' run                        → RunRecord
+//   "run:" + run        'h' producer sample            → SampleHead
+//                       'w' producer sample 0 window   → WindowRecord
+//                       'b' block                      → CRCs of the planes, then the block's bytes; a blob
+//                       'i' block                      → nothing: which blocks there are, without reading blobs
+//
+// producer: one byte. window, block: 8 bytes, big-endian. Sample ids have no byte 0. Pure; thread-safe.
+#ifndef SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_
+#define SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "routing_replay/wire/sample_id.h"
+
+namespace routing_replay::rocks {
+
+inline constexpr char kRunPrefix = 'r';
+inline constexpr char kHeadPrefix = 'h';
+inline constexpr char kWindowPrefix = 'w';
+inline constexpr char kBlockPrefix = 'b';
+inline constexpr char kBlockIdPrefix = 'i';
+
+std::string RunFamily(absl::string_view run);
+std::string RunKey(absl::string_view run);
+std::string HeadKey(Producer producer, absl::string_view sample);
+// The windows of a sample follow one another, ascending.
+std::string WindowKey(Producer producer, absl::string_view sample, int64_t window);
+std::string BlockKey(uint64_t block);
+std::string BlockIdKey(uint64_t block);
+
+// Requires a key made by HeadKey.
+Producer ProducerOf(absl::string_view head_key);
+absl::string_view SampleOf(absl::string_view head_key);
+// Requires a key made by BlockIdKey.
+uint64_t BlockOf(absl::string_view block_id_key);
+
+}  // namespace routing_replay::rocks
+
+#endif  // SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_

@@ -1,0 +1,51 @@
+#include "server/store/rocksdb/rocks_options.h"
+
+#include <rocksdb/table.h>
+
+#include <memory>
+#include <utility>
+
+namespace routing_replay {
+namespace {
+
+constexpr uint64_t kBlobBytes = 4 << 10;
+constexpr uint64_t kBlobFileBytes = 256 << 20;
+constexpr uint64_t kMemtableBytes = 64 << 20;
+// A blob file of which so much is garbage is rewritten.
+constexpr double kGarbage = 0.25;
+
+}  // namespace
+
+rocksdb::DBOptions RocksDatabaseOptions() {
+  rocksdb::DBOptions options;
+  options.create_if_missing = true;
+  options.max_background_jobs = 4;
+  options.keep_log_file_num = 4;
+  options.max_log_file_size = 16 << 20;
+  options.bytes_per_sync = 1 << 20;
+  return options;
+}
+
+rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cache) {
+  rocksdb::ColumnFamilyOptions options;
+  options.enable_blob_files = true;
+  options.min_blob_size = kBlobBytes;
+  options.blob_file_size = kBlobFileBytes;
+  options.enable_blob_garbage_collection = true;
+  options.blob_garbage_collection_force_threshold = kGarbage;
+  options.write_buffer_size = kMemtableBytes;
+  options.blob_cache = cache;
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = std::move(cache);
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return options;
+}
+
+rocksdb::WriteOptions RocksWriteOptions(Durability durability) {
+  rocksdb::WriteOptions options;
+  options.disableWAL = durability == Durability::kInMemory;
+  options.sync = durability == Durability::kSynced;
+  return options;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,26 @@
+// How RocksDB is set up for blocks of routes.
+#ifndef SERVER_STORE_ROCKSDB_ROCKS_OPTIONS_H_
+#define SERVER_STORE_ROCKSDB_ROCKS_OPTIONS_H_
+
+#include <rocksdb/options.h>
+
+#include <cstdint>
+
+namespace routing_replay {
+
+// What an acknowledged append has come through.
+enum class Durability : uint8_t {
+  kInMemory,  // Memory: it is lost if the process ends other than by a shutdown.
+  kWritten,   // The operating system: it is lost if the machine fails.
+  kSynced,    // The disk.
+};
+
+// Values of 4 KiB and more are blobs: compaction does not move them.
+rocksdb::DBOptions RocksDatabaseOptions();
+// cache_bytes: for what is read, of all runs together.
+rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cache);
+rocksdb::WriteOptions RocksWriteOptions(Durability durability);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_ROCKSDB_ROCKS_OPTIONS_H_

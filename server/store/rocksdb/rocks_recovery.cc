@@ -1,0 +1,116 @@
+#include "server/store/rocksdb/rocks_recovery.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "server/store/rocksdb/rocks_keys.h"
+#include "server/store/rocksdb/rocks_status.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr absl::string_view kUnreadable = "the database cannot be read";
+
+absl::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+// Calls `each` with every key that begins with `prefix`, and its value, ascending, as long as it gives OK.
+template <typename Each>
+absl::Status ForEach(const RocksFamily& family, absl::string_view prefix, const Each& each) {
+  const std::unique_ptr<rocksdb::Iterator> it(family.db->NewIterator(rocksdb::ReadOptions(), family.handle));
+  for (it->Seek({prefix.data(), prefix.size()}); it->Valid(); it->Next()) {
+    if (View(it->key()).substr(0, prefix.size()) != prefix) break;
+    if (absl::Status status = each(View(it->key()), View(it->value())); !status.ok()) return status;
+  }
+  return FromRocks(it->status(), kUnreadable);
+}
+
+class Recovery {
+ public:
+  Recovery(const RocksFamily& family, int32_t block_rows, RocksRun& run, RecoveryReport& report)
+      : family_(family), block_rows_(block_rows), run_(run), report_(report) {}
+
+  absl::StatusOr<std::vector<KeptSample>> Run() {
+    absl::Status status = ForEach(family_, std::string(1, rocks::kBlockIdPrefix), [&](absl::string_view key, auto) {
+      present_.insert(rocks::BlockOf(key));
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    status = ForEach(family_, std::string(1, rocks::kHeadPrefix),
+                     [&](absl::string_view key, absl::string_view head) { return AddSample(key, head); });
+    if (!status.ok()) return status;
+    status = RemoveOrphans();
+    if (!status.ok()) return status;
+    return std::move(samples_);
+  }
+
+ private:
+  absl::Status AddSample(absl::string_view key, absl::string_view head) {
+    const Producer producer = rocks::ProducerOf(key);
+    const std::string sample(rocks::SampleOf(key));
+    std::vector<std::string> windows;
+    std::string prefix = rocks::WindowKey(producer, sample, 0);
+    prefix.resize(prefix.size() - sizeof(int64_t));
+    absl::Status status = ForEach(family_, prefix, [&](auto, absl::string_view window) {
+      windows.emplace_back(window);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    bool complete = true;
+    absl::StatusOr<SampleContent> content =
+        DecodeContent(head, windows, block_rows_, [&](const BlockPlace& place) { return BlockAt(place, complete); });
+    if (!content.ok() || !complete) {
+      ++report_.lost_samples;
+      return run_.Remove(producer, sample);
+    }
+    ++report_.samples;
+    report_.rows += content->rows();
+    for (const RowPiece& piece : content->pieces.all()) shown_.insert(numbers_.at(piece.stored.get()));
+    samples_.push_back({producer, sample, *std::move(content)});
+    return absl::OkStatus();
+  }
+
+  // One object for all samples that show a block.
+  std::shared_ptr<StoredBlock> BlockAt(const BlockPlace& place, bool& complete) {
+    complete = complete && present_.contains(place.id);
+    std::shared_ptr<StoredBlock>& block = blocks_[place.id];
+    if (block == nullptr) {
+      block = run_.Found(place);
+      numbers_[block.get()] = place.id;
+    }
+    // Two samples that say different things of one block: neither is to be trusted.
+    complete = complete && block->rows() == place.rows && block->codec() == place.codec;
+    return block;
+  }
+
+  absl::Status RemoveOrphans() {
+    rocksdb::WriteBatch batch;
+    for (const uint64_t block : present_) {
+      if (shown_.contains(block)) continue;
+      ++report_.orphan_blocks;
+      batch.Delete(family_.handle, rocks::BlockKey(block));
+      batch.Delete(family_.handle, rocks::BlockIdKey(block));
+    }
+    return FromRocks(family_.db->Write(rocksdb::WriteOptions(), &batch), "the database cannot be written to");
+  }
+
+  const RocksFamily& family_;
+  const int32_t block_rows_;
+  RocksRun& run_;
+  RecoveryReport& report_;
+  std::set<uint64_t> present_;
+  std::set<uint64_t> shown_;
+  std::map<uint64_t, std::shared_ptr<StoredBlock>> blocks_;
+  std::map<const StoredBlock*, uint64_t> numbers_;
+  std::vector<KeptSample> samples_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<KeptSample>> RecoverSamples(const RocksFamily& family, int32_t block_rows, RocksRun& run,
+                                                       RecoveryReport& report) {
+  return Recovery(family, block_rows, run, report).Run();
+}
+
+}  // namespace routing_replay

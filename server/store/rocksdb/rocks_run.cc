@@ -1,0 +1,157 @@
+#include "server/store/rocksdb/rocks_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/store/memory/row_pieces.h"
+#include "server/store/rocksdb/rocks_keys.h"
+#include "server/store/rocksdb/rocks_status.h"
+
+namespace routing_replay {
+namespace {
+
+// So many blocks may wait for a write that takes them away.
+constexpr size_t kForgotten = 256;
+constexpr int64_t kAllocationOverhead = 64;
+
+// A value as it was read: the planes' CRCs, aligned, and the bytes behind them.
+struct ReadBlock {
+  rocksdb::PinnableSlice value;
+  std::vector<uint32_t> crcs;
+};
+
+}  // namespace
+
+class RocksRun::DiskBlock final : public StoredBlock {
+ public:
+  // One that is to be written.
+  DiskBlock(std::shared_ptr<RocksRun> run, uint64_t id, Block block, int64_t cost)
+      : StoredBlock(block.rows, block.codec, cost), id_(id), run_(std::move(run)), unwritten_(std::move(block)) {}
+  DiskBlock(std::shared_ptr<RocksRun> run, const BlockPlace& place, int64_t cost)
+      : StoredBlock(place.rows, place.codec, cost), id_(place.id), run_(std::move(run)) {}
+  ~DiskBlock() override {
+    if (!unwritten_) run_->Forget(id_);
+  }
+
+  uint64_t id() const { return id_; }
+  const Block& unwritten() const { return *unwritten_; }
+  // Its bytes are in the database. Before anybody else sees the block.
+  void Written() { unwritten_.reset(); }
+
+  absl::StatusOr<LoadedBlock> Load() const override {
+    if (unwritten_) return LoadedBlock{shared_from_this(), unwritten_->view()};
+    const Geometry& geometry = *run_->geometry_;
+    auto read = std::make_shared<ReadBlock>();
+    const RocksFamily& family = *run_->family_;
+    const std::string what = absl::StrCat("block ", id_, " with rows ", ToString(rows()));
+    const rocksdb::Status got =
+        family.db->Get(rocksdb::ReadOptions(), family.handle, rocks::BlockKey(id_), &read->value);
+    if (absl::Status status = FromRocks(got, what); !status.ok()) return status;
+    const size_t crc_bytes = sizeof(uint32_t) * geometry.num_moe_layers();
+    const size_t bytes = geometry.block_bytes(rows().size(), codec());
+    if (read->value.size() != crc_bytes + bytes) {
+      return FromRocks(rocksdb::Status::Corruption(absl::StrCat(read->value.size(), " bytes")), what);
+    }
+    read->crcs.resize(geometry.num_moe_layers());
+    std::memcpy(read->crcs.data(), read->value.data(), crc_bytes);
+    const BlockView view{
+        rows(), codec(), read->crcs, {reinterpret_cast<const uint8_t*>(read->value.data()) + crc_bytes, bytes}};
+    return LoadedBlock{std::move(read), view};
+  }
+
+ private:
+  const uint64_t id_;
+  const std::shared_ptr<RocksRun> run_;
+  std::optional<Block> unwritten_;
+};
+
+RocksRun::RocksRun(std::shared_ptr<RocksFamily> family, std::shared_ptr<const Geometry> geometry, Durability durability,
+                   std::shared_ptr<const std::atomic<bool>> forgets)
+    : family_(std::move(family)),
+      geometry_(std::move(geometry)),
+      write_options_(RocksWriteOptions(durability)),
+      forgets_(std::move(forgets)) {}
+
+int64_t RocksRun::Cost(const Geometry&, int64_t, Codec) const {
+  return kAllocationOverhead + static_cast<int64_t>(sizeof(DiskBlock) + sizeof(RowPiece));
+}
+
+std::shared_ptr<StoredBlock> RocksRun::Keep(Block block, int64_t cost) {
+  return std::make_shared<DiskBlock>(shared_from_this(), next_block_.fetch_add(1), std::move(block), cost);
+}
+
+std::shared_ptr<StoredBlock> RocksRun::Found(const BlockPlace& place) {
+  next_block_ = std::max<uint64_t>(next_block_, place.id + 1);
+  return std::make_shared<DiskBlock>(shared_from_this(), place, Cost(*geometry_, place.rows.size(), place.codec));
+}
+
+absl::Status RocksRun::Write(const SampleChange& change) {
+  rocksdb::WriteBatch batch;
+  for (const std::shared_ptr<StoredBlock>& block : change.added) PutBlock(static_cast<DiskBlock&>(*block), batch);
+  const int64_t windows = WindowCount(change.content, change.block_rows);
+  const auto id_of = [](const StoredBlock& block) { return static_cast<const DiskBlock&>(block).id(); };
+  for (int64_t window = change.first_window; window < windows; ++window) {
+    batch.Put(family_->handle, rocks::WindowKey(change.producer, change.sample, window),
+              EncodeWindow(change.content, change.block_rows, window, id_of));
+  }
+  for (int64_t window = windows; window < change.windows_before; ++window) {
+    batch.Delete(family_->handle, rocks::WindowKey(change.producer, change.sample, window));
+  }
+  batch.Put(family_->handle, rocks::HeadKey(change.producer, change.sample), EncodeHead(change.content));
+  if (absl::Status status = Commit(std::move(batch)); !status.ok()) return status;
+  for (const std::shared_ptr<StoredBlock>& block : change.added) static_cast<DiskBlock&>(*block).Written();
+  return absl::OkStatus();
+}
+
+absl::Status RocksRun::Remove(Producer producer, absl::string_view sample) {
+  rocksdb::WriteBatch batch;
+  batch.Delete(family_->handle, rocks::HeadKey(producer, sample));
+  batch.DeleteRange(family_->handle, rocks::WindowKey(producer, sample, 0), rocks::WindowKey(producer, sample, -1));
+  return Commit(std::move(batch));
+}
+
+void RocksRun::PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) const {
+  const Block& bytes = block.unwritten();
+  const std::string key = rocks::BlockKey(block.id());
+  const rocksdb::Slice key_part(key);
+  const rocksdb::Slice parts[] = {
+      {reinterpret_cast<const char*>(bytes.plane_crc32c.data()), bytes.plane_crc32c.size() * sizeof(uint32_t)},
+      {reinterpret_cast<const char*>(bytes.bytes.data()), bytes.bytes.size()}};
+  batch.Put(family_->handle, rocksdb::SliceParts(&key_part, 1), rocksdb::SliceParts(parts, 2));
+  batch.Put(family_->handle, rocks::BlockIdKey(block.id()), rocksdb::Slice());
+}
+
+absl::Status RocksRun::Commit(rocksdb::WriteBatch batch) {
+  std::vector<uint64_t> gone;
+  {
+    MutexLock lock(mutex_);
+    std::swap(gone, forgotten_);
+  }
+  for (const uint64_t block : gone) {
+    batch.Delete(family_->handle, rocks::BlockKey(block));
+    batch.Delete(family_->handle, rocks::BlockIdKey(block));
+  }
+  const absl::Status status =
+      FromRocks(family_->db->Write(write_options_, &batch), "the database cannot be written to");
+  if (!status.ok()) {
+    MutexLock lock(mutex_);
+    forgotten_.insert(forgotten_.end(), gone.begin(), gone.end());
+  }
+  return status;
+}
+
+void RocksRun::Forget(uint64_t block) {
+  if (!*forgets_) return;
+  {
+    MutexLock lock(mutex_);
+    forgotten_.push_back(block);
+    if (forgotten_.size() < kForgotten) return;
+  }
+  Commit(rocksdb::WriteBatch())
+      .IgnoreError();  // What stays is taken away by a later write, or when it is opened again.
+}
+
+}  // namespace routing_replay

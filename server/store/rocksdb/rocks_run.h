@@ -1,0 +1,71 @@
+// One run of the RocksDB store: its blocks, and the journal of its samples.
+#ifndef SERVER_STORE_ROCKSDB_ROCKS_RUN_H_
+#define SERVER_STORE_ROCKSDB_ROCKS_RUN_H_
+
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/wire/mutex.h"
+#include "routing_replay/wire/geometry.h"
+#include "server/store/memory/sample_journal.h"
+#include "server/store/memory/stored_block.h"
+#include "server/store/records/sample_record.h"
+#include "server/store/rocksdb/rocks_options.h"
+
+namespace routing_replay {
+
+// The handle of a column family, for as long as somebody uses it; the database is open as long.
+struct RocksFamily {
+  RocksFamily(std::shared_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyHandle* handle)
+      : db(std::move(db)), handle(handle) {}
+  RocksFamily(const RocksFamily&) = delete;
+  RocksFamily& operator=(const RocksFamily&) = delete;
+  ~RocksFamily() { db->DestroyColumnFamilyHandle(handle).PermitUncheckedError(); }
+
+  const std::shared_ptr<rocksdb::DB> db;
+  rocksdb::ColumnFamilyHandle* const handle;
+};
+
+// Thread-safe.
+class RocksRun final : public BlockHome, public SampleJournal, public std::enable_shared_from_this<RocksRun> {
+ public:
+  // forgets: whether blocks that nobody holds are taken away.
+  RocksRun(std::shared_ptr<RocksFamily> family, std::shared_ptr<const Geometry> geometry, Durability durability,
+           std::shared_ptr<const std::atomic<bool>> forgets);
+
+  int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
+  std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
+
+  absl::Status Write(const SampleChange& change) override;
+  absl::Status Remove(Producer producer, absl::string_view sample) override;
+
+  // A block that is in the database. Before anything is written: new blocks get higher numbers than this one.
+  std::shared_ptr<StoredBlock> Found(const BlockPlace& place);
+
+ private:
+  class DiskBlock;
+
+  absl::Status Commit(rocksdb::WriteBatch batch);
+  void PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) const;
+  // Nobody can reach the block any more. It goes with a later write.
+  void Forget(uint64_t block);
+
+  const std::shared_ptr<RocksFamily> family_;
+  const std::shared_ptr<const Geometry> geometry_;
+  const rocksdb::WriteOptions write_options_;
+  const std::shared_ptr<const std::atomic<bool>> forgets_;
+  std::atomic<uint64_t> next_block_{1};
+
+  Mutex mutex_;
+  std::vector<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_ROCKSDB_ROCKS_RUN_H_

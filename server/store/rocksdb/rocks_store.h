@@ -1,0 +1,35 @@
+// The store that survives a restart: samples and blocks in a RocksDB database, their index in memory.
+//
+//   MemoryStore (index, rules) ─▶ RocksRun ─▶ one column family per run: records of samples, blocks as blobs
+//
+// An append is written, with all that it changes, in one batch before it is acknowledged. A process at a time may have
+// the database open.
+#ifndef SERVER_STORE_ROCKSDB_ROCKS_STORE_H_
+#define SERVER_STORE_ROCKSDB_ROCKS_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/store/memory/memory_store.h"
+#include "server/store/rocksdb/rocks_options.h"
+#include "server/store/rocksdb/rocks_recovery.h"
+
+namespace routing_replay {
+
+struct RocksStoreOptions {
+  std::string path;  // A directory; made if it is not there.
+  Durability durability = Durability::kWritten;
+  // Of bytes that were read, outside of the budget.
+  int64_t cache_bytes = int64_t{256} << 20;
+  MemoryStoreOptions memory;  // The budget bounds the index.
+};
+
+// Finds what is in the database, and says in `report` what that is. UNAVAILABLE if it cannot be opened, DATA_LOSS if it
+// is damaged as a whole, otherwise as NewKeptStore.
+absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options, RecoveryReport& report);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_ROCKSDB_ROCKS_STORE_H_
