@@ -60,7 +60,7 @@ build=$(realpath "$build")
 export PYTHONPATH=$PWD/trainer_plugin/python/src PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib RR_GOLDEN_PYTHON=$python
 status=0
-for test in ops megatron_peer; do
+for test in ops device megatron_peer; do
   echo "== $test"
   "$python" trainer_plugin/python/tests/${test}_test.py || status=1
 done

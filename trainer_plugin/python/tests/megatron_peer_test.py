@@ -18,8 +18,12 @@ SKIPPED = 77  # What ctest takes for a skipped test.
 try:
     import megatron_models as models
     import torch
+    from host_queue import HostQueue
     from megatron.core import __version__ as megatron_version
     from megatron.core.pipeline_parallel.schedules import get_schedule_table, set_current_microbatch
+
+    from routing_replay_trainer.megatron import _replay
+    from routing_replay_trainer.megatron._device_buffers import DeviceBuffers
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
@@ -426,6 +430,16 @@ class MegatronTest(unittest.TestCase):
         config = models.make_config()
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "model"):
             megatron.attach(models.Model(config, [1, 2]), config, source=source)
+
+
+class StagedMegatronTest(MegatronTest):
+    """The same with index buffers as a GPU has them, on a queue that the CPU plays."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        staged = mock.patch.object(_replay, "buffers_for", lambda module: DeviceBuffers(HostQueue()))
+        staged.start()
+        self.addCleanup(staged.stop)
 
 
 if __name__ == "__main__":

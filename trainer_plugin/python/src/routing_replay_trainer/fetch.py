@@ -72,7 +72,7 @@ class Batch:
     """
 
     plan: Plan
-    indices: tuple[NDArray[Any], ...]
+    indices: Sequence[NDArray[Any]]
     states: NDArray[np.uint8]
     replayed_rows: int
     unrecorded_rows: int
@@ -82,7 +82,8 @@ class Batch:
 
 
 class Source(Protocol):
-    """Anything that rows come from."""
+    """Anything that rows come from. One that also has `stage(plan, *, sequences, missing) -> Staged`, as the sources
+    here, lets a GPU realign its rows; those of others are realigned on the host and then copied there."""
 
     def fetch(
         self,
@@ -118,6 +119,9 @@ class _Fetch:
     def end(self) -> None:
         LIBRARY.rrt_fetch_end(self.pointer)
 
+    def result(self) -> dict[str, Any]:
+        return json.loads(_core.give(LIBRARY.rrt_fetch_result, self.pointer))
+
     def realign(self, out: NDArray[np.uint8] | None) -> Batch:
         plan = self._plan
         buffer = np.empty(plan.buffer_bytes, np.uint8) if out is None else _index_buffer(out, plan)
@@ -126,12 +130,55 @@ class _Fetch:
         LIBRARY.rrt_realign(
             plan.pointer, self.pointer, buffer.ctypes.data, buffer.size, states.ctypes.data, states.size, rows
         )
-        result = json.loads(_core.give(LIBRARY.rrt_fetch_result, self.pointer))
-        indices = tuple(
-            np.frombuffer(buffer, layer.dtype, plan.rows * layer.top_k, layer.offset).reshape(plan.rows, layer.top_k)
-            for layer in plan.layers
+        result = self.result()
+        return Batch(plan, slabs(plan, buffer), states, *rows, result["fallback_sequences"], tuple(result["sequences"]))
+
+
+def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> tuple[NDArray[Any], ...]:
+    """The ids [rows, K] of each local layer in an index buffer."""
+    return tuple(
+        np.frombuffer(buffer, layer.dtype, plan.rows * layer.top_k, layer.offset).reshape(plan.rows, layer.top_k)
+        for layer in plan.layers
+    )
+
+
+class Staged:
+    """What a fetch has brought, checked and planned but not realigned: a device does that, in one launch.
+
+    plan: whose it is
+    bytes: of the block that goes to the device: a packed plan, and the staged rows behind it, in the compact form in
+        which they came
+    staging_offset: of the staged rows in the block
+    units: what a launch is made for
+    """
+
+    def __init__(self, plan: Plan, fetch: _Fetch) -> None:
+        self.plan = plan
+        self._fetch = fetch
+        self._handle = _core.Handle(LIBRARY.rrt_staged_free, LIBRARY.rrt_staged_new, plan.pointer, fetch.pointer)
+        self._shape = _core.StagedShape()
+        LIBRARY.rrt_staged_get_shape(self._handle.pointer, ctypes.byref(self._shape))
+        self.bytes: int = self._shape.bytes
+        self.staging_offset: int = self._shape.staging_offset
+        self.units: int = self._shape.units
+
+    def write(self, block: NDArray[np.uint8], indices: Sequence[NDArray[Any]]) -> Batch:
+        """Writes the block to an address that is a multiple of 16, and gives the batch that it describes.
+
+        indices: what the batch has as such
+        """
+        LIBRARY.rrt_staged_write(self._handle.pointer, block.ctypes.data, block.size)
+        shape, result = self._shape, self._fetch.result()
+        return Batch(
+            self.plan,
+            indices,
+            block[shape.states_offset : shape.states_offset + self.plan.rows].copy(),
+            shape.replayed_rows,
+            shape.unrecorded_rows,
+            shape.pad_rows,
+            result["fallback_sequences"],
+            tuple(result["sequences"]),
         )
-        return Batch(plan, indices, states, *rows, result["fallback_sequences"], tuple(result["sequences"]))
 
 
 class LocalSource:
@@ -232,9 +279,18 @@ class LocalSource:
         out: index buffer [plan.buffer_bytes] to write into (pinned memory, or an address that a CUDA graph knows); the
             batch's indices are views of it. A new one if absent; untouched where an error is raised
         """
+        return self._fetched(plan, sequences, missing).realign(out)
+
+    def stage(
+        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
+    ) -> Staged:
+        """The same for a device to realign."""
+        return Staged(plan, self._fetched(plan, sequences, missing))
+
+    def _fetched(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         fetch = _Fetch(plan, sequences, missing=missing)
         LIBRARY.rrt_local_source_fetch(self._handle.pointer, fetch.pointer)
-        return fetch.realign(out)
+        return fetch
 
 
 class ServiceSource:
@@ -271,12 +327,21 @@ class ServiceSource:
         out: NDArray[np.uint8] | None = None,
     ) -> Batch:
         """As `LocalSource.fetch`. What the service or the connection refuses is raised as routing_replay raises it."""
+        return self._fetched(plan, sequences, missing).realign(out)
+
+    def stage(
+        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
+    ) -> Staged:
+        """The same for a device to realign."""
+        return Staged(plan, self._fetched(plan, sequences, missing))
+
+    def _fetched(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
         fetch = _Fetch(plan, sequences, missing=missing, **self._options)
         if fetch.needs_rows():
             for message in self._run.read_messages(fetch.request(), self._timeout):
                 fetch.push(message)
         fetch.end()
-        return fetch.realign(out)
+        return fetch
 
 
 def _index_buffer(out: NDArray[np.uint8], plan: Plan) -> NDArray[np.uint8]:

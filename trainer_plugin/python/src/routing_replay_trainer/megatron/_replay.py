@@ -16,7 +16,7 @@ from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer.fetch import Batch, Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
 from routing_replay_trainer.megatron._binding import Binding
-from routing_replay_trainer.megatron._buffers import Buffers
+from routing_replay_trainer.megatron._device_buffers import buffers_for
 from routing_replay_trainer.megatron._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer.megatron._records import Records
 from routing_replay_trainer.plan import Plan
@@ -86,13 +86,14 @@ class Replay:
         self._ep_size: int = getattr(self._config, "expert_model_parallel_size", 1) or 1
         self._injection = _INJECTIONS[inject]
         self._targets = ReplayTargets()
-        self._buffers = Buffers()
+        self._buffers: Any = buffers_for(_modules.unwrap(chunks[0]))
         self._step = 0
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
         self._bindings: dict[int, Binding] = {}
         self._counters = {"replayed_rows": 0, "unrecorded_rows": 0, "pad_rows": 0, "fallback_sequences": 0}
         self._overlap: dict[int, torch.Tensor] = {}
+        self._top_k: dict[int, int] = {}
         if mode != "disabled":
             self._bind(chunks, inject)
 
@@ -207,12 +208,16 @@ class Replay:
         said: dict[str, float] = {f"routing_replay/{key}": float(value) for key, value in self._counters.items()}
         real = self._counters["replayed_rows"] + self._counters["unrecorded_rows"]
         said["routing_replay/replayed_fraction"] = self._counters["replayed_rows"] / real if real else 0.0
-        counts = {layer: tensor.tolist() for layer, tensor in sorted(self._overlap.items())}
-        for layer, (_, slots, common, _) in counts.items():
-            said[f"routing_replay/overlap/layer_{layer:02}"] = common / slots if slots else 0.0
-        compared = sum(rows for rows, *_ in counts.values())
+        counts = {
+            layer: dict(zip(ops.COMPARED, tensor.tolist(), strict=True)) for layer, tensor in self._overlap.items()
+        }
+        for layer, count in sorted(counts.items()):
+            slots = count["rows"] * self._top_k[layer]
+            said[f"routing_replay/overlap/layer_{layer:02}"] = count["common_ids"] / slots if slots else 0.0
+        compared = sum(count["rows"] for count in counts.values())
         if compared:
-            said["routing_replay/no_overlap_fraction"] = sum(none for *_, none in counts.values()) / compared
+            disjoint = sum(count["disjoint_rows"] for count in counts.values())
+            said["routing_replay/no_overlap_fraction"] = disjoint / compared
         self._counters = dict.fromkeys(self._counters, 0)
         self._overlap.clear()
         return said
@@ -260,21 +265,24 @@ class Replay:
         """What the chunk replays, compares or records into."""
         records, described = chunk.records, entered.described
         plan = self._plan(chunk.number, described.layout) if records is None else records.plan(described.layout)
-        number, memory = self._buffers.take(plan.buffer_bytes)
+        number = self._buffers.take(plan)
+        fetch = functools.partial(self._buffers.fetch, number)
+        use = "compare" if self._mode == "shadow" else "replay"
+        keep = None
         try:
             if records is None:
-                batch = self._source.fetch(plan, sequences=described.fetch, missing=self._missing, out=memory)
+                batch = fetch(self._source, plan, sequences=described.fetch, missing=self._missing)
             elif forward_only if entered.record is None else entered.record:
-                batch = records.empty(plan, memory)
-                keep = functools.partial(records.keep, plan, described, memory)
-                return Pass(key, batch, number, "record", forward_only, keep)
+                use, batch = "record", records.empty(plan, self._buffers.empty(number, plan))
+                keep = functools.partial(records.keep, plan, described, self._buffers.reader(number, plan))
             else:
-                batch = records.fetch(plan, described, self._missing, memory)
+                batch = records.fetch(plan, described, self._missing, fetch)
         except BaseException:
             self._buffers.give(number)
             raise
-        self._count(batch)
-        return Pass(key, batch, number, "compare" if self._mode == "shadow" else "replay", forward_only)
+        if use != "record":
+            self._count(batch)
+        return Pass(key, batch, number, use, forward_only, keep, self._buffers.tensors(number, plan))
 
     def _count(self, batch: Batch) -> None:
         for name in self._counters:
@@ -283,12 +291,13 @@ class Replay:
     def _seen(self, answer: Any, layer: int, chosen: torch.Tensor) -> None:
         """The live choice of a layer, where it is not replayed: R2 keeps it; shadow counts how much of what would be
         replayed it has."""
-        if answer.of.use == "record":
-            answer.of.batch.indices[answer.slot][:] = chosen.cpu().numpy()
-            return
         binding = self._bindings[layer]
+        if answer.of.use == "record":
+            binding.ids(answer, chosen.device).copy_(chosen)
+            return
         ids, states = binding.ids(answer, chosen.device), binding.states(answer, chosen.device)
-        counts = ops.overlap(chosen, ids, states)
+        self._top_k[layer] = chosen.shape[1]
+        counts = ops.compare(chosen, ids, states)
         self._overlap[layer] = counts + self._overlap.get(layer, 0)
 
 
