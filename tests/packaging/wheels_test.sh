@@ -12,5 +12,7 @@ if ! python3 -m venv "$build/wheels/probe" || ! "$build/wheels/probe/bin/pip" do
 fi
 rm -rf "$wheels"
 deploy/build_wheels.sh --no-install --build "$build" --out "$wheels"
-python3 tests/packaging/try_wheels.py --wheels "$wheels"
+kernels=()
+[ ! -e "$build/lib/librouting_replay_trainer_cuda.so" ] || kernels=(--kernels)
+python3 tests/packaging/try_wheels.py --wheels "$wheels" "${kernels[@]}"
 python3 tests/packaging/try_wheels.py --wheels "$wheels" --with 'protobuf<5'
