@@ -116,7 +116,8 @@ if(RR_WITH_CUDA)
   install(FILES trainer_plugin/include/routing_replay/trainer/replay_cuda.h COMPONENT dev
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer)
   install(TARGETS routing_replay_trainer_cuda_capi LIBRARY COMPONENT trainer_cuda)
-  install(FILES trainer_plugin/include/routing_replay/trainer/cuda_capi.h
+  install(FILES trainer_plugin/include/routing_replay/trainer/capi.h
+                trainer_plugin/include/routing_replay/trainer/cuda_capi.h
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer COMPONENT trainer_cuda)
 endif()
 install(DIRECTORY proto/routing_replay DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
