@@ -25,6 +25,8 @@ try:
     import torch
     from host_queue import HostQueue
 
+    from routing_replay_trainer import ops
+    from routing_replay_trainer.megatron._counted import Counted
     from routing_replay_trainer.megatron._device_buffers import DeviceBuffers, buffers_for
 except ImportError as missing:
     result = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(KernelsTest))
@@ -143,6 +145,15 @@ class BuffersTest(unittest.TestCase):
     def test_a_model_on_the_host_has_buffers_there(self) -> None:
         self.assertNotIsInstance(buffers_for(torch.nn.Linear(2, 2)), DeviceBuffers)
         self.assertNotIsInstance(buffers_for(torch.nn.Module()), DeviceBuffers)
+
+
+class CountedTest(unittest.TestCase):
+    def test_nothing_is_lost(self) -> None:
+        counted, one = Counted(), torch.arange(len(ops.COUNTERS))
+        for _ in range(1300):
+            counted.add(one.clone())
+        self.assertEqual(list(counted.read().items()), [(name, 1300 * i) for i, name in enumerate(ops.COUNTERS)])
+        self.assertEqual(set(counted.read().values()), {0})
 
 
 @unittest.skipUnless(torch.cuda.is_available(), "torch sees no GPU")

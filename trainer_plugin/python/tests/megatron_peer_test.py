@@ -199,6 +199,12 @@ class MegatronTest(unittest.TestCase):
                         maps = [routing_map for _, routing_map in moe.seen]
                         for _, routing_map in models.moe_layers(peer)[layer].seen:
                             self.assertEqual(sum(torch.equal(routing_map, ours) for ours in maps), 2)
+                counted = [binding.counted.read() for binding in replay._bindings.values()]
+                rows = sum(sum(lengths) for lengths in LENGTHS)
+                for counters in counted:  # Each row once, although it is routed again in recompute.
+                    self.assertEqual(sum(counters[state] for state in ("replayed_rows", "live_rows", "pad_rows")), rows)
+                    self.assertEqual(counters["clamped_ids"], 0)
+                self.assertEqual(replay.metrics()["routing_replay/clamped_ids"], 0)
                 # A copy routes live, and so does the model that is let go.
                 copied = copy.deepcopy(chunks[0])
                 replay.detach()

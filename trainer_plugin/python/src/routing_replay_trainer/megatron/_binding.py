@@ -9,6 +9,7 @@ import torch
 
 from routing_replay_trainer import errors
 from routing_replay_trainer._values import invalid
+from routing_replay_trainer.megatron._counted import Counted
 from routing_replay_trainer.megatron._modules import is_recompute
 from routing_replay_trainer.megatron._passes import Answer, ChunkPasses
 from routing_replay_trainer.plan import Layer
@@ -27,6 +28,7 @@ class Binding:
         self.module = module
         self.name = name
         self.layer = layer
+        self.counted = Counted()  # Of our operator's replaying calls.
         self._passes = passes
         self._on_seen = on_seen
 

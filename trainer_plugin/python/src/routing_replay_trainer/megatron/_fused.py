@@ -56,6 +56,8 @@ def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[...
         if answer.of.use == "replay":
             ids, states = binding.ids(answer, logits.device), binding.states(answer, logits.device)
             out = ops.router_replay(router, logits, ids, states, expert_bias=bias)
+            if not answer.recompute:
+                binding.counted.add(out.counters)
             return out.probs, out.routing_map
         out = ops.router_live(router, logits, expert_bias=bias)
         binding.seen(answer, out.chosen)

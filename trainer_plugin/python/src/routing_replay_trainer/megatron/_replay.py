@@ -202,12 +202,17 @@ class Replay:
 
         routing_replay/replayed_rows, unrecorded_rows, pad_rows, fallback_sequences
         routing_replay/replayed_fraction: of rows that are no pads
+        routing_replay/clamped_ids, zero_probabilities (inject "fused"): ids that no expert has, 0 unless a buffer is
+            broken, and replayed experts whose probability came out as 0, which some dispatchers lose
         routing_replay/overlap/layer_NN (mode shadow): mean share of replayed experts among the live choice
         routing_replay/no_overlap_fraction (mode shadow): rows that have no expert in common
         """
         said: dict[str, float] = {f"routing_replay/{key}": float(value) for key, value in self._counters.items()}
         real = self._counters["replayed_rows"] + self._counters["unrecorded_rows"]
         said["routing_replay/replayed_fraction"] = self._counters["replayed_rows"] / real if real else 0.0
+        counted = [binding.counted.read() for binding in self._bindings.values()]
+        for name in ("clamped_ids", "zero_probabilities"):
+            said[f"routing_replay/{name}"] = float(sum(counters[name] for counters in counted))
         counts = {
             layer: dict(zip(ops.COMPARED, tensor.tolist(), strict=True)) for layer, tensor in self._overlap.items()
         }
