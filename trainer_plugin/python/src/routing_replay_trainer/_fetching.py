@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._passes import Pass
 from routing_replay_trainer._records import Records
@@ -32,7 +33,7 @@ class Fetching:
     source: Source | None
     missing: Missing
     use: str
-    buffers: Buffers
+    buffers: Any  # Buffers or DeviceBuffers.
     tally: Tally
     watch: Watch | None = None
     contract: Contract | None = None
@@ -40,9 +41,10 @@ class Fetching:
     def read(self, key: PassKey, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
         """A pass with the rows of the source."""
         assert self.source is not None
-        number, memory = self.buffers.take(plan.buffer_bytes)
+        number = self.buffers.take(plan)
         try:
-            batch = self.source.fetch(plan, sequences=described.fetch, missing=self.missing, out=memory)
+            options = {"sequences": described.fetch, "missing": self.missing}
+            batch = self.buffers.fetch(number, self.source, plan, **options)
             if self.contract is not None:
                 self.contract.take(batch.sequences)
         except BaseException:
@@ -50,7 +52,8 @@ class Fetching:
             raise
         self.tally.batch(batch)
         watched = self.watch is not None and self.watch.begin(key.chunk, described, batch)
-        return Pass(key, batch, number, self.use, forward_only, watch=self.watch if watched else None)
+        kept = self.buffers.tensors(number, plan)
+        return Pass(key, batch, number, self.use, forward_only, self.watch if watched else None, kept=kept)
 
     def record(
         self,
@@ -67,19 +70,23 @@ class Fetching:
         write: called with the index buffer when it has recorded
         """
         plan = records.plan(described.layout)
-        number, memory = self.buffers.take(plan.buffer_bytes)
+        number = self.buffers.take(plan)
+        kept = self.buffers.tensors(number, plan)
         try:
             if forward_only if record is None else record:
+                read = self.buffers.reader(number, plan)
 
                 def keep() -> None:
-                    records.keep(plan, described, memory)
+                    records.keep(plan, described, read)
                     if write is not None:
-                        write(memory)
+                        write(read())
 
-                return Pass(key, records.empty(plan, memory), number, "record", forward_only, keep=keep)
-            batch = records.fetch(plan, described, self.missing, memory)
+                batch = records.empty(plan, self.buffers.empty(number, plan))
+                return Pass(key, batch, number, "record", forward_only, keep=keep, kept=kept)
+            fetch = functools.partial(self.buffers.fetch, number)
+            batch = records.fetch(plan, described, self.missing, fetch)
         except BaseException:
             self.buffers.give(number)
             raise
         self.tally.batch(batch)
-        return Pass(key, batch, number, "replay", forward_only)
+        return Pass(key, batch, number, "replay", forward_only, kept=kept)
