@@ -32,8 +32,9 @@ if [ -z "$build" ]; then
   build=build/release
   [ -z "$install" ] || deploy/install_build_deps.sh
   cmake --preset release
-  cmake --build $build -j "$(nproc)" --target routing-replay-server rrctl routing_replay_capi \
-    routing_replay_trainer_capi routing_replay_descriptors
+  targets=(routing-replay-server rrctl routing_replay_capi routing_replay_trainer_capi routing_replay_descriptors)
+  ! grep -q '^CMAKE_CUDA_COMPILER:[A-Z]*=/' $build/CMakeCache.txt || targets+=(routing_replay_trainer_cuda_capi)
+  cmake --build $build -j "$(nproc)" --target "${targets[@]}"
 fi
 work=$(realpath "$build")/wheels
 
@@ -61,6 +62,9 @@ chmod +x "$work/strip"
 rm -rf "$work/plain"
 mkdir -p "$out"
 wheel client/python routing_replay _lib "$build"/lib/{librouting_replay.so,routing_replay.binpb}
-wheel trainer_plugin/python routing_replay_trainer _lib "$build"/lib/librouting_replay_trainer.so
+# The kernels too, where there was an nvcc to build them. CUDA's runtime is inside; its driver is the host's.
+trainer=("$build"/lib/librouting_replay_trainer.so)
+[ ! -e "$build"/lib/librouting_replay_trainer_cuda.so ] || trainer+=("$build"/lib/librouting_replay_trainer_cuda.so)
+wheel trainer_plugin/python routing_replay_trainer _lib "${trainer[@]}"
 wheel server/python routing_replay_server _bin "$build"/bin/{routing-replay-server,rrctl}
 ls -l "$out"/routing_replay*.whl

@@ -1,5 +1,5 @@
-# What `cmake --install` puts where. Components: server (executables), client and trainer (the C libraries with their
-# headers), dev (what find_package(routing_replay) and protoc need).
+# What `cmake --install` puts where. Components: server (executables), client, trainer and trainer_cuda (the C libraries
+# with their headers), dev (what find_package(routing_replay) and protoc need).
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -113,11 +113,15 @@ rr_component(NAME trainer REQUIRES wire
                    trainer_directory_source
                    trainer_local_source)
 rr_install_headers(proto/include)
-rr_install_headers(trainer_plugin/include EXCEPT capi.h fetch.h nccl_collective.h replay_cuda.h)
+rr_install_headers(trainer_plugin/include EXCEPT capi.h cuda_capi.h fetch.h nccl_collective.h replay_cuda.h)
 if(RR_WITH_CUDA)
   rr_component(NAME trainer_cuda REQUIRES trainer UNITS replay_cuda)
   install(FILES trainer_plugin/include/routing_replay/trainer/replay_cuda.h COMPONENT dev
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer)
+  install(TARGETS routing_replay_trainer_cuda_capi LIBRARY COMPONENT trainer_cuda)
+  install(FILES trainer_plugin/include/routing_replay/trainer/capi.h
+                trainer_plugin/include/routing_replay/trainer/cuda_capi.h
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer COMPONENT trainer_cuda)
 endif()
 if(TARGET collective_nccl)
   rr_component(NAME trainer_nccl REQUIRES trainer UNITS collective_nccl)

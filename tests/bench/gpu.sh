@@ -1,44 +1,64 @@
 #!/usr/bin/env bash
 # Measures the CUDA kernels on this machine's GPU and leaves the figures, with date and hardware, in tests/bench/results.
 #
-#   tests/bench/gpu.sh [--build DIR] [--out DIR] [--rounds N] [--python PYTHON]
+#   tests/bench/gpu.sh [--build DIR] [--no-build] [--out DIR] [--rounds N] [--python PYTHON]
 #
 #   --build DIR      a release tree (default: build/release); gpu_bench is built there
+#   --no-build       takes gpu_bench as it is, as is done where there is no cmake: a tree of another machine will do
 #   --out DIR        where the JSON goes (default: tests/bench/results)
 #   --rounds N       counted rounds (default: 15)
 #   --python PYTHON  an interpreter with torch (default: python3), for torch's unfused path; without torch it is left out
 #
 # Realign, and router forward and backward for 8192 rows, K = 8, E = 128, 256 and 384, fp32 and bf16, each beside an empty
-# launch and a device copy of the bytes that must be moved at least. Without a GPU: exit status 77 and the reason.
+# launch and a device copy of the bytes that must be moved at least. Without a GPU, or without nvcc and a built
+# gpu_bench: exit status 77 and the reason. A machine that only runs it needs CUDA's driver, python3 and the libraries
+# that gpu_bench is linked to.
 # Nothing else should run on the GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/bench/gpu.sh; }
 
-build=build/release out=tests/bench/results rounds=15 python=python3
+build=build/release building=yes out=tests/bench/results rounds=15 python=python3
 while [ $# -gt 0 ]; do
   case $1 in
     --build | --out | --rounds | --python)
       [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
       printf -v "${1#--}" %s "$2"
       shift ;;
+    --no-build) building= ;;
     -h | --help) usage; exit 0 ;;
     *) echo "unknown option $1" >&2; usage >&2; exit 2 ;;
   esac
   shift
 done
 
-[ -e "$build/CMakeCache.txt" ] || cmake --preset release -B "$build" >/dev/null
-if ! grep -q '^CMAKE_CUDA_COMPILER:[A-Z]*=/' "$build/CMakeCache.txt"; then
-  echo "no nvcc was found when $build was configured"
+bench=$build/bin/gpu_bench
+command -v cmake >/dev/null || building=
+if [ -n "$building" ]; then
+  [ -e "$build/CMakeCache.txt" ] || cmake --preset release -B "$build" >/dev/null
+  if ! grep -q '^CMAKE_CUDA_COMPILER:[A-Z]*=/' "$build/CMakeCache.txt"; then
+    echo "no nvcc was found when $build was configured"
+    exit 77
+  fi
+  cmake --build "$build" --target gpu_bench -j "$(nproc)" >&2
+fi
+if [ ! -e "$bench" ]; then
+  echo "$bench is not there, and nothing to build it with"
   exit 77
 fi
-cmake --build "$build" --target gpu_bench -j "$(nproc)" >&2
+if ! "$bench" --help >/dev/null; then
+  echo "$bench does not start here; what it is linked to and cannot find:" >&2
+  ldd "$bench" 2>&1 | grep -F 'not found' >&2
+  exit 1
+fi
+for tool in python3 "$python"; do
+  command -v "$tool" >/dev/null || { echo "no $tool, which puts the figures together" >&2; exit 1; }
+done
 mkdir -p "$out"
 figures=$(mktemp "$out/.gpu.XXXXXX")
 trap 'rm -f "$figures"' EXIT
-"$build/bin/gpu_bench" --rounds "$rounds" --json "$figures"
+"$bench" --rounds "$rounds" --json "$figures"
 "$python" tests/bench/gpu/unfused.py "$figures" --rounds "$rounds" || [ $? -eq 77 ]
 # "NVIDIA H200" of 2026-11-21: gpu-nvidia-h200.json. Figures of an earlier day are replaced.
 name=$(python3 -c 'import json, re, sys

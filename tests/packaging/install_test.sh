@@ -50,6 +50,12 @@ for part in lib/librouting_replay.so lib/librouting_replay_trainer.so include/ro
   [ -f "$prefix/$part" ] || fail "$part is not installed"
 done
 
+if [[ " ${components[*]} " == *" trainer_cuda "* ]]; then
+  for part in lib/librouting_replay_trainer_cuda.so include/routing_replay/trainer/cuda_capi.h; do
+    [ -f "$prefix/$part" ] || fail "$part is not installed"
+  done
+fi
+
 echo "== no path of this machine in what is read by others"
 if grep -rIlF -e "$SOURCE" -e "$BUILD" -e "$work" "$prefix"; then fail "the files above name folders of the build"; fi
 # Every header is there that an installed one includes.

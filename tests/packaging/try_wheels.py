@@ -1,11 +1,12 @@
 """Installs wheels into an empty virtual environment and plays the README's Python with nothing else.
 
-    try_wheels.py --wheels DIR [--with PACKAGE==VERSION …] [--venv DIR]
+    try_wheels.py --wheels DIR [--with PACKAGE==VERSION …] [--kernels]
 
 Runs with the Python that is to be tried: each block of the README in a process of its own, and again in the child of a
 process that has played it; then the client's tests of forks and ends, which depend most on grpcio and on the
 interpreter. Needs a package index. --with: packages to install beside the wheels, for example another
-major version of protobuf. Exit status 77: the package index cannot be reached.
+major version of protobuf. --kernels: the trainer's wheel must hold the CUDA kernels, too. Exit status 77: the package
+index cannot be reached.
 """
 
 from __future__ import annotations
@@ -51,6 +52,17 @@ sys.exit(f"the child ended with {status}" if status else 0)
 """
 # Says nothing of what it lacks, so that an extra dependency shows.
 TRAINER_ALONE = "import sys, routing_replay_trainer; assert not {'grpc', 'google.protobuf'} & set(sys.modules)"
+# The kernels are in the wheel, load where there is no driver, and say what is missing.
+KERNELS = """
+import routing_replay_trainer
+from routing_replay_trainer import _cuda
+try:
+    _cuda.library(0)
+    print("kernels: they run here")
+except routing_replay_trainer.FailedPreconditionError as error:
+    assert error.field != "cuda.library", error
+    print("kernels:", error)
+"""
 
 
 def snippets() -> list[str]:
@@ -114,6 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--wheels", type=Path, required=True)
     parser.add_argument("--with", dest="beside", action="append", default=[], metavar="PACKAGE==VERSION")
+    parser.add_argument("--kernels", action="store_true")
     options = parser.parse_args()
     wheels = [next(options.wheels.glob(f"{package}-*.whl")) for package in PACKAGES]
     with tempfile.TemporaryDirectory(prefix="try-wheels-") as directory:
@@ -124,6 +137,8 @@ def main() -> int:
         if environment.pip("install", *wheels, *options.beside):
             sys.exit("pip install failed")
         environment.run("python", "-c", TRAINER_ALONE)
+        if options.kernels:
+            print(environment.run("python", "-c", KERNELS).strip(), flush=True)
         print(
             environment.run("routing-replay-server", "--version").strip(), environment.run("rrctl", "--version").strip()
         )

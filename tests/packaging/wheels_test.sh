@@ -12,5 +12,16 @@ if ! python3 -m venv "$build/wheels/probe" || ! "$build/wheels/probe/bin/pip" do
 fi
 rm -rf "$wheels"
 deploy/build_wheels.sh --no-install --build "$build" --out "$wheels"
-python3 tests/packaging/try_wheels.py --wheels "$wheels"
+kernels=()
+if [ -e "$build/lib/librouting_replay_trainer_cuda.so" ]; then
+  kernels=(--kernels)
+  # Packaging rewrites what the library is linked to, and must not touch the kernels.
+  rm -rf "$build/wheels/kernels"
+  python3 -m zipfile -e "$wheels"/routing_replay_trainer-*.whl "$build/wheels/kernels"
+  for folder in "$build/lib" "$build/wheels/kernels/routing_replay_trainer/_lib"; do
+    objcopy -O binary --only-section=.nv_fatbin "$folder/librouting_replay_trainer_cuda.so" "$build/wheels/kernels/fatbin"
+    cksum "$build/wheels/kernels/fatbin"
+  done | uniq | wc -l | grep -qx 1 || { echo "FAILED: the wheel's kernels are not those of the build" >&2; exit 1; }
+fi
+python3 tests/packaging/try_wheels.py --wheels "$wheels" "${kernels[@]}"
 python3 tests/packaging/try_wheels.py --wheels "$wheels" --with 'protobuf<5'

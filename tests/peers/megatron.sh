@@ -63,6 +63,7 @@ export ROUTING_REPLAY_GOLDEN_DATA=$PWD/tests/golden/data
 status=0
 for test in \
   collective \
+  device \
   ops \
   megatron_peer \
   megatron_schedule_peer \

@@ -7,23 +7,55 @@
 #include <cstdlib>
 #include <vector>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 namespace routing_replay::testing {
 namespace {
 
 constexpr int32_t kLanes = 32;
 constexpr size_t kStackBytes = 256 << 10;
 
+// A thread of control with a stack. AddressSanitizer must be told of each switch, or it takes one stack's frames for
+// the other's.
+struct Context {
+  ucontext_t registers;
+  const void* stack = nullptr;
+  size_t stack_bytes = 0;
+  void* sanitizer_frames = nullptr;  // What it keeps of this one while it does not run.
+};
+
+void BeforeSwitch([[maybe_unused]] void** frames, [[maybe_unused]] const Context& to) {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_start_switch_fiber(frames, to.stack, to.stack_bytes);
+#endif
+}
+
+// `from` is where the switch came from; its stack is not known before the first one if it is the thread's own.
+void AfterSwitch([[maybe_unused]] const Context& self, [[maybe_unused]] Context& from) {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(self.sanitizer_frames, &from.stack, &from.stack_bytes);
+#endif
+}
+
+// Returns when something switches back.
+void Switch(Context& self, Context& to) {
+  BeforeSwitch(&self.sanitizer_frames, to);
+  swapcontext(&self.registers, &to.registers);
+  AfterSwitch(self, to);
+}
+
 }  // namespace
 
 struct FiberWarp::State {
-  struct Fiber {
-    ucontext_t context;
-    std::vector<char> stack = std::vector<char>(kStackBytes);
+  struct Fiber : Context {
+    std::vector<char> memory = std::vector<char>(kStackBytes);
     int64_t barriers = 0;
     bool done = false;
   };
   std::array<Fiber, kLanes> fibers;
-  ucontext_t scheduler;
+  Context scheduler;
   // What the lanes show each other; two arrays in turn, so that one barrier is enough for an exchange.
   std::array<std::array<uint64_t, kLanes>, 2> shown;
   std::array<int64_t, kLanes> exchanges;
@@ -31,14 +63,33 @@ struct FiberWarp::State {
   FiberWarp* warp = nullptr;
   int32_t running = 0;
 
-  void RunLane() {
+  [[noreturn]] void RunLane() {
+    AfterSwitch(fibers[running], scheduler);
     (*body)(FiberLane(warp, running));
     fibers[running].done = true;
+    BeforeSwitch(nullptr, scheduler);  // For good.
+    setcontext(&scheduler.registers);
+    std::abort();
   }
 
   // makecontext passes ints alone.
   static void Enter(unsigned low, unsigned high) {
     reinterpret_cast<State*>(static_cast<uintptr_t>(low) | static_cast<uintptr_t>(high) << 32)->RunLane();
+  }
+
+  void Prepare(Fiber& fiber) {
+    fiber.barriers = 0;
+    fiber.done = false;
+    fiber.stack = fiber.memory.data();
+    fiber.stack_bytes = fiber.memory.size();
+    fiber.sanitizer_frames = nullptr;
+    getcontext(&fiber.registers);
+    fiber.registers.uc_stack.ss_sp = fiber.memory.data();
+    fiber.registers.uc_stack.ss_size = fiber.memory.size();
+    fiber.registers.uc_link = nullptr;
+    const auto self = reinterpret_cast<uintptr_t>(this);
+    makecontext(&fiber.registers, reinterpret_cast<void (*)()>(&State::Enter), 2, static_cast<unsigned>(self),
+                static_cast<unsigned>(self >> 32));
   }
 
   void CheckTogether() const {
@@ -57,20 +108,10 @@ void FiberWarp::Run(const std::function<void(const FiberLane&)>& body) {
   State& state = *state_;
   state.body = &body;
   state.exchanges.fill(0);
-  const auto self = reinterpret_cast<uintptr_t>(&state);
-  for (State::Fiber& fiber : state.fibers) {
-    fiber.barriers = 0;
-    fiber.done = false;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
-    fiber.context.uc_link = &state.scheduler;
-    makecontext(&fiber.context, reinterpret_cast<void (*)()>(&State::Enter), 2, static_cast<unsigned>(self),
-                static_cast<unsigned>(self >> 32));
-  }
+  for (State::Fiber& fiber : state.fibers) state.Prepare(fiber);
   while (!state.fibers[0].done) {
     for (state.running = 0; state.running < kLanes; ++state.running) {
-      swapcontext(&state.scheduler, &state.fibers[state.running].context);
+      Switch(state.scheduler, state.fibers[state.running]);
     }
     state.CheckTogether();
   }
@@ -79,7 +120,7 @@ void FiberWarp::Run(const std::function<void(const FiberLane&)>& body) {
 void FiberLane::Sync() const {
   FiberWarp::State& state = *warp_->state_;
   ++state.fibers[lane_].barriers;
-  swapcontext(&state.fibers[lane_].context, &state.scheduler);
+  Switch(state.fibers[lane_], state.scheduler);
 }
 
 uint64_t FiberLane::Exchange(uint64_t word, int32_t source) const {

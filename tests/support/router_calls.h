@@ -101,7 +101,8 @@ struct Shape {
 };
 
 // Rows of all alignments, in one tile and in several; slots on one lane and on all twice; groups of all kinds.
-inline constexpr Shape kShapes[] = {{1, 1, 1, 1},    {8, 6, 4, 3},    {60, 4, 1, 1},      {61, 5, 1, 1},
+inline constexpr Shape kShapes[] = {{1, 1, 1, 1},    {5, 5, 1, 1},    {8, 6, 4, 3},       {31, 1, 1, 1},
+                                    {33, 33, 1, 1},  {60, 4, 1, 1},   {61, 5, 1, 1},      {63, 6, 7, 2},
                                     {64, 6, 64, 6},  {128, 8, 1, 1},  {256, 8, 8, 4},     {384, 8, 1, 1},
                                     {512, 32, 1, 1}, {514, 33, 2, 1}, {1024, 64, 64, 64}, {2100, 9, 3, 2}};
 

@@ -103,6 +103,7 @@ class TrainerCapiTest : public ::testing::Test {
       const uint8_t* slab = indices.data() + Buffer()["layers"][slot]["offset"].get<size_t>();
       EXPECT_EQ(memcmp(slab, expected.data(), expected.size() * 2), 0) << "slot " << slot;
     }
+    ExpectStaged(fetch, indices, states);
     rrt_bytes* text = nullptr;
     ASSERT_EQ(rrt_fetch_result(fetch, &text), nullptr);
     const json result = json::parse(TakeText(text));
@@ -110,6 +111,29 @@ class TrainerCapiTest : public ::testing::Test {
     EXPECT_EQ(result["sequences"][0]["status"], "OK");
     EXPECT_EQ(result["sequences"][1]["sample"], "b");
     EXPECT_EQ(result["sequences"][1]["status"], "NOT_FOUND");
+  }
+
+  // What a device is given comes to the same.
+  void ExpectStaged(const rrt_fetch* fetch, const std::vector<uint8_t>& indices, const std::vector<uint8_t>& states) {
+    rrt_staged* staged = nullptr;
+    ASSERT_EQ(rrt_staged_new(plan_, fetch, &staged), nullptr);
+    rrt_staged_shape shape;
+    rrt_staged_get_shape(staged, &shape);
+    EXPECT_EQ(shape.staging_offset % 256, 0);
+    EXPECT_EQ(shape.bytes, shape.staging_offset + 5 * 2 * 2 * 2);  // Five rows of two layers, K = 2, in two bytes.
+    EXPECT_THAT(std::vector({shape.replayed_rows, shape.unrecorded_rows, shape.pad_rows}), ElementsAre(5, 4, 3));
+    std::vector<uint64_t> memory(shape.bytes / 8 + 3);
+    auto* block = reinterpret_cast<uint8_t*>(memory.data());
+    block += -reinterpret_cast<uintptr_t>(block) % 16;
+    EXPECT_EQ(Take(rrt_staged_write(staged, block, shape.bytes - 1)).detail["field"], "block");
+    EXPECT_EQ(Take(rrt_staged_write(staged, block + 8, shape.bytes)).code, 3);
+    ASSERT_EQ(rrt_staged_write(staged, block, shape.bytes), nullptr);
+    rrt_staged_free(staged);
+    std::vector<uint8_t> again(indices.size(), 0xCD), again_states(states.size(), 9);
+    rrt_staged_realign(block, shape.staging_offset, again.data(), again_states.data());
+    EXPECT_EQ(again, indices);
+    EXPECT_EQ(again_states, states);
+    EXPECT_EQ(memcmp(block + shape.states_offset, states.data(), states.size()), 0);
   }
 
   json Buffer() const {
@@ -185,6 +209,8 @@ TEST_F(TrainerCapiTest, AFetchFromTheService) {
   std::vector<uint8_t> indices(BufferBytes(), 0xCD), states(12, 9);
   EXPECT_EQ(Take(rrt_realign(plan_, fetch, indices.data(), indices.size(), states.data(), 12, nullptr)).code, 9);
   EXPECT_EQ(Take(rrt_fetch_result(fetch, &bytes)).code, 9);
+  rrt_staged* staged = nullptr;
+  EXPECT_EQ(Take(rrt_staged_new(plan_, fetch, &staged)).code, 9);
   const std::string message = Message();
   ASSERT_EQ(rrt_fetch_push(fetch, message.data(), message.size()), nullptr);
   ASSERT_EQ(rrt_fetch_end(fetch), nullptr);
@@ -340,7 +366,7 @@ TEST(TrainerCapiRouterTest, RefusesWhatDoesNotFit) {
     return Take(
         rrt_router_forward(&router, rows, logits, indices, &state, nullptr, probs, map, nullptr, nullptr, &counters));
   };
-  EXPECT_EQ(forward([](rrt_router& r) { r.dtype = 3; }).detail["field"], "router.dtype");
+  EXPECT_EQ(forward([](rrt_router& r) { r.dtype = 4; }).detail["field"], "router.dtype");
   EXPECT_EQ(forward([](rrt_router& r) { r.score_function = 3; }).detail["field"], "router.score_function");
   EXPECT_EQ(forward([](rrt_router& r) { r.rounding = -1; }).detail["field"], "router.rounding");
   EXPECT_EQ(forward([](rrt_router& r) { r.top_k = 5; }).detail["field"], "router.top_k");
@@ -397,6 +423,38 @@ TEST(TrainerCapiSmallTest, SmallThings) {
   rrt_local_source_free(nullptr);
   rrt_bytes_free(nullptr);
   rrt_error_free(nullptr);
+}
+
+TEST(TrainerCapiRouterTest, HalfPrecisionForwardIsExactWhereHalvesAre) {
+  const rrt_router router{
+      .dtype = RRT_FLOAT16, .num_experts = 4, .top_k = 2, .num_groups = 1, .group_topk = 1, .scaling_factor = 1};
+  const uint16_t logits[8] = {0x3C00, 0x3C00, 0x4000, 0, 0x3C00, 0x4000, 0x4000, 0};  // 1 1 2 0, 1 2 2 0
+  const uint8_t indices[] = {1, 0, 3, 3}, states[] = {0, 1};
+  uint16_t probs[8], half = 0x3800;
+  uint8_t map[8], chosen[4];
+  rrt_router_counters counters{};
+  ASSERT_EQ(rrt_router_forward(&router, 2, logits, indices, states, nullptr, probs, map, nullptr, chosen, &counters),
+            nullptr);
+  EXPECT_THAT(probs, ElementsAre(half, half, 0, 0, 0, half, half, 0));
+  EXPECT_THAT(chosen, ElementsAre(1, 0, 1, 2));
+}
+
+TEST(TrainerCapiRouterTest, CompareCountsReplayedRows) {
+  const rrt_router router{.num_experts = 4, .top_k = 2, .num_groups = 1, .group_topk = 1, .scaling_factor = 1};
+  const uint8_t replayed[] = {0, 1, 0, 1, 0, 1, 2, 3}, live[] = {1, 0, 1, 2, 2, 3, 0, 1};
+  uint8_t states[] = {0, 0, 0, 2};
+  const float logits[] = {2, 1, 0, 0, 0, 2, 1, 0, 0, 0, 1, 2, 1, 2, 0, 0};
+  rrt_compare_counters by_ids{}, by_logits{};
+  ASSERT_EQ(rrt_compare(&router, 4, replayed, states, live, nullptr, nullptr, &by_ids), nullptr);
+  EXPECT_THAT(std::vector({by_ids.rows, by_ids.different_rows, by_ids.disjoint_rows, by_ids.common_ids}),
+              ElementsAre(3, 2, 1, 3));
+  ASSERT_EQ(rrt_compare(&router, 4, replayed, states, nullptr, logits, nullptr, &by_logits), nullptr);
+  EXPECT_EQ(memcmp(&by_ids, &by_logits, sizeof(by_ids)), 0);
+  states[3] = 3;
+  EXPECT_EQ(Take(rrt_compare(&router, 4, replayed, states, live, nullptr, nullptr, &by_ids)).detail["field"], "states");
+  EXPECT_EQ(Take(rrt_compare(&router, 4, replayed, states, nullptr, nullptr, nullptr, &by_ids)).detail["field"],
+            "logits");
+  EXPECT_EQ(by_ids.rows, 3);
 }
 
 }  // namespace

@@ -104,6 +104,21 @@ absl::Status StartReading(rrt_fetch& fetch, std::vector<int32_t> slices) {
 
 }  // namespace routing_replay::capi
 
+namespace routing_replay::capi {
+
+absl::StatusOr<RealignPlan> PlanRealignOf(const rrt_plan& plan, const rrt_fetch& fetch) {
+  if (&fetch.plan != &plan) return Invalid(Reason::kField, "fetch", "is of another plan");
+  if (!fetch.ended) return NotEnded();
+  const StagedRows& staged = fetch.staged;
+  const std::vector<LocalRow> row_map = ExpandRowMap(plan.described.plan.row_map);
+  return PlanRealign(plan.layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
+                                   .pieces = staged.pieces,
+                                   .row_map = row_map,
+                                   .unrecorded = staged.unrecorded});
+}
+
+}  // namespace routing_replay::capi
+
 rrt_error* rrt_fetch_new(const rrt_plan* plan, const char* text, size_t size, rrt_fetch** fetch) {
   return Guard([&]() -> absl::Status {
     const DescribedPlan& described = plan->described;
@@ -253,17 +268,10 @@ rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fet
 rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
                        uint8_t* states, size_t states_size, int64_t* rows) {
   return Guard([&]() -> absl::Status {
-    if (&fetch->plan != plan) return Invalid(Reason::kField, "fetch", "is of another plan");
-    if (!fetch->ended) return NotEnded();
-    const StagedRows& staged = fetch->staged;
-    const std::vector<LocalRow> row_map = ExpandRowMap(plan->described.plan.row_map);
-    const auto realign = PlanRealign(plan->layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
-                                                    .pieces = staged.pieces,
-                                                    .row_map = row_map,
-                                                    .unrecorded = staged.unrecorded});
+    const auto realign = PlanRealignOf(*plan, *fetch);
     if (!realign.ok()) return realign.status();
     const absl::Status status =
-        Realign(plan->layout, *realign, staged.staging, {static_cast<uint8_t*>(indices), indices_size},
+        Realign(plan->layout, *realign, fetch->staged.staging, {static_cast<uint8_t*>(indices), indices_size},
                 {reinterpret_cast<RowState*>(states), states_size});
     if (!status.ok() || rows == nullptr) return status;
     rows[0] = realign->replayed_rows;

@@ -84,6 +84,9 @@ struct rrt_replay_targets final {
 
 namespace routing_replay::capi {
 
+// What realigns an ended fetch of this plan. INVALID_ARGUMENT or FAILED_PRECONDITION if it is none.
+absl::StatusOr<trainer::RealignPlan> PlanRealignOf(const rrt_plan& plan, const rrt_fetch& fetch);
+
 template <typename Body>
 rrt_error* Guard(Body&& body) noexcept {
   return Barrier<rrt_error>(std::forward<Body>(body));

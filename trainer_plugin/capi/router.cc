@@ -1,10 +1,12 @@
-// Router replay.
+// Router replay and compare.
 #include "routing_replay/trainer/router.h"
 
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
+#include "routing_replay/trainer/compare.h"
 #include "trainer_plugin/capi/objects.h"
+#include "trainer_plugin/capi/router_config.h"
 #include "trainer_plugin/replay/router_check.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
@@ -13,35 +15,20 @@ using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
 
 namespace {
 
-absl::StatusOr<RouterConfig> ConfigFrom(const rrt_router& router, int64_t rows) {
-  if (router.score_function < 0 || router.score_function > static_cast<int>(ScoreFunction::kSqrtSoftplus)) {
-    return Invalid(Reason::kField, "router.score_function", "is none of softmax, sigmoid, sqrtsoftplus");
-  }
-  if (router.rounding < 0 || router.rounding > static_cast<int>(Rounding::kEachStep)) {
-    return Invalid(Reason::kField, "router.rounding", "is none of once, each step");
-  }
-  if (rows < 0 || rows > kMaxLocalRows) {
-    return Invalid(Reason::kField, "rows", absl::StrCat(rows, " is not in 0 … ", kMaxLocalRows));
-  }
-  RouterConfig config{.score_function = static_cast<ScoreFunction>(router.score_function),
-                      .pre_softmax = router.pre_softmax != 0,
-                      .num_experts = router.num_experts,
-                      .top_k = router.top_k,
-                      .scaling_factor = router.scaling_factor,
-                      .rounding = static_cast<Rounding>(router.rounding),
-                      .num_groups = router.num_groups,
-                      .group_topk = router.group_topk};
-  if (absl::Status status = CheckRouterConfig(config); !status.ok()) return status;
-  return config;
-}
-
 // Calls `body` with a value of the dtype.
 template <typename Body>
-absl::Status WithDtype(int32_t dtype, Body&& body) {
-  if (dtype == RRT_FLOAT32) return body(float());
-  if (dtype == RRT_FLOAT64) return body(double());
-  if (dtype == RRT_BFLOAT16) return body(Bf16());
-  return Invalid(Reason::kField, "router.dtype", absl::StrCat(dtype, " is none of float32, float64, bfloat16"));
+absl::Status WithDtype(Dtype dtype, Body&& body) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return body(float());
+    case Dtype::kFloat64:
+      return body(double());
+    case Dtype::kBfloat16:
+      return body(Bf16());
+    case Dtype::kFloat16:
+      return body(Fp16());
+  }
+  return absl::InternalError("a dtype without a type");
 }
 
 template <typename T>
@@ -89,8 +76,10 @@ rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void
                               const uint8_t* states, const float* expert_bias, void* probs, uint8_t* routing_map,
                               void* compact_probs, void* chosen, rrt_router_counters* counters) {
   return Guard([&]() -> absl::Status {
-    const auto config = ConfigFrom(*router, rows);
+    const auto config = RouterConfigFrom(*router, rows);
     if (!config.ok()) return config.status();
+    const auto dtype = RouterDtypeFrom(*router);
+    if (!dtype.ok()) return dtype.status();
     absl::Status valid = CheckThere(
         rows,
         {{"logits", logits}, {"indices", indices}, {"states", states}, {"probs", probs}, {"routing_map", routing_map}});
@@ -98,7 +87,7 @@ rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void
     if (!valid.ok()) return valid;
     const int64_t experts = config->num_experts, slots = config->top_k, id_bytes = IdBytes(*config);
     RouterCounters counted = CountersFrom(*counters);
-    const absl::Status status = WithDtype(router->dtype, [&](auto value) {
+    const absl::Status status = WithDtype(*dtype, [&](auto value) {
       using D = decltype(value);
       return RouterReplayForward<D>(*config,
                                     {.logits = In<D>(logits, rows * experts),
@@ -119,14 +108,16 @@ rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void
 rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
                                const void* grad_probs, void* grad_logits, rrt_router_counters* counters) {
   return Guard([&]() -> absl::Status {
-    const auto config = ConfigFrom(*router, rows);
+    const auto config = RouterConfigFrom(*router, rows);
     if (!config.ok()) return config.status();
+    const auto dtype = RouterDtypeFrom(*router);
+    if (!dtype.ok()) return dtype.status();
     const absl::Status valid = CheckThere(
         rows, {{"logits", logits}, {"chosen", chosen}, {"grad_probs", grad_probs}, {"grad_logits", grad_logits}});
     if (!valid.ok()) return valid;
     const int64_t experts = config->num_experts, ids = rows * config->top_k * IdBytes(*config);
     RouterCounters counted = CountersFrom(*counters);
-    const absl::Status status = WithDtype(router->dtype, [&](auto value) {
+    const absl::Status status = WithDtype(*dtype, [&](auto value) {
       using D = decltype(value);
       return RouterReplayBackward<D>(*config,
                                      {.logits = In<D>(logits, rows * experts),
@@ -135,6 +126,36 @@ rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const voi
                                      Out<D>(grad_logits, rows * experts), counted);
     });
     if (status.ok()) Store(counted, counters);
+    return status;
+  });
+}
+
+rrt_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
+                       const void* live, const void* logits, const float* expert_bias, rrt_compare_counters* counters) {
+  return Guard([&]() -> absl::Status {
+    const auto config = RouterConfigFrom(*router, rows);
+    if (!config.ok()) return config.status();
+    absl::Status valid =
+        CheckThere(rows, {{"replayed", replayed}, {"states", states}, {"logits", live != nullptr ? live : logits}});
+    valid.Update(CheckStates(In<uint8_t>(states, rows)));
+    if (!valid.ok()) return valid;
+    const int64_t experts = config->num_experts, ids = rows * config->top_k * IdBytes(*config);
+    CompareCounters counted{counters->rows, counters->different_rows, counters->disjoint_rows, counters->common_ids};
+    const auto replayed_ids = In<uint8_t>(replayed, ids);
+    const auto row_states = In<RowState>(states, rows);
+    absl::Status status;
+    if (live != nullptr) {
+      status = CompareChoices(*config, replayed_ids, In<uint8_t>(live, ids), row_states, counted);
+    } else {
+      const auto dtype = RouterDtypeFrom(*router);
+      if (!dtype.ok()) return dtype.status();
+      status = WithDtype(*dtype, [&](auto value) {
+        using D = decltype(value);
+        return CompareWithLive<D>(*config, In<D>(logits, rows * experts), In<float>(expert_bias, experts), replayed_ids,
+                                  row_states, counted);
+      });
+    }
+    if (status.ok()) *counters = {counted.rows, counted.different_rows, counted.disjoint_rows, counted.common_ids};
     return status;
   });
 }

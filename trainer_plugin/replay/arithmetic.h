@@ -10,12 +10,17 @@
 
 namespace routing_replay::trainer {
 
+// Each rounds what comes after the scores with Round, and a score of `logits` with RoundScore.
+
 // Rounding::kOnce for logits of dtype D: fp32 throughout.
 template <typename D>
 struct FloatArithmetic {
   using Real = float;
   RR_HOST_DEVICE static float Round(float x) { return x; }
-  RR_HOST_DEVICE static float RoundScore(float x) { return x; }
+  template <typename Logits>
+  RR_HOST_DEVICE static float RoundScore(const Logits& logits, float x) {
+    return x;
+  }
 };
 
 // Rounding::kEachStep: scores and softmax in fp32, everything after them rounded to D as torch's operators on D do,
@@ -24,7 +29,10 @@ template <typename D>
 struct SteppedArithmetic {
   using Real = std::conditional_t<std::is_same_v<D, double>, double, float>;
   RR_HOST_DEVICE static Real Round(Real x) { return static_cast<Real>(static_cast<D>(x)); }
-  RR_HOST_DEVICE static float RoundScore(float x) { return static_cast<float>(static_cast<D>(x)); }
+  template <typename Logits>
+  RR_HOST_DEVICE static float RoundScore(const Logits& logits, float x) {
+    return static_cast<float>(static_cast<D>(x));
+  }
 };
 
 // Calls `body` with the arithmetic that the rounding asks for.

@@ -6,7 +6,7 @@ namespace routing_replay::trainer {
 namespace {
 
 template <typename Math, typename D>
-void Compare(const RouterConfig& config, const CompareTensors<D>& tensors, size_t rows, CompareCounters& counters) {
+void Compare(const RouterConfig& config, const CompareTensors<const D*>& tensors, size_t rows, CompareCounters& counters) {
   for (size_t row = 0; row < rows; ++row) {
     const RowComparison one = CompareRow<Math>(OneLane(), config, tensors, static_cast<int64_t>(row));
     counters.rows += one.rows;
@@ -25,7 +25,7 @@ absl::Status CompareChoices(const RouterConfig& config, absl::Span<const uint8_t
   if (auto s = CheckCompare(config, sizes); !s.ok()) return s;
   Compare<FloatArithmetic<float>>(
       config,
-      CompareTensors<float>{
+      CompareTensors<const float*>{
           .id_bytes = IdBytes(config), .replayed = replayed.data(), .states = states.data(), .live = live.data()},
       states.size(), counters);
   return absl::OkStatus();
@@ -38,7 +38,7 @@ absl::Status CompareWithLive(const RouterConfig& config, absl::Span<const D> log
   const CompareLiveSizes sizes{
       .states = states.size(), .replayed = replayed.size(), .logits = logits.size(), .expert_bias = expert_bias.size()};
   if (auto s = CheckCompareLive(config, sizes); !s.ok()) return s;
-  const CompareTensors<D> tensors{.id_bytes = IdBytes(config),
+  const CompareTensors<const D*> tensors{.id_bytes = IdBytes(config),
                                   .replayed = replayed.data(),
                                   .states = states.data(),
                                   .logits = logits.data(),

@@ -9,14 +9,15 @@
 
 namespace routing_replay::trainer {
 
-// Tensors as compare.h describes them: what is compared with is `live`, or the live choice of `logits`.
-template <typename T>
+// Tensors as compare.h describes them; Logits is a pointer to them, or what can be read like one. What is compared with
+// is `live`, or the live choice of `logits`.
+template <typename Logits>
 struct CompareTensors {
   int32_t id_bytes;
   const uint8_t* replayed;
   const RowState* states;
   const uint8_t* live;
-  const T* logits;
+  Logits logits;
   const float* expert_bias;  // Or null.
 };
 
@@ -61,9 +62,9 @@ RR_HOST_DEVICE inline RowComparison CompareSets(const Lanes& lanes, int32_t k, c
 }
 
 // Every lane gets the row's comparison.
-template <typename Math, typename Lanes, typename T>
+template <typename Math, typename Lanes, typename Logits>
 RR_HOST_DEVICE inline RowComparison CompareRow(const Lanes& lanes, const RouterConfig& config,
-                                               const CompareTensors<T>& tensors, int64_t row) {
+                                               const CompareTensors<Logits>& tensors, int64_t row) {
   if (tensors.states[row] != RowState::kReplayed) return {};
   uint16_t replayed[Lanes::kSlotsPerLane], live[Lanes::kSlotsPerLane];
   LoadUncheckedIds(lanes, config, tensors.replayed, tensors.id_bytes, row, replayed);

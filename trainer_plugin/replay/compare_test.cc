@@ -94,7 +94,7 @@ CompareCounters SlowComparison(const Choices& c) {
 
 CompareCounters OnWarp(const Choices& c) {
   CompareCounters counters;
-  const CompareTensors<float> tensors{IdBytes(c.config), c.replayed.data(), c.states.data(),
+  const CompareTensors<const float*> tensors{IdBytes(c.config), c.replayed.data(), c.states.data(),
                                       c.live.data(),     nullptr,           nullptr};
   alignas(kTileAlignment) uint8_t tile[kTileBytes];
   FiberWarp warp;

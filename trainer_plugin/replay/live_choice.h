@@ -44,31 +44,31 @@ struct TopList {
 };
 
 // What Megatron ranks by: logits (softmax post), their softmax (pre), or score plus expert bias.
-template <typename Math, typename T>
+template <typename Math, typename Logits>
 struct SelectionScores {
   const RouterConfig& config;
-  const T* logits;    // [E]
+  Logits logits;      // [E]: a pointer, or what can be read like one.
   const float* bias;  // [E] or null.
   SoftmaxNormalizer normalizer;
 
   template <typename Lanes>
-  RR_HOST_DEVICE SelectionScores(const Lanes& lanes, const RouterConfig& config, const T* logits, const float* bias)
+  RR_HOST_DEVICE SelectionScores(const Lanes& lanes, const RouterConfig& config, Logits logits, const float* bias)
       : config(config), logits(logits), bias(bias) {
     if (config.pre_softmax) normalizer = ExpertNormalizer(lanes, logits, config.num_experts);
   }
   RR_HOST_DEVICE float operator()(int32_t expert) const {
     const float x = static_cast<float>(logits[expert]);
     if (config.score_function == ScoreFunction::kSoftmax) {
-      return config.pre_softmax ? Math::RoundScore(SoftmaxAt(normalizer, x)) : x;
+      return config.pre_softmax ? Math::RoundScore(logits, SoftmaxAt(normalizer, x)) : x;
     }
-    const float a = Math::RoundScore(Score(config.score_function, x));
+    const float a = Math::RoundScore(logits, Score(config.score_function, x));
     return bias == nullptr ? a : a + bias[expert];
   }
 };
 
 // The groups that compete, as a bit mask: the group_topk with the highest sum of their K / group_topk best scores.
-template <typename Math, typename T>
-uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, T>& scores) {
+template <typename Math, typename Logits>
+uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, Logits>& scores) {
   const int32_t group_size = config.num_experts / config.num_groups;
   TopList groups;
   for (int32_t group = 0; group < config.num_groups; ++group) {
@@ -86,9 +86,9 @@ uint64_t ChooseGroups(const RouterConfig& config, const SelectionScores<Math, T>
 }
 
 // Writes the K ids, best first. `config` is a checked one. That of a warp: warp_choice.h.
-template <typename Math, typename T>
-void ChooseLive(const OneLane& lane, const RouterConfig& config, const T* logits, const float* bias, uint16_t* ids) {
-  const SelectionScores<Math, T> scores(lane, config, logits, bias);
+template <typename Math, typename Logits>
+void ChooseLive(const OneLane& lane, const RouterConfig& config, Logits logits, const float* bias, uint16_t* ids) {
+  const SelectionScores<Math, Logits> scores(lane, config, logits, bias);
   const uint64_t groups = config.num_groups > 1 ? ChooseGroups(config, scores) : 1;
   const int32_t group_size = config.num_experts / config.num_groups;
   TopList best;

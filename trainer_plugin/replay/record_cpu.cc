@@ -8,7 +8,7 @@ template <typename D>
 absl::Status RecordLive(const RouterConfig& config, absl::Span<const D> logits, absl::Span<const float> expert_bias,
                         absl::Span<uint8_t> indices) {
   if (auto s = CheckRecord(config, {logits.size(), expert_bias.size(), indices.size()}); !s.ok()) return s;
-  const RecordTensors<D> tensors{.id_bytes = IdBytes(config),
+  const RecordTensors<const D*> tensors{.id_bytes = IdBytes(config),
                                  .logits = logits.data(),
                                  .expert_bias = expert_bias.empty() ? nullptr : expert_bias.data(),
                                  .indices = indices.data()};

@@ -8,18 +8,18 @@
 
 namespace routing_replay::trainer {
 
-// Tensors as record.h describes them.
-template <typename T>
+// Tensors as record.h describes them; Logits is a pointer to them, or what can be read like one.
+template <typename Logits>
 struct RecordTensors {
   int32_t id_bytes;
-  const T* logits;
+  Logits logits;
   const float* expert_bias;  // Or null.
   uint8_t* indices;
 };
 
-template <typename Math, typename Lanes, typename T>
-RR_HOST_DEVICE inline void RecordRow(const Lanes& lanes, const RouterConfig& config, const RecordTensors<T>& tensors,
-                                     int64_t row) {
+template <typename Math, typename Lanes, typename Logits>
+RR_HOST_DEVICE inline void RecordRow(const Lanes& lanes, const RouterConfig& config,
+                                     const RecordTensors<Logits>& tensors, int64_t row) {
   uint16_t ids[Lanes::kSlotsPerLane];
   ChooseLive<Math>(lanes, config, tensors.logits + row * config.num_experts, tensors.expert_bias, ids);
   StoreRowIds(lanes, config, ids, tensors.id_bytes, row, tensors.indices);

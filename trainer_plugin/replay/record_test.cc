@@ -36,7 +36,7 @@ std::vector<int> RowIds(const RouterConfig& config, const std::vector<uint8_t>& 
 std::vector<uint8_t> RecordOnWarp(const RouterConfig& config, const std::vector<float>& logits,
                                   const std::vector<float>& bias) {
   std::vector<uint8_t> indices(kRows * config.top_k * IdBytes(config));
-  const RecordTensors<float> tensors{IdBytes(config), logits.data(), bias.data(), indices.data()};
+  const RecordTensors<const float*> tensors{IdBytes(config), logits.data(), bias.data(), indices.data()};
   alignas(kTileAlignment) uint8_t tile[kTileBytes];
   FiberWarp warp;
   for (int64_t row = 0; row < kRows; ++row) {

@@ -61,8 +61,8 @@ RR_HOST_DEVICE inline SoftmaxNormalizer SlotNormalizer(const Lanes& lanes, const
 }
 
 // Over all E logits, in the order of SumExperts: no drift over hundreds of experts.
-template <typename Lanes, typename T>
-RR_HOST_DEVICE inline SoftmaxNormalizer ExpertNormalizer(const Lanes& lanes, const T* logits, int32_t experts) {
+template <typename Lanes, typename Logits>
+RR_HOST_DEVICE inline SoftmaxNormalizer ExpertNormalizer(const Lanes& lanes, Logits logits, int32_t experts) {
   const float max = lanes.MaxExperts(experts, [&](int32_t e) { return static_cast<float>(logits[e]); });
   return {max, lanes.SumExperts(experts, [&](int32_t e) { return expf(static_cast<float>(logits[e]) - max); })};
 }

@@ -42,18 +42,17 @@ RR_HOST_DEVICE inline Candidate BestOfLanes(const Warp& warp, Candidate best) {
 }
 
 // SelectionScores that lie in the tile where they fit in.
-template <typename Math, typename T>
+template <typename Math, typename Logits>
 struct TiledScores {
-  SelectionScores<Math, T> scores;
+  SelectionScores<Math, Logits> scores;
   const float* tile;  // Null where they do not fit.
 
   template <typename Warp>
-  RR_HOST_DEVICE TiledScores(const WarpLanes<Warp>& lanes, const RouterConfig& config, const T* logits,
-                             const float* bias)
+  RR_HOST_DEVICE TiledScores(const WarpLanes<Warp>& lanes, const RouterConfig& config, Logits logits, const float* bias)
       : scores(lanes, config, logits, bias), tile(nullptr) {
     if (config.num_experts > kTileBytes / static_cast<int32_t>(sizeof(float))) return;
     float* values = reinterpret_cast<float*>(lanes.tile());
-    lanes.ForEachExpert(0, config.num_experts, [&](int32_t e) { values[e] = scores(e); });
+    lanes.VisitExperts(0, config.num_experts, [&](int32_t e) { values[e] = scores(e); });
     lanes.warp().Sync();
     tile = values;
   }
@@ -68,9 +67,10 @@ RR_HOST_DEVICE inline float GroupScore(const WarpLanes<Warp>& lanes, const Route
   const int32_t wanted = config.top_k / config.group_topk;
   float sum = 0.0f;
   Candidate last;
+  RR_NO_UNROLL
   for (int32_t i = 0; i < wanted && i < size; ++i) {
     Candidate best;
-    lanes.ForEachExpert(group * size, (group + 1) * size, [&](int32_t e) { Offer({scores(e), e}, last, best); });
+    lanes.VisitExperts(group * size, (group + 1) * size, [&](int32_t e) { Offer({scores(e), e}, last, best); });
     last = BestOfLanes(lanes.warp(), best);
     sum += last.score;
   }
@@ -83,12 +83,14 @@ RR_HOST_DEVICE inline uint64_t ChooseGroups(const WarpLanes<Warp>& lanes, const 
                                             const Scores& scores) {
   static_assert(kMaxGroups <= kMaxSlots, "groups lie on the lanes as slots do");
   float sums[WarpLanes<Warp>::kSlotsPerLane] = {};
+  RR_NO_UNROLL
   for (int32_t group = 0; group < config.num_groups; ++group) {
     const float sum = GroupScore(lanes, config, scores, group);
     lanes.ForEachSlot(config.num_groups, [&](int32_t i, int32_t slot) { sums[i] = slot == group ? sum : sums[i]; });
   }
   uint64_t mask = 0;
   Candidate last;
+  RR_NO_UNROLL
   for (int32_t i = 0; i < config.group_topk; ++i) {
     Candidate best;
     lanes.ForEachSlot(config.num_groups, [&](int32_t j, int32_t slot) { Offer({sums[j], slot}, last, best); });
@@ -99,16 +101,17 @@ RR_HOST_DEVICE inline uint64_t ChooseGroups(const WarpLanes<Warp>& lanes, const 
 }
 
 // Writes the lane's slots of the K ids, best first. `config` is a checked one.
-template <typename Math, typename Warp, typename T>
-RR_HOST_DEVICE inline void ChooseLive(const WarpLanes<Warp>& lanes, const RouterConfig& config, const T* logits,
+template <typename Math, typename Warp, typename Logits>
+RR_HOST_DEVICE inline void ChooseLive(const WarpLanes<Warp>& lanes, const RouterConfig& config, Logits logits,
                                       const float* bias, uint16_t* ids) {
-  const TiledScores<Math, T> scores(lanes, config, logits, bias);
+  const TiledScores<Math, Logits> scores(lanes, config, logits, bias);
   const uint64_t groups = config.num_groups > 1 ? ChooseGroups(lanes, config, scores) : 1;
   const int32_t group_size = config.num_experts / config.num_groups;
   Candidate last;
+  RR_NO_UNROLL
   for (int32_t found = 0; found < config.top_k; ++found) {
     Candidate best;
-    lanes.ForEachExpert(0, config.num_experts, [&](int32_t e) {
+    lanes.VisitExperts(0, config.num_experts, [&](int32_t e) {
       if (config.num_groups > 1 && (groups >> (e / group_size) & 1) == 0) return;
       Offer({scores(e), e}, last, best);
     });

@@ -76,6 +76,13 @@ class WarpLanes {
     for (int32_t e = begin + warp_.lane(); e < end; e += kWarpSize) body(e);
   }
 
+  // The same in little code, for what few rows do: the compiler unrolls the other, so that loads overlap.
+  template <typename Body>
+  RR_HOST_DEVICE void VisitExperts(int32_t begin, int32_t end, Body&& body) const {
+    RR_NO_UNROLL
+    for (int32_t e = begin + warp_.lane(); e < end; e += kWarpSize) body(e);
+  }
+
   template <typename Term>
   RR_HOST_DEVICE float MaxExperts(int32_t n, Term&& term) const {
     float max = -INFINITY;

@@ -79,5 +79,18 @@ TEST(WarpRouter, DoubleRowsAreTheCpus) { ExpectSameForAllConfigs<double>(); }
 TEST(WarpRouter, Bf16RowsAreTheCpus) { ExpectSameForAllConfigs<Bf16>(); }
 TEST(WarpRouter, Fp16RowsAreTheCpus) { ExpectSameForAllConfigs<Fp16>(); }
 
+// The most experts that there can be: rows of many tiles, the last one odd, and scores that no tile holds.
+TEST(WarpRouter, RowsOfTheMostExpertsAreTheCpus) {
+  std::mt19937 random(2);
+  for (int32_t groups : {1, 15}) {
+    const RouterConfig config{.score_function = ScoreFunction::kSigmoid,
+                              .num_experts = 65535,
+                              .top_k = 8,
+                              .num_groups = groups,
+                              .group_topk = groups == 1 ? 1 : 4};
+    ExpectSame(RandomInputs<Bf16>(config, 3, true, true, random));
+  }
+}
+
 }  // namespace
 }  // namespace routing_replay::trainer

@@ -21,8 +21,12 @@ SKIPPED = 77  # What ctest takes for a skipped test.
 try:
     import megatron_models as models
     import torch
+    from host_queue import HostQueue
     from megatron.core import __version__ as megatron_version
     from megatron.core.pipeline_parallel.schedules import get_schedule_table, set_current_microbatch
+
+    from routing_replay_trainer._device_buffers import DeviceBuffers
+    from routing_replay_trainer.megatron import _replay
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
@@ -210,6 +214,13 @@ class MegatronTest(unittest.TestCase):
                         maps = [routing_map for _, routing_map in moe.seen]
                         for _, routing_map in models.moe_layers(peer)[layer].seen:
                             self.assertEqual(sum(torch.equal(routing_map, ours) for ours in maps), 2)
+                layers = sum(len(models.moe_layers(chunk)) for chunk in chunks)
+                called = replay._tally._calls
+                called.add(counters := torch.tensor(list(called.read().values())))
+                # Each row of a layer once, although it is routed again in recompute.
+                rows = layers * sum(sum(lengths) for lengths in LENGTHS)
+                self.assertEqual(int(counters[:3].sum()), rows)
+                self.assertEqual(replay.metrics()["routing_replay/clamped_ids"], 0)
                 # A copy routes live, and so does the model that is let go.
                 copied = copy.deepcopy(chunks[0])
                 replay.detach()
@@ -562,6 +573,16 @@ class MegatronTest(unittest.TestCase):
         config = models.make_config()
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "model"):
             megatron.attach(models.Model(config, [1, 2]), config, source=source)
+
+
+class StagedMegatronTest(MegatronTest):
+    """The same with index buffers as a GPU has them, on a queue that the CPU plays."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        staged = mock.patch.object(_replay, "buffers_for", lambda module: DeviceBuffers(HostQueue()))
+        staged.start()
+        self.addCleanup(staged.stop)
 
 
 if __name__ == "__main__":

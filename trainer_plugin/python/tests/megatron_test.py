@@ -243,13 +243,11 @@ class PassesTest(unittest.TestCase):
 
     def begin(self, step: int, index: int, chunk: int, *, forward_only: bool = False) -> Pass:
         plan = self.plans[chunk]
-        number, memory = self.buffers.take(plan.buffer_bytes)
-        indices = []
-        for layer in plan.layers:
-            ids = np.frombuffer(memory, np.uint8, ROWS * 2, layer.offset).reshape(ROWS, 2)
+        number = self.buffers.take(plan)
+        indices = self.buffers.empty(number, plan)
+        for layer, ids in zip(plan.layers, indices, strict=True):
             ids[:] = 8 * index + layer.layer
-            indices.append(ids)
-        batch = trainer.Batch(plan, tuple(indices), np.zeros(ROWS, np.uint8), ROWS, 0, 0, 0, ())
+        batch = trainer.Batch(plan, indices, np.zeros(ROWS, np.uint8), ROWS, 0, 0, 0, ())
         entered = Pass(PassKey(step, index, chunk), batch, number, "replay", forward_only)
         self.chunks[chunk].begin(entered, LAYERS[chunk])
         return entered

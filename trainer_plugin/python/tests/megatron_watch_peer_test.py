@@ -7,6 +7,7 @@ import sys
 import types
 import unittest
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -17,6 +18,10 @@ SKIPPED = 77  # What ctest takes for a skipped test.
 try:
     import megatron_models as models
     import torch
+    from host_queue import HostQueue
+
+    from routing_replay_trainer._device_buffers import DeviceBuffers
+    from routing_replay_trainer.megatron import _replay
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
@@ -214,6 +219,16 @@ class WatchTest(unittest.TestCase):
         self.assertEqual(said["routing_replay/weight_version/mixed_ratio"], 1 / 5)
         self.assertEqual(said["routing_replay/weight_version/oldest"], 6.0)
         self.assertEqual(said["routing_replay/weight_lag_max"], 3.0)
+
+
+class StagedWatchTest(WatchTest):
+    """The same with index buffers as a GPU has them, on a queue that the CPU plays."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        staged = mock.patch.object(_replay, "buffers_for", lambda module: DeviceBuffers(HostQueue()))
+        staged.start()
+        self.addCleanup(staged.stop)
 
 
 if __name__ == "__main__":

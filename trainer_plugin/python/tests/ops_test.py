@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import unittest
 from typing import Any
@@ -25,7 +26,11 @@ ROUTERS = (
     (trainer.Router(16, 4, pre_softmax=True, scaling_factor=2.5), torch.float64),
     (trainer.Router(300, 4, "sigmoid", scaling_factor=2.5, num_groups=4, group_topk=2), torch.bfloat16),
     (trainer.Router(64, 6, "sqrtsoftplus", rounding="each_step"), torch.bfloat16),
+    (trainer.Router(61, 5, "sigmoid", scaling_factor=2.5), torch.float16),
 )
+# Where the operators run here. What they give on a GPU differs from the CPU in the last bits of exp and log alone.
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+TOLERANCE = {torch.float32: 4e-6, torch.float64: 4e-6, torch.bfloat16: 4 / 256, torch.float16: 4 / 2048}
 STATES = torch.tensor([0, 1, 2, 0, 1, 0, 0], dtype=torch.uint8)
 
 
@@ -72,14 +77,38 @@ class OpsTest(unittest.TestCase):
         torch.testing.assert_close(ops.router_replay(router, logits, live.chosen).probs, live.probs, rtol=0, atol=0)
 
     def test_registrations(self) -> None:
-        for router, dtype in ROUTERS:
-            with self.subTest(router):
-                logits, ids, bias = self.inputs(router, dtype)
-                config = ops._config(router)
-                forward, backward = torch.ops.routing_replay.router_forward, torch.ops.routing_replay.router_backward
+        operators = torch.ops.routing_replay
+        for device, (router, dtype) in itertools.product(DEVICES, ROUTERS):
+            with self.subTest(router, device=device):
+                logits, ids, bias = (tensor.to(device) for tensor in self.inputs(router, dtype))
+                config, states = ops._config(router), STATES.to(device)
                 leaf = logits.clone().requires_grad_()
-                torch.library.opcheck(forward.default, (leaf, ids, STATES, bias, *config))
-                torch.library.opcheck(backward.default, (logits, ids, torch.ones_like(logits), *config))
+                torch.library.opcheck(operators.router_forward.default, (leaf, ids, states, bias, *config))
+                torch.library.opcheck(operators.router_backward.default, (logits, ids, logits, *config))
+                torch.library.opcheck(operators.compare.default, (ids, ids.flip(0), states))
+
+    def test_choices_are_compared_as_sets(self) -> None:
+        for experts, top_k in ((8, 1), (200, 8), (300, 64)):
+            ids = torch.rand(2, 50, experts, generator=self.random).topk(top_k).indices
+            ids[1, ::3] = ids[0, ::3].flip(1)
+            states = torch.arange(50).remainder(5).eq(4).to(torch.uint8)
+            counts = [0, 0, 0, 0]
+            for live, replayed, state in zip(*ids.tolist(), states.tolist(), strict=True):
+                common = len(set(live) & set(replayed))
+                for at, more in enumerate((1, common < top_k, common == 0, common)):
+                    counts[at] += more if state == trainer.REPLAYED else 0
+            for device in DEVICES:
+                live, replayed = ids.to(device)
+                compact = replayed.to(ops.id_dtype(experts))
+                got = ops.compare(live, compact, states.to(device))
+                self.assertEqual(got.tolist(), counts)
+                self.assertEqual(got.device.type, device)
+        for wrong in (live[:, 1:], live[1:]):
+            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                ops.compare(wrong, compact, states.to(device))
+            self.assertEqual(caught.exception.field, "router.live")
+        with self.assertRaises(trainer.InvalidArgumentError):
+            ops.compare(live, live, states.to(device))
 
     def test_compiled_and_checkpointed(self) -> None:
         for router, dtype in ROUTERS:
@@ -106,7 +135,7 @@ class OpsTest(unittest.TestCase):
         logits, ids, _ = self.inputs(router, torch.float32)
         for field, arguments in (
             ("router.logits", (logits[:, :7], ids, STATES)),
-            ("router.logits", (logits.half(), ids, STATES)),
+            ("router.logits", (logits.long(), ids, STATES)),
             ("router.indices", (logits, ids[:, :1], STATES)),
             ("router.indices", (logits, ids[:3], STATES)),
             ("router.indices", (logits, ids.long(), STATES)),
@@ -128,6 +157,79 @@ class OpsTest(unittest.TestCase):
         ours.probs.sum().backward()
         empty = ops.router_replay(router, logits[:0], ids[:0])
         self.assertEqual(empty.probs.shape, (0, 8))
+
+
+@unittest.skipIf(DEVICES == ["cpu"], "torch sees no GPU")
+class CudaTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.random = torch.Generator().manual_seed(11)
+
+    def inputs(self, router: trainer.Router, dtype: torch.dtype, rows: int) -> tuple[Any, ...]:
+        """logits, ids, states, bias, upstream"""
+        experts = router.num_experts
+        logits, upstream = torch.randn(2, rows, experts, generator=self.random).to(dtype)
+        ids = torch.rand(rows, experts, generator=self.random).topk(router.top_k).indices
+        states = torch.randint(3, (rows,), generator=self.random, dtype=torch.uint8)
+        bias = torch.randn(experts, generator=self.random)
+        return logits, ids.to(ops.id_dtype(experts)), states, bias, upstream
+
+    def run_on(self, device: str, router: trainer.Router, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        logits, ids, states, bias, upstream = (tensor.to(device) for tensor in inputs)
+        leaf = logits.requires_grad_()
+        out = ops.router_replay(router, leaf, ids, states, expert_bias=bias)
+        out.probs.backward(upstream)
+        return tuple(tensor.detach().cpu() for tensor in (*out, leaf.grad))
+
+    def test_as_on_the_cpu(self) -> None:
+        for router, dtype in ROUTERS:
+            for rows in (0, 1, 33, 1000):
+                with self.subTest(router, rows=rows):
+                    inputs = self.inputs(router, dtype, rows)
+                    ours, theirs = self.run_on("cuda", router, inputs), self.run_on("cpu", router, inputs)
+                    replayed = inputs[2] != trainer.UNRECORDED  # Scores that are equal but for a last bit may swap.
+                    for got, expected in zip(ours[1:3], theirs[1:3], strict=True):
+                        self.assertTrue(torch.equal(got[replayed].int(), expected[replayed].int()))
+                    self.assertEqual(ours[3].tolist()[:4], theirs[3].tolist()[:4])
+                    alike = (ours[2].int() == theirs[2].int()).all(1)
+                    self.assertGreaterEqual(int(alike.sum()), 0.99 * rows)
+                    for got, expected in ((ours[0], theirs[0]), (ours[4], theirs[4])):
+                        torch.testing.assert_close(got[alike], expected[alike], rtol=0, atol=40 * TOLERANCE[dtype])
+
+    def test_in_a_captured_graph(self) -> None:
+        router, dtype = ROUTERS[2]
+        logits, ids, states, bias, upstream = (tensor.cuda() for tensor in self.inputs(router, dtype, 200))
+        leaf = logits.requires_grad_()
+
+        def step() -> tuple[torch.Tensor, ...]:
+            out = ops.router_replay(router, leaf, ids, states, expert_bias=bias)
+            return (*out, *torch.autograd.grad(out.probs, leaf, upstream), ops.compare(out.chosen, ids, states))
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = step()
+        for _ in range(3):
+            with torch.no_grad():
+                leaf.copy_(torch.randn(leaf.shape, generator=self.random))
+            graph.replay()
+            for got, expected in zip(captured, step(), strict=True):
+                self.assertTrue(torch.equal(got.cpu(), expected.cpu()))
+
+    def test_nothing_waits_for_the_device(self) -> None:
+        router, dtype = ROUTERS[0]
+        logits, ids, states, bias, upstream = (tensor.cuda() for tensor in self.inputs(router, dtype, 100))
+        leaf = logits.requires_grad_()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            out = ops.router_replay(router, leaf, ids, states, expert_bias=bias)
+            out.probs.backward(upstream)
+            ops.compare(out.chosen, ids, states)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 // Compare the replayed choice with the live one: one warp per row.
 #include <cstddef>
 
-#include "trainer_plugin/replay/cuda/dispatch.cuh"
+#include "trainer_plugin/replay/cuda/any_logits.cuh"
 #include "trainer_plugin/replay/cuda/kernels.h"
 #include "trainer_plugin/replay/cuda/warp_rows.cuh"
 
@@ -13,10 +13,8 @@ inline constexpr int32_t kDifferentRows = offsetof(CompareCounters, different_ro
 inline constexpr int32_t kDisjointRows = offsetof(CompareCounters, disjoint_rows) / sizeof(int64_t);
 inline constexpr int32_t kCommonIds = offsetof(CompareCounters, common_ids) / sizeof(int64_t);
 
-template <typename Types>
 __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
-    CompareKernel(RouterConfig config, CompareTensors<typename Types::Element> tensors, int64_t rows,
-                  CompareCounters* counters) {
+    CompareKernel(RouterConfig config, CompareTensors<AnyLogits> tensors, int64_t rows, CompareCounters* counters) {
   __shared__ Tile tiles[kWarpsPerBlock];
   __shared__ BlockCounts<sizeof(CompareCounters) / sizeof(int64_t)> counts;
   counts.Clear();
@@ -24,7 +22,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
   if (row < rows) {
     const DeviceWarp warp;
     const WarpLanes<DeviceWarp> lanes(warp, tiles[threadIdx.x / kWarpSize].bytes);
-    const RowComparison one = CompareRow<typename Types::Arithmetic>(lanes, config, tensors, row);
+    const RowComparison one = CompareRow<AnyArithmetic>(lanes, config, tensors, row);
     if (warp.lane() == 0) {
       counts.Add(kRows, one.rows);
       counts.Add(kDifferentRows, one.different_rows);
@@ -37,19 +35,15 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
 
 }  // namespace
 
-cudaError_t RunCompare(Dtype dtype, const RouterConfig& config, const CompareTensors<void>& tensors, int64_t rows,
-                       CompareCounters* counters, cudaStream_t stream) {
-  WithRowTypes(dtype, config.rounding, [&](auto types) {
-    using Types = decltype(types);
-    using T = typename Types::Element;
-    const CompareTensors<T> typed{.id_bytes = tensors.id_bytes,
-                                  .replayed = tensors.replayed,
-                                  .states = tensors.states,
-                                  .live = tensors.live,
-                                  .logits = static_cast<const T*>(tensors.logits),
-                                  .expert_bias = tensors.expert_bias};
-    CompareKernel<Types><<<BlocksFor(rows), kBlockThreads, 0, stream>>>(config, typed, rows, counters);
-  });
+cudaError_t RunCompare(Dtype dtype, const RouterConfig& config, const CompareTensors<const void*>& tensors,
+                       int64_t rows, CompareCounters* counters, cudaStream_t stream) {
+  const CompareTensors<AnyLogits> readable{.id_bytes = tensors.id_bytes,
+                                           .replayed = tensors.replayed,
+                                           .states = tensors.states,
+                                           .live = tensors.live,
+                                           .logits = {tensors.logits, dtype, config.rounding},
+                                           .expert_bias = tensors.expert_bias};
+  CompareKernel<<<BlocksFor(rows), kBlockThreads, 0, stream>>>(config, readable, rows, counters);
   return cudaGetLastError();
 }
 

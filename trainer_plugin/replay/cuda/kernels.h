@@ -14,18 +14,21 @@
 
 namespace routing_replay::trainer {
 
+// Whether there is code for the current device; all kernels are compiled for the same ones.
+cudaError_t FindCode();
+
 cudaError_t RunRealign(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states, int64_t units,
                        cudaStream_t stream);
 cudaError_t RunRouterForward(Dtype dtype, const RouterConfig& config, const RouterForwardTensors<void>& tensors,
                              int64_t rows, RouterCounters* counters, cudaStream_t stream);
 cudaError_t RunRouterBackward(Dtype dtype, const RouterConfig& config, const RouterBackwardTensors<void>& tensors,
                               int64_t rows, RouterCounters* counters, cudaStream_t stream);
-cudaError_t RunRecordLive(Dtype dtype, const RouterConfig& config, const RecordTensors<void>& tensors, int64_t rows,
-                          cudaStream_t stream);
+cudaError_t RunRecordLive(Dtype dtype, const RouterConfig& config, const RecordTensors<const void*>& tensors,
+                          int64_t rows, cudaStream_t stream);
 cudaError_t RunRecordIds(IdType type, const RouterConfig& config, int32_t id_bytes, const void* ids, int64_t count,
                          uint8_t* indices, RouterCounters* counters, cudaStream_t stream);
-cudaError_t RunCompare(Dtype dtype, const RouterConfig& config, const CompareTensors<void>& tensors, int64_t rows,
-                       CompareCounters* counters, cudaStream_t stream);
+cudaError_t RunCompare(Dtype dtype, const RouterConfig& config, const CompareTensors<const void*>& tensors,
+                       int64_t rows, CompareCounters* counters, cudaStream_t stream);
 
 }  // namespace routing_replay::trainer
 

@@ -113,7 +113,7 @@ absl::Status LaunchRecordLive(const RouterConfig& config, const CudaRecordLive& 
   absl::Status valid =
       CheckCall(kCall, config, call.dtype, call.rows, {{"logits", call.logits}, {"indices", call.indices}});
   if (!valid.ok() || call.rows == 0) return valid;
-  const RecordTensors<void> tensors{IdBytes(config), call.logits, call.expert_bias, call.indices};
+  const RecordTensors<const void*> tensors{IdBytes(config), call.logits, call.expert_bias, call.indices};
   return Launched(kCall, RunRecordLive(call.dtype, config, tensors, call.rows, stream));
 }
 
@@ -135,12 +135,12 @@ absl::Status LaunchCompare(const RouterConfig& config, const CudaCompare& call, 
                                   {"logits", call.live != nullptr ? call.live : call.logits},
                                   {"counters", call.counters}});
   if (!valid.ok() || call.rows == 0) return valid;
-  const CompareTensors<void> tensors{.id_bytes = IdBytes(config),
-                                     .replayed = call.replayed,
-                                     .states = call.states,
-                                     .live = call.live,
-                                     .logits = call.logits,
-                                     .expert_bias = call.expert_bias};
+  const CompareTensors<const void*> tensors{.id_bytes = IdBytes(config),
+                                            .replayed = call.replayed,
+                                            .states = call.states,
+                                            .live = call.live,
+                                            .logits = call.logits,
+                                            .expert_bias = call.expert_bias};
   return Launched(kCall, RunCompare(call.dtype, config, tensors, call.rows, call.counters, stream));
 }
 

@@ -264,9 +264,28 @@ RRT_API rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fe
 RRT_API rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
                                uint8_t* states, size_t states_size, int64_t* rows);
 
+/* The same for a device, which carries it out: one block of bytes to copy there, a packed plan at its beginning and the
+ * staged rows, in the compact form in which they came, behind it. Everything is checked when it is made: what the block
+ * says cannot fail. Plan and fetch must outlive it. Immutable; may be shared between threads. */
+typedef struct rrt_staged rrt_staged;
+typedef struct rrt_staged_shape {
+  int64_t bytes;          /* Of the block. */
+  int64_t staging_offset; /* Of the staged rows in it, a multiple of 256. */
+  int64_t states_offset;  /* Of the row states in it, one byte per local row. */
+  int64_t units;          /* Of the packed plan: what a launch is made for. */
+  int64_t replayed_rows, unrecorded_rows, pad_rows;
+} rrt_staged_shape;
+RRT_API rrt_error* rrt_staged_new(const rrt_plan* plan, const rrt_fetch* fetch, rrt_staged** staged);
+RRT_API void rrt_staged_free(rrt_staged* staged);
+RRT_API void rrt_staged_get_shape(const rrt_staged* staged, rrt_staged_shape* shape);
+/* The block, at an address that is a multiple of 16 (pinned memory, say). `size` may be more than its bytes. */
+RRT_API rrt_error* rrt_staged_write(const rrt_staged* staged, void* block, size_t size);
+/* What a device does with a written block, here on the CPU. Memory as that of rrt_realign. */
+RRT_API void rrt_staged_realign(const void* block, int64_t staging_offset, void* indices, uint8_t* states);
+
 /* Router replay: Megatron-Core's topk_routing_with_score_function with its top-k replaced. dtype: of logits,
  * probabilities and gradients. */
-enum { RRT_FLOAT32 = 0, RRT_FLOAT64 = 1, RRT_BFLOAT16 = 2 };
+enum { RRT_FLOAT32 = 0, RRT_FLOAT64 = 1, RRT_BFLOAT16 = 2, RRT_FLOAT16 = 3 };
 typedef struct rrt_router {
   int32_t dtype;
   int32_t score_function; /* 0 softmax, 1 sigmoid, 2 sqrtsoftplus */
@@ -291,6 +310,18 @@ RRT_API rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, co
                                       rrt_router_counters* counters);
 RRT_API rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
                                        const void* grad_probs, void* grad_logits, rrt_router_counters* counters);
+
+/* Added to by every call: rows compared, those whose sets of experts differ, those without an expert in common, and
+ * experts in common. */
+typedef struct rrt_compare_counters {
+  int64_t rows, different_rows, disjoint_rows, common_ids;
+} rrt_compare_counters;
+/* The replayed choice beside a live one, as sets, over the rows whose state is 0. live [rows][K] compact ids, or NULL:
+ * the live choice of `logits` then, and of expert_bias, which may be NULL. With `live`, only E and K of the router
+ * matter, and ids are not checked. */
+RRT_API rrt_error* rrt_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
+                               const void* live, const void* logits, const float* expert_bias,
+                               rrt_compare_counters* counters);
 
 /* Where the ids of every router are while a schedule runs: by (step, micro-batch, virtual stage, layer), in no order
  * (routing_replay/trainer/replay_targets.h). Thread-safe. Errors name the key and have field "targets". */

@@ -76,13 +76,18 @@ class Binding:
         if answer.recompute:
             return
         if answer.of.use == "record":
-            answer.of.batch.indices[answer.slot][:] = chosen.cpu().numpy()
+            self.ids(answer, chosen.device).copy_(chosen)
             return
         ids, states = self.ids(answer, chosen.device), self.states(answer, chosen.device)
         counts = ops.compare(chosen, ids, states)
         self._tally.overlap(self.layer, counts, chosen.shape[1])
         if answer.of.watch is not None:
             answer.of.watch.saw(answer.of.key.chunk, answer.of.batch, answer.slot, chosen, ids, counts)
+
+    def called(self, answer: Answer, counters: torch.Tensor) -> None:
+        """counters: of a call of our operator; recompute repeats it"""
+        if not answer.recompute:
+            self._tally.called(counters)
 
     def wants_live(self, answer: Answer) -> bool:
         """Whether a pass that replays wants to know the live choice, too."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ctypes import (
     POINTER,
     Structure,
@@ -40,6 +40,29 @@ class Router(Structure):
         *((name, c_int32) for name in ("num_experts", "top_k", "num_groups", "group_topk")),
         ("scaling_factor", c_double),
     )
+
+
+class StagedShape(Structure):
+    """rrt_staged_shape"""
+
+    _fields_ = tuple(
+        (name, c_int64)
+        for name in (
+            "bytes",
+            "staging_offset",
+            "states_offset",
+            "units",
+            "replayed_rows",
+            "unrecorded_rows",
+            "pad_rows",
+        )
+    )
+
+
+class CompareCounters(Structure):
+    """rrt_compare_counters"""
+
+    _fields_ = tuple((name, c_int64) for name in ("rows", "different_rows", "disjoint_rows", "common_ids"))
 
 
 class Pass(Structure):
@@ -128,8 +151,11 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_local_source_fetch": (c_void_p, c_void_p),
     "rrt_local_source_record": (c_void_p, c_void_p, c_int32, *_memory, *_memory),
     "rrt_realign": (c_void_p, c_void_p, *_memory, *_memory, POINTER(c_int64)),
-    "rrt_router_forward": (POINTER(Router), c_int64, *(c_void_p,) * 8, POINTER(Counters)),
-    "rrt_router_backward": (POINTER(Router), c_int64, *(c_void_p,) * 4, POINTER(Counters)),
+    "rrt_staged_new": (c_void_p, c_void_p, _out),
+    "rrt_staged_write": (c_void_p, *_memory),
+    "rrt_router_forward": (POINTER(Router), c_int64, *(c_void_p,) * 9),
+    "rrt_router_backward": (POINTER(Router), c_int64, *(c_void_p,) * 5),
+    "rrt_compare": (POINTER(Router), c_int64, *(c_void_p,) * 6),
     "rrt_replay_targets_new": (_out,),
     "rrt_replay_targets_add": (c_void_p, POINTER(Pass), c_int32, *_memory, c_int64),
     "rrt_replay_targets_forward": _target,
@@ -148,9 +174,6 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_merged_sequence": (c_void_p, c_int32, POINTER(c_int64), _out),
 }
 _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "rrt_abi_version": (c_int32, ()),
-    "rrt_error_json": (c_char_p, (c_void_p,)),
-    "rrt_error_free": (None, (c_void_p,)),
     "rrt_bytes_data": (c_void_p, (c_void_p,)),
     "rrt_bytes_size": (c_size_t, (c_void_p,)),
     "rrt_bytes_free": (None, (c_void_p,)),
@@ -162,6 +185,9 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_inspect_free": (None, (c_void_p,)),
     "rrt_local_source_free": (None, (c_void_p,)),
     "rrt_step_cache_free": (None, (c_void_p,)),
+    "rrt_staged_free": (None, (c_void_p,)),
+    "rrt_staged_get_shape": (None, (c_void_p, POINTER(StagedShape))),
+    "rrt_staged_realign": (None, (c_void_p, c_int64, c_void_p, c_void_p)),
     "rrt_local_source_remove": (c_int32, (c_void_p, *_text)),
     "rrt_replay_targets_free": (None, (c_void_p,)),
     "rrt_replay_targets_size": (c_int64, (c_void_p,)),
@@ -173,34 +199,56 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-def _find() -> Path:
-    beside = Path(__file__).parent / "_lib" / _NAME
+def find(name: str) -> Path:
+    """A library of this package."""
+    beside = Path(__file__).parent / "_lib" / name
     if beside.exists():
         return beside
     directory = os.environ.get(_DIRECTORY_VARIABLE)
-    if directory is not None and Path(directory, _NAME).exists():
-        return Path(directory, _NAME)
-    raise ImportError(f"{_NAME} is neither in {beside.parent} nor where {_DIRECTORY_VARIABLE} says ({directory})")
+    if directory is not None and Path(directory, name).exists():
+        return Path(directory, name)
+    raise ImportError(f"{name} is neither in {beside.parent} nor where {_DIRECTORY_VARIABLE} says ({directory})")
 
 
-def _raise(pointer: int | None, function: Any = None, arguments: Any = None) -> None:
-    if pointer is None:
-        return
-    detail = json.loads(LIBRARY.rrt_error_json(pointer))
-    LIBRARY.rrt_error_free(pointer)
-    raise errors.from_detail(detail)
+def declare(
+    library: ctypes.CDLL,
+    fallible: Mapping[str, tuple[Any, ...]],
+    others: Mapping[str, tuple[Any, tuple[Any, ...]]],
+    prefix: str,
+    abi_version: int,
+) -> None:
+    """Gives functions their types; those that can fail raise the error that they give. ImportError if the library is of
+    another ABI.
+
+    prefix: of its functions, which those about errors begin with
+    """
+
+    def check(pointer: int | None, function: Any, arguments: Any) -> None:
+        if pointer is None:
+            return
+        detail = json.loads(getattr(library, f"{prefix}error_json")(pointer))
+        getattr(library, f"{prefix}error_free")(pointer)
+        raise errors.from_detail(detail)
+
+    for name, arguments in fallible.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes, function.errcheck = c_void_p, arguments, check
+    own = {
+        f"{prefix}abi_version": (c_int32, ()),
+        f"{prefix}error_json": (c_char_p, (c_void_p,)),
+        f"{prefix}error_free": (None, (c_void_p,)),
+    }
+    for name, (result, arguments) in (*others.items(), *own.items()):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    said = getattr(library, f"{prefix}abi_version")()
+    if said != abi_version:
+        raise ImportError(f"{library._name} is of ABI {said}, this package needs {abi_version}")
 
 
 def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_find()))
-    for name, arguments in _FALLIBLE.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes, function.errcheck = c_void_p, arguments, _raise
-    for name, (result, arguments) in _OTHERS.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    if library.rrt_abi_version() != _ABI_VERSION:
-        raise ImportError(f"{library._name} is of ABI {library.rrt_abi_version()}, this package needs {_ABI_VERSION}")
+    library = ctypes.CDLL(str(find(_NAME)))
+    declare(library, _FALLIBLE, _OTHERS, "rrt_", _ABI_VERSION)
     return library
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._passes import Pass
 from routing_replay_trainer._records import Records
+from routing_replay_trainer._steps import Steps
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._watch import Watch
-from routing_replay_trainer.fetch import Missing, Source
+from routing_replay_trainer.fetch import Missing
 from routing_replay_trainer.on_policy import Contract
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey
@@ -22,27 +24,28 @@ from routing_replay_trainer.targets import PassKey
 
 @dataclass(frozen=True)
 class Fetching:
-    """source: None in mode R2
+    """steps: between the trainer and its source; None in mode R2
     missing: as `Source.fetch` has it
     use: "replay" or "compare", of a pass that does not record
     buffers, tally: of the replay
     watch, contract: what else is asked of the rows of a source
     """
 
-    source: Source | None
+    steps: Steps | None
     missing: Missing
     use: str
-    buffers: Buffers
+    buffers: Any  # Buffers or DeviceBuffers.
     tally: Tally
     watch: Watch | None = None
     contract: Contract | None = None
 
     def read(self, key: PassKey, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
         """A pass with the rows of the source."""
-        assert self.source is not None
-        number, memory = self.buffers.take(plan.buffer_bytes)
+        assert self.steps is not None
+        number = self.buffers.take(plan)
         try:
-            batch = self.source.fetch(plan, sequences=described.fetch, missing=self.missing, out=memory)
+            batch = self.buffers.fetch(number, self.steps, plan, sequences=described.fetch, missing=self.missing)
+            self.steps.saw(batch)
             if self.contract is not None:
                 self.contract.take(batch.sequences)
         except BaseException:
@@ -50,7 +53,8 @@ class Fetching:
             raise
         self.tally.batch(batch)
         watched = self.watch is not None and self.watch.begin(key.chunk, described, batch)
-        return Pass(key, batch, number, self.use, forward_only, watch=self.watch if watched else None)
+        kept = self.buffers.tensors(number, plan)
+        return Pass(key, batch, number, self.use, forward_only, self.watch if watched else None, kept=kept)
 
     def record(
         self,
@@ -67,19 +71,23 @@ class Fetching:
         write: called with the index buffer when it has recorded
         """
         plan = records.plan(described.layout)
-        number, memory = self.buffers.take(plan.buffer_bytes)
+        number = self.buffers.take(plan)
+        kept = self.buffers.tensors(number, plan)
         try:
             if forward_only if record is None else record:
+                read = self.buffers.reader(number, plan)
 
                 def keep() -> None:
-                    records.keep(plan, described, memory)
+                    records.keep(plan, described, read)
                     if write is not None:
-                        write(memory)
+                        write(read())
 
-                return Pass(key, records.empty(plan, memory), number, "record", forward_only, keep=keep)
-            batch = records.fetch(plan, described, self.missing, memory)
+                batch = records.empty(plan, self.buffers.empty(number, plan))
+                return Pass(key, batch, number, "record", forward_only, keep=keep, kept=kept)
+            fetch = functools.partial(self.buffers.fetch, number)
+            batch = records.fetch(plan, described, self.missing, fetch)
         except BaseException:
             self.buffers.give(number)
             raise
         self.tally.batch(batch)
-        return Pass(key, batch, number, "replay", forward_only)
+        return Pass(key, batch, number, "replay", forward_only, kept=kept)

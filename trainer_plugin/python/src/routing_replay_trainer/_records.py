@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,25 +36,23 @@ class Records:
     def plan(self, layout: Mapping[str, Any]) -> Plan:
         return Plan(self._geometry, layout, rank=self._rank, ep_size=self._ep_size)
 
-    def empty(self, plan: Plan, memory: NDArray[np.uint8]) -> Batch:
+    def empty(self, plan: Plan, indices: Sequence[NDArray[Any]]) -> Batch:
         """For routers to record into."""
-        memory[:] = 0
-        indices = tuple(
-            np.frombuffer(memory, layer.dtype, plan.rows * layer.top_k, layer.offset).reshape(plan.rows, layer.top_k)
-            for layer in plan.layers
-        )
         rows = plan.row_map
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
-    def keep(self, plan: Plan, described: MicroBatch, memory: NDArray[np.uint8]) -> None:
+    def keep(self, plan: Plan, described: MicroBatch, read: Callable[[], NDArray[np.uint8]]) -> None:
         """What was recorded, in the place of what the samples had before."""
+        memory = read()
         for sequence, fetch in enumerate(described.fetch):
             self._source.record(plan, sequence, memory, tokens=fetch.tokens)
 
-    def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, memory: NDArray[np.uint8]) -> Batch:
-        """FailedPreconditionError, unless `missing` is "live", for rows that other ranks have recorded: the passes that
+    def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, fetch: Callable[..., Batch]) -> Batch:
+        """fetch: of the buffer, given the source
+
+        FailedPreconditionError, unless `missing` is "live", for rows that other ranks have recorded: the passes that
         record and replay are cut in different ways then."""
-        batch = self._source.fetch(plan, sequences=described.fetch, missing=missing, out=memory)
+        batch = fetch(self._source, plan, sequences=described.fetch, missing=missing)
         lost = batch.unrecorded_rows - plan.row_map["unrecorded"]
         if lost > 0 and missing == "strict":
             raise errors.FailedPreconditionError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from routing_replay_trainer._micro_batch import MicroBatch, expected
 from routing_replay_trainer.agreed import AgreedSteps, BegunStep
 from routing_replay_trainer.collective import Collective
-from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source
+from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source, Staged
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract
 from routing_replay_trainer.plan import Plan
@@ -49,6 +49,8 @@ class Steps:
             max_fallback_fraction=max_fallback_fraction,
             deadline=deadline,
         )
+        if hasattr(source, "stage"):
+            self.stage = self._stage
         self._contract = contract
         self._counters = Counters()
 
@@ -75,15 +77,21 @@ class Steps:
         missing: Missing = "strict",
         out: NDArray[np.uint8] | None = None,
     ) -> Batch:
-        """As `Source.fetch`, as the ranks agreed."""
-        batch = self.source.fetch(plan, sequences=self._agreed.apply(sequences), missing=missing, out=out)
+        """As `Source.fetch`, as the ranks agreed. Its batch is to be told to `saw`."""
+        return self.source.fetch(plan, sequences=self._agreed.apply(sequences), missing=missing, out=out)
+
+    def saw(self, batch: Batch) -> None:
+        """What a fetch, or what was staged, has come to."""
         self._agreed.saw(batch)
-        return batch
 
     def end_pass(self) -> None:
         """After the passes of a schedule: FallbackLimitError if too much of what they fetched fell back, and no step
         was begun, which would have told before."""
         self._agreed.end_pass()
+
+    def _stage(self, plan: Plan, *, sequences: Listing[FetchSequence], missing: Missing = "strict") -> Staged:
+        """The same for a device to realign, of a source that can."""
+        return self.source.stage(plan, sequences=self._agreed.apply(sequences), missing=missing)
 
     def prefetch(
         self,

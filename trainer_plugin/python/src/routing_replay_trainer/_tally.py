@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from routing_replay_trainer._counted import Counted
 from routing_replay_trainer.fetch import Batch
 from routing_replay_trainer.metrics import Counters, layer_key
 
@@ -16,6 +17,7 @@ class Tally:
         self._sequences = 0
         self._overlap: dict[int, tuple[int, torch.Tensor]] = {}
         self._repeated: dict[int, torch.Tensor] = {}
+        self._calls = Counted()
 
     def batch(self, batch: Batch) -> None:
         for name in self._rows:
@@ -26,6 +28,10 @@ class Tally:
         """counts: those of `ops.compare`"""
         before = self._overlap.get(layer)
         self._overlap[layer] = top_k, counts if before is None else counts + before[1]
+
+    def called(self, counters: torch.Tensor) -> None:
+        """counters: `ops.Replayed.counters` of a replaying call"""
+        self._calls.add(counters)
 
     def repeat(self, layer: int, rows: torch.Tensor) -> None:
         """rows: [] whose choice was another one when the forward code was run again"""
@@ -46,6 +52,10 @@ class Tally:
             counters.ratio("no_overlap_fraction", disjoint, rows)
         for layer, differing in self._repeated.items():
             counters.count(layer_key("recompute_mismatch", layer), differing.item())
+        if self._calls:
+            calls = self._calls.read()
+            for name in ("clamped_ids", "zero_probabilities"):
+                counters.count(name, calls[name])
         self._rows, self._sequences = dict.fromkeys(self._rows, 0), 0
         self._overlap.clear()
         self._repeated.clear()

@@ -84,7 +84,7 @@ class Batch:
     """
 
     plan: Plan
-    indices: tuple[NDArray[Any], ...]
+    indices: Sequence[NDArray[Any]]
     states: NDArray[np.uint8]
     replayed_rows: int
     unrecorded_rows: int
@@ -95,7 +95,8 @@ class Batch:
 
 
 class Source(Protocol):
-    """Anything that rows come from."""
+    """Anything that rows come from. One that also has `stage(plan, *, sequences, missing) -> Staged`, as the sources
+    here, lets a GPU realign its rows; those of others are realigned on the host and then copied there."""
 
     def fetch(
         self,
@@ -141,6 +142,12 @@ class _Fetch:
         """Instead of the end: what has not come falls back, by the policy."""
         LIBRARY.rrt_fetch_give_up(self.pointer, *_utf8(why))
 
+    def outcome(self) -> tuple[int, tuple[dict[str, Any], ...], tuple[Any, ...]]:
+        """fallback_sequences, sequences and dropped of a batch."""
+        result = json.loads(_core.give(LIBRARY.rrt_fetch_result, self.pointer))
+        dropped = tuple(one["sample"] if "sample" in one else one["handle"] for one in result["dropped"])
+        return result["fallback_sequences"], tuple(result["sequences"]), dropped
+
     def realign(self, out: NDArray[np.uint8] | None) -> Batch:
         plan = self._plan
         buffer = np.empty(plan.buffer_bytes, np.uint8) if out is None else _index_buffer(out, plan)
@@ -149,13 +156,53 @@ class _Fetch:
         LIBRARY.rrt_realign(
             plan.pointer, self.pointer, buffer.ctypes.data, buffer.size, states.ctypes.data, states.size, rows
         )
-        result = json.loads(_core.give(LIBRARY.rrt_fetch_result, self.pointer))
-        indices = tuple(
-            np.frombuffer(buffer, layer.dtype, plan.rows * layer.top_k, layer.offset).reshape(plan.rows, layer.top_k)
-            for layer in plan.layers
+        return Batch(plan, slabs(plan, buffer), states, *rows, *self.outcome())
+
+
+def slabs(plan: Plan, buffer: NDArray[np.uint8]) -> tuple[NDArray[Any], ...]:
+    """The ids [rows, K] of each local layer in an index buffer."""
+    return tuple(
+        np.frombuffer(buffer, layer.dtype, plan.rows * layer.top_k, layer.offset).reshape(plan.rows, layer.top_k)
+        for layer in plan.layers
+    )
+
+
+class Staged:
+    """What a fetch has brought, checked and planned but not realigned: a device does that, in one launch.
+
+    plan: whose it is
+    bytes: of the block that goes to the device: a packed plan, and the staged rows behind it, in the compact form in
+        which they came
+    staging_offset: of the staged rows in the block
+    units: what a launch is made for
+    """
+
+    def __init__(self, plan: Plan, fetch: _Fetch) -> None:
+        self.plan = plan
+        self._fetch = fetch
+        self._handle = _core.Handle(LIBRARY.rrt_staged_free, LIBRARY.rrt_staged_new, plan.pointer, fetch.pointer)
+        self._shape = _core.StagedShape()
+        LIBRARY.rrt_staged_get_shape(self._handle.pointer, ctypes.byref(self._shape))
+        self.bytes: int = self._shape.bytes
+        self.staging_offset: int = self._shape.staging_offset
+        self.units: int = self._shape.units
+
+    def write(self, block: NDArray[np.uint8], indices: Sequence[NDArray[Any]]) -> Batch:
+        """Writes the block to an address that is a multiple of 16, and gives the batch that it describes.
+
+        indices: what the batch has as such
+        """
+        LIBRARY.rrt_staged_write(self._handle.pointer, block.ctypes.data, block.size)
+        shape = self._shape
+        return Batch(
+            self.plan,
+            indices,
+            block[shape.states_offset : shape.states_offset + self.plan.rows].copy(),
+            shape.replayed_rows,
+            shape.unrecorded_rows,
+            shape.pad_rows,
+            *self._fetch.outcome(),
         )
-        dropped = tuple(one["sample"] if "sample" in one else one["handle"] for one in result["dropped"])
-        return Batch(plan, indices, states, *rows, result["fallback_sequences"], tuple(result["sequences"]), dropped)
 
 
 class _Inspection:
@@ -207,6 +254,12 @@ class RowSource:
         What a service or its connection refuses is raised as routing_replay raises it.
         """
         return self._fetched(plan, sequences, missing).realign(out)
+
+    def stage(
+        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
+    ) -> Staged:
+        """The same for a device to realign."""
+        return Staged(plan, self._fetched(plan, sequences, missing))
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         """What a fetch would say of each sample (as `Batch.sequences`), before any of its rows is fetched.

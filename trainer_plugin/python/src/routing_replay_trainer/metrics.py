@@ -34,6 +34,8 @@ KEYS = (
     Key("pad_rows", "sum", "local rows that stand for no token"),
     Key("replayed_fraction", "ratio", "replayed_rows over all rows that are no pads"),
     Key("unrecorded_fraction", "ratio", "unrecorded_rows over all rows that are no pads"),
+    Key("clamped_ids", "sum", "ids of no expert that a router was given: a fault of a buffer (our operator alone)"),
+    Key("zero_probabilities", "sum", "replayed experts with probability 0, which some dispatchers lose (our operator)"),
     Key("fallback_sequences", "sum", "sequences, of each pass of a chunk, that routed live as a whole"),
     Key("fallback_fraction", "ratio", "fallback_sequences over all sequences of which the rank needs rows"),
     Key("step_samples", "max", "samples that begin_step was told, on the ranks of one replica the same"),

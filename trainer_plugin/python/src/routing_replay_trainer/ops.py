@@ -2,30 +2,32 @@
 
     probs, routing_map, chosen, counters = ops.router_replay(router, logits, ids, states)
 
-The operators have fake and autograd registrations: torch.compile keeps them in the graph, and activation checkpointing
-runs them again with the same result. Nothing is linked against torch: the core gets addresses.
+The operators run where their tensors are, on the CPU or on a GPU, there with one kernel on the current stream: they
+neither wait for it nor copy anything, so they may be captured in a CUDA graph. They have fake and autograd
+registrations: torch.compile keeps them in the graph, and activation checkpointing runs them again with the same result.
+Nothing is linked against torch: the core gets addresses.
 """
 
 from __future__ import annotations
 
+import functools
 from ctypes import byref
 from typing import Any, NamedTuple
 
 import torch
 
-from routing_replay_trainer import errors
-from routing_replay_trainer._core import LIBRARY, Counters
+from routing_replay_trainer import _core, errors
+from routing_replay_trainer._launch import launch, zeros
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.fetch import REPLAYED, UNRECORDED
 from routing_replay_trainer.router import Router
 
-COUNTERS = tuple(name for name, _ in Counters._fields_)  # What the numbers of `Replayed.counters` count.
-
+COUNTERS = tuple(name for name, _ in _core.Counters._fields_)  # What the numbers of `Replayed.counters` count.
 # What those of `compare` count: rows compared, rows whose sets of experts differ, rows that have no expert in common,
 # and experts in common.
-COMPARED = ("rows", "different_rows", "disjoint_rows", "common_ids")
+COMPARED = tuple(name for name, _ in _core.CompareCounters._fields_)
 
-_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
+_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 _CONFIG = "str score_function, bool pre_softmax, float? scaling_factor, int? num_groups, int? group_topk, str rounding"
 
 
@@ -61,12 +63,15 @@ def router_replay(
     """Probabilities of given experts from live logits, as `routing_replay_trainer.router_replay_forward`, with the
     gradient of the logits.
 
-    logits: [N, E] float32, float64 or bfloat16
+    logits: [N, E] float32, float64, bfloat16 or float16
     indices: [N, K] compact ids of `id_dtype`
     states: [N] uint8: rows that are UNRECORDED take the live choice; all rows are replayed if absent
     expert_bias: [E], taken as float32
 
-    Raises InvalidArgumentError naming the field.
+    On a GPU `states` are not looked at before: one that is none counts as replayed.
+
+    Raises InvalidArgumentError naming the field, and FailedPreconditionError where a GPU's tensors come and the kernels
+    for it are not here.
     """
     if logits.ndim != 2 or logits.shape[1] != router.num_experts:
         raise _wrong("logits", f"shape {tuple(logits.shape)} is not (N, {router.num_experts})")
@@ -95,10 +100,7 @@ def compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) ->
     replayed: [N, K] compact ids of `id_dtype`
     states: [N] uint8
     """
-    counted = states == REPLAYED
-    common = (replayed.long().unsqueeze(2) == live.long().unsqueeze(1)).any(2).sum(1)
-    different, disjoint = ((common != live.shape[1]) & counted).sum(), ((common == 0) & counted).sum()
-    return torch.stack((counted.sum(), different, disjoint, (common * counted).sum()))
+    return torch.ops.routing_replay.compare(live.to(replayed.dtype), replayed, states)
 
 
 def _config(router: Router) -> tuple[Any, ...]:
@@ -112,28 +114,33 @@ def _config(router: Router) -> tuple[Any, ...]:
     )
 
 
-def _router(logits: torch.Tensor, ids: torch.Tensor, config: tuple[Any, ...]) -> Any:
+@functools.lru_cache(maxsize=1024)
+def _router(experts: int, top_k: int, dtype: torch.dtype, config: tuple[Any, ...]) -> Any:
     """rrt_router"""
-    if logits.dtype not in _DTYPES:
-        raise _wrong("logits", f"{logits.dtype} is none of float32, float64, bfloat16", "DTYPE")
+    if dtype not in _DTYPES:
+        raise _wrong("logits", f"{dtype} is none of float32, float64, bfloat16, float16", "DTYPE")
     score_function, pre_softmax, scaling_factor, num_groups, group_topk, rounding = config
     return Router(
-        logits.shape[1],
-        ids.shape[1],
+        experts,
+        top_k,
         score_function,
         pre_softmax=pre_softmax,
         scaling_factor=scaling_factor,
         num_groups=num_groups,
         group_topk=group_topk,
         rounding=rounding,
-    )._core(_DTYPES[logits.dtype])
+    )._core(_DTYPES[dtype])
 
 
-def _exactly(field: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _exactly(
+    field: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
     if tuple(tensor.shape) != shape:
         raise _wrong(field, f"shape {tuple(tensor.shape)} is not {shape}")
     if tensor.dtype != dtype:
         raise _wrong(field, f"{tensor.dtype} is not {dtype}", "DTYPE")
+    if tensor.device != device:
+        raise _wrong(field, f"is on {tensor.device}, not on {device}", "FIELD")
     return tensor.contiguous()
 
 
@@ -141,14 +148,6 @@ def _wrong(field: str, what: str, reason: str = "SHAPE") -> errors.InvalidArgume
     return invalid(f"router.{field}", what, reason)
 
 
-@torch.library.custom_op(
-    "routing_replay::router_forward",
-    mutates_args=(),
-    device_types="cpu",
-    schema="(Tensor logits, Tensor indices, Tensor states, Tensor? expert_bias, "
-    + _CONFIG
-    + ") -> (Tensor, Tensor, Tensor, Tensor)",
-)
 def _forward(
     logits: torch.Tensor,
     indices: torch.Tensor,
@@ -156,18 +155,20 @@ def _forward(
     expert_bias: torch.Tensor | None,
     *config: Any,
 ) -> tuple[torch.Tensor, ...]:
-    router = _router(logits, indices, config)
-    rows, experts = logits.shape
+    (rows, experts), device = logits.shape, logits.device
+    router = _router(experts, indices.shape[1], logits.dtype, config)
     logits = logits.contiguous()
-    indices = _exactly("indices", indices, (rows, router.top_k), id_dtype(experts))
-    states = _exactly("states", states, (rows,), torch.uint8)
+    indices = _exactly("indices", indices, (rows, router.top_k), id_dtype(experts), device)
+    states = _exactly("states", states, (rows,), torch.uint8, device)
     if expert_bias is not None:
-        expert_bias = _exactly("expert_bias", expert_bias, (experts,), torch.float32)
+        expert_bias = _exactly("expert_bias", expert_bias, (experts,), torch.float32, device)
     probs = torch.empty_like(logits)
-    routing_map = torch.empty(logits.shape, dtype=torch.bool)
+    routing_map = torch.empty(logits.shape, dtype=torch.bool, device=device)
     chosen = torch.empty_like(indices)
-    counters = Counters()
-    LIBRARY.rrt_router_forward(
+    counters = zeros(len(COUNTERS), device)
+    launch(
+        "router_forward",
+        device,
         byref(router),
         rows,
         logits.data_ptr(),
@@ -178,13 +179,12 @@ def _forward(
         routing_map.data_ptr(),
         None,
         chosen.data_ptr(),
-        byref(counters),
+        counters.data_ptr(),
     )
-    return probs, routing_map, chosen, torch.tensor([getattr(counters, name) for name in COUNTERS])
+    return probs, routing_map, chosen, counters
 
 
-@_forward.register_fake
-def _(logits: Any, indices: Any, states: Any, expert_bias: Any, *config: Any) -> tuple[torch.Tensor, ...]:
+def _fake_forward(logits: Any, indices: Any, states: Any, expert_bias: Any, *config: Any) -> tuple[torch.Tensor, ...]:
     return (
         logits.new_empty(logits.shape),
         logits.new_empty(logits.shape, dtype=torch.bool),
@@ -193,34 +193,65 @@ def _(logits: Any, indices: Any, states: Any, expert_bias: Any, *config: Any) ->
     )
 
 
-@torch.library.custom_op(
-    "routing_replay::router_backward",
-    mutates_args=(),
-    device_types="cpu",
-    schema="(Tensor logits, Tensor chosen, Tensor grad_probs, " + _CONFIG + ") -> Tensor",
-)
 def _backward(logits: torch.Tensor, chosen: torch.Tensor, grad_probs: torch.Tensor, *config: Any) -> torch.Tensor:
-    router = _router(logits, chosen, config)
-    rows, experts = logits.shape
+    (rows, experts), device = logits.shape, logits.device
+    router = _router(experts, chosen.shape[1], logits.dtype, config)
     logits = logits.contiguous()
-    chosen = _exactly("chosen", chosen, (rows, router.top_k), id_dtype(experts))
-    grad_probs = _exactly("grad_probs", grad_probs, (rows, experts), logits.dtype)
+    chosen = _exactly("chosen", chosen, (rows, router.top_k), id_dtype(experts), device)
+    grad_probs = _exactly("grad_probs", grad_probs, (rows, experts), logits.dtype, device)
     grad_logits = torch.empty_like(logits)
-    LIBRARY.rrt_router_backward(
+    counters = None if device.type == "cuda" else byref(_core.Counters())
+    launch(
+        "router_backward",
+        device,
         byref(router),
         rows,
         logits.data_ptr(),
         chosen.data_ptr(),
         grad_probs.data_ptr(),
         grad_logits.data_ptr(),
-        byref(Counters()),
+        counters,
     )
     return grad_logits
 
 
-@_backward.register_fake
-def _(logits: Any, chosen: Any, grad_probs: Any, *config: Any) -> torch.Tensor:
+def _fake_backward(logits: Any, chosen: Any, grad_probs: Any, *config: Any) -> torch.Tensor:
     return logits.new_empty(logits.shape)
+
+
+def _compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    device = replayed.device
+    if replayed.ndim != 2:
+        raise _wrong("replayed", f"shape {tuple(replayed.shape)} is not (N, K)")
+    if replayed.dtype not in _MOST_EXPERTS:
+        raise _wrong("replayed", f"{replayed.dtype} is neither uint8 nor uint16", "DTYPE")
+    rows, top_k = replayed.shape
+    replayed = replayed.contiguous()
+    live = _exactly("live", live, (rows, top_k), replayed.dtype, device)
+    states = _exactly("states", states, (rows,), torch.uint8, device)
+    counters = zeros(len(COMPARED), device)
+    launch(
+        "compare",
+        device,
+        byref(_router(_MOST_EXPERTS[replayed.dtype], top_k, torch.float32, _PLAIN)),
+        rows,
+        replayed.data_ptr(),
+        states.data_ptr(),
+        live.data_ptr(),
+        None,
+        None,
+        counters.data_ptr(),
+    )
+    return counters
+
+
+_PLAIN = _config(Router(0, 0))
+# Ids are not looked at, so all that counts is how wide they are.
+_MOST_EXPERTS = {torch.uint8: 256, torch.uint16: 65535}
+
+
+def _fake_compare(live: Any, replayed: Any, states: Any) -> torch.Tensor:
+    return replayed.new_empty((len(COMPARED),), dtype=torch.int64)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -236,4 +267,24 @@ def _gradient(ctx: Any, grad_probs: torch.Tensor | None, *_: Any) -> tuple[Any, 
     return (grad, *(None,) * (3 + len(ctx.config)))
 
 
-_forward.register_autograd(_gradient, setup_context=_save)
+# Not torch.library.custom_op: what it puts around each call takes longer than the kernel.
+_OPERATORS = torch.library.Library("routing_replay", "DEF")
+
+
+def _define(name: str, schema: str, run: Any, fake: Any) -> None:
+    _OPERATORS.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CPU", "CUDA"):
+        _OPERATORS.impl(name, run, key)
+    torch.library.register_fake(f"routing_replay::{name}", fake, lib=_OPERATORS)
+
+
+_TENSORS = "Tensor logits, Tensor indices, Tensor states, Tensor? expert_bias, "
+_define("router_forward", f"({_TENSORS}{_CONFIG}) -> (Tensor, Tensor, Tensor, Tensor)", _forward, _fake_forward)
+_define(
+    "router_backward",
+    f"(Tensor logits, Tensor chosen, Tensor grad_probs, {_CONFIG}) -> Tensor",
+    _backward,
+    _fake_backward,
+)
+_define("compare", "(Tensor live, Tensor replayed, Tensor states) -> Tensor", _compare, _fake_compare)
+torch.library.register_autograd("routing_replay::router_forward", _gradient, setup_context=_save, lib=_OPERATORS)

@@ -17,7 +17,7 @@ from routing_replay_trainer._values import INT32, integer, invalid
 
 _SCORE_FUNCTIONS = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
 _ROUNDINGS = {"once": 0, "each_step": 1}
-_FLOAT32, _FLOAT64, _BFLOAT16 = range(3)
+_FLOAT32, _FLOAT64, _BFLOAT16, _FLOAT16 = range(4)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def router_replay_forward(
     """Probabilities of given experts from live logits: Megatron-Core's topk_routing_with_score_function with its top-k
     replaced.
 
-    logits: [N, E] float32, float64, or bfloat16 (of ml_dtypes, or its bits as uint16)
+    logits: [N, E] float32, float64, float16, or bfloat16 (of ml_dtypes, or its bits as uint16)
     indices: [N, K] compact ids (`Batch.indices`): uint8 for E <= 256, else uint16
     states: [N] (`Batch.states`): rows that are UNRECORDED take the live choice; all rows are replayed if absent
     expert_bias: [E] float32 (as Megatron-Core keeps it, whatever the dtype of the logits): enters a live choice of
@@ -156,9 +156,11 @@ def _floats(field: str, array: NDArray[Any], router: Router) -> tuple[NDArray[An
         return values, _FLOAT32
     if values.dtype == np.float64:
         return values, _FLOAT64
+    if values.dtype == np.float16:
+        return values, _FLOAT16
     if values.dtype == np.uint16 or values.dtype.name == "bfloat16":
         return values, _BFLOAT16
-    raise _invalid(field, f"{values.dtype} is none of float32, float64, bfloat16", "DTYPE")
+    raise _invalid(field, f"{values.dtype} is none of float32, float64, float16, bfloat16", "DTYPE")
 
 
 def _exactly(field: str, array: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

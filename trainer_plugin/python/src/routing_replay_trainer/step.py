@@ -26,7 +26,7 @@ from routing_replay_trainer import _core, errors
 from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._prefetch import Job, Workers
 from routing_replay_trainer._values import INT64, integer, invalid
-from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, _Fetch
+from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Staged, _Fetch
 from routing_replay_trainer.plan import Plan
 
 _NOW, _IN_STEP, _OF_NEXT_STEP = 0, 1, 2
@@ -128,6 +128,12 @@ class StepSource:
     ) -> Batch:
         """As `RowSource.fetch`, through the cache. DeadlineExceededError, CancelledError after `close`."""
         return self._fetched(plan, sequences, missing).realign(out)
+
+    def stage(
+        self, plan: Plan, *, sequences: Sequence[FetchSequence] | None = None, missing: Missing = "strict"
+    ) -> Staged:
+        """The same for a device to realign."""
+        return Staged(plan, self._fetched(plan, sequences, missing))
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         """As `RowSource.inspect`; waits as long as the step's deadline leaves."""

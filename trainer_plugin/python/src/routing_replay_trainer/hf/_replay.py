@@ -12,7 +12,7 @@ import torch
 
 from routing_replay_trainer import errors
 from routing_replay_trainer._binding import Binding
-from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
 from routing_replay_trainer._hooks import PassHooks, in_backward
 from routing_replay_trainer._micro_batch import MicroBatch
@@ -134,7 +134,7 @@ class Replay:
         self._live_pads = pads == "live"
         self._placed = placed
         self._targets = ReplayTargets()
-        self._buffers = Buffers()
+        self._buffers: Any = buffers_for(model)
         self._passes = ChunkPasses(0, self._targets, self._buffers, new_lock())
         self._tally = Tally()
         self._watch = watch

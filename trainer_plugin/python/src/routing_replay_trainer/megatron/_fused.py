@@ -59,6 +59,7 @@ def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[...
             if binding.wants_live(answer):
                 binding.seen(answer, ops.router_live(router, logits.detach(), expert_bias=bias).chosen)
             binding.used(answer, out.chosen)
+            binding.called(answer, out.counters)
             return out.probs, out.routing_map
         out = ops.router_live(router, logits, expert_bias=bias)
         binding.seen(answer, out.chosen)

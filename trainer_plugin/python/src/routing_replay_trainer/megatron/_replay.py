@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from routing_replay_trainer import errors
 from routing_replay_trainer._binding import Binding
-from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
 from routing_replay_trainer._hooks import PassHooks
 from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
@@ -130,7 +130,7 @@ class Replay:
         self._injection = _INJECTIONS[inject]
         self._writer = writer
         self._targets = ReplayTargets()
-        self._buffers = Buffers()
+        self._buffers: Any = buffers_for(_modules.unwrap(chunks[0]))
         self._step = self._geometry = 0
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Puts all that needs a GPU into a folder that runs on a machine with nothing but CUDA's driver and glibc 2.36 or later.
+#
+#   tests/support/cuda/carry.sh BUILD FOLDER
+#
+# BUILD is a release tree with its GPU programs built. FOLDER/run.sh then runs, wherever the folder is, the tests, by
+# themselves and under compute-sanitizer where that is found, the golden files, those of torch's operators where PYTHON
+# (python3) has torch, and the benchmark; its figures lie in FOLDER/results.
+set -euo pipefail
+build=$1 folder=$2
+source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+tests=(replay/cuda/router_cuda_test replay/cuda/buffers_cuda_test capi/cuda/trainer_cuda_capi_test)
+
+mkdir -p "$folder"/{bin,lib,python,tests/bench/gpu,tests/support/cuda,tests/golden}
+cp "${tests[@]/#/$build/trainer_plugin/}" "$build"/bin/{gpu_bench,golden_cuda_runner} "$folder/bin"
+cp "$source/tests/bench/gpu.sh" "$folder/tests/bench"
+cp "$source/tests/bench/gpu/unfused.py" "$folder/tests/bench/gpu"
+cp "$source/tests/support/cuda/sanitize.sh" "$folder/tests/support/cuda"
+cp -r "$source/tests/golden/data" "$folder/tests/golden"
+cp -r "$source"/trainer_plugin/python/{src,tests} "$folder/python"
+cp "$build"/lib/librouting_replay_trainer{,_cuda}.so "$folder/lib"
+# Those of the C and C++ runtimes belong to the machine.
+for program in "$folder"/bin/*; do LD_LIBRARY_PATH=$build/lib ldd "$program"; done | awk '$2 == "=>" { print $3 }' | sort -u |
+  grep -vE '/(libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt)\.so' | xargs cp -t "$folder/lib"
+
+cat >"$folder/run.sh" <<'RUN'
+#!/usr/bin/env bash
+# Every test and every figure that needs a GPU. Exit status 1 if one fails; what is skipped says why.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+failed=0
+# try COMMAND…
+try() {
+  echo "== $*"
+  "$@"
+  local status=$?
+  [ $status -eq 0 ] || [ $status -eq 77 ] || { echo "FAILED ($status): $*"; failed=1; }
+}
+for test in router_cuda_test buffers_cuda_test trainer_cuda_capi_test; do try bin/$test --gtest_brief=1; done
+try bin/golden_cuda_runner --dir tests/golden/data
+export PYTHONPATH=python/src:python/tests PYTHONDONTWRITEBYTECODE=1 ROUTING_REPLAY_LIBRARY_DIR=lib
+for test in ops device; do try "${PYTHON:-python3}" python/tests/${test}_test.py; done
+for tool in memcheck racecheck; do
+  for test in router_cuda_test buffers_cuda_test trainer_cuda_capi_test; do
+    try tests/support/cuda/sanitize.sh $tool bin/$test --gtest_brief=1
+  done
+done
+try tests/bench/gpu.sh --build . --no-build --out results --python "${PYTHON:-python3}"
+exit $failed
+RUN
+chmod +x "$folder/run.sh"
+du -sh "$folder"

@@ -1,0 +1,67 @@
+// The C interface of the kernels as far as it goes without a GPU: loaded, asked and refused.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "routing_replay/trainer/cuda_capi.h"
+
+namespace {
+
+using nlohmann::json;
+
+struct Failure {
+  int32_t code = 0;
+  json detail;
+};
+
+Failure Take(rrt_cuda_error* error) {
+  if (error == nullptr) return {};
+  Failure failure{rrt_cuda_error_code(error), json::parse(rrt_cuda_error_json(error))};
+  rrt_cuda_error_free(error);
+  return failure;
+}
+
+constexpr int32_t kInvalidArgument = 3, kFailedPrecondition = 9;
+
+rrt_router Router() { return {.dtype = RRT_FLOAT16, .num_experts = 8, .top_k = 2, .num_groups = 1, .group_topk = 1}; }
+
+TEST(CudaCapi, SaysItsVersionAndWhatIsMissing) {
+  EXPECT_EQ(rrt_cuda_abi_version(), RRT_CUDA_ABI_VERSION);
+  const Failure failure = Take(rrt_cuda_check_device(4711));
+  EXPECT_EQ(failure.code, kFailedPrecondition);
+  const std::string field = failure.detail["field"];
+  EXPECT_TRUE(field == "cuda.driver" || field == "cuda.device") << failure.detail;
+  rrt_cuda_error_free(nullptr);
+}
+
+TEST(CudaCapi, NothingIsLaunchedForNoRows) {
+  const rrt_router router = Router();
+  EXPECT_EQ(rrt_cuda_router_forward(&router, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+                                    nullptr, nullptr),
+            nullptr);
+  EXPECT_EQ(rrt_cuda_router_backward(&router, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr), nullptr);
+  EXPECT_EQ(rrt_cuda_record_live(&router, 0, nullptr, nullptr, nullptr, nullptr), nullptr);
+  EXPECT_EQ(rrt_cuda_record_ids(&router, 0, RRT_ID_INT64, nullptr, nullptr, nullptr, nullptr), nullptr);
+  EXPECT_EQ(rrt_cuda_compare(&router, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr), nullptr);
+}
+
+TEST(CudaCapi, RefusalsNameTheField) {
+  rrt_router router = Router();
+  const auto forward = [&](int64_t rows) {
+    return Take(rrt_cuda_router_forward(&router, rows, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+                                        nullptr, nullptr, nullptr));
+  };
+  EXPECT_EQ(forward(1).detail["field"], "router_forward.logits");
+  EXPECT_EQ(forward(-1).detail["field"], "rows");
+  router.dtype = 4;
+  EXPECT_EQ(forward(1).detail["field"], "router.dtype");
+  router = Router();
+  router.top_k = 9;
+  EXPECT_EQ(forward(1).code, kInvalidArgument);
+  EXPECT_EQ(forward(1).detail["field"], "router.top_k");
+  router = Router();
+  EXPECT_EQ(Take(rrt_cuda_record_ids(&router, 1, 4, nullptr, nullptr, nullptr, nullptr)).detail["field"], "id_type");
+  EXPECT_EQ(Take(rrt_cuda_realign(nullptr, 256, 1, nullptr, nullptr, nullptr)).detail["field"], "realign.packed_plan");
+}
+
+}  // namespace

@@ -1,0 +1,157 @@
+// The kernels as C functions.
+#include <cstddef>
+#include <utility>
+
+#include "proto/capi/error.h"
+#include "routing_replay/trainer/cuda_capi.h"
+#include "routing_replay/trainer/replay_cuda.h"
+#include "trainer_plugin/capi/router_config.h"
+
+using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
+using namespace routing_replay::capi;     // NOLINT(build/namespaces)
+using namespace routing_replay::trainer;  // NOLINT(build/namespaces)
+
+struct rrt_cuda_error final : ErrorObject {
+  using ErrorObject::ErrorObject;
+};
+
+// Kernels add to the one where the caller reads the other.
+static_assert(sizeof(rrt_router_counters) == sizeof(RouterCounters) &&
+              offsetof(rrt_router_counters, zero_probabilities) == offsetof(RouterCounters, zero_probabilities) &&
+              offsetof(rrt_router_counters, clamped_ids) == offsetof(RouterCounters, clamped_ids) &&
+              offsetof(rrt_router_counters, pad_rows) == offsetof(RouterCounters, pad_rows) &&
+              offsetof(rrt_router_counters, live_rows) == offsetof(RouterCounters, live_rows));
+static_assert(sizeof(rrt_compare_counters) == sizeof(CompareCounters) &&
+              offsetof(rrt_compare_counters, common_ids) == offsetof(CompareCounters, common_ids) &&
+              offsetof(rrt_compare_counters, disjoint_rows) == offsetof(CompareCounters, disjoint_rows) &&
+              offsetof(rrt_compare_counters, different_rows) == offsetof(CompareCounters, different_rows));
+
+namespace {
+
+template <typename Body>
+rrt_cuda_error* Guard(Body&& body) noexcept {
+  return Barrier<rrt_cuda_error>(std::forward<Body>(body));
+}
+
+// Calls `body(configuration, dtype)`.
+template <typename Body>
+rrt_cuda_error* WithRouter(const rrt_router& router, int64_t rows, Body&& body) noexcept {
+  return Guard([&]() -> absl::Status {
+    const auto config = RouterConfigFrom(router, rows);
+    if (!config.ok()) return config.status();
+    const auto dtype = RouterDtypeFrom(router);
+    if (!dtype.ok()) return dtype.status();
+    return body(*config, *dtype);
+  });
+}
+
+CudaStream Stream(void* stream) { return static_cast<CudaStream>(stream); }
+const uint8_t* Ids(const void* ids) { return static_cast<const uint8_t*>(ids); }
+uint8_t* Ids(void* ids) { return static_cast<uint8_t*>(ids); }
+const RowState* States(const uint8_t* states) { return reinterpret_cast<const RowState*>(states); }
+RouterCounters* Counters(rrt_router_counters* counters) { return reinterpret_cast<RouterCounters*>(counters); }
+
+}  // namespace
+
+int32_t rrt_cuda_abi_version(void) { return RRT_CUDA_ABI_VERSION; }
+
+int32_t rrt_cuda_error_code(const rrt_cuda_error* error) { return error->code(); }
+const char* rrt_cuda_error_json(const rrt_cuda_error* error) { return error->json(); }
+void rrt_cuda_error_free(rrt_cuda_error* error) { delete error; }
+
+rrt_cuda_error* rrt_cuda_check_device(int32_t device) {
+  return Guard([&] { return CheckCudaDevice(device); });
+}
+
+rrt_cuda_error* rrt_cuda_realign(const void* block, int64_t staging_offset, int64_t units, void* indices,
+                                 uint8_t* states, void* stream) {
+  return Guard([&] {
+    return LaunchRealign({.packed_plan = Ids(block),
+                          .staging = block == nullptr ? nullptr : Ids(block) + staging_offset,
+                          .indices = Ids(indices),
+                          .states = reinterpret_cast<RowState*>(states),
+                          .units = units},
+                         Stream(stream));
+  });
+}
+
+rrt_cuda_error* rrt_cuda_router_forward(const rrt_router* router, int64_t rows, const void* logits, const void* indices,
+                                        const uint8_t* states, const float* expert_bias, void* probs,
+                                        uint8_t* routing_map, void* compact_probs, void* chosen,
+                                        rrt_router_counters* counters, void* stream) {
+  return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype dtype) {
+    return LaunchRouterForward(config,
+                               {.dtype = dtype,
+                                .rows = rows,
+                                .logits = logits,
+                                .indices = Ids(indices),
+                                .states = States(states),
+                                .expert_bias = expert_bias,
+                                .probs = probs,
+                                .routing_map = routing_map,
+                                .compact_probs = compact_probs,
+                                .chosen = Ids(chosen),
+                                .counters = Counters(counters)},
+                               Stream(stream));
+  });
+}
+
+rrt_cuda_error* rrt_cuda_router_backward(const rrt_router* router, int64_t rows, const void* logits, const void* chosen,
+                                         const void* grad_probs, void* grad_logits, rrt_router_counters* counters,
+                                         void* stream) {
+  return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype dtype) {
+    return LaunchRouterBackward(config,
+                                {.dtype = dtype,
+                                 .rows = rows,
+                                 .logits = logits,
+                                 .chosen = Ids(chosen),
+                                 .grad_probs = grad_probs,
+                                 .grad_logits = grad_logits,
+                                 .counters = Counters(counters)},
+                                Stream(stream));
+  });
+}
+
+rrt_cuda_error* rrt_cuda_record_live(const rrt_router* router, int64_t rows, const void* logits,
+                                     const float* expert_bias, void* indices, void* stream) {
+  return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype dtype) {
+    return LaunchRecordLive(
+        config, {.dtype = dtype, .rows = rows, .logits = logits, .expert_bias = expert_bias, .indices = Ids(indices)},
+        Stream(stream));
+  });
+}
+
+rrt_cuda_error* rrt_cuda_record_ids(const rrt_router* router, int64_t rows, int32_t id_type, const void* ids,
+                                    void* indices, rrt_router_counters* counters, void* stream) {
+  static_assert(RRT_ID_INT64 == static_cast<int>(IdType::kInt64) && RRT_ID_INT32 == static_cast<int>(IdType::kInt32) &&
+                RRT_ID_INT16 == static_cast<int>(IdType::kInt16) && RRT_ID_UINT8 == static_cast<int>(IdType::kUint8));
+  return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype) -> absl::Status {
+    if (id_type < RRT_ID_INT64 || id_type > RRT_ID_UINT8) {
+      return Invalid(Reason::kField, "id_type", "is none of int64, int32, int16, uint8");
+    }
+    return LaunchRecordIds(config,
+                           {.type = static_cast<IdType>(id_type),
+                            .rows = rows,
+                            .ids = ids,
+                            .indices = Ids(indices),
+                            .counters = Counters(counters)},
+                           Stream(stream));
+  });
+}
+
+rrt_cuda_error* rrt_cuda_compare(const rrt_router* router, int64_t rows, const void* replayed, const uint8_t* states,
+                                 const void* live, const void* logits, const float* expert_bias,
+                                 rrt_compare_counters* counters, void* stream) {
+  return WithRouter(*router, rows, [&](const RouterConfig& config, Dtype dtype) {
+    return LaunchCompare(config,
+                         {.rows = rows,
+                          .replayed = Ids(replayed),
+                          .states = States(states),
+                          .live = Ids(live),
+                          .dtype = dtype,
+                          .logits = logits,
+                          .expert_bias = expert_bias,
+                          .counters = reinterpret_cast<CompareCounters*>(counters)},
+                         Stream(stream));
+  });
+}

@@ -1,0 +1,179 @@
+// The C interface of the kernels on a GPU beside that of the CPU: the same calls, the same answers.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "routing_replay/trainer/cuda_capi.h"
+#include "tests/support/cuda/device_array.h"
+
+namespace {
+
+using routing_replay::testing::CheckCuda;
+using routing_replay::testing::DeviceArray;
+using routing_replay::testing::DeviceCounters;
+using Bytes = std::vector<uint8_t>;
+
+constexpr int64_t kRows = 301;
+
+void ExpectOk(rrt_cuda_error* error) {
+  EXPECT_EQ(error, nullptr) << rrt_cuda_error_json(error);
+  rrt_cuda_error_free(error);
+}
+void ExpectOk(rrt_error* error) {
+  EXPECT_EQ(error, nullptr) << rrt_error_json(error);
+  rrt_error_free(error);
+}
+
+template <typename T>
+Bytes BytesOf(const std::vector<T>& values) {
+  Bytes bytes(values.size() * sizeof(T));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+// Softmax of equal logits and sigmoid of zeros are exact in every dtype, so that the bytes can be compared: what the
+// functions themselves come to is tested beside the kernels.
+struct Call {
+  rrt_router router;
+  Bytes logits, indices, states;
+
+  Call(int32_t experts, int32_t score_function, std::mt19937& random)
+      : router{.dtype = RRT_FLOAT16,
+               .score_function = score_function,
+               .num_experts = experts,
+               .top_k = 4,
+               .num_groups = 1,
+               .group_topk = 1,
+               .scaling_factor = 1.0},
+        logits(kRows * experts * 2, 0) {
+    std::vector<uint16_t> ids;
+    for (int64_t row = 0; row < kRows; ++row) {
+      const auto first = static_cast<uint16_t>(std::uniform_int_distribution<int>(0, experts - 5)(random));
+      for (uint16_t k = 0; k < 4; ++k) ids.push_back(first + k);
+      states.push_back(static_cast<uint8_t>(row % 3));
+    }
+    indices = experts <= 256 ? Bytes(ids.begin(), ids.end()) : BytesOf(ids);
+  }
+  size_t cells() const { return kRows * router.num_experts; }
+};
+
+void ExpectSameForward(const Call& call) {
+  Bytes probs(call.logits.size(), 1), map(call.cells(), 1), chosen(call.indices.size(), 1);
+  rrt_router_counters counters{};
+  ExpectOk(rrt_router_forward(&call.router, kRows, call.logits.data(), call.indices.data(), call.states.data(), nullptr,
+                              probs.data(), map.data(), nullptr, chosen.data(), &counters));
+  const DeviceArray<uint8_t> logits(call.logits), indices(call.indices), states(call.states);
+  const DeviceArray<uint8_t> got_probs(probs), got_map(map), got_chosen(chosen);
+  const DeviceCounters<rrt_router_counters> counted;
+  ExpectOk(rrt_cuda_router_forward(&call.router, kRows, logits.data(), indices.data(), states.data(), nullptr,
+                                   got_probs.data(), got_map.data(), nullptr, got_chosen.data(), counted.data(),
+                                   nullptr));
+  EXPECT_EQ(got_probs.Download(), probs);
+  EXPECT_EQ(got_map.Download(), map);
+  EXPECT_EQ(got_chosen.Download(), chosen);
+  const rrt_router_counters read = counted.Read();
+  EXPECT_EQ(std::memcmp(&read, &counters, sizeof(read)), 0);
+
+  Bytes grads(call.logits.size(), 1);
+  ExpectOk(rrt_router_backward(&call.router, kRows, call.logits.data(), chosen.data(), probs.data(), grads.data(),
+                               &counters));
+  const DeviceArray<uint8_t> got_grads(Bytes(grads.size(), 2));
+  ExpectOk(rrt_cuda_router_backward(&call.router, kRows, logits.data(), got_chosen.data(), got_probs.data(),
+                                    got_grads.data(), nullptr, nullptr));
+  EXPECT_EQ(got_grads.Download(), grads);
+}
+
+void ExpectSameComparison(const Call& call) {
+  rrt_compare_counters counters{};
+  ExpectOk(rrt_compare(&call.router, kRows, call.indices.data(), call.states.data(), nullptr, call.logits.data(),
+                       nullptr, &counters));
+  EXPECT_GT(counters.different_rows, 0);
+  const DeviceArray<uint8_t> logits(call.logits), indices(call.indices), states(call.states);
+  const DeviceArray<uint8_t> live(call.indices.size());
+  ExpectOk(rrt_cuda_record_live(&call.router, kRows, logits.data(), nullptr, live.data(), nullptr));
+  for (const uint8_t* ids : {static_cast<const uint8_t*>(nullptr), static_cast<const uint8_t*>(live.data())}) {
+    const DeviceCounters<rrt_compare_counters> counted;
+    ExpectOk(rrt_cuda_compare(&call.router, kRows, indices.data(), states.data(), ids, logits.data(), nullptr,
+                              counted.data(), nullptr));
+    const rrt_compare_counters read = counted.Read();
+    EXPECT_EQ(std::memcmp(&read, &counters, sizeof(read)), 0);
+  }
+}
+
+TEST(CudaCapi, TheDeviceIsFitAndStaysCurrent) {
+  ExpectOk(rrt_cuda_check_device(0));
+  int device = -1;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  EXPECT_EQ(device, 0);
+}
+
+TEST(CudaCapi, RouterAndCompareAreThoseOfTheCpu) {
+  std::mt19937 random(1);
+  for (int32_t experts : {8, 61, 256, 300, 1000}) {
+    for (int32_t score_function : {0, 1}) {
+      SCOPED_TRACE(experts);
+      const Call call(experts, score_function, random);
+      ExpectSameForward(call);
+      ExpectSameComparison(call);
+    }
+  }
+}
+
+TEST(CudaCapi, WrittenIdsAreRecorded) {
+  const rrt_router router{.num_experts = 300, .top_k = 2, .num_groups = 1, .group_topk = 1};
+  const DeviceArray<int64_t> ids(std::vector<int64_t>{0, 299, 256, -1});
+  const DeviceArray<uint8_t> indices(size_t{8});
+  const DeviceCounters<rrt_router_counters> counters;
+  ExpectOk(rrt_cuda_record_ids(&router, 2, RRT_ID_INT64, ids.data(), indices.data(), counters.data(), nullptr));
+  EXPECT_EQ(indices.Download(), BytesOf(std::vector<uint16_t>{0, 299, 256, 0}));
+  EXPECT_EQ(counters.Read().clamped_ids, 1);
+}
+
+// A micro-batch of two sequences, one of which is missing, from local rows to the buffers of the device.
+TEST(CudaCapi, AStagedMicroBatchIsRealigned) {
+  const std::string geometry = R"({"num_layers": 3, "num_experts": 300, "top_k": 2})";
+  const std::string description = R"({"geometry": )" + geometry + R"(, "micro_batch": {"format": "THD",
+      "sequences": [{"sample": "a", "tokens": 6}, {"sample": "b", "tokens": 3}], "cu_seqlens_padded": [0, 8, 12],
+      "total_rows": 12, "partition": "contiguous"}})";
+  rrt_local_source* source = nullptr;
+  ExpectOk(rrt_local_source_new(geometry.data(), geometry.size(), &source));
+  std::vector<uint16_t> rows;
+  for (uint16_t i = 0; i < 5 * 3 * 2; ++i) rows.push_back(i * 9);
+  const std::string sample = R"({"sample": "a"})", tensor = R"({"dtype": "U16", "shape": [5, 3, 2]})";
+  ExpectOk(rrt_local_source_add(source, sample.data(), sample.size(), tensor.data(), tensor.size(), nullptr, 0,
+                                rows.data(), rows.size() * 2));
+  rrt_plan* plan = nullptr;
+  ExpectOk(rrt_plan_new(description.data(), description.size(), 1, &plan));
+  rrt_fetch* fetch = nullptr;
+  const std::string options = R"({"missing": "live"})";
+  ExpectOk(rrt_fetch_new(plan, options.data(), options.size(), &fetch));
+  ExpectOk(rrt_local_source_fetch(source, fetch));
+  Bytes indices(12 * 3 * 2 * 2), states(12);
+  ExpectOk(rrt_realign(plan, fetch, indices.data(), indices.size(), states.data(), states.size(), nullptr));
+
+  rrt_staged* staged = nullptr;
+  ExpectOk(rrt_staged_new(plan, fetch, &staged));
+  rrt_staged_shape shape;
+  rrt_staged_get_shape(staged, &shape);
+  EXPECT_EQ(shape.replayed_rows, 5);
+  void* pinned = nullptr;
+  CheckCuda(cudaMallocHost(&pinned, shape.bytes), "cudaMallocHost");
+  ExpectOk(rrt_staged_write(staged, pinned, shape.bytes));
+  const DeviceArray<uint8_t> block(static_cast<size_t>(shape.bytes));
+  const DeviceArray<uint8_t> got_indices(Bytes(indices.size(), 0xCD)), got_states(Bytes(states.size(), 0xCD));
+  CheckCuda(cudaMemcpyAsync(block.data(), pinned, shape.bytes, cudaMemcpyHostToDevice, nullptr), "cudaMemcpyAsync");
+  ExpectOk(rrt_cuda_realign(block.data(), shape.staging_offset, shape.units, got_indices.data(), got_states.data(),
+                            nullptr));
+  EXPECT_EQ(got_indices.Download(), indices);
+  EXPECT_EQ(got_states.Download(), states);
+  CheckCuda(cudaFreeHost(pinned), "cudaFreeHost");
+  rrt_staged_free(staged);
+  rrt_fetch_free(fetch);
+  rrt_plan_free(plan);
+  rrt_local_source_free(source);
+}
+
+}  // namespace
