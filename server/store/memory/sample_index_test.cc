@@ -50,7 +50,8 @@ TEST_F(SampleIndexTest, AHandleIsFreeAgainOnceItsSamplesAreGone) {
   const auto sample = Open("a", 7);
   const auto trainer = *index_.FindOrInsert(7, "a", Producer::kTrainer);
   EXPECT_THAT(index_.FindOrInsert(7, "b", kRollout), Fails(absl::StatusCode::kAlreadyExists, Reason::kHandleCollision));
-  EXPECT_TRUE(sample->Remove().has_value());
+  ASSERT_OK_AND_ASSIGN(const auto remains, sample->Remove());
+  EXPECT_TRUE(remains.has_value());
   index_.Remove(*sample);
   index_.Remove(*sample);
   EXPECT_TRUE(trainer->RemoveUnborn());
@@ -60,7 +61,7 @@ TEST_F(SampleIndexTest, AHandleIsFreeAgainOnceItsSamplesAreGone) {
 
 TEST_F(SampleIndexTest, RemovingAnOldSampleLeavesTheNewOne) {
   const auto old = Open("a", 7);
-  old->Remove();
+  ASSERT_OK(old->Remove());
   index_.Remove(*old);
   const auto fresh = Open("a", 7);
   index_.Remove(*old);
@@ -86,8 +87,10 @@ TEST_F(SampleIndexTest, IdleSamplesComeUpWhenTheirTimeHasCome) {
   EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 1).size(), 1u);
   EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).size(), 2u);
   EXPECT_TRUE(index_.FindIdle(1, clock_.Now(), 10).empty());
-  EXPECT_EQ(b->Remove(clock_.Now() - hours(10)), std::nullopt);
-  EXPECT_TRUE(a->Remove(clock_.Now() - hours(10)).has_value());
+  ASSERT_OK_AND_ASSIGN(const auto used, b->Remove(clock_.Now() - hours(10)));
+  EXPECT_FALSE(used.has_value());
+  ASSERT_OK_AND_ASSIGN(const auto idle, a->Remove(clock_.Now() - hours(10)));
+  EXPECT_TRUE(idle.has_value());
   index_.Remove(*a);
   clock_.Advance(hours(6));
   EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).size(), 2u);
