@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 import sys
+import types
 import unittest
-from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import recipes
 
 SKIPPED = 77  # What ctest takes for a skipped test.
 try:
@@ -18,6 +19,7 @@ try:
     import torch
     import torch.distributed as dist
     from hf_cases import EXPERTS, TOP_K, Cases, Choices, Rollout, loss_of, moe_layers, new_model, over
+    from torch.distributed.fsdp import fully_shard
 
     import routing_replay_trainer as trainer
     from routing_replay_trainer import hf
@@ -95,14 +97,19 @@ class RoutedExpertsTest(unittest.TestCase):
 
 
 class RecipeTest(unittest.TestCase):
-    """recipes/hf_fsdp.py, with gloo in one process."""
+    """The recipe of the README, with gloo in one process."""
 
     def setUp(self) -> None:
-        spec = importlib.util.spec_from_file_location(
-            "hf_fsdp", Path(__file__).resolve().parent.parent / "recipes" / "hf_fsdp.py"
-        )
-        self.recipe = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.recipe)
+        self.source: Any = None
+        client = types.ModuleType("routing_replay")
+        client.Client = lambda: types.SimpleNamespace(run=str)  # type: ignore[attr-defined]
+        for patch in (
+            mock.patch.dict(sys.modules, {"routing_replay": client}),
+            mock.patch.object(trainer, "ServiceSource", lambda run: self.source),
+        ):
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.recipe = recipes.run("Hugging Face and FSDP")
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         self.addCleanup(dist.destroy_process_group)
 
@@ -117,8 +124,12 @@ class RecipeTest(unittest.TestCase):
             return logits[batch["attention_mask"].bool()].square().mean()
 
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        source = rollouts[0].source(rollouts[1])
-        self.recipe.train(model, optimizer, [batches, batches], loss, source, logged.append)
+        self.source = rollouts[0].source(rollouts[1])
+        for layer in model.model.layers:
+            fully_shard(layer)
+        fully_shard(model)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.recipe["train"](model, optimizer, [batches, batches], loss, logged.append)
         for logits, rollout in zip(seen, rollouts * 2, strict=True):
             with Choices(rollout.forced):
                 expected = loss_of(peer, rollout.call)[0]
@@ -139,7 +150,7 @@ class RecipeTest(unittest.TestCase):
                 return stream.chunk(2, 1)[rank]
 
             with torch.no_grad():
-                logits = self.recipe.packed_forward(replay, model, rollout.samples, ids, positions, cut)
+                logits = self.recipe["packed_forward"](replay, model, rollout.samples, ids, positions, cut)
             torch.testing.assert_close(logits[:, : 6 - rank], cut(expected)[:, : 6 - rank])
             replay.detach()
 

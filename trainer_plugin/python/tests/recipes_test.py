@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import re
 import sys
 import types
 import unittest
@@ -19,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import recipes
 import routing_replay
 
 import routing_replay_trainer as trainer
@@ -28,22 +28,11 @@ from routing_replay_trainer.hf._micro_batch import describe as hf_describe
 from routing_replay_trainer.megatron._micro_batch import describe
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
 FACE = ROOT / "python/src/routing_replay_trainer"
 GEOMETRY = {"num_layers": 2, "num_experts": 256, "top_k": 2}
 LENGTHS = {"a": 9, "b": 5, "c": 12, "d": 7}  # Tokens of each sample.
 SAMPLES = list(LENGTHS)
 STEP = [["a", "b"], ["c", "d"]]  # Two micro-batches.
-
-
-def blocks() -> dict[str, str]:
-    """By heading."""
-    sections = re.split(r"^## (.*)$", README.read_text(), flags=re.MULTILINE)[1:]
-    found = {}
-    for heading, text in zip(sections[::2], sections[1::2], strict=True):
-        for code in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-            found[heading] = code
-    return found
 
 
 class Tensor(np.ndarray):
@@ -138,7 +127,7 @@ class Model:
                 rows = ids[ids[:, 0] == number, 1] - 100
                 assert rows.tolist() == list(range(LENGTHS[SAMPLES[number]] - 1))
         self.seen.append(names)
-        return types.SimpleNamespace(loss=self)
+        return types.SimpleNamespace(loss=self, logits=self)
 
     def backward(self) -> None: ...
 
@@ -205,10 +194,7 @@ class RecipesTest(unittest.TestCase):
         return replay
 
     def recipe(self, heading: str, **names: Any) -> dict[str, Any]:
-        """What a block defines. The attach of all is that of Megatron-LM."""
-        space: dict[str, Any] = {"__name__": "recipe", **names}
-        exec(compile(blocks()[heading], heading, "exec"), space)
-        return space
+        return recipes.run(heading, **names)
 
     def assert_replayed(self, replay: Replay, times: int = 1) -> None:
         self.assertEqual(self.model.seen, STEP * times)
@@ -218,10 +204,10 @@ class RecipesTest(unittest.TestCase):
 
     def test_all_are_here(self) -> None:
         frameworks = ["Hugging Face and FSDP", "Megatron-LM", "NeMo-RL", "SkyRL", "ms-swift", "slime and miles", "verl"]
-        self.assertEqual(sorted(blocks()), frameworks)
+        self.assertEqual(sorted(recipes.blocks()), frameworks)
 
     def test_the_stand_ins_take_what_the_faces_take(self) -> None:
-        for face, methods in (("megatron", ("begin_step", "end_step")), ("hf", ("end_step",))):
+        for face, methods in (("megatron", ("begin_step", "end_step")), ("hf", ("begin_step", "end_step"))):
             tree = ast.parse((FACE / face / "_replay.py").read_text())
             real = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
             for name in methods:
@@ -461,11 +447,13 @@ class RecipesTest(unittest.TestCase):
             rows = np.array([np.pad(tokens_of(name), (0, longest - LENGTHS[name])) for name in samples])
             mask = np.array([[1] * LENGTHS[name] + [0] * (longest - LENGTHS[name]) for name in samples])
             names = [f"key-{name}" for name in samples]
-            batches.append({"input_ids": rows, "attention_mask": mask, "labels": rows, "samples": names})
+            batches.append({"input_ids": rows, "attention_mask": mask, "sample_ids": names})
         optimizer = types.SimpleNamespace(step=lambda: None, zero_grad=lambda: None)
-        recipe["train"](self.model, batches, optimizer)
+        logged: list[Any] = []
+        recipe["train"](self.model, optimizer, [batches], lambda logits, batch: logits, logged.append)
         self.assertEqual(self.model.seen, STEP)
-        self.assertEqual(self.attached[0].log, ["micro_batch", "end"] * 2)
+        self.assertEqual(self.attached[0].log, ["begin", "micro_batch", "micro_batch", "end"])
+        self.assertEqual(len(logged), 1)
 
 
 if __name__ == "__main__":

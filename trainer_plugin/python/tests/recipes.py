@@ -1,0 +1,26 @@
+"""The recipes of the trainer plugin's README."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def blocks() -> dict[str, str]:
+    """By heading."""
+    sections = re.split(r"^## (.*)$", README.read_text(), flags=re.MULTILINE)[1:]
+    found = {}
+    for heading, text in zip(sections[::2], sections[1::2], strict=True):
+        for code in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            found[heading] = code
+    return found
+
+
+def run(heading: str, **names: Any) -> dict[str, Any]:
+    """What a block defines. names: that are there when it runs"""
+    space: dict[str, Any] = {"__name__": "recipe", **names}
+    exec(compile(blocks()[heading], heading, "exec"), space)
+    return space
