@@ -103,13 +103,11 @@ class RecipeTest(unittest.TestCase):
         self.source: Any = None
         client = types.ModuleType("routing_replay")
         client.Client = lambda: types.SimpleNamespace(run=str)  # type: ignore[attr-defined]
-        for patch in (
+        with (
             mock.patch.dict(sys.modules, {"routing_replay": client}),
             mock.patch.object(trainer, "ServiceSource", lambda run: self.source),
         ):
-            patch.start()
-            self.addCleanup(patch.stop)
-        self.recipe = recipes.run("Hugging Face and FSDP")
+            self.recipe = recipes.run("Hugging Face and FSDP")
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         self.addCleanup(dist.destroy_process_group)
 
