@@ -197,13 +197,14 @@ absl::StatusOr<OrderedJson> JudgeIds(const DescribedPlan& described, const std::
                                       .recorded = recorded,
                                       .live = live});
   if (!judged.ok()) return judged.status();
-  return OrderedJson{{"misaligned", judged->misaligned},
-                     {"kept", judged->kept},
-                     {"chance", judged->chance},
-                     {"explained_kept", judged->explained_kept},
-                     {"sequence", OrNull(judged->sequence)},
-                     {"layer", OrNull(judged->layer_id)},
-                     {"explanations", OrderedJson::array({ToJson("rows", judged->rows), ToJson("layers", judged->layers)})}};
+  return OrderedJson{
+      {"misaligned", judged->misaligned},
+      {"kept", judged->kept},
+      {"chance", judged->chance},
+      {"explained_kept", judged->explained_kept},
+      {"sequence", OrNull(judged->sequence)},
+      {"layer", OrNull(judged->layer_id)},
+      {"explanations", OrderedJson::array({ToJson("rows", judged->rows), ToJson("layers", judged->layers)})}};
 }
 
 }  // namespace routing_replay::trainer

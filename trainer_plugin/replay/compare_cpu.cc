@@ -6,7 +6,8 @@ namespace routing_replay::trainer {
 namespace {
 
 template <typename Math, typename D>
-void Compare(const RouterConfig& config, const CompareTensors<const D*>& tensors, size_t rows, CompareCounters& counters) {
+void Compare(const RouterConfig& config, const CompareTensors<const D*>& tensors, size_t rows,
+             CompareCounters& counters) {
   for (size_t row = 0; row < rows; ++row) {
     const RowComparison one = CompareRow<Math>(OneLane(), config, tensors, static_cast<int64_t>(row));
     counters.rows += one.rows;
@@ -39,10 +40,10 @@ absl::Status CompareWithLive(const RouterConfig& config, absl::Span<const D> log
       .states = states.size(), .replayed = replayed.size(), .logits = logits.size(), .expert_bias = expert_bias.size()};
   if (auto s = CheckCompareLive(config, sizes); !s.ok()) return s;
   const CompareTensors<const D*> tensors{.id_bytes = IdBytes(config),
-                                  .replayed = replayed.data(),
-                                  .states = states.data(),
-                                  .logits = logits.data(),
-                                  .expert_bias = expert_bias.empty() ? nullptr : expert_bias.data()};
+                                         .replayed = replayed.data(),
+                                         .states = states.data(),
+                                         .logits = logits.data(),
+                                         .expert_bias = expert_bias.empty() ? nullptr : expert_bias.data()};
   WithArithmetic<D>(config.rounding,
                     [&](auto math) { Compare<decltype(math)>(config, tensors, states.size(), counters); });
   return absl::OkStatus();

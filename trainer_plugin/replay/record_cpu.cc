@@ -9,9 +9,9 @@ absl::Status RecordLive(const RouterConfig& config, absl::Span<const D> logits, 
                         absl::Span<uint8_t> indices) {
   if (auto s = CheckRecord(config, {logits.size(), expert_bias.size(), indices.size()}); !s.ok()) return s;
   const RecordTensors<const D*> tensors{.id_bytes = IdBytes(config),
-                                 .logits = logits.data(),
-                                 .expert_bias = expert_bias.empty() ? nullptr : expert_bias.data(),
-                                 .indices = indices.data()};
+                                        .logits = logits.data(),
+                                        .expert_bias = expert_bias.empty() ? nullptr : expert_bias.data(),
+                                        .indices = indices.data()};
   const int64_t rows = static_cast<int64_t>(logits.size()) / config.num_experts;
   WithArithmetic<D>(config.rounding, [&](auto math) {
     for (int64_t row = 0; row < rows; ++row) RecordRow<decltype(math)>(OneLane(), config, tensors, row);
