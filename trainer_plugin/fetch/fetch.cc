@@ -3,6 +3,14 @@
 #include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::trainer {
+namespace {
+
+// The service is slow or gone, as opposed to one that refuses.
+bool IsOutOfReach(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
+}
+
+}  // namespace
 
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options) {
@@ -11,7 +19,10 @@ absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::S
   const std::vector<int32_t> slices = SlicesToRead(plan, sequences);
   StagingSink sink(plan, slices, sequences, options, out);
   if (slices.empty()) return out;
-  const absl::Status status = run.Read(MakeReadRequest(plan, slices, sequences, options), sink, options.timeout);
+  absl::Status status = run.Read(MakeReadRequest(plan, slices, sequences, options), sink, options.timeout);
+  if (options.missing != MissingPolicy::kStrict && IsOutOfReach(status)) {
+    status = sink.GiveUp({status.message().data(), status.message().size()});
+  }
   if (!status.ok()) return status;
   return out;
 }

@@ -34,7 +34,7 @@ class ScriptedRun final : public Run {
                             .bytes = absl::MakeConstSpan(*sink.staging()).last(bytes)};
       if (absl::Status status = sink.OnPiece(piece); !status.ok()) return status;
     }
-    return absl::OkStatus();
+    return end;
   }
   const ReadRequest& request() const { return request_; }
 
@@ -67,6 +67,7 @@ class ScriptedRun final : public Run {
   absl::StatusOr<ReleaseOutcome> Drop() override { return unused_; }
 
   std::vector<SampleRecord> records;
+  absl::Status end;  // Of a read, behind the records.
 
  private:
   const Geometry geometry_;
@@ -142,6 +143,26 @@ TEST_F(FetchTest, StrictNamesTheSample) {
   EXPECT_THAT(staged, Fails(absl::StatusCode::kFailedPrecondition, Reason::kOtherTokens));
   EXPECT_EQ(GetErrorDetail(staged.status())->sample, "b");
   EXPECT_THAT(std::string(staged.status().message()), HasSubstr("TOKENS_MISMATCH: other tokens"));
+}
+
+TEST_F(FetchTest, WhatDoesNotComeFallsBack) {
+  run_.records = {{.index = 0, .status = SampleStatus::kOk}};
+  for (const absl::Status& end : {absl::DeadlineExceededError("too late"), absl::UnavailableError("gone")}) {
+    run_.end = end;
+    EXPECT_EQ(Fetch(MissingPolicy::kStrict).status(), end);
+    ASSERT_OK_AND_ASSIGN(const StagedRows live, Fetch(MissingPolicy::kLive));
+    EXPECT_EQ(live.fallback_sequences, 2);  // The last record's sample may not have come to its end.
+    EXPECT_EQ(live.records[1].status, SampleStatus::kNotReady);
+    EXPECT_EQ(live.records[1].message, std::string(end.message()));
+    EXPECT_THAT(StatesOf(live), ::testing::Each(kLive));
+    ASSERT_OK_AND_ASSIGN(const StagedRows drop, Fetch(MissingPolicy::kDrop));
+    EXPECT_THAT(drop.dropped, ElementsAre(0, 1));
+    sequences_[1].content_id = 5;
+    EXPECT_THAT(Fetch(MissingPolicy::kLive), Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
+    sequences_[1].content_id.reset();
+  }
+  run_.end = absl::PermissionDeniedError("no");
+  EXPECT_EQ(Fetch(MissingPolicy::kLive).status(), run_.end);
 }
 
 TEST_F(FetchTest, RefusesAPlanOfAnotherGeometry) {

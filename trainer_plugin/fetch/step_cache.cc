@@ -71,7 +71,10 @@ absl::Status Tell(const StagedRows& one, int32_t index, StagingSink& sink) {
 std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence, Producer producer,
                      absl::string_view run) {
   std::string key = absl::StrCat(run.size(), ":", run, " ", ProducerName(producer), " layers ");
-  for (const LayerRouting& layer : plan.routing) absl::StrAppend(&key, layer.layer_id, ",");
+  for (size_t i = 0; i < plan.routing.size(); ++i) {
+    const LayerRouting& layer = plan.routing[i];
+    absl::StrAppend(&key, layer.layer_id, "#", plan.layers[i].ordinal, " E", layer.num_experts, " K", layer.top_k, ",");
+  }
   if (sequence.sample.empty()) {
     absl::StrAppend(&key, " handle ", sequence.handle);
   } else {

@@ -21,8 +21,9 @@
 
 namespace routing_replay::trainer {
 
-// What is read of one slice: run, producer, layers, sample or handle, what is expected of it, row ranges. Slices with
-// the same key hold the same bytes as long as the sample's content stays, whatever micro-batch they are read for.
+// What is read of one slice: run, producer, layers with their E, K and place in the geometry, sample or handle, what is
+// expected of it, row ranges. Slices of one source with the same key hold the same bytes as long as the sample's
+// content stays, whatever micro-batch they are read for.
 std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence, Producer producer,
                      absl::string_view run);
 

@@ -324,6 +324,11 @@ TEST(SliceKey, SaysAllThatIsRead) {
   shorter.rows = {{0, 2}};
   ReplayPlan half = plan;
   half.routing.pop_back();
+  half.layers.pop_back();
+  ReplayPlan more_experts = plan, wider = plan, elsewhere = plan;
+  more_experts.routing[0].num_experts = 16;
+  wider.routing[0].top_k = 4;
+  elsewhere.layers[0].ordinal = 5;
   const std::string keys[] = {
       SliceKey(plan, slice, {.sample = "a"}, Producer::kRollout, "r"),
       SliceKey(plan, slice, {.sample = "a"}, Producer::kTrainer, "r"),
@@ -334,6 +339,9 @@ TEST(SliceKey, SaysAllThatIsRead) {
       SliceKey(plan, slice, {.sample = "a", .token_checks = {{3, 7}}}, Producer::kRollout, "r"),
       SliceKey(plan, shorter, {.sample = "a"}, Producer::kRollout, "r"),
       SliceKey(half, slice, {.sample = "a"}, Producer::kRollout, "r"),
+      SliceKey(more_experts, slice, {.sample = "a"}, Producer::kRollout, "r"),
+      SliceKey(wider, slice, {.sample = "a"}, Producer::kRollout, "r"),
+      SliceKey(elsewhere, slice, {.sample = "a"}, Producer::kRollout, "r"),
   };
   for (const std::string& key : keys) EXPECT_EQ(std::count(std::begin(keys), std::end(keys), key), 1) << key;
 }

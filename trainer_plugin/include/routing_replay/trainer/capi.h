@@ -195,7 +195,9 @@ RRT_API rrt_error* rrt_inspect_give_up(rrt_inspect* inspect, const char* why, si
 RRT_API rrt_error* rrt_inspect_result(const rrt_inspect* inspect, rrt_bytes** json);
 RRT_API rrt_error* rrt_local_source_inspect(const rrt_local_source* source, rrt_inspect* inspect);
 
-/* A step's slices, each read once (trainer_plugin/fetch/step_cache.h). Thread-safe. A new fetch is attached to it, then:
+/* A step's slices, each read once (trainer_plugin/fetch/step_cache.h). Thread-safe. One cache stands before one source:
+ * slices are known by run, producer, sample and rows, not by where they were read, and local rows have no run. Within a
+ * step what a sample holds is taken to stay as it is. A new fetch is attached to the cache, then:
  *   while (rrt_step_cache_next(fetch, …, &reads), reads) { read the fetch as one without a cache, and end it }
  * Then the fetch has ended. It may outlive the cache's handle. */
 typedef struct rrt_step_cache rrt_step_cache;

@@ -15,7 +15,8 @@ namespace routing_replay::trainer {
 // Reads what plan.slices names. `sequences` has one entry per sequence of the plan's micro-batch. Blocks. Errors:
 // INVALID_ARGUMENT if the plan reads a sequence that `sequences` lacks (kField) or was made for another geometry
 // (kGeometryMismatch), those of Run::Read, and under kStrict FAILED_PRECONDITION whose detail names the first sample
-// that cannot be replayed.
+// that cannot be replayed. Under kLive and kDrop DEADLINE_EXCEEDED and UNAVAILABLE of the read are no errors: what has
+// not come to its end is kNotReady and falls back, unless the ranks had agreed on its content.
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options);
 
