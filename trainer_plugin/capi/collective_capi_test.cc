@@ -140,6 +140,21 @@ TEST_F(CollectiveCapiTest, ADescriptionThatIsWrongReachesAllRanks) {
   }
 }
 
+TEST(AgreementCapiTest, APushAfterTheEndIsRefused) {
+  const std::string seen = R"({"samples": []})";
+  rrt_agreement* agreement = nullptr;
+  ASSERT_EQ(rrt_agreement_new(0, seen.data(), seen.size(), &agreement), nullptr);
+  rrt_bytes* first = nullptr;
+  ASSERT_EQ(rrt_agreement_words(agreement, &first), nullptr);
+  std::vector<int64_t> words(rrt_bytes_size(first) / sizeof(int64_t));
+  std::memcpy(words.data(), rrt_bytes_data(first), rrt_bytes_size(first));
+  rrt_bytes_free(first);
+  EXPECT_EQ(rrt_agreement_push(agreement, words.data(), words.size()), nullptr);
+  EXPECT_EQ(Code(rrt_agreement_push(agreement, words.data(), 0)),
+            static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  rrt_agreement_free(agreement);
+}
+
 // Two stages of two layers each; one sequence of four tokens and a pad row.
 rrt_plan* Plan(int32_t stage, const char* sample) {
   const json description = {{"geometry", {{"num_layers", 4}, {"num_experts", 16}, {"top_k", 1}}},

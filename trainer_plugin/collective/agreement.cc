@@ -209,6 +209,7 @@ StepAgreement::StepAgreement(int32_t rank, absl::StatusOr<SeenStep> step) : rank
 }
 
 absl::Status StepAgreement::Push(absl::Span<const int64_t> reduced) {
+  if (words_.empty()) return Fail(Reason::kField, "words", "there is no further round: it has ended");
   if (reduced.size() != words_.size()) {
     return MakeError(absl::StatusCode::kInvalidArgument,
                      absl::StrCat("agreement.words: ", reduced.size(), " are not ", words_.size()),

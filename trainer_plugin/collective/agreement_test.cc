@@ -208,6 +208,21 @@ TEST(Agreement, ARankThatIsWrongTellsTheOthers) {
   }
 }
 
+TEST(Agreement, NothingIsPushedAfterTheEnd) {
+  for (int32_t samples : {0, 2}) {
+    StepAgreement agreement(0, AllThere(StepPolicy::kStrict, samples)[0]);
+    while (!agreement.words().empty()) {
+      const std::vector<int64_t> words(agreement.words().begin(), agreement.words().end());
+      ASSERT_OK(agreement.Push(words));
+    }
+    EXPECT_THAT(agreement.Push({}), Fails(kFailed, Reason::kField));
+  }
+  StepAgreement failed(0, absl::InternalError("no step"));
+  const std::vector<int64_t> words(failed.words().begin(), failed.words().end());
+  EXPECT_EQ(failed.Push(words).code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(failed.Push({}), Fails(kFailed, Reason::kField));
+}
+
 TEST(Agreement, ARankThatNeverComes) {
   auto ranks = MakeLocalCollectives(16);
   const std::vector<SeenStep> seen = AllThere();

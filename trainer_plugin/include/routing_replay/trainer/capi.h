@@ -366,7 +366,7 @@ RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const v
  *      "newest_weight_version"}, …]}
  * status as of a fetch, or SOURCE_FAILED. A description that is wrong is no error here, but of the first push: the
  * other ranks must learn of it. Then, until there are no more words: reduce them to their maxima over all ranks (int64
- * in the byte order of the machine) and push those. */
+ * in the byte order of the machine) and push those; a push after that is FAILED_PRECONDITION. */
 RRT_API rrt_error* rrt_agreement_new(int32_t rank, const char* json, size_t size, rrt_agreement** agreement);
 RRT_API void rrt_agreement_free(rrt_agreement* agreement);
 RRT_API rrt_error* rrt_agreement_words(const rrt_agreement* agreement, rrt_bytes** words);
