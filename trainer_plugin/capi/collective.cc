@@ -174,7 +174,11 @@ rrt_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, 
 }
 
 rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_bytes** decision) {
-  return Guard([&] { return Give(ToJson(agreement->agreement.decision()), decision); });
+  return Guard([&]() -> absl::Status {
+    const auto decided = agreement->agreement.decision();
+    if (!decided.ok()) return decided.status();
+    return Give(ToJson(*decided), decision);
+  });
 }
 
 uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan) { return plan->described.geometry.fingerprint(); }

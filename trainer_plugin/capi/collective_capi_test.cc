@@ -140,7 +140,7 @@ TEST_F(CollectiveCapiTest, ADescriptionThatIsWrongReachesAllRanks) {
   }
 }
 
-TEST(AgreementCapiTest, APushAfterTheEndIsRefused) {
+TEST(AgreementCapiTest, DecidesAtTheEndAndNothingIsPushedThen) {
   const std::string seen = R"({"samples": []})";
   rrt_agreement* agreement = nullptr;
   ASSERT_EQ(rrt_agreement_new(0, seen.data(), seen.size(), &agreement), nullptr);
@@ -149,7 +149,12 @@ TEST(AgreementCapiTest, APushAfterTheEndIsRefused) {
   std::vector<int64_t> words(rrt_bytes_size(first) / sizeof(int64_t));
   std::memcpy(words.data(), rrt_bytes_data(first), rrt_bytes_size(first));
   rrt_bytes_free(first);
+  rrt_bytes* decision = nullptr;
+  EXPECT_EQ(Code(rrt_agreement_decision(agreement, &decision)),
+            static_cast<int>(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(rrt_agreement_push(agreement, words.data(), words.size()), nullptr);
+  ASSERT_EQ(rrt_agreement_decision(agreement, &decision), nullptr);
+  EXPECT_EQ(json::parse(TakeText(decision))["replayed"], 0);
   EXPECT_EQ(Code(rrt_agreement_push(agreement, words.data(), 0)),
             static_cast<int>(absl::StatusCode::kFailedPrecondition));
   rrt_agreement_free(agreement);

@@ -233,6 +233,7 @@ absl::Status StepAgreement::PushStep(absl::Span<const int64_t> reduced) {
   if (const auto failed = in.Least()) decision_.source_failed_on = static_cast<int32_t>(*failed);
   words_ = SampleWords(rank_, step_);
   samples_round_ = true;
+  decided_ = words_.empty();
   return absl::OkStatus();
 }
 
@@ -241,7 +242,13 @@ absl::Status StepAgreement::PushSamples(absl::Span<const int64_t> reduced) {
   if (!decision.ok()) return decision.status();
   decision->source_failed_on = decision_.source_failed_on;
   decision_ = *std::move(decision);
+  decided_ = true;
   return absl::OkStatus();
+}
+
+absl::StatusOr<StepDecision> StepAgreement::decision() const {
+  if (!decided_) return Fail(Reason::kField, "decision", "there is none: a round is left, or one has failed");
+  return decision_;
 }
 
 absl::StatusOr<StepDecision> Agree(Collective& collective, absl::StatusOr<SeenStep> step,

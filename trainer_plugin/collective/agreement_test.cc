@@ -208,19 +208,23 @@ TEST(Agreement, ARankThatIsWrongTellsTheOthers) {
   }
 }
 
-TEST(Agreement, NothingIsPushedAfterTheEnd) {
+TEST(Agreement, DecidesAtTheEndAndNothingIsPushedThen) {
   for (int32_t samples : {0, 2}) {
     StepAgreement agreement(0, AllThere(StepPolicy::kStrict, samples)[0]);
     while (!agreement.words().empty()) {
+      EXPECT_THAT(agreement.decision(), Fails(kFailed, Reason::kField));
       const std::vector<int64_t> words(agreement.words().begin(), agreement.words().end());
       ASSERT_OK(agreement.Push(words));
     }
     EXPECT_THAT(agreement.Push({}), Fails(kFailed, Reason::kField));
+    ASSERT_OK_AND_ASSIGN(const StepDecision decision, agreement.decision());
+    EXPECT_EQ(decision.replayed, samples);
   }
   StepAgreement failed(0, absl::InternalError("no step"));
   const std::vector<int64_t> words(failed.words().begin(), failed.words().end());
   EXPECT_EQ(failed.Push(words).code(), absl::StatusCode::kInternal);
   EXPECT_THAT(failed.Push({}), Fails(kFailed, Reason::kField));
+  EXPECT_THAT(failed.decision(), Fails(kFailed, Reason::kField));
 }
 
 TEST(Agreement, ARankThatNeverComes) {

@@ -100,8 +100,8 @@ class StepAgreement {
   // INVALID_ARGUMENT (kField) for a step that cannot be, and (kLength) for another number of words, after which it goes
   // on; FAILED_PRECONDITION (kField) after the end.
   absl::Status Push(absl::Span<const int64_t> reduced);
-  // After the last round.
-  const StepDecision& decision() const { return decision_; }
+  // FAILED_PRECONDITION (kField) before the last round, and where a round failed.
+  absl::StatusOr<StepDecision> decision() const;
 
  private:
   absl::Status PushStep(absl::Span<const int64_t> reduced);
@@ -111,6 +111,7 @@ class StepAgreement {
   SeenStep step_;
   absl::Status invalid_;
   bool samples_round_ = false;
+  bool decided_ = false;
   std::vector<int64_t> words_;
   StepDecision decision_;
 };

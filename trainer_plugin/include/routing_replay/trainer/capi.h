@@ -373,7 +373,8 @@ RRT_API rrt_error* rrt_agreement_words(const rrt_agreement* agreement, rrt_bytes
 RRT_API rrt_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count);
 /* {"samples": [{"action": "replay" | "live" | "drop", "status", "missing_on", "missing_everywhere", "num_tokens",
  *  "revision", "content_id", "oldest_weight_version", "newest_weight_version"}, …], "counts": {"OK": 2, …},
- *  "replayed": 2, "fallen_back": 0, "source_failed_on"}; what is not known is not there. */
+ *  "replayed": 2, "fallen_back": 0, "source_failed_on"}; what is not known is not there. FAILED_PRECONDITION before the
+ * last round, and where a round failed. */
 RRT_API rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_bytes** json);
 /* Equal for equal geometries, on every machine. */
 RRT_API uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan);
