@@ -97,8 +97,8 @@ class StepAgreement {
   // take part; naming the sample and both values, kRowCount, kOldRevision or kConflictingRows where those that have it
   // have another num_tokens, revision or content_id; and under kStrict, naming sample, status and rank, the reason of
   // the status for the first sample that a rank misses. On this rank alone: the error that stands for its step,
-  // INVALID_ARGUMENT (kField) for a step that cannot be, and (kLength) for another number of words, after which it goes
-  // on; FAILED_PRECONDITION (kField) after the end.
+  // INVALID_ARGUMENT (kField) for a rank or step that cannot be and for words that no reduction of this rank's gives,
+  // and (kLength) for another number of words, after which it goes on; FAILED_PRECONDITION (kField) after the end.
   absl::Status Push(absl::Span<const int64_t> reduced);
   // FAILED_PRECONDITION (kField) before the last round, and where a round failed.
   absl::StatusOr<StepDecision> decision() const;
