@@ -1,6 +1,8 @@
 // Ranks in threads, what all ranks do with a step, and what they recorded put together.
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -134,7 +136,11 @@ rrt_error* rrt_local_collectives_new(int32_t size, rrt_collective** ranks) {
     if (size < 1 || size > kMaxLocalRanks) {
       return Invalid(Reason::kField, "size", absl::StrCat(size, " is not in 1 … ", kMaxLocalRanks));
     }
-    for (auto& collective : MakeLocalCollectives(size)) *ranks++ = new rrt_collective{std::move(collective)};
+    std::vector<std::unique_ptr<rrt_collective>> made;
+    for (auto& collective : MakeLocalCollectives(size)) {
+      made.push_back(std::unique_ptr<rrt_collective>(new rrt_collective{std::move(collective)}));
+    }
+    std::transform(made.begin(), made.end(), ranks, [](auto& rank) { return rank.release(); });
     return absl::OkStatus();
   });
 }
@@ -208,7 +214,8 @@ rrt_error* rrt_merged_sequence(const rrt_merged* merged, int32_t sequence, int64
                      absl::StrCat(sequence, " is none of ", merged->sequences.size(), " sequences"));
     }
     const MergedSequence& found = merged->sequences[sequence];
-    *rows = found.rows;
-    return Give(std::string(found.planes.begin(), found.planes.end()), planes);
+    absl::Status given = Give(std::string(found.planes.begin(), found.planes.end()), planes);
+    if (given.ok()) *rows = found.rows;
+    return given;
   });
 }
