@@ -122,7 +122,8 @@ absl::Status CheckMerge(absl::Span<const rrt_plan* const> plans) {
   for (const rrt_plan* plan : plans) {
     if (!plan->described.pieces.empty())
       return Invalid(Reason::kField, "plans", "a sequence is put together of pieces");
-    if (plan->described.samples != plans[0]->described.samples) {
+    if (plan->described.samples != plans[0]->described.samples ||
+        plan->described.layout != plans[0]->described.layout) {
       return Invalid(Reason::kField, "plans", "are of other micro-batches");
     }
   }
