@@ -6,7 +6,8 @@
 // One rule: every rank calls Agree once per step, whatever it has seen. A rank whose source failed says so
 // (source_failed) instead of staying away, and one that cannot even say what it has seen gives the error in its place,
 // so that nobody waits for a rank until the deadline. All ranks then have the same decision or the same error; only a
-// rank that gave an error, or wrong arguments, has that one.
+// rank that gave an error, or wrong arguments, has that one. This holds as long as the collective works: where it
+// fails, ranks have what it says to each of them, and composed groups make some wait until the deadline.
 //
 // Without I/O it is StepAgreement: words of int64, whose maxima over all ranks come back, in at most two rounds. The
 // first has a fixed size in every version, and tells ranks of other numbers of samples before any vector depends on
