@@ -2,6 +2,7 @@
 #ifndef PROTO_WIRE_CLOCK_H_
 #define PROTO_WIRE_CLOCK_H_
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 
@@ -20,10 +21,11 @@ class Clock {
   static const Clock& Real();
 };
 
-// `timeout` after `now`, but no later than in a hundred years: a timeout that means "for ever" must not overflow.
+// `timeout` after `now`, but not before it and no later than in a hundred years: neither a timeout that means
+// "for ever" nor one far below 0 may overflow.
 inline Clock::Time DeadlineAfter(Clock::Time now, std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365 * 100);
-  return now + (timeout < kForEver ? timeout : kForEver);
+  return now + std::clamp(timeout, std::chrono::milliseconds(0), kForEver);
 }
 
 class RealClock final : public Clock {

@@ -1,6 +1,8 @@
 // Ranks in threads, what all ranks do with a step, and what they recorded put together.
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -120,7 +122,8 @@ absl::Status CheckMerge(absl::Span<const rrt_plan* const> plans) {
   for (const rrt_plan* plan : plans) {
     if (!plan->described.pieces.empty())
       return Invalid(Reason::kField, "plans", "a sequence is put together of pieces");
-    if (plan->described.samples != plans[0]->described.samples) {
+    if (plan->described.samples != plans[0]->described.samples ||
+        plan->described.layout != plans[0]->described.layout) {
       return Invalid(Reason::kField, "plans", "are of other micro-batches");
     }
   }
@@ -134,7 +137,11 @@ rrt_error* rrt_local_collectives_new(int32_t size, rrt_collective** ranks) {
     if (size < 1 || size > kMaxLocalRanks) {
       return Invalid(Reason::kField, "size", absl::StrCat(size, " is not in 1 … ", kMaxLocalRanks));
     }
-    for (auto& collective : MakeLocalCollectives(size)) *ranks++ = new rrt_collective{std::move(collective)};
+    std::vector<std::unique_ptr<rrt_collective>> made;
+    for (auto& collective : MakeLocalCollectives(size)) {
+      made.push_back(std::unique_ptr<rrt_collective>(new rrt_collective{std::move(collective)}));
+    }
+    std::transform(made.begin(), made.end(), ranks, [](auto& rank) { return rank.release(); });
     return absl::OkStatus();
   });
 }
@@ -174,7 +181,11 @@ rrt_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, 
 }
 
 rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_bytes** decision) {
-  return Guard([&] { return Give(ToJson(agreement->agreement.decision()), decision); });
+  return Guard([&]() -> absl::Status {
+    const auto decided = agreement->agreement.decision();
+    if (!decided.ok()) return decided.status();
+    return Give(ToJson(*decided), decision);
+  });
 }
 
 uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan) { return plan->described.geometry.fingerprint(); }
@@ -204,7 +215,8 @@ rrt_error* rrt_merged_sequence(const rrt_merged* merged, int32_t sequence, int64
                      absl::StrCat(sequence, " is none of ", merged->sequences.size(), " sequences"));
     }
     const MergedSequence& found = merged->sequences[sequence];
-    *rows = found.rows;
-    return Give(std::string(found.planes.begin(), found.planes.end()), planes);
+    absl::Status given = Give(std::string(found.planes.begin(), found.planes.end()), planes);
+    if (given.ok()) *rows = found.rows;
+    return given;
   });
 }

@@ -140,13 +140,33 @@ TEST_F(CollectiveCapiTest, ADescriptionThatIsWrongReachesAllRanks) {
   }
 }
 
-// Two stages of two layers each; one sequence of four tokens and a pad row.
-rrt_plan* Plan(int32_t stage, const char* sample) {
+TEST(AgreementCapiTest, DecidesAtTheEndAndNothingIsPushedThen) {
+  const std::string seen = R"({"samples": []})";
+  rrt_agreement* agreement = nullptr;
+  ASSERT_EQ(rrt_agreement_new(0, seen.data(), seen.size(), &agreement), nullptr);
+  rrt_bytes* first = nullptr;
+  ASSERT_EQ(rrt_agreement_words(agreement, &first), nullptr);
+  std::vector<int64_t> words(rrt_bytes_size(first) / sizeof(int64_t));
+  std::memcpy(words.data(), rrt_bytes_data(first), rrt_bytes_size(first));
+  rrt_bytes_free(first);
+  rrt_bytes* decision = nullptr;
+  EXPECT_EQ(Code(rrt_agreement_decision(agreement, &decision)),
+            static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(rrt_agreement_push(agreement, words.data(), words.size()), nullptr);
+  ASSERT_EQ(rrt_agreement_decision(agreement, &decision), nullptr);
+  EXPECT_EQ(json::parse(TakeText(decision))["replayed"], 0);
+  EXPECT_EQ(Code(rrt_agreement_push(agreement, words.data(), 0)),
+            static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  rrt_agreement_free(agreement);
+}
+
+// Two stages of two layers each; one sequence of four tokens, if no other number is given, and a pad row.
+rrt_plan* Plan(int32_t stage, const char* sample, int64_t tokens = 4) {
   const json description = {{"geometry", {{"num_layers", 4}, {"num_experts", 16}, {"top_k", 1}}},
                             {"split", {{"pipeline_size", 2}}},
                             {"micro_batch",
                              {{"format", "THD"},
-                              {"sequences", {{{"sample", sample}, {"tokens", 4}}}},
+                              {"sequences", {{{"sample", sample}, {"tokens", tokens}}}},
                               {"cu_seqlens_padded", {0, 5}},
                               {"total_rows", 5},
                               {"partition", "contiguous"}}},
@@ -159,6 +179,7 @@ rrt_plan* Plan(int32_t stage, const char* sample) {
 
 TEST(MergeCapiTest, RecordsOfTwoStages) {
   const rrt_plan* plans[] = {Plan(0, "a"), Plan(1, "a"), Plan(1, "b")};
+  const rrt_plan* of_other_shapes[] = {plans[0], Plan(1, "a", 3)};
   EXPECT_EQ(rrt_plan_geometry_fingerprint(plans[0]), rrt_plan_geometry_fingerprint(plans[1]));
   const std::string first = "\1\2\3\4\5\6\7\1\2\3", second = "\4\3\2\1\4\7\6\5\4\3";  // [layer][row]
   const void* indices[] = {first.data(), second.data(), second.data()};
@@ -176,6 +197,8 @@ TEST(MergeCapiTest, RecordsOfTwoStages) {
   rrt_merged_free(merged);
   EXPECT_EQ(Code(rrt_merge_records(plans, indices, sizes, 0, &merged)), kInvalid);
   EXPECT_EQ(Code(rrt_merge_records(plans, indices, sizes, 3, &merged)), kInvalid);
+  EXPECT_EQ(Code(rrt_merge_records(of_other_shapes, indices, sizes, 2, &merged)), kInvalid);
+  rrt_plan_free(const_cast<rrt_plan*>(of_other_shapes[1]));
   EXPECT_EQ(Code(rrt_merge_records(plans, indices, sizes, 1, &merged)),
             static_cast<int>(absl::StatusCode::kFailedPrecondition));
   for (const rrt_plan* plan : plans) rrt_plan_free(const_cast<rrt_plan*>(plan));

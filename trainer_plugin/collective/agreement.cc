@@ -1,6 +1,7 @@
 #include "routing_replay/trainer/agreement.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,8 +58,30 @@ constexpr int64_t kSourceFailed = 255;
 int64_t Badness(SampleStatus status) {
   return status == SampleStatus::kUnspecified ? kSourceFailed : static_cast<int64_t>(status);
 }
-SampleStatus StatusOf(int64_t badness) {
-  return badness == kSourceFailed ? SampleStatus::kUnspecified : static_cast<SampleStatus>(badness);
+absl::StatusOr<SampleStatus> StatusOf(int64_t badness) {
+  if (badness == kSourceFailed) return SampleStatus::kUnspecified;
+  if (badness < Badness(SampleStatus::kOk) || badness > Badness(SampleStatus::kOutOfRange)) {
+    return Wrong("words", absl::StrCat(badness, " is no status"));
+  }
+  return static_cast<SampleStatus>(badness);
+}
+
+absl::StatusOr<std::optional<int32_t>> RankOf(std::optional<int64_t> rank) {
+  if (!rank) return std::nullopt;
+  if (*rank < 0 || *rank > std::numeric_limits<int32_t>::max()) {
+    return Wrong("words", absl::StrCat(*rank, " is no rank"));
+  }
+  return static_cast<int32_t>(*rank);
+}
+
+// That `reduced` can be the maxima of `own` and others.
+absl::Status CheckReduced(absl::Span<const int64_t> own, absl::Span<const int64_t> reduced) {
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (reduced[i] < own[i]) {
+      return Wrong("words", absl::StrCat("number ", i, " came back as ", reduced[i], ", below this rank's ", own[i]));
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::optional<int64_t> Bits(std::optional<uint64_t> value) {
@@ -110,11 +133,18 @@ struct Said {
   std::optional<Extremes> num_tokens, revision, content_id;
 };
 
-Said ReadSample(WordReader& in) {
+absl::StatusOr<Said> ReadSample(WordReader& in) {
   Said said;
   said.handle = in.Both().value_or(Extremes{});
-  said.decision.status = StatusOf(in.Greatest().value_or(kSourceFailed));
-  said.decision.missing_on = in.Least();
+  const auto status = StatusOf(in.Greatest().value_or(kSourceFailed));
+  if (!status.ok()) return status.status();
+  said.decision.status = *status;
+  const auto missing_on = RankOf(in.Least());
+  if (!missing_on.ok()) return missing_on.status();
+  said.decision.missing_on = *missing_on;
+  if (missing_on->has_value() != (*status != SampleStatus::kOk)) {
+    return Wrong("words", "a sample is missing without a rank that misses it, or the other way round");
+  }
   said.decision.missing_everywhere = !in.Greatest();
   said.num_tokens = in.Both();
   said.revision = in.Both();
@@ -168,7 +198,9 @@ absl::StatusOr<StepDecision> Decide(const SeenStep& step, absl::Span<const int64
   std::vector<Said> said;
   WordReader in(reduced);
   for (size_t i = 0; i < step.samples.size(); ++i) {
-    said.push_back(ReadSample(in));
+    auto read = ReadSample(in);
+    if (!read.ok()) return read.status();
+    said.push_back(*std::move(read));
     const Extremes handle = said.back().handle;
     if (handle.least != handle.greatest) {
       return Fail(Reason::kField, "samples",
@@ -205,16 +237,19 @@ StepAgreement::StepAgreement(int32_t rank, absl::StatusOr<SeenStep> step) : rank
     step_ = *std::move(step);
     invalid_ = CheckStep(step_);
   }
+  if (rank < 0) invalid_.Update(Wrong("rank", absl::StrCat(rank, " is below 0")));
   words_ = StepWords(rank_, step_, !invalid_.ok());
 }
 
 absl::Status StepAgreement::Push(absl::Span<const int64_t> reduced) {
+  if (words_.empty()) return Fail(Reason::kField, "words", "there is no further round: it has ended");
   if (reduced.size() != words_.size()) {
     return MakeError(absl::StatusCode::kInvalidArgument,
                      absl::StrCat("agreement.words: ", reduced.size(), " are not ", words_.size()),
                      {.reason = Reason::kLength, .field = "agreement.words"});
   }
-  words_.clear();
+  const std::vector<int64_t> own = std::exchange(words_, {});
+  if (absl::Status status = CheckReduced(own, reduced); !status.ok()) return status;
   return samples_round_ ? PushSamples(reduced) : PushStep(reduced);
 }
 
@@ -229,9 +264,12 @@ absl::Status StepAgreement::PushStep(absl::Span<const int64_t> reduced) {
   status.Update(CheckEqual(in.Both(), Reason::kField, "policy"));
   status.Update(CheckEqual(in.Both(), Reason::kGeometryMismatch, "geometry_fingerprint"));
   if (!status.ok()) return status;
-  if (const auto failed = in.Least()) decision_.source_failed_on = static_cast<int32_t>(*failed);
+  const auto failed = RankOf(in.Least());
+  if (!failed.ok()) return failed.status();
+  decision_.source_failed_on = *failed;
   words_ = SampleWords(rank_, step_);
   samples_round_ = true;
+  decided_ = words_.empty();
   return absl::OkStatus();
 }
 
@@ -240,7 +278,13 @@ absl::Status StepAgreement::PushSamples(absl::Span<const int64_t> reduced) {
   if (!decision.ok()) return decision.status();
   decision->source_failed_on = decision_.source_failed_on;
   decision_ = *std::move(decision);
+  decided_ = true;
   return absl::OkStatus();
+}
+
+absl::StatusOr<StepDecision> StepAgreement::decision() const {
+  if (!decided_) return Fail(Reason::kField, "decision", "there is none: a round is left, or one has failed");
+  return decision_;
 }
 
 absl::StatusOr<StepDecision> Agree(Collective& collective, absl::StatusOr<SeenStep> step,

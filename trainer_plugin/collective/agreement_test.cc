@@ -1,5 +1,7 @@
 #include "routing_replay/trainer/agreement.h"
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
 #include <random>
@@ -206,6 +208,63 @@ TEST(Agreement, ARankThatIsWrongTellsTheOthers) {
     }
     EXPECT_THAT(decisions[0].status().message(), HasSubstr("rank 4 cannot take part"));
   }
+}
+
+// What a collective that is broken, or not a reduction to maxima, may give back.
+TEST(Agreement, WordsThatNoReductionGives) {
+  const auto all_words = [](const StepAgreement& agreement) {
+    return std::vector<int64_t>(agreement.words().begin(), agreement.words().end());
+  };
+  const auto refused = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
+  const SeenStep step = AllThere(StepPolicy::kLive)[0];
+  const size_t first_round = all_words(StepAgreement(0, step)).size();
+  for (size_t i = 0; i < first_round; ++i) {
+    StepAgreement agreement(0, step);
+    std::vector<int64_t> words = all_words(agreement);
+    if (words[i] == std::numeric_limits<int64_t>::min()) continue;
+    --words[i];
+    EXPECT_THAT(agreement.Push(words), refused) << i;
+    EXPECT_TRUE(agreement.words().empty());
+    EXPECT_FALSE(agreement.decision().ok());
+  }
+  StepAgreement no_rank(0, step);
+  std::vector<int64_t> words = all_words(no_rank);
+  words.back() = 5;  // The first rank whose source failed, as ~5.
+  EXPECT_THAT(no_rank.Push(words), refused);
+  // Of the first sample: its badness, and the first rank that misses it.
+  for (const auto [badness, missing_on] : std::vector<std::array<int64_t, 2>>{
+           {10, ~7}, {254, ~7}, {256, ~7}, {3, 7}, {3, std::numeric_limits<int64_t>::min()}, {1, ~7}}) {
+    StepAgreement agreement(0, step);
+    ASSERT_OK(agreement.Push(all_words(agreement)));
+    words = all_words(agreement);
+    words[2] = badness;
+    words[3] = missing_on;
+    EXPECT_THAT(agreement.Push(words), refused) << badness << " " << missing_on;
+  }
+  StepAgreement below(-1, step), other(0, step);
+  words = all_words(below);
+  for (size_t i = 0; i < words.size(); ++i) words[i] = std::max(words[i], all_words(other)[i]);
+  EXPECT_THAT(below.Push(words), refused);
+  EXPECT_THAT(other.Push(words), Fails(kFailed, Reason::kField));
+}
+
+TEST(Agreement, DecidesAtTheEndAndNothingIsPushedThen) {
+  for (int32_t samples : {0, 2}) {
+    StepAgreement agreement(0, AllThere(StepPolicy::kStrict, samples)[0]);
+    while (!agreement.words().empty()) {
+      EXPECT_THAT(agreement.decision(), Fails(kFailed, Reason::kField));
+      const std::vector<int64_t> words(agreement.words().begin(), agreement.words().end());
+      ASSERT_OK(agreement.Push(words));
+    }
+    EXPECT_THAT(agreement.Push({}), Fails(kFailed, Reason::kField));
+    ASSERT_OK_AND_ASSIGN(const StepDecision decision, agreement.decision());
+    EXPECT_EQ(decision.replayed, samples);
+  }
+  StepAgreement failed(0, absl::InternalError("no step"));
+  const std::vector<int64_t> words(failed.words().begin(), failed.words().end());
+  EXPECT_EQ(failed.Push(words).code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(failed.Push({}), Fails(kFailed, Reason::kField));
+  EXPECT_THAT(failed.decision(), Fails(kFailed, Reason::kField));
 }
 
 TEST(Agreement, ARankThatNeverComes) {

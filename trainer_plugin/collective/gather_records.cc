@@ -17,6 +17,14 @@ absl::StatusOr<GatheredRecord> Place(const Geometry& geometry, const MicroBatchL
   return GatheredRecord{*std::move(buffer), *std::move(row_map), {}};
 }
 
+absl::Status CheckSize(size_t rank, size_t given, int64_t bytes) {
+  if (given == static_cast<size_t>(bytes)) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kInvalidArgument,
+      absl::StrCat("gather.indices: rank ", rank, " gave ", given, " bytes, its layers and rows have ", bytes),
+      {.reason = Reason::kLength, .field = "gather.indices"});
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<GatheredRecord>> GatherRecords(Collective& collective, const Geometry& geometry,
@@ -34,9 +42,14 @@ absl::StatusOr<std::vector<GatheredRecord>> GatherRecords(Collective& collective
   if (!parts.ok()) return parts.status();
   std::vector<GatheredRecord> gathered;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (ranks[rank].ordinals.empty()) continue;
+    const std::vector<uint8_t>& part = (*parts)[rank];
+    if (ranks[rank].ordinals.empty()) {
+      if (absl::Status status = CheckSize(rank, part.size(), 0); !status.ok()) return status;
+      continue;
+    }
     auto record = Place(geometry, layout, ranks[rank]);
     if (!record.ok()) return record.status();
+    if (absl::Status status = CheckSize(rank, part.size(), record->layout.bytes()); !status.ok()) return status;
     record->indices = std::move((*parts)[rank]);
     gathered.push_back(*std::move(record));
   }

@@ -2,6 +2,7 @@
 // lays them out.
 #include "routing_replay/trainer/gather_records.h"
 
+#include <array>
 #include <thread>
 
 #include "tests/reference/token_layout_reference.h"
@@ -113,11 +114,26 @@ TEST(GatherRecords, RanksThatDoNotFit) {
   const std::vector<RecordingRank> outside = {{.ordinals = {0}, .rows = {.cp_rank = 1}}};
   EXPECT_EQ(GatherRecords(*alone[0], Mixed(), layout, outside, {}, InAMinute()).status().code(),
             absl::StatusCode::kInvalidArgument);
-  // A buffer of another size is for the merge to refuse.
-  const std::vector<RecordingRank> one = {{.ordinals = {0}}};
-  ASSERT_OK_AND_ASSIGN(const auto gathered, GatherRecords(*alone[0], Mixed(), layout, one, {}, InAMinute()));
-  EXPECT_THAT(MergeRecords(Mixed(), layout, RecordsOf(gathered)),
-              Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+}
+
+// All ranks learn of it, whoever it was.
+TEST(GatherRecords, AnIndexBufferOfAnotherSize) {
+  const MicroBatchLayout layout{
+      .sequences = {{.tokens = 4, .recorded_rows = 3}}, .cu_seqlens_padded = {0, 4}, .total_rows = 4};
+  const std::vector<RecordingRank> ranks = {{.ordinals = {0}}, {}};
+  const std::vector<std::array<size_t, 2>> wrong = {{0, 0}, {7, 0}, {9, 0}, {8, 1}};
+  for (const std::array<size_t, 2>& sizes : wrong) {
+    const auto collectives = MakeLocalCollectives(2);
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        const std::vector<uint8_t> indices(sizes[rank]);
+        EXPECT_THAT(GatherRecords(*collectives[rank], Mixed(), layout, ranks, indices, InAMinute()),
+                    Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 }  // namespace

@@ -5,14 +5,27 @@
 #
 # BUILD is a release tree with its GPU programs built. FOLDER/run.sh then runs, wherever the folder is, the tests, by
 # themselves and under compute-sanitizer where that is found, the golden files, those of torch's operators where PYTHON
-# (python3) has torch, and the benchmark; its figures lie in FOLDER/results.
+# (python3) has torch, and the benchmark; its figures lie in FOLDER/results. NCCL is taken from that machine.
 set -euo pipefail
 build=$1 folder=$2
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
-tests=(replay/cuda/router_cuda_test replay/cuda/buffers_cuda_test capi/cuda/trainer_cuda_capi_test)
+# Those that CTest runs on a GPU, each a program alone, and whether it also runs them under compute-sanitizer.
+listed=$(ctest --test-dir "$build" -L '^cuda$' --show-only=json-v1 2>/dev/null | python3 -c '
+import json, sys
+found = {test["name"]: test for test in json.load(sys.stdin)["tests"]}
+for name, test in found.items():
+    labels = next(p["value"] for p in test["properties"] if p["name"] == "LABELS")
+    if labels == ["cuda"] and len(command := test.get("command", [])) < 2:
+        if not command:
+            sys.exit(f"{name} is not built")
+        print(command[0], name + "_memcheck" in found)
+')
+tests=($(awk '{ print $1 }' <<<"$listed"))
 
 mkdir -p "$folder"/{bin,lib,python,tests/bench/gpu,tests/support/cuda,tests/golden}
-cp "${tests[@]/#/$build/trainer_plugin/}" "$build"/bin/{gpu_bench,golden_cuda_runner} "$folder/bin"
+awk '{ sub(".*/", "", $1); print $1 }' <<<"$listed" >"$folder/tests.txt"
+awk '$2 == "True" { sub(".*/", "", $1); print $1 }' <<<"$listed" >"$folder/sanitized.txt"
+cp "${tests[@]}" "$build"/bin/{gpu_bench,golden_cuda_runner} "$folder/bin"
 cp "$source/tests/bench/gpu.sh" "$folder/tests/bench"
 cp "$source/tests/bench/gpu/unfused.py" "$folder/tests/bench/gpu"
 cp "$source/tests/support/cuda/sanitize.sh" "$folder/tests/support/cuda"
@@ -37,14 +50,14 @@ try() {
   local status=$?
   [ $status -eq 0 ] || [ $status -eq 77 ] || { echo "FAILED ($status): $*"; failed=1; }
 }
-for test in router_cuda_test buffers_cuda_test trainer_cuda_capi_test; do try bin/$test --gtest_brief=1; done
+mapfile -t tests <tests.txt
+mapfile -t sanitized <sanitized.txt
+for test in "${tests[@]}"; do try "bin/$test" --gtest_brief=1; done
 try bin/golden_cuda_runner --dir tests/golden/data
 export PYTHONPATH=python/src:python/tests PYTHONDONTWRITEBYTECODE=1 ROUTING_REPLAY_LIBRARY_DIR=lib
 for test in ops device; do try "${PYTHON:-python3}" python/tests/${test}_test.py; done
 for tool in memcheck racecheck; do
-  for test in router_cuda_test buffers_cuda_test trainer_cuda_capi_test; do
-    try tests/support/cuda/sanitize.sh $tool bin/$test --gtest_brief=1
-  done
+  for test in "${sanitized[@]}"; do try tests/support/cuda/sanitize.sh $tool "bin/$test" --gtest_brief=1; done
 done
 try tests/bench/gpu.sh --build . --no-build --out results --python "${PYTHON:-python3}"
 exit $failed

@@ -9,7 +9,7 @@ namespace routing_replay::trainer {
 namespace {
 
 constexpr const char* kLibrary = "libnccl.so.2";
-constexpr int kOldest = NCCL_VERSION(2, 14, 0);  // The first with ncclCommInitRankConfig.
+constexpr int kOldest = NCCL_VERSION(2, 14, 0);  // The first with ncclCommInitRankConfig and ncclCommFinalize.
 
 // dlerror's words.
 absl::Status Unavailable() { return absl::UnavailableError(absl::StrCat("nccl: ", dlerror())); }
@@ -30,6 +30,8 @@ absl::StatusOr<const NcclApi*> Load() {
   Find(library, "ncclGetVersion", api.get_version, status);
   Find(library, "ncclGetUniqueId", api.get_unique_id, status);
   Find(library, "ncclCommInitRankConfig", api.comm_init_rank_config, status);
+  Find(library, "ncclCommFinalize", api.comm_finalize, status);
+  Find(library, "ncclCommDestroy", api.comm_destroy, status);
   Find(library, "ncclCommAbort", api.comm_abort, status);
   Find(library, "ncclCommGetAsyncError", api.comm_get_async_error, status);
   Find(library, "ncclCommCount", api.comm_count, status);

@@ -15,6 +15,8 @@ TEST(NcclApi, IsThereOrSaysWhyNot) {
     return;
   }
   EXPECT_NE((*api)->all_reduce, nullptr);
+  EXPECT_NE((*api)->comm_finalize, nullptr);
+  EXPECT_NE((*api)->comm_destroy, nullptr);
   EXPECT_EQ(*NcclApi::Get(), *api);
 }
 

@@ -18,6 +18,7 @@ namespace {
 
 static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
 constexpr auto kPause = std::chrono::microseconds(20);  // Between two looks at what is under way.
+constexpr auto kFarewell = std::chrono::seconds(2);     // For the other ranks to end what they still do with this one.
 
 absl::Status Of(const NcclApi& api, const char* call, ncclResult_t result) {
   if (result == ncclSuccess) return absl::OkStatus();
@@ -44,7 +45,7 @@ class NcclCollective final : public Collective {
  public:
   NcclCollective(const NcclApi& api, ncclComm_t communicator, cudaStream_t stream)
       : api_(api), communicator_(communicator), stream_(stream) {}
-  ~NcclCollective() override { Abort(); }
+  ~NcclCollective() override { Close(); }
 
   // Before anything else.
   absl::Status Open() {
@@ -122,7 +123,17 @@ class NcclCollective final : public Collective {
     }
   }
 
-  // Unlike ncclCommDestroy it waits for no other rank.
+  // An abort would take this rank's part of the last call from ranks that are still in it.
+  void Close() {
+    if (communicator_ == nullptr) return;
+    const OnDevice here(device_);
+    const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+    constexpr const char* kCall = "ncclCommFinalize";
+    if (!Settle(api_, communicator_, kCall, api_.comm_finalize(communicator_), deadline).ok()) return Abort();
+    api_.comm_destroy(std::exchange(communicator_, nullptr));
+  }
+
+  // After a failure: it waits for no other rank.
   void Abort() {
     if (communicator_ != nullptr) api_.comm_abort(std::exchange(communicator_, nullptr));
   }

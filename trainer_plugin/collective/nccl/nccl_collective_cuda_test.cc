@@ -43,7 +43,14 @@ void OnAll(int32_t size, const std::function<void(Collective&)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(NcclCollective, ReducesAndGathers) {
+class NcclCollective : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto id = NewNcclId(); id.status().code() == absl::StatusCode::kUnavailable) GTEST_SKIP() << id.status();
+  }
+};
+
+TEST_F(NcclCollective, ReducesAndGathers) {
   OnAll(Devices(), [](Collective& collective) {
     for (int64_t count : {0, 1, 1000, 10, 300000}) {
       std::vector<int64_t> values(count), expected(count);
@@ -61,7 +68,7 @@ TEST(NcclCollective, ReducesAndGathers) {
   });
 }
 
-TEST(NcclCollective, Agrees) {
+TEST_F(NcclCollective, Agrees) {
   OnAll(Devices(), [](Collective& collective) {
     SeenStep step{.policy = StepPolicy::kLive, .samples = {{.sample = "a"}, {.sample = "b"}}};
     if (collective.rank() == 0) step.samples[1].status = SampleStatus::kNotFound;
@@ -71,13 +78,13 @@ TEST(NcclCollective, Agrees) {
   });
 }
 
-TEST(NcclCollective, ARankThatDoesNotJoin) {
+TEST_F(NcclCollective, ARankThatDoesNotJoin) {
   ASSERT_OK_AND_ASSIGN(const NcclId id, NewNcclId());
   const auto joined = JoinNcclCollective(id, 0, 2, nullptr, After(std::chrono::milliseconds(200)));
   EXPECT_EQ(joined.status().code(), absl::StatusCode::kDeadlineExceeded) << joined.status();
 }
 
-TEST(NcclCollective, ARankThatNeverComes) {
+TEST_F(NcclCollective, ARankThatNeverComes) {
   if (Devices() < 2) GTEST_SKIP() << "needs two GPUs";
   OnAll(Devices(), [](Collective& collective) {
     std::vector<int64_t> values = {1};

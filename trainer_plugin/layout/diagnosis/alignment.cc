@@ -173,19 +173,21 @@ absl::StatusOr<Alignment> JudgeAlignment(const AlignmentInput& input) {
   alignment.layers = InTermsOfReplay(layer_ways->front(), planned.total);
   if (const auto worst = Worst(planned.sequences)) alignment.sequence = static_cast<int32_t>(*worst);
   if (const auto worst = Worst(planned.layers)) alignment.layer_id = layer_ways->front().layers[*worst];
+  // A way that fits hardly better than the plan does so by chance: it would be a wrong name for what is wrong.
+  double best = alignment.kept + kLeastKept;
   for (const RowWay& rows : *row_ways) {
     for (const LayerWay& layers : *layer_ways) {
       const Fit fit = comparison.Total(rows, layers);
       // What a way does not compare it does not explain.
       const double slots = static_cast<double>(std::max(fit.slots, planned.total.slots));
       const double kept = slots == 0 ? 0 : Kept(static_cast<double>(fit.common) / slots, planned.chance);
-      if (kept <= alignment.explained_kept) continue;
-      alignment.explained_kept = kept;
+      if (kept <= best) continue;
+      alignment.explained_kept = best = kept;
       alignment.rows = InTermsOfReplay(rows, fit);
       alignment.layers = InTermsOfReplay(layers, fit);
     }
   }
-  const bool explained = planned.total.pairs >= kLeastPairs && alignment.explained_kept > alignment.kept + kLeastKept;
+  const bool explained = planned.total.pairs >= kLeastPairs && alignment.explained_kept > alignment.kept;
   alignment.misaligned = explained || planned.lost();
   return alignment;
 }

@@ -230,6 +230,19 @@ TEST_P(AlignmentTest, APartThatIsLostIsFound) {
   EXPECT_EQ(alignment.layer_id, 5);
 }
 
+// Of the ways that all fit as badly, the best one is so by chance.
+TEST_P(AlignmentTest, ARecordOfOtherRowsHasNoName) {
+  for (unsigned seed = 20; seed < 24; ++seed) {
+    const RouteIds live = Rollout(GetParam(), Packed(), seed).Live(Packed(), kRank, 0.1F);
+    const std::vector<RouteIds> strange = Rollout(GetParam(), Packed(), seed + 100).Recorded();
+    const Alignment alignment = Judge(GetParam(), Packed(), strange, live);
+    EXPECT_TRUE(alignment.misaligned);
+    EXPECT_EQ(alignment.rows.mistakes.front(), "none");
+    EXPECT_EQ(alignment.layers.mistakes.front(), "none");
+    EXPECT_EQ(alignment.explained_kept, alignment.kept);
+  }
+}
+
 // A rank that has its own rows of the record alone names what it can see in them.
 TEST_P(AlignmentTest, TheRanksOwnRowsAreEnoughForAShift) {
   Rollout rollout(GetParam(), Packed(), 12);

@@ -6,7 +6,8 @@
 // One rule: every rank calls Agree once per step, whatever it has seen. A rank whose source failed says so
 // (source_failed) instead of staying away, and one that cannot even say what it has seen gives the error in its place,
 // so that nobody waits for a rank until the deadline. All ranks then have the same decision or the same error; only a
-// rank that gave an error, or wrong arguments, has that one.
+// rank that gave an error, or wrong arguments, has that one. This holds as long as the collective works: where it
+// fails, ranks have what it says to each of them, and composed groups make some wait until the deadline.
 //
 // Without I/O it is StepAgreement: words of int64, whose maxima over all ranks come back, in at most two rounds. The
 // first has a fixed size in every version, and tells ranks of other numbers of samples before any vector depends on
@@ -97,10 +98,11 @@ class StepAgreement {
   // take part; naming the sample and both values, kRowCount, kOldRevision or kConflictingRows where those that have it
   // have another num_tokens, revision or content_id; and under kStrict, naming sample, status and rank, the reason of
   // the status for the first sample that a rank misses. On this rank alone: the error that stands for its step,
-  // INVALID_ARGUMENT (kField) for a step that cannot be, and (kLength) for another number of words.
+  // INVALID_ARGUMENT (kField) for a rank or step that cannot be and for words that no reduction of this rank's gives,
+  // and (kLength) for another number of words, after which it goes on; FAILED_PRECONDITION (kField) after the end.
   absl::Status Push(absl::Span<const int64_t> reduced);
-  // After the last round.
-  const StepDecision& decision() const { return decision_; }
+  // FAILED_PRECONDITION (kField) before the last round, and where a round failed.
+  absl::StatusOr<StepDecision> decision() const;
 
  private:
   absl::Status PushStep(absl::Span<const int64_t> reduced);
@@ -110,6 +112,7 @@ class StepAgreement {
   SeenStep step_;
   absl::Status invalid_;
   bool samples_round_ = false;
+  bool decided_ = false;
   std::vector<int64_t> words_;
   StepDecision decision_;
 };

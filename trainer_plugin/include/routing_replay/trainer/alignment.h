@@ -33,7 +33,8 @@ struct Alignment {
   double kept = 0;            // As planned.
   double chance = 0;          // Share of experts in common with another row's record.
   double explained_kept = 0;  // Under the best explanation, counted over the pairs that are compared as planned.
-  // The best explanation, in terms of what was replayed: "none" where the plan itself fits best. Both count experts.
+  // The best explanation, in terms of what was replayed: "none" where no known mistake keeps more than the plan itself
+  // by kLeastKept. Both count experts.
   Explanation rows;
   Explanation layers;
   // Whose record fits worst as planned; nothing where no row of a sequence, or layer, is compared.

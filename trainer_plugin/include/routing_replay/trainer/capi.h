@@ -368,14 +368,15 @@ RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const v
  *      "newest_weight_version"}, …]}
  * status as of a fetch, or SOURCE_FAILED. A description that is wrong is no error here, but of the first push: the
  * other ranks must learn of it. Then, until there are no more words: reduce them to their maxima over all ranks (int64
- * in the byte order of the machine) and push those. */
+ * in the byte order of the machine) and push those; a push after that is FAILED_PRECONDITION. */
 RRT_API rrt_error* rrt_agreement_new(int32_t rank, const char* json, size_t size, rrt_agreement** agreement);
 RRT_API void rrt_agreement_free(rrt_agreement* agreement);
 RRT_API rrt_error* rrt_agreement_words(const rrt_agreement* agreement, rrt_bytes** words);
 RRT_API rrt_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* reduced, size_t count);
 /* {"samples": [{"action": "replay" | "live" | "drop", "status", "missing_on", "missing_everywhere", "num_tokens",
  *  "revision", "content_id", "oldest_weight_version", "newest_weight_version"}, …], "counts": {"OK": 2, …},
- *  "replayed": 2, "fallen_back": 0, "source_failed_on"}; what is not known is not there. */
+ *  "replayed": 2, "fallen_back": 0, "source_failed_on"}; what is not known is not there. FAILED_PRECONDITION before the
+ * last round, and where a round failed. */
 RRT_API rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_bytes** json);
 /* Equal for equal geometries, on every machine. */
 RRT_API uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan);

@@ -55,7 +55,8 @@ std::vector<std::unique_ptr<Collective>> MakeLocalCollectives(int32_t size);
 
 // The ranks of a grid, of which `groups` are this rank's row, column, …: calls go through one group after the other.
 // Its size is the product of theirs, its rank the ranks in them as digits, that in the first group the lowest. At least
-// one group; groups of one rank may be left out.
+// one group; groups of one rank may be left out. After a group has failed this rank calls none of those behind it:
+// their other ranks wait for it until the deadline and have DEADLINE_EXCEEDED, not what failed here.
 std::unique_ptr<Collective> ComposeCollectives(std::vector<std::unique_ptr<Collective>> groups);
 
 // AllGather of bytes of which each rank has any number: one entry per rank. Takes a reduction and a gather of the

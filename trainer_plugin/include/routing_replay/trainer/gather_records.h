@@ -32,7 +32,8 @@ struct GatheredRecord {
 
 // One entry per rank that has layers, in the order of ranks. `ranks` is the same on all of them, one entry per rank;
 // `indices` is this rank's index buffer. Ids travel in the compact width, and nothing else does. INVALID_ARGUMENT
-// (kLength) for another number of ranks, nothing sent, and as BuildRowMap and BufferLayout::Create; as AllGather.
+// (kLength) for another number of ranks, nothing sent, and, on all ranks, for a rank that gave an index buffer of
+// another size than it has; as BuildRowMap, BufferLayout::Create and AllGather.
 absl::StatusOr<std::vector<GatheredRecord>> GatherRecords(Collective& collective, const Geometry& geometry,
                                                           const MicroBatchLayout& layout,
                                                           absl::Span<const RecordingRank> ranks,

@@ -38,7 +38,10 @@ struct LocalSample {
   absl::Span<const uint32_t> token_ids;  // Of all rows' positions, or empty. Copied.
   std::vector<TokenCheck> token_checks;  // Known where there are no token ids; one that is not known does not match.
   int64_t revision = 0;
-  std::optional<uint64_t> content_id;  // Not set: a hash of the rows as stored, the same on every rank.
+  // Not set: a hash of the rows as this source stores them, the same on ranks that add the same tensor. After
+  // AddRecorded, where each rank has rows and layers of its own, it differs between them: a sample that ranks are to
+  // agree on has one that the caller sets.
+  std::optional<uint64_t> content_id;
   std::vector<WeightSpan> weights;
 };
 

@@ -4,7 +4,8 @@
 // installed libnccl.so.2. UNAVAILABLE where there is none, or one before 2.14.
 //
 // A call copies its few values or bytes to the GPU of the communicator and back on the given stream, and waits for
-// them. What fails, a rank that does not come within the deadline among it, ends the communicator by ncclCommAbort. The
+// them. What fails, a rank that does not come within the deadline among it, ends the communicator by ncclCommAbort; one
+// that never failed is finalized and destroyed, or aborted where that takes longer than two seconds. The
 // deadline is for ranks that do not come, not for what else the stream waits for: give it a stream of its own. NCCL
 // itself may wait without an end where ranks launch the kernels of two communicators in other orders: call from the
 // thread that launches the model's, at the same place on all ranks.
@@ -24,8 +25,9 @@ struct CUstream_st;
 namespace routing_replay::trainer {
 
 // Takes `communicator` (ncclComm_t) over: it is destroyed with the collective, and by it alone. Where it was made with
-// ncclConfig_t::blocking = 1, NCCL's own set-up in its first call has no deadline. `stream` (cudaStream_t) is of its
-// device and outlives the collective. INVALID_ARGUMENT for none, INTERNAL with NCCL's words.
+// ncclConfig_t::blocking = 1, neither NCCL's own set-up in its first call nor its ncclCommFinalize has a deadline.
+// `stream` (cudaStream_t) is of its device and outlives the collective. INVALID_ARGUMENT for none, INTERNAL with NCCL's
+// words.
 absl::StatusOr<std::unique_ptr<Collective>> MakeNcclCollective(::ncclComm* communicator, ::CUstream_st* stream);
 
 // A communicator for this alone: one rank makes an id and sends it to all by whatever the host has, and then all of

@@ -58,6 +58,7 @@ struct SequenceShape {
   int64_t tokens = 0;         // T, without padding, media expanded. 0: the whole document is padding.
   int64_t recorded_rows = 0;  // Rows 0 … recorded_rows - 1 have a route, as far as lengths tell: T - 1, T or fewer.
   int64_t first_row = 0;      // Of its document or padded sequence: above 0 where the padding is on the left.
+  friend bool operator==(const SequenceShape&, const SequenceShape&) = default;
 };
 
 // The micro-batch, the same on every rank.
@@ -85,6 +86,7 @@ struct MicroBatchLayout {
   std::optional<int64_t> tokens_per_sample;
   // Rows at the router of every rank, where something pads them further after SP: pads are added at the end.
   std::optional<int64_t> target_rows;
+  friend bool operator==(const MicroBatchLayout&, const MicroBatchLayout&) = default;
 };
 
 // The rank that asks.
