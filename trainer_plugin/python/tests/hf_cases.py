@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import pickle
 import types
 import unittest
 from collections.abc import Callable, Iterator
@@ -321,6 +322,20 @@ class Cases(unittest.TestCase):
         self.assertTrue(torch.equal(loss_of(model, rollout.call)[0], alone))
         for module in model.modules():
             self.assertFalse({name for name in vars(module) if name == "forward" or "replay" in name})
+
+    @over("right")
+    def test_a_copy_of_an_attached_model_is_attached(self, model: Any, rollout: Rollout) -> None:
+        expected = self.by_hand(peer := copy.deepcopy(model), rollout)
+        with self.attached(model, rollout):
+            copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        for copied in copies:
+            with self.attached(copied, rollout) as replay:
+                with replay.micro_batch(rollout.samples, **rollout.said):
+                    out, loss = loss_of(copied, rollout.call)
+                loss.backward()
+                self.assert_same(copied, out, peer, expected)
+                replay.end_step()
+                self.assertEqual(replay.metrics()["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
 
     @over("right")
     def test_shadow_changes_nothing(self, model: Any, rollout: Rollout) -> None:

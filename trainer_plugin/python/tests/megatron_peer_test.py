@@ -292,6 +292,26 @@ class MegatronTest(unittest.TestCase):
             self.assertTrue(torch.equal(chunks[0](hidden), live))
         self.assertNotIn("get_replay_topk", vars(models.moe_layers(chunks[0])[1].mlp.router.router_replay))
 
+    def test_a_copy_of_an_attached_model_is_attached(self) -> None:
+        """The copy has the hooks and the bound methods of what it is a copy of."""
+        for inject in ("native", "fused"):
+            with self.subTest(inject):
+                config = self.config()
+                chunks = self.chunks(config)
+                peers = copy.deepcopy(chunks)
+                rollout = Rollout(config, 2)
+                self.attach(chunks, config, rollout.source, inject=inject)
+                copies = copy.deepcopy(chunks)
+                replay = self.attach(copies, config, rollout.source, inject=inject)
+                outputs = self.step(replay, rollout, copies)
+                replay.end_step()
+                self.assertEqual(
+                    replay.metrics()["routing_replay/replayed_rows"],
+                    CHUNKS * sum(n - 1 for own in LENGTHS for n in own),
+                )
+                if inject == "native":
+                    self.assert_as_by_hand(copies, peers, rollout, outputs)
+
     def test_an_mtp_router_stays_live(self) -> None:
         config = models.make_config(mtp_num_layers=1)
         model = models.Model(config, [1, 2, 3, 4], mtp=True)

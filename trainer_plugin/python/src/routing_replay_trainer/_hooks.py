@@ -23,6 +23,7 @@ class PassHooks:
         self._handles: list[Any] = []
 
     def install(self) -> None:
+        _remove_copied(self._module)
         _HOOKED[self._module] = self
         self._handles = [
             self._module.register_forward_pre_hook(_before),
@@ -84,6 +85,14 @@ def _before(module: Any, arguments: Any) -> None:
 def _after(module: Any, arguments: Any, output: Any) -> None:
     if module in _HOOKED:
         _HOOKED[module].after(output)
+
+
+def _remove_copied(module: Any) -> None:
+    """The hooks that came with a copy of an attached model, which would begin each pass a second time."""
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for number in [number for number, hook in hooks.items() if hook in (_before, _after)]:
+            del hooks[number]
+            module._forward_hooks_always_called.pop(number, None)
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:
