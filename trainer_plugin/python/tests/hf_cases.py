@@ -235,6 +235,32 @@ class Cases(unittest.TestCase):
                     out = run(reentrant)
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "context is closed"):
                     out.float().square().mean().backward()
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "waits for its backward part"):
+                replay.detach()
+            with self.assertRaises(trainer.FailedPreconditionError):
+                replay.end_step()
+
+    @over("right")
+    def test_a_backward_part_that_comes_again(self, model: Any, rollout: Rollout) -> None:
+        """Over one graph, or after the step: the routers that are recomputed would choose live."""
+        peer = copy.deepcopy(model)
+        for reentrant in (False, True):
+            ours = copy.deepcopy(model)
+            ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+            with self.attached(ours, rollout) as replay:
+                with replay.micro_batch(rollout.samples, **rollout.said):
+                    loss = loss_of(ours, rollout.call)[1]
+                loss.backward(retain_graph=True)
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 0 of step 0"):
+                    loss.backward()
+                with replay.micro_batch(rollout.samples, **rollout.said):
+                    loss = loss_of(ours, rollout.call)[1]
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "never ran|not finished"):
+                    replay.end_step()
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 1 of step 0"):
+                    loss.backward()
+                # Nothing of it is left: outside of a micro-batch the model is live.
+                self.assertTrue(torch.equal(loss_of(ours, rollout.call)[0], loss_of(peer, rollout.call)[0]))
 
     @over("right")
     def test_micro_batches_in_flight(self, model: Any, rollout: Rollout) -> None:

@@ -306,6 +306,29 @@ class PassesTest(unittest.TestCase):
         self.chunks[0].end_backward(of)  # Of a second output.
         self.assertEqual(self.chunks[0].in_flight, 0)
 
+    def test_a_pass_that_is_over_is_not_recomputed(self) -> None:
+        """Its routers would choose live, and the gradients would be those of other experts."""
+        ended, dropped = self.begin(3, 0, 0), self.begin(3, 1, 1)
+        for index, chunk in ((0, 0), (1, 1)):
+            self.ask_all(index, chunk)
+            self.chunks[chunk].end_forward()
+        self.chunks[0].begin_backward(ended)
+        self.chunks[0].end_backward(ended)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "detach: micro-batch 1 of step 3"):
+            self.chunks[1].check_none_in_flight()
+        self.chunks[0].check_none_in_flight()
+        self.chunks[1].drop_all()
+        self.chunks[1].check_none_in_flight()
+        for of, layer in ((ended, 0), (dropped, 4)):
+            chunk = self.chunks[of.key.chunk]
+            chunk.begin_backward(of)  # Alone it is no error: what was saved is right.
+            chunk.end_backward(of)
+            chunk.begin_backward(of)
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, f"micro-batch {of.key.micro_batch} of step 3"):
+                chunk.ask(layer, recompute=True)
+            chunk.leave_backward()
+            self.assertIsNone(chunk.ask(layer, recompute=False))
+
     def test_forward_only(self) -> None:
         for index in range(4):
             self.begin(0, index, 0, forward_only=True)

@@ -36,6 +36,8 @@ class PassHooks:
         _HOOKED.pop(self._module, None)
 
     def before(self) -> None:
+        if not in_backward():
+            self._passes.leave_backward()
         self._begin()
 
     def after(self, output: Any) -> None:

@@ -256,7 +256,9 @@ class Replay:
             self._records.release()
 
     def detach(self) -> None:
-        """The model as it was."""
+        """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
+        part; end_step gives such passes up."""
+        self._passes.check_none_in_flight()
         if self._mode != "disabled":
             self._hooks.remove()
         for chooser in self._choosers:

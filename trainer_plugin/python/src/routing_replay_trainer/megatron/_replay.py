@@ -272,7 +272,10 @@ class Replay:
                 chunk.records.release()
 
     def detach(self) -> None:
-        """The model as it was."""
+        """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
+        part; end_step gives such passes up."""
+        for chunk in self._chunks:
+            chunk.passes.check_none_in_flight()
         for chunk in self._chunks:
             chunk.remove(self._injection)
         self._chunks = []
