@@ -312,6 +312,39 @@ class MegatronTest(unittest.TestCase):
                 if inject == "native":
                     self.assert_as_by_hand(copies, peers, rollout, outputs)
 
+    def test_a_model_is_attached_once(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 2)
+        for inject, other in (("native", "fused"), ("fused", "native")):
+            replay = self.attach(chunks, config, rollout.source, inject=inject)
+            for second in (inject, other):
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this model already"):
+                    self.attach(chunks, config, rollout.source, inject=second)
+            # Also through a module around the one that was attached.
+            around = torch.nn.Module()
+            around.config, around.decoder = config, chunks[0].decoder
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this router already"):
+                self.attach([around, chunks[1]], config, rollout.source, inject=other)
+            self.step(replay, rollout, chunks)
+            replay.end_step()
+            self.assertGreater(replay.metrics()["routing_replay/replayed_rows"], 0)
+            replay.detach()
+
+    def test_an_attach_that_fails_leaves_nothing(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 2)
+        with (
+            mock.patch.object(_replay.PassHooks, "install", side_effect=[None, RuntimeError("no")]),
+            self.assertRaisesRegex(RuntimeError, "no"),
+        ):
+            megatron.attach(chunks, config, source=rollout.source, ranks={"pp": 0}, inject="fused")
+        self.assertNotIn("routing", vars(models.moe_layers(chunks[0])[1].mlp.router))
+        replay = self.attach(chunks, config, rollout.source)
+        self.step(replay, rollout, chunks)
+        replay.end_step()
+
     def test_an_mtp_router_stays_live(self) -> None:
         config = models.make_config(mtp_num_layers=1)
         model = models.Model(config, [1, 2, 3, 4], mtp=True)

@@ -33,7 +33,8 @@ class PassHooks:
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
-        _HOOKED.pop(self._module, None)
+        if _HOOKED.get(self._module) is self:
+            del _HOOKED[self._module]
 
     def before(self) -> None:
         if not in_backward():
@@ -75,6 +76,11 @@ def in_backward() -> bool:
 
 # By identity: a copy of a model has the hooks too, and is not in here.
 _HOOKED: weakref.WeakKeyDictionary[Any, PassHooks] = weakref.WeakKeyDictionary()
+
+
+def is_hooked(module: Any) -> bool:
+    """Whether an attached replay has its hooks on it."""
+    return module in _HOOKED
 
 
 @torch.compiler.disable

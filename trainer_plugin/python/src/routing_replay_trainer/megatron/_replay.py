@@ -16,7 +16,7 @@ from routing_replay_trainer import errors
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
-from routing_replay_trainer._hooks import PassHooks
+from routing_replay_trainer._hooks import PassHooks, is_hooked
 from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer._records import Records
 from routing_replay_trainer._steps import NO_STEP, Steps
@@ -85,7 +85,7 @@ def attach(
     writer: mode R2: keeps what is recorded for the service, beside
 
     Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
-    naming a router or an option that would ignore the replay.
+    naming a router or an option that would ignore the replay, or that another replay is attached to.
     """
     chunks = list(model_chunks) if isinstance(model_chunks, (list, tuple, torch.nn.ModuleList)) else [model_chunks]
     if mode not in _MODES:
@@ -148,6 +148,7 @@ class Replay:
         model = []
         found = [_modules.live_routers(chunk) for chunk in chunks]
         for chunk, routers in zip(chunks, found, strict=True):
+            _check_free(_modules.unwrap(chunk), routers)
             native += _modules.check(chunk, routers, inject)
             model.append(
                 {
@@ -170,8 +171,13 @@ class Replay:
             layers, self._geometry = plan.layers, plan.geometry_fingerprint
             if self._mode == "R2" and layers:
                 chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
-        for chunk in self._chunks:
-            chunk.install(self._injection)
+        try:
+            for chunk in self._chunks:
+                chunk.install(self._injection)
+        except BaseException:
+            for chunk in self._chunks:
+                chunk.remove(self._injection)
+            raise
 
     def begin_step(
         self, sequences: Listing[Any], *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
@@ -350,6 +356,15 @@ class Replay:
         """What a pass has recorded goes to the writer, too."""
         assert self._writer is not None
         self._writer.keep(key, self._plan_arguments(chunk, described.layout), described, memory)
+
+
+def _check_free(chunk: Any, routers: Listing[_modules.LiveRouter]) -> None:
+    """FailedPreconditionError if another replay is attached: of two, each would end the other's steps."""
+    if is_hooked(chunk):
+        raise _modules.refusal("model_chunks", "a replay is attached to this model already: detach it before")
+    for router in routers:
+        if any(injection.is_bound(router.module) for injection in _INJECTIONS.values()):
+            raise _modules.refusal(router.name, "a replay is attached to this router already: detach it before")
 
 
 class _Open:
