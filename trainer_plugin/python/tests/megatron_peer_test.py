@@ -429,6 +429,33 @@ class MegatronTest(unittest.TestCase):
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
                     self.step(replay, rollout, chunks)
 
+    def test_r2_with_documents_that_nobody_has_named(self) -> None:
+        """What has a name is recorded, written and replayed; the rest routes live, and not on filler."""
+        config = models.make_config()
+        model = models.Model(config, [1, 2, 3, 4])
+        rollout = Rollout(config, 8)
+        run = mock.Mock()
+        writer = megatron.RecordWriter(LocalGroup(1)[0], run)
+        replay = self.attach(model, config, None, mode="R2", writer=writer)
+        named = rollout.samples(0)[:1]
+        before: list[torch.Tensor] = []
+        for grad in (False, True):
+            for layer in models.moe_layers(model).values():
+                layer.seen.clear()
+            with (
+                torch.set_grad_enabled(grad),
+                replay.micro_batch(named, packed_seq_params=rollout.packed(0), index=0),
+            ):
+                output = model(self.hidden(0))
+            maps = [layer.seen[0][1] for layer in models.moe_layers(model).values()]
+            self.assertTrue(all(map(torch.equal, maps, before)))  # Weights are the same.
+            before = maps
+        output.sum().backward()
+        replay.end_step()
+        writer.write()
+        self.assertEqual([call.args[0] for call in run.append.call_args_list], named)
+        self.assertEqual(len(run.append.call_args.args[1]), LENGTHS[0][0] - 1)
+
     def test_r2_records_are_written_as_whole_rows(self) -> None:
         """Two pipeline ranks record; the first one appends the rows of all layers."""
         config = self.config()

@@ -16,9 +16,11 @@ import numpy as np
 import routing_replay_trainer as trainer
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
+from routing_replay_trainer._steps import Steps
 from routing_replay_trainer.megatron import Sequence, replayed
 from routing_replay_trainer.megatron import _micro_batch as micro_batch
 from routing_replay_trainer.megatron import _modules as modules
+from routing_replay_trainer.on_policy import Contract
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 
@@ -144,11 +146,46 @@ class MicroBatchTest(unittest.TestCase):
         self.assertEqual([f.num_tokens for f in said.fetch], [3, 5])
         # Documents of padding behind the last sequence, and fewer tokens than a document has.
         params.cu_seqlens_q_padded, params.total_tokens, params.tokens_per_sample = None, 16, 8
-        said = describe(["a"], packed_seq_params=params, lengths=[2])
+        said = describe(["a"], packed_seq_params=params, lengths=[2], padding_documents=1)
         self.assertEqual(said.layout["sequences"], [{"sample": "a", "tokens": 2}])
         self.assertEqual((said.layout["total_rows"], said.layout["tokens_per_sample"]), (16, 8))
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "tokens"):
             describe(["a", "b"], packed_seq_params=params, tokens=stream[:6])
+
+    def test_documents_that_nobody_has_named(self) -> None:
+        """They hold real tokens, perhaps: filler would train them wrongly."""
+        geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
+        source = trainer.LocalSource(geometry)
+        source.add("a", np.arange(4).reshape(2, 2, 1), tokens=np.zeros(3, np.int64))
+        params = types.SimpleNamespace(
+            qkv_format="thd", cu_seqlens_q=np.array([0, 3, 3, 8, 10, 10]), cu_seqlens_q_padded=None
+        )
+        rectangle = {"tokens": np.zeros((4, 3), np.int64), "lengths": [3], "row_order": "batch_major"}
+        u, p = trainer.UNRECORDED, trainer.PAD
+        for given, padding, rest in (
+            ({"packed_seq_params": params}, None, [u] * 7),
+            ({"packed_seq_params": params}, 2, [u] * 5 + [p] * 2),
+            ({"packed_seq_params": params}, 4, [p] * 7),
+            (rectangle, None, [u] * 9),
+            (rectangle, 1, [u] * 6 + [p] * 3),
+        ):
+            with self.subTest(padding=padding, given=given):
+                said = describe(["a"], **given, cp_size=1, padding_documents=padding or 0)
+                steps = Steps(source, "strict", None, 0.05, 120.0, 0, Contract())
+                for begin in (False, True):
+                    if begin:
+                        steps.begin(["a"], None, [3], None)
+                    batch = steps.fetch(trainer.plan(geometry, said.layout), sequences=said.fetch)
+                    steps.saw(batch)
+                    self.assertEqual(batch.fallback_sequences, 0)
+                    self.assertEqual(batch.states.tolist()[:3], [trainer.REPLAYED] * 2 + [u])
+                    self.assertEqual(batch.states.tolist()[3:], rest)
+                steps.end_pass()
+                alone = trainer.plan(geometry, said.named_layout)
+                self.assertEqual(alone.row_map["pads"], len(rest))
+        for padding in (5, -1, 1.5):
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "padding_documents"):
+                describe(["a"], packed_seq_params=params, padding_documents=padding)
 
     def test_rectangles_and_lists(self) -> None:
         rectangle = np.arange(12).reshape(2, 6)

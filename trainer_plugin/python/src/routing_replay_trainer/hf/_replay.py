@@ -207,7 +207,10 @@ class Replay:
 
         a rectangle [b, s], padded left or right: tokens, or attention_mask [b, s] of 0 and 1, or both;
         a packed stream, [1, total] or [total]: cu_seqlens [n + 1] of the varlen attention, or position_ids that are 0
-            where a document begins. Documents behind those of `sequences` are padding.
+            where a document begins.
+
+        Documents, or rows with tokens, behind those of `sequences` choose live, as if somebody had forgotten to name
+        their samples, unless padding_documents says that they are padding, which `pads` is about.
 
         sequences: sample ids, in the order in which the micro-batch holds them; `Sequence` where one is cut off
         tokens: the token ids, which are compared with those that the rows were recorded for; also a list of arrays.
@@ -215,7 +218,8 @@ class Replay:
         lengths: tokens of each sequence where they are fewer than the documents', or than s without a mask
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
         record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
-        layout: further fields of `micro_batch` of a plan, which go before what is derived
+        layout: further fields of `micro_batch` of a plan, which go before what is derived; and padding_documents: how
+            many of the last documents, or rows of the rectangle, are padding
 
         Activation checkpointing of layers or of parts of them recomputes with the same rows, whichever function does
         it: the rows of a pass are kept until its backward part has ended, so the context may be closed before backward

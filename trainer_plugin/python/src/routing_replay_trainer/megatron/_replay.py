@@ -241,7 +241,11 @@ class Replay:
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
         record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
         layout: further fields of `micro_batch` of a plan, which go before what is derived: format, partition, padding,
-            total_rows, target_rows, …
+            total_rows, target_rows, …; and padding_documents: how many of the last documents of the stream, or rows of
+            the rectangle, are padding
+
+        Documents behind those of `sequences` route live, as if somebody had forgotten to name their samples, unless
+        padding_documents says that they are padding, which goes to filler experts.
 
         The plan is made when a model chunk is called, for its layers. A call of the model outside of this routes live.
         """
@@ -355,7 +359,7 @@ class Replay:
     def _write(self, chunk: int, key: PassKey, described: _micro_batch.MicroBatch, memory: NDArray[np.uint8]) -> None:
         """What a pass has recorded goes to the writer, too."""
         assert self._writer is not None
-        self._writer.keep(key, self._plan_arguments(chunk, described.layout), described, memory)
+        self._writer.keep(key, self._plan_arguments(chunk, described.named_layout), described, memory)
 
 
 def _check_free(chunk: Any, routers: Listing[_modules.LiveRouter]) -> None:
