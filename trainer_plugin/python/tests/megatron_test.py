@@ -15,6 +15,7 @@ import numpy as np
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._micro_batch import expected
 from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer._steps import Steps
 from routing_replay_trainer.megatron import Sequence, replayed
@@ -243,6 +244,15 @@ class MicroBatchTest(unittest.TestCase):
         other = describe(parts, tokens=[tokens[0] + 1, tokens[1]], padding={}).fetch
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
             source.fetch(trainer.plan(geometry, said.layout), sequences=other)
+
+    def test_the_name_of_one_sample_is_no_list(self) -> None:
+        for ask in (
+            lambda name: describe(name, lengths=[3, 3], padding={}),
+            lambda name: expected(name, None, [3, 3]),
+        ):
+            self.assertEqual(len(getattr(said := ask(["ab", "cd"]), "fetch", said)), 2)
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: 'ab' is one sample"):
+                ask("ab")
 
     def test_lengths_that_nothing_says(self) -> None:
         for given in ({}, {"lengths": [1, 2]}, {"lengths": [1.5]}):

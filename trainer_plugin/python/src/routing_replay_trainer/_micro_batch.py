@@ -64,7 +64,7 @@ def described(
         sequences are taken for real ones that nobody has named, and route live: on filler they would train wrongly
     documents: tokens of each document or row where layout does not say them
     """
-    parts = [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
+    parts = _parts(sequences)
     said = dict(layout)
     unnamed = _unnamed(len(parts), _documents(said) if documents is None else documents, said)
     counts = _lengths(parts, lengths, tokens, said)
@@ -85,7 +85,7 @@ def described(
 
 def expected(sequences: Listing[Any], tokens: Any, lengths: Any) -> list[FetchSequence]:
     """What a fetch will expect of each sample of a step, as far as tokens [each sequence] and lengths say it."""
-    parts = [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
+    parts = _parts(sequences)
     ids = [None] * len(parts) if tokens is None else [host(own) for own in tokens]
     counts = [None if own is None else len(own) for own in ids]
     if lengths is not None:
@@ -100,6 +100,13 @@ def expected(sequences: Listing[Any], tokens: Any, lengths: Any) -> list[FetchSe
         else:
             said += _sequence(part, count, None if own is None else own[:count], True)[1]
     return said
+
+
+def _parts(sequences: Listing[Any]) -> list[Any]:
+    """Of each sequence its pieces."""
+    if isinstance(sequences, (str, bytes)):
+        raise invalid("sequences", f"{sequences!r} is one sample, and not a list of them")
+    return [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
 
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
