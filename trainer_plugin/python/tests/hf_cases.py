@@ -455,6 +455,13 @@ class Cases(unittest.TestCase):
                     with self.assertRaisesRegex(error, words), replay.micro_batch(samples, **said):
                         loss_of(model, call)
                     self.assertEqual(replay.kept, 0)
+            with (
+                self.assertRaisesRegex(RuntimeError, "no memory"),
+                replay.micro_batch(rollout.samples, **rollout.said),
+            ):
+                loss_of(model, rollout.call)
+                raise RuntimeError("no memory")
+            replay.end_step()
             with replay.micro_batch(rollout.samples, **rollout.said):
                 loss_of(model, rollout.call)
             with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch"):

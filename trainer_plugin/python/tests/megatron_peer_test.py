@@ -635,6 +635,33 @@ class MegatronTest(unittest.TestCase):
         forward(5, self.hidden(5)).sum().backward()
         replay.end_step()
 
+    def test_an_exception_in_a_micro_batch_gives_it_up(self) -> None:
+        """A loss that fails after the forward part: the same micro-batch can run again, and so can the next step."""
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+
+        def forward(index: int) -> torch.Tensor:
+            with replay.micro_batch(rollout.samples(index), packed_seq_params=rollout.packed(index), index=index):
+                output = chunks[0](self.hidden(index).requires_grad_())
+                if failing:
+                    raise RuntimeError("no memory")
+                return output
+
+        for again in (1, 0):
+            failing = False
+            first = forward(0)
+            failing = True
+            with self.assertRaisesRegex(RuntimeError, "no memory"):
+                forward(1)
+            failing = False
+            outputs = [first, *[forward(1) for _ in range(again)]]
+            for output in outputs:
+                output.sum().backward()
+            self.assertEqual(replay.kept, 0)
+            replay.end_step()
+
     def test_refusals_name_the_option(self) -> None:
         source = trainer.LocalSource({"num_layers": 4, "num_experts": 8, "top_k": 2})
         for options, change, words in (

@@ -123,6 +123,18 @@ class ChunkPasses:
             if ended is not None and self._drop(ended):
                 self._forget(ended)
 
+    def give_up(self, of: Pass) -> bool:
+        """Nobody will run the rest of a pass. False if it was over."""
+        with self._lock:
+            if self._forward is of:
+                self._forward = None
+            if self._backward is of:
+                self._backward = None
+            was_in_flight = self._drop(of)
+            if was_in_flight:
+                self._forget(of)
+            return was_in_flight
+
     def begin_backward(self, of: Pass) -> None:
         """Also of a pass that is over, for which only what was saved may be used."""
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -112,6 +112,7 @@ class _Open:
     described: MicroBatch
     forward_only: bool | None
     record: bool | None
+    begun: list[Pass] = field(default_factory=list)
 
 
 class Replay:
@@ -226,8 +227,9 @@ class Replay:
         as well as around it. Where one checkpoint is around the model as a whole, backward calls the model anew: keep
         the context open around backward then (a closed one is refused).
 
-        A call of the model outside of this routes live, and inside of it each call is a pass of its own. Nothing but
-        the choice changes: an auxiliary loss that transformers computes from the routers' logits goes by the live one.
+        A call of the model outside of this routes live, and inside of it each call is a pass of its own. An exception
+        in here gives up those that were begun in here. Nothing but the choice changes: an auxiliary loss
+        that transformers computes from the routers' logits goes by the live one.
         """
         if self._open is not None:
             raise _error("micro_batch: one is open already")
@@ -235,9 +237,13 @@ class Replay:
             yield
             return
         described = self._describe(sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths, layout)
-        self._open = _Open(described, forward_only, record)
+        self._open = opened = _Open(described, forward_only, record)
         try:
             yield
+        except BaseException:
+            for of in opened.begun:
+                self._passes.give_up(of)
+            raise
         finally:
             self._open = None
 
@@ -328,6 +334,7 @@ class Replay:
             self._buffers.give(begun.buffer)
             raise
         self._index += 1
+        entered.begun.append(begun)
 
     def _pass(self, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         described = entered.described

@@ -248,6 +248,7 @@ class Replay:
         padding_documents says that they are padding, which goes to filler experts.
 
         The plan is made when a model chunk is called, for its layers. A call of the model outside of this routes live.
+        An exception in here gives up the passes that were begun in here.
         """
         if self._open is not None:
             raise errors.FailedPreconditionError("micro_batch: one is open already", code_name="FAILED_PRECONDITION")
@@ -255,9 +256,13 @@ class Replay:
             yield
             return
         described = self._describe(sequences, tokens, packed_seq_params, lengths, layout)
-        self._open = _Open(described, index, forward_only, record)
+        self._open = opened = _Open(described, index, forward_only, record)
         try:
             yield
+        except BaseException:
+            for chunk, of in opened.begun:
+                chunk.give_up(of)
+            raise
         finally:
             self._open = None
 
@@ -347,6 +352,7 @@ class Replay:
             self._buffers.give(begun.buffer)
             raise
         chunk.last_index = index
+        entered.begun.append((chunk, begun))
 
     def _pass(self, chunk: _Chunk, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         """What the chunk replays, compares or records into."""
@@ -381,6 +387,7 @@ class _Open:
         self.record = record
         self.index = None if index is None else integer(index, "index", (0, INT32[1]))
         self.forward_only = forward_only
+        self.begun: list[tuple[_Chunk, Pass]] = []
 
 
 class _Chunk:
@@ -418,6 +425,11 @@ class _Chunk:
         for binding in self._bindings:
             injection.remove(binding)
         self.passes.drop_all()
+
+    def give_up(self, of: Pass) -> None:
+        """A pass after which its micro-batch failed; it may be run again."""
+        if self.passes.give_up(of):
+            self.last_index = min(self.last_index, of.key.micro_batch - 1)
 
     def index(self, said: int | None) -> int:
         """Of the micro-batch: what the schedule told the chunk's layers, asserted where the caller says it too."""
