@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 import threading
@@ -661,6 +662,22 @@ class MegatronTest(unittest.TestCase):
                 output.sum().backward()
             self.assertEqual(replay.kept, 0)
             replay.end_step()
+
+    def test_a_second_call_in_a_micro_batch_is_named(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+        for grad in (False, True):
+            with contextlib.ExitStack() as stack:
+                if grad:
+                    stack.enter_context(self.assertRaisesRegex(trainer.FailedPreconditionError, "called a second time"))
+                stack.enter_context(torch.set_grad_enabled(grad))
+                packed = rollout.packed(0)
+                stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=0))
+                for _ in range(2):  # Without backward parts, each is a step of its own.
+                    chunks[0](self.hidden(0))
+        replay.end_step()
 
     def test_refusals_name_the_option(self) -> None:
         source = trainer.LocalSource({"num_layers": 4, "num_experts": 8, "top_k": 2})

@@ -74,6 +74,10 @@ class ChunkPasses:
     def in_flight(self) -> int:
         return len(self._flying)
 
+    def is_in_flight(self, of: Pass) -> bool:
+        with self._lock:
+            return self._flying.get(of.key) is of
+
     def begin(self, entered: Pass, layers: Sequence[int]) -> None:
         with self._lock:
             self._targets.add(entered.key, layers, entered.buffer, forward_only=entered.forward_only)

@@ -341,6 +341,13 @@ class Replay:
         if entered is None or not chunk.replays:
             return
         index = chunk.index(entered.index)
+        if any(one is chunk and chunk.passes.is_in_flight(of) for one, of in entered.begun):
+            raise errors.FailedPreconditionError(
+                f"micro_batch: the model is called a second time in micro-batch {index}, and the first call waits for "
+                "its backward part: give each call a micro_batch and an index of its own",
+                code_name="FAILED_PRECONDITION",
+                field="micro_batch",
+            )
         if index <= chunk.last_index:
             self.end_step()
         forward_only = not torch.is_grad_enabled() if entered.forward_only is None else entered.forward_only
