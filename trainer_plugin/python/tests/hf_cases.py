@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import pickle
 import types
 import unittest
 from collections.abc import Callable, Iterator
@@ -234,6 +235,32 @@ class Cases(unittest.TestCase):
                     out = run(reentrant)
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "context is closed"):
                     out.float().square().mean().backward()
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "waits for its backward part"):
+                replay.detach()
+            with self.assertRaises(trainer.FailedPreconditionError):
+                replay.end_step()
+
+    @over("right")
+    def test_a_backward_part_that_comes_again(self, model: Any, rollout: Rollout) -> None:
+        """Over one graph, or after the step: the routers that are recomputed would choose live."""
+        peer = copy.deepcopy(model)
+        for reentrant in (False, True):
+            ours = copy.deepcopy(model)
+            ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+            with self.attached(ours, rollout) as replay:
+                with replay.micro_batch(rollout.samples, **rollout.said):
+                    loss = loss_of(ours, rollout.call)[1]
+                loss.backward(retain_graph=True)
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 0 of step 0"):
+                    loss.backward()
+                with replay.micro_batch(rollout.samples, **rollout.said):
+                    loss = loss_of(ours, rollout.call)[1]
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "never ran|not finished"):
+                    replay.end_step()
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 1 of step 0"):
+                    loss.backward()
+                # Nothing of it is left: outside of a micro-batch the model is live.
+                self.assertTrue(torch.equal(loss_of(ours, rollout.call)[0], loss_of(peer, rollout.call)[0]))
 
     @over("right")
     def test_micro_batches_in_flight(self, model: Any, rollout: Rollout) -> None:
@@ -321,6 +348,20 @@ class Cases(unittest.TestCase):
         self.assertTrue(torch.equal(loss_of(model, rollout.call)[0], alone))
         for module in model.modules():
             self.assertFalse({name for name in vars(module) if name == "forward" or "replay" in name})
+
+    @over("right")
+    def test_a_copy_of_an_attached_model_is_attached(self, model: Any, rollout: Rollout) -> None:
+        expected = self.by_hand(peer := copy.deepcopy(model), rollout)
+        with self.attached(model, rollout):
+            copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        for copied in copies:
+            with self.attached(copied, rollout) as replay:
+                with replay.micro_batch(rollout.samples, **rollout.said):
+                    out, loss = loss_of(copied, rollout.call)
+                loss.backward()
+                self.assert_same(copied, out, peer, expected)
+                replay.end_step()
+                self.assertEqual(replay.metrics()["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
 
     @over("right")
     def test_shadow_changes_nothing(self, model: Any, rollout: Rollout) -> None:
@@ -414,6 +455,13 @@ class Cases(unittest.TestCase):
                     with self.assertRaisesRegex(error, words), replay.micro_batch(samples, **said):
                         loss_of(model, call)
                     self.assertEqual(replay.kept, 0)
+            with (
+                self.assertRaisesRegex(RuntimeError, "no memory"),
+                replay.micro_batch(rollout.samples, **rollout.said),
+            ):
+                loss_of(model, rollout.call)
+                raise RuntimeError("no memory")
+            replay.end_step()
             with replay.micro_batch(rollout.samples, **rollout.said):
                 loss_of(model, rollout.call)
             with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch"):

@@ -196,9 +196,12 @@ class MicroBatchTest(unittest.TestCase):
             },
         )
         positions = np.array([[0, 1, 2, 0, 1, 2, 3, 4, 0, 1]])
-        by_positions = describe(["a", "b"], tokens=stream, position_ids=positions, cp_size=2)
+        by_positions = describe(["a", "b"], tokens=stream, position_ids=positions, cp_size=2, padding_documents=1)
         self.assertEqual(by_positions.layout, by_bounds.layout)
         self.assertEqual([list(f.tokens) for f in by_positions.fetch], [[0, 1, 2], [3, 4, 5, 6, 7]])
+        forgotten = describe(["a", "b"], tokens=stream, position_ids=positions, cp_size=2)
+        self.assertEqual([s["tokens"] for s in forgotten.layout["sequences"]], [3, 5, 2])
+        self.assertEqual([f.live for f in forgotten.fetch], [False, False, True])
         pieces = describe([[Sequence("a", rows=1), "b"]], position_ids=np.arange(5), tokens=np.arange(5))
         self.assertEqual([p["rows"] for p in pieces.layout["sequences"][0]["pieces"]], [1, 2])
         for positions, words in ((np.array([1, 2, 0]), "start at 0"), (np.zeros((2, 3)), r"\(2, 3\)")):
@@ -212,17 +215,21 @@ class MicroBatchTest(unittest.TestCase):
         for place, (sample, tokens) in enumerate((("a", 4), ("b", 6))):
             source.add(sample, np.arange(10 * place, 10 * place + tokens - 1).repeat(2).reshape(-1, 2, 1))
         left = np.array([[0, 0, 1, 1, 1, 1], [1] * 6])
+        third = np.array([*left, [0, 0, 0, 0, 1, 1]])
         a, b = [0, 1, 2, -1], [10, 11, 12, 13, 14, -1]
         packed = {"cu_seqlens": [0, 4, 10], "tokens": np.zeros(12, np.int64)}
         for given, cp_size, expected in (
             ({"attention_mask": left}, 1, [[-2, -2, *a, *b]]),
             ({"attention_mask": left[:, ::-1]}, 1, [[*a, -2, -2, *b]]),
             ({"attention_mask": left}, 2, [[-2, -2, 0, 10, 11, 12], [1, 2, -1, 13, 14, -1]]),
+            ({"attention_mask": third}, 1, [[-2, -2, *a, *b, *[-2] * 4, -1, -1]]),
+            ({"attention_mask": third, "padding_documents": 1}, 1, [[-2, -2, *a, *b, *[-2] * 6]]),
             (packed, 2, [[*a, 10, 11], [12, 13, 14, -1, -2, -2]]),
         ):
             for rank in range(cp_size):
                 said = describe(["a", "b"], cp_size, **given)
-                fetch = [trainer.FetchSequence(sample) for sample in ("a", "b")]  # No tokens are compared.
+                # No tokens are compared.
+                fetch = [trainer.FetchSequence(one.sample, live=one.live) for one in said.fetch]
                 batch = source.fetch(trainer.plan(geometry, said.layout, rank={"cp": rank}), sequences=fetch)
                 seen = np.where(batch.states == trainer.REPLAYED, batch.indices[1][:, 0], -np.int64(batch.states))
                 self.assertEqual(seen.tolist(), expected[rank])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 import threading
@@ -292,6 +293,59 @@ class MegatronTest(unittest.TestCase):
             self.assertTrue(torch.equal(chunks[0](hidden), live))
         self.assertNotIn("get_replay_topk", vars(models.moe_layers(chunks[0])[1].mlp.router.router_replay))
 
+    def test_a_copy_of_an_attached_model_is_attached(self) -> None:
+        """The copy has the hooks and the bound methods of what it is a copy of."""
+        for inject in ("native", "fused"):
+            with self.subTest(inject):
+                config = self.config()
+                chunks = self.chunks(config)
+                peers = copy.deepcopy(chunks)
+                rollout = Rollout(config, 2)
+                self.attach(chunks, config, rollout.source, inject=inject)
+                copies = copy.deepcopy(chunks)
+                replay = self.attach(copies, config, rollout.source, inject=inject)
+                outputs = self.step(replay, rollout, copies)
+                replay.end_step()
+                self.assertEqual(
+                    replay.metrics()["routing_replay/replayed_rows"],
+                    CHUNKS * sum(n - 1 for own in LENGTHS for n in own),
+                )
+                if inject == "native":
+                    self.assert_as_by_hand(copies, peers, rollout, outputs)
+
+    def test_a_model_is_attached_once(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 2)
+        for inject, other in (("native", "fused"), ("fused", "native")):
+            replay = self.attach(chunks, config, rollout.source, inject=inject)
+            for second in (inject, other):
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this model already"):
+                    self.attach(chunks, config, rollout.source, inject=second)
+            # Also through a module around the one that was attached.
+            around = torch.nn.Module()
+            around.config, around.decoder = config, chunks[0].decoder
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this router already"):
+                self.attach([around, chunks[1]], config, rollout.source, inject=other)
+            self.step(replay, rollout, chunks)
+            replay.end_step()
+            self.assertGreater(replay.metrics()["routing_replay/replayed_rows"], 0)
+            replay.detach()
+
+    def test_an_attach_that_fails_leaves_nothing(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 2)
+        with (
+            mock.patch.object(_replay.PassHooks, "install", side_effect=[None, RuntimeError("no")]),
+            self.assertRaisesRegex(RuntimeError, "no"),
+        ):
+            megatron.attach(chunks, config, source=rollout.source, ranks={"pp": 0}, inject="fused")
+        self.assertNotIn("routing", vars(models.moe_layers(chunks[0])[1].mlp.router))
+        replay = self.attach(chunks, config, rollout.source)
+        self.step(replay, rollout, chunks)
+        replay.end_step()
+
     def test_an_mtp_router_stays_live(self) -> None:
         config = models.make_config(mtp_num_layers=1)
         model = models.Model(config, [1, 2, 3, 4], mtp=True)
@@ -375,6 +429,33 @@ class MegatronTest(unittest.TestCase):
                 replay.release_records()
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
                     self.step(replay, rollout, chunks)
+
+    def test_r2_with_documents_that_nobody_has_named(self) -> None:
+        """What has a name is recorded, written and replayed; the rest routes live, and not on filler."""
+        config = models.make_config()
+        model = models.Model(config, [1, 2, 3, 4])
+        rollout = Rollout(config, 8)
+        run = mock.Mock()
+        writer = megatron.RecordWriter(LocalGroup(1)[0], run)
+        replay = self.attach(model, config, None, mode="R2", writer=writer)
+        named = rollout.samples(0)[:1]
+        before: list[torch.Tensor] = []
+        for grad in (False, True):
+            for layer in models.moe_layers(model).values():
+                layer.seen.clear()
+            with (
+                torch.set_grad_enabled(grad),
+                replay.micro_batch(named, packed_seq_params=rollout.packed(0), index=0),
+            ):
+                output = model(self.hidden(0))
+            maps = [layer.seen[0][1] for layer in models.moe_layers(model).values()]
+            self.assertTrue(all(map(torch.equal, maps, before)))  # Weights are the same.
+            before = maps
+        output.sum().backward()
+        replay.end_step()
+        writer.write()
+        self.assertEqual([call.args[0] for call in run.append.call_args_list], named)
+        self.assertEqual(len(run.append.call_args.args[1]), LENGTHS[0][0] - 1)
 
     def test_r2_records_are_written_as_whole_rows(self) -> None:
         """Two pipeline ranks record; the first one appends the rows of all layers."""
@@ -553,6 +634,49 @@ class MegatronTest(unittest.TestCase):
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
             forward(5, self.hidden(5), tokens=wrong)
         forward(5, self.hidden(5)).sum().backward()
+        replay.end_step()
+
+    def test_an_exception_in_a_micro_batch_gives_it_up(self) -> None:
+        """A loss that fails after the forward part: the same micro-batch can run again, and so can the next step."""
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+
+        def forward(index: int) -> torch.Tensor:
+            with replay.micro_batch(rollout.samples(index), packed_seq_params=rollout.packed(index), index=index):
+                output = chunks[0](self.hidden(index).requires_grad_())
+                if failing:
+                    raise RuntimeError("no memory")
+                return output
+
+        for again in (1, 0):
+            failing = False
+            first = forward(0)
+            failing = True
+            with self.assertRaisesRegex(RuntimeError, "no memory"):
+                forward(1)
+            failing = False
+            outputs = [first, *[forward(1) for _ in range(again)]]
+            for output in outputs:
+                output.sum().backward()
+            self.assertEqual(replay.kept, 0)
+            replay.end_step()
+
+    def test_a_second_call_in_a_micro_batch_is_named(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+        for grad in (False, True):
+            with contextlib.ExitStack() as stack:
+                if grad:
+                    stack.enter_context(self.assertRaisesRegex(trainer.FailedPreconditionError, "called a second time"))
+                stack.enter_context(torch.set_grad_enabled(grad))
+                packed = rollout.packed(0)
+                stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=0))
+                for _ in range(2):  # Without backward parts, each is a step of its own.
+                    chunks[0](self.hidden(0))
         replay.end_step()
 
     def test_refusals_name_the_option(self) -> None:

@@ -15,10 +15,13 @@ import numpy as np
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer._buffers import Buffers
+from routing_replay_trainer._micro_batch import expected
 from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
+from routing_replay_trainer._steps import Steps
 from routing_replay_trainer.megatron import Sequence, replayed
 from routing_replay_trainer.megatron import _micro_batch as micro_batch
 from routing_replay_trainer.megatron import _modules as modules
+from routing_replay_trainer.on_policy import Contract
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 
@@ -144,11 +147,46 @@ class MicroBatchTest(unittest.TestCase):
         self.assertEqual([f.num_tokens for f in said.fetch], [3, 5])
         # Documents of padding behind the last sequence, and fewer tokens than a document has.
         params.cu_seqlens_q_padded, params.total_tokens, params.tokens_per_sample = None, 16, 8
-        said = describe(["a"], packed_seq_params=params, lengths=[2])
+        said = describe(["a"], packed_seq_params=params, lengths=[2], padding_documents=1)
         self.assertEqual(said.layout["sequences"], [{"sample": "a", "tokens": 2}])
         self.assertEqual((said.layout["total_rows"], said.layout["tokens_per_sample"]), (16, 8))
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "tokens"):
             describe(["a", "b"], packed_seq_params=params, tokens=stream[:6])
+
+    def test_documents_that_nobody_has_named(self) -> None:
+        """They hold real tokens, perhaps: filler would train them wrongly."""
+        geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
+        source = trainer.LocalSource(geometry)
+        source.add("a", np.arange(4).reshape(2, 2, 1), tokens=np.zeros(3, np.int64))
+        params = types.SimpleNamespace(
+            qkv_format="thd", cu_seqlens_q=np.array([0, 3, 3, 8, 10, 10]), cu_seqlens_q_padded=None
+        )
+        rectangle = {"tokens": np.zeros((4, 3), np.int64), "lengths": [3], "row_order": "batch_major"}
+        u, p = trainer.UNRECORDED, trainer.PAD
+        for given, padding, rest in (
+            ({"packed_seq_params": params}, None, [u] * 7),
+            ({"packed_seq_params": params}, 2, [u] * 5 + [p] * 2),
+            ({"packed_seq_params": params}, 4, [p] * 7),
+            (rectangle, None, [u] * 9),
+            (rectangle, 1, [u] * 6 + [p] * 3),
+        ):
+            with self.subTest(padding=padding, given=given):
+                said = describe(["a"], **given, cp_size=1, padding_documents=padding or 0)
+                steps = Steps(source, "strict", None, 0.05, 120.0, 0, Contract())
+                for begin in (False, True):
+                    if begin:
+                        steps.begin(["a"], None, [3], None)
+                    batch = steps.fetch(trainer.plan(geometry, said.layout), sequences=said.fetch)
+                    steps.saw(batch)
+                    self.assertEqual(batch.fallback_sequences, 0)
+                    self.assertEqual(batch.states.tolist()[:3], [trainer.REPLAYED] * 2 + [u])
+                    self.assertEqual(batch.states.tolist()[3:], rest)
+                steps.end_pass()
+                alone = trainer.plan(geometry, said.named_layout)
+                self.assertEqual(alone.row_map["pads"], len(rest))
+        for padding in (5, -1, 1.5):
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "padding_documents"):
+                describe(["a"], packed_seq_params=params, padding_documents=padding)
 
     def test_rectangles_and_lists(self) -> None:
         rectangle = np.arange(12).reshape(2, 6)
@@ -206,6 +244,15 @@ class MicroBatchTest(unittest.TestCase):
         other = describe(parts, tokens=[tokens[0] + 1, tokens[1]], padding={}).fetch
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
             source.fetch(trainer.plan(geometry, said.layout), sequences=other)
+
+    def test_the_name_of_one_sample_is_no_list(self) -> None:
+        for ask in (
+            lambda name: describe(name, lengths=[3, 3], padding={}),
+            lambda name: expected(name, None, [3, 3]),
+        ):
+            self.assertEqual(len(getattr(said := ask(["ab", "cd"]), "fetch", said)), 2)
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: 'ab' is one sample"):
+                ask("ab")
 
     def test_lengths_that_nothing_says(self) -> None:
         for given in ({}, {"lengths": [1, 2]}, {"lengths": [1.5]}):
@@ -305,6 +352,29 @@ class PassesTest(unittest.TestCase):
         self.chunks[0].end_backward(of)
         self.chunks[0].end_backward(of)  # Of a second output.
         self.assertEqual(self.chunks[0].in_flight, 0)
+
+    def test_a_pass_that_is_over_is_not_recomputed(self) -> None:
+        """Its routers would choose live, and the gradients would be those of other experts."""
+        ended, dropped = self.begin(3, 0, 0), self.begin(3, 1, 1)
+        for index, chunk in ((0, 0), (1, 1)):
+            self.ask_all(index, chunk)
+            self.chunks[chunk].end_forward()
+        self.chunks[0].begin_backward(ended)
+        self.chunks[0].end_backward(ended)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "detach: micro-batch 1 of step 3"):
+            self.chunks[1].check_none_in_flight()
+        self.chunks[0].check_none_in_flight()
+        self.chunks[1].drop_all()
+        self.chunks[1].check_none_in_flight()
+        for of, layer in ((ended, 0), (dropped, 4)):
+            chunk = self.chunks[of.key.chunk]
+            chunk.begin_backward(of)  # Alone it is no error: what was saved is right.
+            chunk.end_backward(of)
+            chunk.begin_backward(of)
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, f"micro-batch {of.key.micro_batch} of step 3"):
+                chunk.ask(layer, recompute=True)
+            chunk.leave_backward()
+            self.assertIsNone(chunk.ask(layer, recompute=False))
 
     def test_forward_only(self) -> None:
         for index in range(4):

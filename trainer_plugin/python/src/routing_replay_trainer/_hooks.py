@@ -23,6 +23,7 @@ class PassHooks:
         self._handles: list[Any] = []
 
     def install(self) -> None:
+        _remove_copied(self._module)
         _HOOKED[self._module] = self
         self._handles = [
             self._module.register_forward_pre_hook(_before),
@@ -32,9 +33,12 @@ class PassHooks:
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
-        _HOOKED.pop(self._module, None)
+        if _HOOKED.get(self._module) is self:
+            del _HOOKED[self._module]
 
     def before(self) -> None:
+        if not in_backward():
+            self._passes.leave_backward()
         self._begin()
 
     def after(self, output: Any) -> None:
@@ -74,6 +78,11 @@ def in_backward() -> bool:
 _HOOKED: weakref.WeakKeyDictionary[Any, PassHooks] = weakref.WeakKeyDictionary()
 
 
+def is_hooked(module: Any) -> bool:
+    """Whether an attached replay has its hooks on it."""
+    return module in _HOOKED
+
+
 @torch.compiler.disable
 def _before(module: Any, arguments: Any) -> None:
     if module in _HOOKED:
@@ -84,6 +93,14 @@ def _before(module: Any, arguments: Any) -> None:
 def _after(module: Any, arguments: Any, output: Any) -> None:
     if module in _HOOKED:
         _HOOKED[module].after(output)
+
+
+def _remove_copied(module: Any) -> None:
+    """The hooks that came with a copy of an attached model, which would begin each pass a second time."""
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for number in [number for number, hook in hooks.items() if hook in (_before, _after)]:
+            del hooks[number]
+            module._forward_hooks_always_called.pop(number, None)
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from routing_replay_trainer._values import integer, invalid, plain
+from routing_replay_trainer._values import INT32, integer, invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
 
 
@@ -34,36 +34,58 @@ class Sequence:
 class MicroBatch:
     """layout: `micro_batch` of a plan
     fetch: one entry per sequence
+    unnamed: how many of the last sequences are documents that are of no sample, and route live, as their entries say
     """
 
     layout: dict[str, Any]
     fetch: list[FetchSequence]
+    unnamed: int = 0
+
+    @property
+    def named(self) -> list[FetchSequence]:
+        return [one for one in self.fetch if not one.live]
+
+    @property
+    def named_layout(self) -> dict[str, Any]:
+        """Its rows are the same, but those of unnamed documents, which are padding in it."""
+        sequences = self.layout["sequences"]
+        return self.layout | {"sequences": sequences[: len(sequences) - self.unnamed]}
 
 
-def described(sequences: Listing[Any], tokens: Any, lengths: Any, layout: Mapping[str, Any]) -> MicroBatch:
+def described(
+    sequences: Listing[Any], tokens: Any, lengths: Any, layout: Mapping[str, Any], documents: Any = None
+) -> MicroBatch:
     """Sequences, as a trainer lists them, in a layout.
 
     sequences: sample ids, handles, `Sequence`, or lists of such pieces
     tokens, lengths: as `micro_batch` of a face takes them
-    layout: `micro_batch` of a plan, without its sequences; cu_seqlens: the real boundaries of a packed stream
+    layout: `micro_batch` of a plan, without its sequences; cu_seqlens: the real boundaries of a packed stream;
+        padding_documents: how many of the last documents, or rows of a rectangle, are padding. Others behind the
+        sequences are taken for real ones that nobody has named, and route live: on filler they would train wrongly
+    documents: tokens of each document or row where layout does not say them
     """
-    parts = [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
+    parts = _parts(sequences)
     said = dict(layout)
+    unnamed = _unnamed(len(parts), _documents(said) if documents is None else documents, said)
     counts = _lengths(parts, lengths, tokens, said)
     said.pop("cu_seqlens", None)
     ids = [None] * len(parts) if tokens is None else _tokens(tokens, counts, said)
-    whole = not any(isinstance(piece, Sequence) for part in parts for piece in part)
+    whole = not unnamed and not any(isinstance(piece, Sequence) for part in parts for piece in part)
     said["sequences"], fetch = [], []
     for part, count, own in zip(parts, counts, ids, strict=True):
         sequence, fetched = _sequence(part, count, own, whole)
         said["sequences"].append(sequence)
         fetch += fetched
-    return MicroBatch(said, fetch)
+    for count in unnamed:
+        piece = {"sample": "", "tokens": count, "start": 0, "rows": 0}
+        said["sequences"].append({"tokens": count, "pieces": [piece]} if count else {"sample": "", "tokens": 0})
+        fetch += [FetchSequence("", live=True)] if count else []
+    return MicroBatch(said, fetch, len(unnamed))
 
 
 def expected(sequences: Listing[Any], tokens: Any, lengths: Any) -> list[FetchSequence]:
     """What a fetch will expect of each sample of a step, as far as tokens [each sequence] and lengths say it."""
-    parts = [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
+    parts = _parts(sequences)
     ids = [None] * len(parts) if tokens is None else [host(own) for own in tokens]
     counts = [None if own is None else len(own) for own in ids]
     if lengths is not None:
@@ -78,6 +100,13 @@ def expected(sequences: Listing[Any], tokens: Any, lengths: Any) -> list[FetchSe
         else:
             said += _sequence(part, count, None if own is None else own[:count], True)[1]
     return said
+
+
+def _parts(sequences: Listing[Any]) -> list[Any]:
+    """Of each sequence its pieces."""
+    if isinstance(sequences, (str, bytes)):
+        raise invalid("sequences", f"{sequences!r} is one sample, and not a list of them")
+    return [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
 
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
@@ -119,6 +148,27 @@ def _lengths(parts: list[Any], lengths: Any, tokens: Any, said: Mapping[str, Any
     if len(counts) != len(parts):
         raise invalid("lengths", f"{len(counts)} for {len(parts)} sequences", "LENGTH")
     return counts
+
+
+def _documents(said: Mapping[str, Any]) -> list[int]:
+    """Tokens of each document of a packed stream, or row of a rectangle, as far as they are known."""
+    if "cu_seqlens" in said:
+        return np.diff(said["cu_seqlens"]).tolist()
+    if said.get("format") == "BSHD" and "batch_size" in said:
+        return [said["padded_length"]] * said["batch_size"]
+    return []
+
+
+def _unnamed(sequences: int, documents: Listing[int], said: dict[str, Any]) -> list[int]:
+    """Tokens of the documents behind those of the sequences that are no padding."""
+    behind = [int(count) for count in documents[sequences:]]
+    padding = integer(said.pop("padding_documents", 0), "padding_documents", (0, INT32[1]))
+    if documents and padding > len(behind):
+        raise invalid("padding_documents", f"{padding}, and behind the {sequences} sequences are {len(behind)}")
+    behind = behind[: max(0, len(behind) - padding)]
+    while behind and behind[-1] == 0:
+        behind.pop()
+    return behind
 
 
 def _tokens(tokens: Any, counts: list[int], said: Mapping[str, Any]) -> list[Any]:

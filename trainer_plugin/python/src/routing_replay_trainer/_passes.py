@@ -74,6 +74,10 @@ class ChunkPasses:
     def in_flight(self) -> int:
         return len(self._flying)
 
+    def is_in_flight(self, of: Pass) -> bool:
+        with self._lock:
+            return self._flying.get(of.key) is of
+
     def begin(self, entered: Pass, layers: Sequence[int]) -> None:
         with self._lock:
             self._targets.add(entered.key, layers, entered.buffer, forward_only=entered.forward_only)
@@ -82,12 +86,15 @@ class ChunkPasses:
             self._backward = None  # Of a pass whose backward part failed: nobody has ended it.
 
     def ask(self, layer: int, *, recompute: bool) -> Answer | None:
-        """For the router of a layer; none where the call belongs to no pass that replays.
+        """For the router of a layer; none where the call belongs to no pass that replays. FailedPreconditionError where
+        it is run again for a pass whose rows are gone: it would choose live, and the gradients would be those of other
+        experts.
 
         recompute: Megatron says that this is one
         """
         with self._lock:
             if self._backward is not None:
+                self._check_in_flight(self._backward, layer)
                 target = self._targets.recompute(self._backward.key, layer)
                 return Answer(self._backward, target.slot, True)
             if recompute and self._forward is None and self._flying:
@@ -120,15 +127,41 @@ class ChunkPasses:
             if ended is not None and self._drop(ended):
                 self._forget(ended)
 
-    def begin_backward(self, of: Pass) -> None:
+    def give_up(self, of: Pass) -> bool:
+        """Nobody will run the rest of a pass. False if it was over."""
         with self._lock:
-            self._backward = of if of.key in self._flying else None
+            if self._forward is of:
+                self._forward = None
+            if self._backward is of:
+                self._backward = None
+            was_in_flight = self._drop(of)
+            if was_in_flight:
+                self._forget(of)
+            return was_in_flight
+
+    def begin_backward(self, of: Pass) -> None:
+        """Also of a pass that is over, for which only what was saved may be used."""
+        with self._lock:
+            self._backward = of
+
+    def leave_backward(self) -> None:
+        """The chunk is called, and not by a backward part: whichever there was has failed without an end."""
+        with self._lock:
+            self._backward = None
 
     def end_backward(self, of: Pass) -> None:
         with self._lock:
             self._backward = None
             if self._drop(of):
                 self._targets.finish(of.key)
+
+    def _check_in_flight(self, of: Pass, layer: int) -> None:
+        if self._flying.get(of.key) is not of:
+            raise _error(
+                f"layer {layer} is recomputed for micro-batch {of.key.micro_batch} of step {of.key.step}, chunk "
+                f"{self._chunk}, whose rows are gone: its backward part has run before, or its step has ended. Run "
+                "backward once, before end_step"
+            )
 
     def _drop(self, of: Pass) -> bool:
         """Gives its buffer back, once."""
@@ -143,6 +176,15 @@ class ChunkPasses:
         # Its routers need not all have asked: that is why it is forgotten.
         with contextlib.suppress(errors.ReplayError):
             self._targets.finish(of.key)
+
+    def check_none_in_flight(self) -> None:
+        """FailedPreconditionError naming a pass that waits for its backward part."""
+        with self._lock:
+            for key in self._flying:
+                raise _error(
+                    f"detach: micro-batch {key.micro_batch} of step {key.step}, chunk {key.chunk}, waits for its "
+                    "backward part, which would choose live. Run it, or call end_step, before"
+                )
 
     def drop_all(self) -> None:
         with self._lock:

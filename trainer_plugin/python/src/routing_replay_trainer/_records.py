@@ -44,7 +44,9 @@ class Records:
     def keep(self, plan: Plan, described: MicroBatch, read: Callable[[], NDArray[np.uint8]]) -> None:
         """What was recorded, in the place of what the samples had before."""
         memory = read()
-        for sequence, fetch in enumerate(described.fetch):
+        if described.unnamed:
+            plan = self.plan(described.named_layout)
+        for sequence, fetch in enumerate(described.named):
             self._source.record(plan, sequence, memory, tokens=fetch.tokens)
 
     def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, fetch: Callable[..., Batch]) -> Batch:

@@ -81,7 +81,7 @@ def _masked(sequences: Listing[Any], tokens: Any, mask: Any, lengths: Any, said:
     for row, (begin, count) in enumerate(zip(first, counts, strict=True)):
         if (real[row] != ((columns >= begin) & (columns < begin + count))).any():
             raise invalid("attention_mask", f"row {row} has padding between tokens", "SHAPE")
-    counts = counts[: len(sequences)]
+    documents, counts = counts.tolist(), counts[: len(sequences)]
     if lengths is not None and plain(host(lengths), "lengths") != counts.tolist():
         raise invalid("lengths", f"{plain(host(lengths), 'lengths')}, and the mask has {counts.tolist()}", "LENGTH")
     if getattr(tokens, "ndim", 0) == 2:
@@ -89,7 +89,7 @@ def _masked(sequences: Listing[Any], tokens: Any, mask: Any, lengths: Any, said:
             raise invalid("attention_mask", f"shape {mask.shape}, and that of tokens is {tuple(tokens.shape)}", "SHAPE")
         rows = zip(host(tokens), first, counts, strict=False)
         tokens = [ids[begin : begin + count] for ids, begin, count in rows]
-    out = described(sequences, tokens, counts, _rectangle(*mask.shape) | said)
+    out = described(sequences, tokens, counts, _rectangle(*mask.shape) | said, documents)
     for sequence, begin in zip(out.layout["sequences"], first, strict=False):
         if begin > 0:
             sequence["first_row"] = int(begin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -112,6 +112,7 @@ class _Open:
     described: MicroBatch
     forward_only: bool | None
     record: bool | None
+    begun: list[Pass] = field(default_factory=list)
 
 
 class Replay:
@@ -207,7 +208,10 @@ class Replay:
 
         a rectangle [b, s], padded left or right: tokens, or attention_mask [b, s] of 0 and 1, or both;
         a packed stream, [1, total] or [total]: cu_seqlens [n + 1] of the varlen attention, or position_ids that are 0
-            where a document begins. Documents behind those of `sequences` are padding.
+            where a document begins.
+
+        Documents, or rows with tokens, behind those of `sequences` choose live, as if somebody had forgotten to name
+        their samples, unless padding_documents says that they are padding, which `pads` is about.
 
         sequences: sample ids, in the order in which the micro-batch holds them; `Sequence` where one is cut off
         tokens: the token ids, which are compared with those that the rows were recorded for; also a list of arrays.
@@ -215,15 +219,17 @@ class Replay:
         lengths: tokens of each sequence where they are fewer than the documents', or than s without a mask
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
         record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
-        layout: further fields of `micro_batch` of a plan, which go before what is derived
+        layout: further fields of `micro_batch` of a plan, which go before what is derived; and padding_documents: how
+            many of the last documents, or rows of the rectangle, are padding
 
         Activation checkpointing of layers or of parts of them recomputes with the same rows, whichever function does
         it: the rows of a pass are kept until its backward part has ended, so the context may be closed before backward
         as well as around it. Where one checkpoint is around the model as a whole, backward calls the model anew: keep
         the context open around backward then (a closed one is refused).
 
-        A call of the model outside of this routes live, and inside of it each call is a pass of its own. Nothing but
-        the choice changes: an auxiliary loss that transformers computes from the routers' logits goes by the live one.
+        A call of the model outside of this routes live, and inside of it each call is a pass of its own. An exception
+        in here gives up those that were begun in here. Nothing but the choice changes: an auxiliary loss
+        that transformers computes from the routers' logits goes by the live one.
         """
         if self._open is not None:
             raise _error("micro_batch: one is open already")
@@ -231,9 +237,13 @@ class Replay:
             yield
             return
         described = self._describe(sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths, layout)
-        self._open = _Open(described, forward_only, record)
+        self._open = opened = _Open(described, forward_only, record)
         try:
             yield
+        except BaseException:
+            for of in opened.begun:
+                self._passes.give_up(of)
+            raise
         finally:
             self._open = None
 
@@ -256,7 +266,9 @@ class Replay:
             self._records.release()
 
     def detach(self) -> None:
-        """The model as it was."""
+        """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
+        part; end_step gives such passes up."""
+        self._passes.check_none_in_flight()
         if self._mode != "disabled":
             self._hooks.remove()
         for chooser in self._choosers:
@@ -322,6 +334,7 @@ class Replay:
             self._buffers.give(begun.buffer)
             raise
         self._index += 1
+        entered.begun.append(begun)
 
     def _pass(self, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         described = entered.described

@@ -42,6 +42,11 @@ def remove(binding: Binding) -> None:
         vars(binding.module).pop("routing", None)
 
 
+def is_bound(module: Any) -> bool:
+    """Whether a replay is attached to this router."""
+    return module in _ROUTINGS
+
+
 def routing(self: Any, *arguments: Any, **options: Any) -> Any:
     """Router.routing"""
     return _ROUTINGS.get(self, type(self).routing)(self, *arguments, **options)

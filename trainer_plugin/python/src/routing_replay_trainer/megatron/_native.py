@@ -34,6 +34,11 @@ def remove(binding: Binding) -> None:
         vars(replay).pop("get_replay_topk", None)
 
 
+def is_bound(module: Any) -> bool:
+    """Whether a replay is attached to this router."""
+    return getattr(module, "router_replay", None) in _BINDINGS
+
+
 @torch.compiler.disable
 def get_replay_topk(
     self: Any, scores: Any, topk: int, num_groups: Any = None, group_topk: Any = None, default_compute_topk: Any = None

@@ -16,7 +16,7 @@ from routing_replay_trainer import errors
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
-from routing_replay_trainer._hooks import PassHooks
+from routing_replay_trainer._hooks import PassHooks, is_hooked
 from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
 from routing_replay_trainer._records import Records
 from routing_replay_trainer._steps import NO_STEP, Steps
@@ -85,7 +85,7 @@ def attach(
     writer: mode R2: keeps what is recorded for the service, beside
 
     Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
-    naming a router or an option that would ignore the replay.
+    naming a router or an option that would ignore the replay, or that another replay is attached to.
     """
     chunks = list(model_chunks) if isinstance(model_chunks, (list, tuple, torch.nn.ModuleList)) else [model_chunks]
     if mode not in _MODES:
@@ -148,6 +148,7 @@ class Replay:
         model = []
         found = [_modules.live_routers(chunk) for chunk in chunks]
         for chunk, routers in zip(chunks, found, strict=True):
+            _check_free(_modules.unwrap(chunk), routers)
             native += _modules.check(chunk, routers, inject)
             model.append(
                 {
@@ -170,8 +171,13 @@ class Replay:
             layers, self._geometry = plan.layers, plan.geometry_fingerprint
             if self._mode == "R2" and layers:
                 chunk.records = Records(self._config.num_layers, layers, self._ranks, self._ep_size)
-        for chunk in self._chunks:
-            chunk.install(self._injection)
+        try:
+            for chunk in self._chunks:
+                chunk.install(self._injection)
+        except BaseException:
+            for chunk in self._chunks:
+                chunk.remove(self._injection)
+            raise
 
     def begin_step(
         self, sequences: Listing[Any], *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
@@ -235,9 +241,14 @@ class Replay:
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
         record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
         layout: further fields of `micro_batch` of a plan, which go before what is derived: format, partition, padding,
-            total_rows, target_rows, …
+            total_rows, target_rows, …; and padding_documents: how many of the last documents of the stream, or rows of
+            the rectangle, are padding
+
+        Documents behind those of `sequences` route live, as if somebody had forgotten to name their samples, unless
+        padding_documents says that they are padding, which goes to filler experts.
 
         The plan is made when a model chunk is called, for its layers. A call of the model outside of this routes live.
+        An exception in here gives up the passes that were begun in here.
         """
         if self._open is not None:
             raise errors.FailedPreconditionError("micro_batch: one is open already", code_name="FAILED_PRECONDITION")
@@ -245,9 +256,13 @@ class Replay:
             yield
             return
         described = self._describe(sequences, tokens, packed_seq_params, lengths, layout)
-        self._open = _Open(described, index, forward_only, record)
+        self._open = opened = _Open(described, index, forward_only, record)
         try:
             yield
+        except BaseException:
+            for chunk, of in opened.begun:
+                chunk.give_up(of)
+            raise
         finally:
             self._open = None
 
@@ -272,7 +287,10 @@ class Replay:
                 chunk.records.release()
 
     def detach(self) -> None:
-        """The model as it was."""
+        """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
+        part; end_step gives such passes up."""
+        for chunk in self._chunks:
+            chunk.passes.check_none_in_flight()
         for chunk in self._chunks:
             chunk.remove(self._injection)
         self._chunks = []
@@ -323,6 +341,13 @@ class Replay:
         if entered is None or not chunk.replays:
             return
         index = chunk.index(entered.index)
+        if any(one is chunk and chunk.passes.is_in_flight(of) for one, of in entered.begun):
+            raise errors.FailedPreconditionError(
+                f"micro_batch: the model is called a second time in micro-batch {index}, and the first call waits for "
+                "its backward part: give each call a micro_batch and an index of its own",
+                code_name="FAILED_PRECONDITION",
+                field="micro_batch",
+            )
         if index <= chunk.last_index:
             self.end_step()
         forward_only = not torch.is_grad_enabled() if entered.forward_only is None else entered.forward_only
@@ -334,6 +359,7 @@ class Replay:
             self._buffers.give(begun.buffer)
             raise
         chunk.last_index = index
+        entered.begun.append((chunk, begun))
 
     def _pass(self, chunk: _Chunk, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         """What the chunk replays, compares or records into."""
@@ -346,7 +372,16 @@ class Replay:
     def _write(self, chunk: int, key: PassKey, described: _micro_batch.MicroBatch, memory: NDArray[np.uint8]) -> None:
         """What a pass has recorded goes to the writer, too."""
         assert self._writer is not None
-        self._writer.keep(key, self._plan_arguments(chunk, described.layout), described, memory)
+        self._writer.keep(key, self._plan_arguments(chunk, described.named_layout), described, memory)
+
+
+def _check_free(chunk: Any, routers: Listing[_modules.LiveRouter]) -> None:
+    """FailedPreconditionError if another replay is attached: of two, each would end the other's steps."""
+    if is_hooked(chunk):
+        raise _modules.refusal("model_chunks", "a replay is attached to this model already: detach it before")
+    for router in routers:
+        if any(injection.is_bound(router.module) for injection in _INJECTIONS.values()):
+            raise _modules.refusal(router.name, "a replay is attached to this router already: detach it before")
 
 
 class _Open:
@@ -359,6 +394,7 @@ class _Open:
         self.record = record
         self.index = None if index is None else integer(index, "index", (0, INT32[1]))
         self.forward_only = forward_only
+        self.begun: list[tuple[_Chunk, Pass]] = []
 
 
 class _Chunk:
@@ -396,6 +432,11 @@ class _Chunk:
         for binding in self._bindings:
             injection.remove(binding)
         self.passes.drop_all()
+
+    def give_up(self, of: Pass) -> None:
+        """A pass after which its micro-batch failed; it may be run again."""
+        if self.passes.give_up(of):
+            self.last_index = min(self.last_index, of.key.micro_batch - 1)
 
     def index(self, said: int | None) -> int:
         """Of the micro-batch: what the schedule told the chunk's layers, asserted where the caller says it too."""

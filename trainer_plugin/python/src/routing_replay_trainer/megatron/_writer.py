@@ -122,9 +122,9 @@ class RecordWriter:
 
 
 def _samples(described: MicroBatch) -> Iterable[tuple[str, int, bytes | None]]:
-    if any("pieces" in sequence for sequence in described.layout["sequences"]):
+    if any("pieces" in sequence for sequence in described.named_layout["sequences"]):
         raise invalid("sequences", f"a {Sequence.__name__} is a part of a sample, and only whole samples are written")
-    for fetch in described.fetch:
+    for fetch in described.named:
         if not isinstance(fetch.sample, str):
             raise invalid("sequences", f"the sample with handle {fetch.sample} is written under its id alone")
         tokens = None if fetch.tokens is None else token_ids(fetch.tokens, fetch.sample).tobytes()
