@@ -528,9 +528,10 @@ class MegatronTest(unittest.TestCase):
         rollout = Rollout(config, 6)
         replay = self.attach(chunks, config, rollout.source)
 
-        def forward(index: int, hidden: torch.Tensor, **options: Any) -> Any:
-            packed = rollout.packed(index)
-            with replay.micro_batch(rollout.samples(index), packed_seq_params=packed, index=index, **options):
+        def forward(index: int | None, hidden: torch.Tensor, of: int | None = None, **options: Any) -> Any:
+            of = index if of is None else of
+            packed = rollout.packed(of)
+            with replay.micro_batch(rollout.samples(of), packed_seq_params=packed, index=index, **options):
                 return chunks[0](hidden)
 
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "routes 3 rows"):
@@ -543,6 +544,10 @@ class MegatronTest(unittest.TestCase):
         set_current_microbatch(chunks[0], 5)
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "runs micro-batch 5"):
             forward(0, self.hidden(0))
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given"):
+            forward(None, self.hidden(0), of=0, schedule=False)
+        with torch.no_grad():
+            forward(0, self.hidden(0), schedule=False)  # After a schedule has ended with micro-batch 5.
         packed = rollout.packed(1)
         with (
             self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"),

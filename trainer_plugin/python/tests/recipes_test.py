@@ -26,6 +26,7 @@ from routing_replay_trainer import collective, hf, megatron
 from routing_replay_trainer._micro_batch import expected
 from routing_replay_trainer.hf._micro_batch import describe as hf_describe
 from routing_replay_trainer.megatron._micro_batch import describe
+from routing_replay_trainer.megatron._schedule import micro_batch_index
 
 ROOT = Path(__file__).parents[2]
 FACE = ROOT / "python/src/routing_replay_trainer"
@@ -91,7 +92,10 @@ class Replay:
     @contextlib.contextmanager
     def micro_batch(self, sequences: Any, **said: Any) -> Iterator[None]:
         names = ("tokens", "packed_seq_params", "lengths")
-        said.pop("index", None)
+        index, in_schedule = said.pop("index", None), said.pop("schedule", True)
+        if self._face == "megatron":
+            models = self.model if isinstance(self.model, list) else [self.model]
+            micro_batch_index(0, [model.current_microbatch for model in models] if in_schedule else [], index)
         if self._face == "hf":
             one = hf_describe(sequences, said["tokens"], said["attention_mask"], None, None, None, cp_size=1, layout={})
         else:
@@ -116,6 +120,7 @@ class Model:
     def __init__(self) -> None:
         self.replay: Replay | None = None
         self.seen: list[list[str]] = []
+        self.current_microbatch: int | None = None  # What a schedule tells, and leaves behind.
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         batch = None if self.replay is None else self.replay.open
@@ -136,11 +141,12 @@ def schedule(*, forward_step_func: Any, data_iterator: Any, model: Any, num_micr
     """forward_backward_func of as many chunks as there are models."""
     models = model if isinstance(model, list) else [model]
     iterators = data_iterator if isinstance(data_iterator, list) else [data_iterator]
-    return [
-        forward_step_func(iterator, chunk)
-        for _ in range(num_microbatches)
-        for iterator, chunk in zip(iterators, models, strict=True)
-    ]
+    results = []
+    for index in range(num_microbatches):
+        for iterator, chunk in zip(iterators, models, strict=True):
+            chunk.current_microbatch = index
+            results.append(forward_step_func(iterator, chunk))
+    return results
 
 
 def module(name: str, **parts: Any) -> dict[str, types.ModuleType]:

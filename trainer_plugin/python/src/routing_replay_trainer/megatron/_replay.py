@@ -27,6 +27,7 @@ from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
+from routing_replay_trainer.megatron._schedule import micro_batch_index
 from routing_replay_trainer.megatron._writer import RecordWriter
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract, OnPolicy
@@ -218,6 +219,7 @@ class Replay:
         packed_seq_params: Any = None,
         lengths: Any = None,
         index: int | None = None,
+        schedule: bool = True,
         forward_only: bool | None = None,
         record: bool | None = None,
         **layout: Any,
@@ -232,6 +234,8 @@ class Replay:
         lengths: tokens of each sequence where they are not those of cu_seqlens_q, of the list, or s
         index: of the micro-batch in the schedule; what Megatron told its layers (current_microbatch) if absent, and
             the two must agree
+        schedule: False where the caller runs the model outside of any schedule: what Megatron told the layers is of a
+            schedule that is over, and `index` alone counts
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
         record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
         layout: further fields of `micro_batch` of a plan, which go before what is derived: format, partition, padding,
@@ -245,7 +249,7 @@ class Replay:
             yield
             return
         described = self._describe(sequences, tokens, packed_seq_params, lengths, layout)
-        self._open = _Open(described, index, forward_only, record)
+        self._open = _Open(described, index, forward_only, record, schedule)
         try:
             yield
         finally:
@@ -322,7 +326,7 @@ class Replay:
         entered = self._open
         if entered is None or not chunk.replays:
             return
-        index = chunk.index(entered.index)
+        index = chunk.index(entered)
         if index <= chunk.last_index:
             self.end_step()
         forward_only = not torch.is_grad_enabled() if entered.forward_only is None else entered.forward_only
@@ -353,10 +357,16 @@ class _Open:
     """A micro_batch context."""
 
     def __init__(
-        self, described: _micro_batch.MicroBatch, index: int | None, forward_only: bool | None, record: bool | None
+        self,
+        described: _micro_batch.MicroBatch,
+        index: int | None,
+        forward_only: bool | None,
+        record: bool | None,
+        schedule: bool,
     ) -> None:
         self.described = described
         self.record = record
+        self.schedule = schedule
         self.index = None if index is None else integer(index, "index", (0, INT32[1]))
         self.forward_only = forward_only
 
@@ -397,16 +407,6 @@ class _Chunk:
             injection.remove(binding)
         self.passes.drop_all()
 
-    def index(self, said: int | None) -> int:
-        """Of the micro-batch: what the schedule told the chunk's layers, asserted where the caller says it too."""
-        told = {getattr(module, "current_microbatch", None) for module in self._layer_modules} - {None}
-        if len(told) > 1:
-            raise invalid(
-                "index", f"the layers of chunk {self.number} are told different micro-batches: {sorted(told)}"
-            )
-        if not told and said is None:
-            raise invalid("index", f"not given, and nothing has told the layers of chunk {self.number}")
-        index = said if not told else told.pop()
-        if said is not None and said != index:
-            raise invalid("index", f"{said}, but the schedule runs micro-batch {index}")
-        return index
+    def index(self, entered: _Open) -> int:
+        told = [getattr(module, "current_microbatch", None) for module in self._layer_modules]
+        return micro_batch_index(self.number, told if entered.schedule else [], entered.index)

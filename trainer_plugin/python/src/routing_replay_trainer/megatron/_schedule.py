@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+from routing_replay_trainer._values import invalid
 
 
 def replayed(
@@ -57,6 +59,25 @@ def replayed(
         return result
 
     return run
+
+
+def micro_batch_index(chunk: int, told: Iterable[int | None], said: int | None) -> int:
+    """Which micro-batch a chunk runs. Two that differ are an InvalidArgumentError.
+
+    told: what the schedule told each layer of the chunk; None where nothing has
+    said: by the caller, who may leave that to the schedule
+    """
+    known = set(told) - {None}
+    if len(known) > 1:
+        raise invalid("index", f"the layers of chunk {chunk} are told different micro-batches: {sorted(known)}")
+    if said is None and not known:
+        raise invalid("index", f"not given, and nothing has told the layers of chunk {chunk}")
+    index = known.pop() if known else said
+    if said is not None and said != index:
+        raise invalid(
+            "index", f"{said}, but the schedule runs micro-batch {index} (schedule=False says that there is none)"
+        )
+    return index
 
 
 class _Held(Iterator[Any]):
