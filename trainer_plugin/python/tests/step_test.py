@@ -384,6 +384,24 @@ class AgreedTest(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.steps("live").begin(self.expected(0))
 
+    def test_why_a_source_failed_is_told(self) -> None:
+        lost = ConnectionError("nobody there")
+        for missing, kind in (("strict", trainer.FailedPreconditionError), ("live", trainer.FallbackLimitError)):
+            self.source = StepSource(self.rows, deadline=0.01)
+            self.addCleanup(self.source.close)
+            steps = self.steps(missing, 0.5)
+            self.rows.failure = lost
+            with self.assertLogs("routing_replay_trainer", "WARNING") as logged, self.assertRaises(kind) as caught:
+                steps.begin(self.expected(0))
+            self.assertIs(caught.exception.__cause__, lost)
+            self.assertRegex(logged.output[0], "nobody there")
+            with self.assertNoLogs("routing_replay_trainer"), self.assertRaises(kind):
+                steps.begin(self.expected(0))
+            self.rows.failure = None
+            mistake = trainer.FetchSequence("s0", "20")  # type: ignore[arg-type]
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "num_tokens"):
+                steps.begin([mistake])
+
     def test_samples_of_another_step(self) -> None:
         steps = self.steps("live")
         self.assertEqual([one.content_id for one in steps.apply(self.expected(3))], [None])

@@ -3,10 +3,12 @@ then find."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from routing_replay_trainer._values import invalid
 from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleState, StepDecision, agree
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, Source
 
+LOG = logging.getLogger("routing_replay_trainer")
 _NAMED = 8  # Samples that an error names.
 _ASKING = 0.75  # Share of the deadline.
 
@@ -65,6 +68,7 @@ class AgreedSteps:
         self._limit = max_fallback_fraction
         self._deadline = deadline
         self._decided: dict[str | int, Decision] | None = None
+        self._warned = False  # That the source could not be reached.
         self._fetched: Counter[tuple[str | int, str, str]] = Counter()  # Where nothing was decided before.
 
     @property
@@ -77,18 +81,39 @@ class AgreedSteps:
     ) -> BegunStep:
         """Of all ranks of the replica with the same samples in the same order, and of one geometry
         (`Plan.geometry_fingerprint`; 0 if not known). What is raised is raised on all of them, but for what is wrong
-        with this rank's own arguments or source, which the others see as SOURCE_FAILED."""
+        with this rank's own arguments or source, which the others see as SOURCE_FAILED. A service that could not be
+        reached is the cause (`__cause__`) of what is raised, and the first time a warning."""
         end = time.monotonic() + self._deadline
         self._decided, self._fetched = None, Counter()
         samples = _once_each(sequences)
         states, failure = self._inspect(samples)
         left = max(0.0, end - time.monotonic())
-        decision = agree(self._collective, states, self._missing, left, geometry=geometry, failed=failure is not None)
-        if failure is not None and not isinstance(failure, (ConnectionError, TimeoutError)):
-            raise failure
-        self._check_limit("begin_step", Counter((one.sample, one.status, one.action) for one in decision.samples))
+        with self._blaming(failure):
+            decision = agree(
+                self._collective, states, self._missing, left, geometry=geometry, failed=failure is not None
+            )
+            self._check_limit("begin_step", Counter((one.sample, one.status, one.action) for one in decision.samples))
         self._decided = {one.sample: one for one in decision.samples}
         return _begun(decision, weight_version)
+
+    @contextlib.contextmanager
+    def _blaming(self, failure: Exception | None) -> Iterator[None]:
+        """Around what the ranks decide: on a rank whose own asking failed, that is the cause of what is raised, or,
+        where it is no matter of the connection, raised itself."""
+        if failure is None:
+            yield
+            return
+        unreachable = isinstance(failure, (ConnectionError, TimeoutError))
+        if unreachable and not self._warned:
+            self._warned = True
+            LOG.warning("router replay: begin_step could not ask the source: %s", failure)
+        try:
+            yield
+        except errors.ReplayError as error:
+            if unreachable:
+                raise error from failure
+        if not unreachable:
+            raise failure
 
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
         """As the ranks agreed. FailedPreconditionError for a sample that the step does not have, or if no step was
