@@ -93,6 +93,7 @@ class Replay:
     def micro_batch(self, sequences: Any, **said: Any) -> Iterator[None]:
         names = ("tokens", "packed_seq_params", "lengths")
         index, in_schedule = said.pop("index", None), said.pop("schedule", True)
+        said.pop("forward_only", None)
         if self._face == "megatron":
             models = self.model if isinstance(self.model, list) else [self.model]
             micro_batch_index(0, [model.current_microbatch for model in models] if in_schedule else [], index)
