@@ -454,7 +454,7 @@ class MegatronTest(unittest.TestCase):
         samples = [sample for index in range(MICRO_BATCHES) for sample in rollout.samples(index)]
         tokens = [ids for own in rollout.tokens for ids in own]
         for step in range(2):
-            begun = replay.begin_step([*samples], tokens=tokens, weight_version=7)
+            begun = replay.begin_step([*samples], tokens=tokens, weight_version=7, step=step)
             self.assertEqual(begun.dropped, ("2/1",))
             self.assertEqual(begun.replayed, len(samples) - 1)
             for index in range(MICRO_BATCHES):
@@ -470,10 +470,11 @@ class MegatronTest(unittest.TestCase):
                     ):
                         chunk(self.hidden(index))
             for _ in range(3):
+                replay.begin_step([*samples], tokens=tokens, weight_version=7, step=step)
                 self.step(replay, rollout, chunks)
                 replay.end_step()
             self.assertEqual(source.samples, (step + 1) * CHUNKS * (len(samples) - 1))
-        self.assertEqual(source.inspections, 2)
+        self.assertEqual(source.inspections, 2 * 4)
         metrics = replay.metrics()
         self.assertEqual(metrics["routing_replay/step_dropped_samples"], 1)
         self.assertAlmostEqual(metrics["routing_replay/prefetch_hit_rate"], 0.75)
@@ -493,7 +494,7 @@ class MegatronTest(unittest.TestCase):
         replay.begin_step(samples)
         replay.prefetch(
             [
-                {"sequences": rollout.samples(index), "packed_seq_params": rollout.packed(index)}
+                {"sequences": rollout.samples(index), "packed_seq_params": rollout.packed(index), "index": index}
                 for index in range(MICRO_BATCHES)
             ]
         )

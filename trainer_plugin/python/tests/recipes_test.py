@@ -82,12 +82,21 @@ class Replay:
         self.begun: list[Any] = []
 
     def begin_step(
-        self, sequences: Any, *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
+        self,
+        sequences: Any,
+        *,
+        tokens: Any = None,
+        lengths: Any = None,
+        weight_version: int | None = None,
+        step: Any = None,
     ) -> None:
         found = self._source.inspect(expected(sequences, tokens, lengths))
         assert all(one["status"] == "OK" for one in found), found
         self.begun = list(sequences)
         self.log.append("begin")
+
+    def prefetch(self, micro_batches: Any, *, next_step: bool = False) -> None:
+        self.announced = [one["sequences"] for one in micro_batches]
 
     @contextlib.contextmanager
     def micro_batch(self, sequences: Any, **said: Any) -> Iterator[None]:
@@ -214,7 +223,7 @@ class RecipesTest(unittest.TestCase):
         self.assertEqual(sorted(recipes.blocks()), frameworks)
 
     def test_the_stand_ins_take_what_the_faces_take(self) -> None:
-        for face, methods in (("megatron", ("begin_step", "end_step")), ("hf", ("begin_step", "end_step"))):
+        for face, methods in (("megatron", ("begin_step", "prefetch", "end_step")), ("hf", ("begin_step", "end_step"))):
             tree = ast.parse((FACE / face / "_replay.py").read_text())
             real = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
             for name in methods:

@@ -7,8 +7,13 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
+from step_test import SAMPLES, CountingSource, geometry_of, plan_of, rows_of
+
 import routing_replay_trainer as trainer
+from routing_replay_trainer._micro_batch import MicroBatch
+from routing_replay_trainer._steps import Steps
 from routing_replay_trainer.megatron import replayed
+from routing_replay_trainer.on_policy import Contract
 
 
 class Replay:
@@ -22,6 +27,9 @@ class Replay:
     def begin_step(self, sequences: Any, **said: Any) -> None:
         self.begun.append({"sequences": sequences, **said})
 
+    def prefetch(self, micro_batches: Any) -> None:
+        self.announced = list(micro_batches)
+
     @contextlib.contextmanager
     def micro_batch(self, **said: Any) -> Iterator[None]:
         self.opened.append(said)
@@ -29,6 +37,41 @@ class Replay:
 
     def end_step(self) -> None:
         self.ended += 1
+
+
+class Reading(Replay):
+    """Reads what is described as a face does, of samples s0 … s5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = Far(geometry_of())
+        for i, (name, tokens) in enumerate(SAMPLES.items()):
+            self.rows.add(name, rows_of(tokens, i))
+        self.steps = Steps(self.rows, "strict", None, 0.05, 20.0, 1 << 30, Contract())
+
+    def begin_step(self, sequences: Any, **said: Any) -> None:
+        super().begin_step(sequences, **said)
+        self.steps.begin(sequences, None, said["lengths"], said["weight_version"], 0, said["step"])
+
+    def prefetch(self, micro_batches: Any) -> None:
+        described = [MicroBatch({}, [trainer.FetchSequence(*one["sequences"])]) for one in micro_batches]
+        plans = [plan_of({one["sequences"][0]: one["lengths"][0]}) for one in micro_batches]
+        for one, plan in zip(described, plans, strict=True):
+            self.steps.prefetch([one], lambda _, plan=plan: [plan], False)
+        assert self.steps.source.drain(30)
+        self.reads = self.rows.reads
+
+    @contextlib.contextmanager
+    def micro_batch(self, **said: Any) -> Iterator[None]:
+        name = said["sequences"][0]
+        self.steps.fetch(plan_of({name: SAMPLES[name]}), sequences=[trainer.FetchSequence(name)])
+        yield
+
+
+class Far(CountingSource):
+    """As a service is."""
+
+    keeps_rows = False
 
 
 def schedule(
@@ -84,6 +127,24 @@ class ReplayedTest(unittest.TestCase):
         self.run_(peek=lambda iterator, place: "ab"[place], data_iterator=[None, None], model=chunks)
         self.assertEqual([one["sequences"] for one in self.replay.opened], [["a"], ["a"], ["b"], ["b"]])
         self.assertEqual(self.replay.begun[0]["sequences"], ["a", "b"])
+
+    def test_the_passes_of_a_step_read_once(self) -> None:
+        replay = self.replay = Reading()
+        self.addCleanup(replay.steps.close)
+
+        def read(names: list[str], **options: Any) -> float:
+            run = replayed(replay, schedule, lambda name: {"sequences": [name], "lengths": [SAMPLES[name]]}, **options)
+            run(**self.said | {"data_iterator": iter(names), "num_microbatches": len(names)})
+            self.assertEqual(replay.rows.reads, replay.reads, "all was read ahead")
+            return replay.steps.source.counts()["bytes_read"]
+
+        first = read(["s0", "s1", "s2", "s3"])
+        self.assertGreater(first, 0)
+        self.assertEqual([read(["s0", "s1"]), read(["s2", "s3"]), read(["s3", "s0"])], [0, 0, 0])
+        self.assertGreater(read(["s4", "s0"]), 0)  # Of the next step: a sample that this one has not.
+        self.assertEqual(read(["s0"]), 0)
+        self.assertGreater(read(["s0"], step=7), 0)
+        self.assertEqual([read(["s0"], step=7), read(["s4"], step=7) > 0, read(["s4"], step=8) > 0], [0, True, True])
 
 
 if __name__ == "__main__":

@@ -37,10 +37,12 @@ class Steps:
         contract: Contract,
     ) -> None:
         self._made: StepSource | None = None
+        self._reads_ahead = isinstance(source, StepSource)
         if isinstance(source, RowSource):
-            source = self._made = StepSource(
-                source, cache_bytes=0 if source.keeps_rows else cache_bytes, deadline=deadline
-            )
+            kept = 0 if source.keeps_rows else cache_bytes
+            self._reads_ahead = kept > 0
+            source = self._made = StepSource(source, cache_bytes=kept, deadline=deadline)
+        self._step: Any = None
         self.source = source
         self._agreed = AgreedSteps(
             source,
@@ -55,12 +57,21 @@ class Steps:
         self._counters = Counters()
 
     def begin(
-        self, sequences: Listing[Any], tokens: Any, lengths: Any, weight_version: int | None, geometry: int = 0
+        self,
+        sequences: Listing[Any],
+        tokens: Any,
+        lengths: Any,
+        weight_version: int | None,
+        geometry: int = 0,
+        step: Any = None,
     ) -> BegunStep:
-        """geometry: fingerprint, which the ranks compare; 0 if not known"""
+        """geometry: fingerprint, which the ranks compare; 0 if not known
+        step: the one before goes on if that had the same name; None: it does not
+        """
         samples = expected(sequences, tokens, lengths)
         if isinstance(self.source, StepSource):
-            self.source.begin_step()
+            self.source.begin_step(goes_on=step is not None and step == self._step)
+        self._step = step
         begun = self._agreed.begin(samples, weight_version, geometry)
         self._contract.begin_step(weight_version)
         self._contract.take_agreed(begun.decisions)
@@ -99,8 +110,8 @@ class Steps:
         plans: Callable[[Mapping[str, Any]], Listing[Plan]],
         next_step: bool,
     ) -> None:
-        """plans: of one micro-batch, per chunk of the model"""
-        if not isinstance(self.source, StepSource):
+        """plans: of one micro-batch, per chunk of the model. Nothing to do where rows are in memory or not kept."""
+        if not self._reads_ahead:
             return
         for described in micro_batches:
             announced = [(plan, described.fetch) for plan in plans(described.layout)]

@@ -36,6 +36,7 @@ from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
 _MODES = ("disabled", "shadow", "R2", "R3")
+_OF_PASSES = ("index", "schedule", "forward_only", "record")  # Arguments that say nothing of rows.
 _INJECTIONS = {"native": _native, "fused": _fused}
 
 
@@ -175,7 +176,13 @@ class Replay:
             chunk.install(self._injection)
 
     def begin_step(
-        self, sequences: Listing[Any], *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
+        self,
+        sequences: Listing[Any],
+        *,
+        tokens: Any = None,
+        lengths: Any = None,
+        weight_version: int | None = None,
+        step: Any = None,
     ) -> BegunStep:
         """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
 
@@ -184,6 +191,8 @@ class Replay:
         tokens: their token ids, one array per sequence
         lengths: tokens of each sequence where they are not those of the arrays
         weight_version: that the trainer has now, for metrics
+        step: any name. With that of the step before, that one goes on: it is decided anew, and what was read for it
+            stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
 
         Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` keeps to
         that for all passes of the step: a sample that has changed since is an error on the rank that finds it. Waits no
@@ -192,7 +201,7 @@ class Replay:
         """
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry)
+        return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry, step)
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
@@ -205,7 +214,7 @@ class Replay:
         known = ("tokens", "packed_seq_params", "lengths")
         described = []
         for said in micro_batches:
-            layout = {name: value for name, value in said.items() if name not in ("sequences", *known)}
+            layout = {name: value for name, value in said.items() if name not in ("sequences", *known, *_OF_PASSES)}
             described.append(self._describe(said["sequences"], *(said.get(name) for name in known), layout))
         chunks = [chunk.number for chunk in self._chunks if chunk.replays]
         self._steps.prefetch(described, lambda layout: [self._plan(chunk, layout) for chunk in chunks], next_step)

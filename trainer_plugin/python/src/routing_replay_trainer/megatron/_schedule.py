@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from routing_replay_trainer._micro_batch import expected
 from routing_replay_trainer._values import invalid
 
 _TAKEN = ("forward_step_func", "data_iterator", "num_microbatches")
@@ -19,8 +21,10 @@ def replayed(
     *,
     peek: Callable[[Any, int], Any] | None = None,
     weight_version: int | None = None,
+    step: Any = None,
 ) -> Callable[..., Any]:
-    """Megatron's forward_backward_func with every forward step inside of the replay, a step of which is one call.
+    """Megatron's forward_backward_func with every forward step inside of the replay: each call begins a step with all
+    samples, announces all micro-batches for threads to read ahead, and ends the step.
 
     replay: what `attach` gives
     describe: called once with each batch that `next(data_iterator)` gives, before the schedule: the arguments of
@@ -28,7 +32,9 @@ def replayed(
         what the framework does not know
     peek: for data iterators that are none of Python, or None on some ranks: peek(data_iterator, n) is the batch that
         is n further than the next, and describe is called with it
-    weight_version: as `Replay.begin_step` takes it
+    weight_version, step: as `Replay.begin_step` takes them. Without a `step` a call goes on with the step of the last
+        one of this replay that had all of its samples, as training passes do after the log-probability pass of a
+        rollout: their slices are read once
 
     A schedule that is called with forward_only=True says so to `micro_batch`, unless `describe` does. Where the
     iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs.
@@ -56,7 +62,10 @@ def replayed(
 
         replays = [said for said in described if said is not None]
         if replays:
-            replay.begin_step(**_step(replays), weight_version=weight_version)
+            said = _step(replays)
+            name = _name(replay, said["sequences"]) if step is None else step
+            replay.begin_step(**said, weight_version=weight_version, step=name)
+            replay.prefetch(replays)
         result = forward_backward_func(
             forward_step_func=forward_step,
             data_iterator=iterators if listed else iterators[0],
@@ -115,6 +124,19 @@ class _Held(Iterator[Any]):
 
     def __next__(self) -> Any:
         return next(self._rest)
+
+
+_BEGUN: weakref.WeakKeyDictionary[Any, tuple[object, set[Any]]] = weakref.WeakKeyDictionary()
+
+
+def _name(replay: Any, sequences: list[Any]) -> object:
+    """Of the step that these sequences are of: the replay's last one if that had all of their samples."""
+    samples = {one.sample for one in expected(sequences, None, None)}
+    name, before = _BEGUN.get(replay, (None, set()))
+    if name is None or not samples <= before:
+        name = object()
+        _BEGUN[replay] = name, samples
+    return name
 
 
 def _step(described: list[Mapping[str, Any]]) -> dict[str, Any]:
