@@ -456,6 +456,7 @@ class MegatronTest(unittest.TestCase):
         for step in range(2):
             begun = replay.begin_step([*samples], tokens=tokens, weight_version=7, step=step)
             self.assertEqual(begun.dropped, ("2/1",))
+            self.assertEqual(replay.last_step, begun)
             self.assertEqual(begun.replayed, len(samples) - 1)
             for index in range(MICRO_BATCHES):
                 for chunk in chunks:

@@ -11,7 +11,7 @@ from step_test import SAMPLES, CountingSource, geometry_of, plan_of, rows_of
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer._micro_batch import MicroBatch
-from routing_replay_trainer._steps import Steps
+from routing_replay_trainer._steps import NO_STEP, Steps
 from routing_replay_trainer.megatron import replayed
 from routing_replay_trainer.on_policy import Contract
 
@@ -42,12 +42,12 @@ class Replay:
 class Reading(Replay):
     """Reads what is described as a face does, of samples s0 … s5."""
 
-    def __init__(self) -> None:
+    def __init__(self, missing: trainer.fetch.Missing = "strict") -> None:
         super().__init__()
         self.rows = Far(geometry_of())
         for i, (name, tokens) in enumerate(SAMPLES.items()):
             self.rows.add(name, rows_of(tokens, i))
-        self.steps = Steps(self.rows, "strict", None, 0.05, 20.0, 1 << 30, Contract())
+        self.steps = Steps(self.rows, missing, None, 0.5, 20.0, 1 << 30, Contract())
 
     def begin_step(self, sequences: Any, **said: Any) -> None:
         super().begin_step(sequences, **said)
@@ -145,6 +145,26 @@ class ReplayedTest(unittest.TestCase):
         self.assertEqual(read(["s0"]), 0)
         self.assertGreater(read(["s0"], step=7), 0)
         self.assertEqual([read(["s0"], step=7), read(["s4"], step=7) > 0, read(["s4"], step=8) > 0], [0, True, True])
+
+    def test_a_loss_learns_what_is_dropped(self) -> None:
+        replay = self.replay = Reading("drop")
+        self.addCleanup(replay.steps.close)
+        self.assertEqual(replay.steps.last, NO_STEP)
+        replay.rows.remove("s1")
+        seen = []
+
+        def step(data_iterator: Any, model: Any) -> None:
+            seen.append((next(data_iterator), replay.steps.last.dropped))
+
+        run = replayed(replay, schedule, lambda name: {"sequences": [name], "lengths": [SAMPLES[name]]})
+        said = self.said | {"forward_step_func": step}
+        run(**said | {"data_iterator": iter(["s0", "s1"])})
+        self.assertEqual(seen, [("s0", ("s1",)), ("s1", ("s1",))])
+        replay.steps.begin(["s0"], None, None, None)
+        self.assertEqual(replay.steps.last.dropped, ())
+        with self.assertRaises(trainer.InvalidArgumentError):
+            replay.steps.begin(["s1"], None, [1, 2], None)
+        self.assertEqual(replay.steps.last, NO_STEP)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class Steps:
             self._reads_ahead = kept > 0
             source = self._made = StepSource(source, cache_bytes=kept, deadline=deadline)
         self._step: Any = None
+        self.last = NO_STEP  # What the last `begin` decided.
         self.source = source
         self._agreed = AgreedSteps(
             source,
@@ -68,6 +69,7 @@ class Steps:
         """geometry: fingerprint, which the ranks compare; 0 if not known
         step: the one before goes on if that had the same name; None: it does not
         """
+        self.last = NO_STEP
         samples = expected(sequences, tokens, lengths)
         if isinstance(self.source, StepSource):
             self.source.begin_step(goes_on=step is not None and step == self._step)
@@ -78,6 +80,7 @@ class Steps:
         self._counters.count("step_samples", len(begun.decisions))
         self._counters.count("step_fallback_samples", len(begun.live))
         self._counters.count("step_dropped_samples", len(begun.dropped))
+        self.last = begun
         return begun
 
     def fetch(

@@ -181,6 +181,11 @@ class Replay:
             return NO_STEP
         return self._steps.begin(sequences, tokens, lengths, weight_version, self._fingerprint, step)
 
+    @property
+    def last_step(self) -> BegunStep:
+        """What the last begin_step decided; of no samples if none has begun, or the last one was refused."""
+        return NO_STEP if self._steps is None else self._steps.last
+
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it: threads read their rows
         while the trainer computes.

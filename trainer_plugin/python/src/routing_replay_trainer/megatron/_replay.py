@@ -203,6 +203,12 @@ class Replay:
             return NO_STEP
         return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry, step)
 
+    @property
+    def last_step(self) -> BegunStep:
+        """What the last begin_step decided, whoever called it (`megatron.replayed` does): of its `dropped` samples the
+        loss is to be masked under missing="drop". Of no samples if none has begun, or the last one was refused."""
+        return NO_STEP if self._steps is None else self._steps.last
+
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
         packed_seq_params, lengths, layout fields): threads read their rows while the trainer computes.

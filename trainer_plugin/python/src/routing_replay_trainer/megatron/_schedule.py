@@ -36,6 +36,8 @@ def replayed(
         one of this replay that had all of its samples, as training passes do after the log-probability pass of a
         rollout: their slices are read once
 
+    Under missing="drop" the loss function finds in `replay.last_step.dropped` the samples that it is to leave out.
+
     A schedule that is called with forward_only=True says so to `micro_batch`, unless `describe` does. Where the
     iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs.
     """
