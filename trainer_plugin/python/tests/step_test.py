@@ -18,8 +18,10 @@ import numpy as np
 from sources_test import random_scenario
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer._steps import Steps
 from routing_replay_trainer.agreed import AgreedSteps
 from routing_replay_trainer.collective import LocalGroup
+from routing_replay_trainer.on_policy import Contract
 from routing_replay_trainer.step import StepSource
 
 HAS_GRPC = importlib.util.find_spec("grpc") is not None and importlib.util.find_spec("google.protobuf") is not None
@@ -409,6 +411,29 @@ class AgreedTest(unittest.TestCase):
         with self.assertRaises(trainer.FailedPreconditionError) as caught:
             steps.apply(self.expected(3))
         self.assertEqual(caught.exception.sample, "s3")
+
+
+class StepsTest(unittest.TestCase):
+    """What both faces of a model do with their steps."""
+
+    def setUp(self) -> None:
+        self.rows = CountingSource(geometry_of())
+        for i, (name, tokens) in enumerate(SAMPLES.items()):
+            self.rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
+        self.steps = Steps(self.rows, "live", None, 0.5, 20.0, PLENTY, Contract())
+        self.addCleanup(self.steps.close)
+
+    def test_weight_versions(self) -> None:
+        for wrong in ("17", 17.0, True, -2, 2**63):
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "weight_version"):
+                self.steps.begin(["s0"], None, None, wrong)  # type: ignore[arg-type]
+        self.assertEqual(self.rows.inspections, 0)
+        self.rows.inspect = lambda samples, timeout=None: [  # type: ignore[method-assign]
+            {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": [[0, 8, 15, ""]]}
+        ]
+        lags = [self.steps.begin(["s0"], None, None, version).weight_lag for version in (-1, None, 17, np.int64(18))]
+        self.assertEqual(lags, [None, None, 2, 3])
+        self.assertEqual(self.steps.take_counters().report()["routing_replay/step_samples"], 1)
 
 
 class ReplicaTest(unittest.TestCase):

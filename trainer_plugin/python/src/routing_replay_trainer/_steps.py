@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routing_replay_trainer._micro_batch import MicroBatch, expected
+from routing_replay_trainer._values import INT64, integer
 from routing_replay_trainer.agreed import AgreedSteps, BegunStep
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source, Staged
 from routing_replay_trainer.metrics import Counters
-from routing_replay_trainer.on_policy import Contract
+from routing_replay_trainer.on_policy import UNKNOWN, Contract
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.step import StepSource
 
@@ -70,12 +71,13 @@ class Steps:
         step: the one before goes on if that had the same name; None: it does not
         """
         self.last = NO_STEP
+        version = _version(weight_version)
         samples = expected(sequences, tokens, lengths)
         if isinstance(self.source, StepSource):
             self.source.begin_step(goes_on=step is not None and step == self._step)
         self._step = step
-        begun = self._agreed.begin(samples, weight_version, geometry)
-        self._contract.begin_step(weight_version)
+        begun = self._agreed.begin(samples, version, geometry)
+        self._contract.begin_step(version)
         self._contract.take_agreed(begun.decisions)
         self._counters.count("step_samples", len(begun.decisions))
         self._counters.count("step_fallback_samples", len(begun.live))
@@ -136,3 +138,9 @@ class Steps:
     def close(self) -> None:
         if self._made is not None:
             self._made.close()
+
+
+def _version(said: int | None) -> int | None:
+    """As programs that know none may say -1, as they do of rows."""
+    version = None if said is None else integer(said, "weight_version", (UNKNOWN, INT64[1]))
+    return None if version == UNKNOWN else version

@@ -190,7 +190,7 @@ class Replay:
             them
         tokens: their token ids, one array per sequence
         lengths: tokens of each sequence where they are not those of the arrays
-        weight_version: that the trainer has now, for metrics
+        weight_version: that the trainer has now, for metrics; -1 or None if it knows none
         step: any name. With that of the step before, that one goes on: it is decided anew, and what was read for it
             stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
 
