@@ -404,6 +404,16 @@ class AgreedTest(unittest.TestCase):
             with self.assertRaisesRegex(trainer.InvalidArgumentError, "num_tokens"):
                 steps.begin([mistake])
 
+    def test_one_sample_of_two_lengths(self) -> None:
+        twice = [*self.expected(0, 1), trainer.FetchSequence("s0"), trainer.FetchSequence("s1", SAMPLES["s1"])]
+        self.assertEqual(self.steps("live").begin(twice).replayed, 2)
+        for missing in ("strict", "live"):
+            before = self.rows.inspections
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "s1 has 50 tokens .* 51 in another") as caught:
+                self.steps(missing).begin([*twice, trainer.FetchSequence("s1", 51)])
+            self.assertEqual((caught.exception.field, caught.exception.sample), ("lengths", "s1"))
+            self.assertEqual(self.rows.inspections, before)
+
     def test_samples_of_another_step(self) -> None:
         steps = self.steps("live")
         self.assertEqual([one.content_id for one in steps.apply(self.expected(3))], [None])

@@ -86,7 +86,7 @@ class AgreedSteps:
         end = time.monotonic() + self._deadline
         self._decided, self._fetched = None, Counter()
         samples = _once_each(sequences)
-        states, failure = self._inspect(samples)
+        states, failure = self._inspect(samples, _contradiction(sequences))
         left = max(0.0, end - time.monotonic())
         with self._blaming(failure):
             decision = agree(
@@ -168,8 +168,13 @@ class AgreedSteps:
             return dataclasses.replace(sequence, live=True, content_id=None)
         return dataclasses.replace(sequence, content_id=decision.content_id)
 
-    def _inspect(self, samples: list[FetchSequence]) -> tuple[list[SampleState], Exception | None]:
+    def _inspect(
+        self, samples: list[FetchSequence], wrong: Exception | None
+    ) -> tuple[list[SampleState], Exception | None]:
+        """wrong: with the samples; nothing is asked then, but the other ranks wait for what this one says"""
         try:
+            if wrong is not None:
+                raise wrong
             # The rest of the time is for ranks to meet.
             records = self._source.inspect(samples, timeout=_ASKING * self._deadline)
         except Exception as error:
@@ -185,6 +190,19 @@ def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
         if known is None or (known.num_tokens is None and known.tokens is None):
             samples[sequence.sample] = sequence
     return list(samples.values())
+
+
+def _contradiction(sequences: Sequence[FetchSequence]) -> errors.InvalidArgumentError | None:
+    """Of sequences of one sample, which has one length."""
+    lengths: dict[str | int, int] = {}
+    for one in sequences:
+        if one.num_tokens is None:
+            continue
+        known = lengths.setdefault(one.sample, one.num_tokens)
+        if known != one.num_tokens:
+            what = f"sample {one.sample} has {known} tokens in one sequence and {one.num_tokens} in another"
+            return invalid("lengths", what, "LENGTH", one.sample)
+    return None
 
 
 def _begun(decision: StepDecision, weight_version: int | None) -> BegunStep:
