@@ -414,6 +414,18 @@ class AgreedTest(unittest.TestCase):
             self.assertEqual((caught.exception.field, caught.exception.sample), ("lengths", "s1"))
             self.assertEqual(self.rows.inspections, before)
 
+    def test_samples_without_rows(self) -> None:
+        """Of one token, or none: nobody has appended them."""
+        for missing in ("strict", "live", "drop"):
+            steps = self.steps(missing, 0.0)
+            expected = [trainer.FetchSequence("one", 1), *self.expected(0), trainer.FetchSequence("none", 0)]
+            begun = steps.begin(expected)
+            self.assertEqual((begun.counts, begun.dropped, begun.live), ({"OK": 1}, (), ()))
+            said = {"sequences": steps.apply(expected[:2]), "missing": missing}
+            batch = self.source.fetch(plan_of({"one": 1, "s0": SAMPLES["s0"]}), **said)
+            self.assertEqual((batch.fallback_sequences, batch.replayed_rows), (0, SAMPLES["s0"] - 1))
+            self.assertEqual(steps.begin([expected[0]]).decisions, ())
+
     def test_samples_of_another_step(self) -> None:
         steps = self.steps("live")
         self.assertEqual([one.content_id for one in steps.apply(self.expected(3))], [None])

@@ -26,7 +26,8 @@ _ASKING = 0.75  # Share of the deadline.
 class BegunStep:
     """What `begin_step` decided, the same on all ranks of the replica.
 
-    decisions: one per sample of the step, in the order in which they were given first
+    decisions: one per sample of the step that can have rows, in the order in which they were given first; of no token
+        or one there is nothing to replay, and nothing is asked
     replayed, fallen_back: samples that replay, and those that do not
     counts: samples by status
     live, dropped: samples (ids or handles) that route live, and those that the caller is to leave out of the loss, by
@@ -68,6 +69,7 @@ class AgreedSteps:
         self._limit = max_fallback_fraction
         self._deadline = deadline
         self._decided: dict[str | int, Decision] | None = None
+        self._rowless: set[str | int] = set()  # Samples of the step of which no rows are.
         self._warned = False  # That the source could not be reached.
         self._fetched: Counter[tuple[str | int, str, str]] = Counter()  # Where nothing was decided before.
 
@@ -85,7 +87,8 @@ class AgreedSteps:
         reached is the cause (`__cause__`) of what is raised, and the first time a warning."""
         end = time.monotonic() + self._deadline
         self._decided, self._fetched = None, Counter()
-        samples = _once_each(sequences)
+        rowless = {one.sample for one in sequences if one.num_tokens in (0, 1)}
+        samples = [one for one in _once_each(sequences) if one.sample not in rowless]
         states, failure = self._inspect(samples, _contradiction(sequences))
         left = max(0.0, end - time.monotonic())
         with self._blaming(failure):
@@ -93,7 +96,7 @@ class AgreedSteps:
                 self._collective, states, self._missing, left, geometry=geometry, failed=failure is not None
             )
             self._check_limit("begin_step", Counter((one.sample, one.status, one.action) for one in decision.samples))
-        self._decided = {one.sample: one for one in decision.samples}
+        self._decided, self._rowless = {one.sample: one for one in decision.samples}, rowless
         return _begun(decision, weight_version)
 
     @contextlib.contextmanager
@@ -162,6 +165,8 @@ class AgreedSteps:
     def _applied(self, sequence: FetchSequence) -> FetchSequence:
         assert self._decided is not None
         decision = self._decided.get(sequence.sample)
+        if decision is None and sequence.sample in self._rowless:
+            return sequence  # Nothing is read of it.
         if decision is None:
             raise _error(f"micro_batch: sample {sequence.sample} is none of those that begin_step was told", sequence)
         if decision.action != "replay":
