@@ -19,7 +19,7 @@ from sources_test import random_scenario
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer._steps import Steps
-from routing_replay_trainer.agreed import AgreedSteps
+from routing_replay_trainer.agreed import AgreedSteps, _with_numbers
 from routing_replay_trainer.collective import LocalGroup
 from routing_replay_trainer.on_policy import Contract
 from routing_replay_trainer.step import StepSource
@@ -403,6 +403,19 @@ class AgreedTest(unittest.TestCase):
             mistake = trainer.FetchSequence("s0", "20")  # type: ignore[arg-type]
             with self.assertRaisesRegex(trainer.InvalidArgumentError, "num_tokens"):
                 steps.begin([mistake])
+
+    def test_refusals_say_the_numbers(self) -> None:
+        shorter, absent = trainer.FetchSequence("s1", 49), trainer.FetchSequence(77, 9)
+        for missing, kind in (("strict", trainer.FailedPreconditionError), ("live", trainer.FallbackLimitError)):
+            with self.assertRaisesRegex(kind, "On this rank: s1: has 50 tokens, expected 49") as caught:
+                self.steps(missing, 0.1).begin([*self.expected(0), shorter])
+            self.assertIsNone(caught.exception.__cause__)
+            self.assertEqual(caught.exception.code, "FAILED_PRECONDITION")
+            with self.assertRaisesRegex(kind, "On this rank: 77: "):
+                self.steps(missing, 0.1).begin([absent])
+        self.assertEqual(caught.exception.fallen_back, 1)
+        elsewhere = trainer.FailedPreconditionError("of another rank", sample="s9")
+        self.assertIs(_with_numbers(elsewhere, {"s1": "has 50 tokens"}), elsewhere)
 
     def test_one_sample_of_two_lengths(self) -> None:
         twice = [*self.expected(0, 1), trainer.FetchSequence("s0"), trainer.FetchSequence("s1", SAMPLES["s1"])]

@@ -89,9 +89,9 @@ class AgreedSteps:
         self._decided, self._fetched = None, Counter()
         rowless = {one.sample for one in sequences if one.num_tokens in (0, 1)}
         samples = [one for one in _once_each(sequences) if one.sample not in rowless]
-        states, failure = self._inspect(samples, _contradiction(sequences))
+        states, told, failure = self._inspect(samples, _contradiction(sequences))
         left = max(0.0, end - time.monotonic())
-        with self._blaming(failure):
+        with self._blaming(failure, told):
             decision = agree(
                 self._collective, states, self._missing, left, geometry=geometry, failed=failure is not None
             )
@@ -100,12 +100,9 @@ class AgreedSteps:
         return _begun(decision, weight_version)
 
     @contextlib.contextmanager
-    def _blaming(self, failure: Exception | None) -> Iterator[None]:
+    def _blaming(self, failure: Exception | None, told: Mapping[str | int, str]) -> Iterator[None]:
         """Around what the ranks decide: on a rank whose own asking failed, that is the cause of what is raised, or,
-        where it is no matter of the connection, raised itself."""
-        if failure is None:
-            yield
-            return
+        where it is no matter of the connection, raised itself. What its source told of a sample is in the message."""
         unreachable = isinstance(failure, (ConnectionError, TimeoutError))
         if unreachable and not self._warned:
             self._warned = True
@@ -113,9 +110,9 @@ class AgreedSteps:
         try:
             yield
         except errors.ReplayError as error:
-            if unreachable:
-                raise error from failure
-        if not unreachable:
+            if failure is None or unreachable:
+                raise _with_numbers(error, told) from failure
+        if failure is not None and not unreachable:
             raise failure
 
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
@@ -175,16 +172,22 @@ class AgreedSteps:
 
     def _inspect(
         self, samples: list[FetchSequence], wrong: Exception | None
-    ) -> tuple[list[SampleState], Exception | None]:
-        """wrong: with the samples; nothing is asked then, but the other ranks wait for what this one says"""
+    ) -> tuple[list[SampleState], dict[str | int, str], Exception | None]:
+        """What the source has of each, its words about those that cannot be replayed, and how it failed.
+
+        wrong: with the samples; nothing is asked then, but the other ranks wait for what this one says"""
+        told: dict[str | int, str] = {}
         try:
             if wrong is not None:
                 raise wrong
             # The rest of the time is for ranks to meet.
             records = self._source.inspect(samples, timeout=_ASKING * self._deadline)
         except Exception as error:
-            return [SampleState(one.sample) for one in samples], error
-        return [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)], None
+            return [SampleState(one.sample) for one in samples], told, error
+        for one, said in zip(samples, records, strict=True):
+            if said["status"] != "OK" and said.get("message"):
+                told[one.sample] = said["message"]
+        return [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)], told, None
 
 
 def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
@@ -195,6 +198,18 @@ def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
         if known is None or (known.num_tokens is None and known.tokens is None):
             samples[sequence.sample] = sequence
     return list(samples.values())
+
+
+def _with_numbers(error: errors.ReplayError, told: Mapping[str | int, str]) -> errors.ReplayError:
+    """told: what this rank's source said of samples, such as both lengths"""
+    if isinstance(error, errors.FallbackLimitError):
+        named = [sample for sample, _ in error.first]
+    elif error.sample is not None:
+        named = [error.sample]
+    else:  # Errors have no handles.
+        named = [sample for sample in told if not isinstance(sample, str) and f"handle {sample} " in error.message]
+    words = "; ".join(f"{sample}: {told[sample]}" for sample in named if sample in told)
+    return type(error)(f"{error.message}. On this rank: {words}", **error._detail) if words else error
 
 
 def _contradiction(sequences: Sequence[FetchSequence]) -> errors.InvalidArgumentError | None:
