@@ -5,7 +5,7 @@
     source.prefetch([(plan, sequences), …])         # threads read while the trainer computes
     batch = source.fetch(plan, sequences=sequences, missing="live")   # in the log-prob pass, and in every epoch
 
-`megatron.attach` puts one around its source and begins its steps.
+`megatron.attach` and `hf.attach` put one around their source, and `begin_step` of what they give begins its steps.
 """
 
 from __future__ import annotations
