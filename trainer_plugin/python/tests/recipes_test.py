@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import inspect
 import sys
 import types
@@ -247,9 +248,7 @@ class RecipesTest(unittest.TestCase):
             batch = {"samples": names, "all_tokens": stream, "tokens": stream, "position_ids": None}
             batches.append(batch | {"packed_seq_params": packed})
 
-        def step(data_iterator: Any, model: Any) -> Any:
-            return recipe["forward_step"](replay, "loss", data_iterator, model)
-
+        step = functools.partial(recipe["forward_step"], replay, "loss")
         tokens = [tokens_of(name) for name in SAMPLES]
         said = {"data_iterator": iter(batches), "model": self.model, "num_microbatches": 2, "forward_only": False}
         losses, metrics = recipe["train_step"](replay, step, self.names, tokens, 17, **said)
