@@ -37,6 +37,10 @@ SAMPLES = list(LENGTHS)
 STEP = [["a", "b"], ["c", "d"]]  # Two micro-batches.
 
 
+def current_version() -> int:
+    return 17
+
+
 class Tensor(np.ndarray):
     """As much of a tensor as recipes and frameworks use."""
 
@@ -93,7 +97,7 @@ class Replay:
     ) -> None:
         found = self._source.inspect(expected(sequences, tokens, lengths))
         assert all(one["status"] == "OK" for one in found), found
-        self.begun = list(sequences)
+        self.begun, self.version = list(sequences), weight_version
         self.log.append("begin")
 
     def prefetch(self, micro_batches: Any, *, next_step: bool = False) -> None:
@@ -121,7 +125,8 @@ class Replay:
     def end_step(self) -> None:
         self.log.append("end")
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, *, reduce: Any = None) -> dict[str, float]:
+        self.reduced = reduce
         return {"routing_replay/replayed_fraction": 1.0}
 
 
@@ -214,6 +219,7 @@ class RecipesTest(unittest.TestCase):
         return recipes.run(heading, **names)
 
     def assert_replayed(self, replay: Replay, times: int = 1) -> None:
+        self.assertEqual(replay.version, 17)
         self.assertEqual(self.model.seen, STEP * times)
         self.assertEqual(replay.log, ["begin", "micro_batch", "micro_batch", "end"] * times)
         self.assertEqual(replay.options["agree"], ["tp-cp", "pp"])
@@ -254,7 +260,7 @@ class RecipesTest(unittest.TestCase):
         losses, metrics = recipe["train_step"](replay, step, self.names, tokens, 17, **said)
         self.assertEqual([loss for _, loss in losses], ["loss", "loss"])
         self.assertIn("routing_replay/replayed_fraction", metrics)
-        self.assertEqual(replay.begun, self.names)
+        self.assertEqual((replay.begun, replay.reduced), (self.names, [None]))
         self.assert_replayed(replay)
 
     def attach_of_megatron(self) -> Any:
@@ -282,7 +288,7 @@ class RecipesTest(unittest.TestCase):
 
         plain = [{"input_ids": Nested(tokens_of(name) for name in samples)} for samples in STEP]
         engine = types.SimpleNamespace(module=[self.model])
-        replay = recipe["after_initialize"](engine, self.attach_of_megatron())
+        replay = recipe["after_initialize"](engine, self.attach_of_megatron(), current_version)
         for batch, samples in zip(plain, STEP, strict=True):
             recipe["add_handles"](batch, [f"key-{name}" for name in samples])
         forward_backward_batch(plain, engine.module)
@@ -311,7 +317,7 @@ class RecipesTest(unittest.TestCase):
 
         data = {"tokens": [tokens_of(name) for name in SAMPLES], "sample_indices": [40, 41, 42, 43]}
         args = types.SimpleNamespace(data_pad_size_multiplier=16, allgather_cp=False)
-        recipe = self.recipe("slime and miles", attach=self.attach_of_megatron())
+        recipe = self.recipe("slime and miles", attach=self.attach_of_megatron(), version=current_version)
 
         def run() -> None:
             modules[path].get_forward_backward_func()(
@@ -357,7 +363,7 @@ class RecipesTest(unittest.TestCase):
                 )
 
         wrapper = Wrapper(self.model)
-        replay = recipe["after_init_model"](wrapper, self.attach_of_megatron())
+        replay = recipe["after_init_model"](wrapper, self.attach_of_megatron(), current_version)
         micro_batches = []
         for samples in STEP:
             longest = max(LENGTHS[name] for name in samples)
@@ -377,7 +383,7 @@ class RecipesTest(unittest.TestCase):
         modules = module(path, get_forward_backward_func=lambda: schedule)
         self.patch_modules(modules)
         recipe = self.recipe("NeMo-RL")
-        replay = recipe["after_setup"](self.model, self.attach_of_megatron())
+        replay = recipe["after_setup"](self.model, self.attach_of_megatron(), current_version)
         micros = []
         for samples in STEP:
             lengths = [LENGTHS[name] for name in samples]
@@ -435,7 +441,7 @@ class RecipesTest(unittest.TestCase):
         self.patch_modules(modules | {grpo: types.SimpleNamespace(MegatronGRPOTrainer=MegatronGRPOTrainer)})
         recipe = self.recipe("ms-swift")
         swift = recipe["ReplayTrainer"](self.model)
-        swift.after_init(self.attach_of_megatron())
+        swift.after_init(self.attach_of_megatron(), current_version)
 
         def batches() -> list[dict[str, Any]]:
             made = []
@@ -469,6 +475,7 @@ class RecipesTest(unittest.TestCase):
         self.assertEqual(self.model.seen, STEP)
         self.assertEqual(self.attached[0].log, ["begin", "micro_batch", "micro_batch", "end"])
         self.assertEqual(len(logged), 1)
+        self.assertEqual((self.attached[0].version, self.attached[0].reduced), (0, None))
 
 
 if __name__ == "__main__":
