@@ -83,6 +83,7 @@ class CountingSource(RowSource):
 
     def __init__(self, source: trainer.LocalSource) -> None:
         self._source = source
+        self._lock = threading.Lock()
         self.samples = 0
         self.inspections = 0
 
@@ -95,7 +96,9 @@ class CountingSource(RowSource):
 
     def _bring(self, fetch: Any, timeout: float | None) -> None:
         self._source._bring(fetch, timeout)
-        self.samples += fetch.request().count(b"/")
+        read = fetch.request().count(b"/")
+        with self._lock:  # Threads read ahead.
+            self.samples += read
 
 
 def pattern(config: Any) -> list[bool]:
