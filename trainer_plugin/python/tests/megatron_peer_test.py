@@ -84,6 +84,7 @@ class CountingSource(RowSource):
 
     def __init__(self, source: trainer.LocalSource) -> None:
         self._source = source
+        self._lock = threading.Lock()
         self.samples = 0
         self.inspections = 0
 
@@ -96,7 +97,9 @@ class CountingSource(RowSource):
 
     def _bring(self, fetch: Any, timeout: float | None) -> None:
         self._source._bring(fetch, timeout)
-        self.samples += fetch.request().count(b"/")
+        read = fetch.request().count(b"/")
+        with self._lock:  # Threads read ahead.
+            self.samples += read
 
 
 def pattern(config: Any) -> list[bool]:
@@ -535,8 +538,9 @@ class MegatronTest(unittest.TestCase):
         samples = [sample for index in range(MICRO_BATCHES) for sample in rollout.samples(index)]
         tokens = [ids for own in rollout.tokens for ids in own]
         for step in range(2):
-            begun = replay.begin_step([*samples], tokens=tokens, weight_version=7)
+            begun = replay.begin_step([*samples], tokens=tokens, weight_version=7, step=step)
             self.assertEqual(begun.dropped, ("2/1",))
+            self.assertEqual(replay.last_step, begun)
             self.assertEqual(begun.replayed, len(samples) - 1)
             for index in range(MICRO_BATCHES):
                 for chunk in chunks:
@@ -551,10 +555,11 @@ class MegatronTest(unittest.TestCase):
                     ):
                         chunk(self.hidden(index))
             for _ in range(3):
+                replay.begin_step([*samples], tokens=tokens, weight_version=7, step=step)
                 self.step(replay, rollout, chunks)
                 replay.end_step()
             self.assertEqual(source.samples, (step + 1) * CHUNKS * (len(samples) - 1))
-        self.assertEqual(source.inspections, 2)
+        self.assertEqual(source.inspections, 2 * 4)
         metrics = replay.metrics()
         self.assertEqual(metrics["routing_replay/step_dropped_samples"], 1)
         self.assertAlmostEqual(metrics["routing_replay/prefetch_hit_rate"], 0.75)
@@ -574,7 +579,7 @@ class MegatronTest(unittest.TestCase):
         replay.begin_step(samples)
         replay.prefetch(
             [
-                {"sequences": rollout.samples(index), "packed_seq_params": rollout.packed(index)}
+                {"sequences": rollout.samples(index), "packed_seq_params": rollout.packed(index), "index": index}
                 for index in range(MICRO_BATCHES)
             ]
         )
@@ -609,9 +614,10 @@ class MegatronTest(unittest.TestCase):
         rollout = Rollout(config, 6)
         replay = self.attach(chunks, config, rollout.source)
 
-        def forward(index: int, hidden: torch.Tensor, **options: Any) -> Any:
-            packed = rollout.packed(index)
-            with replay.micro_batch(rollout.samples(index), packed_seq_params=packed, index=index, **options):
+        def forward(index: int | None, hidden: torch.Tensor, of: int | None = None, **options: Any) -> Any:
+            of = index if of is None else of
+            packed = rollout.packed(of)
+            with replay.micro_batch(rollout.samples(of), packed_seq_params=packed, index=index, **options):
                 return chunks[0](hidden)
 
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "routes 3 rows"):
@@ -624,6 +630,10 @@ class MegatronTest(unittest.TestCase):
         set_current_microbatch(chunks[0], 5)
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "runs micro-batch 5"):
             forward(0, self.hidden(0))
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given"):
+            forward(None, self.hidden(0), of=0, schedule=False)
+        with torch.no_grad():
+            forward(0, self.hidden(0), schedule=False)  # After a schedule has ended with micro-batch 5.
         packed = rollout.packed(1)
         with (
             self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"),

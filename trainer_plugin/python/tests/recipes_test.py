@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import inspect
 import sys
 import types
@@ -26,6 +27,7 @@ from routing_replay_trainer import collective, hf, megatron
 from routing_replay_trainer._micro_batch import expected
 from routing_replay_trainer.hf._micro_batch import describe as hf_describe
 from routing_replay_trainer.megatron._micro_batch import describe
+from routing_replay_trainer.megatron._schedule import micro_batch_index
 
 ROOT = Path(__file__).parents[2]
 FACE = ROOT / "python/src/routing_replay_trainer"
@@ -33,6 +35,10 @@ GEOMETRY = {"num_layers": 2, "num_experts": 256, "top_k": 2}
 LENGTHS = {"a": 9, "b": 5, "c": 12, "d": 7}  # Tokens of each sample.
 SAMPLES = list(LENGTHS)
 STEP = [["a", "b"], ["c", "d"]]  # Two micro-batches.
+
+
+def current_version() -> int:
+    return 17
 
 
 class Tensor(np.ndarray):
@@ -81,17 +87,30 @@ class Replay:
         self.begun: list[Any] = []
 
     def begin_step(
-        self, sequences: Any, *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
+        self,
+        sequences: Any,
+        *,
+        tokens: Any = None,
+        lengths: Any = None,
+        weight_version: int | None = None,
+        step: Any = None,
     ) -> None:
         found = self._source.inspect(expected(sequences, tokens, lengths))
         assert all(one["status"] == "OK" for one in found), found
-        self.begun = list(sequences)
+        self.begun, self.version = list(sequences), weight_version
         self.log.append("begin")
+
+    def prefetch(self, micro_batches: Any, *, next_step: bool = False) -> None:
+        self.announced = [one["sequences"] for one in micro_batches]
 
     @contextlib.contextmanager
     def micro_batch(self, sequences: Any, **said: Any) -> Iterator[None]:
         names = ("tokens", "packed_seq_params", "lengths")
-        said.pop("index", None)
+        index, in_schedule = said.pop("index", None), said.pop("schedule", True)
+        said.pop("forward_only", None)
+        if self._face == "megatron":
+            models = self.model if isinstance(self.model, list) else [self.model]
+            micro_batch_index(0, [model.current_microbatch for model in models] if in_schedule else [], index)
         if self._face == "hf":
             one = hf_describe(sequences, said["tokens"], said["attention_mask"], None, None, None, cp_size=1, layout={})
         else:
@@ -106,7 +125,8 @@ class Replay:
     def end_step(self) -> None:
         self.log.append("end")
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, *, reduce: Any = None) -> dict[str, float]:
+        self.reduced = reduce
         return {"routing_replay/replayed_fraction": 1.0}
 
 
@@ -116,6 +136,7 @@ class Model:
     def __init__(self) -> None:
         self.replay: Replay | None = None
         self.seen: list[list[str]] = []
+        self.current_microbatch: int | None = None  # What a schedule tells, and leaves behind.
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         batch = None if self.replay is None else self.replay.open
@@ -136,11 +157,12 @@ def schedule(*, forward_step_func: Any, data_iterator: Any, model: Any, num_micr
     """forward_backward_func of as many chunks as there are models."""
     models = model if isinstance(model, list) else [model]
     iterators = data_iterator if isinstance(data_iterator, list) else [data_iterator]
-    return [
-        forward_step_func(iterator, chunk)
-        for _ in range(num_microbatches)
-        for iterator, chunk in zip(iterators, models, strict=True)
-    ]
+    results = []
+    for index in range(num_microbatches):
+        for iterator, chunk in zip(iterators, models, strict=True):
+            chunk.current_microbatch = index
+            results.append(forward_step_func(iterator, chunk))
+    return results
 
 
 def module(name: str, **parts: Any) -> dict[str, types.ModuleType]:
@@ -197,6 +219,7 @@ class RecipesTest(unittest.TestCase):
         return recipes.run(heading, **names)
 
     def assert_replayed(self, replay: Replay, times: int = 1) -> None:
+        self.assertEqual(replay.version, 17)
         self.assertEqual(self.model.seen, STEP * times)
         self.assertEqual(replay.log, ["begin", "micro_batch", "micro_batch", "end"] * times)
         self.assertEqual(replay.options["agree"], ["tp-cp", "pp"])
@@ -207,7 +230,7 @@ class RecipesTest(unittest.TestCase):
         self.assertEqual(sorted(recipes.blocks()), frameworks)
 
     def test_the_stand_ins_take_what_the_faces_take(self) -> None:
-        for face, methods in (("megatron", ("begin_step", "end_step")), ("hf", ("begin_step", "end_step"))):
+        for face, methods in (("megatron", ("begin_step", "prefetch", "end_step")), ("hf", ("begin_step", "end_step"))):
             tree = ast.parse((FACE / face / "_replay.py").read_text())
             real = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
             for name in methods:
@@ -231,15 +254,13 @@ class RecipesTest(unittest.TestCase):
             batch = {"samples": names, "all_tokens": stream, "tokens": stream, "position_ids": None}
             batches.append(batch | {"packed_seq_params": packed})
 
-        def step(data_iterator: Any, model: Any) -> Any:
-            return recipe["forward_step"](replay, "loss", data_iterator, model)
-
+        step = functools.partial(recipe["forward_step"], replay, "loss")
         tokens = [tokens_of(name) for name in SAMPLES]
         said = {"data_iterator": iter(batches), "model": self.model, "num_microbatches": 2, "forward_only": False}
         losses, metrics = recipe["train_step"](replay, step, self.names, tokens, 17, **said)
         self.assertEqual([loss for _, loss in losses], ["loss", "loss"])
         self.assertIn("routing_replay/replayed_fraction", metrics)
-        self.assertEqual(replay.begun, self.names)
+        self.assertEqual((replay.begun, replay.reduced), (self.names, [None]))
         self.assert_replayed(replay)
 
     def attach_of_megatron(self) -> Any:
@@ -267,7 +288,7 @@ class RecipesTest(unittest.TestCase):
 
         plain = [{"input_ids": Nested(tokens_of(name) for name in samples)} for samples in STEP]
         engine = types.SimpleNamespace(module=[self.model])
-        replay = recipe["after_initialize"](engine, self.attach_of_megatron())
+        replay = recipe["after_initialize"](engine, self.attach_of_megatron(), current_version)
         for batch, samples in zip(plain, STEP, strict=True):
             recipe["add_handles"](batch, [f"key-{name}" for name in samples])
         forward_backward_batch(plain, engine.module)
@@ -296,7 +317,7 @@ class RecipesTest(unittest.TestCase):
 
         data = {"tokens": [tokens_of(name) for name in SAMPLES], "sample_indices": [40, 41, 42, 43]}
         args = types.SimpleNamespace(data_pad_size_multiplier=16, allgather_cp=False)
-        recipe = self.recipe("slime and miles", attach=self.attach_of_megatron())
+        recipe = self.recipe("slime and miles", attach=self.attach_of_megatron(), version=current_version)
 
         def run() -> None:
             modules[path].get_forward_backward_func()(
@@ -342,7 +363,7 @@ class RecipesTest(unittest.TestCase):
                 )
 
         wrapper = Wrapper(self.model)
-        replay = recipe["after_init_model"](wrapper, self.attach_of_megatron())
+        replay = recipe["after_init_model"](wrapper, self.attach_of_megatron(), current_version)
         micro_batches = []
         for samples in STEP:
             longest = max(LENGTHS[name] for name in samples)
@@ -362,7 +383,7 @@ class RecipesTest(unittest.TestCase):
         modules = module(path, get_forward_backward_func=lambda: schedule)
         self.patch_modules(modules)
         recipe = self.recipe("NeMo-RL")
-        replay = recipe["after_setup"](self.model, self.attach_of_megatron())
+        replay = recipe["after_setup"](self.model, self.attach_of_megatron(), current_version)
         micros = []
         for samples in STEP:
             lengths = [LENGTHS[name] for name in samples]
@@ -420,7 +441,7 @@ class RecipesTest(unittest.TestCase):
         self.patch_modules(modules | {grpo: types.SimpleNamespace(MegatronGRPOTrainer=MegatronGRPOTrainer)})
         recipe = self.recipe("ms-swift")
         swift = recipe["ReplayTrainer"](self.model)
-        swift.after_init(self.attach_of_megatron())
+        swift.after_init(self.attach_of_megatron(), current_version)
 
         def batches() -> list[dict[str, Any]]:
             made = []
@@ -454,6 +475,7 @@ class RecipesTest(unittest.TestCase):
         self.assertEqual(self.model.seen, STEP)
         self.assertEqual(self.attached[0].log, ["begin", "micro_batch", "micro_batch", "end"])
         self.assertEqual(len(logged), 1)
+        self.assertEqual((self.attached[0].version, self.attached[0].reduced), (0, None))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,10 @@ import numpy as np
 from sources_test import random_scenario
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer.agreed import AgreedSteps
+from routing_replay_trainer._steps import Steps
+from routing_replay_trainer.agreed import AgreedSteps, _with_numbers
 from routing_replay_trainer.collective import LocalGroup
+from routing_replay_trainer.on_policy import Contract
 from routing_replay_trainer.step import StepSource
 
 HAS_GRPC = importlib.util.find_spec("grpc") is not None and importlib.util.find_spec("google.protobuf") is not None
@@ -384,6 +386,59 @@ class AgreedTest(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.steps("live").begin(self.expected(0))
 
+    def test_why_a_source_failed_is_told(self) -> None:
+        lost = ConnectionError("nobody there")
+        for missing, kind in (("strict", trainer.FailedPreconditionError), ("live", trainer.FallbackLimitError)):
+            self.source = StepSource(self.rows, deadline=0.01)
+            self.addCleanup(self.source.close)
+            steps = self.steps(missing, 0.5)
+            self.rows.failure = lost
+            with self.assertLogs("routing_replay_trainer", "WARNING") as logged, self.assertRaises(kind) as caught:
+                steps.begin(self.expected(0))
+            self.assertIs(caught.exception.__cause__, lost)
+            self.assertRegex(logged.output[0], "nobody there")
+            with self.assertNoLogs("routing_replay_trainer"), self.assertRaises(kind):
+                steps.begin(self.expected(0))
+            self.rows.failure = None
+            mistake = trainer.FetchSequence("s0", "20")  # type: ignore[arg-type]
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "num_tokens"):
+                steps.begin([mistake])
+
+    def test_refusals_say_the_numbers(self) -> None:
+        shorter, absent = trainer.FetchSequence("s1", 49), trainer.FetchSequence(77, 9)
+        for missing, kind in (("strict", trainer.FailedPreconditionError), ("live", trainer.FallbackLimitError)):
+            with self.assertRaisesRegex(kind, "On this rank: s1: has 50 tokens, expected 49") as caught:
+                self.steps(missing, 0.1).begin([*self.expected(0), shorter])
+            self.assertIsNone(caught.exception.__cause__)
+            self.assertEqual(caught.exception.code, "FAILED_PRECONDITION")
+            with self.assertRaisesRegex(kind, "On this rank: 77: "):
+                self.steps(missing, 0.1).begin([absent])
+        self.assertEqual(caught.exception.fallen_back, 1)
+        elsewhere = trainer.FailedPreconditionError("of another rank", sample="s9")
+        self.assertIs(_with_numbers(elsewhere, {"s1": "has 50 tokens"}), elsewhere)
+
+    def test_one_sample_of_two_lengths(self) -> None:
+        twice = [*self.expected(0, 1), trainer.FetchSequence("s0"), trainer.FetchSequence("s1", SAMPLES["s1"])]
+        self.assertEqual(self.steps("live").begin(twice).replayed, 2)
+        for missing in ("strict", "live"):
+            before = self.rows.inspections
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "s1 has 50 tokens .* 51 in another") as caught:
+                self.steps(missing).begin([*twice, trainer.FetchSequence("s1", 51)])
+            self.assertEqual((caught.exception.field, caught.exception.sample), ("lengths", "s1"))
+            self.assertEqual(self.rows.inspections, before)
+
+    def test_samples_without_rows(self) -> None:
+        """Of one token, or none: nobody has appended them."""
+        for missing in ("strict", "live", "drop"):
+            steps = self.steps(missing, 0.0)
+            expected = [trainer.FetchSequence("one", 1), *self.expected(0), trainer.FetchSequence("none", 0)]
+            begun = steps.begin(expected)
+            self.assertEqual((begun.counts, begun.dropped, begun.live), ({"OK": 1}, (), ()))
+            said = {"sequences": steps.apply(expected[:2]), "missing": missing}
+            batch = self.source.fetch(plan_of({"one": 1, "s0": SAMPLES["s0"]}), **said)
+            self.assertEqual((batch.fallback_sequences, batch.replayed_rows), (0, SAMPLES["s0"] - 1))
+            self.assertEqual(steps.begin([expected[0]]).decisions, ())
+
     def test_samples_of_another_step(self) -> None:
         steps = self.steps("live")
         self.assertEqual([one.content_id for one in steps.apply(self.expected(3))], [None])
@@ -391,6 +446,29 @@ class AgreedTest(unittest.TestCase):
         with self.assertRaises(trainer.FailedPreconditionError) as caught:
             steps.apply(self.expected(3))
         self.assertEqual(caught.exception.sample, "s3")
+
+
+class StepsTest(unittest.TestCase):
+    """What both faces of a model do with their steps."""
+
+    def setUp(self) -> None:
+        self.rows = CountingSource(geometry_of())
+        for i, (name, tokens) in enumerate(SAMPLES.items()):
+            self.rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
+        self.steps = Steps(self.rows, "live", None, 0.5, 20.0, PLENTY, Contract())
+        self.addCleanup(self.steps.close)
+
+    def test_weight_versions(self) -> None:
+        for wrong in ("17", 17.0, True, -2, 2**63):
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "weight_version"):
+                self.steps.begin(["s0"], None, None, wrong)  # type: ignore[arg-type]
+        self.assertEqual(self.rows.inspections, 0)
+        self.rows.inspect = lambda samples, timeout=None: [  # type: ignore[method-assign]
+            {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": [[0, 8, 15, ""]]}
+        ]
+        lags = [self.steps.begin(["s0"], None, None, version).weight_lag for version in (-1, None, 17, np.int64(18))]
+        self.assertEqual(lags, [None, None, 2, 3])
+        self.assertEqual(self.steps.take_counters().report()["routing_replay/step_samples"], 1)
 
 
 class ReplicaTest(unittest.TestCase):

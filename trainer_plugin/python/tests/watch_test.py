@@ -9,14 +9,16 @@ import types
 import unittest
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer import diagnose
+from routing_replay_trainer import _watch, diagnose
 from routing_replay_trainer._micro_batch import MicroBatch, Sequence
 from routing_replay_trainer._watch import Watch
 from routing_replay_trainer.collective import Decision
+from routing_replay_trainer.fetch import RowSource
 from routing_replay_trainer.megatron._micro_batch import describe
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract
@@ -190,6 +192,37 @@ class WatchTest(unittest.TestCase):
         said = self.warning(lambda: run_step(watch, once, micro_batch(), model.choices()))
         self.assertIn("one_row_late", said)
         self.assertIn("connection lost", said)
+
+    def test_an_alarm_costs_little(self) -> None:
+        """Samples are read again for the words of a warning, not of every step, and not for ever."""
+        model = Model(8)
+        rows = source_of(shifted(model.choices(), 1))
+
+        class Slow(RowSource):
+            def __init__(self) -> None:
+                self.timeouts: list[Any] = []
+
+            def _start(self, plan: Any, sequences: Any, missing: Any) -> Any:
+                return rows._start(plan, sequences, missing)
+
+            def _bring(self, fetch: Any, timeout: float | None) -> None:
+                self.timeouts.append(timeout)
+                raise TimeoutError("no rows")
+
+        slow = Slow()
+        watch = Watch(slow)
+        said = self.warning(lambda: run_step(watch, rows, micro_batch(), model.choices()))
+        self.assertIn("one_row_late", said)
+        self.assertIn("no rows", said)
+        for _ in range(3):
+            run_step(watch, rows, micro_batch(), model.choices())
+        self.assertEqual((watch.alarms, len(slow.timeouts)), (4, 1))
+        self.assertLessEqual(slow.timeouts[0], 10.0)
+        with mock.patch.object(_watch, "judge_alignment", side_effect=ValueError("broken")):
+            said = self.warning(lambda: run_step(watch, rows, micro_batch(), model.choices()))
+            self.assertIn("could not be judged: broken", said)
+            with self.assertNoLogs("routing_replay_trainer"):
+                run_step(watch, rows, micro_batch(), model.choices())
 
 
 class DiagnoseTest(unittest.TestCase):

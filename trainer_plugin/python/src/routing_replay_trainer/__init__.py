@@ -1,4 +1,7 @@
-"""Rollout routing replay, the trainer's side, on the CPU.
+"""Rollout routing replay, the trainer's side.
+
+`routing_replay_trainer.megatron` and `routing_replay_trainer.hf` attach it to a model, and need torch. What they are
+made of is here, on the CPU:
 
     plan = routing_replay_trainer.plan(geometry, micro_batch, rank={"pp": 1, "cp": 0}, split={"pipeline_size": 2})
     batch = ServiceSource(run).fetch(plan, missing="live")        # or LocalSource(geometry): arrays of your own
@@ -8,9 +11,9 @@ A plan says which layers and rows a rank replays, a source brings exactly those,
 probabilities of the replayed experts from the live logits. Needs numpy alone; `ServiceSource` takes a run of the
 package `routing-replay`.
 
-Objects hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork. Only a
-StepSource has threads and locks; it begins anew in the child. What may be shared between threads says so; calls into
-the core give up the GIL.
+Objects here hold memory of the core and no thread, connection or lock: they are as good in the child after os.fork.
+Only a StepSource has threads and locks; it begins anew in the child. What may be shared between threads says so; calls
+into the core give up the GIL.
 """
 
 from routing_replay_trainer.errors import (

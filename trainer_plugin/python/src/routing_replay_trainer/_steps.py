@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routing_replay_trainer._micro_batch import MicroBatch, expected
+from routing_replay_trainer._values import INT64, integer
 from routing_replay_trainer.agreed import AgreedSteps, BegunStep
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Source, Staged
 from routing_replay_trainer.metrics import Counters
-from routing_replay_trainer.on_policy import Contract
+from routing_replay_trainer.on_policy import UNKNOWN, Contract
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.step import StepSource
 
@@ -37,10 +38,13 @@ class Steps:
         contract: Contract,
     ) -> None:
         self._made: StepSource | None = None
+        self._reads_ahead = isinstance(source, StepSource)
         if isinstance(source, RowSource):
-            source = self._made = StepSource(
-                source, cache_bytes=0 if source.keeps_rows else cache_bytes, deadline=deadline
-            )
+            kept = 0 if source.keeps_rows else cache_bytes
+            self._reads_ahead = kept > 0
+            source = self._made = StepSource(source, cache_bytes=kept, deadline=deadline)
+        self._step: Any = None
+        self.last = NO_STEP  # What the last `begin` decided.
         self.source = source
         self._agreed = AgreedSteps(
             source,
@@ -55,18 +59,30 @@ class Steps:
         self._counters = Counters()
 
     def begin(
-        self, sequences: Listing[Any], tokens: Any, lengths: Any, weight_version: int | None, geometry: int = 0
+        self,
+        sequences: Listing[Any],
+        tokens: Any,
+        lengths: Any,
+        weight_version: int | None,
+        geometry: int = 0,
+        step: Any = None,
     ) -> BegunStep:
-        """geometry: fingerprint, which the ranks compare; 0 if not known"""
+        """geometry: fingerprint, which the ranks compare; 0 if not known
+        step: the one before goes on if that had the same name; None: it does not
+        """
+        self.last = NO_STEP
+        version = _version(weight_version)
         samples = expected(sequences, tokens, lengths)
         if isinstance(self.source, StepSource):
-            self.source.begin_step()
-        begun = self._agreed.begin(samples, weight_version, geometry)
-        self._contract.begin_step(weight_version)
+            self.source.begin_step(goes_on=step is not None and step == self._step)
+        self._step = step
+        begun = self._agreed.begin(samples, version, geometry)
+        self._contract.begin_step(version)
         self._contract.take_agreed(begun.decisions)
         self._counters.count("step_samples", len(begun.decisions))
         self._counters.count("step_fallback_samples", len(begun.live))
         self._counters.count("step_dropped_samples", len(begun.dropped))
+        self.last = begun
         return begun
 
     def fetch(
@@ -104,8 +120,8 @@ class Steps:
         plans: Callable[[Mapping[str, Any]], Listing[Plan]],
         next_step: bool,
     ) -> None:
-        """plans: of one micro-batch, per chunk of the model"""
-        if not isinstance(self.source, StepSource):
+        """plans: of one micro-batch, per chunk of the model. Nothing to do where rows are in memory or not kept."""
+        if not self._reads_ahead:
             return
         for described in micro_batches:
             announced = [(plan, described.fetch) for plan in plans(described.layout)]
@@ -127,3 +143,9 @@ class Steps:
     def close(self) -> None:
         if self._made is not None:
             self._made.close()
+
+
+def _version(said: int | None) -> int | None:
+    """As programs that know none may say -1, as they do of rows."""
+    version = None if said is None else integer(said, "weight_version", (UNKNOWN, INT64[1]))
+    return None if version == UNKNOWN else version

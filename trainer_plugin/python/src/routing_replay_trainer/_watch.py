@@ -8,6 +8,7 @@ warning per cause names sample, layer and the nearest known mistake.
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 from routing_replay_trainer._micro_batch import MicroBatch, host
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.diagnose import Alignment, geometry_of, judge_alignment
-from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, Source
+from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, RowSource, Source
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.plan import Plan
 
 LOG = logging.getLogger("routing_replay_trainer")
 Watched = Literal["first", "all", "off"]
+_READING = 10.0  # Seconds for the whole samples of an alarm's words: a step waits for them.
 _MOST_IDS = 1 << 22  # Of the records that one judgement is made from.
 
 
@@ -93,22 +95,33 @@ class Watch:
         self.alarms = 0
 
     def _judge(self, seen: _Seen, no_overlap: float) -> None:
-        plan, live = seen.batch.plan, _by_layer(seen)
-        alignment = judge_alignment(plan, _records_of_rank(seen), live)
+        try:
+            live = _by_layer(seen)
+            alignment = judge_alignment(seen.batch.plan, _records_of_rank(seen), live)
+        except Exception as error:  # Whatever it is: an alarm stops no training.
+            self._warn(("unjudged",), f"router replay: what is replayed could not be judged: {error}")
+            return
         if not alignment.misaligned:
             return
         self.alarms += 1
+        of_rank = ("of the rank", *_cause(alignment))
+        if of_rank in self._causes:
+            return
+        self._causes.add(of_rank)
         why = ""
         try:
-            whole = judge_alignment(plan, self._whole_records(seen), live)
+            whole = judge_alignment(seen.batch.plan, self._whole_records(seen), live)
             if whole.misaligned:
                 alignment = whole
-        except Exception as error:  # Whatever a source raises: an alarm stops no training.
+        except Exception as error:
             why = f" (Whole samples could not be read: {error})"
-        cause = (*alignment.rows.mistakes, *alignment.layers.mistakes)
+        self._warn(_cause(alignment), self._words(seen, alignment, no_overlap) + why)
+
+    def _warn(self, cause: tuple[str, ...], words: str) -> None:
+        """Once per run and cause."""
         if cause not in self._causes:
             self._causes.add(cause)
-            LOG.warning("%s%s", self._words(seen, alignment, no_overlap), why)
+            LOG.warning("%s", words)
 
     def _words(self, seen: _Seen, alignment: Alignment, no_overlap: float) -> str:
         mistakes = [e for e in (alignment.rows, alignment.layers) if e.mistakes != ("none",)]
@@ -130,27 +143,44 @@ class Watch:
         """Of the samples, all rows that the micro-batch could show, and all layers, as far as there is room."""
         geometry = geometry_of(seen.batch.plan)
         records: list[NDArray[np.int32] | None] = []
-        room = _MOST_IDS
+        room, end = _MOST_IDS, time.monotonic() + _READING
         for rows, fetch in zip(_rows_needed(seen), seen.described.fetch, strict=True):
             shape = _record_shape(geometry, rows)
             room -= int(np.prod(shape))
             # The first in any case.
-            records.append(self._whole(geometry, fetch, shape) if rows > 0 and (room >= 0 or not records) else None)
+            wanted = rows > 0 and (room >= 0 or not records)
+            records.append(self._whole(geometry, fetch, shape, end) if wanted else None)
         return records
 
-    def _whole(self, geometry: Any, fetch: FetchSequence, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    def _whole(self, geometry: Any, fetch: FetchSequence, shape: tuple[int, ...], end: float) -> NDArray[np.int32]:
         rows = shape[0]
         sample = {"tokens": rows + 1, "recorded_rows": rows}
         if isinstance(fetch.sample, str):
             sample["sample"] = fetch.sample
         stream = {"format": "THD", "sequences": [sample], "cu_seqlens_padded": [0, rows + 1], "total_rows": rows + 1}
         plan = Plan(geometry, stream | {"partition": "contiguous"})
-        batch = self._source.fetch(plan, sequences=[FetchSequence(fetch.sample)], missing="live")
+        batch = _read(self._source, plan, [FetchSequence(fetch.sample)], end)
         record = np.full(shape, -1, np.int32)
         known = np.flatnonzero(batch.states[:rows] == REPLAYED)
         for layer, ids in zip(plan.layers, batch.indices, strict=True):
             record[known, layer.ordinal, : layer.top_k] = ids[known]
         return record
+
+
+def _cause(alignment: Alignment) -> tuple[str, ...]:
+    return *alignment.rows.mistakes, *alignment.layers.mistakes
+
+
+def _read(source: Any, plan: Plan, sequences: list[FetchSequence], end: float) -> Batch:
+    """Until `end`; a source that is none of this package has a time of its own."""
+    if not isinstance(source, RowSource):
+        return source.fetch(plan, sequences=sequences, missing="live")
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError(f"not within {_READING:g} s")
+    fetch = source._start(plan, sequences, "live")
+    source._bring(fetch, left)
+    return fetch.realign(None)
 
 
 def _record_shape(geometry: dict[str, Any], rows: int) -> tuple[int, int, int]:

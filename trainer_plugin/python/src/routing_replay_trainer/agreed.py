@@ -3,10 +3,12 @@ then find."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from routing_replay_trainer._values import invalid
 from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleState, StepDecision, agree
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, Source
 
+LOG = logging.getLogger("routing_replay_trainer")
 _NAMED = 8  # Samples that an error names.
 _ASKING = 0.75  # Share of the deadline.
 
@@ -23,7 +26,8 @@ _ASKING = 0.75  # Share of the deadline.
 class BegunStep:
     """What `begin_step` decided, the same on all ranks of the replica.
 
-    decisions: one per sample of the step, in the order in which they were given first
+    decisions: one per sample of the step that can have rows, in the order in which they were given first; of no token
+        or one there is nothing to replay, and nothing is asked
     replayed, fallen_back: samples that replay, and those that do not
     counts: samples by status
     live, dropped: samples (ids or handles) that route live, and those that the caller is to leave out of the loss, by
@@ -65,6 +69,8 @@ class AgreedSteps:
         self._limit = max_fallback_fraction
         self._deadline = deadline
         self._decided: dict[str | int, Decision] | None = None
+        self._rowless: set[str | int] = set()  # Samples of the step of which no rows are.
+        self._warned = False  # That the source could not be reached.
         self._fetched: Counter[tuple[str | int, str, str]] = Counter()  # Where nothing was decided before.
 
     @property
@@ -77,18 +83,37 @@ class AgreedSteps:
     ) -> BegunStep:
         """Of all ranks of the replica with the same samples in the same order, and of one geometry
         (`Plan.geometry_fingerprint`; 0 if not known). What is raised is raised on all of them, but for what is wrong
-        with this rank's own arguments or source, which the others see as SOURCE_FAILED."""
+        with this rank's own arguments or source, which the others see as SOURCE_FAILED. A service that could not be
+        reached is the cause (`__cause__`) of what is raised, and the first time a warning."""
         end = time.monotonic() + self._deadline
         self._decided, self._fetched = None, Counter()
-        samples = _once_each(sequences)
-        states, failure = self._inspect(samples)
+        rowless = {one.sample for one in sequences if one.num_tokens in (0, 1)}
+        samples = [one for one in _once_each(sequences) if one.sample not in rowless]
+        states, told, failure = self._inspect(samples, _contradiction(sequences))
         left = max(0.0, end - time.monotonic())
-        decision = agree(self._collective, states, self._missing, left, geometry=geometry, failed=failure is not None)
-        if failure is not None and not isinstance(failure, (ConnectionError, TimeoutError)):
-            raise failure
-        self._check_limit("begin_step", Counter((one.sample, one.status, one.action) for one in decision.samples))
-        self._decided = {one.sample: one for one in decision.samples}
+        with self._blaming(failure, told):
+            decision = agree(
+                self._collective, states, self._missing, left, geometry=geometry, failed=failure is not None
+            )
+            self._check_limit("begin_step", Counter((one.sample, one.status, one.action) for one in decision.samples))
+        self._decided, self._rowless = {one.sample: one for one in decision.samples}, rowless
         return _begun(decision, weight_version)
+
+    @contextlib.contextmanager
+    def _blaming(self, failure: Exception | None, told: Mapping[str | int, str]) -> Iterator[None]:
+        """Around what the ranks decide: on a rank whose own asking failed, that is the cause of what is raised, or,
+        where it is no matter of the connection, raised itself. What its source told of a sample is in the message."""
+        unreachable = isinstance(failure, (ConnectionError, TimeoutError))
+        if unreachable and not self._warned:
+            self._warned = True
+            LOG.warning("router replay: begin_step could not ask the source: %s", failure)
+        try:
+            yield
+        except errors.ReplayError as error:
+            if failure is None or unreachable:
+                raise _with_numbers(error, told) from failure
+        if failure is not None and not unreachable:
+            raise failure
 
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
         """As the ranks agreed. FailedPreconditionError for a sample that the step does not have, or if no step was
@@ -137,19 +162,32 @@ class AgreedSteps:
     def _applied(self, sequence: FetchSequence) -> FetchSequence:
         assert self._decided is not None
         decision = self._decided.get(sequence.sample)
+        if decision is None and sequence.sample in self._rowless:
+            return sequence  # Nothing is read of it.
         if decision is None:
             raise _error(f"micro_batch: sample {sequence.sample} is none of those that begin_step was told", sequence)
         if decision.action != "replay":
             return dataclasses.replace(sequence, live=True, content_id=None)
         return dataclasses.replace(sequence, content_id=decision.content_id)
 
-    def _inspect(self, samples: list[FetchSequence]) -> tuple[list[SampleState], Exception | None]:
+    def _inspect(
+        self, samples: list[FetchSequence], wrong: Exception | None
+    ) -> tuple[list[SampleState], dict[str | int, str], Exception | None]:
+        """What the source has of each, its words about those that cannot be replayed, and how it failed.
+
+        wrong: with the samples; nothing is asked then, but the other ranks wait for what this one says"""
+        told: dict[str | int, str] = {}
         try:
+            if wrong is not None:
+                raise wrong
             # The rest of the time is for ranks to meet.
             records = self._source.inspect(samples, timeout=_ASKING * self._deadline)
         except Exception as error:
-            return [SampleState(one.sample) for one in samples], error
-        return [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)], None
+            return [SampleState(one.sample) for one in samples], told, error
+        for one, said in zip(samples, records, strict=True):
+            if said["status"] != "OK" and said.get("message"):
+                told[one.sample] = said["message"]
+        return [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)], told, None
 
 
 def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
@@ -160,6 +198,31 @@ def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
         if known is None or (known.num_tokens is None and known.tokens is None):
             samples[sequence.sample] = sequence
     return list(samples.values())
+
+
+def _with_numbers(error: errors.ReplayError, told: Mapping[str | int, str]) -> errors.ReplayError:
+    """told: what this rank's source said of samples, such as both lengths"""
+    if isinstance(error, errors.FallbackLimitError):
+        named = [sample for sample, _ in error.first]
+    elif error.sample is not None:
+        named = [error.sample]
+    else:  # Errors have no handles.
+        named = [sample for sample in told if not isinstance(sample, str) and f"handle {sample} " in error.message]
+    words = "; ".join(f"{sample}: {told[sample]}" for sample in named if sample in told)
+    return type(error)(f"{error.message}. On this rank: {words}", **error._detail) if words else error
+
+
+def _contradiction(sequences: Sequence[FetchSequence]) -> errors.InvalidArgumentError | None:
+    """Of sequences of one sample, which has one length."""
+    lengths: dict[str | int, int] = {}
+    for one in sequences:
+        if one.num_tokens is None:
+            continue
+        known = lengths.setdefault(one.sample, one.num_tokens)
+        if known != one.num_tokens:
+            what = f"sample {one.sample} has {known} tokens in one sequence and {one.num_tokens} in another"
+            return invalid("lengths", what, "LENGTH", one.sample)
+    return None
 
 
 def _begun(decision: StepDecision, weight_version: int | None) -> BegunStep:

@@ -5,7 +5,7 @@
     source.prefetch([(plan, sequences), …])         # threads read while the trainer computes
     batch = source.fetch(plan, sequences=sequences, missing="live")   # in the log-prob pass, and in every epoch
 
-`megatron.attach` puts one around its source and begins its steps.
+`megatron.attach` and `hf.attach` put one around their source, and `begin_step` of what they give begins its steps.
 """
 
 from __future__ import annotations
@@ -111,10 +111,16 @@ class StepSource:
     def deadline(self) -> float:
         return self._deadline
 
-    def begin_step(self) -> None:
-        """A step begins: what was read for the one before is dropped, but not what was read ahead for this one."""
+    def begin_step(self, *, goes_on: bool = False) -> None:
+        """A step begins: what was read for the one before is dropped, but not what was read ahead for this one.
+
+        goes_on: with the step that there is, if there is one: all of it stays, and only the deadline begins anew
+        """
         with self._lock:
-            self._step, self._begun, self._waited = self._step + 1, True, 0.0
+            self._waited = 0.0
+            if goes_on and self._begun:
+                return
+            self._step, self._begun = self._step + 1, True
         self._workers.drop_before(self._step)
         self._cache.end_step()
 

@@ -35,6 +35,7 @@ from routing_replay_trainer.targets import PassKey, ReplayTargets
 Mode = Literal["disabled", "shadow", "R2", "R3"]
 _MODES = ("disabled", "shadow", "R2", "R3")
 _PADS = ("live", "filler")
+_OF_PASSES = ("forward_only", "record")  # Arguments that say nothing of rows.
 _SAID = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")  # In the order of _describe.
 
 
@@ -167,13 +168,24 @@ class Replay:
         self._hooks.install()
 
     def begin_step(
-        self, sequences: Listing[Any], *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
+        self,
+        sequences: Listing[Any],
+        *,
+        tokens: Any = None,
+        lengths: Any = None,
+        weight_version: int | None = None,
+        step: Any = None,
     ) -> BegunStep:
         """Before the passes of a step; the processes of `agree` call it together. Arguments, result and errors are
         those of `megatron.Replay.begin_step`."""
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version, self._fingerprint)
+        return self._steps.begin(sequences, tokens, lengths, weight_version, self._fingerprint, step)
+
+    @property
+    def last_step(self) -> BegunStep:
+        """What the last begin_step decided; of no samples if none has begun, or the last one was refused."""
+        return NO_STEP if self._steps is None else self._steps.last
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it: threads read their rows
@@ -185,7 +197,7 @@ class Replay:
             return
         described = []
         for said in micro_batches:
-            layout = {name: value for name, value in said.items() if name not in ("sequences", *_SAID)}
+            layout = {name: value for name, value in said.items() if name not in ("sequences", *_SAID, *_OF_PASSES)}
             described.append(self._describe(said["sequences"], *(said.get(name) for name in _SAID), layout))
         self._steps.prefetch(described, lambda layout: [self._plan(layout)], next_step)
 

@@ -1,6 +1,6 @@
 """Router replay in Megatron-Core. Needs torch; megatron-core is what the model was built with, and is not imported.
 
-replay = megatron.attach(model_chunks, config, source=ServiceSource(run), mode="R3")
+replay = megatron.attach(model_chunks, source=ServiceSource(run), missing="live", agree=ranks)
 
 def forward_step(data_iterator, model):
     batch = next(data_iterator)
@@ -8,8 +8,12 @@ def forward_step(data_iterator, model):
         output = model(batch.tokens, batch.position_ids, None, packed_seq_params=batch.packed_seq_params)
     return output, loss_func
 
+replay.begin_step(samples, tokens=tokens, weight_version=version)
 forward_backward_func(forward_step_func=forward_step, …)
 replay.end_step()
+log(replay.metrics(reduce=ranks))
+
+Where a framework calls the schedule itself, `replayed` does the same around it.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
+from routing_replay_trainer.megatron._schedule import micro_batch_index
 from routing_replay_trainer.megatron._writer import RecordWriter
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract, OnPolicy
@@ -35,6 +36,7 @@ from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
 _MODES = ("disabled", "shadow", "R2", "R3")
+_OF_PASSES = ("index", "schedule", "forward_only", "record")  # Arguments that say nothing of rows.
 _INJECTIONS = {"native": _native, "fused": _fused}
 
 
@@ -180,7 +182,13 @@ class Replay:
             raise
 
     def begin_step(
-        self, sequences: Listing[Any], *, tokens: Any = None, lengths: Any = None, weight_version: int | None = None
+        self,
+        sequences: Listing[Any],
+        *,
+        tokens: Any = None,
+        lengths: Any = None,
+        weight_version: int | None = None,
+        step: Any = None,
     ) -> BegunStep:
         """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
 
@@ -188,7 +196,9 @@ class Replay:
             them
         tokens: their token ids, one array per sequence
         lengths: tokens of each sequence where they are not those of the arrays
-        weight_version: that the trainer has now, for metrics
+        weight_version: that the trainer has now, for metrics; -1 or None if it knows none
+        step: any name. With that of the step before, that one goes on: it is decided anew, and what was read for it
+            stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
 
         Asks the source once about every sample, and lets the ranks decide which of them replay; `micro_batch` keeps to
         that for all passes of the step: a sample that has changed since is an error on the rank that finds it. Waits no
@@ -197,7 +207,13 @@ class Replay:
         """
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry)
+        return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry, step)
+
+    @property
+    def last_step(self) -> BegunStep:
+        """What the last begin_step decided, whoever called it (`megatron.replayed` does): of its `dropped` samples the
+        loss is to be masked under missing="drop". Of no samples if none has begun, or the last one was refused."""
+        return NO_STEP if self._steps is None else self._steps.last
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
@@ -210,7 +226,7 @@ class Replay:
         known = ("tokens", "packed_seq_params", "lengths")
         described = []
         for said in micro_batches:
-            layout = {name: value for name, value in said.items() if name not in ("sequences", *known)}
+            layout = {name: value for name, value in said.items() if name not in ("sequences", *known, *_OF_PASSES)}
             described.append(self._describe(said["sequences"], *(said.get(name) for name in known), layout))
         chunks = [chunk.number for chunk in self._chunks if chunk.replays]
         self._steps.prefetch(described, lambda layout: [self._plan(chunk, layout) for chunk in chunks], next_step)
@@ -224,6 +240,7 @@ class Replay:
         packed_seq_params: Any = None,
         lengths: Any = None,
         index: int | None = None,
+        schedule: bool = True,
         forward_only: bool | None = None,
         record: bool | None = None,
         **layout: Any,
@@ -238,6 +255,8 @@ class Replay:
         lengths: tokens of each sequence where they are not those of cu_seqlens_q, of the list, or s
         index: of the micro-batch in the schedule; what Megatron told its layers (current_microbatch) if absent, and
             the two must agree
+        schedule: False where the caller runs the model outside of any schedule: what Megatron told the layers is of a
+            schedule that is over, and `index` alone counts
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
         record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
         layout: further fields of `micro_batch` of a plan, which go before what is derived: format, partition, padding,
@@ -256,7 +275,7 @@ class Replay:
             yield
             return
         described = self._describe(sequences, tokens, packed_seq_params, lengths, layout)
-        self._open = opened = _Open(described, index, forward_only, record)
+        self._open = opened = _Open(described, index, forward_only, record, schedule)
         try:
             yield
         except BaseException:
@@ -340,7 +359,7 @@ class Replay:
         entered = self._open
         if entered is None or not chunk.replays:
             return
-        index = chunk.index(entered.index)
+        index = chunk.index(entered)
         if any(one is chunk and chunk.passes.is_in_flight(of) for one, of in entered.begun):
             raise errors.FailedPreconditionError(
                 f"micro_batch: the model is called a second time in micro-batch {index}, and the first call waits for "
@@ -388,10 +407,16 @@ class _Open:
     """A micro_batch context."""
 
     def __init__(
-        self, described: _micro_batch.MicroBatch, index: int | None, forward_only: bool | None, record: bool | None
+        self,
+        described: _micro_batch.MicroBatch,
+        index: int | None,
+        forward_only: bool | None,
+        record: bool | None,
+        schedule: bool,
     ) -> None:
         self.described = described
         self.record = record
+        self.schedule = schedule
         self.index = None if index is None else integer(index, "index", (0, INT32[1]))
         self.forward_only = forward_only
         self.begun: list[tuple[_Chunk, Pass]] = []
@@ -438,16 +463,6 @@ class _Chunk:
         if self.passes.give_up(of):
             self.last_index = min(self.last_index, of.key.micro_batch - 1)
 
-    def index(self, said: int | None) -> int:
-        """Of the micro-batch: what the schedule told the chunk's layers, asserted where the caller says it too."""
-        told = {getattr(module, "current_microbatch", None) for module in self._layer_modules} - {None}
-        if len(told) > 1:
-            raise invalid(
-                "index", f"the layers of chunk {self.number} are told different micro-batches: {sorted(told)}"
-            )
-        if not told and said is None:
-            raise invalid("index", f"not given, and nothing has told the layers of chunk {self.number}")
-        index = said if not told else told.pop()
-        if said is not None and said != index:
-            raise invalid("index", f"{said}, but the schedule runs micro-batch {index}")
-        return index
+    def index(self, entered: _Open) -> int:
+        told = [getattr(module, "current_microbatch", None) for module in self._layer_modules]
+        return micro_batch_index(self.number, told if entered.schedule else [], entered.index)

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+from routing_replay_trainer._micro_batch import expected
+from routing_replay_trainer._values import invalid
+
+_TAKEN = ("forward_step_func", "data_iterator", "num_microbatches")
 
 
 def replayed(
@@ -14,30 +21,42 @@ def replayed(
     *,
     peek: Callable[[Any, int], Any] | None = None,
     weight_version: int | None = None,
+    step: Any = None,
 ) -> Callable[..., Any]:
-    """Megatron's forward_backward_func with every forward step inside of the replay, a step of which is one call.
+    """Megatron's forward_backward_func with every forward step inside of the replay: each call begins a step with all
+    samples, announces all micro-batches for threads to read ahead, and ends the step.
 
     replay: what `attach` gives
     describe: called once with each batch that `next(data_iterator)` gives, before the schedule: the arguments of
         `Replay.micro_batch` for it; None of one that routes live, as a reference does. It may take out of the batch
         what the framework does not know
-    peek: for data iterators that are none of Python: peek(data_iterator, n) is the batch that is n further than the
-        next, and describe is called with it
-    weight_version: as `Replay.begin_step` takes it
+    peek: for data iterators that are none of Python, or None on some ranks: peek(data_iterator, n) is the batch that
+        is n further than the next, and describe is called with it
+    weight_version, step: as `Replay.begin_step` takes them. Without a `step` a call goes on with the step of the last
+        one of this replay that had all of its samples, as training passes do after the log-probability pass of a
+        rollout: their slices are read once
+
+    Under missing="drop" the loss function finds in `replay.last_step.dropped` the samples that it is to leave out.
+
+    A schedule that is called with forward_only=True says so to `micro_batch`, unless `describe` does. Where the
+    iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs.
     """
 
-    def run(*, forward_step_func: Any, data_iterator: Any, num_microbatches: int, **schedule: Any) -> Any:
-        iterators = data_iterator if isinstance(data_iterator, (list, tuple)) else [data_iterator]
-        if peek is None:
-            iterators = [_Held(iterator, num_microbatches) for iterator in iterators]
-            batches = iterators[0].batches
-        else:
-            batches = [peek(iterators[0], place) for place in range(num_microbatches)]
-        described = [describe(batch) for batch in batches]
-        places = _Places(iterators)
+    def run(*positional: Any, **schedule: Any) -> Any:
+        if positional or not set(_TAKEN) <= schedule.keys():
+            raise invalid("forward_backward_func", f"takes keyword arguments, {', '.join(_TAKEN)} among them")
+        forward_step_func, data_iterator, num_microbatches = (schedule.pop(name) for name in _TAKEN)
+        listed = isinstance(data_iterator, (list, tuple))
+        iterators = list(data_iterator) if listed else [data_iterator]
+        batches, iterators = _batches(iterators, num_microbatches, peek)
+        only = {"forward_only": True} if schedule.get("forward_only") else {}
+        described = [said if said is None else only | dict(said) for said in map(describe, batches)]
+        places: Counter[tuple[int, int]] = Counter()  # Micro-batches that each model chunk has begun.
 
         def forward_step(iterator: Any, model: Any, *more: Any) -> Any:
-            said = described[places.next(iterator)]
+            chunk = id(iterator), id(model)
+            said = described[places[chunk]]
+            places[chunk] += 1
             if said is None:
                 return forward_step_func(iterator, model, *more)
             with replay.micro_batch(**said):
@@ -45,10 +64,13 @@ def replayed(
 
         replays = [said for said in described if said is not None]
         if replays:
-            replay.begin_step(**_step(replays), weight_version=weight_version)
+            said = _step(replays)
+            name = _name(replay, said["sequences"]) if step is None else step
+            replay.begin_step(**said, weight_version=weight_version, step=name)
+            replay.prefetch(replays)
         result = forward_backward_func(
             forward_step_func=forward_step,
-            data_iterator=iterators if isinstance(data_iterator, (list, tuple)) else iterators[0],
+            data_iterator=iterators if listed else iterators[0],
             num_microbatches=num_microbatches,
             **schedule,
         )
@@ -57,6 +79,42 @@ def replayed(
         return result
 
     return run
+
+
+def micro_batch_index(chunk: int, told: Iterable[int | None], said: int | None) -> int:
+    """Which micro-batch a chunk runs. Two that differ are an InvalidArgumentError.
+
+    told: what the schedule told each layer of the chunk; None where nothing has
+    said: by the caller, who may leave that to the schedule
+    """
+    known = set(told) - {None}
+    if len(known) > 1:
+        raise invalid("index", f"the layers of chunk {chunk} are told different micro-batches: {sorted(known)}")
+    if said is None and not known:
+        raise invalid("index", f"not given, and nothing has told the layers of chunk {chunk}")
+    index = known.pop() if known else said
+    if said is not None and said != index:
+        raise invalid(
+            "index", f"{said}, but the schedule runs micro-batch {index} (schedule=False says that there is none)"
+        )
+    return index
+
+
+def _batches(iterators: list[Any], count: int, peek: Callable[[Any, int], Any] | None) -> tuple[list[Any], list[Any]]:
+    """The next batches, of the first iterator, and the iterators that still give them."""
+    if peek is not None:
+        return [peek(iterators[0], place) for place in range(count)], iterators
+    if not iterators or any(not hasattr(iterator, "__next__") for iterator in iterators):
+        kinds = ", ".join(type(iterator).__name__ for iterator in iterators)
+        raise invalid(
+            "data_iterator",
+            f"{kinds or 'none'} gives no batches to describe: every rank and model chunk needs an iterator of Python "
+            "here, or `peek` that knows the batches without one",
+        )
+    held = [_Held(iterator, count) for iterator in iterators]
+    if len(held[0].batches) < count:
+        raise invalid("data_iterator", f"gives {len(held[0].batches)} batches, and num_microbatches is {count}")
+    return held[0].batches, list(held)
 
 
 class _Held(Iterator[Any]):
@@ -70,16 +128,17 @@ class _Held(Iterator[Any]):
         return next(self._rest)
 
 
-class _Places:
-    """How many micro-batches each model chunk has begun: each has an iterator of its own."""
+_BEGUN: weakref.WeakKeyDictionary[Any, tuple[object, set[Any]]] = weakref.WeakKeyDictionary()
 
-    def __init__(self, iterators: Any) -> None:
-        self._begun = {id(iterator): 0 for iterator in iterators}
 
-    def next(self, iterator: Any) -> int:
-        place = self._begun[id(iterator)]
-        self._begun[id(iterator)] += 1
-        return place
+def _name(replay: Any, sequences: list[Any]) -> object:
+    """Of the step that these sequences are of: the replay's last one if that had all of their samples."""
+    samples = {one.sample for one in expected(sequences, None, None)}
+    name, before = _BEGUN.get(replay, (None, set()))
+    if name is None or not samples <= before:
+        name = object()
+        _BEGUN[replay] = name, samples
+    return name
 
 
 def _step(described: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,171 @@
+"""`megatron.replayed` around a schedule that a framework calls itself, without a model."""
+
+from __future__ import annotations
+
+import contextlib
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+from step_test import SAMPLES, CountingSource, geometry_of, plan_of, rows_of
+
+import routing_replay_trainer as trainer
+from routing_replay_trainer._micro_batch import MicroBatch
+from routing_replay_trainer._steps import NO_STEP, Steps
+from routing_replay_trainer.megatron import replayed
+from routing_replay_trainer.on_policy import Contract
+
+
+class Replay:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.begun: list[dict[str, Any]] = []
+        self.opened: list[dict[str, Any]] = []
+        self.ended = 0
+
+    def begin_step(self, sequences: Any, **said: Any) -> None:
+        self.begun.append({"sequences": sequences, **said})
+
+    def prefetch(self, micro_batches: Any) -> None:
+        self.announced = list(micro_batches)
+
+    @contextlib.contextmanager
+    def micro_batch(self, **said: Any) -> Iterator[None]:
+        self.opened.append(said)
+        yield
+
+    def end_step(self) -> None:
+        self.ended += 1
+
+
+class Reading(Replay):
+    """Reads what is described as a face does, of samples s0 … s5."""
+
+    def __init__(self, missing: trainer.fetch.Missing = "strict") -> None:
+        super().__init__()
+        self.rows = Far(geometry_of())
+        for i, (name, tokens) in enumerate(SAMPLES.items()):
+            self.rows.add(name, rows_of(tokens, i))
+        self.steps = Steps(self.rows, missing, None, 0.5, 20.0, 1 << 30, Contract())
+
+    def begin_step(self, sequences: Any, **said: Any) -> None:
+        super().begin_step(sequences, **said)
+        self.steps.begin(sequences, None, said["lengths"], said["weight_version"], 0, said["step"])
+
+    def prefetch(self, micro_batches: Any) -> None:
+        described = [MicroBatch({}, [trainer.FetchSequence(*one["sequences"])]) for one in micro_batches]
+        plans = [plan_of({one["sequences"][0]: one["lengths"][0]}) for one in micro_batches]
+        for one, plan in zip(described, plans, strict=True):
+            self.steps.prefetch([one], lambda _, plan=plan: [plan], False)
+        assert self.steps.source.drain(30)
+        self.reads = self.rows.reads
+
+    @contextlib.contextmanager
+    def micro_batch(self, **said: Any) -> Iterator[None]:
+        name = said["sequences"][0]
+        self.steps.fetch(plan_of({name: SAMPLES[name]}), sequences=[trainer.FetchSequence(name)])
+        yield
+
+
+class Far(CountingSource):
+    """As a service is."""
+
+    keeps_rows = False
+
+
+def schedule(
+    *, forward_step_func: Any, data_iterator: Any, model: Any, num_microbatches: int, forward_only: bool = False
+) -> list[Any]:
+    models = model if isinstance(model, list) else [model]
+    iterators = data_iterator if isinstance(data_iterator, list) else [data_iterator]
+    return [
+        forward_step_func(iterator, chunk)
+        for _ in range(num_microbatches)
+        for iterator, chunk in zip(iterators, models, strict=True)
+    ]
+
+
+def describe(batch: str) -> dict[str, Any]:
+    return {"sequences": [batch], "lengths": [9]}
+
+
+def taken(data_iterator: Any, model: Any) -> Any:
+    return data_iterator if data_iterator is None else next(data_iterator)
+
+
+class ReplayedTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.replay = Replay()
+        self.said = {"forward_step_func": taken, "model": "model", "num_microbatches": 2}
+
+    def run_(self, describe: Any = describe, peek: Any = None, **said: Any) -> Any:
+        return replayed(self.replay, schedule, describe, peek=peek)(**self.said | said)
+
+    def test_forward_only_is_that_of_the_schedule(self) -> None:
+        self.run_(data_iterator=iter("ab"), forward_only=True)
+        self.run_(data_iterator=iter("ab"), forward_only=False)
+        self.run_(lambda batch: describe(batch) | {"forward_only": False}, data_iterator=iter("ab"), forward_only=True)
+        said = [one.get("forward_only") for one in self.replay.opened]
+        self.assertEqual(said, [True, True, None, None, False, False])
+
+    def test_iterators_that_give_too_little(self) -> None:
+        for iterator, words in (
+            (None, "data_iterator: NoneType gives no batches"),
+            ([iter("ab"), None], "data_iterator: list_iterator|str_.*, NoneType gives no batches"),
+            ([], "data_iterator: none gives no batches"),
+            (iter("a"), "data_iterator: gives 1 batches, and num_microbatches is 2"),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
+                self.run_(data_iterator=iterator)
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "keyword arguments"):
+            replayed(self.replay, schedule, describe)(taken, iter("ab"), "model", 2)
+        self.assertEqual((self.replay.begun, self.replay.opened), ([], []))
+
+    def test_ranks_without_an_iterator(self) -> None:
+        chunks = [object(), object()]
+        self.run_(peek=lambda iterator, place: "ab"[place], data_iterator=[None, None], model=chunks)
+        self.assertEqual([one["sequences"] for one in self.replay.opened], [["a"], ["a"], ["b"], ["b"]])
+        self.assertEqual(self.replay.begun[0]["sequences"], ["a", "b"])
+
+    def test_the_passes_of_a_step_read_once(self) -> None:
+        replay = self.replay = Reading()
+        self.addCleanup(replay.steps.close)
+
+        def read(names: list[str], **options: Any) -> float:
+            run = replayed(replay, schedule, lambda name: {"sequences": [name], "lengths": [SAMPLES[name]]}, **options)
+            run(**self.said | {"data_iterator": iter(names), "num_microbatches": len(names)})
+            self.assertEqual(replay.rows.reads, replay.reads, "all was read ahead")
+            return replay.steps.source.counts()["bytes_read"]
+
+        first = read(["s0", "s1", "s2", "s3"])
+        self.assertGreater(first, 0)
+        self.assertEqual([read(["s0", "s1"]), read(["s2", "s3"]), read(["s3", "s0"])], [0, 0, 0])
+        self.assertGreater(read(["s4", "s0"]), 0)  # Of the next step: a sample that this one has not.
+        self.assertEqual(read(["s0"]), 0)
+        self.assertGreater(read(["s0"], step=7), 0)
+        self.assertEqual([read(["s0"], step=7), read(["s4"], step=7) > 0, read(["s4"], step=8) > 0], [0, True, True])
+
+    def test_a_loss_learns_what_is_dropped(self) -> None:
+        replay = self.replay = Reading("drop")
+        self.addCleanup(replay.steps.close)
+        self.assertEqual(replay.steps.last, NO_STEP)
+        replay.rows.remove("s1")
+        seen = []
+
+        def step(data_iterator: Any, model: Any) -> None:
+            seen.append((next(data_iterator), replay.steps.last.dropped))
+
+        run = replayed(replay, schedule, lambda name: {"sequences": [name], "lengths": [SAMPLES[name]]})
+        said = self.said | {"forward_step_func": step}
+        run(**said | {"data_iterator": iter(["s0", "s1"])})
+        self.assertEqual(seen, [("s0", ("s1",)), ("s1", ("s1",))])
+        replay.steps.begin(["s0"], None, None, None)
+        self.assertEqual(replay.steps.last.dropped, ())
+        with self.assertRaises(trainer.InvalidArgumentError):
+            replay.steps.begin(["s1"], None, [1, 2], None)
+        self.assertEqual(replay.steps.last, NO_STEP)
+
+
+if __name__ == "__main__":
+    unittest.main()
