@@ -414,8 +414,11 @@ class ReplayedTest(unittest.TestCase):
                 yield
                 said.append("closed")
 
-            def begin_step(self, **step: Any) -> None:
-                said.append(step)
+            def begin_step(self, *, step: Any, **told: Any) -> None:
+                said.append(told)
+
+            def prefetch(self, micro_batches: Any) -> None:
+                said.append([one["sequences"] for one in micro_batches])
 
             def end_step(self) -> None:
                 said.append("end")
@@ -442,6 +445,7 @@ class ReplayedTest(unittest.TestCase):
         a, c = [["a"], "closed"], [["c"], "closed"]
         expected = [
             {"sequences": ["a", "c"], "lengths": [3, 3], "weight_version": 5},
+            [["a"], ["c"]],
             *(a[0], ("x", 0), a[1]),
             ("x", 1),
             *(a[0], ("y", 0), a[1]),
