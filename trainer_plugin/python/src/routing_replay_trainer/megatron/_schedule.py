@@ -87,11 +87,11 @@ def micro_batch_index(chunk: int, told: Iterable[int | None], said: int | None) 
     told: what the schedule told each layer of the chunk; None where nothing has
     said: by the caller, who may leave that to the schedule
     """
-    known = set(told) - {None}
+    known = {number for number in told if number is not None and number >= 0}  # Layers begin with -1.
     if len(known) > 1:
         raise invalid("index", f"the layers of chunk {chunk} are told different micro-batches: {sorted(known)}")
     if said is None and not known:
-        raise invalid("index", f"not given, and nothing has told the layers of chunk {chunk}")
+        raise invalid("index", f"not given, and no schedule has told the layers of chunk {chunk}: give index")
     index = known.pop() if known else said
     if said is not None and said != index:
         raise invalid(
