@@ -148,6 +148,22 @@ TEST_F(ExportedRunTest, EveryChangedByteIsFound) {
   EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
 }
 
+TEST_F(ExportedRunTest, AFolderIsNoFile) {
+  for (const char* name : {"00000000.npy", "index.json", "DONE"}) {
+    std::filesystem::remove_all(directory_);
+    Export();
+    ASSERT_OK_AND_ASSIGN(const ExportedRun run, ReadExportedRun(directory_));
+    std::filesystem::remove(directory_ / name);
+    std::filesystem::create_directory(directory_ / name);
+    EXPECT_EQ(ReadFile(directory_ / name).status().code(), absl::StatusCode::kInternal);
+    if (std::string(name) == run.samples[0].file) {
+      EXPECT_THAT(ReadExportedFile(directory_, run.samples[0]), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+    } else {
+      EXPECT_FALSE(ReadExportedRun(directory_).ok());
+    }
+  }
+}
+
 TEST_F(ExportedRunTest, AnIndexThatSaysNonsenseIsRefused) {
   const std::pair<const char*, const char*> changes[] = {
       {"\"num_tokens\":6", "\"num_tokens\":0"},
