@@ -134,6 +134,25 @@ TEST_F(TrainerCapiStepTest, WhatDoesNotComeFallsBack) {
   rrt_fetch_free(stopped);
 }
 
+TEST_F(TrainerCapiStepTest, OneThatGivesUpLeavesItsSlicesToOthers) {
+  for (const char* missing : {"strict", "live"}) {
+    rrt_fetch* reader = NewFetch(missing);
+    rrt_fetch* waiter = NewFetch("live");
+    int32_t reads = 0;
+    ASSERT_EQ(Take(rrt_step_cache_attach(cache_, reader, 0)), nullptr);
+    ASSERT_EQ(Take(rrt_step_cache_next(reader, 0, &reads)), nullptr);
+    ASSERT_EQ(Take(rrt_step_cache_attach(cache_, waiter, 0)), nullptr);
+    EXPECT_EQ(Take(rrt_step_cache_next(waiter, 0, &reads))[0], "DEADLINE_EXCEEDED");
+    const json refused = Take(rrt_fetch_give_up(reader, "late", 4));
+    EXPECT_EQ(refused.is_null(), std::string(missing) == "live");
+    reads = 0;
+    EXPECT_EQ(Take(rrt_step_cache_next(waiter, 0, &reads)), nullptr) << missing;
+    EXPECT_EQ(reads, 1);
+    rrt_fetch_free(reader);
+    rrt_fetch_free(waiter);
+  }
+}
+
 TEST_F(TrainerCapiStepTest, WhatIsKnownOfSamples) {
   const std::string text =
       json({{"geometry", json::parse(kGeometry)},
