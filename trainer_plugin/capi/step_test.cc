@@ -183,6 +183,25 @@ TEST_F(TrainerCapiStepTest, WhatIsKnownOfSamples) {
   EXPECT_EQ(Take(rrt_inspect_new("{}", 2, &inspect)), json({"INVALID_ARGUMENT", "geometry"}));
 }
 
+TEST_F(TrainerCapiStepTest, ASampleOfOneTokenHasNoRowToAskFor) {
+  const std::string sample = R"({"sample": "one", "num_tokens": 1})", tensor = R"({"dtype": "U8", "shape": [0, 1, 2]})";
+  ASSERT_EQ(Take(rrt_local_source_add(source_, sample.data(), sample.size(), tensor.data(), tensor.size(), nullptr, 0,
+                                      "", 0)),
+            nullptr);
+  const std::string text = R"({"geometry": {"num_layers": 1, "num_experts": 8, "top_k": 2}, "sequences": [
+      {"sample": "one"}, {"sample": "one", "num_tokens": 1}, {"sample": "one", "token_checks": [[0, 0]]},
+      {"sample": "one", "token_checks": [[1, 7]]}, {"sample": "a"}]})";
+  rrt_inspect* inspect = nullptr;
+  ASSERT_EQ(Take(rrt_inspect_new(text.data(), text.size(), &inspect)), nullptr);
+  ASSERT_EQ(Take(rrt_local_source_inspect(source_, inspect)), nullptr);
+  rrt_bytes* bytes = nullptr;
+  ASSERT_EQ(Take(rrt_inspect_result(inspect, &bytes)), nullptr);
+  const json records = TakeJson(bytes);
+  for (const size_t i : {0, 1, 2, 4}) EXPECT_EQ(records[i]["status"], "OK") << i;
+  EXPECT_EQ(records[3]["status"], "OUT_OF_RANGE");
+  rrt_inspect_free(inspect);
+}
+
 TEST_F(TrainerCapiStepTest, WrongArguments) {
   rrt_step_cache* cache = nullptr;
   EXPECT_EQ(Take(rrt_step_cache_new(-1, &cache)), json({"INVALID_ARGUMENT", "max_bytes"}));
