@@ -148,6 +148,22 @@ TEST_F(ExportedRunTest, EveryChangedByteIsFound) {
   EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
 }
 
+TEST_F(ExportedRunTest, AFolderIsNoFile) {
+  for (const char* name : {"00000000.npy", "index.json", "DONE"}) {
+    std::filesystem::remove_all(directory_);
+    Export();
+    ASSERT_OK_AND_ASSIGN(const ExportedRun run, ReadExportedRun(directory_));
+    std::filesystem::remove(directory_ / name);
+    std::filesystem::create_directory(directory_ / name);
+    EXPECT_EQ(ReadFile(directory_ / name).status().code(), absl::StatusCode::kInternal);
+    if (std::string(name) == run.samples[0].file) {
+      EXPECT_THAT(ReadExportedFile(directory_, run.samples[0]), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+    } else {
+      EXPECT_FALSE(ReadExportedRun(directory_).ok());
+    }
+  }
+}
+
 TEST_F(ExportedRunTest, AnIndexThatSaysNonsenseIsRefused) {
   const std::pair<const char*, const char*> changes[] = {
       {"\"num_tokens\":6", "\"num_tokens\":0"},
@@ -157,6 +173,12 @@ TEST_F(ExportedRunTest, AnIndexThatSaysNonsenseIsRefused) {
       {"\"sample\":\"b\"", "\"sample\":\"a/0\""},
       {"\"sample\":\"b\"", "\"sample\":\"b b\""},
       {"[0,2,5,\"x\"]", "[0,2,5]"},
+      {"[0,2,5,\"x\"]", "[0,6,5,\"x\"]"},
+      {"[0,2,5,\"x\"]", "[2,0,5,\"x\"]"},
+      {"[0,2,5,\"x\"]", "[-1,2,5,\"x\"]"},
+      {"[0,2,5,\"x\"]", "[0,2,-2,\"x\"]"},
+      {"[0,2,5,\"x\"]", "[0,2,18446744073709551615,\"x\"]"},
+      {"\"revision\":2", "\"revision\":-2"},
       {"\"crc32c\":", "\"crc32c\":-"},
       {"\"group\":4", "\"grup\":4"},
       {"\"producer\":\"trainer\"", "\"producer\":\"nobody\""},

@@ -28,6 +28,12 @@ absl::Status WriteFile(const std::filesystem::path& path, absl::Span<const absl:
 }
 
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path) {
+  // What can be opened need not be a file: a folder can, and says that it is 2^63 - 1 bytes long.
+  std::error_code error;
+  const std::filesystem::file_status kind = std::filesystem::status(path, error);
+  if (std::filesystem::exists(kind) && !std::filesystem::is_regular_file(kind)) {
+    return absl::InternalError(absl::StrCat(path.string(), ": is no regular file"));
+  }
   errno = 0;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return absl::NotFoundError(Failure(path, "cannot be opened"));

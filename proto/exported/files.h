@@ -14,7 +14,7 @@ namespace routing_replay {
 
 // INTERNAL with what the system says.
 absl::Status WriteFile(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts);
-// NOT_FOUND if it cannot be opened, INTERNAL if it cannot be read.
+// NOT_FOUND if it cannot be opened, INTERNAL if it cannot be read or is no regular file.
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path);
 
 }  // namespace routing_replay

@@ -1,5 +1,6 @@
 #include "proto/exported/index_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -42,15 +43,24 @@ json ToJson(const ExportedSample& sample) {
           {"crc32c", sample.crc32c}};
 }
 
-absl::Status ReadWeights(JsonObject& object, std::vector<WeightSpan>& weights) {
+bool IsInt64(const json& value) {
+  return value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX});
+}
+
+absl::Status ReadWeights(JsonObject& object, int64_t rows, std::vector<WeightSpan>& weights) {
   const json* list = object.Find("weights");
   if (list == nullptr) return absl::OkStatus();
   if (!list->is_array()) return Invalid(object.PathOf("weights"), "is not a list");
   for (const json& item : *list) {
-    const bool fits = item.is_array() && item.size() == 4 && item[0].is_number_integer() &&
-                      item[1].is_number_integer() && item[2].is_number_integer() && item[3].is_string();
+    const bool fits = item.is_array() && item.size() == 4 && IsInt64(item[0]) && IsInt64(item[1]) && IsInt64(item[2]) &&
+                      item[3].is_string();
     if (!fits) return Invalid(object.PathOf("weights"), "is not a list of [begin, end, version, label]");
-    weights.push_back({.rows = {item[0], item[1]}, .version = item[2], .label = item[3]});
+    const WeightSpan span{.rows = {item[0], item[1]}, .version = item[2], .label = item[3]};
+    if (span.rows.begin < 0 || span.rows.begin > span.rows.end || span.rows.end > rows) {
+      return Invalid(object.PathOf("weights"), absl::StrCat(ToString(span.rows), " is not among ", rows, " rows"));
+    }
+    if (span.version < kUnknownWeightVersion) return Invalid(object.PathOf("weights"), "has a version below -1");
+    weights.push_back(span);
   }
   return absl::OkStatus();
 }
@@ -73,12 +83,13 @@ absl::Status ReadSample(const json& value, const std::string& path, ExportedSamp
   object.Read("file_bytes", sample.file_bytes);
   object.Read("crc32c", crc32c);
   absl::Status status = ReadRanges(object, "unrecorded", sample.unrecorded);
-  status.Update(ReadWeights(object, sample.weights));
+  status.Update(ReadWeights(object, std::max<int64_t>(sample.num_tokens, 1) - 1, sample.weights));
   status.Update(ReadTokenChecks(object, "token_checks", sample.token_checks));
   status.Update(object.status());
   status.Update(CheckId(sample.sample, path));
   if (!status.ok()) return status;
   if (sample.num_tokens < 1) return Invalid(object.PathOf("num_tokens"), "is below 1");
+  if (sample.revision < 0) return Invalid(object.PathOf("revision"), "is below 0");
   if (crc32c < 0 || crc32c > UINT32_MAX) return Invalid(object.PathOf("crc32c"), "is no CRC32C");
   if (!IsFileName(sample.file)) return Invalid(object.PathOf("file"), "is not the name of a file beside the index");
   sample.crc32c = static_cast<uint32_t>(crc32c);

@@ -21,6 +21,7 @@ void rrt_directory_source_free(rrt_directory_source* source) { delete source; }
 rrt_error* rrt_directory_source_json(const rrt_directory_source* source, rrt_bytes** out) {
   return Guard([&] {
     return Give(DumpJson({{"run", source->source->run()},
+                          {"producer", ProducerName(source->source->producer())},
                           {"geometry", GeometryToJson(source->source->geometry())},
                           {"samples", source->source->samples()}}),
                 out);

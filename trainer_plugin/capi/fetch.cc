@@ -167,11 +167,14 @@ rrt_error* rrt_fetch_restart(rrt_fetch* fetch) {
 
 rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size) {
   return Guard([&]() -> absl::Status {
+    absl::Status status;
     if (!fetch->ended) {
-      if (absl::Status status = fetch->sink->GiveUp(Text(why, size)); !status.ok()) return status;
+      status = fetch->sink->GiveUp(Text(why, size));
+      // Also where the policy refuses: others wait for what this fetch was to read.
+      if (fetch->cached != nullptr) fetch->cached->Give(fetch->staged);
     }
+    if (!status.ok()) return status;
     if (fetch->cached != nullptr) {
-      if (!fetch->ended) fetch->cached->Give(fetch->staged);
       auto staged = fetch->cached->Take(Text(why, size));
       if (!staged.ok()) return staged.status();
       fetch->staged = *std::move(staged);

@@ -134,6 +134,25 @@ TEST_F(TrainerCapiStepTest, WhatDoesNotComeFallsBack) {
   rrt_fetch_free(stopped);
 }
 
+TEST_F(TrainerCapiStepTest, OneThatGivesUpLeavesItsSlicesToOthers) {
+  for (const char* missing : {"strict", "live"}) {
+    rrt_fetch* reader = NewFetch(missing);
+    rrt_fetch* waiter = NewFetch("live");
+    int32_t reads = 0;
+    ASSERT_EQ(Take(rrt_step_cache_attach(cache_, reader, 0)), nullptr);
+    ASSERT_EQ(Take(rrt_step_cache_next(reader, 0, &reads)), nullptr);
+    ASSERT_EQ(Take(rrt_step_cache_attach(cache_, waiter, 0)), nullptr);
+    EXPECT_EQ(Take(rrt_step_cache_next(waiter, 0, &reads))[0], "DEADLINE_EXCEEDED");
+    const json refused = Take(rrt_fetch_give_up(reader, "late", 4));
+    EXPECT_EQ(refused.is_null(), std::string(missing) == "live");
+    reads = 0;
+    EXPECT_EQ(Take(rrt_step_cache_next(waiter, 0, &reads)), nullptr) << missing;
+    EXPECT_EQ(reads, 1);
+    rrt_fetch_free(reader);
+    rrt_fetch_free(waiter);
+  }
+}
+
 TEST_F(TrainerCapiStepTest, WhatIsKnownOfSamples) {
   const std::string text =
       json({{"geometry", json::parse(kGeometry)},
@@ -162,6 +181,25 @@ TEST_F(TrainerCapiStepTest, WhatIsKnownOfSamples) {
   EXPECT_NE(Take(rrt_inspect_push(inspect, "\xff", 1)), nullptr);
   rrt_inspect_free(inspect);
   EXPECT_EQ(Take(rrt_inspect_new("{}", 2, &inspect)), json({"INVALID_ARGUMENT", "geometry"}));
+}
+
+TEST_F(TrainerCapiStepTest, ASampleOfOneTokenHasNoRowToAskFor) {
+  const std::string sample = R"({"sample": "one", "num_tokens": 1})", tensor = R"({"dtype": "U8", "shape": [0, 1, 2]})";
+  ASSERT_EQ(Take(rrt_local_source_add(source_, sample.data(), sample.size(), tensor.data(), tensor.size(), nullptr, 0,
+                                      "", 0)),
+            nullptr);
+  const std::string text = R"({"geometry": {"num_layers": 1, "num_experts": 8, "top_k": 2}, "sequences": [
+      {"sample": "one"}, {"sample": "one", "num_tokens": 1}, {"sample": "one", "token_checks": [[0, 0]]},
+      {"sample": "one", "token_checks": [[1, 7]]}, {"sample": "a"}]})";
+  rrt_inspect* inspect = nullptr;
+  ASSERT_EQ(Take(rrt_inspect_new(text.data(), text.size(), &inspect)), nullptr);
+  ASSERT_EQ(Take(rrt_local_source_inspect(source_, inspect)), nullptr);
+  rrt_bytes* bytes = nullptr;
+  ASSERT_EQ(Take(rrt_inspect_result(inspect, &bytes)), nullptr);
+  const json records = TakeJson(bytes);
+  for (const size_t i : {0, 1, 2, 4}) EXPECT_EQ(records[i]["status"], "OK") << i;
+  EXPECT_EQ(records[3]["status"], "OUT_OF_RANGE");
+  rrt_inspect_free(inspect);
 }
 
 TEST_F(TrainerCapiStepTest, WrongArguments) {

@@ -3,6 +3,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "proto/exported/exported_run.h"
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/wire/error_detail.h"
@@ -70,6 +71,7 @@ DirectorySource::~DirectorySource() = default;
 
 const Geometry& DirectorySource::geometry() const { return contents_->geometry; }
 const std::string& DirectorySource::run() const { return contents_->run; }
+Producer DirectorySource::producer() const { return contents_->producer; }
 
 std::vector<std::string> DirectorySource::samples() const {
   std::vector<std::string> names;
@@ -87,7 +89,12 @@ const DirectorySource::Entry* DirectorySource::Find(const SampleRead& asked) con
 }
 
 SampleRecord DirectorySource::Inspect(const SampleRead& asked, Producer producer) const {
-  const Entry* entry = producer == contents_->producer ? Find(asked) : nullptr;
+  if (producer != contents_->producer) {
+    return {.status = SampleStatus::kNotFound,
+            .message = absl::StrCat("the exported run holds rows of producer ", ProducerName(contents_->producer),
+                                    ", asked for those of ", ProducerName(producer))};
+  }
+  const Entry* entry = Find(asked);
   return entry == nullptr ? NoSuchSample(asked) : entry->known.Answer(asked);
 }
 

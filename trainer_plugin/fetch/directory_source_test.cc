@@ -143,7 +143,10 @@ TEST_P(DirectorySourceTest, AnswersAsRowsInMemoryDo) {
     EXPECT_EQ(source->Inspect(read).message, local_.Inspect(read).message);
   }
   EXPECT_EQ(source->Inspect(asked[6]).status, SampleStatus::kTokensMismatch);
+  EXPECT_EQ(source->producer(), Producer::kRollout);
   EXPECT_EQ(source->Inspect(asked[0], Producer::kTrainer).status, SampleStatus::kNotFound);
+  EXPECT_THAT(source->Inspect(asked[0], Producer::kTrainer).message,
+              ::testing::AllOf(::testing::HasSubstr("rollout"), ::testing::HasSubstr("trainer")));
 }
 
 TEST_P(DirectorySourceTest, DamageAndOtherGeometriesAreErrors) {

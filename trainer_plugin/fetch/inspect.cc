@@ -5,12 +5,24 @@
 namespace routing_replay::trainer {
 namespace {
 
+constexpr int64_t kNoRows = 0;
+
+// Rows that the sample must have by what is said of it.
+int64_t ExpectedRows(const FetchSequence& sequence) {
+  if (sequence.num_tokens) return *sequence.num_tokens > 1 ? *sequence.num_tokens - 1 : kNoRows;
+  int64_t rows = kNoRows;
+  for (const TokenCheck& check : sequence.token_checks) rows = std::max(rows, check.rows);
+  return rows;
+}
+
+// Whether the sample may have no row at all: of one token.
+bool MayHaveNoRows(const FetchSequence& sequence) { return !sequence.num_tokens && ExpectedRows(sequence) == kNoRows; }
+
 // Nothing where the sample has no rows.
 std::vector<RowRange> RowToAsk(const FetchSequence& sequence) {
-  int64_t rows = 1;
-  for (const TokenCheck& check : sequence.token_checks) rows = std::max(rows, check.rows);
-  if (sequence.num_tokens) rows = *sequence.num_tokens - 1;
-  if (rows < 1) return {};
+  if (MayHaveNoRows(sequence)) return {RowRange::OfSize(0, 1)};
+  const int64_t rows = ExpectedRows(sequence);
+  if (rows == kNoRows) return {};
   return {RowRange::OfSize(rows - 1, 1)};
 }
 
@@ -29,12 +41,21 @@ ReadRequest MakeInspectRequest(const Geometry& geometry, absl::Span<const FetchS
   return request;
 }
 
-InspectSink::InspectSink(size_t samples) : records_(samples) {
-  for (size_t i = 0; i < samples; ++i) records_[i].index = static_cast<int32_t>(i);
+InspectSink::InspectSink(absl::Span<const FetchSequence> sequences) : records_(sequences.size()) {
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    records_[i].index = static_cast<int32_t>(i);
+    may_have_no_rows_.push_back(MayHaveNoRows(sequences[i]));
+  }
 }
 
 absl::Status InspectSink::OnRecord(const SampleRecord& record) {
-  records_[record.index] = record;
+  SampleRecord& kept = records_[record.index];
+  kept = record;
+  // A row was asked for only to ask at all. A read of all rows of this sample finds that none is missing.
+  if (record.status == SampleStatus::kOutOfRange && record.num_tokens == 1 && may_have_no_rows_[record.index]) {
+    kept.status = SampleStatus::kOk;
+    kept.message.clear();
+  }
   return absl::OkStatus();
 }
 

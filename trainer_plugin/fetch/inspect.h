@@ -19,10 +19,11 @@ namespace routing_replay::trainer {
 ReadRequest MakeInspectRequest(const Geometry& geometry, absl::Span<const FetchSequence> sequences,
                                const FetchOptions& options);
 
-// Keeps what MakeInspectRequest's answer says.
+// Keeps what the answer to MakeInspectRequest of these sequences says. A sample of one token, which has no rows, is kOk
+// although the first was asked for.
 class InspectSink final : public ReadSink {
  public:
-  explicit InspectSink(size_t samples);
+  explicit InspectSink(absl::Span<const FetchSequence> sequences);
   absl::Status OnRecord(const SampleRecord& record) override;
   absl::Status OnPiece(const ReadPiece& piece) override;
 
@@ -33,6 +34,7 @@ class InspectSink final : public ReadSink {
 
  private:
   std::vector<SampleRecord> records_;
+  std::vector<bool> may_have_no_rows_;  // Of each sample, by what was said of it.
 };
 
 }  // namespace routing_replay::trainer

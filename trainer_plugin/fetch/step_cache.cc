@@ -232,7 +232,7 @@ std::vector<int32_t> CachedFetch::Claim() {
     StepCache::EntryPtr entry = std::move(slice.other);
     slice.other = nullptr;
     if (entry == nullptr || entry->state == State::kFailed) entry = cache_->Find(slice.key);
-    if (entry != nullptr && entry->state == State::kReady && !AsAgreed(slice, *entry->rows)) {
+    while (entry != nullptr && entry->state == State::kReady && !AsAgreed(slice, *entry->rows)) {
       cache_->Drop(entry);
       ++cache_->counters_.stale;
       entry = cache_->Find(slice.key);

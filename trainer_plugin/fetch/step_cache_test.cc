@@ -195,6 +195,25 @@ TEST_F(StepCacheTest, OnlyWhatWasAgreedIsUsed) {
   EXPECT_THAT(live.unrecorded[0], SizeIs(1));
 }
 
+TEST_F(StepCacheTest, WhatStandsBehindAStaleSliceIsCheckedToo) {
+  const auto cache = std::make_shared<StepCache>(kPlenty);
+  const ReplayPlan plan = PlanOf({0});
+  const FetchOptions options;
+  const std::vector<FetchSequence> unchecked = Sequences({0});
+  std::vector<FetchSequence> agreed = unchecked;
+  CachedFetch reader(cache, plan, unchecked, options, "run", FetchTime::kNow);
+  const std::vector<int32_t> slices = NextOf(reader);
+  ASSERT_OK_AND_ASSIGN(const StagedRows old, source_.Fetch(plan, slices, unchecked, options));
+  agreed[0].content_id = old.records[0].content_id + 1;
+  CachedFetch waiter(cache, plan, agreed, options, "run", FetchTime::kNow);
+  EXPECT_THAT(waiter.Next(AtOnce()), Fails(absl::StatusCode::kDeadlineExceeded, Reason::kUnspecified));
+  cache->Clear();
+  ASSERT_OK(Fetch(cache, plan, unchecked));  // Kept, while the first one is still being read.
+  reader.Give(old);
+  EXPECT_THAT(NextOf(waiter), ElementsAre(0));
+  EXPECT_EQ(cache->counters().stale, 2);
+}
+
 TEST_F(StepCacheTest, BytesAreBounded) {
   constexpr int64_t kBytes = 6000;
   const auto cache = std::make_shared<StepCache>(kBytes);

@@ -98,6 +98,20 @@ class DirectoryTest(unittest.TestCase):
                         self.assertEqual(record["content_id"], 2**64 - 1 - i)
                         self.assertEqual(record["weights"][0][2], 7 + i)
 
+    def test_what_the_trainer_recorded(self) -> None:
+        scenario = random_scenario(np.random.default_rng(3))
+        for sample in scenario.samples:
+            sample.sent = True
+        directory = self.directory()
+        write(directory, scenario, producer="trainer")
+        source = trainer.DirectorySource(directory)
+        self.assertEqual(source.producer, "trainer")
+        self.assertNotIn("NOT_FOUND", [record["status"] for record in source.inspect(scenario.sequences())])
+        plan = scenario.plan(0, 0)
+        batch = source.fetch(plan, sequences=scenario.sequences(), missing="live")
+        expected = scenario.local_source().fetch(plan, sequences=scenario.sequences(), missing="live")
+        np.testing.assert_array_equal(batch.states, expected.states)
+
     def test_other_tokens(self) -> None:
         scenario = random_scenario(np.random.default_rng(3))
         scenario.samples = scenario.samples[:1]

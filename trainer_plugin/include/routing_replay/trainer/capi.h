@@ -232,7 +232,8 @@ RRT_API rrt_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step
 typedef struct rrt_directory_source rrt_directory_source;
 RRT_API rrt_error* rrt_directory_source_open(const char* path, size_t size, rrt_directory_source** source);
 RRT_API void rrt_directory_source_free(rrt_directory_source* source);
-/* {"run", "geometry": {…}, "samples": [id, …]} */
+/* {"run", "producer", "geometry": {…}, "samples": [id, …]}. A fetch or an inspection for another producer finds no
+ * sample. */
 RRT_API rrt_error* rrt_directory_source_json(const rrt_directory_source* source, rrt_bytes** json);
 RRT_API rrt_error* rrt_directory_source_fetch(const rrt_directory_source* source, rrt_fetch* fetch);
 RRT_API rrt_error* rrt_directory_source_inspect(const rrt_directory_source* source, rrt_inspect* inspect);

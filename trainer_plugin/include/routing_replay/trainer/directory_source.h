@@ -29,12 +29,13 @@ class DirectorySource {
 
   const Geometry& geometry() const;
   const std::string& run() const;
+  Producer producer() const;
   // Ids, in the order of the index.
   std::vector<std::string> samples() const;
 
   // As LocalSource. Moreover DATA_LOSS (kChecksum) naming a sample whose file is not as it was written, and
   // INVALID_ARGUMENT naming one whose file was never as the index says. A read for another producer than the run's
-  // finds no sample.
+  // finds no sample, and the record's message names both.
   absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                    const FetchOptions& options) const;
   absl::StatusOr<StagedRows> Fetch(const ReplayPlan& plan, absl::Span<const int32_t> slices,

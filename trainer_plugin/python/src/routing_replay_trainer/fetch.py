@@ -382,7 +382,7 @@ class DirectorySource(RowSource):
     """Rows of a run that was exported to a directory (its format: proto/FORMAT.md, "Exported runs").
 
     Raises FailedPreconditionError where no export has ended, DataLossError for what is not as it was written. Holds the
-    index; rows are read when they are fetched. May be shared between threads.
+    index; rows are read when they are fetched, those of the run's `producer`. May be shared between threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -392,16 +392,17 @@ class DirectorySource(RowSource):
         )
         said = json.loads(_core.give(LIBRARY.rrt_directory_source_json, self._handle.pointer))
         self.run: str = said["run"]
+        self.producer: Literal["rollout", "trainer"] = said["producer"]
         self.geometry: dict[str, Any] = said["geometry"]
         self.samples: tuple[str, ...] = tuple(said["samples"])
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        inspection = _Inspection(sequences, {"geometry": self.geometry})
+        inspection = _Inspection(sequences, {"geometry": self.geometry, "producer": self.producer})
         LIBRARY.rrt_directory_source_inspect(self._handle.pointer, inspection.pointer)
         return inspection.result()
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        return _Fetch(plan, sequences, missing=missing)
+        return _Fetch(plan, sequences, missing=missing, producer=self.producer)
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         LIBRARY.rrt_directory_source_fetch(self._handle.pointer, fetch.pointer)
