@@ -71,8 +71,7 @@ absl::StatusOr<SeenStep> SeenStepFrom(absl::string_view text) {
   if (!value.ok()) return value.status();
   JsonObject object(*value, "");
   SeenStep step;
-  object.Read("policy", {{"strict", StepPolicy::kStrict}, {"live", StepPolicy::kLive}, {"drop", StepPolicy::kDrop}},
-              step.policy);
+  object.Read("policy", MissingPolicyNames(), step.policy);
   object.Read("geometry_fingerprint", step.geometry_fingerprint);
   object.Read("source_failed", step.source_failed);
   const json* samples = object.Find("samples");

@@ -16,6 +16,7 @@
 #include "routing_replay/trainer/capi.h"
 #include "routing_replay/trainer/directory_source.h"
 #include "routing_replay/trainer/local_source.h"
+#include "routing_replay/trainer/missing_policy.h"
 #include "routing_replay/trainer/replay_targets.h"
 #include "trainer_plugin/fetch/inspect.h"
 #include "trainer_plugin/fetch/staging_sink.h"
@@ -83,6 +84,14 @@ struct rrt_replay_targets final {
 };
 
 namespace routing_replay::capi {
+
+// As descriptions of fetches and agreements name them.
+inline const std::vector<std::pair<const char*, trainer::MissingPolicy>>& MissingPolicyNames() {
+  using trainer::MissingPolicy;
+  static const auto* const names = new std::vector<std::pair<const char*, MissingPolicy>>{
+      {"strict", MissingPolicy::kStrict}, {"live", MissingPolicy::kLive}, {"drop", MissingPolicy::kDrop}};
+  return *names;
+}
 
 // What realigns an ended fetch of this plan. INVALID_ARGUMENT or FAILED_PRECONDITION if it is none.
 absl::StatusOr<trainer::RealignPlan> PlanRealignOf(const rrt_plan& plan, const rrt_fetch& fetch);

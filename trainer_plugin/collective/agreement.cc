@@ -29,7 +29,7 @@ absl::Status Wrong(absl::string_view field, absl::string_view what) {
 }
 
 absl::Status CheckStep(const SeenStep& step) {
-  if (step.policy > StepPolicy::kDrop) return Wrong("policy", "is none of strict, live, drop");
+  if (step.policy > MissingPolicy::kDrop) return Wrong("policy", "is none of strict, live, drop");
   for (size_t i = 0; i < step.samples.size(); ++i) {
     const SeenSample& seen = step.samples[i];
     const auto wrong = [i](absl::string_view field, absl::string_view what) {
@@ -183,9 +183,9 @@ absl::Status Missing(const SampleDecision& decision, const SeenSample& seen, int
               seen.sample);
 }
 
-void Count(SampleDecision said, StepPolicy policy, StepDecision& decision) {
+void Count(SampleDecision said, MissingPolicy policy, StepDecision& decision) {
   if (said.missing_on) {
-    said.action = policy == StepPolicy::kDrop ? StepAction::kDrop : StepAction::kLive;
+    said.action = policy == MissingPolicy::kDrop ? StepAction::kDrop : StepAction::kLive;
     ++decision.fallen_back;
   } else {
     ++decision.replayed;
@@ -213,7 +213,7 @@ absl::StatusOr<StepDecision> Decide(const SeenStep& step, absl::Span<const int64
     if (absl::Status status = CheckSameContent(said[i], step.samples[i]); !status.ok()) return status;
     Count(said[i].decision, step.policy, decision);
   }
-  if (step.policy != StepPolicy::kStrict || decision.fallen_back == 0) return decision;
+  if (step.policy != MissingPolicy::kStrict || decision.fallen_back == 0) return decision;
   const auto first = std::find_if(decision.samples.begin(), decision.samples.end(),
                                   [](const SampleDecision& sample) { return sample.missing_on.has_value(); });
   return Missing(*first, step.samples[first - decision.samples.begin()], decision.fallen_back, said.size());

@@ -34,7 +34,7 @@ Decisions AgreeOnAll(const std::vector<SeenStep>& seen) {
 }
 
 // 16 ranks that have all samples.
-std::vector<SeenStep> AllThere(StepPolicy policy = StepPolicy::kStrict, int32_t samples = 5) {
+std::vector<SeenStep> AllThere(MissingPolicy policy = MissingPolicy::kStrict, int32_t samples = 5) {
   SeenStep step{.policy = policy, .geometry_fingerprint = 0xFEDCBA9876543210u};
   for (int32_t i = 0; i < samples; ++i) {
     step.samples.push_back({.sample = absl::StrCat("math/", i),
@@ -57,7 +57,7 @@ void ExpectSame(const Decisions& decisions) {
 }
 
 TEST(Agreement, AllReplay) {
-  for (StepPolicy policy : {StepPolicy::kStrict, StepPolicy::kLive, StepPolicy::kDrop}) {
+  for (MissingPolicy policy : {MissingPolicy::kStrict, MissingPolicy::kLive, MissingPolicy::kDrop}) {
     const Decisions decisions = AgreeOnAll(AllThere(policy));
     ExpectSame(decisions);
     ASSERT_OK(decisions[0]);
@@ -73,18 +73,18 @@ TEST(Agreement, AllReplay) {
 }
 
 TEST(Agreement, NoSamples) {
-  const Decisions decisions = AgreeOnAll(AllThere(StepPolicy::kStrict, 0));
+  const Decisions decisions = AgreeOnAll(AllThere(MissingPolicy::kStrict, 0));
   ExpectSame(decisions);
   EXPECT_OK(decisions[0]);
 }
 
 TEST(Agreement, OneRankMissesASample) {
-  for (StepPolicy policy : {StepPolicy::kStrict, StepPolicy::kLive, StepPolicy::kDrop}) {
+  for (MissingPolicy policy : {MissingPolicy::kStrict, MissingPolicy::kLive, MissingPolicy::kDrop}) {
     std::vector<SeenStep> seen = AllThere(policy);
     seen[13].samples[3] = {.sample = "math/3", .status = SampleStatus::kLost};
     const Decisions decisions = AgreeOnAll(seen);
     ExpectSame(decisions);
-    if (policy == StepPolicy::kStrict) {
+    if (policy == MissingPolicy::kStrict) {
       EXPECT_EQ(decisions[0].status().code(), kFailed);
       EXPECT_EQ(GetErrorDetail(decisions[0].status())->sample, "math/3");
       EXPECT_THAT(decisions[0].status().message(), HasSubstr("LOST, first on rank 13; 1 of 5"));
@@ -92,7 +92,7 @@ TEST(Agreement, OneRankMissesASample) {
     }
     ASSERT_OK(decisions[0]);
     const SampleDecision& fallen = decisions[0]->samples[3];
-    EXPECT_EQ(fallen.action, policy == StepPolicy::kLive ? StepAction::kLive : StepAction::kDrop);
+    EXPECT_EQ(fallen.action, policy == MissingPolicy::kLive ? StepAction::kLive : StepAction::kDrop);
     EXPECT_EQ(fallen.status, SampleStatus::kLost);
     EXPECT_EQ(fallen.missing_on, 13);
     EXPECT_FALSE(fallen.missing_everywhere);
@@ -119,7 +119,7 @@ TEST(Agreement, OtherContentIsAnErrorOnAllRanks) {
        "num_tokens: of sample math/2 is 99 on one rank and 102"},
   };
   for (const Case& given : cases) {
-    std::vector<SeenStep> seen = AllThere(StepPolicy::kLive);
+    std::vector<SeenStep> seen = AllThere(MissingPolicy::kLive);
     given.change(seen[5].samples[2]);
     seen[6].samples[2].status = SampleStatus::kNotFound;
     const Decisions decisions = AgreeOnAll(seen);
@@ -132,7 +132,7 @@ TEST(Agreement, OtherContentIsAnErrorOnAllRanks) {
 
 // What a rank does not know, or says of a sample that it misses, is compared with nothing.
 TEST(Agreement, WhatIsNotKnownIsNotCompared) {
-  std::vector<SeenStep> seen = AllThere(StepPolicy::kLive);
+  std::vector<SeenStep> seen = AllThere(MissingPolicy::kLive);
   seen[3].samples[1] = {.sample = "math/1"};
   seen[4].samples[2].status = SampleStatus::kTokensMismatch;
   seen[4].samples[2].content_id = 1;
@@ -156,7 +156,7 @@ TEST(Agreement, RanksOfOtherSteps) {
   const std::vector<std::function<void(SeenStep&)>> changes = {
       [](SeenStep& step) { step.samples.pop_back(); },
       [](SeenStep& step) { step.samples.clear(); },
-      [](SeenStep& step) { step.policy = StepPolicy::kDrop; },
+      [](SeenStep& step) { step.policy = MissingPolicy::kDrop; },
       [](SeenStep& step) { std::swap(step.samples[0], step.samples[4]); },
       [](SeenStep& step) { step.samples[3].sample = "other"; },
   };
@@ -175,7 +175,7 @@ TEST(Agreement, RanksOfOtherSteps) {
 }
 
 TEST(Agreement, ARankWhoseSourceFailed) {
-  std::vector<SeenStep> seen = AllThere(StepPolicy::kLive);
+  std::vector<SeenStep> seen = AllThere(MissingPolicy::kLive);
   seen[2].source_failed = seen[9].source_failed = true;
   Decisions decisions = AgreeOnAll(seen);
   ExpectSame(decisions);
@@ -183,7 +183,7 @@ TEST(Agreement, ARankWhoseSourceFailed) {
   EXPECT_EQ(decisions[0]->source_failed_on, 2);
   EXPECT_EQ(decisions[0]->counts[SampleStatus::kUnspecified], 5);
   EXPECT_EQ(decisions[0]->samples[0].missing_on, 2);
-  for (SeenStep& step : seen) step.policy = StepPolicy::kStrict;
+  for (SeenStep& step : seen) step.policy = MissingPolicy::kStrict;
   decisions = AgreeOnAll(seen);
   ExpectSame(decisions);
   EXPECT_EQ(decisions[0].status().code(), kFailed);
@@ -197,7 +197,7 @@ TEST(Agreement, ARankThatIsWrongTellsTheOthers) {
       [](SeenStep& step) { step.samples[0].status = static_cast<SampleStatus>(10); },
       [](SeenStep& step) { step.samples[0].newest_weight_version = -2; },
       [](SeenStep& step) { step.samples[0].oldest_weight_version = std::numeric_limits<int64_t>::min(); },
-      [](SeenStep& step) { step.policy = static_cast<StepPolicy>(3); },
+      [](SeenStep& step) { step.policy = static_cast<MissingPolicy>(3); },
   };
   for (const auto& change : changes) {
     std::vector<SeenStep> seen = AllThere();
@@ -216,7 +216,7 @@ TEST(Agreement, WordsThatNoReductionGives) {
     return std::vector<int64_t>(agreement.words().begin(), agreement.words().end());
   };
   const auto refused = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
-  const SeenStep step = AllThere(StepPolicy::kLive)[0];
+  const SeenStep step = AllThere(MissingPolicy::kLive)[0];
   const size_t first_round = all_words(StepAgreement(0, step)).size();
   for (size_t i = 0; i < first_round; ++i) {
     StepAgreement agreement(0, step);
@@ -250,7 +250,7 @@ TEST(Agreement, WordsThatNoReductionGives) {
 
 TEST(Agreement, DecidesAtTheEndAndNothingIsPushedThen) {
   for (int32_t samples : {0, 2}) {
-    StepAgreement agreement(0, AllThere(StepPolicy::kStrict, samples)[0]);
+    StepAgreement agreement(0, AllThere(MissingPolicy::kStrict, samples)[0]);
     while (!agreement.words().empty()) {
       EXPECT_THAT(agreement.decision(), Fails(kFailed, Reason::kField));
       const std::vector<int64_t> words(agreement.words().begin(), agreement.words().end());
@@ -322,7 +322,7 @@ absl::StatusOr<StepDecision> Reference(const std::vector<SeenStep>& seen) {
       }
     }
     said.status = worst == 99 ? SampleStatus::kUnspecified : static_cast<SampleStatus>(worst);
-    const StepAction fallback = seen[0].policy == StepPolicy::kDrop ? StepAction::kDrop : StepAction::kLive;
+    const StepAction fallback = seen[0].policy == MissingPolicy::kDrop ? StepAction::kDrop : StepAction::kLive;
     said.action = said.missing_on ? fallback : StepAction::kReplay;
     ++(said.missing_on ? decision.fallen_back : decision.replayed);
     ++decision.counts[said.status];
@@ -331,7 +331,7 @@ absl::StatusOr<StepDecision> Reference(const std::vector<SeenStep>& seen) {
   for (size_t rank = seen.size(); rank-- > 0;) {
     if (seen[rank].source_failed) decision.source_failed_on = rank;
   }
-  for (size_t i = 0; seen[0].policy == StepPolicy::kStrict && i < samples; ++i) {
+  for (size_t i = 0; seen[0].policy == MissingPolicy::kStrict && i < samples; ++i) {
     if (decision.samples[i].missing_on) return absl::FailedPreconditionError(seen[0].samples[i].sample);
   }
   return decision;
@@ -358,7 +358,7 @@ TEST(Agreement, AsTheReference) {
   for (int32_t round = 0; round < 600; ++round) {
     std::vector<SeenStep> seen(1 + random() % 6);
     const size_t samples = random() % 8;
-    const auto policy = static_cast<StepPolicy>(random() % 3);
+    const auto policy = static_cast<MissingPolicy>(random() % 3);
     for (SeenStep& step : seen) {
       step.policy = policy;
       step.source_failed = random() % 30 == 0;

@@ -1,7 +1,7 @@
 // What all ranks of a model replica do with the samples of a step: replay, live or drop. Layers would mix if they did
 // not decide alike, and a content that differs between them would replay two rollouts as one.
 //
-//   auto decision = Agree(*collective, {.policy = StepPolicy::kLive, .samples = seen}, deadline);
+//   auto decision = Agree(*collective, {.policy = MissingPolicy::kLive, .samples = seen}, deadline);
 //
 // One rule: every rank calls Agree once per step, whatever it has seen. A rank whose source failed says so
 // (source_failed) instead of staying away, and one that cannot even say what it has seen gives the error in its place,
@@ -25,16 +25,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "routing_replay/trainer/collective.h"
+#include "routing_replay/trainer/missing_policy.h"
 #include "routing_replay/wire/read_request.h"
 
 namespace routing_replay::trainer {
-
-// Of a sample that a rank misses.
-enum class StepPolicy : uint8_t {
-  kStrict = 0,  // The step fails on all ranks.
-  kLive = 1,    // The whole sample routes live on all ranks.
-  kDrop = 2,    // The caller is told to leave it out.
-};
 
 // What a rank has seen of one sample. What is not set is not known, and so not compared.
 struct SeenSample {
@@ -50,7 +44,7 @@ struct SeenSample {
 
 // What a rank has seen of a step.
 struct SeenStep {
-  StepPolicy policy = StepPolicy::kStrict;
+  MissingPolicy policy = MissingPolicy::kStrict;
   uint64_t geometry_fingerprint = 0;  // Of the run's geometry; 0 on all ranks where it is not known.
   bool source_failed = false;         // This rank misses all samples, whatever is said of them.
   std::vector<SeenSample> samples;    // Of the step, in the same order on all ranks.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "routing_replay/trainer/missing_policy.h"
 #include "routing_replay/trainer/realign.h"
 #include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/row_range.h"
@@ -16,13 +17,6 @@
 #include "routing_replay/wire/sample_state.h"
 
 namespace routing_replay::trainer {
-
-// What happens to a sequence whose sample cannot be replayed. All ranks of a model replica must use the same.
-enum class MissingPolicy : uint8_t {
-  kStrict,  // The fetch fails: FAILED_PRECONDITION naming the sample and its status.
-  kLive,    // The whole sequence is unrecorded: its rows take live routing. Counted in StagedRows.
-  kDrop,    // As kLive, and StagedRows::dropped names it: the caller leaves it out of the loss.
-};
 
 struct FetchOptions {
   Producer producer = Producer::kRollout;
