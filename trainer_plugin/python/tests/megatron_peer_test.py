@@ -679,6 +679,23 @@ class MegatronTest(unittest.TestCase):
                     chunks[0](self.hidden(0))
         replay.end_step()
 
+    def test_layers_that_no_schedule_has_told(self) -> None:
+        """Megatron's layers begin with current_microbatch = -1."""
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+        set_current_microbatch(chunks[0], -1)
+        for index in (None, 0):
+            with contextlib.ExitStack() as stack:
+                if index is None:
+                    refused = self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given, .*give index")
+                    stack.enter_context(refused)
+                packed = rollout.packed(0)
+                stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=index))
+                chunks[0](self.hidden(0).requires_grad_()).sum().backward()
+        replay.end_step()
+
     def test_refusals_name_the_option(self) -> None:
         source = trainer.LocalSource({"num_layers": 4, "num_experts": 8, "top_k": 2})
         for options, change, words in (

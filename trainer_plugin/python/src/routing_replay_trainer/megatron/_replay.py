@@ -441,12 +441,13 @@ class _Chunk:
     def index(self, said: int | None) -> int:
         """Of the micro-batch: what the schedule told the chunk's layers, asserted where the caller says it too."""
         told = {getattr(module, "current_microbatch", None) for module in self._layer_modules} - {None}
+        told = {number for number in told if number >= 0}  # Layers begin with -1: no schedule has told them.
         if len(told) > 1:
             raise invalid(
                 "index", f"the layers of chunk {self.number} are told different micro-batches: {sorted(told)}"
             )
         if not told and said is None:
-            raise invalid("index", f"not given, and nothing has told the layers of chunk {self.number}")
+            raise invalid("index", f"not given, and no schedule has told the layers of chunk {self.number}: give index")
         index = said if not told else told.pop()
         if said is not None and said != index:
             raise invalid("index", f"{said}, but the schedule runs micro-batch {index}")
