@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from routing_replay_trainer import errors
+from routing_replay_trainer import _options, errors
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
@@ -33,7 +33,6 @@ from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
-_MODES = ("disabled", "shadow", "R2", "R3")
 _PADS = ("live", "filler")
 _SAID = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")  # In the order of _describe.
 
@@ -78,16 +77,24 @@ def attach(
         decides alone: for cp_size = 1, and for missing="strict"
     max_fallback_fraction, fetch_deadline, cache_bytes, watch, alarm_no_overlap, on_policy: as `megatron.attach`
 
-    Raises InvalidArgumentError where the model is not what the configuration says, and FailedPreconditionError naming
+    Raises InvalidArgumentError for an option that is none or that the mode does not use, and
+    where the model is not what the configuration says, and FailedPreconditionError naming
     a module that chooses its experts in no known way: another family, a version whose code differs, or a block whose
     forward somebody has replaced.
     """
-    if mode not in _MODES:
-        raise invalid("mode", f"{mode!r} is none of {', '.join(_MODES)}")
+    _options.check(
+        mode=mode,
+        source=source,
+        missing=missing,
+        agree=agree,
+        max_fallback_fraction=max_fallback_fraction,
+        fetch_deadline=fetch_deadline,
+        cache_bytes=cache_bytes,
+        alarm_no_overlap=alarm_no_overlap,
+        on_policy=on_policy,
+    )
     if pads not in _PADS:
         raise invalid("pads", f"{pads!r} is none of {', '.join(_PADS)}")
-    if mode in ("R3", "shadow") and source is None:
-        raise invalid("source", f"mode {mode} needs one")
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
     steps = None
     if mode in ("R3", "shadow"):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from routing_replay_trainer import errors
+from routing_replay_trainer import _options, errors
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
@@ -34,7 +34,6 @@ from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
-_MODES = ("disabled", "shadow", "R2", "R3")
 _INJECTIONS = {"native": _native, "fused": _fused}
 
 
@@ -84,16 +83,25 @@ def attach(
     on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
     writer: mode R2: keeps what is recorded for the service, beside
 
-    Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
+    Raises InvalidArgumentError for an option that is none or that the mode does not use, and
+    where the model's layers are not those of the configuration, and FailedPreconditionError
     naming a router or an option that would ignore the replay, or that another replay is attached to.
     """
     chunks = list(model_chunks) if isinstance(model_chunks, (list, tuple, torch.nn.ModuleList)) else [model_chunks]
-    if mode not in _MODES:
-        raise invalid("mode", f"{mode!r} is none of {', '.join(_MODES)}")
+    _options.check(
+        mode=mode,
+        source=source,
+        missing=missing,
+        agree=agree,
+        max_fallback_fraction=max_fallback_fraction,
+        fetch_deadline=fetch_deadline,
+        cache_bytes=cache_bytes,
+        alarm_no_overlap=alarm_no_overlap,
+        on_policy=on_policy,
+        writer=writer,
+    )
     if inject not in _INJECTIONS:
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
-    if mode in ("R3", "shadow") and source is None:
-        raise invalid("source", f"mode {mode} needs one")
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
     steps = None
     if mode in ("R3", "shadow"):
