@@ -65,7 +65,8 @@ def attach(
     source: where rows come from; needed in the modes R3 and shadow
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
         it in the training pass, each rank its own rows, without transport; "shadow" fetches, aligns and compares, and
-        changes nothing; "disabled" touches nothing
+        changes nothing: samples that are
+        missing are counted, whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
         does as well, and begin_step names it for the caller to leave it out of the loss
     pads: rows of padding choose live, as without replay, or take filler spread over experts. Rows of real tokens
@@ -95,6 +96,8 @@ def attach(
     )
     if pads not in _PADS:
         raise invalid("pads", f"{pads!r} is none of {', '.join(_PADS)}")
+    if mode == "shadow":
+        missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
     steps = None
     if mode in ("R3", "shadow"):

@@ -64,7 +64,8 @@ def attach(
     source: where rows come from; needed in the modes R3 and shadow
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
         it in the training pass, each rank its own layers and rows, without transport; "shadow" fetches, aligns and
-        compares, and changes nothing; "disabled" touches nothing
+        compares, and changes nothing: samples that are
+        missing are counted, whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
     inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
@@ -102,6 +103,8 @@ def attach(
     )
     if inject not in _INJECTIONS:
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
+    if mode == "shadow":
+        missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
     steps = None
     if mode in ("R3", "shadow"):
