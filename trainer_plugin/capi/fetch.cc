@@ -71,9 +71,7 @@ absl::Status ReadFetchDescription(absl::string_view text, FetchDescription& desc
   JsonObject object(*value, "");
   object.Read("run", description.run);
   ReadProducer(object, description.options.producer);
-  object.Read("missing",
-              {{"strict", MissingPolicy::kStrict}, {"live", MissingPolicy::kLive}, {"drop", MissingPolicy::kDrop}},
-              description.options.missing);
+  object.Read("missing", MissingPolicyNames(), description.options.missing);
   object.Read("wait", description.options.wait);
   const json* sequences = object.Find("sequences");
   const json* geometry = object.Find("geometry");

@@ -376,6 +376,14 @@ class Cases(unittest.TestCase):
             common = (forced[known].unsqueeze(2) == chosen[known].unsqueeze(1)).any(2).float().mean().item()
             self.assertAlmostEqual(metrics[f"routing_replay/overlap/layer_{layer:02}"], common, places=6)
         self.assertEqual(metrics["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
+        with self.attached(model, rollout, mode="shadow", missing="strict", max_fallback_fraction=0.0) as replay:
+            for begin in (False, True):
+                if begin:
+                    replay.begin_step(["none", rollout.samples[1]])
+                with replay.micro_batch(["none", rollout.samples[1]], **rollout.said), torch.no_grad():
+                    self.assertTrue(torch.equal(loss_of(model, rollout.call)[0], alone))
+                replay.end_step()
+            self.assertEqual(replay.metrics()["routing_replay/fallback_fraction"], 0.5)
 
     @over("right")
     def test_a_step_with_a_sample_that_is_missing(self, model: Any, rollout: Rollout) -> None:

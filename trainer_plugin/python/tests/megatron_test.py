@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer import _options
 from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._micro_batch import expected
 from routing_replay_trainer._passes import ChunkPasses, Pass, new_lock
@@ -400,6 +401,51 @@ class PassesTest(unittest.TestCase):
             self.chunks[0].ask(0, recompute=False)
         self.chunks[0].abandon()
         self.assertEqual((len(self.targets), self.chunks[0].in_flight), (0, 0))
+
+
+class OptionsTest(unittest.TestCase):
+    def test_options(self) -> None:
+        source = trainer.LocalSource({"num_layers": 2, "num_experts": 64, "top_k": 1})
+        fine = {
+            "mode": "R3",
+            "source": source,
+            "missing": "strict",
+            "agree": None,
+            "max_fallback_fraction": 0.05,
+            "fetch_deadline": 120,
+            "cache_bytes": 0,
+            "alarm_no_overlap": None,
+            "on_policy": None,
+        }
+        one = types.SimpleNamespace(rank=0, size=1)
+        recording = {"mode": "R2", "source": None}
+        for change in (
+            {},
+            {"mode": "shadow", "agree": one},
+            recording,
+            recording | {"writer": 1},
+            {"mode": "disabled"},
+        ):
+            _options.check(**fine | change)
+        for name, change in (
+            ("mode", {"mode": "R4"}),
+            ("missing", {"missing": "nonsense"}),
+            ("agree", {"agree": "x"}),
+            ("source", {"source": "str"}),
+            ("source", {"source": None}),
+            ("cache_bytes", {"cache_bytes": -1}),
+            ("fetch_deadline", {"fetch_deadline": -1}),
+            ("fetch_deadline", {"fetch_deadline": float("nan")}),
+            ("max_fallback_fraction", {"max_fallback_fraction": 5}),
+            ("alarm_no_overlap", {"alarm_no_overlap": "1%"}),
+            ("writer", {"writer": 1}),
+            ("source", {"mode": "R2"}),
+            ("agree", recording | {"agree": one}),
+            ("on_policy", recording | {"on_policy": "strict"}),
+        ):
+            with self.subTest(change), self.assertRaises(trainer.InvalidArgumentError) as caught:
+                _options.check(**fine | change)
+            self.assertEqual(caught.exception.field, name)
 
 
 class ReplayedTest(unittest.TestCase):

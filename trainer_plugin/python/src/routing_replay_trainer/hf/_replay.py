@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from routing_replay_trainer import errors
+from routing_replay_trainer import _options, errors
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
@@ -33,7 +33,6 @@ from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
-_MODES = ("disabled", "shadow", "R2", "R3")
 _PADS = ("live", "filler")
 _OF_PASSES = ("forward_only", "record")  # Arguments that say nothing of rows.
 _SAID = ("tokens", "attention_mask", "position_ids", "cu_seqlens", "lengths")  # In the order of _describe.
@@ -67,7 +66,8 @@ def attach(
     source: where rows come from; needed in the modes R3 and shadow
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
         it in the training pass, each rank its own rows, without transport; "shadow" fetches, aligns and compares, and
-        changes nothing; "disabled" touches nothing
+        changes nothing: samples that are
+        missing are counted, whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
         does as well, and begin_step names it for the caller to leave it out of the loss
     pads: rows of padding choose live, as without replay, or take filler spread over experts. Rows of real tokens
@@ -79,16 +79,26 @@ def attach(
         decides alone: for cp_size = 1, and for missing="strict"
     max_fallback_fraction, fetch_deadline, cache_bytes, watch, alarm_no_overlap, on_policy: as `megatron.attach`
 
-    Raises InvalidArgumentError where the model is not what the configuration says, and FailedPreconditionError naming
+    Raises InvalidArgumentError for an option that is none or that the mode does not use, and
+    where the model is not what the configuration says, and FailedPreconditionError naming
     a module that chooses its experts in no known way: another family, a version whose code differs, or a block whose
     forward somebody has replaced.
     """
-    if mode not in _MODES:
-        raise invalid("mode", f"{mode!r} is none of {', '.join(_MODES)}")
+    _options.check(
+        mode=mode,
+        source=source,
+        missing=missing,
+        agree=agree,
+        max_fallback_fraction=max_fallback_fraction,
+        fetch_deadline=fetch_deadline,
+        cache_bytes=cache_bytes,
+        alarm_no_overlap=alarm_no_overlap,
+        on_policy=on_policy,
+    )
     if pads not in _PADS:
         raise invalid("pads", f"{pads!r} is none of {', '.join(_PADS)}")
-    if mode in ("R3", "shadow") and source is None:
-        raise invalid("source", f"mode {mode} needs one")
+    if mode == "shadow":
+        missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
     steps = None
     if mode in ("R3", "shadow"):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from routing_replay_trainer import errors
+from routing_replay_trainer import _options, errors
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
@@ -35,7 +35,6 @@ from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
-_MODES = ("disabled", "shadow", "R2", "R3")
 _OF_PASSES = ("index", "schedule", "forward_only", "record")  # Arguments that say nothing of rows.
 _INJECTIONS = {"native": _native, "fused": _fused}
 
@@ -67,7 +66,8 @@ def attach(
     source: where rows come from; needed in the modes R3 and shadow
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
         it in the training pass, each rank its own layers and rows, without transport; "shadow" fetches, aligns and
-        compares, and changes nothing; "disabled" touches nothing
+        compares, and changes nothing: samples that are
+        missing are counted, whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
     inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
@@ -86,16 +86,27 @@ def attach(
     on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
     writer: mode R2: keeps what is recorded for the service, beside
 
-    Raises InvalidArgumentError where the model's layers are not those of the configuration, and FailedPreconditionError
+    Raises InvalidArgumentError for an option that is none or that the mode does not use, and
+    where the model's layers are not those of the configuration, and FailedPreconditionError
     naming a router or an option that would ignore the replay, or that another replay is attached to.
     """
     chunks = list(model_chunks) if isinstance(model_chunks, (list, tuple, torch.nn.ModuleList)) else [model_chunks]
-    if mode not in _MODES:
-        raise invalid("mode", f"{mode!r} is none of {', '.join(_MODES)}")
+    _options.check(
+        mode=mode,
+        source=source,
+        missing=missing,
+        agree=agree,
+        max_fallback_fraction=max_fallback_fraction,
+        fetch_deadline=fetch_deadline,
+        cache_bytes=cache_bytes,
+        alarm_no_overlap=alarm_no_overlap,
+        on_policy=on_policy,
+        writer=writer,
+    )
     if inject not in _INJECTIONS:
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
-    if mode in ("R3", "shadow") and source is None:
-        raise invalid("source", f"mode {mode} needs one")
+    if mode == "shadow":
+        missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
     steps = None
     if mode in ("R3", "shadow"):

@@ -1,0 +1,56 @@
+"""The options that both faces' attach takes, checked before anything is touched. No torch."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+from routing_replay_trainer._values import INT64, integer, invalid
+
+MODES = ("disabled", "shadow", "R2", "R3")
+_MISSING = ("strict", "live", "drop")
+
+
+def check(
+    *,
+    mode: Any,
+    source: Any,
+    missing: Any,
+    agree: Any,
+    max_fallback_fraction: Any,
+    fetch_deadline: Any,
+    cache_bytes: Any,
+    alarm_no_overlap: Any,
+    on_policy: Any,
+    writer: Any = None,
+) -> None:
+    """InvalidArgumentError naming an option that is none, or that the mode would ignore."""
+    if mode not in MODES:
+        raise invalid("mode", f"{mode!r} is none of {', '.join(MODES)}")
+    if missing not in _MISSING:
+        raise invalid("missing", f"{missing!r} is none of {', '.join(_MISSING)}")
+    if mode in ("R3", "shadow") and source is None:
+        raise invalid("source", f"mode {mode} needs one")
+    _check_has("source", source, ("fetch", "inspect"))
+    _check_has("agree", agree, ("rank", "size"))
+    _check_number("max_fallback_fraction", max_fallback_fraction, 1)
+    _check_number("fetch_deadline", fetch_deadline, math.inf)
+    if alarm_no_overlap is not None:
+        _check_number("alarm_no_overlap", alarm_no_overlap, 1)
+    integer(cache_bytes, "cache_bytes", (0, INT64[1]))
+    ignored = {"R2": {"source": source, "agree": agree, "on_policy": on_policy}, "disabled": {}}
+    for name, value in ignored.get(mode, {"writer": writer}).items():
+        if value is not None:
+            raise invalid(name, f"mode {mode} does not use it")
+
+
+def _check_has(name: str, value: Any, members: tuple[str, ...]) -> None:
+    for member in members:
+        if value is not None and not hasattr(value, member):
+            raise invalid(name, f"{value!r} has no {member}")
+
+
+def _check_number(name: str, value: Any, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= most:
+        raise invalid(name, f"{value!r} is not a number in 0 … {most}")
