@@ -146,6 +146,7 @@ TEST(RowRangeTest, WindowsAreAbsolute) {
       next = part.end;
     }
     EXPECT_EQ(next, range.end);
+    EXPECT_EQ(WindowCount(range.end, window), static_cast<int64_t>(SplitAtWindows({0, range.end}, window).size()));
   }
 }
 

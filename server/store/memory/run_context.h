@@ -6,11 +6,11 @@
 
 #include "proto/wire/clock.h"
 #include "server/admission/byte_budget.h"
-#include "server/store/memory/content_ids.h"
+#include "server/store/sample/content_ids.h"
 #include "server/store/memory/sample_journal.h"
-#include "server/store/memory/stored_block.h"
-#include "server/store/memory/stored_charge.h"
-#include "server/store/memory/watch_list.h"
+#include "server/store/sample/stored_block.h"
+#include "server/store/sample/stored_charge.h"
+#include "server/store/watch_list.h"
 #include "server/store/store.h"
 
 namespace routing_replay {

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "routing_replay/wire/error_detail.h"
-#include "server/store/provenance.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay {
@@ -52,31 +49,14 @@ absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revis
 }
 
 absl::StatusOr<SampleState> MemorySample::SealLocked(int64_t num_tokens, int64_t revision, Work& work) {
-  if (absl::Status status = CheckRevision(revision); !status.ok()) return status;
-  const int64_t rows = content_.rows();
-  if (content_.sealed() && *content_.num_tokens != num_tokens) {
-    return MakeError(absl::StatusCode::kFailedPrecondition,
-                     absl::StrCat("the sample is sealed with ", *content_.num_tokens, " tokens"),
-                     {.reason = Reason::kSealed});
-  }
-  if (num_tokens < 1 || num_tokens - 1 < rows) {
-    return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("num_tokens: ", num_tokens, ", but ", rows, " rows are committed"),
-                     {.reason = Reason::kRowCount, .field = "num_tokens"});
-  }
-  if (num_tokens - 1 > rows) {
-    ErrorDetail detail{.reason = Reason::kNotCommitted, .field = "num_tokens"};
-    detail.missing_rows = {{rows, num_tokens - 1}};
-    return MakeError(absl::StatusCode::kFailedPrecondition,
-                     absl::StrCat("rows ", ToString(detail.missing_rows[0]), " are not committed"), detail);
-  }
+  if (absl::Status status = CheckSeal(content_, num_tokens, revision); !status.ok()) return status;
   if (!content_.sealed()) {
+    const int64_t rows = content_.rows();
     PieceChange& change =
         work.change.emplace(run_->info, *run_->home, content_.pieces, std::vector<Block>(), RowRange{rows, rows}, true);
     if (absl::Status status = Pay(change.cost() - change.reclaimable_bytes(), work.pool); !status.ok()) return status;
     if (absl::Status status = change.Merge(); !status.ok()) return status;
-    work.next = content_.WithoutPieces();
-    work.next->num_tokens = num_tokens;
+    work.next = SealedContent(content_, num_tokens);
     if (absl::Status status = Write(rows / run_->info.options.block_rows, work); !status.ok()) return status;
     Commit(work);
   }
@@ -99,23 +79,8 @@ absl::StatusOr<SampleState> MemorySample::Truncate(int64_t rows, std::optional<i
 
 absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision,
                                                          Work& work) {
-  if (expected_revision) {
-    if (absl::Status status = CheckRevision(*expected_revision); !status.ok()) return status;
-  }
-  if (rows < 0) {
-    return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("rows: ", rows, " is negative"),
-                     {.reason = Reason::kField, .field = "rows"});
-  }
-  if (rows > content_.rows()) {
-    return MakeError(absl::StatusCode::kOutOfRange,
-                     absl::StrCat("rows: ", rows, " are more than the ", content_.rows(), " committed ones"),
-                     {.reason = Reason::kNotCommitted, .field = "rows"});
-  }
-  work.next = content_.WithoutPieces();
-  work.next->Truncate(rows);
-  ++work.next->revision;
-  work.next->restart_nonce = 0;
-  work.next->content_id = run_->content_ids.Next();
+  if (absl::Status status = CheckTruncate(content_, rows, expected_revision); !status.ok()) return status;
+  work.next = TruncatedContent(content_, rows, run_->content_ids);
   if (absl::Status status = Write(rows / run_->info.options.block_rows, work); !status.ok()) return status;
   CountUsage(-1);
   work.replaced = content_.pieces.Truncate(rows);
@@ -149,26 +114,13 @@ absl::StatusOr<SampleState> MemorySample::Stat() const {
 absl::StatusOr<std::optional<bool>> MemorySample::MatchesTokens(const TokenCheck& check) const {
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
-  const std::optional<uint32_t> stored = content_.tokens.At(check.rows);
-  return stored ? std::optional(*stored == check.crc32c) : std::nullopt;
+  return FitsTokens(content_, check);
 }
 
 absl::StatusOr<SampleContent> MemorySample::Prefix(const PrefixReference& prefix) const {
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
-  if (prefix.revision != content_.revision) {
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition,
-        absl::StrCat("append.prefix.revision: ", prefix.revision, ", but ", id_, " is at revision ", content_.revision),
-        {.reason = Reason::kOldRevision, .field = "append.prefix.revision"});
-  }
-  if (prefix.rows > content_.rows()) {
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition,
-        absl::StrCat("append.prefix.rows: ", prefix.rows, ", but ", id_, " has ", content_.rows(), " committed rows"),
-        {.reason = Reason::kNotCommitted, .field = "append.prefix.rows"});
-  }
-  return content_.Prefix(prefix.rows);
+  return TakePrefix(content_, prefix);
 }
 
 bool MemorySample::alive() const {
@@ -231,30 +183,30 @@ bool MemorySample::RemoveUnborn() {
   return true;
 }
 
-absl::Status MemorySample::Write(int64_t first_window, Work& work) {
+absl::Status MemorySample::Write(int64_t first_window, const Work& work) {
   if (run_->journal == nullptr) return absl::OkStatus();
-  SampleContent written = work.next->WithoutPieces();
   const RowPieces& pieces = work.life ? work.life->pieces : content_.pieces;
   const int64_t first_row = first_window * run_->info.options.block_rows;
-  const size_t end = work.change ? work.change->first_piece() : pieces.size();
-  for (size_t i = pieces.FirstEndingAfter(first_row); i < end; ++i) written.pieces.Append(pieces[i]);
   if (!work.change) {
-    written.pieces.Truncate(written.rows());
-    return WriteContent(written, first_window, {});
+    return WriteContent(*work.next, first_window, pieces.Find({first_row, work.next->rows()}), {});
   }
-  for (const RowPiece& piece : work.change->tail()) written.pieces.Append(piece);
-  return WriteContent(written, first_window, work.change->added());
+  std::vector<RowPiece> written;
+  for (size_t i = pieces.FirstEndingAfter(first_row); i < work.change->first_piece(); ++i) written.push_back(pieces[i]);
+  written.insert(written.end(), work.change->tail().begin(), work.change->tail().end());
+  return WriteContent(*work.next, first_window, written, work.change->added());
 }
 
 absl::Status MemorySample::WriteContent(const SampleContent& next, int64_t first_window,
+                                        absl::Span<const RowPiece> pieces,
                                         absl::Span<const std::shared_ptr<StoredBlock>> added) {
-  const int64_t block_rows = run_->info.options.block_rows;
+  const int32_t block_rows = run_->info.options.block_rows;
   return run_->journal->Write({.producer = producer_,
                                .sample = id_,
-                               .block_rows = run_->info.options.block_rows,
-                               .content = next,
+                               .block_rows = block_rows,
+                               .lists = next,
                                .first_window = first_window,
-                               .windows_before = (content_.rows() + block_rows - 1) / block_rows,
+                               .windows_before = WindowCount(content_.rows(), block_rows),
+                               .pieces = pieces,
                                .added = added});
 }
 
@@ -290,38 +242,11 @@ absl::Status MemorySample::CheckAlive() const {
   return NoSampleError(id_);
 }
 
-absl::Status MemorySample::CheckRevision(int64_t revision) const {
-  if (revision == content_.revision) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kFailedPrecondition,
-                   absl::StrCat("revision ", revision, " is not the sample's, which is ", content_.revision),
-                   {.reason = Reason::kOldRevision});
-}
-
-absl::Status MemorySample::Describe(const absl::Status& status) const {
-  ErrorDetail detail = GetErrorDetail(status).value_or(ErrorDetail{});
-  detail.sample = id_;
-  if (life_ == Life::kAlive) {
-    if (!detail.committed_rows) detail.committed_rows = content_.rows();
-    detail.revision = content_.revision;
-  }
-  return MakeError(status.code(), status.message(), detail);
-}
+absl::Status MemorySample::Describe(const absl::Status& status) const { return WithContent(status, id_, living()); }
 
 SampleState MemorySample::State() const {
-  SampleState state{.sample = id_, .handle = handle_, .producer = producer_};
-  state.group = content_.group;
-  state.committed_rows = content_.rows();
-  state.num_tokens = content_.num_tokens;
-  state.revision = content_.revision;
-  state.content_id = content_.content_id;
-  state.unrecorded = content_.unrecorded;
-  state.weights = WeightSpansOf(content_.provenance);
-  state.provenance = content_.provenance;
+  SampleState state = StateOf({id_, handle_, producer_}, content_);
   state.stored_bytes = metadata_charge_.bytes() + content_.pieces.charged_bytes();
-  if (const std::optional<uint32_t> check = content_.tokens.At(content_.rows())) {
-    state.token_check = TokenCheck{content_.rows(), *check};
-  }
-  state.engine = content_.engine;
   state.idle_ms = std::chrono::duration_cast<std::chrono::milliseconds>(run_->clock.Now() - last_used()).count();
   return state;
 }

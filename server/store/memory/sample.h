@@ -17,10 +17,9 @@
 
 #include "absl/status/statusor.h"
 #include "proto/wire/mutex.h"
-#include "server/store/memory/append_plan.h"
-#include "server/store/memory/piece_change.h"
 #include "server/store/memory/run_context.h"
-#include "server/store/memory/sample_content.h"
+#include "server/store/sample/piece_change.h"
+#include "server/store/sample/sample_rules.h"
 
 namespace routing_replay {
 
@@ -88,7 +87,6 @@ class MemorySample {
 
  private:
   enum class Life { kUnborn, kAlive, kRemoved };
-  enum class Step { kContinue, kOpen, kRestart };
   // What a change prepares, and afterwards what it freed: made before the lock is taken, destroyed after it is gone.
   struct Work {
     std::optional<SampleContent> life;  // The life that the append begins.
@@ -101,16 +99,11 @@ class MemorySample {
 
   absl::StatusOr<AppendAck> AppendLocked(AppendCommand& command, ParentRows& parent, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Step> CheckLife(const AppendHeader& header) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<SampleContent> NewLife(Step step, const AppendHeader& header, ParentRows& parent) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Prepare(AppendCommand& command, const AppendPlan& plan, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  SampleContent Next(const AppendHeader& header, const AppendPlan& plan, const SampleContent& content) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes work.next, with the pieces of its windows from first_window on, where samples last. Nothing has changed yet.
-  absl::Status Write(int64_t first_window, Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteContent(const SampleContent& next, int64_t first_window,
+  absl::Status Write(int64_t first_window, const Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteContent(const SampleContent& next, int64_t first_window, absl::Span<const RowPiece> pieces,
                             absl::Span<const std::shared_ptr<StoredBlock>> added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteGroup(int64_t group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Puts work.next in the place of the content. Cannot fail.
@@ -127,10 +120,13 @@ class MemorySample {
   // Charges what the metadata now takes, from the charge before and `pool`.
   void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckRevision(int64_t revision) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `status` with the sample, its committed rows and its revision in the detail.
   absl::Status Describe(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null unless alive.
+  const SampleContent* living() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return life_ == Life::kAlive ? &content_ : nullptr;
+  }
   // Adds (+1) or takes back (-1) the content in the run's totals.
   void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Touch() { last_used_.store(run_->clock.Now(), std::memory_order_relaxed); }

@@ -10,8 +10,8 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/sample_id.h"
-#include "server/store/memory/sample_content.h"
-#include "server/store/memory/stored_block.h"
+#include "server/store/sample/sample_content.h"
+#include "server/store/sample/stored_block.h"
 
 namespace routing_replay {
 
@@ -20,10 +20,10 @@ struct SampleChange {
   Producer producer = Producer::kRollout;
   absl::string_view sample;
   int32_t block_rows = kDefaultBlockRows;
-  // Its pieces are those of the windows from first_window on; all else is whole.
-  const SampleContent& content;
+  const SampleContent& lists;  // All but the pieces, which it need not have.
   int64_t first_window = 0;
-  int64_t windows_before = 0;  // That were written before; those behind the content's end go.
+  int64_t windows_before = 0;         // That were written before; those behind the content's end go.
+  absl::Span<const RowPiece> pieces;  // All those of the windows from first_window on.
   absl::Span<const std::shared_ptr<StoredBlock>> added;
 };
 

@@ -128,10 +128,6 @@ class Assembly {
 
 }  // namespace
 
-int64_t WindowCount(const SampleContent& content, int32_t block_rows) {
-  return (content.rows() + block_rows - 1) / block_rows;
-}
-
 std::string EncodeHead(const SampleContent& content) {
   SampleHead head;
   head.set_revision(content.revision);
@@ -151,14 +147,13 @@ std::string EncodeHead(const SampleContent& content) {
   return FrameRecord(head);
 }
 
-std::string EncodeWindow(const SampleContent& content, int32_t block_rows, int64_t window,
-                         const std::function<uint64_t(const StoredBlock&)>& id_of) {
+std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece> pieces, int32_t block_rows,
+                         int64_t window, const std::function<uint64_t(const StoredBlock&)>& id_of) {
   const RowRange rows = WindowRows(content, block_rows, window);
   WindowRecord record;
   record.set_window(window);
-  for (size_t i = content.pieces.FirstEndingAfter(rows.begin);
-       i < content.pieces.size() && content.pieces[i].rows.begin < rows.end; ++i) {
-    const RowPiece& piece = content.pieces[i];
+  for (size_t i = FirstEndingAfter(pieces, rows.begin); i < pieces.size() && pieces[i].rows.begin < rows.end; ++i) {
+    const RowPiece& piece = pieces[i];
     PieceRecord& out = *record.add_pieces();
     out.set_block(id_of(*piece.stored));
     out.set_begin(static_cast<int32_t>(piece.rows.begin - rows.begin));

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "server/store/memory/sample_content.h"
+#include "server/store/sample/sample_content.h"
 
 namespace routing_replay {
 
@@ -26,13 +26,13 @@ struct BlockPlace {
   friend bool operator==(const BlockPlace&, const BlockPlace&) = default;
 };
 
-// Windows of `block_rows` rows that the content has records of.
-int64_t WindowCount(const SampleContent& content, int32_t block_rows);
-
+// Looks at no piece.
 std::string EncodeHead(const SampleContent& content);
-// Requires window in [0, WindowCount). `id_of` gives the number of a block that one of the pieces shows.
-std::string EncodeWindow(const SampleContent& content, int32_t block_rows, int64_t window,
-                         const std::function<uint64_t(const StoredBlock&)>& id_of);
+// Requires window in [0, WindowCount(content.rows(), block_rows)). `pieces`, ascending, are the content's from this
+// window on at least; those of the content itself are not looked at. `id_of` gives the number of a block that one of
+// them shows.
+std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece> pieces, int32_t block_rows,
+                         int64_t window, const std::function<uint64_t(const StoredBlock&)>& id_of);
 
 // `windows`: all of them, ascending. `block_at` is called once for each piece. DATA_LOSS if a record is damaged or if
 // they do not fit together: each row of [0, rows) is either recorded, by one piece, or unrecorded.

@@ -43,8 +43,9 @@ class RandomContent {
   std::string head() const { return EncodeHead(content_); }
   std::vector<std::string> windows() const {
     std::vector<std::string> windows;
-    for (int64_t i = 0; i < WindowCount(content_, kWindow); ++i) {
-      windows.push_back(EncodeWindow(content_, kWindow, i, [&](const StoredBlock& block) { return ids_.at(&block); }));
+    for (int64_t i = 0; i < WindowCount(content_.rows(), kWindow); ++i) {
+      windows.push_back(EncodeWindow(content_, content_.pieces.all(), kWindow, i,
+                                     [&](const StoredBlock& block) { return ids_.at(&block); }));
     }
     return windows;
   }

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/memory/row_pieces.h"
 #include "server/store/rocksdb/rocks_keys.h"
 #include "server/store/rocksdb/rocks_status.h"
+#include "server/store/sample/row_pieces.h"
 
 namespace routing_replay {
 namespace {
@@ -91,16 +91,16 @@ std::shared_ptr<StoredBlock> RocksRun::Found(const BlockPlace& place) {
 absl::Status RocksRun::Write(const SampleChange& change) {
   rocksdb::WriteBatch batch;
   for (const std::shared_ptr<StoredBlock>& block : change.added) PutBlock(static_cast<DiskBlock&>(*block), batch);
-  const int64_t windows = WindowCount(change.content, change.block_rows);
+  const int64_t windows = WindowCount(change.lists.rows(), change.block_rows);
   const auto id_of = [](const StoredBlock& block) { return static_cast<const DiskBlock&>(block).id(); };
   for (int64_t window = change.first_window; window < windows; ++window) {
     batch.Put(family_->handle, rocks::WindowKey(change.producer, change.sample, window),
-              EncodeWindow(change.content, change.block_rows, window, id_of));
+              EncodeWindow(change.lists, change.pieces, change.block_rows, window, id_of));
   }
   for (int64_t window = windows; window < change.windows_before; ++window) {
     batch.Delete(family_->handle, rocks::WindowKey(change.producer, change.sample, window));
   }
-  batch.Put(family_->handle, rocks::HeadKey(change.producer, change.sample), EncodeHead(change.content));
+  batch.Put(family_->handle, rocks::HeadKey(change.producer, change.sample), EncodeHead(change.lists));
   if (absl::Status status = Commit(std::move(batch)); !status.ok()) return status;
   for (const std::shared_ptr<StoredBlock>& block : change.added) static_cast<DiskBlock&>(*block).Written();
   return absl::OkStatus();

@@ -14,7 +14,7 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/geometry.h"
 #include "server/store/memory/sample_journal.h"
-#include "server/store/memory/stored_block.h"
+#include "server/store/sample/stored_block.h"
 #include "server/store/records/sample_record.h"
 #include "server/store/rocksdb/rocks_options.h"
 

@@ -11,8 +11,8 @@
 // the window ends, an unrecorded range or another window follows, or the sample is sealed. So after a seal the blocks
 // are the same however the rows arrived. The pieces of the run that is still open are merged in growing groups, so that
 // n appends of one row cost n log n and not n squared.
-#ifndef SERVER_STORE_MEMORY_PIECE_CHANGE_H_
-#define SERVER_STORE_MEMORY_PIECE_CHANGE_H_
+#ifndef SERVER_STORE_SAMPLE_PIECE_CHANGE_H_
+#define SERVER_STORE_SAMPLE_PIECE_CHANGE_H_
 
 #include <cstdint>
 #include <memory>
@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "proto/wire/block/block.h"
-#include "server/store/memory/row_pieces.h"
+#include "server/store/sample/row_pieces.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
@@ -88,4 +88,4 @@ class PieceChange {
 
 }  // namespace routing_replay
 
-#endif  // SERVER_STORE_MEMORY_PIECE_CHANGE_H_
+#endif  // SERVER_STORE_SAMPLE_PIECE_CHANGE_H_

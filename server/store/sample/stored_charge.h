@@ -1,6 +1,6 @@
 // Budget bytes of committed data, counted for their run as long as they are held.
-#ifndef SERVER_STORE_MEMORY_STORED_CHARGE_H_
-#define SERVER_STORE_MEMORY_STORED_CHARGE_H_
+#ifndef SERVER_STORE_SAMPLE_STORED_CHARGE_H_
+#define SERVER_STORE_SAMPLE_STORED_CHARGE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -51,4 +51,4 @@ class StoredCharge {
 
 }  // namespace routing_replay
 
-#endif  // SERVER_STORE_MEMORY_STORED_CHARGE_H_
+#endif  // SERVER_STORE_SAMPLE_STORED_CHARGE_H_

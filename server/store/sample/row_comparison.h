@@ -1,6 +1,6 @@
 // Compares new rows with stored ones.
-#ifndef SERVER_STORE_MEMORY_ROW_COMPARISON_H_
-#define SERVER_STORE_MEMORY_ROW_COMPARISON_H_
+#ifndef SERVER_STORE_SAMPLE_ROW_COMPARISON_H_
+#define SERVER_STORE_SAMPLE_ROW_COMPARISON_H_
 
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "proto/wire/block/block.h"
 #include "routing_replay/wire/geometry.h"
-#include "server/store/memory/row_pieces.h"
+#include "server/store/sample/row_pieces.h"
 
 namespace routing_replay {
 
@@ -24,4 +24,4 @@ absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPi
 
 }  // namespace routing_replay
 
-#endif  // SERVER_STORE_MEMORY_ROW_COMPARISON_H_
+#endif  // SERVER_STORE_SAMPLE_ROW_COMPARISON_H_

@@ -1,6 +1,6 @@
 // Blocks as pieces hold them, and where their bytes live.
-#ifndef SERVER_STORE_MEMORY_STORED_BLOCK_H_
-#define SERVER_STORE_MEMORY_STORED_BLOCK_H_
+#ifndef SERVER_STORE_SAMPLE_STORED_BLOCK_H_
+#define SERVER_STORE_SAMPLE_STORED_BLOCK_H_
 
 #include <cstdint>
 #include <memory>
@@ -10,7 +10,7 @@
 #include "proto/wire/block/block.h"
 #include "routing_replay/wire/geometry.h"
 #include "server/store/kept_block.h"
-#include "server/store/memory/stored_charge.h"
+#include "server/store/sample/stored_charge.h"
 
 namespace routing_replay {
 
@@ -45,4 +45,4 @@ class MemoryHome final : public BlockHome {
 
 }  // namespace routing_replay
 
-#endif  // SERVER_STORE_MEMORY_STORED_BLOCK_H_
+#endif  // SERVER_STORE_SAMPLE_STORED_BLOCK_H_

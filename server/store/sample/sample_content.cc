@@ -1,4 +1,4 @@
-#include "server/store/memory/sample_content.h"
+#include "server/store/sample/sample_content.h"
 
 #include "server/store/provenance.h"
 

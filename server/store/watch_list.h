@@ -1,6 +1,6 @@
 // Who wants to know of the next change of a sample.
-#ifndef SERVER_STORE_MEMORY_WATCH_LIST_H_
-#define SERVER_STORE_MEMORY_WATCH_LIST_H_
+#ifndef SERVER_STORE_WATCH_LIST_H_
+#define SERVER_STORE_WATCH_LIST_H_
 
 #include <atomic>
 #include <cstdint>
@@ -44,4 +44,4 @@ class WatchList : public std::enable_shared_from_this<WatchList> {
 
 }  // namespace routing_replay
 
-#endif  // SERVER_STORE_MEMORY_WATCH_LIST_H_
+#endif  // SERVER_STORE_WATCH_LIST_H_

@@ -1,4 +1,4 @@
-#include "server/store/memory/row_comparison.h"
+#include "server/store/sample/row_comparison.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-#include "server/store/memory/stored_block.h"
+#include "server/store/sample/stored_block.h"
 
-#include "server/store/memory/row_pieces.h"
+#include "server/store/sample/row_pieces.h"
 
 namespace routing_replay {
 namespace {

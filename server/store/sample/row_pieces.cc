@@ -1,4 +1,4 @@
-#include "server/store/memory/row_pieces.h"
+#include "server/store/sample/row_pieces.h"
 
 #include <algorithm>
 #include <iterator>
@@ -11,10 +11,10 @@ int64_t ChargedBytes(const RowPiece& piece) { return piece.shared ? 0 : piece.st
 
 }  // namespace
 
-size_t RowPieces::FirstEndingAfter(int64_t row) const {
-  const auto first = std::partition_point(pieces_.begin(), pieces_.end(),
+size_t FirstEndingAfter(absl::Span<const RowPiece> pieces, int64_t row) {
+  const auto first = std::partition_point(pieces.begin(), pieces.end(),
                                           [row](const RowPiece& piece) { return piece.rows.end <= row; });
-  return first - pieces_.begin();
+  return first - pieces.begin();
 }
 
 int64_t RowPieces::exclusive_bytes() const {

@@ -1,6 +1,6 @@
 // Everything that an append, a seal or a truncation can change of a sample.
-#ifndef SERVER_STORE_MEMORY_SAMPLE_CONTENT_H_
-#define SERVER_STORE_MEMORY_SAMPLE_CONTENT_H_
+#ifndef SERVER_STORE_SAMPLE_SAMPLE_CONTENT_H_
+#define SERVER_STORE_SAMPLE_SAMPLE_CONTENT_H_
 
 #include <cstdint>
 #include <optional>
@@ -10,7 +10,7 @@
 
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/sample_state.h"
-#include "server/store/memory/row_pieces.h"
+#include "server/store/sample/row_pieces.h"
 #include "server/store/token_checks.h"
 
 namespace routing_replay {
@@ -49,4 +49,4 @@ struct SampleContent {
 
 }  // namespace routing_replay
 
-#endif  // SERVER_STORE_MEMORY_SAMPLE_CONTENT_H_
+#endif  // SERVER_STORE_SAMPLE_SAMPLE_CONTENT_H_

@@ -1,4 +1,4 @@
-#include "server/store/memory/piece_change.h"
+#include "server/store/sample/piece_change.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
-#include "server/store/memory/append_plan.h"
+#include "server/store/sample/append_plan.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/memory/row_comparison.h"
+#include "server/store/sample/row_comparison.h"
 
 namespace routing_replay {
 namespace {

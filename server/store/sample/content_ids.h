@@ -1,6 +1,6 @@
 // Content ids: opaque numbers that name one content of one sample.
-#ifndef SERVER_STORE_MEMORY_CONTENT_IDS_H_
-#define SERVER_STORE_MEMORY_CONTENT_IDS_H_
+#ifndef SERVER_STORE_SAMPLE_CONTENT_IDS_H_
+#define SERVER_STORE_SAMPLE_CONTENT_IDS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -31,4 +31,4 @@ class ContentIds {
 
 }  // namespace routing_replay
 
-#endif  // SERVER_STORE_MEMORY_CONTENT_IDS_H_
+#endif  // SERVER_STORE_SAMPLE_CONTENT_IDS_H_

@@ -5,15 +5,15 @@
 //
 // Blocks are immutable once stored. Several samples (forks) and readers may hold the same block; its bytes go back to
 // the budget with the last of them.
-#ifndef SERVER_STORE_MEMORY_ROW_PIECES_H_
-#define SERVER_STORE_MEMORY_ROW_PIECES_H_
+#ifndef SERVER_STORE_SAMPLE_ROW_PIECES_H_
+#define SERVER_STORE_SAMPLE_ROW_PIECES_H_
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "server/store/memory/stored_block.h"
+#include "server/store/sample/stored_block.h"
 
 namespace routing_replay {
 
@@ -26,6 +26,9 @@ struct RowPiece {
   bool exclusive() const { return stored.use_count() == 1; }
 };
 
+// Index of the first of ascending pieces that ends after `row`; size() if there is none.
+size_t FirstEndingAfter(absl::Span<const RowPiece> pieces, int64_t row);
+
 // A list of pieces. Move-only. Not thread-safe. What it hands out is destroyed by the caller, outside of locks.
 class RowPieces {
  public:
@@ -36,8 +39,7 @@ class RowPieces {
   absl::Span<const RowPiece> all() const { return pieces_; }
   size_t size() const { return pieces_.size(); }
   const RowPiece& operator[](size_t i) const { return pieces_[i]; }
-  // Index of the first piece that ends after `row`; size() if there is none.
-  size_t FirstEndingAfter(int64_t row) const;
+  size_t FirstEndingAfter(int64_t row) const { return routing_replay::FirstEndingAfter(pieces_, row); }
   // Bytes charged for the pieces that are not shared.
   int64_t charged_bytes() const { return charged_bytes_; }
   // Bytes charged for the blocks that nobody else holds.
@@ -63,4 +65,4 @@ class RowPieces {
 
 }  // namespace routing_replay
 
-#endif  // SERVER_STORE_MEMORY_ROW_PIECES_H_
+#endif  // SERVER_STORE_SAMPLE_ROW_PIECES_H_

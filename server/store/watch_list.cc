@@ -1,4 +1,4 @@
-#include "server/store/memory/watch_list.h"
+#include "server/store/watch_list.h"
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 // What an append means for a sample's content: the overlap judged, the rest measured. Changes nothing.
-#ifndef SERVER_STORE_MEMORY_APPEND_PLAN_H_
-#define SERVER_STORE_MEMORY_APPEND_PLAN_H_
+#ifndef SERVER_STORE_SAMPLE_APPEND_PLAN_H_
+#define SERVER_STORE_SAMPLE_APPEND_PLAN_H_
 
 #include <cstdint>
 #include <optional>
@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/store/memory/sample_content.h"
+#include "server/store/sample/sample_content.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
@@ -34,4 +34,4 @@ absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& c
 
 }  // namespace routing_replay
 
-#endif  // SERVER_STORE_MEMORY_APPEND_PLAN_H_
+#endif  // SERVER_STORE_SAMPLE_APPEND_PLAN_H_

@@ -1,0 +1,112 @@
+#include "server/store/sample/sample_rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/store/conformance/conformance.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::Fails;
+
+constexpr int32_t kWindow = 32;
+constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+
+// Rows without bytes: no rule here looks at any.
+SampleContent ContentOf(int64_t rows, std::optional<int64_t> num_tokens = std::nullopt) {
+  SampleContent content{TokenChecks(kWindow)};
+  const std::string ids = testing::Trajectory{}.TokenIds({0, rows});
+  content.tokens.Extend({{0, rows}, {reinterpret_cast<const uint8_t*>(ids.data()), ids.size()}}, 0);
+  content.provenance = {{{0, rows}, 3, "label", "engine", 1}};
+  content.num_tokens = num_tokens;
+  return content;
+}
+
+TEST(SampleRulesTest, WhatAnAppendDoesToALife) {
+  SampleContent content = ContentOf(10);
+  content.revision = 2;
+  content.restart_nonce = 7;
+  const auto step = [](const SampleContent* of, int64_t revision, uint64_t nonce) {
+    return CheckLife(of, {.sample = "s", .revision = revision, .restart_nonce = nonce});
+  };
+  EXPECT_EQ(*step(nullptr, 0, 0), LifeStep::kOpen);
+  EXPECT_EQ(*step(nullptr, 5, 1), LifeStep::kOpen);
+  EXPECT_THAT(step(nullptr, 1, 0), Fails(kPrecondition, Reason::kOldRevision));
+  EXPECT_EQ(*step(&content, 2, 0), LifeStep::kContinue);
+  EXPECT_EQ(*step(&content, 1, 7), LifeStep::kContinue);  // The restart that made this life, once more.
+  EXPECT_EQ(*step(&content, 2, 8), LifeStep::kRestart);
+  EXPECT_THAT(step(&content, 1, 8), Fails(kPrecondition, Reason::kOldRevision));
+  EXPECT_THAT(step(&content, 1, 0), Fails(kPrecondition, Reason::kOldRevision));
+}
+
+TEST(SampleRulesTest, ANewLifeKeepsTheGroupAndCountsOn) {
+  SampleContent before = ContentOf(10);
+  before.revision = 2;
+  before.group = 5;
+  std::optional<absl::StatusOr<SampleContent>> none;
+  const AppendHeader header{.sample = "s", .restart_nonce = 8, .engine = "e"};
+  const auto restarted = NewLife(LifeStep::kRestart, &before, header, kWindow, none);
+  ASSERT_OK(restarted);
+  EXPECT_EQ(restarted->revision, 3);
+  EXPECT_EQ(restarted->group, 5);
+  EXPECT_EQ(restarted->rows(), 0);
+  EXPECT_EQ(restarted->restart_nonce, 8u);
+  const auto opened = NewLife(LifeStep::kOpen, nullptr, header, kWindow, none);
+  ASSERT_OK(opened);
+  EXPECT_EQ(opened->revision, 0);
+  EXPECT_EQ(opened->engine, "e");
+}
+
+TEST(SampleRulesTest, APrefixMustFitTheParent) {
+  const SampleContent parent = ContentOf(40);
+  EXPECT_THAT(TakePrefix(parent, {"p", 41, 0}), Fails(kPrecondition, Reason::kNotCommitted));
+  EXPECT_THAT(TakePrefix(parent, {"p", 4, 1}), Fails(kPrecondition, Reason::kOldRevision));
+  std::optional<absl::StatusOr<SampleContent>> prefix = TakePrefix(parent, {"p", 33, 0});
+  AppendHeader header{.sample = "s"};
+  header.prefix = PrefixReference{"p", 33, 0};
+  const auto life = NewLife(LifeStep::kOpen, nullptr, header, kWindow, prefix);
+  ASSERT_OK(life);
+  EXPECT_EQ(life->rows(), 33);
+  EXPECT_EQ(life->prefix, header.prefix);
+  EXPECT_EQ(life->provenance[0].rows, (RowRange{0, 33}));
+}
+
+TEST(SampleRulesTest, TruncatedAndSealedContents) {
+  ContentIds ids;
+  SampleContent content = ContentOf(70, 71);
+  content.restart_nonce = 4;
+  content.content_id = ids.Next();
+  EXPECT_OK(CheckTruncate(content, 70, std::nullopt));
+  EXPECT_THAT(CheckTruncate(content, 71, std::nullopt), Fails(absl::StatusCode::kOutOfRange, Reason::kNotCommitted));
+  EXPECT_THAT(CheckTruncate(content, -1, 0), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_THAT(CheckTruncate(content, 1, 1), Fails(kPrecondition, Reason::kOldRevision));
+  const SampleContent shorter = TruncatedContent(content, 64, ids);
+  EXPECT_EQ(shorter.rows(), 64);
+  EXPECT_EQ(shorter.revision, 1);
+  EXPECT_EQ(shorter.restart_nonce, 0u);
+  EXPECT_FALSE(shorter.sealed());
+  EXPECT_NE(shorter.content_id, content.content_id);
+  EXPECT_EQ(FitsTokens(shorter, {64, testing::Trajectory{}.TokenCheckAt(64)}), true);
+  EXPECT_EQ(FitsTokens(shorter, {64, 1}), false);
+  EXPECT_EQ(FitsTokens(shorter, {63, 1}), std::nullopt);
+  EXPECT_OK(CheckSeal(shorter, 65, 1));
+  EXPECT_THAT(CheckSeal(shorter, 65, 0), Fails(kPrecondition, Reason::kOldRevision));
+  const SampleContent sealed = SealedContent(shorter, 65);
+  EXPECT_EQ(sealed.content_id, shorter.content_id);
+  EXPECT_OK(CheckSeal(sealed, 65, 1));
+  EXPECT_THAT(CheckSeal(sealed, 66, 1), Fails(kPrecondition, Reason::kSealed));
+}
+
+TEST(SampleRulesTest, ErrorsSayWhereTheSampleIs) {
+  const SampleContent content = ContentOf(9);
+  const absl::Status gap = MakeError(kPrecondition, "gap", {.reason = Reason::kGap});
+  const std::optional<ErrorDetail> there = GetErrorDetail(WithContent(gap, "s", &content));
+  EXPECT_EQ(there->sample, "s");
+  EXPECT_EQ(there->committed_rows, 9);
+  EXPECT_EQ(there->revision, 0);
+  EXPECT_EQ(GetErrorDetail(WithContent(gap, "s", nullptr))->committed_rows, std::nullopt);
+}
+
+}  // namespace
+}  // namespace routing_replay
