@@ -15,6 +15,10 @@ absl::Status CheckRunOptions(const RunOptions& options);
 // FAILED_PRECONDITION (kGeometryMismatch) unless what is given is what `run` has.
 absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::optional<RunOptions>& options);
 
+// The blocks are of this run's geometry and windows: it may be another one than when they were checked. Errors as those
+// of CheckJoin and CheckShape. Reads no payload byte.
+absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command);
+
 }  // namespace routing_replay
 
 #endif  // SERVER_STORE_RUN_OPTIONS_H_

@@ -91,6 +91,8 @@ struct SampleSnapshot {
 struct GroupRange {
   int64_t begin = 0;
   int64_t end = 0;
+
+  bool contains(int64_t group) const { return begin <= group && group < end; }
 };
 
 struct ReleaseResult {

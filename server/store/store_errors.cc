@@ -17,4 +17,11 @@ absl::Status NoSampleError(absl::string_view sample) {
                    {.reason = Reason::kNoSample, .sample = std::string(sample)});
 }
 
+absl::Status HandleCollisionError(absl::string_view sample, absl::string_view other) {
+  return MakeError(absl::StatusCode::kAlreadyExists,
+                   absl::StrCat("sample \"", sample, "\" has the same handle as sample \"", other,
+                                "\" of this run; rename one of them"),
+                   {.reason = Reason::kHandleCollision, .sample = std::string(sample)});
+}
+
 }  // namespace routing_replay

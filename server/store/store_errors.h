@@ -11,6 +11,8 @@ namespace routing_replay {
 absl::Status NoRunError(absl::string_view run);
 // NOT_FOUND (kNoSample). `sample`: its id, or a handle in words.
 absl::Status NoSampleError(absl::string_view sample);
+// ALREADY_EXISTS (kHandleCollision): sample `other` of the run has the handle.
+absl::Status HandleCollisionError(absl::string_view sample, absl::string_view other);
 
 }  // namespace routing_replay
 

@@ -7,9 +7,9 @@
 
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
-#include "server/store/sample/content_ids.h"
 #include "server/store/memory/run.h"
 #include "server/store/run_options.h"
+#include "server/store/sample/content_ids.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay {

@@ -1,45 +1,21 @@
 #include "server/store/memory/run.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "routing_replay/wire/error_detail.h"
 #include "server/store/append_check.h"
+#include "server/store/page_limit.h"
 #include "server/store/run_options.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay {
 namespace {
 
-constexpr int32_t kDefaultPageSize = 1000;
-constexpr int32_t kMaxPageSize = 10000;
 // Samples looked at in one go while filtering by group.
 constexpr size_t kScanBatch = 1024;
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
-
-bool Contains(const GroupRange& range, int64_t group) { return range.begin <= group && group < range.end; }
-
-absl::StatusOr<ExpertLoad> EmptyLoad(const Geometry& geometry, absl::Span<const int32_t> layers) {
-  ExpertLoad load;
-  for (const LayerRouting& layer : geometry.layers()) {
-    if (layers.empty()) load.layers.push_back({layer.layer_id, std::vector<int64_t>(layer.num_experts)});
-  }
-  for (const int32_t layer_id : layers) {
-    const std::optional<int32_t> ordinal = geometry.FindOrdinal(layer_id);
-    if (!ordinal) {
-      ErrorDetail detail{.reason = Reason::kField, .field = "layers"};
-      detail.layer = layer_id;
-      return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("layers: ", layer_id, " is no MoE layer"),
-                       detail);
-    }
-    load.layers.push_back({layer_id, std::vector<int64_t>(geometry.layer(*ordinal).num_experts)});
-  }
-  return load;
-}
 
 }  // namespace
 
@@ -57,7 +33,7 @@ absl::Status MemoryRun::Adopt(KeptSample kept) {
 
 absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
   if (absl::Status status = CheckAppend(command.header, command.blocks); !status.ok()) return status;
-  if (absl::Status status = CheckBlocks(command); !status.ok()) return status;
+  if (absl::Status status = CheckBlocks(info(), command); !status.ok()) return status;
   const int64_t handle = handle_of_(command.header.sample);
   const std::optional<int64_t> group = command.header.group;
   const Producer producer = command.header.producer;
@@ -78,16 +54,6 @@ absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
   }
 }
 
-// The run may be another one than when the blocks were checked. Reads no payload byte.
-absl::Status MemoryRun::CheckBlocks(const AppendCommand& command) const {
-  if (absl::Status status = CheckJoin(info(), command.geometry.get(), std::nullopt); !status.ok()) return status;
-  for (const Block& block : command.blocks) {
-    const absl::Status shape = CheckShape(*info().geometry, block.view(), info().options.block_rows);
-    if (!shape.ok()) return shape;
-  }
-  return absl::OkStatus();
-}
-
 ParentRows MemoryRun::FindParent(const AppendHeader& header) const {
   if (!header.prefix) return std::nullopt;
   const absl::StatusOr<std::shared_ptr<MemorySample>> parent = Find(header.producer, {.sample = header.prefix->sample});
@@ -104,19 +70,16 @@ absl::StatusOr<std::shared_ptr<MemorySample>> MemoryRun::Find(Producer producer,
 
 absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
                                          absl::string_view page_token) const {
-  if (page_size < 0) {
-    return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("page_size: ", page_size, " is negative"),
-                     {.reason = Reason::kField, .field = "page_size"});
-  }
-  const size_t limit = page_size == 0 ? kDefaultPageSize : std::min(page_size, kMaxPageSize);
+  const absl::StatusOr<size_t> limit = PageLimit(page_size);
+  if (!limit.ok()) return limit.status();
   ListPage page;
   std::string after(page_token);
   for (;;) {
     const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
     for (const std::shared_ptr<MemorySample>& sample : batch) {
       absl::StatusOr<SampleState> state = sample->Stat();
-      if (!state.ok() || (groups && !Contains(*groups, state->group))) continue;
-      if (page.samples.size() == limit) {
+      if (!state.ok() || (groups && !groups->contains(state->group))) continue;
+      if (page.samples.size() == *limit) {
         page.next_token = page.samples.back().sample;
         return page;
       }
@@ -130,27 +93,18 @@ absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupR
 absl::StatusOr<ExpertLoad> MemoryRun::CountExperts(Producer producer, const std::optional<GroupRange>& groups,
                                                    absl::Span<const int32_t> layers,
                                                    const std::function<bool()>& stop) {
-  absl::StatusOr<ExpertLoad> load = EmptyLoad(*info().geometry, layers);
-  if (!load.ok()) return load.status();
-  std::map<int64_t, std::vector<std::shared_ptr<MemorySample>>> by_group;
+  ExpertCounts::Samples by_group;
   std::string after;
   for (bool more = true; more;) {
     const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
     for (const std::shared_ptr<MemorySample>& sample : batch) {
       const std::optional<int64_t> group = sample->group();
-      if (group && (!groups || Contains(*groups, *group))) by_group[*group].push_back(sample);
+      if (group && (!groups || groups->contains(*group))) by_group[*group].push_back(sample);
     }
     more = batch.size() == kScanBatch;
     if (more) after = batch.back()->id();
   }
-  std::set<int64_t> present;
-  for (const auto& [group, samples] : by_group) present.insert(group);
-  expert_counts_.ForgetOthers(producer, groups, present);
-  for (const auto& [group, samples] : by_group) {
-    absl::Status status = expert_counts_.AddGroup(producer, group, samples, stop, *load);
-    if (!status.ok()) return status;
-  }
-  return load;
+  return expert_counts_.Count(producer, groups, by_group, layers, stop);
 }
 
 absl::Status MemoryRun::Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result) {
@@ -191,7 +145,7 @@ absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> p
       const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(p, after, kScanBatch);
       for (const std::shared_ptr<MemorySample>& sample : batch) {
         const std::optional<int64_t> group = sample->group();
-        if (!group || !Contains(groups, *group)) continue;
+        if (!group || !groups.contains(*group)) continue;
         if (absl::Status status = Remove(*sample, Clock::Time::max(), result); !status.ok()) return status;
       }
       if (batch.size() < kScanBatch) break;

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "server/store/memory/expert_counts.h"
+#include "server/store/expert_counts.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/memory/run_context.h"
 #include "server/store/memory/sample.h"
@@ -21,7 +21,10 @@ namespace routing_replay {
 class MemoryRun {
  public:
   MemoryRun(std::shared_ptr<const RunContext> context, HandleFunction handle_of)
-      : context_(std::move(context)), handle_of_(std::move(handle_of)), index_(context_), expert_counts_(context_) {}
+      : context_(std::move(context)),
+        handle_of_(std::move(handle_of)),
+        index_(context_),
+        expert_counts_(context_->info.geometry, context_->budget, context_->usage) {}
 
   const RunInfo& info() const { return context_->info; }
   RunState State() const;
@@ -46,7 +49,6 @@ class MemoryRun {
   ReleaseResult Drop();
 
  private:
-  absl::Status CheckBlocks(const AppendCommand& command) const;
   ParentRows FindParent(const AppendHeader& header) const;
   absl::Status Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
   void Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result);

@@ -6,12 +6,12 @@
 
 #include "proto/wire/clock.h"
 #include "server/admission/byte_budget.h"
-#include "server/store/sample/content_ids.h"
 #include "server/store/memory/sample_journal.h"
+#include "server/store/sample/content_ids.h"
 #include "server/store/sample/stored_block.h"
 #include "server/store/sample/stored_charge.h"
-#include "server/store/watch_list.h"
 #include "server/store/store.h"
+#include "server/store/watch_list.h"
 
 namespace routing_replay {
 

@@ -134,7 +134,7 @@ std::optional<int64_t> MemorySample::group() const {
   return content_.group;
 }
 
-std::optional<MemorySample::RowsSince> MemorySample::RecordedSince(int64_t row) const {
+absl::StatusOr<std::optional<CountedSample::RowsSince>> MemorySample::RecordedSince(int64_t row) const {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive) return std::nullopt;
   return RowsSince{.revision = content_.revision,

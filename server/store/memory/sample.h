@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/wire/mutex.h"
+#include "server/store/expert_counts.h"
 #include "server/store/memory/run_context.h"
 #include "server/store/sample/piece_change.h"
 #include "server/store/sample/sample_rules.h"
@@ -28,11 +29,11 @@ namespace routing_replay {
 using ParentRows = std::optional<absl::StatusOr<SampleContent>>;
 
 // Thread-safe. Errors as in store.h; NOT_FOUND (kNoSample) unless alive.
-class MemorySample {
+class MemorySample final : public CountedSample {
  public:
   MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer);
 
-  const std::string& id() const { return id_; }
+  const std::string& id() const override { return id_; }
   int64_t handle() const { return handle_; }
   Producer producer() const { return producer_; }
   Clock::Time last_used() const { return last_used_.load(std::memory_order_relaxed); }
@@ -55,16 +56,8 @@ class MemorySample {
   // Its group, if alive.
   std::optional<int64_t> group() const;
 
-  // No other sample of the store has or had it, whatever its id.
-  uint64_t birth() const { return birth_; }
-  // The recorded rows from `row` on, if alive. Does not count as use. Within one revision rows are only added.
-  struct RowsSince {
-    int64_t revision = 0;
-    int64_t group = 0;
-    int64_t committed_rows = 0;
-    std::vector<RowPiece> pieces;
-  };
-  std::optional<RowsSince> RecordedSince(int64_t row) const;
+  uint64_t birth() const override { return birth_; }
+  absl::StatusOr<std::optional<RowsSince>> RecordedSince(int64_t row) const override;
 
   // What is left of a sample that ended: to be destroyed without a lock, once the index has let go of it.
   struct Remains {

@@ -3,19 +3,10 @@
 #include <algorithm>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
-#include "routing_replay/wire/error_detail.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay {
 namespace {
-
-absl::Status HandleCollision(const std::string& id, const std::string& other) {
-  return MakeError(
-      absl::StatusCode::kAlreadyExists,
-      absl::StrCat("sample \"", id, "\" has the same handle as sample \"", other, "\" of this run; rename one of them"),
-      {.reason = Reason::kHandleCollision, .sample = id});
-}
 
 bool AnyAlive(const std::vector<std::shared_ptr<MemorySample>>& samples) {
   return std::any_of(samples.begin(), samples.end(), [](const auto& sample) { return sample->alive(); });
@@ -50,7 +41,7 @@ absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t 
       }
     }
     // alive() waits for an append that is opening the other sample. If that one is refused, the handle is free.
-    if (AnyAlive(others)) return HandleCollision(id, other);
+    if (AnyAlive(others)) return HandleCollisionError(id, other);
     std::this_thread::yield();
   }
 }

@@ -1,5 +1,8 @@
-#include "server/store/memory/expert_counts.h"
+#include "server/store/expert_counts.h"
 
+#include <set>
+
+#include "absl/strings/str_cat.h"
 #include "proto/wire/block/id_count.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -8,6 +11,24 @@ namespace {
 
 // A sample's entry with its place in the map.
 constexpr int64_t kEntryBytes = 128;
+
+absl::StatusOr<ExpertLoad> EmptyLoad(const Geometry& geometry, absl::Span<const int32_t> layers) {
+  ExpertLoad load;
+  for (const LayerRouting& layer : geometry.layers()) {
+    if (layers.empty()) load.layers.push_back({layer.layer_id, std::vector<int64_t>(layer.num_experts)});
+  }
+  for (const int32_t layer_id : layers) {
+    const std::optional<int32_t> ordinal = geometry.FindOrdinal(layer_id);
+    if (!ordinal) {
+      ErrorDetail detail{.reason = Reason::kField, .field = "layers"};
+      detail.layer = layer_id;
+      return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("layers: ", layer_id, " is no MoE layer"),
+                       detail);
+    }
+    load.layers.push_back({layer_id, std::vector<int64_t>(geometry.layer(*ordinal).num_experts)});
+  }
+  return load;
+}
 
 }  // namespace
 
@@ -25,10 +46,22 @@ absl::Status CountTable::Add(const Geometry& geometry, const BlockRows& rows) {
   return absl::OkStatus();
 }
 
-absl::Status ExpertCounts::AddGroup(Producer producer, int64_t group,
-                                    absl::Span<const std::shared_ptr<MemorySample>> samples,
+absl::StatusOr<ExpertLoad> ExpertCounts::Count(Producer producer, const std::optional<GroupRange>& groups,
+                                               const Samples& samples, absl::Span<const int32_t> layers,
+                                               const std::function<bool()>& stop) {
+  absl::StatusOr<ExpertLoad> load = EmptyLoad(*geometry_, layers);
+  if (!load.ok()) return load.status();
+  ForgetOthers(producer, groups, samples);
+  for (const Samples::value_type& group : samples) {
+    if (absl::Status status = AddGroup(producer, group, stop, *load); !status.ok()) return status;
+  }
+  return load;
+}
+
+absl::Status ExpertCounts::AddGroup(Producer producer, const Samples::value_type& samples,
                                     const std::function<bool()>& stop, ExpertLoad& load) {
-  const Geometry& geometry = *run_->info.geometry;
+  const Geometry& geometry = *geometry_;
+  const int64_t group = samples.first;
   std::shared_ptr<Group> kept;
   {
     MutexLock lock(mutex_);
@@ -40,7 +73,7 @@ absl::Status ExpertCounts::AddGroup(Producer producer, int64_t group,
   bool keep = false;
   {
     MutexLock lock(kept->mutex);
-    status = Update(*kept, group, samples, stop);
+    status = Update(*kept, samples, stop);
     keep = Charge(*kept) && (status.ok() || absl::IsCancelled(status));
     if (status.ok()) {
       for (ExpertLoad::Layer& layer : load.layers) {
@@ -60,16 +93,15 @@ absl::Status ExpertCounts::AddGroup(Producer producer, int64_t group,
   return status;
 }
 
-absl::Status ExpertCounts::Update(Group& group, int64_t number, absl::Span<const std::shared_ptr<MemorySample>> samples,
-                                  const std::function<bool()>& stop) {
+absl::Status ExpertCounts::Update(Group& group, const Samples::value_type& samples, const std::function<bool()>& stop) {
   // Anew at most once: then nothing is known that could be wrong.
   for (bool again = true; again;) {
     again = false;
     std::set<uint64_t> present;
-    for (const std::shared_ptr<MemorySample>& sample : samples) {
+    for (const std::shared_ptr<const CountedSample>& sample : samples.second) {
       if (stop()) return absl::CancelledError("the caller waits no longer");
       present.insert(sample->birth());
-      const absl::StatusOr<bool> fits = CountSample(group, number, *sample);
+      const absl::StatusOr<bool> fits = CountSample(group, samples.first, *sample);
       if (!fits.ok()) return fits.status();
       again = again || !*fits;
       if (again) break;
@@ -82,18 +114,19 @@ absl::Status ExpertCounts::Update(Group& group, int64_t number, absl::Span<const
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> ExpertCounts::CountSample(Group& group, int64_t number, const MemorySample& sample) {
+absl::StatusOr<bool> ExpertCounts::CountSample(Group& group, int64_t number, const CountedSample& sample) {
   const auto known = group.samples.find(sample.birth());
   const Counted before = known == group.samples.end() ? Counted{} : known->second;
-  const std::optional<MemorySample::RowsSince> rows = sample.RecordedSince(before.rows);
+  const absl::StatusOr<std::optional<CountedSample::RowsSince>> since = sample.RecordedSince(before.rows);
+  if (!since.ok()) return since.status();
+  const std::optional<CountedSample::RowsSince>& rows = *since;
   const bool here = rows.has_value() && rows->group == number;
   if (known != group.samples.end() && (!here || rows->revision != before.revision)) return false;
   if (!here) return true;
   Counted& counted = group.samples[sample.birth()];
   for (const RowPiece& piece : rows->pieces) {
     const absl::StatusOr<LoadedBlock> loaded = piece.stored->Load();
-    absl::Status status =
-        loaded.ok() ? group.table.Add(*run_->info.geometry, {loaded->view, piece.rows}) : loaded.status();
+    absl::Status status = loaded.ok() ? group.table.Add(*geometry_, {loaded->view, piece.rows}) : loaded.status();
     if (!status.ok()) return WithSample(status, sample.id());
     counted.recorded_rows += piece.rows.size();
   }
@@ -106,11 +139,11 @@ bool ExpertCounts::Charge(Group& group) const {
   const int64_t bytes = group.table.bytes() + static_cast<int64_t>(group.samples.size()) * kEntryBytes;
   ByteReservation pool = group.charge.Take();
   if (bytes > pool.bytes()) {
-    absl::StatusOr<ByteReservation> more = run_->budget.Reserve(bytes - pool.bytes());
+    absl::StatusOr<ByteReservation> more = budget_.Reserve(bytes - pool.bytes());
     if (!more.ok()) return false;
     pool.Merge(*std::move(more));
   }
-  group.charge = StoredCharge(pool.Split(bytes), run_->usage);
+  group.charge = StoredCharge(pool.Split(bytes), usage_);
   return true;
 }
 
@@ -123,14 +156,13 @@ void ExpertCounts::Forget(Producer producer, int64_t group) {
   groups_.erase(it);
 }
 
-void ExpertCounts::ForgetOthers(Producer producer, const std::optional<GroupRange>& range,
-                                const std::set<int64_t>& stays) {
+void ExpertCounts::ForgetOthers(Producer producer, const std::optional<GroupRange>& range, const Samples& samples) {
   std::vector<std::shared_ptr<Group>> gone;
   MutexLock lock(mutex_);
   std::erase_if(groups_, [&](auto& entry) {
     const auto& [of, group] = entry.first;
-    const bool inside = !range || (range->begin <= group && group < range->end);
-    if (of != producer || !inside || stays.contains(group)) return false;
+    const bool inside = !range || range->contains(group);
+    if (of != producer || !inside || samples.contains(group)) return false;
     gone.push_back(std::move(entry.second));
     return true;
   });

@@ -4,23 +4,24 @@
 // Nothing is counted at ingest: a pass over every id takes longer than the rest of the way in. Rows of a sample are
 // only ever added within one revision, so what is known of (sample, revision, first rows) stays true; whatever takes
 // rows back (truncation, restart, release, expiry, another group) makes the group be counted anew.
-#ifndef SERVER_STORE_MEMORY_EXPERT_COUNTS_H_
-#define SERVER_STORE_MEMORY_EXPERT_COUNTS_H_
+#ifndef SERVER_STORE_EXPERT_COUNTS_H_
+#define SERVER_STORE_EXPERT_COUNTS_H_
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "proto/wire/mutex.h"
-#include "server/store/memory/run_context.h"
-#include "server/store/memory/sample.h"
+#include "server/admission/byte_budget.h"
+#include "server/store/sample/row_pieces.h"
+#include "server/store/sample/stored_charge.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
@@ -44,19 +45,40 @@ class CountTable {
   std::vector<int64_t> counts_;
 };
 
-// Thread-safe. Questions for one group wait for each other; those for other groups do not.
+// A sample as it is counted. Thread-safe.
+class CountedSample {
+ public:
+  virtual ~CountedSample() = default;
+
+  virtual const std::string& id() const = 0;
+  // No other sample of the store has or had it, whatever its id.
+  virtual uint64_t birth() const = 0;
+  struct RowsSince {
+    int64_t revision = 0;
+    int64_t group = 0;
+    int64_t committed_rows = 0;
+    std::vector<RowPiece> pieces;
+  };
+  // The recorded rows from `row` on, if it is alive. Does not count as use. Within one revision rows are only added.
+  virtual absl::StatusOr<std::optional<RowsSince>> RecordedSince(int64_t row) const = 0;
+};
+
+// Of one run. Thread-safe. Questions for one group wait for each other; those for other groups do not.
 class ExpertCounts {
  public:
-  explicit ExpertCounts(std::shared_ptr<const RunContext> run) : run_(std::move(run)) {}
+  // By group, all samples that may be in it.
+  using Samples = std::map<int64_t, std::vector<std::shared_ptr<const CountedSample>>>;
 
-  // Adds to `load` what the samples of one group show; `samples` are all that may be in it. DATA_LOSS; CANCELLED once
-  // `stop` says so, what was counted until then being kept.
-  absl::Status AddGroup(Producer producer, int64_t group, absl::Span<const std::shared_ptr<MemorySample>> samples,
-                        const std::function<bool()>& stop, ExpertLoad& load);
+  // What is kept is paid for from `budget`, which outlives it, and counted in `usage`.
+  ExpertCounts(std::shared_ptr<const Geometry> geometry, ByteBudget& budget, std::shared_ptr<RunUsage> usage)
+      : geometry_(std::move(geometry)), budget_(budget), usage_(std::move(usage)) {}
+
+  // Store::CountExperts, of all samples in `groups`. Errors too as those of CountedSample; what was counted until a
+  // CANCELLED is kept.
+  absl::StatusOr<ExpertLoad> Count(Producer producer, const std::optional<GroupRange>& groups, const Samples& samples,
+                                   absl::Span<const int32_t> layers, const std::function<bool()>& stop);
   // Frees what is kept of a group.
   void Forget(Producer producer, int64_t group);
-  // … of the groups inside `range` that `stays` does not hold.
-  void ForgetOthers(Producer producer, const std::optional<GroupRange>& range, const std::set<int64_t>& stays);
   void Clear();
 
  private:
@@ -75,19 +97,26 @@ class ExpertCounts {
   };
   using Key = std::pair<Producer, int64_t>;
 
-  absl::Status Update(Group& group, int64_t number, absl::Span<const std::shared_ptr<MemorySample>> samples,
-                      const std::function<bool()>& stop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(group.mutex);
+  // Of the groups inside `range` those that `samples` does not have.
+  void ForgetOthers(Producer producer, const std::optional<GroupRange>& range, const Samples& samples);
+  // Adds to `load` what the samples of one group show.
+  absl::Status AddGroup(Producer producer, const Samples::value_type& samples, const std::function<bool()>& stop,
+                        ExpertLoad& load);
+  absl::Status Update(Group& group, const Samples::value_type& samples, const std::function<bool()>& stop)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(group.mutex);
   // Counts the rows that came since; false if the group must be counted anew.
-  absl::StatusOr<bool> CountSample(Group& group, int64_t number, const MemorySample& sample)
+  absl::StatusOr<bool> CountSample(Group& group, int64_t number, const CountedSample& sample)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(group.mutex);
   // Pays for what the group takes; false if the budget has no room.
   bool Charge(Group& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(group.mutex);
 
-  const std::shared_ptr<const RunContext> run_;
+  const std::shared_ptr<const Geometry> geometry_;
+  ByteBudget& budget_;
+  const std::shared_ptr<RunUsage> usage_;
   Mutex mutex_;
   std::map<Key, std::shared_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace routing_replay
 
-#endif  // SERVER_STORE_MEMORY_EXPERT_COUNTS_H_
+#endif  // SERVER_STORE_EXPERT_COUNTS_H_
