@@ -28,7 +28,8 @@ absl::StatusOr<RunSummary> Summary(const v1::RunState& state) {
 
 // Whether anything is asked for: joining workers need not repeat what the run has by default.
 bool AsksForSomething(const RunSettings& settings) {
-  return settings.ttl.count() != 0 || settings.strict || settings.block_rows != 0 || settings.codec;
+  return settings.ttl.count() != 0 || settings.strict || settings.block_rows != 0 || settings.codec ||
+         settings.durability;
 }
 
 class ClientImpl final : public Client {

@@ -276,6 +276,7 @@ v1::RunOptions ToProto(const RunSettings& settings) {
   options.set_strict(settings.strict);
   options.set_block_rows(settings.block_rows);
   options.set_codec(ToProto(settings.codec));
+  options.set_durability(ToProto(settings.durability));
   return options;
 }
 
@@ -284,10 +285,13 @@ absl::StatusOr<RunSettings> FromProto(const v1::RunOptions& options) {
   if (!codec.ok()) return codec.status();
   const auto block_rows = CountFromProto(options.block_rows(), kMaxBlockRows, "options.block_rows");
   if (!block_rows.ok()) return block_rows.status();
+  const auto durability = FromProto(options.durability(), "options.durability");
+  if (!durability.ok()) return durability.status();
   return RunSettings{.ttl = std::chrono::milliseconds(options.ttl_ms()),
                      .strict = options.strict(),
                      .block_rows = *block_rows == 0 ? kDefaultBlockRows : static_cast<int32_t>(*block_rows),
-                     .codec = *codec};
+                     .codec = *codec,
+                     .durability = *durability};
 }
 
 absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {

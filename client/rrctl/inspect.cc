@@ -107,6 +107,7 @@ absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run) {
     object["strict"] = settings.strict;
     object["block_rows"] = settings.block_rows;
     object["codec"] = CodecName(settings.codec.value_or(summary.geometry.default_codec()));
+    if (settings.durability) object["durability"] = DurabilityName(*settings.durability);
     return object;
   }
   return MakeError(absl::StatusCode::kNotFound, absl::StrCat("there is no run \"", run, "\""),

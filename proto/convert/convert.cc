@@ -103,6 +103,23 @@ absl::StatusOr<std::optional<Codec>> FromProto(v1::Codec codec, absl::string_vie
   }
 }
 
+v1::Durability ToProto(std::optional<Durability> durability) {
+  return durability ? static_cast<v1::Durability>(*durability) : v1::DURABILITY_UNSPECIFIED;
+}
+
+absl::StatusOr<std::optional<Durability>> FromProto(v1::Durability durability, absl::string_view field) {
+  switch (durability) {
+    case v1::DURABILITY_UNSPECIFIED:
+      return std::optional<Durability>();
+    case v1::DURABILITY_MEMORY:
+    case v1::DURABILITY_WRITTEN:
+    case v1::DURABILITY_SYNCED:
+      return std::optional<Durability>(static_cast<Durability>(durability));
+    default:
+      return FieldError(field, absl::StrCat("unknown durability ", static_cast<int>(durability)));
+  }
+}
+
 v1::RowRange ToProto(RowRange range) {
   v1::RowRange out;
   out.set_begin(range.begin);

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "routing_replay/v1/common.pb.h"
+#include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_id.h"
@@ -32,6 +33,10 @@ absl::StatusOr<Producer> FromProto(v1::Producer producer, absl::string_view fiel
 v1::Codec ToProto(std::optional<Codec> codec);
 // Unspecified is nothing.
 absl::StatusOr<std::optional<Codec>> FromProto(v1::Codec codec, absl::string_view field);
+
+v1::Durability ToProto(std::optional<Durability> durability);
+// Unspecified is nothing.
+absl::StatusOr<std::optional<Durability>> FromProto(v1::Durability durability, absl::string_view field);
 
 v1::RowRange ToProto(RowRange range);
 absl::StatusOr<RowRange> FromProto(const v1::RowRange& range, absl::string_view field);

@@ -38,10 +38,13 @@ absl::StatusOr<RunOptions> ReadOptions(const v1::RunOptions& asked, const Geomet
   }
   auto codec = FromProto(asked.codec(), "options.codec");
   if (!codec.ok()) return codec.status();
+  auto durability = FromProto(asked.durability(), "options.durability");
+  if (!durability.ok()) return durability.status();
   return RunOptions{.ttl = asked.ttl_ms() > 0 ? milliseconds(asked.ttl_ms()) : default_ttl,
                     .strict = asked.strict(),
                     .block_rows = rows == 0 ? kDefaultBlockRows : static_cast<int32_t>(rows),
-                    .codec = codec->value_or(geometry.default_codec())};
+                    .codec = codec->value_or(geometry.default_codec()),
+                    .durability = *durability};
 }
 
 void WriteOptions(const RunOptions& options, v1::RunOptions& out) {
@@ -49,6 +52,7 @@ void WriteOptions(const RunOptions& options, v1::RunOptions& out) {
   out.set_strict(options.strict);
   out.set_block_rows(options.block_rows);
   out.set_codec(ToProto(options.codec));
+  out.set_durability(ToProto(options.durability));
 }
 
 template <typename Samples, typename Handles>

@@ -14,13 +14,6 @@ namespace {
 constexpr absl::string_view kMemory = "memory";
 constexpr absl::string_view kRocksPrefix = "rocksdb:";
 
-std::optional<Durability> DurabilityOf(absl::string_view name) {
-  if (name == "memory") return Durability::kInMemory;
-  if (name == "written") return Durability::kWritten;
-  if (name == "synced") return Durability::kSynced;
-  return std::nullopt;
-}
-
 absl::Status Invalid(absl::string_view key, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("--", key, ": ", what),
                    {.reason = Reason::kField, .field = std::string(key)});
@@ -37,7 +30,7 @@ absl::Status CheckStoreName(absl::string_view name) {
 }
 
 absl::Status CheckDurability(absl::string_view name) {
-  if (DurabilityOf(name)) return absl::OkStatus();
+  if (DurabilityFromName(name)) return absl::OkStatus();
   return Invalid("durability", absl::StrCat("'", name, "' is none of memory, written, synced"));
 }
 
@@ -46,7 +39,7 @@ absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view 
   if (!absl::ConsumePrefix(&name, kRocksPrefix)) return OpenedStore{NewMemoryStore(std::move(options)), ""};
   RecoveryReport report;
   auto store = OpenRocksStore(
-      {.path = std::string(name), .durability = *DurabilityOf(durability), .memory = std::move(options)}, report);
+      {.path = std::string(name), .durability = *DurabilityFromName(durability), .memory = std::move(options)}, report);
   if (!store.ok()) return store.status();
   return OpenedStore{*std::move(store), absl::StrCat("found ", report.runs, " runs, ", report.samples, " samples, ",
                                                      report.rows, " rows; lost ", report.lost_samples,

@@ -15,7 +15,7 @@ namespace routing_replay {
 // "memory", or "rocksdb:PATH" with the directory of a database, which is made if it is not there.
 // INVALID_ARGUMENT naming what is wrong.
 absl::Status CheckStoreName(absl::string_view name);
-// What an acknowledged append has come through, of stores that write: "memory", "written" or "synced" (Durability).
+// "memory", "written" or "synced" (Durability): what runs get that ask for none, of stores that write.
 absl::Status CheckDurability(absl::string_view name);
 
 struct OpenedStore {

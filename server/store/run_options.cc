@@ -21,7 +21,8 @@ absl::Status Mismatch(absl::string_view field, absl::string_view why) {
 std::string Describe(const RunOptions& options) {
   return absl::StrCat("ttl ", std::chrono::duration_cast<std::chrono::milliseconds>(options.ttl).count(), " ms, ",
                       options.strict ? "strict" : "not strict", ", block_rows ", options.block_rows, ", codec ",
-                      CodecName(options.codec));
+                      CodecName(options.codec), options.durability ? ", durability " : "",
+                      options.durability ? DurabilityName(*options.durability) : "");
 }
 
 }  // namespace
@@ -38,16 +39,29 @@ absl::Status CheckRunOptions(const RunOptions& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<RunOptions> OptionsInForce(const std::optional<RunOptions>& asked, const RunOptions& defaults,
+                                          const DurabilityLevels& levels) {
+  RunOptions options = asked.value_or(defaults);
+  if (!options.durability) options.durability = levels.by_default;
+  if (*options.durability > levels.best) {
+    return BadOption("options.durability",
+                     absl::StrCat(DurabilityName(*options.durability),
+                                  " is more than this server's store can, which is ", DurabilityName(levels.best)));
+  }
+  return options;
+}
+
 absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::optional<RunOptions>& options) {
   if (geometry != nullptr && !(*geometry == *run.geometry)) {
     return Mismatch("geometry", absl::StrCat("run \"", run.run, "\" has ", run.geometry->DebugString(), ", not ",
                                              geometry->DebugString()));
   }
-  if (options && !(*options == run.options)) {
-    return Mismatch("options",
-                    absl::StrCat("run \"", run.run, "\" has ", Describe(run.options), ", not ", Describe(*options)));
-  }
-  return absl::OkStatus();
+  if (!options) return absl::OkStatus();
+  RunOptions meant = *options;
+  if (!meant.durability) meant.durability = run.options.durability;
+  if (meant == run.options) return absl::OkStatus();
+  return Mismatch("options",
+                  absl::StrCat("run \"", run.run, "\" has ", Describe(run.options), ", not ", Describe(*options)));
 }
 
 absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command) {

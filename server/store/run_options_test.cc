@@ -38,5 +38,26 @@ TEST(RunOptionsTest, JoiningComparesWhatIsGiven) {
   EXPECT_THAT(CheckJoin(run, &geometry, RunOptions{}), mismatch);
 }
 
+TEST(RunOptionsTest, JoiningWithoutADurabilityTakesWhatTheRunHas) {
+  const RunInfo run{.run = "r", .options = {.durability = Durability::kSynced}};
+  EXPECT_OK(CheckJoin(run, nullptr, RunOptions{}));
+  EXPECT_OK(CheckJoin(run, nullptr, RunOptions{.durability = Durability::kSynced}));
+  EXPECT_THAT(CheckJoin(run, nullptr, RunOptions{.durability = Durability::kWritten}),
+              Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+}
+
+TEST(RunOptionsTest, ADurabilityThatTheStoreCannotGiveIsRefused) {
+  const DurabilityLevels levels{Durability::kMemory, Durability::kWritten};
+  const RunOptions defaults{.strict = true};
+  ASSERT_OK_AND_ASSIGN(const RunOptions unasked, OptionsInForce(std::nullopt, defaults, levels));
+  EXPECT_EQ(unasked, (RunOptions{.strict = true, .durability = Durability::kMemory}));
+  ASSERT_OK_AND_ASSIGN(const RunOptions asked,
+                       OptionsInForce(RunOptions{.durability = Durability::kWritten}, defaults, levels));
+  EXPECT_EQ(asked, RunOptions{.durability = Durability::kWritten});
+  const absl::Status refused = OptionsInForce(RunOptions{.durability = Durability::kSynced}, defaults, levels).status();
+  EXPECT_THAT(refused, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  EXPECT_EQ(GetErrorDetail(refused)->field, "options.durability");
+}
+
 }  // namespace
 }  // namespace routing_replay

@@ -26,6 +26,7 @@
 #include "proto/wire/block/block.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/append_message.h"
+#include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/expert_load.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/sample_state.h"
@@ -40,6 +41,7 @@ struct RunOptions {
   bool strict = false;
   int32_t block_rows = kDefaultBlockRows;
   Codec codec = Codec::kRaw;
+  std::optional<Durability> durability;  // Set of every run; asked for without: whatever the store does by default.
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
 };
 

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/expert_load.h"
 #include "routing_replay/wire/geometry.h"
@@ -48,6 +49,7 @@ struct RunSettings {
   bool strict = false;
   int32_t block_rows = 0;  // 0: the server's default.
   std::optional<Codec> codec;
+  std::optional<Durability> durability;  // Nothing: the server's default. In an answer: what is in force.
 };
 
 struct RunSummary {

@@ -27,13 +27,17 @@ TEST_P(StoreConformance, RunsAreMadeOnceAndJoined) {
   EXPECT_THAT(store_->GetRun("r"), Fails(kNotFound, Reason::kNoRun));
   ASSERT_OK_AND_ASSIGN(const RunInfo made, store_->OpenRun("r", &TestGeometry(), options));
   EXPECT_TRUE(made.created);
+  EXPECT_EQ(made.options.ttl, options.ttl);
+  EXPECT_EQ(made.options.block_rows, options.block_rows);
+  ASSERT_TRUE(made.options.durability.has_value());
   for (const Geometry* geometry : {&TestGeometry(), static_cast<const Geometry*>(nullptr)}) {
     ASSERT_OK_AND_ASSIGN(const RunInfo joined, store_->OpenRun("r", geometry, std::nullopt));
     EXPECT_FALSE(joined.created);
-    EXPECT_EQ(joined.options, options);
+    EXPECT_EQ(joined.options, made.options);
     EXPECT_EQ(*joined.geometry, TestGeometry());
   }
   EXPECT_OK(store_->OpenRun("r", nullptr, options));
+  EXPECT_OK(store_->OpenRun("r", nullptr, made.options));
   const auto mismatch = Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch);
   EXPECT_THAT(store_->OpenRun("r", &other, std::nullopt), mismatch);
   EXPECT_THAT(store_->OpenRun("r", nullptr, RunOptions{}), mismatch);

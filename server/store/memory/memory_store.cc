@@ -89,7 +89,11 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
   }
   if (geometry == nullptr) return NoRunError(run);
   RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
-  info.options = options.value_or(RunOptions{.ttl = options_.default_ttl, .codec = geometry->default_codec()});
+  const absl::StatusOr<RunOptions> in_force =
+      OptionsInForce(options, {.ttl = options_.default_ttl, .codec = geometry->default_codec()},
+                     keeper_ != nullptr ? keeper_->durability() : DurabilityLevels());
+  if (!in_force.ok()) return in_force.status();
+  info.options = *in_force;
   RunPlace place{.home = std::make_shared<MemoryHome>()};
   if (keeper_ != nullptr) {
     absl::StatusOr<RunPlace> kept = keeper_->Create(info);

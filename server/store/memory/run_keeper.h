@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/store/memory/sample_journal.h"
+#include "server/store/run_options.h"
 #include "server/store/sample/sample_content.h"
 #include "server/store/sample/stored_block.h"
 #include "server/store/store.h"
@@ -40,6 +41,7 @@ class RunKeeper {
   virtual ~RunKeeper() = default;
 
   virtual std::string name() const = 0;  // Of the store.
+  virtual DurabilityLevels durability() const = 0;
   // Between Begin and End, blocks that nobody holds any more are taken away. Before and after they stay: that a process
   // forgets them does not mean that nobody wants them.
   virtual void Begin() = 0;

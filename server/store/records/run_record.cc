@@ -19,6 +19,7 @@ std::string EncodeRun(const RunInfo& run) {
   record.set_strict(run.options.strict);
   record.set_block_rows(run.options.block_rows);
   record.set_codec(static_cast<int32_t>(run.options.codec));
+  record.set_durability(ToProto(run.options.durability));
   return FrameRecord(record);
 }
 
@@ -30,10 +31,13 @@ absl::StatusOr<RunInfo> DecodeRun(absl::string_view bytes) {
   absl::StatusOr<Geometry> geometry = FromProto(said);
   if (!geometry.ok()) return DamagedRecord(geometry.status().message());
   RunInfo run{.run = record.run(), .geometry = std::make_shared<const Geometry>(*std::move(geometry))};
+  const auto durability = FromProto(static_cast<v1::Durability>(record.durability()), "durability");
+  if (!durability.ok() || !durability->has_value()) return DamagedRecord("a run's durability is unknown");
   run.options = {.ttl = std::chrono::milliseconds(record.ttl_ms()),
                  .strict = record.strict(),
                  .block_rows = record.block_rows(),
-                 .codec = static_cast<Codec>(record.codec())};
+                 .codec = static_cast<Codec>(record.codec()),
+                 .durability = *durability};
   if (absl::Status status = CheckRunOptions(run.options); !status.ok()) return DamagedRecord(status.message());
   return run;
 }

@@ -43,7 +43,7 @@ rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cac
 
 rocksdb::WriteOptions RocksWriteOptions(Durability durability) {
   rocksdb::WriteOptions options;
-  options.disableWAL = durability == Durability::kInMemory;
+  options.disableWAL = durability == Durability::kMemory;
   options.sync = durability == Durability::kSynced;
   return options;
 }

@@ -6,14 +6,9 @@
 
 #include <cstdint>
 
-namespace routing_replay {
+#include "routing_replay/wire/durability.h"
 
-// What an acknowledged append has come through.
-enum class Durability : uint8_t {
-  kInMemory,  // Memory: it is lost if the process ends other than by a shutdown.
-  kWritten,   // The operating system: it is lost if the machine fails.
-  kSynced,    // The disk.
-};
+namespace routing_replay {
 
 // Values of 4 KiB and more are blobs: compaction does not move them.
 rocksdb::DBOptions RocksDatabaseOptions();

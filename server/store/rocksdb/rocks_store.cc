@@ -31,6 +31,7 @@ class RocksKeeper final : public RunKeeper {
   absl::StatusOr<std::vector<KeptRun>> Recover(RecoveryReport& report);
 
   std::string name() const override { return "rocksdb"; }
+  DurabilityLevels durability() const override { return {durability_, Durability::kSynced}; }
   void Begin() override { *forgets_ = true; }
   void End() override { *forgets_ = false; }
   absl::StatusOr<RunPlace> Create(const RunInfo& run) override;
@@ -39,7 +40,7 @@ class RocksKeeper final : public RunKeeper {
  private:
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) const {
-    return std::make_shared<RocksRun>(std::move(family), run.geometry, durability_, forgets_);
+    return std::make_shared<RocksRun>(std::move(family), run.geometry, *run.options.durability, forgets_);
   }
 
   const std::string path_;

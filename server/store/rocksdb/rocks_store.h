@@ -19,8 +19,8 @@
 namespace routing_replay {
 
 struct RocksStoreOptions {
-  std::string path;  // A directory; made if it is not there.
-  Durability durability = Durability::kWritten;
+  std::string path;                              // A directory; made if it is not there.
+  Durability durability = Durability::kWritten;  // Of runs that ask for none.
   // Of bytes that were read, outside of the budget.
   int64_t cache_bytes = int64_t{256} << 20;
   MemoryStoreOptions memory;  // The budget bounds the index.

@@ -29,6 +29,8 @@ _PRODUCERS = {"rollout": 1, "trainer": 2}
 _PRODUCER_NAMES = {number: name for name, number in _PRODUCERS.items()}
 _CODECS = {None: 0, "": 0, "RAW": 1, "PACKED": 2}
 _CODEC_NAMES = {0: "", 1: "RAW", 2: "PACKED"}
+_DURABILITIES = {None: 0, "": 0, "memory": 1, "written": 2, "synced": 3}
+_DURABILITY_NAMES = {0: "", 1: "memory", 2: "written", 3: "synced"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def open_run(
     strict: bool,
     block_rows: int | None,
     codec: str | None,
+    durability: str | None,
 ) -> Call[OpenedRun]:
     request = _messages.OpenRunRequest(run=_values.text(run, "run"), client_version=DEFAULTS["version"])
     if geometry is not None:
@@ -64,11 +67,13 @@ def open_run(
     seconds = 0.0 if ttl is None else _values.seconds(ttl, "ttl")
     block = 0 if block_rows is None else _values.integer(block_rows, "block_rows", _values.INT32)
     number = _values.choice(codec, "codec", _CODECS)
-    if seconds or strict or block or number:
+    level = _values.choice(durability, "durability", _DURABILITIES)
+    if seconds or strict or block or number or level:
         request.options.ttl_ms = round(seconds * 1000)
         request.options.strict = bool(strict)
         request.options.block_rows = block
         request.options.codec = number
+        request.options.durability = level
 
     def read(answer: bytes) -> OpenedRun:
         response = _messages.OpenRunResponse.FromString(answer)
@@ -261,6 +266,7 @@ def _settings(options: Any) -> RunSettings:
         strict=options.strict,
         block_rows=options.block_rows,
         codec=_CODEC_NAMES.get(options.codec, str(options.codec)),
+        durability=_DURABILITY_NAMES.get(options.durability, str(options.durability)),
     )
 
 

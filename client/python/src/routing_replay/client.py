@@ -40,6 +40,7 @@ class Client:
         strict: bool = False,
         block_rows: int | None = None,
         codec: str | None = None,
+        durability: str | None = None,
     ) -> Run:
         """Makes the run, or joins it; without a geometry it only joins.
 
@@ -47,11 +48,13 @@ class Client:
         strict: rows that conflict with stored ones are an error instead of a count
         block_rows: rows per block, a power of two
         codec: "RAW" or "PACKED"
+        durability: what an acknowledged append has come through: "memory", "written" (to the operating system) or
+            "synced" (to the disk); by default what the server does. More than its store can is an InvalidArgumentError
 
         Raises FailedPreconditionError if the run has another geometry or other settings, NotFoundError (NO_RUN) if it
         is not there to join.
         """
-        opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec))
+        opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability))
         return Run(self._transport, name, opened)
 
     def runs(self) -> list[RunSummary]:

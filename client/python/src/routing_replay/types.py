@@ -271,12 +271,17 @@ class ReleaseOutcome:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """A run's settings in force. ttl in seconds, 0: the server's default; codec "" if the server picks."""
+    """A run's settings in force. ttl in seconds, 0: the server's default; codec "" if the server picks.
+
+    durability: what an acknowledged append has come through, "memory", "written" or "synced"; "" from a server that
+    does not say.
+    """
 
     ttl: float
     strict: bool
     block_rows: int
     codec: str
+    durability: str = ""
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ class Client:
         strict: bool = False,
         block_rows: int | None = None,
         codec: str | None = None,
+        durability: str | None = None,
     ) -> Run:
         """Makes the run, or joins it; see routing_replay.Client.run."""
-        opened = await self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec))
+        opened = await self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability))
         return Run(self._transport, name, opened)
 
     async def runs(self) -> list[RunSummary]:
