@@ -8,14 +8,16 @@
 
 namespace routing_replay {
 
-// Monotonic. Thread-safe.
+// Thread-safe.
 class Clock {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using Duration = std::chrono::steady_clock::duration;
 
   virtual ~Clock() = default;
-  virtual Time Now() const = 0;
+  virtual Time Now() const = 0;  // Monotonic.
+  // The time of day, for what is written down and outlives the process. May jump.
+  virtual std::chrono::system_clock::time_point TimeOfDay() const = 0;
 
   // The machine's clock; lives for ever.
   static const Clock& Real();
@@ -31,6 +33,7 @@ inline Clock::Time DeadlineAfter(Clock::Time now, std::chrono::milliseconds time
 class RealClock final : public Clock {
  public:
   Time Now() const override { return std::chrono::steady_clock::now(); }
+  std::chrono::system_clock::time_point TimeOfDay() const override { return std::chrono::system_clock::now(); }
 };
 
 inline const Clock& Clock::Real() {
@@ -42,6 +45,10 @@ inline const Clock& Clock::Real() {
 class ManualClock final : public Clock {
  public:
   Time Now() const override { return Time(Duration(ticks_.load())); }
+  std::chrono::system_clock::time_point TimeOfDay() const override {
+    return std::chrono::system_clock::time_point(
+        std::chrono::duration_cast<std::chrono::system_clock::duration>(Duration(ticks_.load())));
+  }
   void Advance(Duration by) { ticks_ += by.count(); }
 
  private:

@@ -25,8 +25,10 @@ RunState MemoryRun::State() const {
 }
 
 absl::Status MemoryRun::Adopt(KeptSample kept) {
+  // Its last use may have been written a TTL late, or not yet.
+  const Clock::Duration idle = std::max(kept.idle - info().options.ttl, Clock::Duration::zero());
   absl::StatusOr<std::shared_ptr<MemorySample>> sample =
-      index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer);
+      index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer, context_->clock.Now() - idle);
   if (!sample.ok()) return sample.status();
   return (*sample)->Adopt(std::move(kept.content));
 }
@@ -40,7 +42,7 @@ absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
   ParentRows parent = FindParent(command.header);
   for (;;) {
     absl::StatusOr<std::shared_ptr<MemorySample>> sample =
-        index_.FindOrInsert(handle, command.header.sample, command.header.producer);
+        index_.FindOrInsert(handle, command.header.sample, command.header.producer, context_->clock.Now());
     if (!sample.ok()) return sample.status();
     const std::optional<int64_t> group_before = group ? (*sample)->group() : std::nullopt;
     std::optional<absl::StatusOr<AppendAck>> ack = (*sample)->Append(command, parent);
@@ -164,7 +166,10 @@ std::unique_ptr<Store::Watch> MemoryRun::WatchSample(Producer producer, const Sa
 int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
   ReleaseResult result;
   const Clock::Time now = context_->clock.Now();
-  for (const std::shared_ptr<MemorySample>& sample : index_.FindIdle(shard, now, limit)) {
+  const SampleIndex::Looked looked = index_.FindIdle(shard, now, limit);
+  // A use that cannot be written down counts from now on all the same, as long as this process lives.
+  for (const std::shared_ptr<MemorySample>& sample : looked.used) sample->NoteUse().IgnoreError();
+  for (const std::shared_ptr<MemorySample>& sample : looked.idle) {
     // One that cannot be removed now is idle the next time, too.
     Remove(*sample, now - info().options.ttl, result).IgnoreError();
   }

@@ -25,6 +25,7 @@ struct RunPlace {
 struct KeptSample {
   Producer producer = Producer::kRollout;
   std::string sample;
+  Clock::Duration idle{0};  // Since a change or a use of it was written.
   SampleContent content;
 };
 

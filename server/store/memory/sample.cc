@@ -7,13 +7,14 @@
 
 namespace routing_replay {
 
-MemorySample::MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer)
+MemorySample::MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer,
+                           Clock::Time last_used)
     : run_(std::move(run)),
       id_(std::move(id)),
       handle_(handle),
       producer_(producer),
       birth_(run_->content_ids.Next()),
-      last_used_(run_->clock.Now()),
+      last_used_(last_used),
       content_(TokenChecks(run_->info.options.block_rows)) {}
 
 absl::Status MemorySample::Adopt(SampleContent content) {
@@ -150,6 +151,12 @@ absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock:
     if (absl::Status status = run_->journal->Remove(producer_, id_); !status.ok()) return status;
   }
   return EndLocked();
+}
+
+absl::Status MemorySample::NoteUse() {
+  MutexLock lock(mutex_);
+  if (life_ != Life::kAlive || run_->journal == nullptr) return absl::OkStatus();
+  return run_->journal->NoteUse(producer_, id_);
 }
 
 std::optional<MemorySample::Remains> MemorySample::End() {

@@ -31,7 +31,8 @@ using ParentRows = std::optional<absl::StatusOr<SampleContent>>;
 // Thread-safe. Errors as in store.h; NOT_FOUND (kNoSample) unless alive.
 class MemorySample final : public CountedSample {
  public:
-  MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer);
+  MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer,
+               Clock::Time last_used);
 
   const std::string& id() const override { return id_; }
   int64_t handle() const { return handle_; }
@@ -70,6 +71,8 @@ class MemorySample final : public CountedSample {
   // Ends an alive sample, if it was last used at or before `unused_since`. Tells no watcher: see Notify. Errors of
   // SampleJournal::Remove: it lives on.
   absl::StatusOr<std::optional<Remains>> Remove(Clock::Time unused_since = Clock::Time::max());
+  // Writes down, where samples last, that it was used. Errors of SampleJournal::NoteUse.
+  absl::Status NoteUse();
   // Ends an alive sample of a run that ends.
   std::optional<Remains> End();
   // Ends an unborn sample: true if it was one.

@@ -25,7 +25,7 @@ std::shared_ptr<MemorySample> SampleIndex::Find(int64_t handle, absl::string_vie
 }
 
 absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t handle, const std::string& id,
-                                                                        Producer producer) {
+                                                                        Producer producer, Clock::Time last_used) {
   Shard& shard = ShardOf(handle);
   for (;;) {
     std::string other;
@@ -34,7 +34,9 @@ absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t 
       MutexLock lock(shard.mutex);
       if (shard.closed) return NoRunError(run_->info.run);
       const auto it = shard.by_handle.find(handle);
-      if (it == shard.by_handle.end() || it->second->first == id) return Insert(shard, handle, id, producer);
+      if (it == shard.by_handle.end() || it->second->first == id) {
+        return Insert(shard, handle, id, producer, last_used);
+      }
       other = it->second->first;
       for (const Entry& entry : it->second->second.entries) {
         if (entry.sample != nullptr) others.push_back(entry.sample);
@@ -47,14 +49,14 @@ absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t 
 }
 
 std::shared_ptr<MemorySample> SampleIndex::Insert(Shard& shard, int64_t handle, const std::string& id,
-                                                  Producer producer) {
+                                                  Producer producer, Clock::Time last_used) {
   const auto slot = shard.slots.try_emplace(id).first;
   slot->second.handle = handle;
   shard.by_handle.emplace(handle, slot);
   Entry& entry = slot->second.entries[IndexOf(producer)];
   if (entry.sample == nullptr) {
-    entry.sample = std::make_shared<MemorySample>(run_, id, handle, producer);
-    entry.due = run_->clock.Now() + run_->info.options.ttl;
+    entry.sample = std::make_shared<MemorySample>(run_, id, handle, producer, last_used);
+    entry.due = last_used + run_->info.options.ttl;
     shard.due.emplace(Due{entry.due, entry.sample.get()}, &entry);
   }
   return entry.sample;
@@ -94,26 +96,27 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::After(Producer producer,
   return found;
 }
 
-std::vector<std::shared_ptr<MemorySample>> SampleIndex::FindIdle(size_t shard_index, Clock::Time now, int64_t limit) {
+SampleIndex::Looked SampleIndex::FindIdle(size_t shard_index, Clock::Time now, int64_t limit) {
   Shard& shard = shards_[shard_index];
   const Clock::Duration ttl = run_->info.options.ttl;
-  std::vector<std::shared_ptr<MemorySample>> idle;
+  Looked looked;
   MutexLock lock(shard.mutex);
   // A sample that was used since it was queued goes back with its new time, once per TTL.
   for (auto it = shard.due.begin(); it != shard.due.end() && it->first.first <= now;) {
     Entry& entry = *it->second;
     const Clock::Time due = entry.sample->last_used() + ttl;
     if (due <= now) {
-      if (static_cast<int64_t>(idle.size()) == limit) break;
-      idle.push_back(entry.sample);
+      if (static_cast<int64_t>(looked.idle.size()) == limit) break;
+      looked.idle.push_back(entry.sample);
       ++it;
       continue;
     }
+    looked.used.push_back(entry.sample);
     it = shard.due.erase(it);
     entry.due = due;
     shard.due.emplace(Due{due, entry.sample.get()}, &entry);
   }
-  return idle;
+  return looked;
 }
 
 std::vector<std::shared_ptr<MemorySample>> SampleIndex::Close() {

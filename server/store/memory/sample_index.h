@@ -29,16 +29,21 @@ class SampleIndex {
 
   // Null if there is none; it may be unborn or removed. Without an id whichever has the handle is found.
   std::shared_ptr<MemorySample> Find(int64_t handle, absl::string_view id, Producer producer) const;
-  // The sample, made unborn if there was none. ALREADY_EXISTS (kHandleCollision) if another id has the handle;
-  // NOT_FOUND (kNoRun) once closed.
-  absl::StatusOr<std::shared_ptr<MemorySample>> FindOrInsert(int64_t handle, const std::string& id, Producer producer);
+  // The sample, made unborn, and last used then, if there was none. ALREADY_EXISTS (kHandleCollision) if another id has
+  // the handle; NOT_FOUND (kNoRun) once closed.
+  absl::StatusOr<std::shared_ptr<MemorySample>> FindOrInsert(int64_t handle, const std::string& id, Producer producer,
+                                                             Clock::Time last_used);
   // Takes the sample out. It must have ended already. No effect if another one is in its place.
   void Remove(const MemorySample& sample);
 
   // At most `limit` of a producer's samples with ids after `id`, by id.
   std::vector<std::shared_ptr<MemorySample>> After(Producer producer, absl::string_view id, size_t limit) const;
-  // At most `limit` samples of a shard that were not used for the run's TTL. They stay in the index.
-  std::vector<std::shared_ptr<MemorySample>> FindIdle(size_t shard, Clock::Time now, int64_t limit);
+  struct Looked {
+    std::vector<std::shared_ptr<MemorySample>> idle;  // At most `limit`: not used for the run's TTL.
+    std::vector<std::shared_ptr<MemorySample>> used;  // Since they were looked at the last time, at least a TTL ago.
+  };
+  // The samples of a shard that are due to be looked at. They stay in the index.
+  Looked FindIdle(size_t shard, Clock::Time now, int64_t limit);
   // Takes all samples out, and refuses new ones from now on.
   std::vector<std::shared_ptr<MemorySample>> Close();
 
@@ -65,8 +70,8 @@ class SampleIndex {
   static size_t IndexOf(Producer producer) { return producer == Producer::kTrainer ? 1 : 0; }
   Shard& ShardOf(int64_t handle) { return shards_[static_cast<uint64_t>(handle) % kShards]; }
   const Shard& ShardOf(int64_t handle) const { return shards_[static_cast<uint64_t>(handle) % kShards]; }
-  std::shared_ptr<MemorySample> Insert(Shard& shard, int64_t handle, const std::string& id, Producer producer)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
+  std::shared_ptr<MemorySample> Insert(Shard& shard, int64_t handle, const std::string& id, Producer producer,
+                                       Clock::Time last_used) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
 
   const std::shared_ptr<const RunContext> run_;
   std::array<Shard, kShards> shards_;

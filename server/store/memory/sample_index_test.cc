@@ -17,7 +17,7 @@ class SampleIndexTest : public ::testing::Test {
  protected:
   // An alive sample.
   std::shared_ptr<MemorySample> Open(const std::string& id, int64_t handle) {
-    std::shared_ptr<MemorySample> sample = *index_.FindOrInsert(handle, id, kRollout);
+    std::shared_ptr<MemorySample> sample = *index_.FindOrInsert(handle, id, kRollout, clock_.Now());
     AppendCommand command;
     command.header.sample = id;
     ParentRows parent;
@@ -38,7 +38,7 @@ class SampleIndexTest : public ::testing::Test {
 
 TEST_F(SampleIndexTest, FindsByHandleAndId) {
   const auto sample = Open("a", 7);
-  EXPECT_EQ(*index_.FindOrInsert(7, "a", kRollout), sample);
+  EXPECT_EQ(*index_.FindOrInsert(7, "a", kRollout, clock_.Now()), sample);
   EXPECT_EQ(index_.Find(7, "a", kRollout), sample);
   EXPECT_EQ(index_.Find(7, "", kRollout), sample);
   EXPECT_EQ(index_.Find(7, "b", kRollout), nullptr);
@@ -48,15 +48,16 @@ TEST_F(SampleIndexTest, FindsByHandleAndId) {
 
 TEST_F(SampleIndexTest, AHandleIsFreeAgainOnceItsSamplesAreGone) {
   const auto sample = Open("a", 7);
-  const auto trainer = *index_.FindOrInsert(7, "a", Producer::kTrainer);
-  EXPECT_THAT(index_.FindOrInsert(7, "b", kRollout), Fails(absl::StatusCode::kAlreadyExists, Reason::kHandleCollision));
+  const auto trainer = *index_.FindOrInsert(7, "a", Producer::kTrainer, clock_.Now());
+  EXPECT_THAT(index_.FindOrInsert(7, "b", kRollout, clock_.Now()),
+              Fails(absl::StatusCode::kAlreadyExists, Reason::kHandleCollision));
   ASSERT_OK_AND_ASSIGN(const auto remains, sample->Remove());
   EXPECT_TRUE(remains.has_value());
   index_.Remove(*sample);
   index_.Remove(*sample);
   EXPECT_TRUE(trainer->RemoveUnborn());
   index_.Remove(*trainer);
-  EXPECT_OK(index_.FindOrInsert(7, "b", kRollout));
+  EXPECT_OK(index_.FindOrInsert(7, "b", kRollout, clock_.Now()));
 }
 
 TEST_F(SampleIndexTest, RemovingAnOldSampleLeavesTheNewOne) {
@@ -80,27 +81,27 @@ TEST_F(SampleIndexTest, ListsOverShardsById) {
 TEST_F(SampleIndexTest, IdleSamplesComeUpWhenTheirTimeHasCome) {
   const auto a = Open("a", 0), b = Open("b", 16), c = Open("c", 32);  // One shard.
   clock_.Advance(hours(6));
-  EXPECT_TRUE(index_.FindIdle(0, clock_.Now(), 10).empty());
+  EXPECT_TRUE(index_.FindIdle(0, clock_.Now(), 10).idle.empty());
   const std::vector<RowRange> none;
   ASSERT_OK(b->Snapshot(none));
   clock_.Advance(hours(4));
-  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 1).size(), 1u);
-  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).size(), 2u);
-  EXPECT_TRUE(index_.FindIdle(1, clock_.Now(), 10).empty());
+  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 1).idle.size(), 1u);
+  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).idle.size(), 2u);
+  EXPECT_TRUE(index_.FindIdle(1, clock_.Now(), 10).idle.empty());
   ASSERT_OK_AND_ASSIGN(const auto used, b->Remove(clock_.Now() - hours(10)));
   EXPECT_FALSE(used.has_value());
   ASSERT_OK_AND_ASSIGN(const auto idle, a->Remove(clock_.Now() - hours(10)));
   EXPECT_TRUE(idle.has_value());
   index_.Remove(*a);
   clock_.Advance(hours(6));
-  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).size(), 2u);
+  EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).idle.size(), 2u);
 }
 
 TEST_F(SampleIndexTest, AClosedIndexTakesNothing) {
   const auto sample = Open("a", 7);
   EXPECT_EQ(index_.Close().size(), 1u);
   EXPECT_EQ(index_.Find(7, "a", kRollout), nullptr);
-  EXPECT_THAT(index_.FindOrInsert(7, "a", kRollout), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  EXPECT_THAT(index_.FindOrInsert(7, "a", kRollout, clock_.Now()), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
   index_.Remove(*sample);
 }
 

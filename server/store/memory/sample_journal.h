@@ -35,6 +35,8 @@ class SampleJournal {
   // Wholly or not at all. When it returns, the change lasts as long as the run's durability says. RESOURCE_EXHAUSTED if
   // there is no room for it, UNAVAILABLE for other failures of what is written to; nothing is changed then.
   virtual absl::Status Write(const SampleChange& change) = 0;
+  // The sample is in use now: told at the latest a TTL after a use that changed nothing.
+  virtual absl::Status NoteUse(Producer producer, absl::string_view sample) = 0;
   // As Write, of a sample that ends.
   virtual absl::Status Remove(Producer producer, absl::string_view sample) = 0;
 };

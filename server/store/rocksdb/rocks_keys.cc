@@ -11,6 +11,12 @@ std::string BigEndian(uint64_t number) {
   return bytes;
 }
 
+uint64_t FromBigEndian(absl::string_view bytes) {
+  uint64_t number = 0;
+  for (const char byte : bytes) number = number << 8 | static_cast<uint8_t>(byte);
+  return number;
+}
+
 std::string SampleKey(char prefix, Producer producer, absl::string_view sample) {
   return absl::StrCat(std::string(1, prefix), std::string(1, static_cast<char>(producer)), sample);
 }
@@ -28,6 +34,8 @@ std::string WindowKey(Producer producer, absl::string_view sample, int64_t windo
                       BigEndian(static_cast<uint64_t>(window)));
 }
 
+std::string UseKey(Producer producer, absl::string_view sample) { return SampleKey(kUsePrefix, producer, sample); }
+
 std::string BlockKey(uint64_t block) { return absl::StrCat(std::string(1, kBlockPrefix), BigEndian(block)); }
 
 std::string BlockIdKey(uint64_t block) { return absl::StrCat(std::string(1, kBlockIdPrefix), BigEndian(block)); }
@@ -36,10 +44,12 @@ Producer ProducerOf(absl::string_view head_key) { return static_cast<Producer>(h
 
 absl::string_view SampleOf(absl::string_view head_key) { return head_key.substr(2); }
 
-uint64_t BlockOf(absl::string_view block_id_key) {
-  uint64_t block = 0;
-  for (const char byte : block_id_key.substr(1)) block = block << 8 | static_cast<uint8_t>(byte);
-  return block;
+uint64_t BlockOf(absl::string_view block_id_key) { return FromBigEndian(block_id_key.substr(1)); }
+
+std::string EncodeTime(int64_t ms) { return BigEndian(static_cast<uint64_t>(ms)); }
+
+int64_t DecodeTime(absl::string_view value) {
+  return value.size() == sizeof(uint64_t) ? static_cast<int64_t>(FromBigEndian(value)) : 0;
 }
 
 }  // namespace routing_replay::rocks

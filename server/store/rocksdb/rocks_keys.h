@@ -3,10 +3,11 @@
 //   default             'r' run                        → RunRecord
 //   "run:" + run        'h' producer sample            → SampleHead
 //                       'w' producer sample 0 window   → WindowRecord
+//                       'u' producer sample            → when it was last used, in ms since 1970
 //                       'b' block                      → CRCs of the planes, then the block's bytes; a blob
 //                       'i' block                      → nothing: which blocks there are, without reading blobs
 //
-// producer: one byte. window, block: 8 bytes, big-endian. Sample ids have no byte 0. Pure; thread-safe.
+// producer: one byte. window, block, times: 8 bytes, big-endian. Sample ids have no byte 0. Pure; thread-safe.
 #ifndef SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_
 #define SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_
 
@@ -21,6 +22,7 @@ namespace routing_replay::rocks {
 inline constexpr char kRunPrefix = 'r';
 inline constexpr char kHeadPrefix = 'h';
 inline constexpr char kWindowPrefix = 'w';
+inline constexpr char kUsePrefix = 'u';
 inline constexpr char kBlockPrefix = 'b';
 inline constexpr char kBlockIdPrefix = 'i';
 
@@ -29,6 +31,7 @@ std::string RunKey(absl::string_view run);
 std::string HeadKey(Producer producer, absl::string_view sample);
 // The windows of a sample follow one another, ascending.
 std::string WindowKey(Producer producer, absl::string_view sample, int64_t window);
+std::string UseKey(Producer producer, absl::string_view sample);
 std::string BlockKey(uint64_t block);
 std::string BlockIdKey(uint64_t block);
 
@@ -37,6 +40,10 @@ Producer ProducerOf(absl::string_view head_key);
 absl::string_view SampleOf(absl::string_view head_key);
 // Requires a key made by BlockIdKey.
 uint64_t BlockOf(absl::string_view block_id_key);
+
+std::string EncodeTime(int64_t ms);
+// 0 if it is none.
+int64_t DecodeTime(absl::string_view value);
 
 }  // namespace routing_replay::rocks
 

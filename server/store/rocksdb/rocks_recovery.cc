@@ -1,5 +1,7 @@
 #include "server/store/rocksdb/rocks_recovery.h"
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <set>
 #include <string>
@@ -11,6 +13,8 @@
 namespace routing_replay {
 namespace {
 
+// Longer than any TTL, twice.
+constexpr int64_t kLongestIdleMs = std::chrono::milliseconds(std::chrono::hours(24 * 365)).count();
 constexpr absl::string_view kUnreadable = "the database cannot be read";
 
 absl::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
@@ -28,8 +32,8 @@ absl::Status ForEach(const RocksFamily& family, absl::string_view prefix, const 
 
 class Recovery {
  public:
-  Recovery(const RocksFamily& family, int32_t block_rows, RocksRun& run, RecoveryReport& report)
-      : family_(family), block_rows_(block_rows), run_(run), report_(report) {}
+  Recovery(const RocksFamily& family, int32_t block_rows, const StoreTime& time, RocksRun& run, RecoveryReport& report)
+      : family_(family), block_rows_(block_rows), now_ms_(time.NowMs()), run_(run), report_(report) {}
 
   absl::StatusOr<std::vector<KeptSample>> Run() {
     absl::Status status = ForEach(family_, std::string(1, rocks::kBlockIdPrefix), [&](absl::string_view key, auto) {
@@ -67,8 +71,17 @@ class Recovery {
     ++report_.samples;
     report_.rows += content->rows();
     for (const RowPiece& piece : content->pieces.all()) shown_.insert(numbers_.at(piece.stored.get()));
-    samples_.push_back({producer, sample, *std::move(content)});
+    samples_.push_back({producer, sample, Idle(producer, sample), *std::move(content)});
     return absl::OkStatus();
+  }
+
+  // Nothing of a sample whose last use is not to be found.
+  std::chrono::milliseconds Idle(Producer producer, const std::string& sample) const {
+    std::string value;
+    const rocksdb::Status got =
+        family_.db->Get(rocksdb::ReadOptions(), family_.handle, rocks::UseKey(producer, sample), &value);
+    const int64_t used_ms = got.ok() ? rocks::DecodeTime(value) : now_ms_;
+    return std::chrono::milliseconds(std::clamp<int64_t>(now_ms_ - used_ms, 0, kLongestIdleMs));
   }
 
   // One object for all samples that show a block.
@@ -97,6 +110,7 @@ class Recovery {
 
   const RocksFamily& family_;
   const int32_t block_rows_;
+  const int64_t now_ms_;
   RocksRun& run_;
   RecoveryReport& report_;
   std::set<uint64_t> present_;
@@ -108,9 +122,9 @@ class Recovery {
 
 }  // namespace
 
-absl::StatusOr<std::vector<KeptSample>> RecoverSamples(const RocksFamily& family, int32_t block_rows, RocksRun& run,
-                                                       RecoveryReport& report) {
-  return Recovery(family, block_rows, run, report).Run();
+absl::StatusOr<std::vector<KeptSample>> RecoverSamples(const RocksFamily& family, int32_t block_rows,
+                                                       const StoreTime& time, RocksRun& run, RecoveryReport& report) {
+  return Recovery(family, block_rows, time, run, report).Run();
 }
 
 }  // namespace routing_replay

@@ -23,8 +23,8 @@ struct RecoveryReport {
 
 // The samples of a run that is written to by nobody. What is damaged, or shows a block that is not there, is taken out
 // of the database and counted, as are blocks that no sample shows. Errors as those of SampleJournal.
-absl::StatusOr<std::vector<KeptSample>> RecoverSamples(const RocksFamily& family, int32_t block_rows, RocksRun& run,
-                                                       RecoveryReport& report);
+absl::StatusOr<std::vector<KeptSample>> RecoverSamples(const RocksFamily& family, int32_t block_rows,
+                                                       const StoreTime& time, RocksRun& run, RecoveryReport& report);
 
 }  // namespace routing_replay
 

@@ -69,10 +69,11 @@ class RocksRun::DiskBlock final : public StoredBlock {
 };
 
 RocksRun::RocksRun(std::shared_ptr<RocksFamily> family, std::shared_ptr<const Geometry> geometry, Durability durability,
-                   std::shared_ptr<const std::atomic<bool>> forgets)
+                   std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets)
     : family_(std::move(family)),
       geometry_(std::move(geometry)),
       write_options_(RocksWriteOptions(durability)),
+      time_(std::move(time)),
       forgets_(std::move(forgets)) {}
 
 int64_t RocksRun::Cost(const Geometry&, int64_t, Codec) const {
@@ -101,14 +102,22 @@ absl::Status RocksRun::Write(const SampleChange& change) {
     batch.Delete(family_->handle, rocks::WindowKey(change.producer, change.sample, window));
   }
   batch.Put(family_->handle, rocks::HeadKey(change.producer, change.sample), EncodeHead(change.lists));
+  batch.Put(family_->handle, rocks::UseKey(change.producer, change.sample), rocks::EncodeTime(time_->NowMs()));
   if (absl::Status status = Commit(std::move(batch)); !status.ok()) return status;
   for (const std::shared_ptr<StoredBlock>& block : change.added) static_cast<DiskBlock&>(*block).Written();
   return absl::OkStatus();
 }
 
+absl::Status RocksRun::NoteUse(Producer producer, absl::string_view sample) {
+  rocksdb::WriteBatch batch;
+  batch.Put(family_->handle, rocks::UseKey(producer, sample), rocks::EncodeTime(time_->NowMs()));
+  return Commit(std::move(batch));
+}
+
 absl::Status RocksRun::Remove(Producer producer, absl::string_view sample) {
   rocksdb::WriteBatch batch;
   batch.Delete(family_->handle, rocks::HeadKey(producer, sample));
+  batch.Delete(family_->handle, rocks::UseKey(producer, sample));
   batch.DeleteRange(family_->handle, rocks::WindowKey(producer, sample, 0), rocks::WindowKey(producer, sample, -1));
   return Commit(std::move(batch));
 }

@@ -14,9 +14,10 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/geometry.h"
 #include "server/store/memory/sample_journal.h"
-#include "server/store/sample/stored_block.h"
 #include "server/store/records/sample_record.h"
 #include "server/store/rocksdb/rocks_options.h"
+#include "server/store/sample/stored_block.h"
+#include "server/store/store_time.h"
 
 namespace routing_replay {
 
@@ -37,12 +38,13 @@ class RocksRun final : public BlockHome, public SampleJournal, public std::enabl
  public:
   // forgets: whether blocks that nobody holds are taken away.
   RocksRun(std::shared_ptr<RocksFamily> family, std::shared_ptr<const Geometry> geometry, Durability durability,
-           std::shared_ptr<const std::atomic<bool>> forgets);
+           std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets);
 
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
 
   absl::Status Write(const SampleChange& change) override;
+  absl::Status NoteUse(Producer producer, absl::string_view sample) override;
   absl::Status Remove(Producer producer, absl::string_view sample) override;
 
   // A block that is in the database. Before anything is written: new blocks get higher numbers than this one.
@@ -59,6 +61,7 @@ class RocksRun final : public BlockHome, public SampleJournal, public std::enabl
   const std::shared_ptr<RocksFamily> family_;
   const std::shared_ptr<const Geometry> geometry_;
   const rocksdb::WriteOptions write_options_;
+  const std::shared_ptr<const StoreTime> time_;
   const std::shared_ptr<const std::atomic<bool>> forgets_;
   std::atomic<uint64_t> next_block_{1};
 

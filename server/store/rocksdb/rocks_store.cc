@@ -21,7 +21,10 @@ namespace {
 class RocksKeeper final : public RunKeeper {
  public:
   explicit RocksKeeper(const RocksStoreOptions& options)
-      : path_(options.path), durability_(options.durability), cache_(rocksdb::NewLRUCache(options.cache_bytes)) {}
+      : path_(options.path),
+        durability_(options.durability),
+        cache_(rocksdb::NewLRUCache(options.cache_bytes)),
+        time_(std::make_shared<const StoreTime>(*options.memory.clock)) {}
   ~RocksKeeper() override {
     families_.clear();
     default_.reset();
@@ -40,12 +43,13 @@ class RocksKeeper final : public RunKeeper {
  private:
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) const {
-    return std::make_shared<RocksRun>(std::move(family), run.geometry, *run.options.durability, forgets_);
+    return std::make_shared<RocksRun>(std::move(family), run.geometry, *run.options.durability, time_, forgets_);
   }
 
   const std::string path_;
   const Durability durability_;
   const std::shared_ptr<rocksdb::Cache> cache_;
+  const std::shared_ptr<const StoreTime> time_;
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<rocksdb::DB> db_;
   std::shared_ptr<RocksFamily> default_;
@@ -85,7 +89,7 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
     if (family == families_.end()) continue;  // It was being dropped.
     unknown.erase(family->first);
     const std::shared_ptr<RocksRun> run = MakeRun(family->second, *info);
-    auto samples = RecoverSamples(*family->second, info->options.block_rows, *run, report);
+    auto samples = RecoverSamples(*family->second, info->options.block_rows, *time_, *run, report);
     if (!samples.ok()) return samples.status();
     ++report.runs;
     runs.push_back({*std::move(info), {run, run}, *std::move(samples)});

@@ -30,7 +30,7 @@ class RocksStoreTest : public ::testing::Test {
   void Open() {
     store_.reset();
     report_ = {};
-    auto store = OpenRocksStore({.path = directory_.path(), .memory = {.budget = &budget_}}, report_);
+    auto store = OpenRocksStore({.path = directory_.path(), .memory = {.clock = &clock_, .budget = &budget_}}, report_);
     ASSERT_OK(store);
     store_ = *std::move(store);
   }
@@ -49,6 +49,7 @@ class RocksStoreTest : public ::testing::Test {
   }
 
   ScratchDirectory directory_;
+  ManualClock clock_;
   ByteBudget budget_{1 << 24};
   RecoveryReport report_;
   std::unique_ptr<Store> store_;
@@ -86,6 +87,29 @@ TEST_F(RocksStoreTest, ARunKeepsItsDurability) {
   Open();
   EXPECT_EQ(store_->GetRun("usual")->options, usual.options);
   EXPECT_EQ(store_->GetRun("careful")->options.durability, Durability::kSynced);
+}
+
+TEST_F(RocksStoreTest, RestartsAreNoUse) {
+  Open();
+  const auto hours = [](int count) { return std::chrono::hours(count); };
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.ttl = hours(10), .block_rows = 32});
+  for (const char* sample : {"read", "idle"}) {
+    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = sample, .rows = {0, 40}})));
+  }
+  clock_.Advance(hours(9));
+  EXPECT_FALSE(Read("read").empty());  // Is written down when the sweep finds it.
+  clock_.Advance(hours(2));
+  EXPECT_EQ(store_->Sweep(10), 1);
+  Open();
+  EXPECT_EQ(report_.samples, 1);
+  // Never too early: what was written may be a TTL old already.
+  clock_.Advance(hours(18));
+  Open();
+  EXPECT_EQ(store_->Sweep(10), 0);
+  EXPECT_EQ(Stat("read").committed_rows, 40);
+  clock_.Advance(hours(3));
+  Open();
+  EXPECT_EQ(store_->Sweep(10), 1);
 }
 
 TEST_F(RocksStoreTest, WhatEndedStaysGone) {
