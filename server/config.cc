@@ -87,7 +87,9 @@ class Parser {
     Key("durability", config_.durability,
         "what an acknowledged append of rocksdb has come through: memory, written (the operating system) or synced "
         "(the disk)");
-    BytesKey("memory-budget", config_.memory_budget, kAnyBytes, "bytes of routing data held and on their way");
+    BytesKey(
+        "memory-budget", config_.memory_budget, kAnyBytes,
+        "bytes of routing data held and on their way; of a store that writes, a quarter, at most 4 GiB, is its cache");
     TimeKey("default-ttl", config_.default_ttl, kSomeTime,
             "a sample idle for so long is removed, where its run does not say");
     TimeKey("sweep-interval", config_.sweep_interval, kSomeTime, "how often idle samples are looked for");

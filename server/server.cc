@@ -113,8 +113,9 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const Clock& clock) {
-  auto budget = std::make_unique<ByteBudget>(config.memory_budget);
-  auto store = OpenStore(config.store, config.durability,
+  const int64_t cache_bytes = CacheBytes(config.store, config.memory_budget);
+  auto budget = std::make_unique<ByteBudget>(config.memory_budget - cache_bytes);
+  auto store = OpenStore(config.store, config.durability, cache_bytes,
                          {.clock = &clock, .budget = budget.get(), .default_ttl = config.default_ttl});
   if (!store.ok()) return store.status();
   auto server = std::make_unique<GrpcServer>(std::move(config), clock, std::move(budget), *std::move(store));

@@ -1,5 +1,6 @@
 #include "server/store/open_store.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr absl::string_view kMemory = "memory";
 constexpr absl::string_view kRocksPrefix = "rocksdb:";
+constexpr int64_t kMostCacheBytes = int64_t{4} << 30;
 
 absl::Status Invalid(absl::string_view key, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("--", key, ": ", what),
@@ -34,12 +36,19 @@ absl::Status CheckDurability(absl::string_view name) {
   return Invalid("durability", absl::StrCat("'", name, "' is none of memory, written, synced"));
 }
 
-absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability,
+int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {
+  return name == kMemory ? 0 : std::min(memory_bytes / 4, kMostCacheBytes);
+}
+
+absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
                                       MemoryStoreOptions options) {
   if (!absl::ConsumePrefix(&name, kRocksPrefix)) return OpenedStore{NewMemoryStore(std::move(options)), ""};
   RecoveryReport report;
-  auto store = OpenRocksStore(
-      {.path = std::string(name), .durability = *DurabilityFromName(durability), .memory = std::move(options)}, report);
+  auto store = OpenRocksStore({.path = std::string(name),
+                               .durability = *DurabilityFromName(durability),
+                               .cache_bytes = cache_bytes,
+                               .memory = std::move(options)},
+                              report);
   if (!store.ok()) return store.status();
   return OpenedStore{*std::move(store), absl::StrCat("found ", report.runs, " runs, ", report.samples, " samples, ",
                                                      report.rows, " rows; lost ", report.lost_samples,

@@ -23,8 +23,12 @@ struct OpenedStore {
   std::string found;  // One line on what was there already; empty of a store that begins anew.
 };
 
+// Of so much memory, the part that the store uses outside of the budget that it is given: caches of what is elsewhere.
+int64_t CacheBytes(absl::string_view name, int64_t memory_bytes);
+
 // Requires that both names were checked. Errors: UNAVAILABLE, DATA_LOSS, RESOURCE_EXHAUSTED as the store's own.
-absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, MemoryStoreOptions options);
+absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
+                                      MemoryStoreOptions options);
 
 }  // namespace routing_replay
 

@@ -1,6 +1,8 @@
 #include "server/store/rocksdb/rocks_options.h"
 
+#include <rocksdb/cache.h>
 #include <rocksdb/table.h>
+#include <rocksdb/write_buffer_manager.h>
 
 #include <memory>
 #include <utility>
@@ -16,8 +18,10 @@ constexpr double kGarbage = 0.25;
 
 }  // namespace
 
-rocksdb::DBOptions RocksDatabaseOptions() {
+rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env) {
   rocksdb::DBOptions options;
+  if (env != nullptr) options.env = env;
+  options.write_buffer_manager = std::make_shared<rocksdb::WriteBufferManager>(cache->GetCapacity() / 2, cache);
   options.create_if_missing = true;
   options.max_background_jobs = 4;
   options.keep_log_file_num = 4;

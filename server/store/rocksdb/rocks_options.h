@@ -11,8 +11,9 @@
 namespace routing_replay {
 
 // Values of 4 KiB and more are blobs: compaction does not move them.
-rocksdb::DBOptions RocksDatabaseOptions();
-// cache_bytes: for what is read, of all runs together.
+// `cache` holds what is read and, up to half of it, what is not yet in a table file, of all runs together. `env`: null
+// is the machine's.
+rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env);
 rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cache);
 rocksdb::WriteOptions RocksWriteOptions(Durability durability);
 

@@ -24,6 +24,7 @@ class RocksKeeper final : public RunKeeper {
       : path_(options.path),
         durability_(options.durability),
         cache_(rocksdb::NewLRUCache(options.cache_bytes)),
+        env_(options.env),
         time_(std::make_shared<const StoreTime>(*options.memory.clock)) {}
   ~RocksKeeper() override {
     families_.clear();
@@ -49,6 +50,7 @@ class RocksKeeper final : public RunKeeper {
   const std::string path_;
   const Durability durability_;
   const std::shared_ptr<rocksdb::Cache> cache_;
+  rocksdb::Env* const env_;
   const std::shared_ptr<const StoreTime> time_;
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<rocksdb::DB> db_;
@@ -57,7 +59,7 @@ class RocksKeeper final : public RunKeeper {
 };
 
 absl::Status RocksKeeper::Open() {
-  const rocksdb::Options options(RocksDatabaseOptions(), RocksRunOptions(cache_));
+  const rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
   std::vector<std::string> names;
   if (!rocksdb::DB::ListColumnFamilies(options, path_, &names).ok()) names = {rocksdb::kDefaultColumnFamilyName};
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
@@ -109,10 +111,9 @@ absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
       FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), "the run cannot be kept");
   if (!status.ok()) return status;
   auto family = std::make_shared<RocksFamily>(db_, handle);
-  rocksdb::WriteOptions synced;
-  synced.sync = true;
-  status =
-      FromRocks(db_->Put(synced, default_->handle, rocks::RunKey(info.run), EncodeRun(info)), "the run cannot be kept");
+  rocksdb::WriteBatch batch;
+  batch.Put(default_->handle, rocks::RunKey(info.run), EncodeRun(info));
+  status = FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be kept");
   families_[name] = family;
   if (!status.ok()) {
     DropFamily(name).IgnoreError();
@@ -123,10 +124,10 @@ absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
 }
 
 absl::Status RocksKeeper::Drop(absl::string_view run) {
-  rocksdb::WriteOptions synced;
-  synced.sync = true;
-  absl::Status status =
-      FromRocks(db_->Delete(synced, default_->handle, rocks::RunKey(run)), "the run cannot be dropped");
+  rocksdb::WriteBatch batch;
+  batch.Delete(default_->handle, rocks::RunKey(run));
+  const absl::Status status =
+      FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped");
   if (!status.ok()) return status;
   return DropFamily(rocks::RunFamily(run));
 }

@@ -3,9 +3,13 @@
 //   MemoryStore (index, rules) ─▶ RocksRun ─▶ one column family per run: records of samples, blocks as blobs
 //
 // An append is written, with all that it changes, in one batch before it is acknowledged. A process at a time may have
-// the database open.
+// the database open. Once a write has failed the database refuses all (RESOURCE_EXHAUSTED, UNAVAILABLE) and is read
+// from as before: RocksDB goes on by itself when a full disk has room again, after other failures when it is opened
+// anew.
 #ifndef SERVER_STORE_ROCKSDB_ROCKS_STORE_H_
 #define SERVER_STORE_ROCKSDB_ROCKS_STORE_H_
+
+#include <rocksdb/env.h>
 
 #include <cstdint>
 #include <memory>
@@ -21,9 +25,10 @@ namespace routing_replay {
 struct RocksStoreOptions {
   std::string path;                              // A directory; made if it is not there.
   Durability durability = Durability::kWritten;  // Of runs that ask for none.
-  // Of bytes that were read, outside of the budget.
+  // For what was read and what is not yet in a table file; outside of the budget.
   int64_t cache_bytes = int64_t{256} << 20;
-  MemoryStoreOptions memory;  // The budget bounds the index.
+  rocksdb::Env* env = nullptr;  // Outlives the store. Null: the machine's. Tests inject failures here.
+  MemoryStoreOptions memory;    // The budget bounds the index.
 };
 
 // Finds what is in the database, and says in `report` what that is. UNAVAILABLE if it cannot be opened, DATA_LOSS if it

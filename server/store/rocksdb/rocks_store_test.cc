@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
 
 #include <filesystem>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/mutex.h"
 #include "server/store/conformance/conformance.h"
 
 namespace routing_replay::testing {
@@ -25,12 +29,60 @@ class ScratchDirectory {
   std::string path_;
 };
 
+// Writes fail with a status while one is set.
+class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
+ public:
+  FaultyFileSystem() : FileSystemWrapper(rocksdb::FileSystem::Default()) {}
+
+  const char* Name() const override { return "faulty"; }
+  void Fail(const rocksdb::IOStatus& status) {
+    MutexLock lock(mutex_);
+    status_ = status;
+  }
+  rocksdb::IOStatus status() const {
+    MutexLock lock(mutex_);
+    return status_;
+  }
+  rocksdb::IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSWritableFile>* file,
+                                    rocksdb::IODebugContext* debug) override {
+    if (!status().ok()) return status();
+    const rocksdb::IOStatus made = FileSystemWrapper::NewWritableFile(name, options, file, debug);
+    if (made.ok()) *file = std::make_unique<File>(*this, std::move(*file));
+    return made;
+  }
+
+ private:
+  class File final : public rocksdb::FSWritableFileOwnerWrapper {
+   public:
+    File(const FaultyFileSystem& files, std::unique_ptr<rocksdb::FSWritableFile> file)
+        : FSWritableFileOwnerWrapper(std::move(file)), files_(files) {}
+    rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
+                             rocksdb::IODebugContext* debug) override {
+      const rocksdb::IOStatus status = files_.status();
+      return status.ok() ? FSWritableFileOwnerWrapper::Append(data, options, debug) : status;
+    }
+    rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
+                             const rocksdb::DataVerificationInfo& info, rocksdb::IODebugContext* debug) override {
+      const rocksdb::IOStatus status = files_.status();
+      return status.ok() ? FSWritableFileOwnerWrapper::Append(data, options, info, debug) : status;
+    }
+
+   private:
+    const FaultyFileSystem& files_;
+  };
+
+  mutable Mutex mutex_;
+  rocksdb::IOStatus status_ ABSL_GUARDED_BY(mutex_);
+};
+
 class RocksStoreTest : public ::testing::Test {
  protected:
   void Open() {
     store_.reset();
     report_ = {};
-    auto store = OpenRocksStore({.path = directory_.path(), .memory = {.clock = &clock_, .budget = &budget_}}, report_);
+    auto store = OpenRocksStore(
+        {.path = directory_.path(), .env = env_.get(), .memory = {.clock = &clock_, .budget = &budget_}}, report_);
     ASSERT_OK(store);
     store_ = *std::move(store);
   }
@@ -50,6 +102,8 @@ class RocksStoreTest : public ::testing::Test {
 
   ScratchDirectory directory_;
   ManualClock clock_;
+  const std::shared_ptr<FaultyFileSystem> files_ = std::make_shared<FaultyFileSystem>();
+  const std::unique_ptr<rocksdb::Env> env_ = rocksdb::NewCompositeEnv(files_);
   ByteBudget budget_{1 << 24};
   RecoveryReport report_;
   std::unique_ptr<Store> store_;
@@ -110,6 +164,42 @@ TEST_F(RocksStoreTest, RestartsAreNoUse) {
   clock_.Advance(hours(3));
   Open();
   EXPECT_EQ(store_->Sweep(10), 1);
+}
+
+TEST_F(RocksStoreTest, AFullDiskRefusesAppendsAndServesReads) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  files_->Fail(rocksdb::IOStatus::NoSpace("no room"));
+  const auto full = Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget);
+  EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}})), full);
+  EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "b", .rows = {0, 10}})), full);
+  EXPECT_THAT(store_->Seal("run", Producer::kRollout, "a", 101, 0), full);
+  EXPECT_FALSE(store_->Release("run", std::nullopt, {{SampleRef{.sample = "a"}}}).ok());
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+  files_->Fail(rocksdb::IOStatus::OK());
+  // RocksDB looks every few seconds whether there is room again.
+  while (!store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 160}})).ok()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  Open();
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 160));
+  EXPECT_FALSE(store_->Stat("run", Producer::kRollout, {.sample = "b"}).ok());
+}
+
+TEST_F(RocksStoreTest, ABrokenDiskRefusesAppendsAndServesReads) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  files_->Fail(rocksdb::IOStatus::IOError("broken"));
+  const auto broken = Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified);
+  EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}})), broken);
+  EXPECT_THAT(store_->OpenRun("other", &TestGeometry(), std::nullopt), broken);
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+  files_->Fail(rocksdb::IOStatus::OK());
+  Open();
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 160}})));
 }
 
 TEST_F(RocksStoreTest, WhatEndedStaysGone) {
