@@ -263,6 +263,24 @@ class Cases(unittest.TestCase):
                 self.assertTrue(torch.equal(loss_of(ours, rollout.call)[0], loss_of(peer, rollout.call)[0]))
 
     @over("right")
+    def test_a_step_that_is_abandoned(self, model: Any, rollout: Rollout) -> None:
+        """Passes without a backward part, in the middle of a step whose loss has failed; of samples that are missing,
+        which the next step has nothing to do with."""
+        expected = self.by_hand(peer := copy.deepcopy(model), rollout)
+        with self.attached(model, rollout, missing="live", max_fallback_fraction=0.5) as replay:
+            for _ in range(2):
+                with replay.micro_batch(["none", "neither"], **rollout.said):
+                    loss_of(model, rollout.call)
+            self.assertGreater(replay.kept, 0)
+            replay.abandon_step()
+            self.assertEqual(replay.kept, 0)
+            with replay.micro_batch(rollout.samples, **rollout.said):
+                out, loss = loss_of(model, rollout.call)
+            loss.backward()
+            replay.end_step()
+            self.assert_same(model, out, peer, expected)
+
+    @over("right")
     def test_micro_batches_in_flight(self, model: Any, rollout: Rollout) -> None:
         """Accumulated gradients, forward passes first, with one backward call for both or one each."""
         other = Rollout(rollout.layers, "right", seed=1)

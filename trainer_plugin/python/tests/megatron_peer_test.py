@@ -46,6 +46,10 @@ OLDER = tuple(map(int, megatron_version.split(".")[:2])) < (0, 18)
 SCORE_FUNCTIONS = ("softmax", "sigmoid") if OLDER else ("softmax", "sigmoid", "sqrtsoftplus")
 
 
+def chunks_in_flight(replay: Any) -> int:
+    return sum(chunk.passes.in_flight for chunk in replay._chunks)
+
+
 class MegatronTest(unittest.TestCase):
     def setUp(self) -> None:
         models.set_up(self)
@@ -581,6 +585,47 @@ class MegatronTest(unittest.TestCase):
                 output.sum().backward()
             self.assertEqual(replay.kept, 0)
             replay.end_step()
+
+    def test_an_exception_of_the_schedule_gives_its_step_up(self) -> None:
+        """Outside of any micro_batch, with passes in flight: it comes out unchanged, the next step is a healthy one,
+        and a pass that is really not finished is still told."""
+        config = self.config(recompute_granularity="selective", recompute_modules=["moe"])
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+        lost = RuntimeError("no memory")
+
+        def schedule(*, forward_step_func: Any, data_iterator: Any, model: Any, **_: Any) -> None:
+            outputs = []
+            for index in range(MICRO_BATCHES):
+                set_current_microbatch(model, index)
+                outputs.append(forward_step_func(data_iterator, model))
+                if index == fails_after:
+                    raise lost
+            for output in outputs[: MICRO_BATCHES - forgets]:
+                output.sum().backward()
+
+        def forward_step(iterator: Any, model: Any) -> torch.Tensor:
+            return model(self.hidden(next(iterator)).requires_grad_())
+
+        def describe(index: int) -> dict[str, Any]:
+            return {"sequences": rollout.samples(index), "packed_seq_params": rollout.packed(index)}
+
+        for fails_after, forgets in ((None, 0), (1, 0), (MICRO_BATCHES - 1, 0), (None, 1), (None, 0)):
+            with contextlib.ExitStack() as stack:
+                if fails_after is not None:
+                    caught = stack.enter_context(self.assertRaises(RuntimeError))
+                if forgets:
+                    stack.enter_context(self.assertRaisesRegex(trainer.FailedPreconditionError, "not finished|never"))
+                megatron.replayed(replay, schedule, describe)(
+                    forward_step_func=forward_step,
+                    data_iterator=iter(range(MICRO_BATCHES)),
+                    model=chunks[0],
+                    num_microbatches=MICRO_BATCHES,
+                )
+            if fails_after is not None:
+                self.assertIs(caught.exception, lost)
+            self.assertEqual((replay.kept, chunks_in_flight(replay)), (0, 0))
 
     def test_a_second_call_in_a_micro_batch_is_named(self) -> None:
         config = self.config()

@@ -125,6 +125,9 @@ class Replay:
     def end_step(self) -> None:
         self.log.append("end")
 
+    def abandon_step(self) -> None:
+        self.log.append("abandoned")
+
     def metrics(self, *, reduce: Any = None) -> dict[str, float]:
         self.reduced = reduce
         return {"routing_replay/replayed_fraction": 1.0}
@@ -230,7 +233,10 @@ class RecipesTest(unittest.TestCase):
         self.assertEqual(sorted(recipes.blocks()), frameworks)
 
     def test_the_stand_ins_take_what_the_faces_take(self) -> None:
-        for face, methods in (("megatron", ("begin_step", "prefetch", "end_step")), ("hf", ("begin_step", "end_step"))):
+        for face, methods in (
+            ("megatron", ("begin_step", "prefetch", "end_step", "abandon_step")),
+            ("hf", ("begin_step", "end_step", "abandon_step")),
+        ):
             tree = ast.parse((FACE / face / "_replay.py").read_text())
             real = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
             for name in methods:

@@ -23,6 +23,7 @@ class Replay:
         self.begun: list[dict[str, Any]] = []
         self.opened: list[dict[str, Any]] = []
         self.ended = 0
+        self.abandoned = 0
 
     def begin_step(self, sequences: Any, **said: Any) -> None:
         self.begun.append({"sequences": sequences, **said})
@@ -37,6 +38,9 @@ class Replay:
 
     def end_step(self) -> None:
         self.ended += 1
+
+    def abandon_step(self) -> None:
+        self.abandoned += 1
 
 
 class Reading(Replay):
@@ -108,6 +112,22 @@ class ReplayedTest(unittest.TestCase):
         self.run_(lambda batch: describe(batch) | {"forward_only": False}, data_iterator=iter("ab"), forward_only=True)
         said = [one.get("forward_only") for one in self.replay.opened]
         self.assertEqual(said, [True, True, None, None, False, False])
+
+    def test_an_exception_of_the_schedule_comes_out_as_it_is(self) -> None:
+        lost = RuntimeError("no memory")
+
+        def failing(**said: Any) -> Any:
+            schedule(**said)
+            raise lost
+
+        for describe_, abandoned in ((describe, 1), (lambda batch: None, 1)):
+            with self.assertRaises(RuntimeError) as caught:
+                replayed(self.replay, failing, describe_)(**self.said | {"data_iterator": iter("ab")})
+            self.assertIs(caught.exception, lost)
+            self.assertIsNone(lost.__context__)
+            self.assertEqual((self.replay.abandoned, self.replay.ended), (abandoned, 0))
+        self.run_(data_iterator=iter("ab"))
+        self.assertEqual((self.replay.abandoned, self.replay.ended), (1, 1))
 
     def test_iterators_that_give_too_little(self) -> None:
         for iterator, words in (

@@ -139,6 +139,13 @@ class ChunkPasses:
                 self._forget(of)
             return was_in_flight
 
+    def give_up_all(self) -> None:
+        """Nobody will run the rest of any pass."""
+        with self._lock:
+            for of in list(self._flying.values()):
+                self.give_up(of)
+            self._forward = self._backward = None
+
     def begin_backward(self, of: Pass) -> None:
         """Also of a pass that is over, for which only what was saved may be used."""
         with self._lock:

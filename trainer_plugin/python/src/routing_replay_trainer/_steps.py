@@ -105,6 +105,10 @@ class Steps:
         was begun, which would have told before."""
         self._agreed.end_pass()
 
+    def forget_pass(self) -> None:
+        """The same after a schedule that has failed."""
+        self._agreed.forget_pass()
+
     def _applied(self, sequences: Listing[FetchSequence]) -> list[FetchSequence]:
         """As the ranks agreed; documents that are of no sample, which are the last ones, route live in any case."""
         unnamed = [sequence for sequence in sequences if sequence.live]

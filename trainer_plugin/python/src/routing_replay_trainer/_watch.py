@@ -79,6 +79,10 @@ class Watch:
             seen.live[slot] = live
             seen.counts.append(counts)
 
+    def forget(self) -> None:
+        """What was seen, unjudged."""
+        self._seen.clear()
+
     def end_step(self) -> None:
         """Judges what was seen, and forgets it."""
         passes, self._seen = self._seen, {}

@@ -136,6 +136,10 @@ class AgreedSteps:
         fetched, self._fetched = self._fetched, Counter()
         self._check_limit("end_step", fetched)
 
+    def forget_pass(self) -> None:
+        """The passes of a schedule have failed: what they fetched is judged by nothing."""
+        self._fetched.clear()
+
     def _check_limit(self, where: str, samples: Counter[tuple[str | int, str, str]]) -> None:
         """samples: how often (id, status, what is done) was seen"""
         by_status: Counter[str] = Counter()

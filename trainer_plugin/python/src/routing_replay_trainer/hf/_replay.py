@@ -277,9 +277,23 @@ class Replay:
         self._passes.drop_all()
         self._contract.end_pass()
         self._watch.end_step()
-        self._targets.end_step(step)
+        try:
+            self._targets.end_step(step)
+        except errors.ReplayError:
+            if self._steps is not None:
+                self._steps.forget_pass()
+            raise
         if self._steps is not None:
             self._steps.end_pass()
+
+    def abandon_step(self) -> None:
+        """Instead of end_step, where an exception has ended the passes of a step before their time: gives them up, as
+        `micro_batch` does with its own, and complains of nothing."""
+        self._passes.give_up_all()
+        self._watch.forget()
+        if self._steps is not None:
+            self._steps.forget_pass()
+        self.end_step()
 
     def release_records(self) -> None:
         """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under

@@ -39,7 +39,8 @@ def replayed(
     Under missing="drop" the loss function finds in `replay.last_step.dropped` the samples that it is to leave out.
 
     A schedule that is called with forward_only=True says so to `micro_batch`, unless `describe` does. Where the
-    iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs.
+    iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs. An exception
+    of the schedule gives up what was begun (`Replay.abandon_step`) and comes out as it is.
     """
 
     def run(*positional: Any, **schedule: Any) -> Any:
@@ -68,12 +69,17 @@ def replayed(
             name = _name(replay, said["sequences"]) if step is None else step
             replay.begin_step(**said, weight_version=weight_version, step=name)
             replay.prefetch(replays)
-        result = forward_backward_func(
-            forward_step_func=forward_step,
-            data_iterator=iterators if listed else iterators[0],
-            num_microbatches=num_microbatches,
-            **schedule,
-        )
+        try:
+            result = forward_backward_func(
+                forward_step_func=forward_step,
+                data_iterator=iterators if listed else iterators[0],
+                num_microbatches=num_microbatches,
+                **schedule,
+            )
+        except BaseException:
+            if replays:
+                replay.abandon_step()
+            raise
         if replays:
             replay.end_step()
         return result
