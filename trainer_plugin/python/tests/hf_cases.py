@@ -262,6 +262,26 @@ class Cases(unittest.TestCase):
                 # Nothing of it is left: outside of a micro-batch the model is live.
                 self.assertTrue(torch.equal(loss_of(ours, rollout.call)[0], loss_of(peer, rollout.call)[0]))
 
+    @over("right", "left", "packed")
+    def test_a_step_is_begun_with_what_its_micro_batches_take(self, model: Any, rollout: Rollout) -> None:
+        with self.attached(model, rollout) as replay:
+            self.assertEqual(replay.begin_step(rollout.samples, **rollout.said).replayed, 2)
+            wrong = rollout.said | {"tokens": rollout.said["tokens"] + 1}
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+                replay.begin_step(rollout.samples, **wrong)
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "nonsense") as caught:
+                replay.begin_step(rollout.samples, **rollout.said, nonsense=3)
+            self.assertEqual(caught.exception.field, "micro_batch.nonsense")
+            if rollout.layout == "packed":
+                starts = torch.tensor([0, 7, 11])
+                replay.begin_step(rollout.samples, tokens=rollout.said["tokens"], cu_seqlens=starts)
+            else:
+                mask = rollout.said["attention_mask"]
+                self.assertEqual(replay.begin_step(rollout.samples, attention_mask=mask).replayed, 2)
+                mask = torch.ones_like(mask)
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "LENGTH_MISMATCH"):
+                    replay.begin_step(rollout.samples, attention_mask=mask)
+
     @over("right")
     def test_a_step_that_is_abandoned(self, model: Any, rollout: Rollout) -> None:
         """Passes without a backward part, in the middle of a step whose loss has failed; of samples that are missing,

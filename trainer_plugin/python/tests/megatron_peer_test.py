@@ -482,6 +482,20 @@ class MegatronTest(unittest.TestCase):
         with self.assertRaises(trainer.FallbackLimitError):
             replay.begin_step([*samples, *(f"absent{i}" for i in range(9))])
 
+    def test_a_step_is_begun_with_what_its_micro_batches_take(self) -> None:
+        config = self.config()
+        rollout = Rollout(config, 7)
+        replay = self.attach(self.chunks(config), config, rollout.source)
+        stream = torch.tensor(np.concatenate(rollout.tokens[0]))
+        said = {"packed_seq_params": rollout.packed(0), "cp_size": 1}
+        begun = replay.begin_step(rollout.samples(0), tokens=stream, **said)
+        self.assertEqual(begun.replayed, len(LENGTHS[0]))
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+            replay.begin_step(rollout.samples(0), tokens=stream + 1, **said)
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "nonsense") as caught:
+            replay.begin_step(rollout.samples(0), tokens=stream, **said, nonsense=3)
+        self.assertEqual(caught.exception.field, "micro_batch.nonsense")
+
     def test_announced_micro_batches_are_there(self) -> None:
         config = self.config()
         chunks = self.chunks(config)

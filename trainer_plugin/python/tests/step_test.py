@@ -459,14 +459,17 @@ class StepsTest(unittest.TestCase):
         self.addCleanup(self.steps.close)
 
     def test_weight_versions(self) -> None:
+        def samples() -> list[trainer.FetchSequence]:
+            return [trainer.FetchSequence("s0")]
+
         for wrong in ("17", 17.0, True, -2, 2**63):
             with self.assertRaisesRegex(trainer.InvalidArgumentError, "weight_version"):
-                self.steps.begin(["s0"], None, None, wrong)  # type: ignore[arg-type]
+                self.steps.begin(samples, wrong)  # type: ignore[arg-type]
         self.assertEqual(self.rows.inspections, 0)
         self.rows.inspect = lambda samples, timeout=None: [  # type: ignore[method-assign]
             {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": [[0, 8, 15, ""]]}
         ]
-        lags = [self.steps.begin(["s0"], None, None, version).weight_lag for version in (-1, None, 17, np.int64(18))]
+        lags = [self.steps.begin(samples, version).weight_lag for version in (-1, None, 17, np.int64(18))]
         self.assertEqual(lags, [None, None, 2, 3])
         self.assertEqual(self.steps.take_counters().report()["routing_replay/step_samples"], 1)
 

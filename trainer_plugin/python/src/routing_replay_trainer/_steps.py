@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from routing_replay_trainer._micro_batch import MicroBatch, expected
+from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._values import INT64, integer
 from routing_replay_trainer.agreed import AgreedSteps, BegunStep
 from routing_replay_trainer.collective import Collective
@@ -60,19 +60,18 @@ class Steps:
 
     def begin(
         self,
-        sequences: Listing[Any],
-        tokens: Any,
-        lengths: Any,
+        expected: Callable[[], list[FetchSequence]],
         weight_version: int | None,
         geometry: int = 0,
         step: Any = None,
     ) -> BegunStep:
-        """geometry: fingerprint, which the ranks compare; 0 if not known
+        """expected: says what is expected of the step's samples
+        geometry: fingerprint, which the ranks compare; 0 if not known
         step: the one before goes on if that had the same name; None: it does not
         """
         self.last = NO_STEP
         version = _version(weight_version)
-        samples = expected(sequences, tokens, lengths)
+        samples = expected()
         if isinstance(self.source, StepSource):
             self.source.begin_step(goes_on=step is not None and step == self._step)
         self._step = step

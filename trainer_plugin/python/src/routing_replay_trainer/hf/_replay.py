@@ -24,7 +24,7 @@ from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer._watch import Watch, Watched
 from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
-from routing_replay_trainer.fetch import Missing, Source
+from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 from routing_replay_trainer.hf import _micro_batch, _modules
 from routing_replay_trainer.hf._choice import Chooser
 from routing_replay_trainer.metrics import Counters
@@ -182,15 +182,31 @@ class Replay:
         sequences: Listing[Any],
         *,
         tokens: Any = None,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        cu_seqlens: Any = None,
         lengths: Any = None,
         weight_version: int | None = None,
         step: Any = None,
+        **layout: Any,
     ) -> BegunStep:
-        """Before the passes of a step; the processes of `agree` call it together. Arguments, result and errors are
-        those of `megatron.Replay.begin_step`."""
+        """Before the passes of a step; the processes of `agree` call it together.
+
+        tokens, attention_mask, position_ids, cu_seqlens, lengths, layout: of all sequences of the step together, as
+            `micro_batch` takes them of its own. Without any of them nothing is compared before the passes are
+
+        Other arguments, result and errors are those of `megatron.Replay.begin_step`.
+        """
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version, self._fingerprint, step)
+        said = (sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths)
+
+        def expected() -> list[FetchSequence]:
+            if layout:  # Its fields must be such as micro_batch takes.
+                self._plan(self._describe(*said, layout).layout)
+            return _micro_batch.expect(*said, layout)
+
+        return self._steps.begin(expected, weight_version, self._fingerprint, step)
 
     @property
     def last_step(self) -> BegunStep:

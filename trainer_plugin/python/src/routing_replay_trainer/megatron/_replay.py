@@ -25,7 +25,7 @@ from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer._watch import Watch, Watched
 from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
-from routing_replay_trainer.fetch import Missing, Source
+from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
 from routing_replay_trainer.megatron._schedule import micro_batch_index
 from routing_replay_trainer.megatron._writer import RecordWriter
@@ -197,16 +197,19 @@ class Replay:
         sequences: Listing[Any],
         *,
         tokens: Any = None,
+        packed_seq_params: Any = None,
         lengths: Any = None,
         weight_version: int | None = None,
         step: Any = None,
+        **layout: Any,
     ) -> BegunStep:
         """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
 
         sequences: all that the replica trains on in this step, in the same order on all ranks, as `micro_batch` takes
             them
-        tokens: their token ids, one array per sequence
-        lengths: tokens of each sequence where they are not those of the arrays
+        tokens, packed_seq_params, lengths, layout: of all of them together, as `micro_batch` takes them of its own:
+            token ids as a list of arrays, a packed stream or a rectangle, which are compared with those that the rows
+            were recorded for, and how many there are. Without any of them nothing is compared before the passes are
         weight_version: that the trainer has now, for metrics; -1 or None if it knows none
         step: any name. With that of the step before, that one goes on: it is decided anew, and what was read for it
             stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
@@ -218,7 +221,13 @@ class Replay:
         """
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry, step)
+
+        def expected() -> list[FetchSequence]:
+            if layout:  # Its fields must be such as micro_batch takes.
+                self._plan(0, self._describe(sequences, tokens, packed_seq_params, lengths, layout).layout)
+            return _micro_batch.expect(sequences, tokens, packed_seq_params, lengths, layout)
+
+        return self._steps.begin(expected, weight_version, self._geometry, step)
 
     @property
     def last_step(self) -> BegunStep:
