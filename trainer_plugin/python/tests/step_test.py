@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import subprocess
@@ -21,6 +22,7 @@ import routing_replay_trainer as trainer
 from routing_replay_trainer._steps import Steps
 from routing_replay_trainer.agreed import AgreedSteps, _with_numbers
 from routing_replay_trainer.collective import LocalGroup
+from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract
 from routing_replay_trainer.step import StepSource
 
@@ -365,6 +367,14 @@ class AgreedTest(unittest.TestCase):
         self.assertIn("20 NOT_FOUND", str(error))
         self.steps("live", 0.5).begin([*self.expected(1, 2), *absent[:2]])
 
+    def test_exactly_the_limit_is_within_it(self) -> None:
+        """0.29 times 100 is a little less than 29."""
+        for i in range(71):
+            self.rows.add(f"m{i}", rows_of(3, i))
+        names = [f"m{i}" for i in range(71)] + [f"absent{i}" for i in range(29)]
+        begun = self.steps("live", 0.29).begin([trainer.FetchSequence(name, 3) for name in names])
+        self.assertEqual(begun.fallen_back, 29)
+
     def test_fetches_that_fall_back_without_a_step(self) -> None:
         steps = AgreedSteps(self.source, missing="live")
         plan = plan_of({**some(0, 1), "absent": 9})
@@ -473,6 +483,29 @@ class StepsTest(unittest.TestCase):
         self.assertEqual(lags, [None, None, 2, 3])
         self.assertEqual(self.steps.take_counters().report()["routing_replay/step_samples"], 1)
 
+    def test_begin_and_fetch_have_one_rule_of_versions(self) -> None:
+        """What strict refuses it refuses before the passes, and what begin_step tells is what metrics report."""
+
+        def begin(weights: Any, kind: Any = None) -> Any:
+            record = {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": weights}
+            self.rows.inspect = lambda samples, timeout=None: [record]  # type: ignore[method-assign]
+            self.contract = Contract(kind)
+            steps = Steps(self.rows, "live", None, 0.5, 20.0, PLENTY, self.contract)
+            self.addCleanup(steps.close)
+            return steps.begin(lambda: [trainer.FetchSequence("s0")], 17)
+
+        labels, unknown = [[0, 4, -1, "x"], [4, 8, -1, "y"]], [[0, 4, -1, ""], [4, 8, 15, ""]]
+        for weights in (labels, unknown, [[0, 4, 15, "x"], [4, 8, 15, "y"]]):
+            with self.assertRaises(trainer.FailedPreconditionError) as caught:
+                begin(weights, "strict")
+            self.assertEqual((caught.exception.reason, caught.exception.sample), ("MIXED_WEIGHTS", "s0"))
+        for weights, lag, mixed in ((labels, None, 1), (unknown, 2, 1), ([[0, 8, 16, ""]], 1, 0)):
+            self.assertEqual(begin(weights).weight_lag, lag)
+            self.contract.count_into(counters := Counters())
+            said = counters.report()
+            self.assertEqual(said.get("routing_replay/weight_lag_max"), lag)
+            self.assertEqual(said["routing_replay/weight_version/mixed_ratio"], mixed)
+
 
 class ReplicaTest(unittest.TestCase):
     """Sixteen ranks, each with a source of its own."""
@@ -496,6 +529,36 @@ class ReplicaTest(unittest.TestCase):
 
         with ThreadPoolExecutor(16) as pool:
             return list(pool.map(one, LocalGroup(16)))
+
+    def test_labels_are_versions_on_all_ranks(self) -> None:
+        """And where sources tell different versions, all ranks come to the same: from the oldest to the newest."""
+
+        def change(labels: bool, rank: int, rows: CountingSource) -> None:
+            inspect = rows.inspect
+
+            def told(samples: Any, timeout: Any = None) -> Any:
+                spans = [[0, 9, -1, "x"], [9, 20, -1, "y"]] if labels else [[0, 20, 4 + rank % 2, ""]]
+                return [one | {"weights": spans if place == 2 else []} for place, one in enumerate(inspect(samples))]
+
+            rows.inspect = told  # type: ignore[method-assign]
+
+        def begin(labels: bool, collective: Any) -> Any:
+            rows = CountingSource(geometry_of())
+            for i, (name, tokens) in enumerate(SAMPLES.items()):
+                rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
+            change(labels, collective.rank, rows)
+            steps = Steps(rows, "strict", collective, 0.5, 20.0, PLENTY, Contract("strict"))
+            try:
+                steps.begin(lambda: AgreedTest.expected(*range(6)), 7)
+            except trainer.FailedPreconditionError as error:
+                return error.reason, error.sample, error.message
+            finally:
+                steps.close()
+
+        for labels in (True, False):
+            with ThreadPoolExecutor(16) as pool:
+                said = set(pool.map(functools.partial(begin, labels), LocalGroup(16)))
+            self.assertEqual([(reason, sample) for reason, sample, _ in said], [("MIXED_WEIGHTS", "s2")])
 
     def test_one_sample_missing_on_one_rank(self) -> None:
         def change(rank: int, rows: CountingSource) -> None:

@@ -77,7 +77,7 @@ class Steps:
         self._step = step
         begun = self._agreed.begin(samples, version, geometry)
         self._contract.begin_step(version)
-        self._contract.take_agreed(begun.decisions)
+        self._contract.take(self._agreed.weights)
         self._counters.count("step_samples", len(begun.decisions))
         self._counters.count("step_fallback_samples", len(begun.live))
         self._counters.count("step_dropped_samples", len(begun.dropped))

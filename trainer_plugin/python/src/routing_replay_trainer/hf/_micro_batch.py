@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._micro_batch import MicroBatch, described, expected, host
 from routing_replay_trainer._values import invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
@@ -107,16 +108,14 @@ def _rectangle(batch_size: int, padded_length: int) -> dict[str, Any]:
 
 
 def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> _Told:
-    """A rectangle, padded left or right. That padding stands nowhere between tokens is checked here, not in the core:
-    a mask of its own as text would be longer than all else."""
+    """A rectangle, padded left or right."""
     if mask.ndim != 2:
         raise invalid("attention_mask", f"shape {mask.shape} is not (b, s)", "SHAPE")
-    real = mask.astype(bool)
-    counts, first = real.sum(1), real.argmax(1)
-    columns = np.arange(mask.shape[1])
-    for row, (begin, count) in enumerate(zip(first, counts, strict=True)):
-        if (real[row] != ((columns >= begin) & (columns < begin + count))).any():
-            raise invalid("attention_mask", f"row {row} has padding between tokens", "SHAPE")
+    real = np.ascontiguousarray(mask != 0, np.uint8)
+    counts, first = np.empty(len(mask), np.int64), np.empty(len(mask), np.int64)
+    LIBRARY.rrt_mask_sequences(
+        real.ctypes.data, real.size, mask.shape[1], counts.ctypes.data, first.ctypes.data, len(mask)
+    )
     documents, counts = counts.tolist(), counts[:sequences]
     if lengths is not None and plain(host(lengths), "lengths") != counts.tolist():
         raise invalid("lengths", f"{plain(host(lengths), 'lengths')}, and the mask has {counts.tolist()}", "LENGTH")
