@@ -283,6 +283,29 @@ class Cases(unittest.TestCase):
                     replay.begin_step(rollout.samples, attention_mask=mask)
 
     @over("right")
+    def test_a_replay_is_not_copied(self, model: Any, rollout: Rollout) -> None:
+        with self.attached(model, rollout) as replay:
+            for take in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy({"of": [one]})):
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "neither copied nor pickled"):
+                    take(replay)
+            copied = copy.deepcopy(model)
+            self.assertTrue(torch.equal(loss_of(copied, rollout.call)[0], loss_of(model, rollout.call)[0]))
+
+    @over("right")
+    def test_what_is_announced_wrongly_is_named(self, model: Any, rollout: Rollout) -> None:
+        with self.attached(model, rollout) as replay:
+            replay.begin_step(rollout.samples)
+            for field, wrong in (
+                ("sequences", {"samples": rollout.samples, **rollout.said}),
+                ("micro_batch.samples", {"sequences": rollout.samples, "samples": 3, **rollout.said}),
+                ("micro_batches", rollout.samples),
+                ("lengths", {"sequences": rollout.samples}),
+            ):
+                with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                    replay.prefetch([wrong])
+                self.assertEqual(caught.exception.field, field)
+
+    @over("right")
     def test_a_step_that_is_abandoned(self, model: Any, rollout: Rollout) -> None:
         """Passes without a backward part, in the middle of a step whose loss has failed; of samples that are missing,
         which the next step has nothing to do with."""

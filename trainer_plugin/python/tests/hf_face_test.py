@@ -175,6 +175,10 @@ class MicroBatchTest(unittest.TestCase):
             ({"attention_mask": np.ones((1, 1, 3, 3))}, r"\(1, 1, 3, 3\)"),
             ({"attention_mask": left, "tokens": tokens[:, 1:]}, r"\(2, 6\)"),
             ({"attention_mask": left, "lengths": [3, 6]}, "lengths"),
+            (
+                {},
+                "lengths: neither given nor said by tokens, attention_mask, position_ids or cu_seqlens",
+            ),
         ):
             with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
                 describe(["a", "b"], **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import pickle
 import sys
 import threading
 import types
@@ -330,6 +331,10 @@ class MegatronTest(unittest.TestCase):
                         with torch.no_grad():
                             layer.mlp.router.weight.add_(torch.randn_like(layer.mlp.router.weight))
                 self.step(replay, rollout, chunks)
+                layers = sum(len(models.moe_layers(chunk)) for chunk in chunks)
+                rows = sum(tokens - 1 for own in LENGTHS for tokens in own)
+                held = rows * layers * config.moe_router_topk
+                self.assertEqual(replay.metrics()["routing_replay/record_bytes"], held)
                 differing = 0
                 for chunk, before in zip(chunks, recorded, strict=True):
                     for number, layer in models.moe_layers(chunk).items():
@@ -343,6 +348,7 @@ class MegatronTest(unittest.TestCase):
                             differing += int((live != expected).any(1).sum())
                 self.assertGreater(differing, 0)
                 replay.release_records()
+                self.assertEqual(replay.metrics()["routing_replay/record_bytes"], 0)
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
                     self.step(replay, rollout, chunks)
 
@@ -495,6 +501,32 @@ class MegatronTest(unittest.TestCase):
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "nonsense") as caught:
             replay.begin_step(rollout.samples(0), tokens=stream, **said, nonsense=3)
         self.assertEqual(caught.exception.field, "micro_batch.nonsense")
+
+    def test_what_is_announced_wrongly_is_named(self) -> None:
+        config = self.config()
+        rollout = Rollout(config, 7)
+        replay = self.attach(self.chunks(config), config, rollout.source)
+        samples, packed = rollout.samples(0), rollout.packed(0)
+        for field, wrong in (
+            ("sequences", {"samples": samples, "packed_seq_params": packed}),
+            ("micro_batch.samples", {"sequences": samples, "samples": 3, "packed_seq_params": packed}),
+            ("micro_batches", samples),
+            ("lengths", {"sequences": samples, "index": 3}),
+        ):
+            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                replay.prefetch([wrong])
+            self.assertEqual(caught.exception.field, field)
+
+    def test_a_replay_is_not_copied(self) -> None:
+        for inject in ("native", "fused"):
+            config = self.config()
+            chunks = self.chunks(config)
+            replay = self.attach(chunks, config, Rollout(config, 7).source, inject=inject)
+            for take in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy({"of": [one]})):
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "neither copied nor pickled"):
+                    take(replay)
+            copied = copy.deepcopy(chunks[0])
+            self.assertTrue(torch.equal(copied(self.hidden(0)), chunks[0](self.hidden(0))))
 
     def test_announced_micro_batches_are_there(self) -> None:
         config = self.config()

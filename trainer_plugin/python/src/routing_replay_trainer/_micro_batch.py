@@ -12,6 +12,8 @@ import numpy as np
 from routing_replay_trainer._values import INT32, integer, invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
 
+_BY = "packed_seq_params or tokens"
+
 
 @dataclass(frozen=True)
 class Sequence:
@@ -53,7 +55,12 @@ class MicroBatch:
 
 
 def described(
-    sequences: Listing[Any], tokens: Any, lengths: Any, layout: Mapping[str, Any], documents: Any = None
+    sequences: Listing[Any],
+    tokens: Any,
+    lengths: Any,
+    layout: Mapping[str, Any],
+    documents: Any = None,
+    by: str = _BY,
 ) -> MicroBatch:
     """Sequences, as a trainer lists them, in a layout.
 
@@ -63,11 +70,12 @@ def described(
         padding_documents: how many of the last documents, or rows of a rectangle, are padding. Others behind the
         sequences are taken for real ones that nobody has named, and route live: on filler they would train wrongly
     documents: tokens of each document or row where layout does not say them
+    by: arguments of the face that could say lengths
     """
     parts = _parts(sequences)
     said = dict(layout)
     unnamed = _unnamed(len(parts), _documents(said) if documents is None else documents, said)
-    counts = _lengths(len(parts), lengths, tokens, said)
+    counts = _lengths(len(parts), lengths, tokens, said, by)
     said.pop("cu_seqlens", None)
     ids = [None] * len(parts) if tokens is None else _tokens(tokens, counts, said)
     whole = not unnamed and not any(isinstance(piece, Sequence) for part in parts for piece in part)
@@ -84,12 +92,17 @@ def described(
 
 
 def expected(
-    sequences: Listing[Any], tokens: Any, lengths: Any, layout: Mapping[str, Any], documents: Any = None
+    sequences: Listing[Any],
+    tokens: Any,
+    lengths: Any,
+    layout: Mapping[str, Any],
+    documents: Any = None,
+    by: str = _BY,
 ) -> list[FetchSequence]:
     """What a fetch will expect of each sample of a step. Arguments as `described` takes them; of sequences of which
     nothing is told, nothing is expected."""
     parts = _parts(sequences)
-    counts, ids = told(sequences, tokens, lengths, layout, documents)
+    counts, ids = told(sequences, tokens, lengths, layout, documents, by)
     if counts is None:
         return [
             FetchSequence(piece.sample if isinstance(piece, Sequence) else piece) for part in parts for piece in part
@@ -101,7 +114,12 @@ def expected(
 
 
 def told(
-    sequences: Listing[Any], tokens: Any, lengths: Any, layout: Mapping[str, Any], documents: Any = None
+    sequences: Listing[Any],
+    tokens: Any,
+    lengths: Any,
+    layout: Mapping[str, Any],
+    documents: Any = None,
+    by: str = _BY,
 ) -> tuple[list[int] | None, list[Any] | None]:
     """Of each sequence how many tokens it has, and their ids; None where nothing says it."""
     count = len(_parts(sequences))
@@ -109,7 +127,7 @@ def told(
     _unnamed(count, _documents(said) if documents is None else documents, said)
     if lengths is None and tokens is None and not _documents(said):
         return None, None
-    counts = _lengths(count, lengths, tokens, said)
+    counts = _lengths(count, lengths, tokens, said, by)
     return counts, None if tokens is None else _tokens(tokens, counts, said)
 
 
@@ -145,8 +163,8 @@ def _name(sample: str | int) -> Any:
     return sample if isinstance(sample, str) else ""
 
 
-def _lengths(sequences: int, lengths: Any, tokens: Any, said: Mapping[str, Any]) -> list[int]:
-    """Tokens of each sequence."""
+def _lengths(sequences: int, lengths: Any, tokens: Any, said: Mapping[str, Any], by: str) -> list[int]:
+    """Tokens of each sequence. by: the arguments that could say it"""
     if isinstance(tokens, (list, tuple)):
         if len(tokens) != sequences:
             raise invalid("tokens", f"{len(tokens)} for {sequences} sequences", "LENGTH")
@@ -156,7 +174,7 @@ def _lengths(sequences: int, lengths: Any, tokens: Any, said: Mapping[str, Any])
     if lengths is None and said.get("format") == "BSHD":
         lengths = [said["padded_length"]] * sequences
     if lengths is None:
-        raise invalid("lengths", "neither given nor said by packed_seq_params or tokens", "LENGTH")
+        raise invalid("lengths", f"neither given nor said by {by}", "LENGTH")
     counts = [integer(count, "lengths") for count in plain(host(lengths), "lengths")]
     if len(counts) != sequences:
         raise invalid("lengths", f"{len(counts)} for {sequences} sequences", "LENGTH")

@@ -49,6 +49,7 @@ KEYS = (
     Key("prefetch_hit_rate", "ratio", "slices that were there when a fetch needed them, over all that fetches needed"),
     Key("fetched_bytes", "sum", "bytes of slices that were read, ahead or not"),
     Key("cache_bytes", "max", "bytes of slices held"),
+    Key("record_bytes", "max", "bytes of what mode R2 has recorded and not released"),
     Key("cache_evictions", "sum", "slices that made room for others"),
     Key("overlap/layer_NN", "ratio", "replayed experts that are in the live choice of the layer's router, too"),
     Key("live_mismatch/layer_NN", "sum", "compared rows whose live experts are others than the replayed ones"),

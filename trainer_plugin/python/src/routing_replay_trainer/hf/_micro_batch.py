@@ -14,6 +14,8 @@ from routing_replay_trainer._micro_batch import MicroBatch, described, expected,
 from routing_replay_trainer._values import invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
 
+_BY = "tokens, attention_mask, position_ids or cu_seqlens"
+
 
 @dataclass(frozen=True)
 class _Told:
@@ -41,7 +43,7 @@ def describe(
     """See `Replay.micro_batch` for the arguments."""
     told = _told(len(sequences), tokens, attention_mask, position_ids, cu_seqlens, lengths)
     said = {"cp_size": cp_size} | told.layout | layout
-    out = described(sequences, told.tokens, told.lengths, said, told.documents)
+    out = described(sequences, told.tokens, told.lengths, said, told.documents, _BY)
     for sequence, begin in zip(out.layout["sequences"], told.first, strict=False):
         if begin > 0:
             sequence["first_row"] = int(begin)
@@ -59,7 +61,7 @@ def expect(
 ) -> list[FetchSequence]:
     """What the same arguments, of a step, let a fetch expect of its samples."""
     told = _told(len(sequences), tokens, attention_mask, position_ids, cu_seqlens, lengths)
-    return expected(sequences, told.tokens, told.lengths, told.layout | layout, told.documents)
+    return expected(sequences, told.tokens, told.lengths, told.layout | layout, told.documents, _BY)
 
 
 def _told(sequences: int, tokens: Any, attention_mask: Any, position_ids: Any, cu_seqlens: Any, lengths: Any) -> _Told:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from routing_replay_trainer import _options, errors
+from routing_replay_trainer._attached import Attached, announced
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
@@ -65,9 +66,9 @@ def attach(
     config: its PretrainedConfig, which the live model is compared with; that of the model if absent
     source: where rows come from; needed in the modes R3 and shadow
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
-        it in the training pass, each rank its own rows, without transport; "shadow" fetches, aligns and compares, and
-        changes nothing: samples that are
-        missing are counted, whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
+        it in the training pass, each rank its own rows, without transport (`release_records` says what that holds);
+        "shadow" fetches, aligns and compares, and changes nothing: samples that are missing are counted, whatever
+        `missing` and max_fallback_fraction say; "disabled" touches nothing
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
         does as well, and begin_step names it for the caller to leave it out of the loss
     pads: rows of padding choose live, as without replay, or take filler spread over experts. Rows of real tokens
@@ -126,7 +127,7 @@ class _Open:
     begun: list[Pass] = field(default_factory=list)
 
 
-class Replay:
+class Replay(Attached):
     """What `attach` gives. Used by the thread that runs the model; recompute may come from the autograd engine's."""
 
     def __init__(
@@ -218,13 +219,17 @@ class Replay:
         while the trainer computes.
 
         next_step: for the step after this one
+
+        InvalidArgumentError naming what `micro_batch` would not take.
         """
         if self._steps is None:
             return
         described = []
         for said in micro_batches:
-            layout = {name: value for name, value in said.items() if name not in ("sequences", *_SAID, *_OF_PASSES)}
-            described.append(self._describe(said["sequences"], *(said.get(name) for name in _SAID), layout))
+            sequences, told, layout = announced(said, _SAID, _OF_PASSES)
+            described.append(self._describe(sequences, *told, layout))
+            if layout:  # Its fields must be such as micro_batch takes.
+                self._plan(described[-1].layout)
         self._steps.prefetch(described, lambda layout: [self._plan(layout)], next_step)
 
     @contextlib.contextmanager
@@ -312,8 +317,8 @@ class Replay:
         self.end_step()
 
     def release_records(self) -> None:
-        """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under
-        the same sample is replaced in any case."""
+        """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout: until then
+        records stay, and grow with every rollout, as `megatron.Replay.release_records` says."""
         if self._records is not None:
             self._records.release()
 
@@ -339,6 +344,8 @@ class Replay:
         self._tally.count_into(counters)
         self._watch.count_into(counters)
         self._contract.count_into(counters)
+        if self._records is not None:
+            counters.count("record_bytes", self._records.bytes)
         return counters.report(reduce)
 
     @property

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from routing_replay_trainer import _options, errors
+from routing_replay_trainer._attached import Attached, announced
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
@@ -36,6 +37,7 @@ from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
 _OF_PASSES = ("index", "schedule", "forward_only", "record")  # Arguments that say nothing of rows.
+_SAID = ("tokens", "packed_seq_params", "lengths")  # In the order of _describe.
 _INJECTIONS = {"native": _native, "fused": _fused}
 
 
@@ -65,9 +67,9 @@ def attach(
     config: its TransformerConfig; that of the first chunk if absent
     source: where rows come from; needed in the modes R3 and shadow
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
-        it in the training pass, each rank its own layers and rows, without transport; "shadow" fetches, aligns and
-        compares, and changes nothing: samples that are
-        missing are counted, whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
+        it in the training pass, each rank its own layers and rows, without transport (`release_records` says what
+        that holds); "shadow" fetches, aligns and compares, and changes nothing: samples that are missing are counted,
+        whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
     inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
@@ -76,7 +78,8 @@ def attach(
     agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
         Without it each rank decides alone: for replicas of one rank, and for missing="strict"
     max_fallback_fraction: of a step's samples; FallbackLimitError if more cannot be replayed
-    fetch_deadline: seconds that a step may wait for its rows in all
+    fetch_deadline: seconds that a step may wait for its rows in all; where no begin_step says what a step is, that
+        each fetch (of one model chunk and micro-batch) may wait
     cache_bytes: for slices that are read ahead, or that later passes of the step read again; none for a LocalSource
     watch: of which micro-batches the live choice is compared with the replayed one, for the metrics: the "first" of
         each step and model chunk, "all", or none ("off"). Mode shadow compares all
@@ -114,7 +117,7 @@ def attach(
     return Replay(chunks, config, steps, mode, inject, missing, ranks, watched, contract, writer)
 
 
-class Replay:
+class Replay(Attached):
     """What `attach` gives. Used by the thread that runs the schedule; recompute may come from the autograd engine's."""
 
     def __init__(
@@ -240,14 +243,17 @@ class Replay:
         packed_seq_params, lengths, layout fields): threads read their rows while the trainer computes.
 
         next_step: for the step after this one
+
+        InvalidArgumentError naming what `micro_batch` would not take.
         """
         if self._steps is None:
             return
-        known = ("tokens", "packed_seq_params", "lengths")
         described = []
         for said in micro_batches:
-            layout = {name: value for name, value in said.items() if name not in ("sequences", *known, *_OF_PASSES)}
-            described.append(self._describe(said["sequences"], *(said.get(name) for name in known), layout))
+            sequences, told, layout = announced(said, _SAID, _OF_PASSES)
+            described.append(self._describe(sequences, *told, layout))
+            if layout:  # Its fields must be such as micro_batch takes.
+                self._plan(0, described[-1].layout)
         chunks = [chunk.number for chunk in self._chunks if chunk.replays]
         self._steps.prefetch(described, lambda layout: [self._plan(chunk, layout) for chunk in chunks], next_step)
 
@@ -334,8 +340,13 @@ class Replay:
         self.end_step()
 
     def release_records(self) -> None:
-        """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under
-        the same sample is replaced in any case."""
+        """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout.
+
+        Records stay until then, however many steps end, as only the caller knows how many epochs replay them; what is
+        recorded again under the same sample takes the place of what was there. They are in the memory of the host: rows
+        of this rank x its MoE layers x K bytes (twice that for more than 256 experts), which `metrics` tells as
+        record_bytes. Without this call they grow with every rollout that has samples of other names.
+        """
         for chunk in self._chunks:
             if chunk.records is not None:
                 chunk.records.release()
@@ -360,6 +371,8 @@ class Replay:
         self._tally.count_into(counters)
         self._watch.count_into(counters)
         self._contract.count_into(counters)
+        if self._mode == "R2":
+            counters.count("record_bytes", sum(c.records.bytes for c in self._chunks if c.records is not None))
         return counters.report(reduce)
 
     @property
