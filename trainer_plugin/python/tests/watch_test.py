@@ -112,6 +112,9 @@ class WatchTest(unittest.TestCase):
                     )
                     self.assertIn(f"{name} (each token got the route of the token", said)
                     self.assertRegex(said, r"sample (math/0|math/1|code/7) .* layer [345]")
+                    # What was measured, and what is likely of it.
+                    self.assertRegex(said, r"[0-9.]+% of the rows have no expert in common .* chosen live \(100%")
+                    self.assertRegex(said, r"taken back \d+% would be chosen live, so it is the likely cause")
                     self.assertEqual(watch.alarms, 1)
                     # Once per run and cause; the metrics go on counting.
                     with self.assertNoLogs("routing_replay_trainer"):
@@ -133,7 +136,7 @@ class WatchTest(unittest.TestCase):
         watch = Watch(source := source_of(record))
         said = self.warning(lambda: run_step(watch, source, micro_batch(), model.choices(0.1)))
         self.assertIn("sample math/0", said)
-        self.assertIn("No known mistake", said)
+        self.assertRegex(said, "No known mistake .* Likely causes: .* or the weights are far from those of the rollout")
 
     def test_handles_and_pieces_are_named(self) -> None:
         model = Model(5)

@@ -427,7 +427,7 @@ typedef struct rrt_route_ids {
 } rrt_route_ids;
 /* The best explanation of ids that routers replayed: one object of "rows" and one of "layers", as above. */
 RRT_API rrt_error* rrt_diagnose_ids(const rrt_plan* plan, const rrt_route_ids* ids, rrt_bytes** explanations);
-/* Whether the record fits what the routers chose by themselves, which drift of the weights does not prevent:
+/* Whether the record fits what the routers chose by themselves, which drift of the weights is unlikely to prevent:
  *   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
  *    "explanations": [{"of": "rows", …}, {"of": "layers", …}]}
  * sequence: of the micro-batch, whose record fits worst; it and the layer are null where nothing is compared. */

@@ -84,7 +84,7 @@ def attach(
     watch: of which micro-batches the live choice is compared with the replayed one, for the metrics: the "first" of
         each step and model chunk, "all", or none ("off"). Mode shadow compares all
     alarm_no_overlap: where in the first micro-batch of a step more rows than this share have no expert in common with
-        their record, and drift of the weights does not explain it, one warning per cause (of the logger
+        their record, and drift of the weights is not the likely cause, one warning per cause (of the logger
         "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
     on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
     writer: mode R2: keeps what is recorded for the service, beside
