@@ -283,6 +283,47 @@ class Cases(unittest.TestCase):
                     replay.begin_step(rollout.samples, attention_mask=mask)
 
     @over("right")
+    def test_a_backward_part_after_detach(self, model: Any, rollout: Rollout) -> None:
+        """Where routers are recomputed in it they would choose live; what was saved is right."""
+        for reentrant in (None, False, True):
+            for again in (False, True):
+                with self.subTest(reentrant=reentrant, again=again):
+                    ours = copy.deepcopy(model)
+                    if reentrant is not None:
+                        said = {"use_reentrant": reentrant}
+                        ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs=said)
+                    replay = hf.attach(ours, source=rollout.source())
+                    with replay.micro_batch(rollout.samples, **rollout.said):
+                        loss = loss_of(ours, rollout.call)[1]
+                    loss.backward(retain_graph=True)
+                    replay.end_step()
+                    with replay.micro_batch(rollout.samples, **rollout.said):
+                        given_up = loss_of(ours, rollout.call)[1]
+                    replay.abandon_step()
+                    once = {name: p.grad.clone() for name, p in ours.named_parameters() if p.grad is not None}
+                    replay.detach()
+                    if again:
+                        replay = hf.attach(ours, source=rollout.source())
+                    if reentrant is None:
+                        loss.backward()
+                        for name, p in ours.named_parameters():
+                            if p.grad is not None:
+                                torch.testing.assert_close(p.grad, 2 * once[name])
+                    else:
+                        with self.assertRaisesRegex(trainer.FailedPreconditionError, "step 0, .* has been detached"):
+                            loss.backward()
+                    with self.assertRaisesRegex(trainer.FailedPreconditionError, "step 1, .* has been detached"):
+                        given_up.backward()
+                    # The model is in order.
+                    if again:
+                        with replay.micro_batch(rollout.samples, **rollout.said):
+                            loss = loss_of(ours, rollout.call)[1]
+                        loss.backward()
+                        replay.end_step()
+                        replay.detach()
+                    loss_of(ours, rollout.call)[1].backward()
+
+    @over("right")
     def test_a_replay_is_not_copied(self, model: Any, rollout: Rollout) -> None:
         with self.attached(model, rollout) as replay:
             for take in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy({"of": [one]})):

@@ -517,6 +517,30 @@ class MegatronTest(unittest.TestCase):
                 replay.prefetch([wrong])
             self.assertEqual(caught.exception.field, field)
 
+    def test_a_backward_part_after_detach(self) -> None:
+        for options in (
+            {},
+            {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+            {"recompute_granularity": "selective", "recompute_modules": ["moe"]},
+        ):
+            for inject in ("native", "fused"):
+                with self.subTest(inject, **options):
+                    config = self.config(**options)
+                    chunks = self.chunks(config)
+                    rollout = Rollout(config, 6)
+                    replay = self.attach(chunks, config, rollout.source, inject=inject)
+                    with replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0), index=0):
+                        output = chunks[0](self.hidden(0).requires_grad_())
+                    output.sum().backward(retain_graph=True)
+                    replay.end_step()
+                    replay.detach()
+                    with contextlib.ExitStack() as stack:
+                        if options:
+                            refused = self.assertRaisesRegex(trainer.FailedPreconditionError, "has been detached since")
+                            stack.enter_context(refused)
+                        output.sum().backward()
+                    chunks[0](self.hidden(0).requires_grad_()).sum().backward()
+
     def test_a_replay_is_not_copied(self) -> None:
         for inject in ("native", "fused"):
             config = self.config()

@@ -353,7 +353,13 @@ class Replay(Attached):
 
     def detach(self) -> None:
         """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
-        part; end_step gives such passes up."""
+        part; end_step gives such passes up.
+
+        A backward part that comes after this, over a graph that was kept, is refused (FailedPreconditionError) where
+        routers were recomputed in it before, or where its pass was given up: they would choose live. What cannot be
+        told is live without a word: a first backward part that has not reached the checkpoints that the second one
+        reaches, and a checkpoint around the call of the model as a whole.
+        """
         for chunk in self._chunks:
             chunk.passes.check_none_in_flight()
         for chunk in self._chunks:
