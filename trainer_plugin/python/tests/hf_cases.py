@@ -10,7 +10,9 @@ import pickle
 import types
 import unittest
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
+from unittest import mock
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import hf
+from routing_replay_trainer.collective import LocalGroup
 
 EXPERTS, TOP_K, VOCABULARY = 8, 2, 64
 LENGTHS = (7, 4)
@@ -591,6 +594,56 @@ class Cases(unittest.TestCase):
         with self.assertRaises(trainer.ReplayError), replay.micro_batch(rollout.samples, **rollout.said):
             loss_of(model, rollout.call)
         replay.detach()
+
+    @over("right", "left", "packed")
+    def test_r2_records_are_written(self, model: Any, rollout: Rollout) -> None:
+        """Whole rows of its samples, as the model chose them by itself."""
+        with Choices() as live, torch.no_grad():
+            loss_of(model, rollout.call)
+        run = mock.Mock()
+        writer = hf.RecordWriter(None, run)
+        with self.attached(model, None, mode="R2", writer=writer) as replay:
+            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
+                loss_of(model, rollout.call)
+            with replay.micro_batch(rollout.samples, **rollout.said):  # Replays, which is not written.
+                loss = loss_of(model, rollout.call)[1]
+            loss.backward()
+            replay.end_step()
+        self.assertEqual(writer.write(group=3), rollout.samples)
+        self.assertEqual(writer.write(), [])
+        self.assert_written(run, rollout, live.chosen)
+
+    @over("packed")
+    def test_r2_records_of_ranks_are_put_together(self, model: Any, rollout: Rollout) -> None:
+        """Of two that share a stream, which the first one writes."""
+        stream = torch.cat([rollout.call["input_ids"], torch.zeros(1, 1, dtype=torch.int64)], 1)
+        group, run, live = LocalGroup(2), mock.Mock(), []
+        writers = [hf.RecordWriter(group[rank], run if rank == 0 else None) for rank in range(2)]
+        for rank, writer in enumerate(writers):
+            call = {"input_ids": stream[:, rank * 6 : rank * 6 + 6]}
+            with Choices() as own, torch.no_grad():
+                model(**call)
+            live.append(own.chosen)
+            with (
+                self.attached(model, None, mode="R2", ranks={"cp": rank}, cp_size=2, writer=writer) as replay,
+                replay.micro_batch(rollout.samples, tokens=stream, cu_seqlens=[0, 7, 11]),
+                torch.no_grad(),
+            ):
+                model(**call)
+        with ThreadPoolExecutor(2) as pool:
+            written = list(pool.map(lambda writer: writer.write(group=3), writers))
+        self.assertEqual(written, [rollout.samples, []])
+        self.assert_written(run, rollout, [torch.cat(both) for both in zip(*live, strict=True)])
+
+    def assert_written(self, run: Any, rollout: Rollout, chosen: list[torch.Tensor]) -> None:
+        """chosen: per layer, of each row of the micro-batch"""
+        appended = {call.args[0]: call for call in run.append.call_args_list}
+        self.assertEqual(list(appended), rollout.samples)
+        for sample, tokens, place in zip(rollout.samples, rollout.tokens, rollout.places, strict=True):
+            rows, said = appended[sample].args[1], dict(appended[sample].kwargs)
+            self.assertTrue(np.array_equal(said.pop("tokens"), tokens[:-1]))
+            self.assertEqual(said, {"num_tokens": len(tokens), "producer": "trainer", "group": 3})
+            np.testing.assert_array_equal(rows, torch.stack([ids[place[:-1]] for ids in chosen], 1).numpy())
 
     @over("packed")
     def test_pieces_of_a_packed_stream_cut_over_ranks(self, model: Any, rollout: Rollout) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from routing_replay_trainer import _options, errors
 from routing_replay_trainer._attached import Attached, announced
@@ -23,6 +26,7 @@ from routing_replay_trainer._steps import NO_STEP, Steps
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer._watch import Watch, Watched
+from routing_replay_trainer._writer import RecordWriter
 from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import FetchSequence, Missing, Source
@@ -57,6 +61,7 @@ def attach(
     watch: Watched = "first",
     alarm_no_overlap: float | None = 0.01,
     on_policy: OnPolicy | None = None,
+    writer: RecordWriter | None = None,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
@@ -79,6 +84,7 @@ def attach(
     agree: the processes that share a sequence (cp_size > 1), which decide together in begin_step. Without it each one
         decides alone: for cp_size = 1, and for missing="strict"
     max_fallback_fraction, fetch_deadline, cache_bytes, watch, alarm_no_overlap, on_policy: as `megatron.attach`
+    writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
 
     Raises InvalidArgumentError for an option that is none or that the mode does not use, and
     where the model is not what the configuration says, and FailedPreconditionError naming
@@ -95,6 +101,7 @@ def attach(
         cache_bytes=cache_bytes,
         alarm_no_overlap=alarm_no_overlap,
         on_policy=on_policy,
+        writer=writer,
     )
     if pads not in _PADS:
         raise invalid("pads", f"{pads!r} is none of {', '.join(_PADS)}")
@@ -105,7 +112,7 @@ def attach(
     if mode in ("R3", "shadow"):
         steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract)
     placed = _Placed(dict(ranks or {}), cp_size, ep_size)
-    return Replay(model, config, steps, mode, missing, pads, placed, watched, contract)
+    return Replay(model, config, steps, mode, missing, pads, placed, watched, contract, writer)
 
 
 @dataclass(frozen=True)
@@ -141,8 +148,10 @@ class Replay(Attached):
         placed: _Placed,
         watch: Watch,
         contract: Contract,
+        writer: RecordWriter | None = None,
     ) -> None:
         self._steps = steps
+        self._writer = writer
         self._mode = mode
         self._live_pads = pads == "live"
         self._placed = placed
@@ -379,7 +388,15 @@ class Replay(Attached):
         )
 
     def _plan(self, micro_batch: Mapping[str, Any]) -> Plan:
-        return Plan(self._geometry, micro_batch, rank=self._placed.ranks, ep_size=self._placed.ep_size)
+        return Plan(**self._plan_arguments(micro_batch))
+
+    def _plan_arguments(self, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "geometry": self._geometry,
+            "micro_batch": micro_batch,
+            "rank": self._placed.ranks,
+            "ep_size": self._placed.ep_size,
+        }
 
     def _begin(self) -> None:
         """The decoder is called."""
@@ -404,8 +421,14 @@ class Replay(Attached):
     def _pass(self, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         described = entered.described
         if self._records is not None:
-            return self._fetching.record(key, described, self._records, forward_only, entered.record)
+            write = None if self._writer is None else functools.partial(self._write, key, described)
+            return self._fetching.record(key, described, self._records, forward_only, entered.record, write)
         return self._fetching.read(key, described, self._plan(described.layout), forward_only)
+
+    def _write(self, key: PassKey, described: MicroBatch, memory: NDArray[np.uint8]) -> None:
+        """What a pass has recorded goes to the writer, too."""
+        assert self._writer is not None
+        self._writer.keep(key, self._plan_arguments(described.named_layout), described, memory)
 
 
 def _error(message: str) -> errors.FailedPreconditionError:

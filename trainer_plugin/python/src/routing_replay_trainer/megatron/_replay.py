@@ -24,12 +24,12 @@ from routing_replay_trainer._steps import NO_STEP, Steps
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer._watch import Watch, Watched
+from routing_replay_trainer._writer import RecordWriter
 from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
 from routing_replay_trainer.megatron._schedule import micro_batch_index
-from routing_replay_trainer.megatron._writer import RecordWriter
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import Plan
@@ -87,7 +87,7 @@ def attach(
         their record, and drift of the weights is not the likely cause, one warning per cause (of the logger
         "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
     on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
-    writer: mode R2: keeps what is recorded for the service, beside
+    writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
 
     Raises InvalidArgumentError for an option that is none or that the mode does not use, and
     where the model's layers are not those of the configuration, and FailedPreconditionError
