@@ -10,6 +10,7 @@ import ast
 import contextlib
 import functools
 import inspect
+import re
 import sys
 import types
 import unittest
@@ -257,6 +258,26 @@ class RecipesTest(unittest.TestCase):
                 self.assertEqual(taken, names)
             known = [one.arg for one in (*real["attach"].args.args, *real["attach"].args.kwonlyargs)]
             self.assertLessEqual({"source", "mode", "missing"}, set(known))
+
+    def test_the_readme_names_what_the_faces_take(self) -> None:
+        """Each option and argument is in its tables, and nothing else is."""
+        tables = re.findall(r"^\| (`.*?) \|", recipes.README.read_text(), re.MULTILINE)
+        rows = {name for row in tables for name in re.findall(r"`(\w+)`", row)}
+        taken, methods = {"padding_documents"}, set()
+        for face in ("megatron", "hf"):
+            tree = ast.parse((FACE / face / "_replay.py").read_text())
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef) and node.name in ("attach", "begin_step", "micro_batch"):
+                    first = {"self", "model", "model_chunks", "sequences"}
+                    taken |= {one.arg for one in (*node.args.args, *node.args.kwonlyargs)} - first
+            (replay,) = (one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "Replay")
+            methods |= {one.name for one in replay.body if isinstance(one, ast.FunctionDef)}
+        self.assertEqual(rows, taken)
+        calls = set(re.findall(r"\breplay\.(\w+)\b(?!\()", recipes.README.read_text().split("## Megatron-LM")[0]))
+        calls |= set(re.findall(r"\breplay\.(\w+)\(", recipes.README.read_text()))
+        self.assertLessEqual(calls, methods)
+        shown = {name for name in methods if not name.startswith("_")} - {"buffer_bytes", "kept"}
+        self.assertEqual(shown - calls, set())
 
     def test_megatron_lm(self) -> None:
         recipe = self.recipe("Megatron-LM")
