@@ -530,6 +530,33 @@ class ReplicaTest(unittest.TestCase):
         with ThreadPoolExecutor(16) as pool:
             return list(pool.map(one, LocalGroup(16)))
 
+    def test_a_rank_with_wrong_arguments(self) -> None:
+        """It says so, and the others need not wait for the deadline."""
+
+        def begin(collective: Any) -> Any:
+            rows = CountingSource(geometry_of())
+            for i, (name, tokens) in enumerate(SAMPLES.items()):
+                rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
+            steps = Steps(rows, "live", collective, 0.5, 600.0, PLENTY, Contract())
+
+            def expecting() -> list[trainer.FetchSequence]:
+                if collective.rank == 3:
+                    raise trainer.InvalidArgumentError("lengths: 5 for 6 sequences")
+                return AgreedTest.expected(*range(6))
+
+            try:
+                steps.begin(expecting, 7)
+            except trainer.ReplayError as error:
+                return error.message
+            finally:
+                steps.close()
+
+        with ThreadPoolExecutor(16) as pool:
+            said = list(pool.map(begin, LocalGroup(16)))
+        self.assertEqual(said.pop(3), "lengths: 5 for 6 sequences")
+        self.assertRegex(said[0], "sample_count: is 0 on one rank and 6 on another")
+        self.assertEqual(len(set(said)), 1)
+
     def test_labels_are_versions_on_all_ranks(self) -> None:
         """And where sources tell different versions, all ranks come to the same: from the oldest to the newest."""
 

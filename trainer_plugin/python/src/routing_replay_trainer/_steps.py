@@ -70,8 +70,12 @@ class Steps:
         step: the one before goes on if that had the same name; None: it does not
         """
         self.last = NO_STEP
-        version = _version(weight_version)
-        samples = expected()
+        try:
+            version = _version(weight_version)
+            samples = expected()
+        except Exception:
+            self._agreed.stay_away()
+            raise
         if isinstance(self.source, StepSource):
             self.source.begin_step(goes_on=step is not None and step == self._step)
         self._step = step

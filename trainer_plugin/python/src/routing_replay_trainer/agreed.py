@@ -105,6 +105,13 @@ class AgreedSteps:
         self.weights = _weights(decision, records)
         return _begun(decision, summarize(self.weights, weight_version).lag)
 
+    def stay_away(self) -> None:
+        """Instead of `begin`, where this rank's arguments are wrong: the others are told, and need not wait for it."""
+        self._decided, self._fetched, self.weights = None, Counter(), []
+        if self._collective.size > 1:
+            with contextlib.suppress(errors.ReplayError):
+                agree(self._collective, [], self._missing, self._deadline, failed=True)
+
     @contextlib.contextmanager
     def _blaming(self, failure: Exception | None, told: Mapping[str | int, str]) -> Iterator[None]:
         """Around what the ranks decide: on a rank whose own asking failed, that is the cause of what is raised, or,
