@@ -102,6 +102,8 @@ rr_component(NAME trainer REQUIRES wire
                    layout_plan
                    layout_schedule
                    layout_sequences
+                   policy_fallback_limit
+                   policy_on_policy
                    replay_buffer_pool
                    replay_compare
                    replay_merge_records

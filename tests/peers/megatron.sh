@@ -65,6 +65,7 @@ for test in \
   collective \
   device \
   ops \
+  megatron_faults_peer \
   megatron_peer \
   megatron_schedule_peer \
   megatron_watch_peer \

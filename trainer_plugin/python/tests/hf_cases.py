@@ -10,7 +10,9 @@ import pickle
 import types
 import unittest
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
+from unittest import mock
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import hf
+from routing_replay_trainer.collective import LocalGroup
 
 EXPERTS, TOP_K, VOCABULARY = 8, 2, 64
 LENGTHS = (7, 4)
@@ -262,6 +265,108 @@ class Cases(unittest.TestCase):
                 # Nothing of it is left: outside of a micro-batch the model is live.
                 self.assertTrue(torch.equal(loss_of(ours, rollout.call)[0], loss_of(peer, rollout.call)[0]))
 
+    @over("right", "left", "packed")
+    def test_a_step_is_begun_with_what_its_micro_batches_take(self, model: Any, rollout: Rollout) -> None:
+        with self.attached(model, rollout) as replay:
+            self.assertEqual(replay.begin_step(rollout.samples, **rollout.said).replayed, 2)
+            wrong = rollout.said | {"tokens": rollout.said["tokens"] + 1}
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+                replay.begin_step(rollout.samples, **wrong)
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "nonsense") as caught:
+                replay.begin_step(rollout.samples, **rollout.said, nonsense=3)
+            self.assertEqual(caught.exception.field, "micro_batch.nonsense")
+            if rollout.layout == "packed":
+                starts = torch.tensor([0, 7, 11])
+                replay.begin_step(rollout.samples, tokens=rollout.said["tokens"], cu_seqlens=starts)
+            else:
+                mask = rollout.said["attention_mask"]
+                self.assertEqual(replay.begin_step(rollout.samples, attention_mask=mask).replayed, 2)
+                mask = torch.ones_like(mask)
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "LENGTH_MISMATCH"):
+                    replay.begin_step(rollout.samples, attention_mask=mask)
+
+    @over("right")
+    def test_a_backward_part_after_detach(self, model: Any, rollout: Rollout) -> None:
+        """Where routers are recomputed in it they would choose live; what was saved is right."""
+        for reentrant in (None, False, True):
+            for again in (False, True):
+                with self.subTest(reentrant=reentrant, again=again):
+                    ours = copy.deepcopy(model)
+                    if reentrant is not None:
+                        said = {"use_reentrant": reentrant}
+                        ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs=said)
+                    replay = hf.attach(ours, source=rollout.source())
+                    with replay.micro_batch(rollout.samples, **rollout.said):
+                        loss = loss_of(ours, rollout.call)[1]
+                    loss.backward(retain_graph=True)
+                    replay.end_step()
+                    with replay.micro_batch(rollout.samples, **rollout.said):
+                        given_up = loss_of(ours, rollout.call)[1]
+                    replay.abandon_step()
+                    once = {name: p.grad.clone() for name, p in ours.named_parameters() if p.grad is not None}
+                    replay.detach()
+                    if again:
+                        replay = hf.attach(ours, source=rollout.source())
+                    if reentrant is None:
+                        loss.backward()
+                        for name, p in ours.named_parameters():
+                            if p.grad is not None:
+                                torch.testing.assert_close(p.grad, 2 * once[name])
+                    else:
+                        with self.assertRaisesRegex(trainer.FailedPreconditionError, "step 0, .* has been detached"):
+                            loss.backward()
+                    with self.assertRaisesRegex(trainer.FailedPreconditionError, "step 1, .* has been detached"):
+                        given_up.backward()
+                    # The model is in order.
+                    if again:
+                        with replay.micro_batch(rollout.samples, **rollout.said):
+                            loss = loss_of(ours, rollout.call)[1]
+                        loss.backward()
+                        replay.end_step()
+                        replay.detach()
+                    loss_of(ours, rollout.call)[1].backward()
+
+    @over("right")
+    def test_a_replay_is_not_copied(self, model: Any, rollout: Rollout) -> None:
+        with self.attached(model, rollout) as replay:
+            for take in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy({"of": [one]})):
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "neither copied nor pickled"):
+                    take(replay)
+            copied = copy.deepcopy(model)
+            self.assertTrue(torch.equal(loss_of(copied, rollout.call)[0], loss_of(model, rollout.call)[0]))
+
+    @over("right")
+    def test_what_is_announced_wrongly_is_named(self, model: Any, rollout: Rollout) -> None:
+        with self.attached(model, rollout) as replay:
+            replay.begin_step(rollout.samples)
+            for field, wrong in (
+                ("sequences", {"samples": rollout.samples, **rollout.said}),
+                ("micro_batch.samples", {"sequences": rollout.samples, "samples": 3, **rollout.said}),
+                ("micro_batches", rollout.samples),
+                ("lengths", {"sequences": rollout.samples}),
+            ):
+                with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                    replay.prefetch([wrong])
+                self.assertEqual(caught.exception.field, field)
+
+    @over("right")
+    def test_a_step_that_is_abandoned(self, model: Any, rollout: Rollout) -> None:
+        """Passes without a backward part, in the middle of a step whose loss has failed; of samples that are missing,
+        which the next step has nothing to do with."""
+        expected = self.by_hand(peer := copy.deepcopy(model), rollout)
+        with self.attached(model, rollout, missing="live", max_fallback_fraction=0.5) as replay:
+            for _ in range(2):
+                with replay.micro_batch(["none", "neither"], **rollout.said):
+                    loss_of(model, rollout.call)
+            self.assertGreater(replay.kept, 0)
+            replay.abandon_step()
+            self.assertEqual(replay.kept, 0)
+            with replay.micro_batch(rollout.samples, **rollout.said):
+                out, loss = loss_of(model, rollout.call)
+            loss.backward()
+            replay.end_step()
+            self.assert_same(model, out, peer, expected)
+
     @over("right")
     def test_micro_batches_in_flight(self, model: Any, rollout: Rollout) -> None:
         """Accumulated gradients, forward passes first, with one backward call for both or one each."""
@@ -489,6 +594,56 @@ class Cases(unittest.TestCase):
         with self.assertRaises(trainer.ReplayError), replay.micro_batch(rollout.samples, **rollout.said):
             loss_of(model, rollout.call)
         replay.detach()
+
+    @over("right", "left", "packed")
+    def test_r2_records_are_written(self, model: Any, rollout: Rollout) -> None:
+        """Whole rows of its samples, as the model chose them by itself."""
+        with Choices() as live, torch.no_grad():
+            loss_of(model, rollout.call)
+        run = mock.Mock()
+        writer = hf.RecordWriter(None, run)
+        with self.attached(model, None, mode="R2", writer=writer) as replay:
+            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
+                loss_of(model, rollout.call)
+            with replay.micro_batch(rollout.samples, **rollout.said):  # Replays, which is not written.
+                loss = loss_of(model, rollout.call)[1]
+            loss.backward()
+            replay.end_step()
+        self.assertEqual(writer.write(group=3), rollout.samples)
+        self.assertEqual(writer.write(), [])
+        self.assert_written(run, rollout, live.chosen)
+
+    @over("packed")
+    def test_r2_records_of_ranks_are_put_together(self, model: Any, rollout: Rollout) -> None:
+        """Of two that share a stream, which the first one writes."""
+        stream = torch.cat([rollout.call["input_ids"], torch.zeros(1, 1, dtype=torch.int64)], 1)
+        group, run, live = LocalGroup(2), mock.Mock(), []
+        writers = [hf.RecordWriter(group[rank], run if rank == 0 else None) for rank in range(2)]
+        for rank, writer in enumerate(writers):
+            call = {"input_ids": stream[:, rank * 6 : rank * 6 + 6]}
+            with Choices() as own, torch.no_grad():
+                model(**call)
+            live.append(own.chosen)
+            with (
+                self.attached(model, None, mode="R2", ranks={"cp": rank}, cp_size=2, writer=writer) as replay,
+                replay.micro_batch(rollout.samples, tokens=stream, cu_seqlens=[0, 7, 11]),
+                torch.no_grad(),
+            ):
+                model(**call)
+        with ThreadPoolExecutor(2) as pool:
+            written = list(pool.map(lambda writer: writer.write(group=3), writers))
+        self.assertEqual(written, [rollout.samples, []])
+        self.assert_written(run, rollout, [torch.cat(both) for both in zip(*live, strict=True)])
+
+    def assert_written(self, run: Any, rollout: Rollout, chosen: list[torch.Tensor]) -> None:
+        """chosen: per layer, of each row of the micro-batch"""
+        appended = {call.args[0]: call for call in run.append.call_args_list}
+        self.assertEqual(list(appended), rollout.samples)
+        for sample, tokens, place in zip(rollout.samples, rollout.tokens, rollout.places, strict=True):
+            rows, said = appended[sample].args[1], dict(appended[sample].kwargs)
+            self.assertTrue(np.array_equal(said.pop("tokens"), tokens[:-1]))
+            self.assertEqual(said, {"num_tokens": len(tokens), "producer": "trainer", "group": 3})
+            np.testing.assert_array_equal(rows, torch.stack([ids[place[:-1]] for ids in chosen], 1).numpy())
 
     @over("packed")
     def test_pieces_of_a_packed_stream_cut_over_ranks(self, model: Any, rollout: Rollout) -> None:

@@ -171,10 +171,14 @@ class MicroBatchTest(unittest.TestCase):
         unmasked = describe(["a", "b"], tokens=tokens, lengths=[3, 6])
         self.assertEqual([len(f.tokens) for f in unmasked.fetch], [3, 6])
         for options, words in (
-            ({"attention_mask": np.array([[1, 0, 1]])}, "row 0 has padding between"),
+            ({"attention_mask": np.array([[1, 0, 1]])}, r"attention_mask\[0\]: has padding at column 1 between"),
             ({"attention_mask": np.ones((1, 1, 3, 3))}, r"\(1, 1, 3, 3\)"),
             ({"attention_mask": left, "tokens": tokens[:, 1:]}, r"\(2, 6\)"),
             ({"attention_mask": left, "lengths": [3, 6]}, "lengths"),
+            (
+                {},
+                "lengths: neither given nor said by tokens, attention_mask, position_ids or cu_seqlens",
+            ),
         ):
             with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
                 describe(["a", "b"], **options)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import sys
 import threading
-import types
 import unittest
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -21,22 +18,10 @@ SKIPPED = 77  # What ctest takes for a skipped test.
 try:
     import megatron_models as models
     import torch
-    from host_queue import HostQueue
     from megatron.core import __version__ as megatron_version
     from megatron.core.pipeline_parallel.schedules import set_current_microbatch
-    from megatron_rollouts import (
-        CHUNKS,
-        LENGTHS,
-        MICRO_BATCHES,
-        PIPELINE,
-        CountingSource,
-        Rollout,
-        by_hand,
-        interleaved,
-    )
-
-    from routing_replay_trainer._device_buffers import DeviceBuffers
-    from routing_replay_trainer.megatron import _replay
+    from megatron_case import MegatronCase, Staged
+    from megatron_rollouts import CHUNKS, LENGTHS, MICRO_BATCHES, PIPELINE, CountingSource, Rollout, by_hand
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
@@ -46,61 +31,7 @@ OLDER = tuple(map(int, megatron_version.split(".")[:2])) < (0, 18)
 SCORE_FUNCTIONS = ("softmax", "sigmoid") if OLDER else ("softmax", "sigmoid", "sqrtsoftplus")
 
 
-class MegatronTest(unittest.TestCase):
-    def setUp(self) -> None:
-        models.set_up(self)
-
-    def config(self, **options: Any) -> Any:
-        return models.make_config(
-            num_layers=8,
-            moe_layer_freq=[0, 1, 1, 1, 1, 1, 1, 1],
-            pipeline_model_parallel_size=PIPELINE,
-            virtual_pipeline_model_parallel_size=CHUNKS,
-            **options,
-        )
-
-    def chunks(self, config: Any) -> list[Any]:
-        """Those of pipeline rank 0."""
-        return [models.Model(config, [1, 2]), models.Model(config, [5, 6])]
-
-    def hidden(self, index: int) -> torch.Tensor:
-        """What a chunk gets: [rows, 1, H]."""
-        generator = torch.Generator().manual_seed(index)
-        return torch.randn(sum(LENGTHS[index]), 1, models.HIDDEN, generator=generator)
-
-    def attach(self, chunks: Any, config: Any, source: Any, **options: Any) -> Any:
-        replay = megatron.attach(chunks, config, source=source, ranks={"pp": 0}, **options)
-        self.addCleanup(replay.detach)
-        return replay
-
-    def step(self, replay: Any, rollout: Rollout, chunks: list[Any]) -> dict[tuple[int, int], torch.Tensor]:
-        """Runs the schedule; outputs by (micro-batch, chunk)."""
-        outputs = {}
-        for kind, index, chunk in interleaved():
-            if kind == "forward":
-                set_current_microbatch(chunks[chunk], index)
-                with replay.micro_batch(
-                    rollout.samples(index),
-                    tokens=torch.tensor(np.concatenate(rollout.tokens[index])),
-                    packed_seq_params=rollout.packed(index),
-                ):
-                    outputs[index, chunk] = chunks[chunk](self.hidden(index).requires_grad_())
-            else:
-                outputs[index, chunk].square().sum().backward()
-        return outputs
-
-    def assert_as_by_hand(self, chunks: list[Any], peers: list[Any], rollout: Rollout, outputs: Any) -> None:
-        for chunk, peer in enumerate(peers):
-            for index in range(MICRO_BATCHES):
-                expected = by_hand(peer, rollout, index, self.hidden(index).requires_grad_())
-                expected.square().sum().backward()
-                self.assertTrue(torch.equal(outputs[index, chunk], expected), (index, chunk))
-        for chunk, peer in zip(chunks, peers, strict=True):
-            for (name, ours), theirs in zip(chunk.named_parameters(), peer.parameters(), strict=True):
-                self.assertIsNotNone(ours.grad, name)
-                difference = (ours.grad - theirs.grad).abs().max().item()  # Sums of micro-batches, in another order.
-                self.assertLessEqual(difference, 2e-6 * theirs.grad.abs().max().item(), name)
-
+class MegatronTest(MegatronCase):
     def test_fused(self) -> None:
         """Our operator in place of the peer's function: the same map; probabilities and gradients within rounding."""
         for scores in SCORE_FUNCTIONS:
@@ -205,59 +136,6 @@ class MegatronTest(unittest.TestCase):
             self.assertTrue(torch.equal(chunks[0](hidden), live))
         self.assertNotIn("get_replay_topk", vars(models.moe_layers(chunks[0])[1].mlp.router.router_replay))
 
-    def test_a_copy_of_an_attached_model_is_attached(self) -> None:
-        """The copy has the hooks and the bound methods of what it is a copy of."""
-        for inject in ("native", "fused"):
-            with self.subTest(inject):
-                config = self.config()
-                chunks = self.chunks(config)
-                peers = copy.deepcopy(chunks)
-                rollout = Rollout(config, 2)
-                self.attach(chunks, config, rollout.source, inject=inject)
-                copies = copy.deepcopy(chunks)
-                replay = self.attach(copies, config, rollout.source, inject=inject)
-                outputs = self.step(replay, rollout, copies)
-                replay.end_step()
-                self.assertEqual(
-                    replay.metrics()["routing_replay/replayed_rows"],
-                    CHUNKS * sum(n - 1 for own in LENGTHS for n in own),
-                )
-                if inject == "native":
-                    self.assert_as_by_hand(copies, peers, rollout, outputs)
-
-    def test_a_model_is_attached_once(self) -> None:
-        config = self.config()
-        chunks = self.chunks(config)
-        rollout = Rollout(config, 2)
-        for inject, other in (("native", "fused"), ("fused", "native")):
-            replay = self.attach(chunks, config, rollout.source, inject=inject)
-            for second in (inject, other):
-                with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this model already"):
-                    self.attach(chunks, config, rollout.source, inject=second)
-            # Also through a module around the one that was attached.
-            around = torch.nn.Module()
-            around.config, around.decoder = config, chunks[0].decoder
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this router already"):
-                self.attach([around, chunks[1]], config, rollout.source, inject=other)
-            self.step(replay, rollout, chunks)
-            replay.end_step()
-            self.assertGreater(replay.metrics()["routing_replay/replayed_rows"], 0)
-            replay.detach()
-
-    def test_an_attach_that_fails_leaves_nothing(self) -> None:
-        config = self.config()
-        chunks = self.chunks(config)
-        rollout = Rollout(config, 2)
-        with (
-            mock.patch.object(_replay.PassHooks, "install", side_effect=[None, RuntimeError("no")]),
-            self.assertRaisesRegex(RuntimeError, "no"),
-        ):
-            megatron.attach(chunks, config, source=rollout.source, ranks={"pp": 0}, inject="fused")
-        self.assertNotIn("routing", vars(models.moe_layers(chunks[0])[1].mlp.router))
-        replay = self.attach(chunks, config, rollout.source)
-        self.step(replay, rollout, chunks)
-        replay.end_step()
-
     def test_an_mtp_router_stays_live(self) -> None:
         config = models.make_config(mtp_num_layers=1)
         model = models.Model(config, [1, 2, 3, 4], mtp=True)
@@ -326,6 +204,10 @@ class MegatronTest(unittest.TestCase):
                         with torch.no_grad():
                             layer.mlp.router.weight.add_(torch.randn_like(layer.mlp.router.weight))
                 self.step(replay, rollout, chunks)
+                layers = sum(len(models.moe_layers(chunk)) for chunk in chunks)
+                rows = sum(tokens - 1 for own in LENGTHS for tokens in own)
+                held = rows * layers * config.moe_router_topk
+                self.assertEqual(replay.metrics()["routing_replay/record_bytes"], held)
                 differing = 0
                 for chunk, before in zip(chunks, recorded, strict=True):
                     for number, layer in models.moe_layers(chunk).items():
@@ -339,6 +221,7 @@ class MegatronTest(unittest.TestCase):
                             differing += int((live != expected).any(1).sum())
                 self.assertGreater(differing, 0)
                 replay.release_records()
+                self.assertEqual(replay.metrics()["routing_replay/record_bytes"], 0)
                 with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
                     self.step(replay, rollout, chunks)
 
@@ -504,145 +387,9 @@ class MegatronTest(unittest.TestCase):
         self.assertEqual(source.samples, CHUNKS * len(samples))
         self.assertEqual(replay.metrics()["routing_replay/prefetch_hit_rate"], 1)
 
-    def test_ranks_that_decide_together_begin_a_step(self) -> None:
-        config = self.config()
-        chunks = self.chunks(config)
-        rollout = Rollout(config, 8)
-        others = types.SimpleNamespace(rank=0, size=2)
-        replay = self.attach(chunks, config, rollout.source, missing="live", agree=others)
-        set_current_microbatch(chunks[0], 0)
-        with (
-            self.assertRaisesRegex(trainer.FailedPreconditionError, "begin_step comes first"),
-            replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0)),
-        ):
-            chunks[0](self.hidden(0))
 
-    def test_a_step_that_goes_wrong_leaves_nothing(self) -> None:
-        config = self.config()
-        chunks = self.chunks(config)
-        rollout = Rollout(config, 6)
-        replay = self.attach(chunks, config, rollout.source)
-
-        def forward(index: int | None, hidden: torch.Tensor, of: int | None = None, **options: Any) -> Any:
-            of = index if of is None else of
-            packed = rollout.packed(of)
-            with replay.micro_batch(rollout.samples(of), packed_seq_params=packed, index=index, **options):
-                return chunks[0](hidden)
-
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "routes 3 rows"):
-            forward(0, self.hidden(0)[:3])
-        self.assertEqual(replay.kept, 0)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 0, virtual stage 0"):
-            forward(0, self.hidden(0))
-            replay.end_step()
-        self.assertEqual(replay.kept, 0)
-        set_current_microbatch(chunks[0], 5)
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "runs micro-batch 5"):
-            forward(0, self.hidden(0))
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given"):
-            forward(None, self.hidden(0), of=0, schedule=False)
-        with torch.no_grad():
-            forward(0, self.hidden(0), schedule=False)  # After a schedule has ended with micro-batch 5.
-        packed = rollout.packed(1)
-        with (
-            self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"),
-            replay.micro_batch(["none"], packed_seq_params=packed),
-        ):
-            chunks[0](self.hidden(1))
-        wrong = torch.zeros(sum(LENGTHS[5]), dtype=torch.int64)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
-            forward(5, self.hidden(5), tokens=wrong)
-        forward(5, self.hidden(5)).sum().backward()
-        replay.end_step()
-
-    def test_an_exception_in_a_micro_batch_gives_it_up(self) -> None:
-        """A loss that fails after the forward part: the same micro-batch can run again, and so can the next step."""
-        config = self.config()
-        chunks = self.chunks(config)
-        rollout = Rollout(config, 6)
-        replay = self.attach(chunks, config, rollout.source)
-
-        def forward(index: int) -> torch.Tensor:
-            with replay.micro_batch(rollout.samples(index), packed_seq_params=rollout.packed(index), index=index):
-                output = chunks[0](self.hidden(index).requires_grad_())
-                if failing:
-                    raise RuntimeError("no memory")
-                return output
-
-        for again in (1, 0):
-            failing = False
-            first = forward(0)
-            failing = True
-            with self.assertRaisesRegex(RuntimeError, "no memory"):
-                forward(1)
-            failing = False
-            outputs = [first, *[forward(1) for _ in range(again)]]
-            for output in outputs:
-                output.sum().backward()
-            self.assertEqual(replay.kept, 0)
-            replay.end_step()
-
-    def test_a_second_call_in_a_micro_batch_is_named(self) -> None:
-        config = self.config()
-        chunks = self.chunks(config)
-        rollout = Rollout(config, 6)
-        replay = self.attach(chunks, config, rollout.source)
-        for grad in (False, True):
-            with contextlib.ExitStack() as stack:
-                if grad:
-                    stack.enter_context(self.assertRaisesRegex(trainer.FailedPreconditionError, "called a second time"))
-                stack.enter_context(torch.set_grad_enabled(grad))
-                packed = rollout.packed(0)
-                stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=0))
-                for _ in range(2):  # Without backward parts, each is a step of its own.
-                    chunks[0](self.hidden(0))
-        replay.end_step()
-
-    def test_layers_that_no_schedule_has_told(self) -> None:
-        """Megatron's layers begin with current_microbatch = -1."""
-        config = self.config()
-        chunks = self.chunks(config)
-        rollout = Rollout(config, 6)
-        replay = self.attach(chunks, config, rollout.source)
-        set_current_microbatch(chunks[0], -1)
-        for index in (None, 0):
-            with contextlib.ExitStack() as stack:
-                if index is None:
-                    refused = self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given, .*give index")
-                    stack.enter_context(refused)
-                packed = rollout.packed(0)
-                stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=index))
-                chunks[0](self.hidden(0).requires_grad_()).sum().backward()
-        replay.end_step()
-
-    def test_refusals_name_the_option(self) -> None:
-        source = trainer.LocalSource({"num_layers": 4, "num_experts": 8, "top_k": 2})
-        for options, change, words in (
-            ({}, {"moe_router_fusion": True}, "moe_router_fusion"),
-            ({"moe_enable_routing_replay": False}, {}, "moe_enable_routing_replay"),
-            ({"moe_router_load_balancing_type": "sinkhorn"}, {}, "sinkhorn"),
-            ({}, {"overlap_moe_expert_parallel_comm": True}, "overlap_moe_expert_parallel_comm"),
-            ({}, {"cuda_graph_impl": "local"}, "cuda_graph_impl"),
-        ):
-            config = models.make_config(**options)
-            model = models.Model(config, [1, 2, 3, 4])
-            for name, value in change.items():
-                setattr(config, name, value)
-            with self.subTest(words), self.assertRaisesRegex(trainer.FailedPreconditionError, words):
-                megatron.attach(model, config, source=source)
-        config = models.make_config()
-        with self.assertRaisesRegex(trainer.InvalidArgumentError, "model"):
-            megatron.attach(models.Model(config, [1, 2]), config, source=source)
-
-
-class StagedMegatronTest(MegatronTest):
-    """The same with index buffers as a GPU has them, on a queue that the CPU plays."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        staged = mock.patch.object(_replay, "buffers_for", lambda module: DeviceBuffers(HostQueue()))
-        staged.start()
-        self.addCleanup(staged.stop)
+class StagedMegatronTest(Staged, MegatronTest):
+    """The same."""
 
 
 if __name__ == "__main__":

@@ -182,6 +182,9 @@ class ScheduleTest(unittest.TestCase):
             def fetch(self, plan: Any, **options: Any) -> Any:
                 return current[-1].source.fetch(plan, **options)
 
+            def inspect(self, sequences: Any, **options: Any) -> Any:
+                return current[-1].source.inspect(sequences, **options)
+
         replay = rank.attach(Now())
         largest = [(0, MOST_TOKENS)] * MOST_SAMPLES
         held = []

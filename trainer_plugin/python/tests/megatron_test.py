@@ -154,6 +154,47 @@ class MicroBatchTest(unittest.TestCase):
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "tokens"):
             describe(["a", "b"], packed_seq_params=params, tokens=stream[:6])
 
+    def test_a_step_expects_what_its_micro_batches_do(self) -> None:
+        """The same arguments, whichever of the forms that say what sequences are."""
+        params = types.SimpleNamespace(
+            qkv_format="thd", cu_seqlens_q=np.array([0, 3, 8]), cu_seqlens_q_padded=np.array([0, 4, 12])
+        )
+        lists = [np.arange(3), np.arange(5)]
+        for given in (
+            {"tokens": np.arange(12), "packed_seq_params": params},
+            {"tokens": np.arange(12).reshape(1, -1), "packed_seq_params": params, "lengths": [2, 5]},
+            {"packed_seq_params": params},
+            {"tokens": np.arange(10).reshape(2, 5)},
+            {"tokens": np.arange(10).reshape(2, 5), "lengths": [1, 4]},
+            {"tokens": lists},
+            {"tokens": lists, "padding": {"policy": "verl"}},
+            {"lengths": [3, 4]},
+            {"tokens": np.arange(15).reshape(3, 5), "padding_documents": 1},
+        ):
+            with self.subTest(given):
+                known = {name: given.get(name) for name in ("tokens", "packed_seq_params", "lengths")}
+                layout = {name: value for name, value in given.items() if name not in known}
+                expected = micro_batch.expect(["a", 7], **known, layout=layout)
+                self.assertEqual(
+                    [one._json() for one in expected], [one._json() for one in describe(["a", 7], **given).fetch]
+                )
+        nothing = micro_batch.expect(["a", trainer.megatron.Sequence("b", rows=3)], None, None, None, {})
+        self.assertEqual(nothing, [trainer.FetchSequence("a"), trainer.FetchSequence("b")])
+        for field, wrong in (
+            ("tokens", {"tokens": lists}),
+            ("tokens", {"tokens": np.arange(5).reshape(1, 5), "lengths": [1, 2, 3]}),
+            ("tokens", {"tokens": np.arange(5), "lengths": [1, 2, 3]}),
+            ("lengths", {"tokens": np.arange(5)}),
+            ("lengths", {"lengths": [1, 2]}),
+            ("lengths", {"lengths": [1, 2, 3.5]}),
+            ("padding_documents", {"packed_seq_params": params, "padding_documents": 2}),
+        ):
+            with self.subTest(wrong), self.assertRaises(trainer.InvalidArgumentError) as caught:
+                known = {name: wrong.get(name) for name in ("tokens", "packed_seq_params", "lengths")}
+                layout = {name: value for name, value in wrong.items() if name not in known}
+                micro_batch.expect(["a", "b", "c"], **known, layout=layout)
+            self.assertEqual(caught.exception.field, field)
+
     def test_documents_that_nobody_has_named(self) -> None:
         """They hold real tokens, perhaps: filler would train them wrongly."""
         geometry = {"num_layers": 2, "num_experts": 64, "top_k": 1}
@@ -176,7 +217,7 @@ class MicroBatchTest(unittest.TestCase):
                 steps = Steps(source, "strict", None, 0.05, 120.0, 0, Contract())
                 for begin in (False, True):
                     if begin:
-                        steps.begin(["a"], None, [3], None)
+                        steps.begin(lambda: expected(["a"], None, [3], {}), None)
                     batch = steps.fetch(trainer.plan(geometry, said.layout), sequences=said.fetch)
                     steps.saw(batch)
                     self.assertEqual(batch.fallback_sequences, 0)
@@ -249,7 +290,7 @@ class MicroBatchTest(unittest.TestCase):
     def test_the_name_of_one_sample_is_no_list(self) -> None:
         for ask in (
             lambda name: describe(name, lengths=[3, 3], padding={}),
-            lambda name: expected(name, None, [3, 3]),
+            lambda name: expected(name, None, [3, 3], {}),
         ):
             self.assertEqual(len(getattr(said := ask(["ab", "cd"]), "fetch", said)), 2)
             with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: 'ab' is one sample"):

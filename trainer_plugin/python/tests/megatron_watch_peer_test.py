@@ -209,7 +209,7 @@ class WatchTest(unittest.TestCase):
         replay = self.attach(source, on_policy="strict")
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*rows 0 … 4 of version 6.*version 7"):
             run_step(replay, self.model)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*from version 6 to version 7"):
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample 1/0.*rows 0 … 4 of version 6.*version 7"):
             replay.begin_step(names, lengths=lengths)
         replay.detach()
         replay = self.attach(source, on_policy="lax")

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import functools
 import inspect
+import re
 import sys
 import types
 import unittest
@@ -76,6 +77,10 @@ def source(*names: str) -> trainer.LocalSource:
     return rows
 
 
+# What begin_step of one face alone takes.
+DESCRIBING = ("packed_seq_params", "attention_mask", "position_ids", "cu_seqlens")
+
+
 class Replay:
     """That of a face, without a model: the batch of an open micro-batch is `open`."""
 
@@ -91,11 +96,16 @@ class Replay:
         sequences: Any,
         *,
         tokens: Any = None,
+        packed_seq_params: Any = None,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        cu_seqlens: Any = None,
         lengths: Any = None,
         weight_version: int | None = None,
         step: Any = None,
     ) -> None:
-        found = self._source.inspect(expected(sequences, tokens, lengths))
+        assert all(said is None for said in (packed_seq_params, attention_mask, position_ids, cu_seqlens))
+        found = self._source.inspect(expected(sequences, tokens, lengths, {}))
         assert all(one["status"] == "OK" for one in found), found
         self.begun, self.version = list(sequences), weight_version
         self.log.append("begin")
@@ -124,6 +134,9 @@ class Replay:
 
     def end_step(self) -> None:
         self.log.append("end")
+
+    def abandon_step(self) -> None:
+        self.log.append("abandoned")
 
     def metrics(self, *, reduce: Any = None) -> dict[str, float]:
         self.reduced = reduce
@@ -230,15 +243,41 @@ class RecipesTest(unittest.TestCase):
         self.assertEqual(sorted(recipes.blocks()), frameworks)
 
     def test_the_stand_ins_take_what_the_faces_take(self) -> None:
-        for face, methods in (("megatron", ("begin_step", "prefetch", "end_step")), ("hf", ("begin_step", "end_step"))):
+        for face, methods in (
+            ("megatron", ("begin_step", "prefetch", "end_step", "abandon_step")),
+            ("hf", ("begin_step", "end_step", "abandon_step")),
+        ):
             tree = ast.parse((FACE / face / "_replay.py").read_text())
             real = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
             for name in methods:
                 arguments = real[name].args
                 names = [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
-                self.assertEqual(list(inspect.signature(getattr(Replay, name)).parameters), names)
+                taken = list(inspect.signature(getattr(Replay, name)).parameters)
+                if name == "begin_step":  # What the other face takes is there, too.
+                    taken = [one for one in taken if one in names or one not in DESCRIBING]
+                self.assertEqual(taken, names)
             known = [one.arg for one in (*real["attach"].args.args, *real["attach"].args.kwonlyargs)]
             self.assertLessEqual({"source", "mode", "missing"}, set(known))
+
+    def test_the_readme_names_what_the_faces_take(self) -> None:
+        """Each option and argument is in its tables, and nothing else is."""
+        tables = re.findall(r"^\| (`.*?) \|", recipes.README.read_text(), re.MULTILINE)
+        rows = {name for row in tables for name in re.findall(r"`(\w+)`", row)}
+        taken, methods = {"padding_documents"}, set()
+        for face in ("megatron", "hf"):
+            tree = ast.parse((FACE / face / "_replay.py").read_text())
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef) and node.name in ("attach", "begin_step", "micro_batch"):
+                    first = {"self", "model", "model_chunks", "sequences"}
+                    taken |= {one.arg for one in (*node.args.args, *node.args.kwonlyargs)} - first
+            (replay,) = (one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "Replay")
+            methods |= {one.name for one in replay.body if isinstance(one, ast.FunctionDef)}
+        self.assertEqual(rows, taken)
+        calls = set(re.findall(r"\breplay\.(\w+)\b(?!\()", recipes.README.read_text().split("## Megatron-LM")[0]))
+        calls |= set(re.findall(r"\breplay\.(\w+)\(", recipes.README.read_text()))
+        self.assertLessEqual(calls, methods)
+        shown = {name for name in methods if not name.startswith("_")} - {"buffer_bytes", "kept"}
+        self.assertEqual(shown - calls, set())
 
     def test_megatron_lm(self) -> None:
         recipe = self.recipe("Megatron-LM")

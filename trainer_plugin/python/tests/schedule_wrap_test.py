@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import types
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from step_test import SAMPLES, CountingSource, geometry_of, plan_of, rows_of
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer._micro_batch import MicroBatch
+from routing_replay_trainer._micro_batch import MicroBatch, expected
 from routing_replay_trainer._steps import NO_STEP, Steps
 from routing_replay_trainer.megatron import replayed
 from routing_replay_trainer.on_policy import Contract
+
+
+def expecting(sequences: list[Any], lengths: Any = None) -> Callable[[], list[trainer.FetchSequence]]:
+    return lambda: expected(sequences, None, lengths, {})
 
 
 class Replay:
@@ -23,6 +29,7 @@ class Replay:
         self.begun: list[dict[str, Any]] = []
         self.opened: list[dict[str, Any]] = []
         self.ended = 0
+        self.abandoned = 0
 
     def begin_step(self, sequences: Any, **said: Any) -> None:
         self.begun.append({"sequences": sequences, **said})
@@ -38,6 +45,9 @@ class Replay:
     def end_step(self) -> None:
         self.ended += 1
 
+    def abandon_step(self) -> None:
+        self.abandoned += 1
+
 
 class Reading(Replay):
     """Reads what is described as a face does, of samples s0 … s5."""
@@ -51,7 +61,7 @@ class Reading(Replay):
 
     def begin_step(self, sequences: Any, **said: Any) -> None:
         super().begin_step(sequences, **said)
-        self.steps.begin(sequences, None, said["lengths"], said["weight_version"], 0, said["step"])
+        self.steps.begin(expecting(sequences, said["lengths"]), said["weight_version"], 0, said["step"])
 
     def prefetch(self, micro_batches: Any) -> None:
         described = [MicroBatch({}, [trainer.FetchSequence(*one["sequences"])]) for one in micro_batches]
@@ -109,6 +119,22 @@ class ReplayedTest(unittest.TestCase):
         said = [one.get("forward_only") for one in self.replay.opened]
         self.assertEqual(said, [True, True, None, None, False, False])
 
+    def test_an_exception_of_the_schedule_comes_out_as_it_is(self) -> None:
+        lost = RuntimeError("no memory")
+
+        def failing(**said: Any) -> Any:
+            schedule(**said)
+            raise lost
+
+        for describe_, abandoned in ((describe, 1), (lambda batch: None, 1)):
+            with self.assertRaises(RuntimeError) as caught:
+                replayed(self.replay, failing, describe_)(**self.said | {"data_iterator": iter("ab")})
+            self.assertIs(caught.exception, lost)
+            self.assertIsNone(lost.__context__)
+            self.assertEqual((self.replay.abandoned, self.replay.ended), (abandoned, 0))
+        self.run_(data_iterator=iter("ab"))
+        self.assertEqual((self.replay.abandoned, self.replay.ended), (1, 1))
+
     def test_iterators_that_give_too_little(self) -> None:
         for iterator, words in (
             (None, "data_iterator: NoneType gives no batches"),
@@ -121,6 +147,25 @@ class ReplayedTest(unittest.TestCase):
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "keyword arguments"):
             replayed(self.replay, schedule, describe)(taken, iter("ab"), "model", 2)
         self.assertEqual((self.replay.begun, self.replay.opened), ([], []))
+
+    def test_a_step_is_told_what_its_micro_batches_tell(self) -> None:
+        """Rectangles, packed streams and lists, together: tokens and lengths of each sequence."""
+        packed = types.SimpleNamespace(qkv_format="thd", cu_seqlens_q=np.array([0, 2, 5]), cu_seqlens_q_padded=None)
+        told = {
+            "a": {"sequences": ["a", "b"], "tokens": np.arange(8).reshape(2, 4), "lengths": [4, 3]},
+            "b": {"sequences": ["c", "d"], "tokens": np.arange(10, 15), "packed_seq_params": packed},
+            "c": {"sequences": ["e"], "tokens": [np.arange(20, 22)], "padding": {"policy": "verl"}},
+            "d": {"sequences": ["f"], "lengths": [9]},
+        }
+        self.run_(told.get, data_iterator=iter("abc"), num_microbatches=3)
+        begun = self.replay.begun[-1]
+        self.assertEqual(begun["sequences"], list("abcde"))
+        self.assertEqual(begun["lengths"], [4, 3, 2, 3, 2])
+        ids = [[0, 1, 2, 3], [4, 5, 6], [10, 11], [12, 13, 14], [20, 21]]
+        self.assertEqual([own.tolist() for own in begun["tokens"]], ids)
+        self.run_(told.get, data_iterator=iter("ad"))
+        self.assertEqual(self.replay.begun[-1]["lengths"], [4, 3, 9])
+        self.assertNotIn("tokens", self.replay.begun[-1])
 
     def test_ranks_without_an_iterator(self) -> None:
         chunks = [object(), object()]
@@ -160,10 +205,10 @@ class ReplayedTest(unittest.TestCase):
         said = self.said | {"forward_step_func": step}
         run(**said | {"data_iterator": iter(["s0", "s1"])})
         self.assertEqual(seen, [("s0", ("s1",)), ("s1", ("s1",))])
-        replay.steps.begin(["s0"], None, None, None)
+        replay.steps.begin(expecting(["s0"]), None)
         self.assertEqual(replay.steps.last.dropped, ())
         with self.assertRaises(trainer.InvalidArgumentError):
-            replay.steps.begin(["s1"], None, [1, 2], None)
+            replay.steps.begin(expecting(["s1"], [1, 2]), None)
         self.assertEqual(replay.steps.last, NO_STEP)
 
 

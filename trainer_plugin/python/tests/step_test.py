@@ -11,17 +11,13 @@ import time
 import unittest
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from sources_test import random_scenario
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer._steps import Steps
-from routing_replay_trainer.agreed import AgreedSteps, _with_numbers
-from routing_replay_trainer.collective import LocalGroup
-from routing_replay_trainer.on_policy import Contract
+from routing_replay_trainer.agreed import AgreedSteps
 from routing_replay_trainer.step import StepSource
 
 HAS_GRPC = importlib.util.find_spec("grpc") is not None and importlib.util.find_spec("google.protobuf") is not None
@@ -97,6 +93,10 @@ def same(test: unittest.TestCase, batch: trainer.Batch, other: trainer.Batch) ->
 def in_another_process(code: str) -> None:
     paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=paths)
+
+
+def expected_of(*numbers: int) -> list[trainer.FetchSequence]:
+    return [trainer.FetchSequence(name, tokens, np.arange(tokens)) for name, tokens in some(*numbers).items()]
 
 
 class StepSourceTest(unittest.TestCase):
@@ -289,242 +289,6 @@ def fork() -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
-class AgreedTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.rows = CountingSource(geometry_of())
-        for i, (name, tokens) in enumerate(SAMPLES.items()):
-            self.rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
-        self.source = StepSource(self.rows, deadline=20.0)
-        self.addCleanup(self.source.close)
-
-    def steps(self, missing: Any, limit: float = 1.0) -> AgreedSteps:
-        self.source.begin_step()
-        return AgreedSteps(self.source, missing=missing, max_fallback_fraction=limit)
-
-    @staticmethod
-    def expected(*numbers: int) -> list[trainer.FetchSequence]:
-        return [trainer.FetchSequence(name, tokens, np.arange(tokens)) for name, tokens in some(*numbers).items()]
-
-    def test_what_was_decided_holds_for_the_step(self) -> None:
-        for missing, named in (("live", "live"), ("drop", "dropped")):
-            steps = self.steps(missing)
-            expected = [*self.expected(0, 2), trainer.FetchSequence("absent", 9)]
-            begun = steps.begin(expected)
-            self.assertEqual((begun.replayed, begun.fallen_back), (2, 1))
-            self.assertEqual(begun.counts, {"OK": 2, "NOT_FOUND": 1})
-            self.assertEqual(getattr(begun, named), ("absent",))
-            plan = plan_of({**some(0, 2), "absent": 9})
-            self.rows.add("absent", rows_of(9, 0))  # It is there after all: the ranks have decided otherwise.
-            batch = self.source.fetch(plan, sequences=steps.apply(expected), missing=missing)
-            self.assertEqual(batch.fallback_sequences, 1)
-            self.assertEqual([one["status"] for one in batch.sequences], ["OK", "OK", "UNSPECIFIED"])
-            self.assertEqual(batch.dropped, ("absent",) if missing == "drop" else ())
-            self.rows.remove("absent")
-        self.assertEqual(self.rows.inspections, 2)
-
-    def test_strict_names_the_sample(self) -> None:
-        with self.assertRaises(trainer.FailedPreconditionError) as caught:
-            self.steps("strict").begin([*self.expected(0), trainer.FetchSequence("absent", 9)])
-        self.assertEqual(caught.exception.sample, "absent")
-
-    def test_another_content_is_an_error(self) -> None:
-        for seed, missing in enumerate(("strict", "live", "drop"), 70):
-            steps = self.steps(missing)
-            expected = self.expected(0, 1)
-            steps.begin(expected)
-            self.rows.add("s1", rows_of(SAMPLES["s1"], seed), tokens=np.arange(SAMPLES["s1"]))
-            with self.assertRaises(trainer.FailedPreconditionError) as caught:
-                self.source.fetch(plan_of(some(0, 1)), sequences=steps.apply(expected), missing=missing)
-            self.assertEqual((caught.exception.field, caught.exception.sample), ("content_id", "s1"))
-            self.rows.remove("s1")
-            with self.assertRaises(trainer.FailedPreconditionError) as caught:
-                self.source.fetch(plan_of(some(0, 1)), sequences=steps.apply(expected), missing=missing)
-            self.assertEqual(caught.exception.field, "content_id")
-            self.rows.add("s1", rows_of(SAMPLES["s1"], 77), tokens=np.arange(SAMPLES["s1"]))
-
-    def test_other_tokens_and_lengths_fall_back(self) -> None:
-        steps = self.steps("live")
-        begun = steps.begin(
-            [
-                trainer.FetchSequence("s0", SAMPLES["s0"], np.arange(SAMPLES["s0"]) + 1),
-                trainer.FetchSequence("s1", SAMPLES["s1"] + 1),
-                trainer.FetchSequence("s2"),
-            ]
-        )
-        self.assertEqual([one.status for one in begun.decisions], ["TOKENS_MISMATCH", "LENGTH_MISMATCH", "OK"])
-
-    def test_a_step_that_falls_back_too_far_stops(self) -> None:
-        absent = [trainer.FetchSequence(f"absent{i}", 9) for i in range(20)]
-        wrong = trainer.FetchSequence("s0", 5)
-        with self.assertRaises(trainer.FallbackLimitError) as caught:
-            self.steps("live", 0.05).begin([*self.expected(1, 2), *absent, wrong])
-        error = caught.exception
-        self.assertEqual((error.samples, error.fallen_back), (23, 21))
-        self.assertEqual(error.by_status, {"NOT_FOUND": 20, "LENGTH_MISMATCH": 1})
-        self.assertEqual(error.first[0], ("absent0", "NOT_FOUND"))
-        self.assertIn("20 NOT_FOUND", str(error))
-        self.steps("live", 0.5).begin([*self.expected(1, 2), *absent[:2]])
-
-    def test_fetches_that_fall_back_without_a_step(self) -> None:
-        steps = AgreedSteps(self.source, missing="live")
-        plan = plan_of({**some(0, 1), "absent": 9})
-        steps.saw(self.source.fetch(plan_of(some(0, 1, 2))))
-        steps.end_pass()
-        for _ in range(2):
-            steps.saw(self.source.fetch(plan, missing="live"))
-        with self.assertRaises(trainer.FallbackLimitError) as caught:
-            steps.end_pass()
-        self.assertEqual((caught.exception.samples, caught.exception.fallen_back), (6, 2))
-        self.assertEqual(caught.exception.first, [("absent", "NOT_FOUND")])
-        steps.end_pass()
-
-    def test_a_source_that_fails(self) -> None:
-        self.rows.failure = TimeoutError("no answer")
-        begun = self.steps("live").begin(self.expected(0))
-        self.assertEqual(begun.counts, {"SOURCE_FAILED": 1})
-        self.rows.failure = ValueError("broken")
-        with self.assertRaises(ValueError):
-            self.steps("live").begin(self.expected(0))
-
-    def test_why_a_source_failed_is_told(self) -> None:
-        lost = ConnectionError("nobody there")
-        for missing, kind in (("strict", trainer.FailedPreconditionError), ("live", trainer.FallbackLimitError)):
-            self.source = StepSource(self.rows, deadline=0.01)
-            self.addCleanup(self.source.close)
-            steps = self.steps(missing, 0.5)
-            self.rows.failure = lost
-            with self.assertLogs("routing_replay_trainer", "WARNING") as logged, self.assertRaises(kind) as caught:
-                steps.begin(self.expected(0))
-            self.assertIs(caught.exception.__cause__, lost)
-            self.assertRegex(logged.output[0], "nobody there")
-            with self.assertNoLogs("routing_replay_trainer"), self.assertRaises(kind):
-                steps.begin(self.expected(0))
-            self.rows.failure = None
-            mistake = trainer.FetchSequence("s0", "20")  # type: ignore[arg-type]
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "num_tokens"):
-                steps.begin([mistake])
-
-    def test_refusals_say_the_numbers(self) -> None:
-        shorter, absent = trainer.FetchSequence("s1", 49), trainer.FetchSequence(77, 9)
-        for missing, kind in (("strict", trainer.FailedPreconditionError), ("live", trainer.FallbackLimitError)):
-            with self.assertRaisesRegex(kind, "On this rank: s1: has 50 tokens, expected 49") as caught:
-                self.steps(missing, 0.1).begin([*self.expected(0), shorter])
-            self.assertIsNone(caught.exception.__cause__)
-            self.assertEqual(caught.exception.code, "FAILED_PRECONDITION")
-            with self.assertRaisesRegex(kind, "On this rank: 77: "):
-                self.steps(missing, 0.1).begin([absent])
-        self.assertEqual(caught.exception.fallen_back, 1)
-        elsewhere = trainer.FailedPreconditionError("of another rank", sample="s9")
-        self.assertIs(_with_numbers(elsewhere, {"s1": "has 50 tokens"}), elsewhere)
-
-    def test_one_sample_of_two_lengths(self) -> None:
-        twice = [*self.expected(0, 1), trainer.FetchSequence("s0"), trainer.FetchSequence("s1", SAMPLES["s1"])]
-        self.assertEqual(self.steps("live").begin(twice).replayed, 2)
-        for missing in ("strict", "live"):
-            before = self.rows.inspections
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "s1 has 50 tokens .* 51 in another") as caught:
-                self.steps(missing).begin([*twice, trainer.FetchSequence("s1", 51)])
-            self.assertEqual((caught.exception.field, caught.exception.sample), ("lengths", "s1"))
-            self.assertEqual(self.rows.inspections, before)
-
-    def test_samples_without_rows(self) -> None:
-        """Of one token, or none: nobody has appended them."""
-        for missing in ("strict", "live", "drop"):
-            steps = self.steps(missing, 0.0)
-            expected = [trainer.FetchSequence("one", 1), *self.expected(0), trainer.FetchSequence("none", 0)]
-            begun = steps.begin(expected)
-            self.assertEqual((begun.counts, begun.dropped, begun.live), ({"OK": 1}, (), ()))
-            said = {"sequences": steps.apply(expected[:2]), "missing": missing}
-            batch = self.source.fetch(plan_of({"one": 1, "s0": SAMPLES["s0"]}), **said)
-            self.assertEqual((batch.fallback_sequences, batch.replayed_rows), (0, SAMPLES["s0"] - 1))
-            self.assertEqual(steps.begin([expected[0]]).decisions, ())
-
-    def test_samples_of_another_step(self) -> None:
-        steps = self.steps("live")
-        self.assertEqual([one.content_id for one in steps.apply(self.expected(3))], [None])
-        steps.begin(self.expected(0))
-        with self.assertRaises(trainer.FailedPreconditionError) as caught:
-            steps.apply(self.expected(3))
-        self.assertEqual(caught.exception.sample, "s3")
-
-
-class StepsTest(unittest.TestCase):
-    """What both faces of a model do with their steps."""
-
-    def setUp(self) -> None:
-        self.rows = CountingSource(geometry_of())
-        for i, (name, tokens) in enumerate(SAMPLES.items()):
-            self.rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
-        self.steps = Steps(self.rows, "live", None, 0.5, 20.0, PLENTY, Contract())
-        self.addCleanup(self.steps.close)
-
-    def test_weight_versions(self) -> None:
-        for wrong in ("17", 17.0, True, -2, 2**63):
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "weight_version"):
-                self.steps.begin(["s0"], None, None, wrong)  # type: ignore[arg-type]
-        self.assertEqual(self.rows.inspections, 0)
-        self.rows.inspect = lambda samples, timeout=None: [  # type: ignore[method-assign]
-            {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": [[0, 8, 15, ""]]}
-        ]
-        lags = [self.steps.begin(["s0"], None, None, version).weight_lag for version in (-1, None, 17, np.int64(18))]
-        self.assertEqual(lags, [None, None, 2, 3])
-        self.assertEqual(self.steps.take_counters().report()["routing_replay/step_samples"], 1)
-
-
-class ReplicaTest(unittest.TestCase):
-    """Sixteen ranks, each with a source of its own."""
-
-    def step(self, missing: Any, change: Any, **options: Any) -> list[Any]:
-        def one(collective: Any) -> Any:
-            rows = CountingSource(geometry_of())
-            for i, (name, tokens) in enumerate(SAMPLES.items()):
-                rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
-            change(collective.rank, rows)
-            with StepSource(rows, deadline=20.0) as source:
-                source.begin_step()
-                steps = AgreedSteps(source, missing=missing, collective=collective, **options)
-                expected = AgreedTest.expected(*range(6))
-                try:
-                    begun = steps.begin(expected)
-                except trainer.ReplayError as error:
-                    return type(error), error.sample
-                batch = source.fetch(plan_of(SAMPLES), sequences=steps.apply(expected), missing=missing)
-                return begun, batch.states.tobytes(), batch.dropped
-
-        with ThreadPoolExecutor(16) as pool:
-            return list(pool.map(one, LocalGroup(16)))
-
-    def test_one_sample_missing_on_one_rank(self) -> None:
-        def change(rank: int, rows: CountingSource) -> None:
-            if rank == 11:
-                rows.remove("s3")
-
-        for missing, named in (("live", "live"), ("drop", "dropped")):
-            said = self.step(missing, change, max_fallback_fraction=0.5)
-            self.assertEqual(len(set(map(repr, said))), 1)
-            begun, _, dropped = said[0]
-            self.assertEqual(getattr(begun, named), ("s3",))
-            self.assertEqual((begun.replayed, begun.fallen_back), (5, 1))
-            self.assertEqual(dropped, ("s3",) if missing == "drop" else ())
-        self.assertEqual(self.step("strict", change), [(trainer.FailedPreconditionError, "s3")] * 16)
-        self.assertEqual(self.step("live", change), [(trainer.FallbackLimitError, None)] * 16)
-
-    def test_a_rank_whose_source_fails(self) -> None:
-        def change(rank: int, rows: CountingSource) -> None:
-            if rank == 2:
-                rows.failure = TimeoutError("no answer")
-
-        self.assertEqual(self.step("live", change), [(trainer.FallbackLimitError, None)] * 16)
-
-    def test_another_content_on_one_rank(self) -> None:
-        def change(rank: int, rows: CountingSource) -> None:
-            if rank == 7:
-                rows.add("s2", rows_of(SAMPLES["s2"], 99), tokens=np.arange(SAMPLES["s2"]))
-
-        for missing in ("strict", "live", "drop"):
-            self.assertEqual(self.step(missing, change), [(trainer.FailedPreconditionError, "s2")] * 16)
-
-
 class CountingRun:
     """A run whose reads are counted, by sample."""
 
@@ -575,14 +339,14 @@ class ServiceTest(unittest.TestCase):
         source = self.source()
         steps = AgreedSteps(source, missing="strict")
         source.begin_step()
-        expected = AgreedTest.expected(*range(6))
+        expected = expected_of(*range(6))
         begun = steps.begin(expected)
         self.assertEqual(begun.replayed, 6)
         self.assertEqual(set(self.counted.reads.values()), {1})  # The inspection.
         batches = [(0, 1), (2, 3), (4, 5)]
-        source.prefetch([(plan_of(some(*numbers)), AgreedTest.expected(*numbers)) for numbers in batches])
+        source.prefetch([(plan_of(some(*numbers)), expected_of(*numbers)) for numbers in batches])
         for numbers in [*batches, *[(5, 0, 3), (1,), (2, 4)] * 3]:
-            batch = source.fetch(plan_of(some(*numbers)), sequences=steps.apply(AgreedTest.expected(*numbers)))
+            batch = source.fetch(plan_of(some(*numbers)), sequences=steps.apply(expected_of(*numbers)))
             self.assertEqual(batch.fallback_sequences, 0)
         self.assertEqual(set(self.counted.reads.values()), {2})
         counts = source.counts()
@@ -615,7 +379,7 @@ class ServiceTest(unittest.TestCase):
         for missing in ("strict", "live"):
             source.begin_step()
             steps = AgreedSteps(source, missing=missing)  # type: ignore[arg-type]
-            expected = AgreedTest.expected(0, 1)
+            expected = expected_of(0, 1)
             steps.begin(expected)
             self.run_.truncate("s1", rows=0)
             self.append("s1", SAMPLES["s1"], 50, revision=self.run_.stat("s1").revision)
@@ -633,7 +397,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([one["status"] for one in batch.sequences], ["OK", "NOT_READY"])
         with self.assertRaises(trainer.DeadlineExceededError):
             source.fetch(plan_of(some(2)))
-        begun = AgreedSteps(source, missing="live", max_fallback_fraction=1.0).begin(AgreedTest.expected(0))
+        begun = AgreedSteps(source, missing="live", max_fallback_fraction=1.0).begin(expected_of(0))
         self.assertEqual(begun.counts, {"SOURCE_FAILED": 1})
         self.gate.open()
         source = self.source()

@@ -17,11 +17,10 @@ import routing_replay_trainer as trainer
 from routing_replay_trainer import _watch, diagnose
 from routing_replay_trainer._micro_batch import MicroBatch, Sequence
 from routing_replay_trainer._watch import Watch
-from routing_replay_trainer.collective import Decision
 from routing_replay_trainer.fetch import RowSource
 from routing_replay_trainer.megatron._micro_batch import describe
 from routing_replay_trainer.metrics import Counters
-from routing_replay_trainer.on_policy import Contract
+from routing_replay_trainer.on_policy import Contract, summarize
 
 LAYERS, EXPERTS, TOP_K = 6, 32, 4
 MOE = list(range(1, LAYERS))
@@ -113,6 +112,9 @@ class WatchTest(unittest.TestCase):
                     )
                     self.assertIn(f"{name} (each token got the route of the token", said)
                     self.assertRegex(said, r"sample (math/0|math/1|code/7) .* layer [345]")
+                    # What was measured, and what is likely of it.
+                    self.assertRegex(said, r"[0-9.]+% of the rows have no expert in common .* chosen live \(100%")
+                    self.assertRegex(said, r"taken back \d+% would be chosen live, so it is the likely cause")
                     self.assertEqual(watch.alarms, 1)
                     # Once per run and cause; the metrics go on counting.
                     with self.assertNoLogs("routing_replay_trainer"):
@@ -134,7 +136,7 @@ class WatchTest(unittest.TestCase):
         watch = Watch(source := source_of(record))
         said = self.warning(lambda: run_step(watch, source, micro_batch(), model.choices(0.1)))
         self.assertIn("sample math/0", said)
-        self.assertIn("No known mistake", said)
+        self.assertRegex(said, "No known mistake .* Likely causes: .* or the weights are far from those of the rollout")
 
     def test_handles_and_pieces_are_named(self) -> None:
         model = Model(5)
@@ -312,22 +314,16 @@ class OnPolicyTest(unittest.TestCase):
             contract.take([self.mixed])
             self.assertNotIn("weight_lag_max", self.metrics(contract))
 
-    def test_what_the_ranks_agreed(self) -> None:
-        """Decided from the spans of the samples, the same on a rank that holds no row of them."""
-
-        def decided(sample: str, action: str, oldest: int | None, newest: int | None) -> Decision:
-            return Decision(sample, action, "OK", None, False, 10, 0, 7, oldest, newest)
-
-        step = [decided("a", "replay", 17, 17), decided("b", "replay", 15, 17), decided("c", "live", 3, 4)]
-        contract = Contract("lax")
-        contract.begin_step(18)
-        contract.take_agreed([*step, decided("d", "replay", None, None)])
-        contract.end_pass()
-        contract.take([self.pure, self.mixed])  # Of a micro-batch of the step.
-        said = {"weight_version/mixed_ratio": 0.5, "weight_version/oldest": 15.0, "weight_lag_max": 3.0}
-        self.assertEqual(self.metrics(contract), said)
-        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample b .* from version 15 to version 17"):
-            Contract("strict").take_agreed(step)
+    def test_a_version_is_a_number_with_its_label(self) -> None:
+        """Also of engines whose versions are strings alone: their number is -1."""
+        labels = {"sample": "e", "weights": [[0, 4, -1, "x"], [4, 9, -1, "y"]]}
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "sample e .*unknown version .x., .*version .y."):
+            Contract("strict").take([self.pure, labels])
+        one = summarize([{"weights": [[0, 4, -1, "x"]]}, {}, {"weights": [[0, 4, -1, ""], [4, 9, 5, ""]]}, labels], 9)
+        self.assertEqual(one, (3, 2, 2, 5, 4))
+        for wrong in ([[0, 4, 1]], [[0, 4, "1", ""]], [[0, 4, -2, ""]]):
+            with self.assertRaises(trainer.InvalidArgumentError):
+                summarize([{"weights": wrong}])
 
     @unittest.skipUnless(importlib.util.find_spec("grpc"), "no grpcio")
     def test_all_ranks_decide_alike(self) -> None:

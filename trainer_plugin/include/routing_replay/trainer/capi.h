@@ -156,6 +156,12 @@ RRT_API rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t f
 RRT_API rrt_error* rrt_plan_expert_load(const rrt_plan* plan, int32_t slot, const void* ids, size_t ids_size,
                                         int64_t filler_rows, int64_t* replayed, int64_t* filler, size_t count);
 
+/* Of an attention mask [count][width], bytes of 0 and 1: tokens of each row, and the column of its first one (0 of a row
+ * without any). `size` is count * width. INVALID_ARGUMENT for a value that is neither (FIELD), and naming the row for
+ * one with padding between its tokens (SHAPE). */
+RRT_API rrt_error* rrt_mask_sequences(const uint8_t* mask, size_t size, int64_t width, int64_t* tokens,
+                                      int64_t* first_rows, size_t count);
+
 /* A fetch of a plan's slices, without its I/O. What is told of it; everything has a default:
  *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live" | "drop", "wait": true, "geometry": {…},
  *    "sequences": [{"sample", "num_tokens", "token_checks": [[rows, crc32c]], "content_id", "live": false}, …]}
@@ -379,6 +385,15 @@ RRT_API rrt_error* rrt_agreement_push(rrt_agreement* agreement, const int64_t* r
  *  "replayed": 2, "fallen_back": 0, "source_failed_on"}; what is not known is not there. FAILED_PRECONDITION before the
  * last round, and where a round failed. */
 RRT_API rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_bytes** json);
+/* With which weights the rows of a step were made (routing_replay/trainer/on_policy.h):
+ *   {"current": 17, "samples": [[[0, 9, 15, "label"], …], …]}
+ * current: the trainer's version, absent or -1 where it knows none; samples: of each its weights, as fetches tell them.
+ *   {"samples": 4, "mixed": 1, "first_mixed": 2, "oldest": 15, "lag": 2}
+ * samples: those that tell versions; mixed: those of several, the first of them having the number first_mixed. What
+ * nobody knows is not there. */
+RRT_API rrt_error* rrt_weights_summary(const char* json, size_t size, rrt_bytes** summary);
+/* 1 if more than the fraction `limit` of a step's samples fall back (routing_replay/trainer/fallback_limit.h), else 0. */
+RRT_API int32_t rrt_exceeds_fallback_limit(double limit, int64_t samples, int64_t fallen_back);
 /* Equal for equal geometries, on every machine. */
 RRT_API uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan);
 
@@ -412,7 +427,7 @@ typedef struct rrt_route_ids {
 } rrt_route_ids;
 /* The best explanation of ids that routers replayed: one object of "rows" and one of "layers", as above. */
 RRT_API rrt_error* rrt_diagnose_ids(const rrt_plan* plan, const rrt_route_ids* ids, rrt_bytes** explanations);
-/* Whether the record fits what the routers chose by themselves, which drift of the weights does not prevent:
+/* Whether the record fits what the routers chose by themselves, which drift of the weights is unlikely to prevent:
  *   {"misaligned": true, "kept": 0.04, "chance": 0.06, "explained_kept": 0.97, "sequence": 1, "layer": 17,
  *    "explanations": [{"of": "rows", …}, {"of": "layers", …}]}
  * sequence: of the micro-batch, whose record fits worst; it and the layer are null where nothing is compared. */

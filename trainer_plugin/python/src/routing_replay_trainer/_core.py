@@ -118,6 +118,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_plan_filler": (c_void_p, c_int32, c_int64, c_int64, *_memory),
     "rrt_plan_expert_load": (c_void_p, c_int32, *_memory, c_int64, c_void_p, c_void_p, c_size_t),
     "rrt_plan_geometry": (c_void_p, _out),
+    "rrt_mask_sequences": (*_memory, c_int64, c_void_p, c_void_p, c_size_t),
     "rrt_diagnose": (*_text, _out),
     "rrt_diagnose_ids": (c_void_p, POINTER(RouteIds), _out),
     "rrt_judge_alignment": (c_void_p, POINTER(RouteIds), _out),
@@ -170,6 +171,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_agreement_words": (c_void_p, _out),
     "rrt_agreement_push": (c_void_p, *_memory),
     "rrt_agreement_decision": (c_void_p, _out),
+    "rrt_weights_summary": (*_text, _out),
     "rrt_merge_records": (_out, _out, POINTER(c_size_t), c_size_t, _out),
     "rrt_merged_sequence": (c_void_p, c_int32, POINTER(c_int64), _out),
 }
@@ -196,6 +198,7 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_merged_free": (None, (c_void_p,)),
     "rrt_merged_sequences": (c_int32, (c_void_p,)),
     "rrt_plan_geometry_fingerprint": (c_uint64, (c_void_p,)),
+    "rrt_exceeds_fallback_limit": (c_int32, (c_double, c_int64, c_int64)),
 }
 
 

@@ -21,6 +21,7 @@ class PassHooks:
         self._passes = passes
         self._begin = begin
         self._handles: list[Any] = []
+        self._removed = False
 
     def install(self) -> None:
         _remove_copied(self._module)
@@ -31,6 +32,7 @@ class PassHooks:
         ]
 
     def remove(self) -> None:
+        self._removed = True
         for handle in self._handles:
             handle.remove()
         if _HOOKED.get(self._module) is self:
@@ -62,6 +64,9 @@ class PassHooks:
 
     def _backward(self, of: Pass) -> None:
         """The gradient of the output is there. The engine calls back when it is through with what it was called for."""
+        if self._removed:
+            self._passes.check_after_detach(of)
+            return
         self._passes.begin_backward(of)
         self._end_with_backward(of)
 

@@ -12,6 +12,8 @@ import numpy as np
 from routing_replay_trainer._values import INT32, integer, invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
 
+_BY = "packed_seq_params or tokens"
+
 
 @dataclass(frozen=True)
 class Sequence:
@@ -53,7 +55,12 @@ class MicroBatch:
 
 
 def described(
-    sequences: Listing[Any], tokens: Any, lengths: Any, layout: Mapping[str, Any], documents: Any = None
+    sequences: Listing[Any],
+    tokens: Any,
+    lengths: Any,
+    layout: Mapping[str, Any],
+    documents: Any = None,
+    by: str = _BY,
 ) -> MicroBatch:
     """Sequences, as a trainer lists them, in a layout.
 
@@ -63,11 +70,12 @@ def described(
         padding_documents: how many of the last documents, or rows of a rectangle, are padding. Others behind the
         sequences are taken for real ones that nobody has named, and route live: on filler they would train wrongly
     documents: tokens of each document or row where layout does not say them
+    by: arguments of the face that could say lengths
     """
     parts = _parts(sequences)
     said = dict(layout)
     unnamed = _unnamed(len(parts), _documents(said) if documents is None else documents, said)
-    counts = _lengths(parts, lengths, tokens, said)
+    counts = _lengths(len(parts), lengths, tokens, said, by)
     said.pop("cu_seqlens", None)
     ids = [None] * len(parts) if tokens is None else _tokens(tokens, counts, said)
     whole = not unnamed and not any(isinstance(piece, Sequence) for part in parts for piece in part)
@@ -83,23 +91,44 @@ def described(
     return MicroBatch(said, fetch, len(unnamed))
 
 
-def expected(sequences: Listing[Any], tokens: Any, lengths: Any) -> list[FetchSequence]:
-    """What a fetch will expect of each sample of a step, as far as tokens [each sequence] and lengths say it."""
+def expected(
+    sequences: Listing[Any],
+    tokens: Any,
+    lengths: Any,
+    layout: Mapping[str, Any],
+    documents: Any = None,
+    by: str = _BY,
+) -> list[FetchSequence]:
+    """What a fetch will expect of each sample of a step. Arguments as `described` takes them; of sequences of which
+    nothing is told, nothing is expected."""
     parts = _parts(sequences)
-    ids = [None] * len(parts) if tokens is None else [host(own) for own in tokens]
-    counts = [None if own is None else len(own) for own in ids]
-    if lengths is not None:
-        counts = [integer(count, "lengths") for count in plain(host(lengths), "lengths")]
-    for field, values in (("tokens", ids), ("lengths", counts)):
-        if len(values) != len(parts):
-            raise invalid(field, f"{len(values)} for {len(parts)} sequences", "LENGTH")
+    counts, ids = told(sequences, tokens, lengths, layout, documents, by)
+    if counts is None:
+        return [
+            FetchSequence(piece.sample if isinstance(piece, Sequence) else piece) for part in parts for piece in part
+        ]
     said = []
-    for part, count, own in zip(parts, counts, ids, strict=True):
-        if count is None:
-            said += [FetchSequence(piece.sample if isinstance(piece, Sequence) else piece) for piece in part]
-        else:
-            said += _sequence(part, count, None if own is None else own[:count], True)[1]
+    for part, count, own in zip(parts, counts, ids or [None] * len(parts), strict=True):
+        said += _sequence(part, count, own, True)[1]
     return said
+
+
+def told(
+    sequences: Listing[Any],
+    tokens: Any,
+    lengths: Any,
+    layout: Mapping[str, Any],
+    documents: Any = None,
+    by: str = _BY,
+) -> tuple[list[int] | None, list[Any] | None]:
+    """Of each sequence how many tokens it has, and their ids; None where nothing says it."""
+    count = len(_parts(sequences))
+    said = dict(layout)
+    _unnamed(count, _documents(said) if documents is None else documents, said)
+    if lengths is None and tokens is None and not _documents(said):
+        return None, None
+    counts = _lengths(count, lengths, tokens, said, by)
+    return counts, None if tokens is None else _tokens(tokens, counts, said)
 
 
 def _parts(sequences: Listing[Any]) -> list[Any]:
@@ -134,19 +163,21 @@ def _name(sample: str | int) -> Any:
     return sample if isinstance(sample, str) else ""
 
 
-def _lengths(parts: list[Any], lengths: Any, tokens: Any, said: Mapping[str, Any]) -> list[int]:
-    """Tokens of each sequence."""
-    if lengths is None and isinstance(tokens, (list, tuple)):
-        lengths = [len(own) for own in tokens]
+def _lengths(sequences: int, lengths: Any, tokens: Any, said: Mapping[str, Any], by: str) -> list[int]:
+    """Tokens of each sequence. by: the arguments that could say it"""
+    if isinstance(tokens, (list, tuple)):
+        if len(tokens) != sequences:
+            raise invalid("tokens", f"{len(tokens)} for {sequences} sequences", "LENGTH")
+        lengths = [len(own) for own in tokens] if lengths is None else lengths
     if lengths is None and "cu_seqlens" in said:
-        lengths = np.diff(said["cu_seqlens"])[: len(parts)]
+        lengths = np.diff(said["cu_seqlens"])[:sequences]
     if lengths is None and said.get("format") == "BSHD":
-        lengths = [said["padded_length"]] * len(parts)
+        lengths = [said["padded_length"]] * sequences
     if lengths is None:
-        raise invalid("lengths", "neither given nor said by packed_seq_params or tokens", "LENGTH")
+        raise invalid("lengths", f"neither given nor said by {by}", "LENGTH")
     counts = [integer(count, "lengths") for count in plain(host(lengths), "lengths")]
-    if len(counts) != len(parts):
-        raise invalid("lengths", f"{len(counts)} for {len(parts)} sequences", "LENGTH")
+    if len(counts) != sequences:
+        raise invalid("lengths", f"{len(counts)} for {sequences} sequences", "LENGTH")
     return counts
 
 

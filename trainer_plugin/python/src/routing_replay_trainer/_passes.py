@@ -29,6 +29,8 @@ class Pass:
     watch: wants its routers' live choices, and what its recompute chooses; None if it is not watched
     keep: what to do with what it has recorded
     kept: what injections keep beside, for as long as the pass lasts
+    recomputed: a router has been asked again, as it will be in every backward part over the same graph
+    ended: with its backward part, which was run to its end
     """
 
     key: PassKey
@@ -39,6 +41,8 @@ class Pass:
     watch: Watch | None = None
     keep: Callable[[], None] | None = None
     kept: dict[Any, Any] = field(default_factory=dict)
+    recomputed: bool = False
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class ChunkPasses:
         with self._lock:
             if self._backward is not None:
                 self._check_in_flight(self._backward, layer)
+                self._backward.recomputed = True
                 target = self._targets.recompute(self._backward.key, layer)
                 return Answer(self._backward, target.slot, True)
             if recompute and self._forward is None and self._flying:
@@ -139,6 +144,13 @@ class ChunkPasses:
                 self._forget(of)
             return was_in_flight
 
+    def give_up_all(self) -> None:
+        """Nobody will run the rest of any pass."""
+        with self._lock:
+            for of in list(self._flying.values()):
+                self.give_up(of)
+            self._forward = self._backward = None
+
     def begin_backward(self, of: Pass) -> None:
         """Also of a pass that is over, for which only what was saved may be used."""
         with self._lock:
@@ -153,7 +165,17 @@ class ChunkPasses:
         with self._lock:
             self._backward = None
             if self._drop(of):
+                of.ended = True
                 self._targets.finish(of.key)
+
+    def check_after_detach(self, of: Pass) -> None:
+        """FailedPreconditionError, before a backward part of a replay that is detached, where routers are known to be
+        recomputed in it, or where it is not known because none was run before."""
+        if of.recomputed or not of.ended:
+            raise _error(
+                f"micro-batch {of.key.micro_batch} of step {of.key.step}, chunk {self._chunk}, is of a replay that has "
+                "been detached since: routers that backward recomputes would choose live. Run backward before detach"
+            )
 
     def _check_in_flight(self, of: Pass, layer: int) -> None:
         if self._flying.get(of.key) is not of:

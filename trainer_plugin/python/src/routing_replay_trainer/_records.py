@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from routing_replay_trainer import errors
 from routing_replay_trainer._micro_batch import MicroBatch
-from routing_replay_trainer.fetch import Batch, LocalSource, Missing
+from routing_replay_trainer.fetch import REPLAYED, Batch, LocalSource, Missing
 from routing_replay_trainer.plan import Layer, Plan
 
 
@@ -31,7 +31,13 @@ class Records:
         self._rank = {name: ranks[name] for name in ("cp", "tp") if name in ranks}
         self._rank["model"] = [{"layer_numbers": [layer.layer + 1 for layer in layers]}]
         self._ep_size = ep_size
-        self._source = LocalSource(self._geometry)
+        self._row_bytes = sum(layer.top_k * layer.dtype.itemsize for layer in layers)
+        self.release()
+
+    @property
+    def bytes(self) -> int:
+        """Of the ids of this rank's rows."""
+        return self._row_bytes * sum(self._rows.values())
 
     def plan(self, layout: Mapping[str, Any]) -> Plan:
         return Plan(self._geometry, layout, rank=self._rank, ep_size=self._ep_size)
@@ -46,8 +52,11 @@ class Records:
         memory = read()
         if described.unnamed:
             plan = self.plan(described.named_layout)
+        local = plan.local_rows()
+        rows = np.bincount(local.sequence[local.state == REPLAYED], minlength=len(described.named))
         for sequence, fetch in enumerate(described.named):
             self._source.record(plan, sequence, memory, tokens=fetch.tokens)
+            self._rows[fetch.sample] = int(rows[sequence])
 
     def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, fetch: Callable[..., Batch]) -> Batch:
         """fetch: of the buffer, given the source
@@ -67,3 +76,4 @@ class Records:
 
     def release(self) -> None:
         self._source = LocalSource(self._geometry)
+        self._rows: dict[str | int, int] = {}  # Of each sample.

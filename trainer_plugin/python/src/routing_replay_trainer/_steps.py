@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from routing_replay_trainer._micro_batch import MicroBatch, expected
+from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._values import INT64, integer
 from routing_replay_trainer.agreed import AgreedSteps, BegunStep
 from routing_replay_trainer.collective import Collective
@@ -60,25 +60,28 @@ class Steps:
 
     def begin(
         self,
-        sequences: Listing[Any],
-        tokens: Any,
-        lengths: Any,
+        expected: Callable[[], list[FetchSequence]],
         weight_version: int | None,
         geometry: int = 0,
         step: Any = None,
     ) -> BegunStep:
-        """geometry: fingerprint, which the ranks compare; 0 if not known
+        """expected: says what is expected of the step's samples
+        geometry: fingerprint, which the ranks compare; 0 if not known
         step: the one before goes on if that had the same name; None: it does not
         """
         self.last = NO_STEP
-        version = _version(weight_version)
-        samples = expected(sequences, tokens, lengths)
+        try:
+            version = _version(weight_version)
+            samples = expected()
+        except Exception:
+            self._agreed.stay_away()
+            raise
         if isinstance(self.source, StepSource):
             self.source.begin_step(goes_on=step is not None and step == self._step)
         self._step = step
         begun = self._agreed.begin(samples, version, geometry)
         self._contract.begin_step(version)
-        self._contract.take_agreed(begun.decisions)
+        self._contract.take(self._agreed.weights)
         self._counters.count("step_samples", len(begun.decisions))
         self._counters.count("step_fallback_samples", len(begun.live))
         self._counters.count("step_dropped_samples", len(begun.dropped))
@@ -104,6 +107,10 @@ class Steps:
         """After the passes of a schedule: FallbackLimitError if too much of what they fetched fell back, and no step
         was begun, which would have told before."""
         self._agreed.end_pass()
+
+    def forget_pass(self) -> None:
+        """The same after a schedule that has failed."""
+        self._agreed.forget_pass()
 
     def _applied(self, sequences: Listing[FetchSequence]) -> list[FetchSequence]:
         """As the ranks agreed; documents that are of no sample, which are the last ones, route live in any case."""

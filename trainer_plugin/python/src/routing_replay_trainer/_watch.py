@@ -1,8 +1,9 @@
 """The watch over replayed routes: do they fit what the routers choose by themselves? No torch.
 
 Live choices of a micro-batch are kept until the step ends. Where more rows than `alarm_no_overlap` have no expert in
-common with their record, the core says whether drift of the weights explains that (`judge_alignment`); if not, one
-warning per cause names sample, layer and the nearest known mistake.
+common with their record, the core judges whether drift of the weights is likely to have caused that
+(`judge_alignment`); if not, one warning per cause says what was measured, and names sample, layer and the nearest known
+mistake.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ class Watch:
             seen.live[slot] = live
             seen.counts.append(counts)
 
+    def forget(self) -> None:
+        """What was seen, unjudged."""
+        self._seen.clear()
+
     def end_step(self) -> None:
         """Judges what was seen, and forgets it."""
         passes, self._seen = self._seen, {}
@@ -126,18 +131,22 @@ class Watch:
     def _words(self, seen: _Seen, alignment: Alignment, no_overlap: float) -> str:
         mistakes = [e for e in (alignment.rows, alignment.layers) if e.mistakes != ("none",)]
         said = (
-            f"router replay: the routes of sample {_sample(seen.described, alignment.sequence)} do not fit what the "
-            f"model's routers choose, most of all in layer {alignment.layer}: {no_overlap:.1%} of the rows have no "
-            f"expert in common (alarm_no_overlap is {self._alarm:.1%}), and {alignment.kept:.0%} of the record is "
-            "chosen live, beyond chance: drift of the weights does not do that. "
+            f"router replay: what is replayed and what the model's routers choose differ, most of all for sample "
+            f"{_sample(seen.described, alignment.sequence)} and in layer {alignment.layer}. Measured in one "
+            f"micro-batch: {no_overlap:.1%} of the rows have no expert in common (alarm_no_overlap is "
+            f"{self._alarm:.1%}), and beyond chance {alignment.kept:.0%} of the record is chosen live (100% with equal "
+            "weights, 0% with the routes of unrelated tokens). "
         )
         if not mistakes:
-            return (
-                said
-                + "No known mistake of rows or layers explains it: are model, samples and tokens the recorded ones?"
+            return said + (
+                "No known mistake of rows or layers explains it. Likely causes: model, samples or tokens are not the "
+                "recorded ones, or the weights are far from those of the rollout."
             )
         named = " and ".join(f"{mistake.mistakes[0]} ({mistake.what})" for mistake in mistakes)
-        return said + f"Nearest known mistake: {named}; taking it back, {alignment.explained_kept:.0%} fits."
+        return said + (
+            f"Nearest known mistake: {named}; with it taken back {alignment.explained_kept:.0%} would be chosen live, "
+            "so it is the likely cause, rather than drift of the weights."
+        )
 
     def _whole_records(self, seen: _Seen) -> list[NDArray[np.int32] | None]:
         """Of the samples, all rows that the micro-batch could show, and all layers, as far as there is room."""

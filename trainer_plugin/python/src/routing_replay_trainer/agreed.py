@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from routing_replay_trainer import errors
+from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleState, StepDecision, agree
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, Source
+from routing_replay_trainer.on_policy import summarize
 
 LOG = logging.getLogger("routing_replay_trainer")
 _NAMED = 8  # Samples that an error names.
@@ -69,6 +71,7 @@ class AgreedSteps:
         self._limit = max_fallback_fraction
         self._deadline = deadline
         self._decided: dict[str | int, Decision] | None = None
+        self.weights: list[dict[str, Any]] = []  # "sample" and "weights" of those that the step replays.
         self._rowless: set[str | int] = set()  # Samples of the step of which no rows are.
         self._warned = False  # That the source could not be reached.
         self._fetched: Counter[tuple[str | int, str, str]] = Counter()  # Where nothing was decided before.
@@ -86,10 +89,12 @@ class AgreedSteps:
         with this rank's own arguments or source, which the others see as SOURCE_FAILED. A service that could not be
         reached is the cause (`__cause__`) of what is raised, and the first time a warning."""
         end = time.monotonic() + self._deadline
-        self._decided, self._fetched = None, Counter()
+        self._decided, self._fetched, self.weights = None, Counter(), []
         rowless = {one.sample for one in sequences if one.num_tokens in (0, 1)}
         samples = [one for one in _once_each(sequences) if one.sample not in rowless]
-        states, told, failure = self._inspect(samples, _contradiction(sequences))
+        records, failure = self._inspect(samples, _contradiction(sequences))
+        states = [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)]
+        told = {one.sample: said["message"] for one, said in zip(samples, records, strict=True) if _tells(said)}
         left = max(0.0, end - time.monotonic())
         with self._blaming(failure, told):
             decision = agree(
@@ -97,7 +102,15 @@ class AgreedSteps:
             )
             self._check_limit("begin_step", Counter((one.sample, one.status, one.action) for one in decision.samples))
         self._decided, self._rowless = {one.sample: one for one in decision.samples}, rowless
-        return _begun(decision, weight_version)
+        self.weights = _weights(decision, records)
+        return _begun(decision, summarize(self.weights, weight_version).lag)
+
+    def stay_away(self) -> None:
+        """Instead of `begin`, where this rank's arguments are wrong: the others are told, and need not wait for it."""
+        self._decided, self._fetched, self.weights = None, Counter(), []
+        if self._collective.size > 1:
+            with contextlib.suppress(errors.ReplayError):
+                agree(self._collective, [], self._missing, self._deadline, failed=True)
 
     @contextlib.contextmanager
     def _blaming(self, failure: Exception | None, told: Mapping[str | int, str]) -> Iterator[None]:
@@ -136,13 +149,17 @@ class AgreedSteps:
         fetched, self._fetched = self._fetched, Counter()
         self._check_limit("end_step", fetched)
 
+    def forget_pass(self) -> None:
+        """The passes of a schedule have failed: what they fetched is judged by nothing."""
+        self._fetched.clear()
+
     def _check_limit(self, where: str, samples: Counter[tuple[str | int, str, str]]) -> None:
         """samples: how often (id, status, what is done) was seen"""
         by_status: Counter[str] = Counter()
         for (_, status, action), count in samples.items():
             by_status[status] += count if action != "replay" else 0
         total, fallen = samples.total(), by_status.total()
-        if fallen <= self._limit * total:
+        if not LIBRARY.rrt_exceeds_fallback_limit(self._limit, total, fallen):
             return
         by_status = +by_status
         first = [(sample, status) for sample, status, action in samples if action != "replay"][:_NAMED]
@@ -172,22 +189,17 @@ class AgreedSteps:
 
     def _inspect(
         self, samples: list[FetchSequence], wrong: Exception | None
-    ) -> tuple[list[SampleState], dict[str | int, str], Exception | None]:
-        """What the source has of each, its words about those that cannot be replayed, and how it failed.
+    ) -> tuple[Sequence[Mapping[str, Any]], Exception | None]:
+        """What the source has of each, and how it failed.
 
         wrong: with the samples; nothing is asked then, but the other ranks wait for what this one says"""
-        told: dict[str | int, str] = {}
         try:
             if wrong is not None:
                 raise wrong
             # The rest of the time is for ranks to meet.
-            records = self._source.inspect(samples, timeout=_ASKING * self._deadline)
+            return self._source.inspect(samples, timeout=_ASKING * self._deadline), None
         except Exception as error:
-            return [SampleState(one.sample) for one in samples], told, error
-        for one, said in zip(samples, records, strict=True):
-            if said["status"] != "OK" and said.get("message"):
-                told[one.sample] = said["message"]
-        return [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)], told, None
+            return [{"status": "OK"} for _ in samples], error
 
 
 def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
@@ -225,13 +237,32 @@ def _contradiction(sequences: Sequence[FetchSequence]) -> errors.InvalidArgument
     return None
 
 
-def _begun(decision: StepDecision, weight_version: int | None) -> BegunStep:
+def _tells(said: Mapping[str, Any]) -> bool:
+    """Why a sample cannot be replayed."""
+    return said["status"] != "OK" and bool(said.get("message"))
+
+
+def _weights(decision: StepDecision, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of the samples that are replayed, their weights, on all ranks alike: those that this rank's source tells, as the
+    ranks have agreed on the content; or of a source that tells others than those of the other ranks, the oldest and the
+    newest."""
+    said = []
+    for one, record in zip(decision.samples, records, strict=True):
+        if one.action != "replay":
+            continue
+        spans = [tuple(span) for span in record.get("weights") or ()]
+        extremes = [one.oldest_weight_version, one.newest_weight_version]
+        if [min((s[2] for s in spans), default=None), max((s[2] for s in spans), default=None)] != extremes:
+            rows = max(0, (one.num_tokens or 1) - 1)
+            spans = [(0, rows, version, "") for version in dict.fromkeys(extremes) if version is not None]
+        said.append({"sample": one.sample, "weights": spans})
+    return said
+
+
+def _begun(decision: StepDecision, lag: int | None) -> BegunStep:
     by_action: dict[str, list[str | int]] = {"replay": [], "live": [], "drop": []}
     for one in decision.samples:
         by_action[one.action].append(one.sample)
-    versions = [one.oldest_weight_version for one in decision.samples if one.action == "replay"]
-    known = [version for version in versions if version is not None and version >= 0]
-    lag = None if weight_version is None or not known else weight_version - min(known)
     return BegunStep(
         decision.samples,
         decision.replayed,

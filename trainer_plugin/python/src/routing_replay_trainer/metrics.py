@@ -49,12 +49,17 @@ KEYS = (
     Key("prefetch_hit_rate", "ratio", "slices that were there when a fetch needed them, over all that fetches needed"),
     Key("fetched_bytes", "sum", "bytes of slices that were read, ahead or not"),
     Key("cache_bytes", "max", "bytes of slices held"),
+    Key("record_bytes", "max", "bytes of what mode R2 has recorded and not released"),
     Key("cache_evictions", "sum", "slices that made room for others"),
     Key("overlap/layer_NN", "ratio", "replayed experts that are in the live choice of the layer's router, too"),
     Key("live_mismatch/layer_NN", "sum", "compared rows whose live experts are others than the replayed ones"),
     Key("recompute_mismatch/layer_NN", "sum", "rows whose experts were others in recompute than in forward: a fault"),
     Key("no_overlap_fraction", "ratio", "compared rows of a layer whose replayed and live experts have none in common"),
-    Key("no_overlap_alarms", "sum", "micro-batches whose record does not fit their tokens or layers: a fault"),
+    Key(
+        "no_overlap_alarms",
+        "sum",
+        "micro-batches whose record fits their tokens or layers so little that a fault is likely",
+    ),
     Key("mismatch/k3_kl", "ratio", "estimated divergence of the trainer's policy from the rollout's, per token"),
     Key("mismatch/mean_abs_diff", "ratio", "absolute difference of the log-probabilities, per token"),
     Key(

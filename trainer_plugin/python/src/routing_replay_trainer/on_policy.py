@@ -8,16 +8,44 @@ that a rank happens to hold: all ranks decide alike whatever the parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-from routing_replay_trainer import errors
-from routing_replay_trainer._values import invalid
-from routing_replay_trainer.collective import Decision
+from routing_replay_trainer import _core, errors
+from routing_replay_trainer._core import LIBRARY
+from routing_replay_trainer._values import invalid, plain
 from routing_replay_trainer.metrics import Counters
 
 OnPolicy = Literal["strict", "lax"]
 UNKNOWN = -1  # The version of rows whose producer did not know it.
+
+
+class WeightSummary(NamedTuple):
+    """samples: that say their versions at all
+    mixed: of those, the ones of several versions; a version is a number with its label
+    first_mixed: number of the first one, among all that were given
+    oldest: of the rows whose version has a number
+    lag: how many versions that is behind the trainer's
+    """
+
+    samples: int
+    mixed: int
+    first_mixed: int | None = None
+    oldest: int | None = None
+    lag: int | None = None
+
+
+def summarize(samples: Iterable[Mapping[str, Any]], current: int | None = None) -> WeightSummary:
+    """The one rule about weight versions.
+
+    samples: "weights" of each as `Batch.sequences` has them
+    current: the trainer's version, if it knows one
+    """
+    said: dict[str, Any] = {"samples": [plain(list(one.get("weights") or ()), "weights") for one in samples]}
+    if current is not None:
+        said["current"] = current
+    return WeightSummary(**json.loads(_core.give(LIBRARY.rrt_weights_summary, *_core.text(said))))
 
 
 class Contract:
@@ -45,29 +73,28 @@ class Contract:
             self._taken.clear()
 
     def take(self, samples: Iterable[Mapping[str, Any]]) -> None:
-        """Counts each sample once a step.
+        """Counts each sample once a step. Those of a step that ranks have begun are all taken then, before its passes.
 
         samples: "sample" and "weights" of each as `Batch.sequences` has them
 
         Under "strict" FailedPreconditionError (reason "MIXED_WEIGHTS", field "weights") naming the first sample with
         rows of several versions, and these.
         """
-        for sample in samples:
-            spans = sample.get("weights") or ()
-            versions = {(int(version), label) for _, _, version, label in spans}
-            if len(versions) > 1 and self._kind == "strict":
-                raise _mixed(sample["sample"], _spans(spans))
-            self._count(sample["sample"], {version for version, _ in versions}, len(versions) > 1)
-
-    def take_agreed(self, decisions: Iterable[Decision]) -> None:
-        """The same, of what the ranks of a replica agreed to replay: on all of them, before the step."""
-        for one in decisions:
-            oldest, newest = one.oldest_weight_version, one.newest_weight_version
-            if one.action != "replay" or oldest is None or newest is None:
-                continue
-            if oldest != newest and self._kind == "strict":
-                raise _mixed(one.sample, f"from {_name(oldest, '')} to {_name(newest, '')}")
-            self._count(one.sample, {oldest, newest}, oldest != newest)
+        new: dict[Any, Mapping[str, Any]] = {}
+        for one in samples:
+            if one.get("weights") and one["sample"] not in self._taken:
+                new.setdefault(one["sample"], one)
+        listed = list(new.values())
+        said = summarize(listed, self._current)
+        if said.first_mixed is not None and self._kind == "strict":
+            raise _mixed(listed[said.first_mixed])
+        self._taken.update(new)
+        self._samples += said.samples
+        self._mixed += said.mixed
+        if said.oldest is not None:
+            self._oldest = said.oldest if self._oldest is None else min(self._oldest, said.oldest)
+        if said.lag is not None:
+            self._lag = said.lag if self._lag is None else max(self._lag, said.lag)
 
     def count_into(self, counters: Counters) -> None:
         """Since the last call, where samples said something."""
@@ -79,33 +106,19 @@ class Contract:
         self._samples = self._mixed = 0
         self._oldest = self._lag = None
 
-    def _count(self, sample: Any, versions: set[int], mixed: bool) -> None:
-        if not versions or sample in self._taken:
-            return
-        self._taken.add(sample)
-        self._samples += 1
-        self._mixed += mixed
-        known = versions - {UNKNOWN}
-        if not known:
-            return
-        oldest = min(known)
-        self._oldest = oldest if self._oldest is None else min(self._oldest, oldest)
-        if self._current is not None:
-            lag = self._current - oldest
-            self._lag = lag if self._lag is None else max(self._lag, lag)
 
-
-def _mixed(sample: Any, versions: str) -> errors.FailedPreconditionError:
+def _mixed(sample: Mapping[str, Any]) -> errors.FailedPreconditionError:
+    name = sample["sample"]
     return errors.FailedPreconditionError(
-        f"weights: sample {sample} is of several weight versions: {versions}",
+        f"weights: sample {name} is of several weight versions: {_spans(sample['weights'])}",
         code_name="FAILED_PRECONDITION",
         reason="MIXED_WEIGHTS",
         field="weights",
-        sample=sample if isinstance(sample, str) else None,
+        sample=name if isinstance(name, str) else None,
     )
 
 
-def _spans(spans: Any) -> str:
+def _spans(spans: Sequence[Any]) -> str:
     return ", ".join(f"rows {begin} … {end - 1} of {_name(version, label)}" for begin, end, version, label in spans)
 
 

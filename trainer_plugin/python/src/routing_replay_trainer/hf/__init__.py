@@ -15,12 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from routing_replay_trainer._micro_batch import Sequence
+from routing_replay_trainer._writer import RecordWriter
 
 if TYPE_CHECKING:
     from routing_replay_trainer.hf._replay import Replay, attach
     from routing_replay_trainer.hf._routed_experts import routed_experts
 
-__all__ = ("Replay", "Sequence", "attach", "routed_experts")
+__all__ = ("RecordWriter", "Replay", "Sequence", "attach", "routed_experts")
 
 
 def __getattr__(name: str) -> Any:

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Listing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from routing_replay_trainer._micro_batch import MicroBatch, described, host
+from routing_replay_trainer._core import LIBRARY
+from routing_replay_trainer._micro_batch import MicroBatch, described, expected, host
 from routing_replay_trainer._values import invalid, plain
+from routing_replay_trainer.fetch import FetchSequence
+
+_BY = "tokens, attention_mask, position_ids or cu_seqlens"
+
+
+@dataclass(frozen=True)
+class _Told:
+    """tokens, lengths, documents, layout: as `_micro_batch.described` takes them
+    first: of each row of a rectangle, the column of its first token; empty where that is 0
+    """
+
+    tokens: Any
+    lengths: Any
+    layout: dict[str, Any]
+    documents: list[int] | None = None
+    first: Listing[int] = ()
 
 
 def describe(
@@ -23,16 +41,37 @@ def describe(
     layout: Mapping[str, Any],
 ) -> MicroBatch:
     """See `Replay.micro_batch` for the arguments."""
-    said: dict[str, Any] = {"cp_size": cp_size}
+    told = _told(len(sequences), tokens, attention_mask, position_ids, cu_seqlens, lengths)
+    said = {"cp_size": cp_size} | told.layout | layout
+    out = described(sequences, told.tokens, told.lengths, said, told.documents, _BY)
+    for sequence, begin in zip(out.layout["sequences"], told.first, strict=False):
+        if begin > 0:
+            sequence["first_row"] = int(begin)
+    return out
+
+
+def expect(
+    sequences: Listing[Any],
+    tokens: Any,
+    attention_mask: Any,
+    position_ids: Any,
+    cu_seqlens: Any,
+    lengths: Any,
+    layout: Mapping[str, Any],
+) -> list[FetchSequence]:
+    """What the same arguments, of a step, let a fetch expect of its samples."""
+    told = _told(len(sequences), tokens, attention_mask, position_ids, cu_seqlens, lengths)
+    return expected(sequences, told.tokens, told.lengths, told.layout | layout, told.documents, _BY)
+
+
+def _told(sequences: int, tokens: Any, attention_mask: Any, position_ids: Any, cu_seqlens: Any, lengths: Any) -> _Told:
     if cu_seqlens is not None:
-        return described(sequences, tokens, lengths, said | _packed(cu_seqlens, tokens) | layout)
+        return _Told(tokens, lengths, _packed(cu_seqlens, tokens))
     if attention_mask is not None:
-        return _masked(sequences, tokens, host(attention_mask), lengths, said | layout)
+        return _masked(sequences, tokens, host(attention_mask), lengths)
     if position_ids is not None:
-        return described(sequences, tokens, lengths, said | _packed(_restarts(host(position_ids)), tokens) | layout)
-    if getattr(tokens, "ndim", 0) == 2:
-        said |= _rectangle(*tokens.shape)
-    return described(sequences, tokens, lengths, said | layout)
+        return _Told(tokens, lengths, _packed(_restarts(host(position_ids)), tokens))
+    return _Told(tokens, lengths, _rectangle(*tokens.shape) if getattr(tokens, "ndim", 0) == 2 else {})
 
 
 def _packed(cu_seqlens: Any, tokens: Any) -> dict[str, Any]:
@@ -70,18 +109,16 @@ def _rectangle(batch_size: int, padded_length: int) -> dict[str, Any]:
     }
 
 
-def _masked(sequences: Listing[Any], tokens: Any, mask: Any, lengths: Any, said: Mapping[str, Any]) -> MicroBatch:
-    """A rectangle, padded left or right. That padding stands nowhere between tokens is checked here, not in the core:
-    a mask of its own as text would be longer than all else."""
+def _masked(sequences: int, tokens: Any, mask: Any, lengths: Any) -> _Told:
+    """A rectangle, padded left or right."""
     if mask.ndim != 2:
         raise invalid("attention_mask", f"shape {mask.shape} is not (b, s)", "SHAPE")
-    real = mask.astype(bool)
-    counts, first = real.sum(1), real.argmax(1)
-    columns = np.arange(mask.shape[1])
-    for row, (begin, count) in enumerate(zip(first, counts, strict=True)):
-        if (real[row] != ((columns >= begin) & (columns < begin + count))).any():
-            raise invalid("attention_mask", f"row {row} has padding between tokens", "SHAPE")
-    documents, counts = counts.tolist(), counts[: len(sequences)]
+    real = np.ascontiguousarray(mask != 0, np.uint8)
+    counts, first = np.empty(len(mask), np.int64), np.empty(len(mask), np.int64)
+    LIBRARY.rrt_mask_sequences(
+        real.ctypes.data, real.size, mask.shape[1], counts.ctypes.data, first.ctypes.data, len(mask)
+    )
+    documents, counts = counts.tolist(), counts[:sequences]
     if lengths is not None and plain(host(lengths), "lengths") != counts.tolist():
         raise invalid("lengths", f"{plain(host(lengths), 'lengths')}, and the mask has {counts.tolist()}", "LENGTH")
     if getattr(tokens, "ndim", 0) == 2:
@@ -89,8 +126,4 @@ def _masked(sequences: Listing[Any], tokens: Any, mask: Any, lengths: Any, said:
             raise invalid("attention_mask", f"shape {mask.shape}, and that of tokens is {tuple(tokens.shape)}", "SHAPE")
         rows = zip(host(tokens), first, counts, strict=False)
         tokens = [ids[begin : begin + count] for ids, begin, count in rows]
-    out = described(sequences, tokens, counts, _rectangle(*mask.shape) | said, documents)
-    for sequence, begin in zip(out.layout["sequences"], first, strict=False):
-        if begin > 0:
-            sequence["first_row"] = int(begin)
-    return out
+    return _Told(tokens, counts, _rectangle(*mask.shape), documents, first)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from routing_replay_trainer import _options, errors
+from routing_replay_trainer._attached import Attached, announced
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
@@ -22,9 +26,10 @@ from routing_replay_trainer._steps import NO_STEP, Steps
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer._watch import Watch, Watched
+from routing_replay_trainer._writer import RecordWriter
 from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
-from routing_replay_trainer.fetch import Missing, Source
+from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 from routing_replay_trainer.hf import _micro_batch, _modules
 from routing_replay_trainer.hf._choice import Chooser
 from routing_replay_trainer.metrics import Counters
@@ -56,6 +61,7 @@ def attach(
     watch: Watched = "first",
     alarm_no_overlap: float | None = 0.01,
     on_policy: OnPolicy | None = None,
+    writer: RecordWriter | None = None,
 ) -> Replay:
     """Binds the routers of a model to what will be replayed in them.
 
@@ -65,9 +71,9 @@ def attach(
     config: its PretrainedConfig, which the live model is compared with; that of the model if absent
     source: where rows come from; needed in the modes R3 and shadow
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
-        it in the training pass, each rank its own rows, without transport; "shadow" fetches, aligns and compares, and
-        changes nothing: samples that are
-        missing are counted, whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
+        it in the training pass, each rank its own rows, without transport (`release_records` says what that holds);
+        "shadow" fetches, aligns and compares, and changes nothing: samples that are missing are counted, whatever
+        `missing` and max_fallback_fraction say; "disabled" touches nothing
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
         does as well, and begin_step names it for the caller to leave it out of the loss
     pads: rows of padding choose live, as without replay, or take filler spread over experts. Rows of real tokens
@@ -78,6 +84,7 @@ def attach(
     agree: the processes that share a sequence (cp_size > 1), which decide together in begin_step. Without it each one
         decides alone: for cp_size = 1, and for missing="strict"
     max_fallback_fraction, fetch_deadline, cache_bytes, watch, alarm_no_overlap, on_policy: as `megatron.attach`
+    writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
 
     Raises InvalidArgumentError for an option that is none or that the mode does not use, and
     where the model is not what the configuration says, and FailedPreconditionError naming
@@ -94,6 +101,7 @@ def attach(
         cache_bytes=cache_bytes,
         alarm_no_overlap=alarm_no_overlap,
         on_policy=on_policy,
+        writer=writer,
     )
     if pads not in _PADS:
         raise invalid("pads", f"{pads!r} is none of {', '.join(_PADS)}")
@@ -104,7 +112,7 @@ def attach(
     if mode in ("R3", "shadow"):
         steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract)
     placed = _Placed(dict(ranks or {}), cp_size, ep_size)
-    return Replay(model, config, steps, mode, missing, pads, placed, watched, contract)
+    return Replay(model, config, steps, mode, missing, pads, placed, watched, contract, writer)
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,7 @@ class _Open:
     begun: list[Pass] = field(default_factory=list)
 
 
-class Replay:
+class Replay(Attached):
     """What `attach` gives. Used by the thread that runs the model; recompute may come from the autograd engine's."""
 
     def __init__(
@@ -140,8 +148,10 @@ class Replay:
         placed: _Placed,
         watch: Watch,
         contract: Contract,
+        writer: RecordWriter | None = None,
     ) -> None:
         self._steps = steps
+        self._writer = writer
         self._mode = mode
         self._live_pads = pads == "live"
         self._placed = placed
@@ -182,15 +192,31 @@ class Replay:
         sequences: Listing[Any],
         *,
         tokens: Any = None,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        cu_seqlens: Any = None,
         lengths: Any = None,
         weight_version: int | None = None,
         step: Any = None,
+        **layout: Any,
     ) -> BegunStep:
-        """Before the passes of a step; the processes of `agree` call it together. Arguments, result and errors are
-        those of `megatron.Replay.begin_step`."""
+        """Before the passes of a step; the processes of `agree` call it together.
+
+        tokens, attention_mask, position_ids, cu_seqlens, lengths, layout: of all sequences of the step together, as
+            `micro_batch` takes them of its own. Without any of them nothing is compared before the passes are
+
+        Other arguments, result and errors are those of `megatron.Replay.begin_step`.
+        """
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version, self._fingerprint, step)
+        said = (sequences, tokens, attention_mask, position_ids, cu_seqlens, lengths)
+
+        def expected() -> list[FetchSequence]:
+            if layout:  # Its fields must be such as micro_batch takes.
+                self._plan(self._describe(*said, layout).layout)
+            return _micro_batch.expect(*said, layout)
+
+        return self._steps.begin(expected, weight_version, self._fingerprint, step)
 
     @property
     def last_step(self) -> BegunStep:
@@ -202,13 +228,17 @@ class Replay:
         while the trainer computes.
 
         next_step: for the step after this one
+
+        InvalidArgumentError naming what `micro_batch` would not take.
         """
         if self._steps is None:
             return
         described = []
         for said in micro_batches:
-            layout = {name: value for name, value in said.items() if name not in ("sequences", *_SAID, *_OF_PASSES)}
-            described.append(self._describe(said["sequences"], *(said.get(name) for name in _SAID), layout))
+            sequences, told, layout = announced(said, _SAID, _OF_PASSES)
+            described.append(self._describe(sequences, *told, layout))
+            if layout:  # Its fields must be such as micro_batch takes.
+                self._plan(described[-1].layout)
         self._steps.prefetch(described, lambda layout: [self._plan(layout)], next_step)
 
     @contextlib.contextmanager
@@ -277,19 +307,39 @@ class Replay:
         self._passes.drop_all()
         self._contract.end_pass()
         self._watch.end_step()
-        self._targets.end_step(step)
+        try:
+            self._targets.end_step(step)
+        except errors.ReplayError:
+            if self._steps is not None:
+                self._steps.forget_pass()
+            raise
         if self._steps is not None:
             self._steps.end_pass()
 
+    def abandon_step(self) -> None:
+        """Instead of end_step, where an exception has ended the passes of a step before their time: gives them up, as
+        `micro_batch` does with its own, and complains of nothing."""
+        self._passes.give_up_all()
+        self._watch.forget()
+        if self._steps is not None:
+            self._steps.forget_pass()
+        self.end_step()
+
     def release_records(self) -> None:
-        """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under
-        the same sample is replaced in any case."""
+        """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout: until then
+        records stay, and grow with every rollout, as `megatron.Replay.release_records` says."""
         if self._records is not None:
             self._records.release()
 
     def detach(self) -> None:
         """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
-        part; end_step gives such passes up."""
+        part; end_step gives such passes up.
+
+        A backward part that comes after this, over a graph that was kept, is refused (FailedPreconditionError) where
+        routers were recomputed in it before, or where its pass was given up: they would choose live. What cannot be
+        told is live without a word: a first backward part that has not reached the checkpoints that the second one
+        reaches, and a checkpoint around the call of the model as a whole.
+        """
         self._passes.check_none_in_flight()
         if self._mode != "disabled":
             self._hooks.remove()
@@ -309,6 +359,8 @@ class Replay:
         self._tally.count_into(counters)
         self._watch.count_into(counters)
         self._contract.count_into(counters)
+        if self._records is not None:
+            counters.count("record_bytes", self._records.bytes)
         return counters.report(reduce)
 
     @property
@@ -336,7 +388,15 @@ class Replay:
         )
 
     def _plan(self, micro_batch: Mapping[str, Any]) -> Plan:
-        return Plan(self._geometry, micro_batch, rank=self._placed.ranks, ep_size=self._placed.ep_size)
+        return Plan(**self._plan_arguments(micro_batch))
+
+    def _plan_arguments(self, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "geometry": self._geometry,
+            "micro_batch": micro_batch,
+            "rank": self._placed.ranks,
+            "ep_size": self._placed.ep_size,
+        }
 
     def _begin(self) -> None:
         """The decoder is called."""
@@ -361,8 +421,14 @@ class Replay:
     def _pass(self, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         described = entered.described
         if self._records is not None:
-            return self._fetching.record(key, described, self._records, forward_only, entered.record)
+            write = None if self._writer is None else functools.partial(self._write, key, described)
+            return self._fetching.record(key, described, self._records, forward_only, entered.record, write)
         return self._fetching.read(key, described, self._plan(described.layout), forward_only)
+
+    def _write(self, key: PassKey, described: MicroBatch, memory: NDArray[np.uint8]) -> None:
+        """What a pass has recorded goes to the writer, too."""
+        assert self._writer is not None
+        self._writer.keep(key, self._plan_arguments(described.named_layout), described, memory)
 
 
 def _error(message: str) -> errors.FailedPreconditionError:

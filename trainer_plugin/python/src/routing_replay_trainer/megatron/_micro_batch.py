@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Listing
 from typing import Any
 
-from routing_replay_trainer._micro_batch import MicroBatch, described, host
+from routing_replay_trainer._micro_batch import MicroBatch, described, expected, host, told
 from routing_replay_trainer._values import integer, plain
+from routing_replay_trainer.fetch import FetchSequence
 
 
 def describe(
@@ -19,6 +20,26 @@ def describe(
     layout: Mapping[str, Any],
 ) -> MicroBatch:
     """See `Replay.micro_batch` for the arguments."""
+    return described(sequences, tokens, lengths, _layout(tokens, packed_seq_params, parallel, layout))
+
+
+def expect(
+    sequences: Listing[Any], tokens: Any, packed_seq_params: Any, lengths: Any, layout: Mapping[str, Any]
+) -> list[FetchSequence]:
+    """What the same arguments, of a step, let a fetch expect of its samples."""
+    return expected(sequences, tokens, lengths, _layout(tokens, packed_seq_params, {}, layout))
+
+
+def lengths_and_tokens(
+    sequences: Listing[Any], tokens: Any = None, packed_seq_params: Any = None, lengths: Any = None, **layout: Any
+) -> tuple[list[int] | None, list[Any] | None]:
+    """What the same arguments tell of each sequence."""
+    return told(sequences, tokens, lengths, _layout(tokens, packed_seq_params, {}, layout))
+
+
+def _layout(
+    tokens: Any, packed_seq_params: Any, parallel: Mapping[str, Any], layout: Mapping[str, Any]
+) -> dict[str, Any]:
     said = dict(parallel)
     if packed_seq_params is not None and getattr(packed_seq_params, "qkv_format", "thd") in (None, "thd"):
         said |= _packed(packed_seq_params)
@@ -27,7 +48,7 @@ def describe(
     if "padding" not in layout:
         # Of Megatron-Core: each document, or each row of a rectangle, is cut into 2 C parts.
         said["partition"] = "zigzag_per_document" if said.get("format") == "THD" else "zigzag_per_sequence"
-    return described(sequences, tokens, lengths, said | layout)
+    return said | layout
 
 
 def _packed(params: Any) -> dict[str, Any]:

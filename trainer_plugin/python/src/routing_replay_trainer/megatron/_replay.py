@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from routing_replay_trainer import _options, errors
+from routing_replay_trainer._attached import Attached, announced
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
@@ -23,12 +24,12 @@ from routing_replay_trainer._steps import NO_STEP, Steps
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import INT32, integer, invalid
 from routing_replay_trainer._watch import Watch, Watched
+from routing_replay_trainer._writer import RecordWriter
 from routing_replay_trainer.agreed import BegunStep
 from routing_replay_trainer.collective import Collective
-from routing_replay_trainer.fetch import Missing, Source
+from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
 from routing_replay_trainer.megatron._schedule import micro_batch_index
-from routing_replay_trainer.megatron._writer import RecordWriter
 from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import Plan
@@ -36,6 +37,7 @@ from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
 _OF_PASSES = ("index", "schedule", "forward_only", "record")  # Arguments that say nothing of rows.
+_SAID = ("tokens", "packed_seq_params", "lengths")  # In the order of _describe.
 _INJECTIONS = {"native": _native, "fused": _fused}
 
 
@@ -65,9 +67,9 @@ def attach(
     config: its TransformerConfig; that of the first chunk if absent
     source: where rows come from; needed in the modes R3 and shadow
     mode: "R3" replays the rollout's routes; "R2" records the choice of this model's own forward-only pass and replays
-        it in the training pass, each rank its own layers and rows, without transport; "shadow" fetches, aligns and
-        compares, and changes nothing: samples that are
-        missing are counted, whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
+        it in the training pass, each rank its own layers and rows, without transport (`release_records` says what
+        that holds); "shadow" fetches, aligns and compares, and changes nothing: samples that are missing are counted,
+        whatever `missing` and max_fallback_fraction say; "disabled" touches nothing
     inject: "native" tells Megatron's own RouterReplay, per call, which ids to take; "fused" replaces the routing call
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
@@ -76,15 +78,16 @@ def attach(
     agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
         Without it each rank decides alone: for replicas of one rank, and for missing="strict"
     max_fallback_fraction: of a step's samples; FallbackLimitError if more cannot be replayed
-    fetch_deadline: seconds that a step may wait for its rows in all
+    fetch_deadline: seconds that a step may wait for its rows in all; where no begin_step says what a step is, that
+        each fetch (of one model chunk and micro-batch) may wait
     cache_bytes: for slices that are read ahead, or that later passes of the step read again; none for a LocalSource
     watch: of which micro-batches the live choice is compared with the replayed one, for the metrics: the "first" of
         each step and model chunk, "all", or none ("off"). Mode shadow compares all
     alarm_no_overlap: where in the first micro-batch of a step more rows than this share have no expert in common with
-        their record, and drift of the weights does not explain it, one warning per cause (of the logger
+        their record, and drift of the weights is not the likely cause, one warning per cause (of the logger
         "routing_replay_trainer") names sample, layer and the nearest known mistake. None: never
     on_policy: "strict" refuses samples with rows of several weight versions; "lax", or None, reports them
-    writer: mode R2: keeps what is recorded for the service, beside
+    writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
 
     Raises InvalidArgumentError for an option that is none or that the mode does not use, and
     where the model's layers are not those of the configuration, and FailedPreconditionError
@@ -114,7 +117,7 @@ def attach(
     return Replay(chunks, config, steps, mode, inject, missing, ranks, watched, contract, writer)
 
 
-class Replay:
+class Replay(Attached):
     """What `attach` gives. Used by the thread that runs the schedule; recompute may come from the autograd engine's."""
 
     def __init__(
@@ -197,16 +200,19 @@ class Replay:
         sequences: Listing[Any],
         *,
         tokens: Any = None,
+        packed_seq_params: Any = None,
         lengths: Any = None,
         weight_version: int | None = None,
         step: Any = None,
+        **layout: Any,
     ) -> BegunStep:
         """Before the passes of a step, and before the schedule: all ranks of the replica call it together.
 
         sequences: all that the replica trains on in this step, in the same order on all ranks, as `micro_batch` takes
             them
-        tokens: their token ids, one array per sequence
-        lengths: tokens of each sequence where they are not those of the arrays
+        tokens, packed_seq_params, lengths, layout: of all of them together, as `micro_batch` takes them of its own:
+            token ids as a list of arrays, a packed stream or a rectangle, which are compared with those that the rows
+            were recorded for, and how many there are. Without any of them nothing is compared before the passes are
         weight_version: that the trainer has now, for metrics; -1 or None if it knows none
         step: any name. With that of the step before, that one goes on: it is decided anew, and what was read for it
             stays, as for the log-probability pass and the training passes of one rollout, each begun by itself
@@ -218,7 +224,13 @@ class Replay:
         """
         if self._steps is None:
             return NO_STEP
-        return self._steps.begin(sequences, tokens, lengths, weight_version, self._geometry, step)
+
+        def expected() -> list[FetchSequence]:
+            if layout:  # Its fields must be such as micro_batch takes.
+                self._plan(0, self._describe(sequences, tokens, packed_seq_params, lengths, layout).layout)
+            return _micro_batch.expect(sequences, tokens, packed_seq_params, lengths, layout)
+
+        return self._steps.begin(expected, weight_version, self._geometry, step)
 
     @property
     def last_step(self) -> BegunStep:
@@ -231,14 +243,17 @@ class Replay:
         packed_seq_params, lengths, layout fields): threads read their rows while the trainer computes.
 
         next_step: for the step after this one
+
+        InvalidArgumentError naming what `micro_batch` would not take.
         """
         if self._steps is None:
             return
-        known = ("tokens", "packed_seq_params", "lengths")
         described = []
         for said in micro_batches:
-            layout = {name: value for name, value in said.items() if name not in ("sequences", *known, *_OF_PASSES)}
-            described.append(self._describe(said["sequences"], *(said.get(name) for name in known), layout))
+            sequences, told, layout = announced(said, _SAID, _OF_PASSES)
+            described.append(self._describe(sequences, *told, layout))
+            if layout:  # Its fields must be such as micro_batch takes.
+                self._plan(0, described[-1].layout)
         chunks = [chunk.number for chunk in self._chunks if chunk.replays]
         self._steps.prefetch(described, lambda layout: [self._plan(chunk, layout) for chunk in chunks], next_step)
 
@@ -305,20 +320,46 @@ class Replay:
             chunk.last_index = -1
         self._contract.end_pass()
         self._watch.end_step()
-        self._targets.end_step(step)
+        try:
+            self._targets.end_step(step)
+        except errors.ReplayError:
+            if self._steps is not None:
+                self._steps.forget_pass()
+            raise
         if self._steps is not None:
             self._steps.end_pass()
 
+    def abandon_step(self) -> None:
+        """Instead of end_step, where an exception has ended the passes of a step before their time: gives them up, as
+        `micro_batch` does with its own, and complains of nothing. The next step begins as after any other."""
+        for chunk in self._chunks:
+            chunk.passes.give_up_all()
+        self._watch.forget()
+        if self._steps is not None:
+            self._steps.forget_pass()
+        self.end_step()
+
     def release_records(self) -> None:
-        """Mode R2: forgets what was recorded, after the training passes that replay it. What is recorded again under
-        the same sample is replaced in any case."""
+        """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout.
+
+        Records stay until then, however many steps end, as only the caller knows how many epochs replay them; what is
+        recorded again under the same sample takes the place of what was there. They are in the memory of the host: rows
+        of this rank x its MoE layers x K bytes (twice that for more than 256 experts), which `metrics` tells as
+        record_bytes. Without this call they grow with every rollout that has samples of other names.
+        """
         for chunk in self._chunks:
             if chunk.records is not None:
                 chunk.records.release()
 
     def detach(self) -> None:
         """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
-        part; end_step gives such passes up."""
+        part; end_step gives such passes up.
+
+        A backward part that comes after this, over a graph that was kept, is refused (FailedPreconditionError) where
+        routers were recomputed in it before, or where its pass was given up: they would choose live. What cannot be
+        told is live without a word: a first backward part that has not reached the checkpoints that the second one
+        reaches, and a checkpoint around the call of the model as a whole.
+        """
         for chunk in self._chunks:
             chunk.passes.check_none_in_flight()
         for chunk in self._chunks:
@@ -336,6 +377,8 @@ class Replay:
         self._tally.count_into(counters)
         self._watch.count_into(counters)
         self._contract.count_into(counters)
+        if self._mode == "R2":
+            counters.count("record_bytes", sum(c.records.bytes for c in self._chunks if c.records is not None))
         return counters.report(reduce)
 
     @property

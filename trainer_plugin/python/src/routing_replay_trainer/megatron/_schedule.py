@@ -10,6 +10,7 @@ from typing import Any
 
 from routing_replay_trainer._micro_batch import expected
 from routing_replay_trainer._values import invalid
+from routing_replay_trainer.megatron._micro_batch import lengths_and_tokens
 
 _TAKEN = ("forward_step_func", "data_iterator", "num_microbatches")
 
@@ -39,7 +40,8 @@ def replayed(
     Under missing="drop" the loss function finds in `replay.last_step.dropped` the samples that it is to leave out.
 
     A schedule that is called with forward_only=True says so to `micro_batch`, unless `describe` does. Where the
-    iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs.
+    iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs. An exception
+    of the schedule gives up what was begun (`Replay.abandon_step`) and comes out as it is.
     """
 
     def run(*positional: Any, **schedule: Any) -> Any:
@@ -68,12 +70,17 @@ def replayed(
             name = _name(replay, said["sequences"]) if step is None else step
             replay.begin_step(**said, weight_version=weight_version, step=name)
             replay.prefetch(replays)
-        result = forward_backward_func(
-            forward_step_func=forward_step,
-            data_iterator=iterators if listed else iterators[0],
-            num_microbatches=num_microbatches,
-            **schedule,
-        )
+        try:
+            result = forward_backward_func(
+                forward_step_func=forward_step,
+                data_iterator=iterators if listed else iterators[0],
+                num_microbatches=num_microbatches,
+                **schedule,
+            )
+        except BaseException:
+            if replays:
+                replay.abandon_step()
+            raise
         if replays:
             replay.end_step()
         return result
@@ -133,7 +140,7 @@ _BEGUN: weakref.WeakKeyDictionary[Any, tuple[object, set[Any]]] = weakref.WeakKe
 
 def _name(replay: Any, sequences: list[Any]) -> object:
     """Of the step that these sequences are of: the replay's last one if that had all of their samples."""
-    samples = {one.sample for one in expected(sequences, None, None)}
+    samples = {one.sample for one in expected(sequences, None, None, {})}
     name, before = _BEGUN.get(replay, (None, set()))
     if name is None or not samples <= before:
         name = object()
@@ -142,10 +149,10 @@ def _name(replay: Any, sequences: list[Any]) -> object:
 
 
 def _step(described: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """All micro-batches' sequences, and their tokens or lengths where each one tells them per sequence."""
+    """All micro-batches' sequences, and what each one tells of their lengths and tokens."""
     said: dict[str, Any] = {"sequences": [sequence for one in described for sequence in one["sequences"]]}
-    if all(isinstance(one.get("tokens"), (list, tuple)) for one in described):
-        said["tokens"] = [tokens for one in described for tokens in one["tokens"]]
-    elif all(one.get("lengths") is not None for one in described):
-        said["lengths"] = [length for one in described for length in one["lengths"]]
+    told = [lengths_and_tokens(**one) for one in described]
+    for place, name in enumerate(("lengths", "tokens")):
+        if all(one[place] is not None for one in told):
+            said[name] = [value for one in told for value in one[place]]
     return said

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from routing_replay_trainer import errors
 from routing_replay_trainer._micro_batch import MicroBatch, Sequence
 from routing_replay_trainer._values import invalid, plain, token_ids
-from routing_replay_trainer.collective import Collective, all_gather_any_size
+from routing_replay_trainer.collective import Collective, LocalGroup, all_gather_any_size
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.records import merge_records
 from routing_replay_trainer.targets import PassKey
@@ -24,7 +24,7 @@ _NOBODY = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class _Record:
-    """Of one chunk and micro-batch. plan: arguments of the plan of the whole model's geometry; ids: its index buffer;
+    """Of one chunk and micro-batch. plan: arguments of the plan, of the whole model's geometry; ids: its index buffer;
     samples: (id, number of tokens, token ids or None)"""
 
     plan: dict[str, Any]
@@ -35,17 +35,18 @@ class _Record:
 class RecordWriter:
     """Appends what the ranks of a model replica recorded, as whole rows of its samples.
 
-        writer = megatron.RecordWriter(collective, run)
+        writer = megatron.RecordWriter(collective, run)        # or hf.RecordWriter
         replay = megatron.attach(model, config, mode="R2", writer=writer)
         …                                               # the recording pass
         writer.write(group=step, weight_version=version)
 
-    collective: all ranks of the model replica (tensor, context and pipeline parallel)
+    collective: all ranks of the model replica (tensor, context and pipeline parallel; in hf, those that share a
+        sequence); None where a rank has all of its rows and layers
     run: routing_replay.Run; needed on the lowest rank that has routers: the others may leave it out
     """
 
-    def __init__(self, collective: Collective, run: Any = None) -> None:
-        self._collective = collective
+    def __init__(self, collective: Collective | None, run: Any = None) -> None:
+        self._collective: Collective = LocalGroup(1)[0] if collective is None else collective
         self._run = run
         self._kept: dict[tuple[int, int], dict[int, _Record]] = {}  # By step and micro-batch, by chunk.
 
@@ -142,7 +143,7 @@ def _unpack(part: bytes) -> Iterable[tuple[Plan, NDArray[np.uint8]]]:
     said, _, ids = part.partition(b"\n")
     offset = 0
     for record in json.loads(said):
-        yield Plan(None, **record["plan"]), np.frombuffer(ids, np.uint8, record["size"], offset)
+        yield Plan(**{"geometry": None} | record["plan"]), np.frombuffer(ids, np.uint8, record["size"], offset)
         offset += record["size"]
 
 

@@ -1,0 +1,346 @@
+"""Steps that ranks begin together: what they decide, and what is told of it."""
+
+from __future__ import annotations
+
+import functools
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from step_test import PLENTY, SAMPLES, CountingSource, expected_of, geometry_of, plan_of, rows_of, some
+
+import routing_replay_trainer as trainer
+from routing_replay_trainer._steps import Steps
+from routing_replay_trainer.agreed import AgreedSteps, _with_numbers
+from routing_replay_trainer.collective import LocalGroup
+from routing_replay_trainer.metrics import Counters
+from routing_replay_trainer.on_policy import Contract
+from routing_replay_trainer.step import StepSource
+
+
+class AgreedTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.rows = CountingSource(geometry_of())
+        for i, (name, tokens) in enumerate(SAMPLES.items()):
+            self.rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
+        self.source = StepSource(self.rows, deadline=20.0)
+        self.addCleanup(self.source.close)
+
+    def steps(self, missing: Any, limit: float = 1.0) -> AgreedSteps:
+        self.source.begin_step()
+        return AgreedSteps(self.source, missing=missing, max_fallback_fraction=limit)
+
+    def test_what_was_decided_holds_for_the_step(self) -> None:
+        for missing, named in (("live", "live"), ("drop", "dropped")):
+            steps = self.steps(missing)
+            expected = [*expected_of(0, 2), trainer.FetchSequence("absent", 9)]
+            begun = steps.begin(expected)
+            self.assertEqual((begun.replayed, begun.fallen_back), (2, 1))
+            self.assertEqual(begun.counts, {"OK": 2, "NOT_FOUND": 1})
+            self.assertEqual(getattr(begun, named), ("absent",))
+            plan = plan_of({**some(0, 2), "absent": 9})
+            self.rows.add("absent", rows_of(9, 0))  # It is there after all: the ranks have decided otherwise.
+            batch = self.source.fetch(plan, sequences=steps.apply(expected), missing=missing)
+            self.assertEqual(batch.fallback_sequences, 1)
+            self.assertEqual([one["status"] for one in batch.sequences], ["OK", "OK", "UNSPECIFIED"])
+            self.assertEqual(batch.dropped, ("absent",) if missing == "drop" else ())
+            self.rows.remove("absent")
+        self.assertEqual(self.rows.inspections, 2)
+
+    def test_strict_names_the_sample(self) -> None:
+        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            self.steps("strict").begin([*expected_of(0), trainer.FetchSequence("absent", 9)])
+        self.assertEqual(caught.exception.sample, "absent")
+
+    def test_another_content_is_an_error(self) -> None:
+        for seed, missing in enumerate(("strict", "live", "drop"), 70):
+            steps = self.steps(missing)
+            expected = expected_of(0, 1)
+            steps.begin(expected)
+            self.rows.add("s1", rows_of(SAMPLES["s1"], seed), tokens=np.arange(SAMPLES["s1"]))
+            with self.assertRaises(trainer.FailedPreconditionError) as caught:
+                self.source.fetch(plan_of(some(0, 1)), sequences=steps.apply(expected), missing=missing)
+            self.assertEqual((caught.exception.field, caught.exception.sample), ("content_id", "s1"))
+            self.rows.remove("s1")
+            with self.assertRaises(trainer.FailedPreconditionError) as caught:
+                self.source.fetch(plan_of(some(0, 1)), sequences=steps.apply(expected), missing=missing)
+            self.assertEqual(caught.exception.field, "content_id")
+            self.rows.add("s1", rows_of(SAMPLES["s1"], 77), tokens=np.arange(SAMPLES["s1"]))
+
+    def test_other_tokens_and_lengths_fall_back(self) -> None:
+        steps = self.steps("live")
+        begun = steps.begin(
+            [
+                trainer.FetchSequence("s0", SAMPLES["s0"], np.arange(SAMPLES["s0"]) + 1),
+                trainer.FetchSequence("s1", SAMPLES["s1"] + 1),
+                trainer.FetchSequence("s2"),
+            ]
+        )
+        self.assertEqual([one.status for one in begun.decisions], ["TOKENS_MISMATCH", "LENGTH_MISMATCH", "OK"])
+
+    def test_a_step_that_falls_back_too_far_stops(self) -> None:
+        absent = [trainer.FetchSequence(f"absent{i}", 9) for i in range(20)]
+        wrong = trainer.FetchSequence("s0", 5)
+        with self.assertRaises(trainer.FallbackLimitError) as caught:
+            self.steps("live", 0.05).begin([*expected_of(1, 2), *absent, wrong])
+        error = caught.exception
+        self.assertEqual((error.samples, error.fallen_back), (23, 21))
+        self.assertEqual(error.by_status, {"NOT_FOUND": 20, "LENGTH_MISMATCH": 1})
+        self.assertEqual(error.first[0], ("absent0", "NOT_FOUND"))
+        self.assertIn("20 NOT_FOUND", str(error))
+        self.steps("live", 0.5).begin([*expected_of(1, 2), *absent[:2]])
+
+    def test_exactly_the_limit_is_within_it(self) -> None:
+        """0.29 times 100 is a little less than 29."""
+        for i in range(71):
+            self.rows.add(f"m{i}", rows_of(3, i))
+        names = [f"m{i}" for i in range(71)] + [f"absent{i}" for i in range(29)]
+        begun = self.steps("live", 0.29).begin([trainer.FetchSequence(name, 3) for name in names])
+        self.assertEqual(begun.fallen_back, 29)
+
+    def test_fetches_that_fall_back_without_a_step(self) -> None:
+        steps = AgreedSteps(self.source, missing="live")
+        plan = plan_of({**some(0, 1), "absent": 9})
+        steps.saw(self.source.fetch(plan_of(some(0, 1, 2))))
+        steps.end_pass()
+        for _ in range(2):
+            steps.saw(self.source.fetch(plan, missing="live"))
+        with self.assertRaises(trainer.FallbackLimitError) as caught:
+            steps.end_pass()
+        self.assertEqual((caught.exception.samples, caught.exception.fallen_back), (6, 2))
+        self.assertEqual(caught.exception.first, [("absent", "NOT_FOUND")])
+        steps.end_pass()
+
+    def test_a_source_that_fails(self) -> None:
+        self.rows.failure = TimeoutError("no answer")
+        begun = self.steps("live").begin(expected_of(0))
+        self.assertEqual(begun.counts, {"SOURCE_FAILED": 1})
+        self.rows.failure = ValueError("broken")
+        with self.assertRaises(ValueError):
+            self.steps("live").begin(expected_of(0))
+
+    def test_why_a_source_failed_is_told(self) -> None:
+        lost = ConnectionError("nobody there")
+        for missing, kind in (("strict", trainer.FailedPreconditionError), ("live", trainer.FallbackLimitError)):
+            self.source = StepSource(self.rows, deadline=0.01)
+            self.addCleanup(self.source.close)
+            steps = self.steps(missing, 0.5)
+            self.rows.failure = lost
+            with self.assertLogs("routing_replay_trainer", "WARNING") as logged, self.assertRaises(kind) as caught:
+                steps.begin(expected_of(0))
+            self.assertIs(caught.exception.__cause__, lost)
+            self.assertRegex(logged.output[0], "nobody there")
+            with self.assertNoLogs("routing_replay_trainer"), self.assertRaises(kind):
+                steps.begin(expected_of(0))
+            self.rows.failure = None
+            mistake = trainer.FetchSequence("s0", "20")  # type: ignore[arg-type]
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "num_tokens"):
+                steps.begin([mistake])
+
+    def test_refusals_say_the_numbers(self) -> None:
+        shorter, absent = trainer.FetchSequence("s1", 49), trainer.FetchSequence(77, 9)
+        for missing, kind in (("strict", trainer.FailedPreconditionError), ("live", trainer.FallbackLimitError)):
+            with self.assertRaisesRegex(kind, "On this rank: s1: has 50 tokens, expected 49") as caught:
+                self.steps(missing, 0.1).begin([*expected_of(0), shorter])
+            self.assertIsNone(caught.exception.__cause__)
+            self.assertEqual(caught.exception.code, "FAILED_PRECONDITION")
+            with self.assertRaisesRegex(kind, "On this rank: 77: "):
+                self.steps(missing, 0.1).begin([absent])
+        self.assertEqual(caught.exception.fallen_back, 1)
+        elsewhere = trainer.FailedPreconditionError("of another rank", sample="s9")
+        self.assertIs(_with_numbers(elsewhere, {"s1": "has 50 tokens"}), elsewhere)
+
+    def test_one_sample_of_two_lengths(self) -> None:
+        twice = [*expected_of(0, 1), trainer.FetchSequence("s0"), trainer.FetchSequence("s1", SAMPLES["s1"])]
+        self.assertEqual(self.steps("live").begin(twice).replayed, 2)
+        for missing in ("strict", "live"):
+            before = self.rows.inspections
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "s1 has 50 tokens .* 51 in another") as caught:
+                self.steps(missing).begin([*twice, trainer.FetchSequence("s1", 51)])
+            self.assertEqual((caught.exception.field, caught.exception.sample), ("lengths", "s1"))
+            self.assertEqual(self.rows.inspections, before)
+
+    def test_samples_without_rows(self) -> None:
+        """Of one token, or none: nobody has appended them."""
+        for missing in ("strict", "live", "drop"):
+            steps = self.steps(missing, 0.0)
+            expected = [trainer.FetchSequence("one", 1), *expected_of(0), trainer.FetchSequence("none", 0)]
+            begun = steps.begin(expected)
+            self.assertEqual((begun.counts, begun.dropped, begun.live), ({"OK": 1}, (), ()))
+            said = {"sequences": steps.apply(expected[:2]), "missing": missing}
+            batch = self.source.fetch(plan_of({"one": 1, "s0": SAMPLES["s0"]}), **said)
+            self.assertEqual((batch.fallback_sequences, batch.replayed_rows), (0, SAMPLES["s0"] - 1))
+            self.assertEqual(steps.begin([expected[0]]).decisions, ())
+
+    def test_samples_of_another_step(self) -> None:
+        steps = self.steps("live")
+        self.assertEqual([one.content_id for one in steps.apply(expected_of(3))], [None])
+        steps.begin(expected_of(0))
+        with self.assertRaises(trainer.FailedPreconditionError) as caught:
+            steps.apply(expected_of(3))
+        self.assertEqual(caught.exception.sample, "s3")
+
+
+class StepsTest(unittest.TestCase):
+    """What both faces of a model do with their steps."""
+
+    def setUp(self) -> None:
+        self.rows = CountingSource(geometry_of())
+        for i, (name, tokens) in enumerate(SAMPLES.items()):
+            self.rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
+        self.steps = Steps(self.rows, "live", None, 0.5, 20.0, PLENTY, Contract())
+        self.addCleanup(self.steps.close)
+
+    def test_weight_versions(self) -> None:
+        def samples() -> list[trainer.FetchSequence]:
+            return [trainer.FetchSequence("s0")]
+
+        for wrong in ("17", 17.0, True, -2, 2**63):
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "weight_version"):
+                self.steps.begin(samples, wrong)  # type: ignore[arg-type]
+        self.assertEqual(self.rows.inspections, 0)
+        self.rows.inspect = lambda samples, timeout=None: [  # type: ignore[method-assign]
+            {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": [[0, 8, 15, ""]]}
+        ]
+        lags = [self.steps.begin(samples, version).weight_lag for version in (-1, None, 17, np.int64(18))]
+        self.assertEqual(lags, [None, None, 2, 3])
+        self.assertEqual(self.steps.take_counters().report()["routing_replay/step_samples"], 1)
+
+    def test_begin_and_fetch_have_one_rule_of_versions(self) -> None:
+        """What strict refuses it refuses before the passes, and what begin_step tells is what metrics report."""
+
+        def begin(weights: Any, kind: Any = None) -> Any:
+            record = {"status": "OK", "num_tokens": 9, "revision": 0, "content_id": 1, "weights": weights}
+            self.rows.inspect = lambda samples, timeout=None: [record]  # type: ignore[method-assign]
+            self.contract = Contract(kind)
+            steps = Steps(self.rows, "live", None, 0.5, 20.0, PLENTY, self.contract)
+            self.addCleanup(steps.close)
+            return steps.begin(lambda: [trainer.FetchSequence("s0")], 17)
+
+        labels, unknown = [[0, 4, -1, "x"], [4, 8, -1, "y"]], [[0, 4, -1, ""], [4, 8, 15, ""]]
+        for weights in (labels, unknown, [[0, 4, 15, "x"], [4, 8, 15, "y"]]):
+            with self.assertRaises(trainer.FailedPreconditionError) as caught:
+                begin(weights, "strict")
+            self.assertEqual((caught.exception.reason, caught.exception.sample), ("MIXED_WEIGHTS", "s0"))
+        for weights, lag, mixed in ((labels, None, 1), (unknown, 2, 1), ([[0, 8, 16, ""]], 1, 0)):
+            self.assertEqual(begin(weights).weight_lag, lag)
+            self.contract.count_into(counters := Counters())
+            said = counters.report()
+            self.assertEqual(said.get("routing_replay/weight_lag_max"), lag)
+            self.assertEqual(said["routing_replay/weight_version/mixed_ratio"], mixed)
+
+
+class ReplicaTest(unittest.TestCase):
+    """Sixteen ranks, each with a source of its own."""
+
+    def step(self, missing: Any, change: Any, **options: Any) -> list[Any]:
+        def one(collective: Any) -> Any:
+            rows = CountingSource(geometry_of())
+            for i, (name, tokens) in enumerate(SAMPLES.items()):
+                rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
+            change(collective.rank, rows)
+            with StepSource(rows, deadline=20.0) as source:
+                source.begin_step()
+                steps = AgreedSteps(source, missing=missing, collective=collective, **options)
+                expected = expected_of(*range(6))
+                try:
+                    begun = steps.begin(expected)
+                except trainer.ReplayError as error:
+                    return type(error), error.sample
+                batch = source.fetch(plan_of(SAMPLES), sequences=steps.apply(expected), missing=missing)
+                return begun, batch.states.tobytes(), batch.dropped
+
+        with ThreadPoolExecutor(16) as pool:
+            return list(pool.map(one, LocalGroup(16)))
+
+    def test_a_rank_with_wrong_arguments(self) -> None:
+        """It says so, and the others need not wait for the deadline."""
+
+        def begin(collective: Any) -> Any:
+            rows = CountingSource(geometry_of())
+            for i, (name, tokens) in enumerate(SAMPLES.items()):
+                rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
+            steps = Steps(rows, "live", collective, 0.5, 600.0, PLENTY, Contract())
+
+            def expecting() -> list[trainer.FetchSequence]:
+                if collective.rank == 3:
+                    raise trainer.InvalidArgumentError("lengths: 5 for 6 sequences")
+                return expected_of(*range(6))
+
+            try:
+                steps.begin(expecting, 7)
+            except trainer.ReplayError as error:
+                return error.message
+            finally:
+                steps.close()
+
+        with ThreadPoolExecutor(16) as pool:
+            said = list(pool.map(begin, LocalGroup(16)))
+        self.assertEqual(said.pop(3), "lengths: 5 for 6 sequences")
+        self.assertRegex(said[0], "sample_count: is 0 on one rank and 6 on another")
+        self.assertEqual(len(set(said)), 1)
+
+    def test_labels_are_versions_on_all_ranks(self) -> None:
+        """And where sources tell different versions, all ranks come to the same: from the oldest to the newest."""
+
+        def change(labels: bool, rank: int, rows: CountingSource) -> None:
+            inspect = rows.inspect
+
+            def told(samples: Any, timeout: Any = None) -> Any:
+                spans = [[0, 9, -1, "x"], [9, 20, -1, "y"]] if labels else [[0, 20, 4 + rank % 2, ""]]
+                return [one | {"weights": spans if place == 2 else []} for place, one in enumerate(inspect(samples))]
+
+            rows.inspect = told  # type: ignore[method-assign]
+
+        def begin(labels: bool, collective: Any) -> Any:
+            rows = CountingSource(geometry_of())
+            for i, (name, tokens) in enumerate(SAMPLES.items()):
+                rows.add(name, rows_of(tokens, i), tokens=np.arange(tokens))
+            change(labels, collective.rank, rows)
+            steps = Steps(rows, "strict", collective, 0.5, 20.0, PLENTY, Contract("strict"))
+            try:
+                steps.begin(lambda: expected_of(*range(6)), 7)
+            except trainer.FailedPreconditionError as error:
+                return error.reason, error.sample, error.message
+            finally:
+                steps.close()
+
+        for labels in (True, False):
+            with ThreadPoolExecutor(16) as pool:
+                said = set(pool.map(functools.partial(begin, labels), LocalGroup(16)))
+            self.assertEqual([(reason, sample) for reason, sample, _ in said], [("MIXED_WEIGHTS", "s2")])
+
+    def test_one_sample_missing_on_one_rank(self) -> None:
+        def change(rank: int, rows: CountingSource) -> None:
+            if rank == 11:
+                rows.remove("s3")
+
+        for missing, named in (("live", "live"), ("drop", "dropped")):
+            said = self.step(missing, change, max_fallback_fraction=0.5)
+            self.assertEqual(len(set(map(repr, said))), 1)
+            begun, _, dropped = said[0]
+            self.assertEqual(getattr(begun, named), ("s3",))
+            self.assertEqual((begun.replayed, begun.fallen_back), (5, 1))
+            self.assertEqual(dropped, ("s3",) if missing == "drop" else ())
+        self.assertEqual(self.step("strict", change), [(trainer.FailedPreconditionError, "s3")] * 16)
+        self.assertEqual(self.step("live", change), [(trainer.FallbackLimitError, None)] * 16)
+
+    def test_a_rank_whose_source_fails(self) -> None:
+        def change(rank: int, rows: CountingSource) -> None:
+            if rank == 2:
+                rows.failure = TimeoutError("no answer")
+
+        self.assertEqual(self.step("live", change), [(trainer.FallbackLimitError, None)] * 16)
+
+    def test_another_content_on_one_rank(self) -> None:
+        def change(rank: int, rows: CountingSource) -> None:
+            if rank == 7:
+                rows.add("s2", rows_of(SAMPLES["s2"], 99), tokens=np.arange(SAMPLES["s2"]))
+
+        for missing in ("strict", "live", "drop"):
+            self.assertEqual(self.step(missing, change), [(trainer.FailedPreconditionError, "s2")] * 16)
+
+
+if __name__ == "__main__":
+    unittest.main()

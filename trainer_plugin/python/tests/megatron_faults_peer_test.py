@@ -1,0 +1,332 @@
+"""Replay in Megatron-Core's real routers: what goes wrong, is refused, or comes out of order."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+import sys
+import types
+import unittest
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import routing_replay_trainer as trainer
+from routing_replay_trainer import megatron
+
+SKIPPED = 77  # What ctest takes for a skipped test.
+try:
+    import megatron_models as models
+    import torch
+    from megatron.core.pipeline_parallel.schedules import set_current_microbatch
+    from megatron_case import MegatronCase, Staged
+    from megatron_rollouts import CHUNKS, LENGTHS, MICRO_BATCHES, Rollout
+
+    from routing_replay_trainer.megatron import _replay
+except ImportError as missing:
+    print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
+    sys.exit(SKIPPED)
+
+
+def chunks_in_flight(replay: Any) -> int:
+    return sum(chunk.passes.in_flight for chunk in replay._chunks)
+
+
+class FaultsTest(MegatronCase):
+    def test_a_copy_of_an_attached_model_is_attached(self) -> None:
+        """The copy has the hooks and the bound methods of what it is a copy of."""
+        for inject in ("native", "fused"):
+            with self.subTest(inject):
+                config = self.config()
+                chunks = self.chunks(config)
+                peers = copy.deepcopy(chunks)
+                rollout = Rollout(config, 2)
+                self.attach(chunks, config, rollout.source, inject=inject)
+                copies = copy.deepcopy(chunks)
+                replay = self.attach(copies, config, rollout.source, inject=inject)
+                outputs = self.step(replay, rollout, copies)
+                replay.end_step()
+                self.assertEqual(
+                    replay.metrics()["routing_replay/replayed_rows"],
+                    CHUNKS * sum(n - 1 for own in LENGTHS for n in own),
+                )
+                if inject == "native":
+                    self.assert_as_by_hand(copies, peers, rollout, outputs)
+
+    def test_a_model_is_attached_once(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 2)
+        for inject, other in (("native", "fused"), ("fused", "native")):
+            replay = self.attach(chunks, config, rollout.source, inject=inject)
+            for second in (inject, other):
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this model already"):
+                    self.attach(chunks, config, rollout.source, inject=second)
+            # Also through a module around the one that was attached.
+            around = torch.nn.Module()
+            around.config, around.decoder = config, chunks[0].decoder
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "attached to this router already"):
+                self.attach([around, chunks[1]], config, rollout.source, inject=other)
+            self.step(replay, rollout, chunks)
+            replay.end_step()
+            self.assertGreater(replay.metrics()["routing_replay/replayed_rows"], 0)
+            replay.detach()
+
+    def test_an_attach_that_fails_leaves_nothing(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 2)
+        with (
+            mock.patch.object(_replay.PassHooks, "install", side_effect=[None, RuntimeError("no")]),
+            self.assertRaisesRegex(RuntimeError, "no"),
+        ):
+            megatron.attach(chunks, config, source=rollout.source, ranks={"pp": 0}, inject="fused")
+        self.assertNotIn("routing", vars(models.moe_layers(chunks[0])[1].mlp.router))
+        replay = self.attach(chunks, config, rollout.source)
+        self.step(replay, rollout, chunks)
+        replay.end_step()
+
+    def test_ranks_that_decide_together_begin_a_step(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 8)
+        others = types.SimpleNamespace(rank=0, size=2)
+        replay = self.attach(chunks, config, rollout.source, missing="live", agree=others)
+        set_current_microbatch(chunks[0], 0)
+        with (
+            self.assertRaisesRegex(trainer.FailedPreconditionError, "begin_step comes first"),
+            replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0)),
+        ):
+            chunks[0](self.hidden(0))
+
+    def test_a_step_that_goes_wrong_leaves_nothing(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+
+        def forward(index: int | None, hidden: torch.Tensor, of: int | None = None, **options: Any) -> Any:
+            of = index if of is None else of
+            packed = rollout.packed(of)
+            with replay.micro_batch(rollout.samples(of), packed_seq_params=packed, index=index, **options):
+                return chunks[0](hidden)
+
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "routes 3 rows"):
+            forward(0, self.hidden(0)[:3])
+        self.assertEqual(replay.kept, 0)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "micro-batch 0, virtual stage 0"):
+            forward(0, self.hidden(0))
+            replay.end_step()
+        self.assertEqual(replay.kept, 0)
+        set_current_microbatch(chunks[0], 5)
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "runs micro-batch 5"):
+            forward(0, self.hidden(0))
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given"):
+            forward(None, self.hidden(0), of=0, schedule=False)
+        with torch.no_grad():
+            forward(0, self.hidden(0), schedule=False)  # After a schedule has ended with micro-batch 5.
+        packed = rollout.packed(1)
+        with (
+            self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"),
+            replay.micro_batch(["none"], packed_seq_params=packed),
+        ):
+            chunks[0](self.hidden(1))
+        wrong = torch.zeros(sum(LENGTHS[5]), dtype=torch.int64)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+            forward(5, self.hidden(5), tokens=wrong)
+        forward(5, self.hidden(5)).sum().backward()
+        replay.end_step()
+
+    def test_an_exception_in_a_micro_batch_gives_it_up(self) -> None:
+        """A loss that fails after the forward part: the same micro-batch can run again, and so can the next step."""
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+
+        def forward(index: int) -> torch.Tensor:
+            with replay.micro_batch(rollout.samples(index), packed_seq_params=rollout.packed(index), index=index):
+                output = chunks[0](self.hidden(index).requires_grad_())
+                if failing:
+                    raise RuntimeError("no memory")
+                return output
+
+        for again in (1, 0):
+            failing = False
+            first = forward(0)
+            failing = True
+            with self.assertRaisesRegex(RuntimeError, "no memory"):
+                forward(1)
+            failing = False
+            outputs = [first, *[forward(1) for _ in range(again)]]
+            for output in outputs:
+                output.sum().backward()
+            self.assertEqual(replay.kept, 0)
+            replay.end_step()
+
+    def test_an_exception_of_the_schedule_gives_its_step_up(self) -> None:
+        """Outside of any micro_batch, with passes in flight: it comes out unchanged, the next step is a healthy one,
+        and a pass that is really not finished is still told."""
+        config = self.config(recompute_granularity="selective", recompute_modules=["moe"])
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+        lost = RuntimeError("no memory")
+
+        def schedule(*, forward_step_func: Any, data_iterator: Any, model: Any, **_: Any) -> None:
+            outputs = []
+            for index in range(MICRO_BATCHES):
+                set_current_microbatch(model, index)
+                outputs.append(forward_step_func(data_iterator, model))
+                if index == fails_after:
+                    raise lost
+            for output in outputs[: MICRO_BATCHES - forgets]:
+                output.sum().backward()
+
+        def forward_step(iterator: Any, model: Any) -> torch.Tensor:
+            return model(self.hidden(next(iterator)).requires_grad_())
+
+        def describe(index: int) -> dict[str, Any]:
+            return {"sequences": rollout.samples(index), "packed_seq_params": rollout.packed(index)}
+
+        for fails_after, forgets in ((None, 0), (1, 0), (MICRO_BATCHES - 1, 0), (None, 1), (None, 0)):
+            with contextlib.ExitStack() as stack:
+                if fails_after is not None:
+                    caught = stack.enter_context(self.assertRaises(RuntimeError))
+                if forgets:
+                    stack.enter_context(self.assertRaisesRegex(trainer.FailedPreconditionError, "not finished|never"))
+                megatron.replayed(replay, schedule, describe)(
+                    forward_step_func=forward_step,
+                    data_iterator=iter(range(MICRO_BATCHES)),
+                    model=chunks[0],
+                    num_microbatches=MICRO_BATCHES,
+                )
+            if fails_after is not None:
+                self.assertIs(caught.exception, lost)
+            self.assertEqual((replay.kept, chunks_in_flight(replay)), (0, 0))
+
+    def test_a_second_call_in_a_micro_batch_is_named(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+        for grad in (False, True):
+            with contextlib.ExitStack() as stack:
+                if grad:
+                    stack.enter_context(self.assertRaisesRegex(trainer.FailedPreconditionError, "called a second time"))
+                stack.enter_context(torch.set_grad_enabled(grad))
+                packed = rollout.packed(0)
+                stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=0))
+                for _ in range(2):  # Without backward parts, each is a step of its own.
+                    chunks[0](self.hidden(0))
+        replay.end_step()
+
+    def test_layers_that_no_schedule_has_told(self) -> None:
+        """Megatron's layers begin with current_microbatch = -1."""
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 6)
+        replay = self.attach(chunks, config, rollout.source)
+        set_current_microbatch(chunks[0], -1)
+        for index in (None, 0):
+            with contextlib.ExitStack() as stack:
+                if index is None:
+                    refused = self.assertRaisesRegex(trainer.InvalidArgumentError, "index: not given, .*give index")
+                    stack.enter_context(refused)
+                packed = rollout.packed(0)
+                stack.enter_context(replay.micro_batch(rollout.samples(0), packed_seq_params=packed, index=index))
+                chunks[0](self.hidden(0).requires_grad_()).sum().backward()
+        replay.end_step()
+
+    def test_refusals_name_the_option(self) -> None:
+        source = trainer.LocalSource({"num_layers": 4, "num_experts": 8, "top_k": 2})
+        for options, change, words in (
+            ({}, {"moe_router_fusion": True}, "moe_router_fusion"),
+            ({"moe_enable_routing_replay": False}, {}, "moe_enable_routing_replay"),
+            ({"moe_router_load_balancing_type": "sinkhorn"}, {}, "sinkhorn"),
+            ({}, {"overlap_moe_expert_parallel_comm": True}, "overlap_moe_expert_parallel_comm"),
+            ({}, {"cuda_graph_impl": "local"}, "cuda_graph_impl"),
+        ):
+            config = models.make_config(**options)
+            model = models.Model(config, [1, 2, 3, 4])
+            for name, value in change.items():
+                setattr(config, name, value)
+            with self.subTest(words), self.assertRaisesRegex(trainer.FailedPreconditionError, words):
+                megatron.attach(model, config, source=source)
+        config = models.make_config()
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "model"):
+            megatron.attach(models.Model(config, [1, 2]), config, source=source)
+
+    def test_what_is_announced_wrongly_is_named(self) -> None:
+        config = self.config()
+        rollout = Rollout(config, 7)
+        replay = self.attach(self.chunks(config), config, rollout.source)
+        samples, packed = rollout.samples(0), rollout.packed(0)
+        for field, wrong in (
+            ("sequences", {"samples": samples, "packed_seq_params": packed}),
+            ("micro_batch.samples", {"sequences": samples, "samples": 3, "packed_seq_params": packed}),
+            ("micro_batches", samples),
+            ("lengths", {"sequences": samples, "index": 3}),
+        ):
+            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                replay.prefetch([wrong])
+            self.assertEqual(caught.exception.field, field)
+
+    def test_a_replay_is_not_copied(self) -> None:
+        for inject in ("native", "fused"):
+            config = self.config()
+            chunks = self.chunks(config)
+            replay = self.attach(chunks, config, Rollout(config, 7).source, inject=inject)
+            for take in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy({"of": [one]})):
+                with self.assertRaisesRegex(trainer.FailedPreconditionError, "neither copied nor pickled"):
+                    take(replay)
+            copied = copy.deepcopy(chunks[0])
+            self.assertTrue(torch.equal(copied(self.hidden(0)), chunks[0](self.hidden(0))))
+
+    def test_a_backward_part_after_detach(self) -> None:
+        for options in (
+            {},
+            {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+            {"recompute_granularity": "selective", "recompute_modules": ["moe"]},
+        ):
+            for inject in ("native", "fused"):
+                with self.subTest(inject, **options):
+                    config = self.config(**options)
+                    chunks = self.chunks(config)
+                    rollout = Rollout(config, 6)
+                    replay = self.attach(chunks, config, rollout.source, inject=inject)
+                    with replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0), index=0):
+                        output = chunks[0](self.hidden(0).requires_grad_())
+                    output.sum().backward(retain_graph=True)
+                    replay.end_step()
+                    replay.detach()
+                    with contextlib.ExitStack() as stack:
+                        if options:
+                            refused = self.assertRaisesRegex(trainer.FailedPreconditionError, "has been detached since")
+                            stack.enter_context(refused)
+                        output.sum().backward()
+                    chunks[0](self.hidden(0).requires_grad_()).sum().backward()
+
+    def test_a_step_is_begun_with_what_its_micro_batches_take(self) -> None:
+        config = self.config()
+        rollout = Rollout(config, 7)
+        replay = self.attach(self.chunks(config), config, rollout.source)
+        stream = torch.tensor(np.concatenate(rollout.tokens[0]))
+        said = {"packed_seq_params": rollout.packed(0), "cp_size": 1}
+        begun = replay.begin_step(rollout.samples(0), tokens=stream, **said)
+        self.assertEqual(begun.replayed, len(LENGTHS[0]))
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+            replay.begin_step(rollout.samples(0), tokens=stream + 1, **said)
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "nonsense") as caught:
+            replay.begin_step(rollout.samples(0), tokens=stream, **said, nonsense=3)
+        self.assertEqual(caught.exception.field, "micro_batch.nonsense")
+
+
+class StagedFaultsTest(Staged, FaultsTest):
+    """The same."""
+
+
+if __name__ == "__main__":
+    unittest.main()
