@@ -134,6 +134,24 @@ TEST_F(TrainerCapiStepTest, WhatDoesNotComeFallsBack) {
   rrt_fetch_free(stopped);
 }
 
+TEST_F(TrainerCapiStepTest, WhatWasToBeReadComesFirst) {
+  rrt_fetch* fetch = NewFetch("live");
+  int32_t reads = 0;
+  ASSERT_EQ(Take(rrt_step_cache_attach(cache_, fetch, 0)), nullptr);
+  ASSERT_EQ(Take(rrt_step_cache_next(fetch, 0, &reads)), nullptr);
+  EXPECT_EQ(reads, 1);
+  reads = 7;
+  EXPECT_EQ(Take(rrt_step_cache_next(fetch, 0, &reads)), json({"FAILED_PRECONDITION", "fetch"}));
+  EXPECT_EQ(reads, 7);
+  rrt_bytes* result = nullptr;
+  EXPECT_EQ(Take(rrt_fetch_result(fetch, &result))[0], "FAILED_PRECONDITION");  // It has not ended by that.
+  EXPECT_EQ(Take(rrt_local_source_fetch(source_, fetch)), nullptr);
+  EXPECT_EQ(Take(rrt_step_cache_next(fetch, 0, &reads)), nullptr);
+  EXPECT_EQ(reads, 0);
+  EXPECT_EQ(ResultOf(fetch)["sequences"][0]["status"], "OK");
+  rrt_fetch_free(fetch);
+}
+
 TEST_F(TrainerCapiStepTest, OneThatGivesUpLeavesItsSlicesToOthers) {
   for (const char* missing : {"strict", "live"}) {
     rrt_fetch* reader = NewFetch(missing);

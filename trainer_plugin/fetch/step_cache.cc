@@ -333,6 +333,10 @@ absl::StatusOr<StagedRows> CachedFetch::Take(absl::string_view why_not) const {
   return out;
 }
 
+bool CachedFetch::IsReading() const {
+  return std::any_of(slices_.begin(), slices_.end(), [](const Slice& slice) { return slice.own != nullptr; });
+}
+
 bool CachedFetch::IsSettled() const {
   return std::all_of(slices_.begin(), slices_.end(), [](const Slice& slice) { return slice.settled; });
 }

@@ -108,10 +108,12 @@ class CachedFetch {
   CachedFetch& operator=(const CachedFetch&) = delete;
 
   // What is to be read next by this fetch; none: everything is there. First waits, if it must, for what other fetches
-  // read, and one that is ahead also for room. DEADLINE_EXCEEDED, CANCELLED.
+  // read, and one that is ahead also for room. DEADLINE_EXCEEDED, CANCELLED. Requires !IsReading().
   absl::StatusOr<std::vector<int32_t>> Next(Clock::Time deadline);
   // The answer to the last Next: its records and pieces of the slices that were to be read.
   void Give(const StagedRows& read);
+  // Between a Next with something to read and the Give of it.
+  bool IsReading() const;
   // All slices of the plan, as one fetch without a cache gives them; any that is not there is kNotReady, and the
   // message says why. Nothing for a fetch ahead. Errors as StagingSink.
   absl::StatusOr<StagedRows> Take(absl::string_view why_not) const;

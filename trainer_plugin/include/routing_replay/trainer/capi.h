@@ -218,7 +218,8 @@ RRT_API rrt_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch*
 /* What the fetch was to read and did not is free for others; so it is when the fetch is freed. It keeps its result. */
 RRT_API rrt_error* rrt_step_cache_detach(rrt_fetch* fetch);
 /* reads 1: the fetch now asks for what it is to read; 0: it has ended. DEADLINE_EXCEEDED when it has waited timeout_ms
- * for another fetch, or one ahead for room: rrt_fetch_give_up takes what is there; CANCELLED after a stop. */
+ * for another fetch, or one ahead for room: rrt_fetch_give_up takes what is there; CANCELLED after a stop.
+ * FAILED_PRECONDITION while what it was to read has neither ended nor been given up. */
 RRT_API rrt_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads);
 /* Drops what was not read for the next step, which begins. */
 RRT_API rrt_error* rrt_step_cache_end_step(rrt_step_cache* cache);
