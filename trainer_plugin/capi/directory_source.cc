@@ -45,6 +45,7 @@ rrt_error* rrt_directory_source_inspect(const rrt_directory_source* source, rrt_
       record.index = static_cast<int32_t>(i);
       if (absl::Status status = inspect->sink->OnRecord(record); !status.ok()) return status;
     }
+    inspect->ended = true;
     return absl::OkStatus();
   });
 }

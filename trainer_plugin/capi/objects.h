@@ -65,6 +65,7 @@ struct rrt_inspect final {
   routing_replay::ReadRequest request;
   std::unique_ptr<routing_replay::trainer::InspectSink> sink;
   std::unique_ptr<routing_replay::ReadChecker> checker;
+  bool ended = false;
 };
 
 struct rrt_local_source final {

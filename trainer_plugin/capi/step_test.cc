@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "proto/wire/message/read_message.h"
 #include "routing_replay/trainer/capi.h"
 
 namespace routing_replay {
@@ -183,6 +184,7 @@ TEST_F(TrainerCapiStepTest, WhatIsKnownOfSamples) {
   ASSERT_EQ(Take(rrt_inspect_request(inspect, &bytes)), nullptr);
   EXPECT_GT(rrt_bytes_size(bytes), 0u);
   rrt_bytes_free(bytes);
+  EXPECT_EQ(Take(rrt_inspect_result(inspect, &bytes)), json({"FAILED_PRECONDITION", "inspect"}));
   ASSERT_EQ(Take(rrt_local_source_inspect(source_, inspect)), nullptr);
   ASSERT_EQ(Take(rrt_inspect_result(inspect, &bytes)), nullptr);
   const json records = TakeJson(bytes);
@@ -199,6 +201,32 @@ TEST_F(TrainerCapiStepTest, WhatIsKnownOfSamples) {
   EXPECT_NE(Take(rrt_inspect_push(inspect, "\xff", 1)), nullptr);
   rrt_inspect_free(inspect);
   EXPECT_EQ(Take(rrt_inspect_new("{}", 2, &inspect)), json({"INVALID_ARGUMENT", "geometry"}));
+}
+
+TEST_F(TrainerCapiStepTest, AnAnswerThatStopsEarlySaysNothing) {
+  const std::string text =
+      json({{"geometry", json::parse(kGeometry)}, {"sequences", {{{"sample", "a"}}, {{"sample", "b"}}}}}).dump();
+  const auto message = [](int32_t index) {
+    return EncodeReadResponse({{.index = index, .status = SampleStatus::kNotFound, .message = "no"}}, {}, 0);
+  };
+  rrt_inspect* inspect = nullptr;
+  rrt_bytes* bytes = nullptr;
+  for (const int32_t answers : {1, 2}) {
+    ASSERT_EQ(Take(rrt_inspect_new(text.data(), text.size(), &inspect)), nullptr);
+    for (int32_t i = 0; i < answers; ++i) {
+      ASSERT_EQ(Take(rrt_inspect_push(inspect, message(i).data(), message(i).size())), nullptr);
+    }
+    const json ended = Take(rrt_inspect_end(inspect));
+    const json told = Take(rrt_inspect_result(inspect, &bytes));
+    if (answers == 1) {
+      EXPECT_EQ(ended[0], "DATA_LOSS");
+      EXPECT_EQ(told[0], "FAILED_PRECONDITION");
+    } else {
+      EXPECT_EQ(ended, nullptr);
+      EXPECT_EQ(TakeJson(bytes)[1]["status"], "NOT_FOUND");
+    }
+    rrt_inspect_free(inspect);
+  }
 }
 
 TEST_F(TrainerCapiStepTest, ASampleOfOneTokenHasNoRowToAskFor) {

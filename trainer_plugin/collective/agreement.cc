@@ -35,7 +35,8 @@ absl::Status CheckStep(const SeenStep& step) {
     const auto wrong = [i](absl::string_view field, absl::string_view what) {
       return Wrong(absl::StrCat("samples[", i, "].", field), what);
     };
-    if (seen.status > SampleStatus::kOutOfRange) return wrong("status", "is none");
+    const bool unknown = seen.status == SampleStatus::kUnspecified && !step.source_failed;
+    if (unknown || seen.status > SampleStatus::kOutOfRange) return wrong("status", "is none");
     if (seen.num_tokens.value_or(0) < 0) return wrong("num_tokens", "is below 0");
     if (seen.revision.value_or(0) < 0) return wrong("revision", "is below 0");
     if (seen.oldest_weight_version.value_or(0) < kUnknownWeightVersion)

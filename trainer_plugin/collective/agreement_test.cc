@@ -195,6 +195,7 @@ TEST(Agreement, ARankThatIsWrongTellsTheOthers) {
       [](SeenStep& step) { step.samples[3].num_tokens = -4; },
       [](SeenStep& step) { step.samples[0].revision = -1; },
       [](SeenStep& step) { step.samples[0].status = static_cast<SampleStatus>(10); },
+      [](SeenStep& step) { step.samples[1].status = SampleStatus::kUnspecified; },
       [](SeenStep& step) { step.samples[0].newest_weight_version = -2; },
       [](SeenStep& step) { step.samples[0].oldest_weight_version = std::numeric_limits<int64_t>::min(); },
       [](SeenStep& step) { step.policy = static_cast<MissingPolicy>(3); },
@@ -302,7 +303,7 @@ absl::StatusOr<StepDecision> Reference(const std::vector<SeenStep>& seen) {
       const bool failed = seen[rank].source_failed;
       if (failed || own.status != SampleStatus::kOk) {
         if (!said.missing_on) said.missing_on = rank;
-        worst = std::max(worst, failed || own.status == SampleStatus::kUnspecified ? 99 : int64_t(own.status));
+        worst = std::max(worst, failed ? 99 : int64_t(own.status));
         continue;
       }
       said.missing_everywhere = false;
@@ -341,7 +342,7 @@ absl::StatusOr<StepDecision> Reference(const std::vector<SeenStep>& seen) {
 SeenSample RandomSample(int32_t number, std::mt19937& random) {
   const auto rarely = [&random](int32_t times) { return random() % times == 0; };
   SeenSample seen{.sample = absl::StrCat("s", number)};
-  if (rarely(40)) seen.status = static_cast<SampleStatus>(random() % 10);
+  if (rarely(40)) seen.status = static_cast<SampleStatus>(1 + random() % 9);
   if (!rarely(10)) seen.num_tokens = number + rarely(200);
   if (!rarely(10)) seen.revision = rarely(200);
   if (!rarely(10)) seen.content_id = (number % 2 == 0 ? 0 : ~uint64_t{0}) ^ static_cast<uint64_t>(rarely(200));

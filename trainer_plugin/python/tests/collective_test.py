@@ -122,6 +122,8 @@ class AgreementTest(unittest.TestCase):
     def test_wrong_arguments_reach_the_others(self) -> None:
         for wrong in (
             [SampleState("a", "LATE")],
+            [SampleState("a", "UNSPECIFIED")],
+            [SampleState("a", "SOURCE_FAILED")],
             [SampleState("a", num_tokens=-1)],
             [SampleState("a", num_tokens=2**70)],
             [SampleState("a", num_tokens=True)],

@@ -34,7 +34,7 @@ namespace routing_replay::trainer {
 struct SeenSample {
   std::string sample;
   int64_t handle = 0;  // SampleHandle of its id; used where sample is empty.
-  SampleStatus status = SampleStatus::kOk;
+  SampleStatus status = SampleStatus::kOk;  // kUnspecified of a rank whose source failed alone.
   std::optional<int64_t> num_tokens;
   std::optional<int64_t> revision;
   std::optional<uint64_t> content_id;

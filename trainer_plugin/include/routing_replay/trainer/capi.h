@@ -183,14 +183,17 @@ RRT_API rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t s
 RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
 
 /* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each. Told as a
- * fetch, of which `geometry` and `sequences` are needed; then as there: send the request and push every message, or
- * rrt_local_source_inspect. Result: per sequence as in rrt_fetch_result. */
+ * fetch, of which `geometry` and `sequences` are needed; then as there: send the request, push every message and
+ * end it, or rrt_local_source_inspect. Result: per sequence as in rrt_fetch_result; FAILED_PRECONDITION before the end.
+ */
 typedef struct rrt_inspect rrt_inspect;
 RRT_API rrt_error* rrt_inspect_new(const char* json, size_t size, rrt_inspect** inspect);
 RRT_API void rrt_inspect_free(rrt_inspect* inspect);
 RRT_API rrt_error* rrt_inspect_request(const rrt_inspect* inspect, rrt_bytes** request);
 RRT_API rrt_error* rrt_inspect_push(rrt_inspect* inspect, const void* message, size_t size);
-/* Samples that nothing came of are NOT_READY. */
+/* The answer has ended well: DATA_LOSS if something is missing. */
+RRT_API rrt_error* rrt_inspect_end(rrt_inspect* inspect);
+/* Instead of the rest: samples that nothing came of are NOT_READY, `why` being their message. */
 RRT_API rrt_error* rrt_inspect_give_up(rrt_inspect* inspect, const char* why, size_t size);
 RRT_API rrt_error* rrt_inspect_result(const rrt_inspect* inspect, rrt_bytes** json);
 RRT_API rrt_error* rrt_local_source_inspect(const rrt_local_source* source, rrt_inspect* inspect);
@@ -368,7 +371,7 @@ RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const v
  *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
  *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",
  *      "newest_weight_version"}, …]}
- * status as of a fetch, or SOURCE_FAILED. A description that is wrong is no error here, but of the first push: the
+ * status as of a fetch, but UNSPECIFIED. A description that is wrong is no error here, but of the first push: the
  * other ranks must learn of it. Then, until there are no more words: reduce them to their maxima over all ranks (int64
  * in the byte order of the machine) and push those; a push after that is FAILED_PRECONDITION. */
 RRT_API rrt_error* rrt_agreement_new(int32_t rank, const char* json, size_t size, rrt_agreement** agreement);

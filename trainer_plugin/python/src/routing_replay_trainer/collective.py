@@ -36,7 +36,7 @@ class SampleState:
 
     sample: id or handle
     status: "OK", or why it cannot be replayed: NOT_FOUND, NOT_RECORDED, NOT_READY, LOST, VERSION_REFUSED,
-        LENGTH_MISMATCH, TOKENS_MISMATCH, OUT_OF_RANGE; SOURCE_FAILED where the rank could not ask
+        LENGTH_MISMATCH, TOKENS_MISMATCH, OUT_OF_RANGE. Of a rank that could not ask, `agree` is told that it failed
     num_tokens, revision, content_id: what all ranks that have it must have the same
     oldest_weight_version, newest_weight_version: of its rows; -1 where rows are of an unknown one
     """
@@ -69,7 +69,7 @@ class Decision:
     """What all ranks do with one sample. Beside what SampleState says, which is that of the ranks that have it:
 
     action: "replay"; or "live" (the whole sample routes live) or "drop", as the policy says, where a rank misses it
-    status: "OK", or the worst that a rank has seen
+    status: "OK", or the worst that a rank has seen; SOURCE_FAILED where a rank could not ask
     missing_on: the first rank that misses it
     missing_everywhere: no rank has it
     """

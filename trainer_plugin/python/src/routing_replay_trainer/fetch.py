@@ -221,6 +221,9 @@ class _Inspection:
     def push(self, message: bytes) -> None:
         LIBRARY.rrt_inspect_push(self.pointer, message, len(message))
 
+    def end(self) -> None:
+        LIBRARY.rrt_inspect_end(self.pointer)
+
     def give_up(self, why: str) -> None:
         LIBRARY.rrt_inspect_give_up(self.pointer, *_utf8(why))
 
@@ -440,6 +443,7 @@ class ServiceSource(RowSource):
             if sequences:
                 for message in self._run.read_messages(inspection.request(), seconds):
                     inspection.push(message)
+            inspection.end()
         except TimeoutError as error:
             inspection.give_up(str(error))
         return inspection.result()
