@@ -6,6 +6,7 @@
 
 #include "proto/wire/message/read_message.h"
 #include "routing_replay/trainer/capi.h"
+#include "tests/support/status_matchers.h"
 
 namespace routing_replay {
 namespace {
@@ -55,7 +56,7 @@ class TrainerCapiStepTest : public ::testing::Test {
   }
 
   rrt_fetch* NewFetch(const char* missing) {
-    const std::string text = json({{"missing", missing}}).dump();
+    const std::string text = json({{"missing", missing}, {"run", "r"}}).dump();
     rrt_fetch* fetch = nullptr;
     EXPECT_EQ(Take(rrt_fetch_new(plan_, text.data(), text.size(), &fetch)), nullptr);
     return fetch;
@@ -107,6 +108,26 @@ TEST_F(TrainerCapiStepTest, AFetchThroughTheCache) {
   EXPECT_EQ(counts.slices, 1);
   EXPECT_EQ(Take(rrt_step_cache_end_step(cache_)), nullptr);
   EXPECT_EQ(Take(rrt_step_cache_clear(cache_)), nullptr);
+}
+
+TEST_F(TrainerCapiStepTest, AheadNothingIsWaitedForOrRefused) {
+  for (const int32_t ahead : {2, 1, 0}) {
+    rrt_fetch* fetch = NewFetch("strict");
+    int32_t reads = 0;
+    ASSERT_EQ(Take(rrt_step_cache_attach(cache_, fetch, ahead)), nullptr);
+    ASSERT_EQ(Take(rrt_step_cache_next(fetch, 1000, &reads)), nullptr);
+    ASSERT_EQ(reads, 1);
+    rrt_bytes* bytes = nullptr;
+    ASSERT_EQ(Take(rrt_fetch_request(fetch, &bytes)), nullptr);
+    const auto request =
+        ParseReadRequest(ByteChain({static_cast<const uint8_t*>(rrt_bytes_data(bytes)), rrt_bytes_size(bytes)}));
+    ASSERT_OK(request);
+    EXPECT_EQ(request->wait, ahead == 0);
+    rrt_bytes_free(bytes);
+    const json read = Take(rrt_local_source_fetch(source_, fetch));
+    EXPECT_EQ(read, ahead == 0 ? json({"FAILED_PRECONDITION", ""}) : json());  // b is not there.
+    rrt_fetch_free(fetch);
+  }
 }
 
 TEST_F(TrainerCapiStepTest, WhatDoesNotComeFallsBack) {

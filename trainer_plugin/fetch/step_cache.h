@@ -27,7 +27,8 @@ namespace routing_replay::trainer {
 std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence, Producer producer,
                      absl::string_view run);
 
-// What a fetch is for. Ahead: nobody waits for its rows yet; it takes no room from rows that are still awaited.
+// What a fetch is for. Ahead: nobody waits for its rows yet; it takes no room from rows that are still awaited, and
+// what cannot be read at once is left to the fetch that needs it.
 enum class FetchTime : uint8_t { kNow, kAheadInStep, kAheadOfStep };
 
 // Staged slices of one rank, at most `max_bytes` of them, each with its key. A slice that several fetches need at one
@@ -93,7 +94,7 @@ class StepCache {
 //   while (true) {
 //     absl::StatusOr<std::vector<int32_t>> slices = fetch.Next(deadline);   // Positions in plan.slices.
 //     if (slices->empty()) break;
-//     fetch.Give(what a read of these slices staged);
+//     fetch.Give(what a read of these slices with fetch.read_options() staged);
 //   }
 //   absl::StatusOr<StagedRows> staged = fetch.Take("");
 //
@@ -110,6 +111,9 @@ class CachedFetch {
   // What is to be read next by this fetch; none: everything is there. First waits, if it must, for what other fetches
   // read, and one that is ahead also for room. DEADLINE_EXCEEDED, CANCELLED. Requires !IsReading().
   absl::StatusOr<std::vector<int32_t>> Next(Clock::Time deadline);
+  // As its slices are to be read: as it was told, but ahead it waits for no rows, or those that are there would wait
+  // with it, and no sample is refused that nobody needs yet.
+  FetchOptions read_options() const;
   // The answer to the last Next: its records and pieces of the slices that were to be read.
   void Give(const StagedRows& read);
   // Between a Next with something to read and the Give of it.
