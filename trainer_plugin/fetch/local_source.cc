@@ -101,7 +101,8 @@ std::vector<RowRange> Missing(const std::vector<int64_t>& local) {
 
 }  // namespace
 
-LocalSource::LocalSource(Geometry geometry) : geometry_(std::move(geometry)) {}
+LocalSource::LocalSource(Geometry geometry, HandleFunction handle_of)
+    : geometry_(std::move(geometry)), handle_of_(std::move(handle_of)) {}
 LocalSource::~LocalSource() = default;
 LocalSource::LocalSource(LocalSource&&) noexcept = default;
 LocalSource& LocalSource::operator=(LocalSource&&) noexcept = default;
@@ -155,7 +156,8 @@ absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDes
                    absl::StrCat(sample.token_ids.size(), " ids for ", rows->rows.end, " rows"));
   }
   const int64_t num_tokens = rows->rows.end + 1;
-  names_[SampleHandle(sample.sample)] = sample.sample;
+  const std::string& holder = names_.emplace(handle_of_(sample.sample), sample.sample).first->second;
+  if (holder != sample.sample) return HandleCollision(sample.sample, holder);
   KnownSample known{.num_tokens = num_tokens,
                     .unrecorded = rows->unrecorded,
                     .token_ids = {sample.token_ids.begin(), sample.token_ids.end()},
@@ -169,7 +171,7 @@ absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDes
 
 bool LocalSource::Remove(absl::string_view sample) {
   if (samples_.erase(std::string(sample)) == 0) return false;
-  names_.erase(SampleHandle(sample));
+  names_.erase(handle_of_(sample));
   return true;
 }
 void LocalSource::Clear() {

@@ -233,7 +233,7 @@ RRT_API rrt_error* rrt_step_cache_stop(rrt_step_cache* cache);
 RRT_API rrt_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts);
 
 /* Rows that were exported to a directory (proto/FORMAT.md, "Exported runs"). FAILED_PRECONDITION where no export has
- * ended, DATA_LOSS for what is not as it was written. May be shared between threads. */
+ * ended, DATA_LOSS for what is not as it was written, ALREADY_EXISTS for two samples with one handle. May be shared between threads. */
 typedef struct rrt_directory_source rrt_directory_source;
 RRT_API rrt_error* rrt_directory_source_open(const char* path, size_t size, rrt_directory_source** source);
 RRT_API void rrt_directory_source_free(rrt_directory_source* source);
@@ -252,7 +252,7 @@ RRT_API void rrt_local_source_free(rrt_local_source* source);
  *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
  *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
  * tokens: ids from position 0 on, one per row or more, or none. A sample that is there already is replaced.
- * INVALID_ARGUMENT naming sample, field, row and layer. */
+ * INVALID_ARGUMENT naming sample, field, row and layer; ALREADY_EXISTS where another sample has the same handle. */
 RRT_API rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, size_t sample_size,
                                         const char* tensor, size_t tensor_size, const uint32_t* tokens,
                                         size_t token_count, const void* payload, size_t payload_size);
