@@ -3,6 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
@@ -75,6 +76,8 @@ absl::StatusOr<Geometry> Geometry::Create(const Options& options) {
     g.ordinal_of_layer_[layer.layer_id] = static_cast<int32_t>(i);
     g.ids_per_row_ += layer.top_k;
     g.raw_row_bytes_ += static_cast<int64_t>(layer.top_k) * layer.id_bytes();
+    g.max_top_k_ = std::max(g.max_top_k_, layer.top_k);
+    g.max_id_bytes_ = std::max(g.max_id_bytes_, layer.id_bytes());
     g.layers_.push_back(layer);
     g.uniform_ = g.uniform_ && layer.num_experts == g.layers_[0].num_experts && layer.top_k == g.layers_[0].top_k;
   }
@@ -95,6 +98,12 @@ Geometry Geometry::Uniform(int32_t num_layers, int32_t num_experts, int32_t top_
 std::optional<int32_t> Geometry::FindOrdinal(int32_t layer_id) const {
   if (layer_id < 0 || layer_id >= num_layers_ || ordinal_of_layer_[layer_id] < 0) return std::nullopt;
   return ordinal_of_layer_[layer_id];
+}
+
+std::optional<int64_t> Geometry::array_ids(int64_t rows) const {
+  int64_t ids = 0;
+  if (rows < 0 || __builtin_mul_overflow(rows, int64_t{num_moe_layers()} * max_top_k_, &ids)) return std::nullopt;
+  return ids;
 }
 
 int32_t Geometry::id_bits(int32_t ordinal, Codec codec) const {

@@ -274,10 +274,9 @@ bool Decoder::IsZeroThroughout(int32_t ordinal) const {
 }
 
 absl::Status CheckTopK(const Geometry& geometry, int64_t top_k) {
-  int64_t expected = 0;
-  for (const LayerRouting& layer : geometry.layers()) expected = std::max<int64_t>(expected, layer.top_k);
-  if (top_k == expected) return absl::OkStatus();
-  return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat("K axis of ", top_k, ", not ", expected));
+  if (top_k == geometry.max_top_k()) return absl::OkStatus();
+  return Invalid(Reason::kShape, "append.tensor.shape",
+                 absl::StrCat("K axis of ", top_k, ", not ", geometry.max_top_k()));
 }
 
 }  // namespace
