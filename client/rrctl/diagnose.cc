@@ -19,11 +19,6 @@ namespace {
 using trainer::DescribedPlan;
 using trainer::RouteIds;
 
-absl::Status Invalid(const char* field, const std::string& what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = field});
-}
-
 absl::StatusOr<RouteIds> IdsOfFile(const std::string& path) {
   const auto bytes = ReadFile(path, std::cin);
   if (!bytes.ok()) return bytes.status();

@@ -58,7 +58,9 @@ TEST(GeometryTest, ArraysHaveTheLargestKAndWidth) {
     const auto rows = static_cast<int64_t>(random() % 300);
     EXPECT_EQ(g.array_ids(rows), rows * per_row);
     EXPECT_EQ(g.array_ids(most / per_row), most / per_row * per_row);
-    if (per_row > 1) EXPECT_EQ(g.array_ids(most / per_row + 1), std::nullopt);
+    if (per_row > 1) {
+      EXPECT_EQ(g.array_ids(most / per_row + 1), std::nullopt);
+    }
     EXPECT_EQ(g.array_ids(-1), std::nullopt);
     EXPECT_EQ(g.array_ids(std::numeric_limits<int64_t>::min()), std::nullopt);
   }

@@ -21,7 +21,7 @@ std::optional<Durability> DurabilityOf(absl::string_view name) {
   return std::nullopt;
 }
 
-absl::Status Invalid(absl::string_view key, absl::string_view what) {
+absl::Status InvalidOption(absl::string_view key, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("--", key, ": ", what),
                    {.reason = Reason::kField, .field = std::string(key)});
 }
@@ -31,14 +31,14 @@ absl::Status Invalid(absl::string_view key, absl::string_view what) {
 absl::Status CheckStoreName(absl::string_view name) {
   if (name == kMemory) return absl::OkStatus();
   if (!absl::ConsumePrefix(&name, kRocksPrefix)) {
-    return Invalid("store", absl::StrCat("'", name, "' is none of memory, rocksdb:PATH"));
+    return InvalidOption("store", absl::StrCat("'", name, "' is none of memory, rocksdb:PATH"));
   }
-  return name.empty() ? Invalid("store", "rocksdb: needs the path of a directory") : absl::OkStatus();
+  return name.empty() ? InvalidOption("store", "rocksdb: needs the path of a directory") : absl::OkStatus();
 }
 
 absl::Status CheckDurability(absl::string_view name) {
   if (DurabilityOf(name)) return absl::OkStatus();
-  return Invalid("durability", absl::StrCat("'", name, "' is none of memory, written, synced"));
+  return InvalidOption("durability", absl::StrCat("'", name, "' is none of memory, written, synced"));
 }
 
 absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability,

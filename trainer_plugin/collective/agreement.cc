@@ -23,9 +23,7 @@ absl::Status Fail(Reason reason, absl::string_view field, absl::string_view what
 }
 
 absl::Status Wrong(absl::string_view field, absl::string_view what) {
-  const std::string name = absl::StrCat("agreement.", field);
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(name, ": ", what),
-                   {.reason = Reason::kField, .field = name});
+  return Invalid(absl::StrCat("agreement.", field), what);
 }
 
 absl::Status CheckStep(const SeenStep& step) {
@@ -49,9 +47,7 @@ absl::Status CheckStep(const SeenStep& step) {
 
 int64_t HandleOf(const SeenSample& seen) { return seen.sample.empty() ? seen.handle : SampleHandle(seen.sample); }
 
-std::string NameOf(const SeenSample& seen) {
-  return seen.sample.empty() ? absl::StrCat("with handle ", seen.handle) : seen.sample;
-}
+std::string NameOf(const SeenSample& seen) { return SampleName(seen.sample, seen.handle); }
 
 // Statuses from good to bad. Bad ones have no order of their own: that of their numbers is as good as any, if only all
 // ranks have the same; nothing is worse than not to know.

@@ -24,11 +24,6 @@ struct LocalSource::Entry {
 
 namespace {
 
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
-}
-
 // A decoder speaks of an append; here the caller's names are those of LocalSource::Add.
 absl::Status InNamesOfAdd(const absl::Status& status, const std::string& sample) {
   auto detail = GetErrorDetail(status);

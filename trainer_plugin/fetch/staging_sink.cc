@@ -10,12 +10,8 @@ namespace {
 
 constexpr RowRange kAllRows{0, kMaxRows};
 
-std::string NameOf(const FetchSequence& sequence) {
-  return sequence.sample.empty() ? absl::StrCat("with handle ", sequence.handle) : sequence.sample;
-}
-
 absl::Status MissingSample(int32_t sequence, const FetchSequence& named, const SampleRecord& record) {
-  const std::string sample = NameOf(named);
+  const std::string sample = SampleName(named.sample, named.handle);
   return MakeError(absl::StatusCode::kFailedPrecondition,
                    absl::StrCat("sequence ", sequence, ", sample ", sample, ": ", SampleStatusName(record.status), ": ",
                                 record.message),
@@ -23,7 +19,7 @@ absl::Status MissingSample(int32_t sequence, const FetchSequence& named, const S
 }
 
 absl::Status NotAsAgreed(int32_t sequence, const FetchSequence& named, const SampleRecord& record) {
-  const std::string sample = NameOf(named);
+  const std::string sample = SampleName(named.sample, named.handle);
   const bool readable = record.status == SampleStatus::kOk;
   const std::string found = readable ? absl::StrCat("has content id ", record.content_id)
                                      : absl::StrCat(SampleStatusName(record.status), ": ", record.message);

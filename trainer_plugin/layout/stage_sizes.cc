@@ -1,6 +1,6 @@
 // Splits by sizes: even, with embedding and loss counted, with a given first or last stage.
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/stage_counts.h"
 
 namespace routing_replay::trainer {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -23,6 +24,9 @@ absl::Status CheckId(absl::string_view id, absl::string_view field);
 int64_t SampleHandle(absl::string_view sample_id);
 // Where handles come from; tests of collisions put another one in the place of SampleHandle.
 using HandleFunction = std::function<int64_t(absl::string_view)>;
+
+// As errors name a sample: its id, or "with handle 5" where `sample` is empty.
+std::string SampleName(absl::string_view sample, int64_t handle);
 
 }  // namespace routing_replay
 
