@@ -14,7 +14,7 @@ from typing import Any
 
 from routing_replay_trainer import errors
 from routing_replay_trainer._values import invalid
-from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleState, StepDecision, agree
+from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleReport, StepDecision, agree
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, Source
 
 LOG = logging.getLogger("routing_replay_trainer")
@@ -172,7 +172,7 @@ class AgreedSteps:
 
     def _inspect(
         self, samples: list[FetchSequence], wrong: Exception | None
-    ) -> tuple[list[SampleState], dict[str | int, str], Exception | None]:
+    ) -> tuple[list[SampleReport], dict[str | int, str], Exception | None]:
         """What the source has of each, its words about those that cannot be replayed, and how it failed.
 
         wrong: with the samples; nothing is asked then, but the other ranks wait for what this one says"""
@@ -183,11 +183,11 @@ class AgreedSteps:
             # The rest of the time is for ranks to meet.
             records = self._source.inspect(samples, timeout=_ASKING * self._deadline)
         except Exception as error:
-            return [SampleState(one.sample) for one in samples], told, error
+            return [SampleReport(one.sample) for one in samples], told, error
         for one, said in zip(samples, records, strict=True):
             if said["status"] != "OK" and said.get("message"):
                 told[one.sample] = said["message"]
-        return [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)], told, None
+        return [SampleReport.of(one.sample, said) for one, said in zip(samples, records, strict=True)], told, None
 
 
 def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
