@@ -67,6 +67,7 @@ absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout,
 }
 
 constexpr int64_t kNowhere = -1;
+constexpr uint64_t kNoContentId = 0;
 
 // Per row of the sequence the local row that shows it.
 std::vector<int64_t> LocalRowsOf(absl::Span<const LocalRow> row_map, int32_t sequence, int64_t rows) {
@@ -117,6 +118,7 @@ absl::Status LocalSource::AddRecorded(const LocalSample& sample, int32_t sequenc
   const std::vector<int64_t> local = LocalRowsOf(row_map, sequence, *sample.num_tokens - 1);
   LocalSample recorded = sample;
   recorded.unrecorded = Missing(local);
+  recorded.content_id = sample.content_id.value_or(kNoContentId);
   std::vector<uint8_t> payload;
   int64_t rows = 0;
   for (int64_t row : local) {

@@ -109,6 +109,31 @@ class AgreementTest(unittest.TestCase):
         self.assertEqual((error.reason, error.sample), ("CONFLICTING_ROWS", "math/2"))
         self.assertIn(f"{2**64 - 3} on one rank and 17 on another", error.message)
 
+    def test_what_ranks_recorded_themselves(self) -> None:
+        """Each has other rows of the sample, and so no content to compare."""
+        geometry = {"num_layers": 1, "num_experts": 8, "top_k": 2}
+        layout = {
+            "format": "THD",
+            "sequences": [{"sample": "a", "tokens": 8}],
+            "cu_seqlens_padded": [0, 8],
+            "total_rows": 8,
+            "partition": "zigzag_per_document",
+            "cp_size": 2,
+        }
+
+        def step(collective: Collective) -> Any:
+            plan = trainer.plan(geometry, layout, rank={"cp": collective.rank})
+            source = trainer.LocalSource(geometry)
+            source.record(plan, 0, np.array([[row, 7 - row] for row in range(4)], np.uint8).reshape(-1))
+            seen = [SampleReport.of("a", record) for record in source.inspect([trainer.FetchSequence("a", 8)])]
+            decision = agree(collective, seen, "strict", 600.0)
+            agreed = trainer.FetchSequence("a", 8, content_id=decision.samples[0].content_id)
+            return decision, source.fetch(plan, sequences=[agreed]).replayed_rows
+
+        (decision, first), (other, second) = on_all(2, step)
+        self.assertEqual((decision, decision.replayed, decision.samples[0].content_id), (other, 1, None))
+        self.assertEqual((first, second), (3, 4))
+
     def test_other_steps(self) -> None:
         for change in (list.pop, list.reverse, list.clear):
             error = self.agree(lambda rank, seen, change=change: change(seen) if rank == 7 else None)

@@ -179,7 +179,8 @@ RRT_API rrt_error* rrt_fetch_restart(rrt_fetch* fetch);
 RRT_API rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size);
 /* {"fallback_sequences", "staging_bytes", "dropped": [{"sequence", "sample" or "handle"}, …], "sequences": [{"sequence", "sample", "status", "message",
  *  "committed_rows", "num_tokens", "revision", "content_id", "unrecorded": [[b, e]],
- *  "weights": [[b, e, version, label]]}, …]}: those that the rank reads; num_tokens where it is known. */
+ *  "weights": [[b, e, version, label]]}, …]}: those that the rank reads; num_tokens and content_id
+ * where they are known. */
 RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
 
 /* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each. Told as a
@@ -233,7 +234,8 @@ RRT_API rrt_error* rrt_step_cache_stop(rrt_step_cache* cache);
 RRT_API rrt_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts);
 
 /* Rows that were exported to a directory (proto/FORMAT.md, "Exported runs"). FAILED_PRECONDITION where no export has
- * ended, DATA_LOSS for what is not as it was written, ALREADY_EXISTS for two samples with one handle. May be shared between threads. */
+ * ended, DATA_LOSS for what is not as it was written, ALREADY_EXISTS for two samples with one handle. May be shared
+ * between threads. */
 typedef struct rrt_directory_source rrt_directory_source;
 RRT_API rrt_error* rrt_directory_source_open(const char* path, size_t size, rrt_directory_source** source);
 RRT_API void rrt_directory_source_free(rrt_directory_source* source);
@@ -258,7 +260,8 @@ RRT_API rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sa
                                         size_t token_count, const void* payload, size_t payload_size);
 /* R2 without transport: the rows of one sequence of the plan's micro-batch that this rank recorded itself, out of an
  * index buffer of the plan, all of whose layers are those of the source's geometry. num_tokens is that of the plan's
- * description, the sample its name there. Rows that this rank does not hold are unrecorded. */
+ * description, the sample its name there. Rows that this rank does not hold are unrecorded.
+ * The sample has no content_id: ranks hold different parts of it. */
 RRT_API rrt_error* rrt_local_source_record(rrt_local_source* source, const rrt_plan* plan, int32_t sequence,
                                            const uint32_t* tokens, size_t token_count, const void* indices,
                                            size_t indices_size);
@@ -372,7 +375,7 @@ RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const v
  *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
  *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",
  *      "newest_weight_version"}, …]}
- * status as of a fetch, but UNSPECIFIED. A description that is wrong is no error here, but of the first push: the
+ * status as of a fetch, not UNSPECIFIED. A description that is wrong is no error here, but of the first push: the
  * other ranks must learn of it. Then, until there are no more words: reduce them to their maxima over all ranks (int64
  * in the byte order of the machine) and push those; a push after that is FAILED_PRECONDITION. */
 RRT_API rrt_error* rrt_agreement_new(int32_t rank, const char* json, size_t size, rrt_agreement** agreement);

@@ -40,8 +40,8 @@ struct LocalSample {
   std::vector<TokenCheck> token_checks;  // Known where there are no token ids; one that is not known does not match.
   int64_t revision = 0;
   // Not set: a hash of the rows as this source stores them, the same on ranks that add the same tensor. After
-  // AddRecorded, where each rank has rows and layers of its own, it differs between them: a sample that ranks are to
-  // agree on has one that the caller sets.
+  // AddRecorded, where each rank has rows and layers of its own, there is none: ranks that agree on such a sample
+  // compare none, unless the caller sets one.
   std::optional<uint64_t> content_id;
   std::vector<WeightSpan> weights;
 };
