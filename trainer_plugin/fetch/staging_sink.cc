@@ -33,14 +33,17 @@ absl::Status NotAsAgreed(int32_t sequence, const FetchSequence& named, const Sam
 
 }  // namespace
 
-absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
+absl::Status CheckSequences(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
   for (const PlanSlice& slice : plan.slices) {
     if (static_cast<size_t>(slice.sequence) < sequences.size()) continue;
-    return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("sequences: the plan reads sequence ", slice.sequence, ", ", sequences.size(),
-                                  " sequences are named"),
-                     {.reason = Reason::kField, .field = "sequences"});
+    return Invalid("sequences", absl::StrCat("the plan reads sequence ", slice.sequence, ", ", sequences.size(),
+                                             " sequences are named"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
+  if (absl::Status status = CheckSequences(plan, sequences); !status.ok()) return status;
   for (size_t i = 0; i < plan.layers.size(); ++i) {
     const LayerRouting& planned = plan.routing[i];
     const int32_t ordinal = plan.layers[i].ordinal;

@@ -18,6 +18,7 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/staging.h"
+#include "routing_replay/trainer/step_source.h"
 
 namespace routing_replay::trainer {
 
@@ -27,28 +28,13 @@ namespace routing_replay::trainer {
 std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence, Producer producer,
                      absl::string_view run);
 
-// What a fetch is for. Ahead: nobody waits for its rows yet; it takes no room from rows that are still awaited, and
-// what cannot be read at once is left to the fetch that needs it.
-enum class FetchTime : uint8_t { kNow, kAheadInStep, kAheadOfStep };
-
 // Staged slices of one rank, at most `max_bytes` of them, each with its key. A slice that several fetches need at one
 // time is read by one of them. Only what could be read is kept: a sample that falls back is asked for again. When room
 // is needed, the slices go that were used least recently, but none that a fetch holds and none that was read ahead for
 // this step or the next and not used yet; where that leaves no room the slice is not kept. Thread-safe.
 class StepCache {
  public:
-  struct Counters {
-    int64_t hits = 0;        // Slices that a fetch for now found, or that another fetch was reading.
-    int64_t misses = 0;      // Slices that it had to read itself.
-    int64_t ahead = 0;       // Slices read ahead.
-    int64_t stale = 0;       // Kept slices that were not used, as the ranks had agreed on another content id.
-    int64_t evictions = 0;   // To make room.
-    int64_t not_kept = 0;    // There was no room.
-    int64_t bytes = 0;       // Held now.
-    int64_t most_bytes = 0;  // Held at any time.
-    int64_t slices = 0;      // Held now.
-    int64_t bytes_read = 0;  // Of slices that were read.
-  };
+  using Counters = StepCacheCounters;
 
   explicit StepCache(int64_t max_bytes);
   ~StepCache();
