@@ -232,6 +232,20 @@ const char* ReportedStatusName(SampleStatus status) {
   return status == SampleStatus::kUnspecified ? "SOURCE_FAILED" : SampleStatusName(status);
 }
 
+SampleReport ReportOf(const SampleRecord& record, std::string sample, int64_t handle) {
+  SampleReport report{.sample = std::move(sample),
+                      .handle = handle,
+                      .status = record.status,
+                      .num_tokens = record.num_tokens,
+                      .revision = record.revision};
+  if (record.content_id != 0) report.content_id = record.content_id;
+  for (const WeightSpan& span : record.weights) {
+    report.oldest_weight_version = std::min(report.oldest_weight_version.value_or(span.version), span.version);
+    report.newest_weight_version = std::max(report.newest_weight_version.value_or(span.version), span.version);
+  }
+  return report;
+}
+
 StepAgreement::StepAgreement(int32_t rank, absl::StatusOr<StepReport> step) : rank_(rank), invalid_(step.status()) {
   if (step.ok()) {
     step_ = *std::move(step);

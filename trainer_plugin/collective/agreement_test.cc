@@ -190,6 +190,29 @@ TEST(Agreement, ARankWhoseSourceFailed) {
   EXPECT_THAT(decisions[0].status().message(), HasSubstr("SOURCE_FAILED, first on rank 2; 5 of 5"));
 }
 
+TEST(Agreement, ReportsAreWhatASourceSays) {
+  const SampleReport known =
+      ReportOf({.status = SampleStatus::kOk,
+                .num_tokens = 9,
+                .revision = 2,
+                .content_id = 77,
+                .weights = {{{0, 3}, 5, ""}, {{3, 6}, kUnknownWeightVersion, ""}, {{6, 8}, 4, ""}}},
+               "a");
+  EXPECT_EQ(known.sample, "a");
+  EXPECT_EQ(known.status, SampleStatus::kOk);
+  EXPECT_EQ(known.num_tokens, 9);
+  EXPECT_EQ(known.revision, 2);
+  EXPECT_EQ(known.content_id, 77u);
+  EXPECT_EQ(known.oldest_weight_version, kUnknownWeightVersion);
+  EXPECT_EQ(known.newest_weight_version, 5);
+  const SampleReport absent = ReportOf({.status = SampleStatus::kNotFound}, "", 7);
+  EXPECT_EQ(absent.handle, 7);
+  EXPECT_EQ(absent.status, SampleStatus::kNotFound);
+  EXPECT_EQ(absent.num_tokens, std::nullopt);
+  EXPECT_EQ(absent.content_id, std::nullopt);
+  EXPECT_EQ(absent.oldest_weight_version, std::nullopt);
+}
+
 TEST(Agreement, ARankThatIsWrongTellsTheOthers) {
   const std::vector<std::function<void(StepReport&)>> changes = {
       [](StepReport& step) { step.samples[3].num_tokens = -4; },

@@ -42,6 +42,10 @@ struct SampleReport {
   std::optional<int64_t> newest_weight_version;
 };
 
+// From what a source says of a sample (InspectSamples, Inspect of the other sources, StagedRows::records), which errors
+// then name by `sample`, or by `handle` where that is empty.
+SampleReport ReportOf(const SampleRecord& record, std::string sample, int64_t handle = 0);
+
 // What a rank has seen of a step.
 struct StepReport {
   MissingPolicy policy = MissingPolicy::kStrict;
