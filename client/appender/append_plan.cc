@@ -20,11 +20,6 @@ namespace {
 // Room for everything of a message but its payload.
 constexpr int64_t kMaxHeaderBytes = int64_t{1} << 20;
 
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
-}
-
 // Little-endian bytes of token ids, without a copy.
 absl::Span<const uint8_t> TokenBytes(absl::Span<const uint32_t> ids) {
   static_assert(std::endian::native == std::endian::little);

@@ -112,13 +112,8 @@ rr_error* rr_geometry_json(const rr_geometry* geometry, rr_bytes** json) {
 rr_error* rr_geometry_facts(const rr_geometry* geometry, rr_bytes** json) {
   return Guard([&] {
     const Geometry& g = geometry->geometry;
-    int32_t max_top_k = 0, id_bytes = 1;
-    for (const LayerRouting& layer : g.layers()) {
-      max_top_k = std::max(max_top_k, layer.top_k);
-      id_bytes = std::max(id_bytes, layer.id_bytes());
-    }
-    return Give(nlohmann::json{{"max_top_k", max_top_k},
-                               {"id_bytes", id_bytes},
+    return Give(nlohmann::json{{"max_top_k", g.max_top_k()},
+                               {"id_bytes", g.max_id_bytes()},
                                {"raw_row_bytes", g.raw_row_bytes()},
                                {"default_codec", CodecName(g.default_codec())},
                                {"fingerprint", g.fingerprint()},

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kFilePoll(20);
 
-absl::Status Invalid(absl::string_view endpoint, absl::string_view why) {
+absl::Status InvalidEndpoint(absl::string_view endpoint, absl::string_view why) {
   return MakeError(absl::StatusCode::kInvalidArgument,
                    absl::StrCat("endpoint: \"", endpoint, "\" ", why,
                                 "; write host:port, [v6-address]:port, unix:PATH or file:PATH"),
@@ -45,21 +45,21 @@ bool IsV6(absl::string_view address) {
 }
 
 absl::StatusOr<std::string> UnixTarget(absl::string_view endpoint, absl::string_view path) {
-  if (path.empty()) return Invalid(endpoint, "has no path");
+  if (path.empty()) return InvalidEndpoint(endpoint, "has no path");
   if (path.size() >= sizeof(sockaddr_un{}.sun_path)) {
-    return Invalid(endpoint, absl::StrCat("has a path of ", path.size(), " bytes; a socket's has fewer than ",
-                                          sizeof(sockaddr_un{}.sun_path)));
+    return InvalidEndpoint(endpoint, absl::StrCat("has a path of ", path.size(), " bytes; a socket's has fewer than ",
+                                                  sizeof(sockaddr_un{}.sun_path)));
   }
   return absl::StrCat("unix:", path);
 }
 
 absl::StatusOr<std::string> V6Target(absl::string_view endpoint) {
   const size_t close = endpoint.find(']');
-  if (close == absl::string_view::npos) return Invalid(endpoint, "has no closing bracket");
+  if (close == absl::string_view::npos) return InvalidEndpoint(endpoint, "has no closing bracket");
   const absl::string_view address = endpoint.substr(1, close - 1);
   absl::string_view port = endpoint.substr(close + 1);
-  if (!IsV6(address)) return Invalid(endpoint, "has no IPv6 address between its brackets");
-  if (!absl::ConsumePrefix(&port, ":") || !IsPort(port)) return Invalid(endpoint, "has no port of 1 to 65535");
+  if (!IsV6(address)) return InvalidEndpoint(endpoint, "has no IPv6 address between its brackets");
+  if (!absl::ConsumePrefix(&port, ":") || !IsPort(port)) return InvalidEndpoint(endpoint, "has no port of 1 to 65535");
   // Brackets and the scope's percent sign must be escaped in a target's path.
   std::string escaped;
   for (const char c : address) absl::StrAppend(&escaped, c == '%' ? "%25" : std::string(1, c));
@@ -102,13 +102,14 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
   if (absl::ConsumePrefix(&rest, "unix:")) return UnixTarget(endpoint, rest);
   if (absl::StartsWith(endpoint, "[")) return V6Target(endpoint);
   const size_t colon = endpoint.find(':');
-  if (colon == absl::string_view::npos) return Invalid(endpoint, "has no port");
+  if (colon == absl::string_view::npos) return InvalidEndpoint(endpoint, "has no port");
   if (endpoint.find(':', colon + 1) != absl::string_view::npos) {
-    return Invalid(endpoint, "has several colons; an IPv6 address stands in brackets");
+    return InvalidEndpoint(endpoint, "has several colons; an IPv6 address stands in brackets");
   }
   const absl::string_view host = endpoint.substr(0, colon);
-  if (host.empty() || !std::all_of(host.begin(), host.end(), IsHostByte)) return Invalid(endpoint, "has no host name");
-  if (!IsPort(endpoint.substr(colon + 1))) return Invalid(endpoint, "has no port of 1 to 65535");
+  if (host.empty() || !std::all_of(host.begin(), host.end(), IsHostByte))
+    return InvalidEndpoint(endpoint, "has no host name");
+  if (!IsPort(endpoint.substr(colon + 1))) return InvalidEndpoint(endpoint, "has no port of 1 to 65535");
   // With the scheme stated, a host that is called like one ("unix") stays a host.
   return absl::StrCat("dns:///", endpoint);
 }
@@ -118,7 +119,7 @@ absl::StatusOr<std::string> ResolveEndpoint(absl::string_view endpoint, std::chr
   if (!given.ok()) return given.status();
   absl::string_view path = *given;
   if (!absl::ConsumePrefix(&path, "file:")) return GrpcTarget(*given);
-  if (path.empty()) return Invalid(*given, "has no path");
+  if (path.empty()) return InvalidEndpoint(*given, "has no path");
   const absl::StatusOr<std::string> written = WaitForFile(std::string(path), timeout);
   if (!written.ok()) return written.status();
   return GrpcTarget(*written);

@@ -19,11 +19,6 @@ namespace {
 using trainer::DescribedPlan;
 using trainer::RouteIds;
 
-absl::Status Invalid(const char* field, const std::string& what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = field});
-}
-
 absl::StatusOr<RouteIds> IdsOfFile(const std::string& path) {
   const auto bytes = ReadFile(path, std::cin);
   if (!bytes.ok()) return bytes.status();
@@ -40,9 +35,10 @@ absl::StatusOr<RouteIds> IdsOfFile(const std::string& path) {
 }
 
 // Recorded rows of a sample, all MoE layers; rows without a route, and slots beyond a layer's K, are -1.
-RouteIds ToRouteIds(const Geometry& geometry, const SampleRows& sample, int32_t top_k) {
+RouteIds ToRouteIds(const Geometry& geometry, const SampleRows& sample) {
+  const int32_t top_k = geometry.max_top_k();
   RouteIds ids{sample.rows.empty() ? 0 : sample.rows.back().end, geometry.num_moe_layers(), top_k, {}};
-  ids.ids.assign(ids.rows * ids.layers * top_k, -1);
+  ids.ids.assign(*geometry.array_ids(ids.rows), -1);
   int64_t slot = 0;
   for (const RowRange range : sample.rows) {
     for (int64_t row = range.begin; row < range.end; ++row, ++slot) {
@@ -56,7 +52,7 @@ RouteIds ToRouteIds(const Geometry& geometry, const SampleRows& sample, int32_t 
 }
 
 absl::StatusOr<std::vector<RouteIds>> RecordedIds(Client& client, const DiagnoseOptions& options,
-                                                  const DescribedPlan& described, int32_t top_k) {
+                                                  const DescribedPlan& described) {
   const auto run = client.JoinRun(options.run);
   if (!run.ok()) return run.status();
   const Geometry& geometry = (*run)->geometry();
@@ -69,7 +65,7 @@ absl::StatusOr<std::vector<RouteIds>> RecordedIds(Client& client, const Diagnose
     if (name.empty()) return Invalid("micro_batch.sequences", absl::StrCat("sequence ", i, " names no sample"));
     const auto sample = ReadSample(**run, name, options.producer, options.timeout);
     if (!sample.ok()) return sample.status();
-    recorded.push_back(ToRouteIds(geometry, *sample, top_k));
+    recorded.push_back(ToRouteIds(geometry, *sample));
   }
   return recorded;
 }
@@ -82,12 +78,11 @@ absl::StatusOr<Document> DiagnoseReplayedIds(Client& client, const DiagnoseOptio
   if (!described.ok()) return described.status();
   const auto seen = IdsOfFile(options.ids);
   if (!seen.ok()) return seen.status();
-  int32_t top_k = 0;
-  for (const LayerRouting& layer : described->geometry.layers()) top_k = std::max(top_k, layer.top_k);
+  const int32_t top_k = described->geometry.max_top_k();
   if (seen->top_k != top_k) {
     return Invalid("observed.ids", absl::StrCat("K is ", seen->top_k, ", that of the geometry is ", top_k));
   }
-  const auto recorded = RecordedIds(client, options, *described, seen->top_k);
+  const auto recorded = RecordedIds(client, options, *described);
   if (!recorded.ok()) return recorded.status();
   return trainer::DiagnoseIds(*described, *recorded, *seen);
 }

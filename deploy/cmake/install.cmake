@@ -113,7 +113,8 @@ rr_component(NAME trainer REQUIRES wire
                    replay_router
                    replay_targets
                    trainer_directory_source
-                   trainer_local_source)
+                   trainer_local_source
+                   trainer_step_cache)
 rr_install_headers(proto/include)
 rr_install_headers(trainer_plugin/include EXCEPT capi.h cuda_capi.h fetch.h nccl_collective.h replay_cuda.h)
 if(RR_WITH_CUDA)

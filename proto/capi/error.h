@@ -31,9 +31,6 @@ class ErrorObject {
   std::string json_;
 };
 
-// INVALID_ARGUMENT naming `field`.
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what);
-
 // Runs `body`, which returns a status, and gives NULL if that is OK, else a new error that the caller owns. No
 // exception leaves: one of the libraries below becomes INTERNAL, memory that cannot be had RESOURCE_EXHAUSTED (dies
 // where there is not even memory to say so).

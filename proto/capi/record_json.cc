@@ -11,13 +11,10 @@ nlohmann::json ToJson(const SampleRecord& record) {
   for (const WeightSpan& span : record.weights) {
     weights.push_back({span.rows.begin, span.rows.end, span.version, span.label});
   }
-  nlohmann::json out = {{"status", SampleStatusName(record.status)},
-                        {"message", record.message},
-                        {"committed_rows", record.committed_rows},
-                        {"revision", record.revision},
-                        {"content_id", record.content_id},
-                        {"unrecorded", RangesToJson(record.unrecorded)},
-                        {"weights", std::move(weights)}};
+  nlohmann::json out = {{"status", SampleStatusName(record.status)},     {"message", record.message},
+                        {"committed_rows", record.committed_rows},       {"revision", record.revision},
+                        {"unrecorded", RangesToJson(record.unrecorded)}, {"weights", std::move(weights)}};
+  if (record.content_id != 0) out["content_id"] = record.content_id;
   if (record.num_tokens) out["num_tokens"] = *record.num_tokens;
   return out;
 }

@@ -1,6 +1,5 @@
 #include "proto/exported/exported_run.h"
 
-#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -34,22 +33,10 @@ absl::Status Damaged(absl::string_view what, const std::string& sample = "") {
   return MakeError(absl::StatusCode::kDataLoss, what, {.reason = Reason::kChecksum, .sample = sample});
 }
 
-int64_t IdBytes(const Geometry& geometry) {
-  int64_t bytes = 1;
-  for (const LayerRouting& layer : geometry.layers()) bytes = std::max<int64_t>(bytes, layer.id_bytes());
-  return bytes;
-}
-
 // What the marker says of the index.
 std::string MarkerOf(absl::Span<const uint8_t> index) { return absl::StrFormat("%08x\n", Crc32c(index)); }
 
 }  // namespace
-
-int32_t ExportedTopK(const Geometry& geometry) {
-  int32_t top_k = 0;
-  for (const LayerRouting& layer : geometry.layers()) top_k = std::max(top_k, layer.top_k);
-  return top_k;
-}
 
 RunExporter::RunExporter(std::filesystem::path directory, ExportedRun run)
     : directory_(std::move(directory)), run_(std::move(run)) {}
@@ -72,9 +59,9 @@ absl::Status RunExporter::Add(ExportedSample sample, absl::Span<const uint8_t> i
   if (absl::Status status = CheckNormal(sample.unrecorded, {0, sample.num_tokens - 1}); !status.ok()) return status;
   if (names_.count(sample.sample) != 0) return Invalid(sample, Reason::kField, "sample", "is there already");
   const Geometry& geometry = run_.geometry;
-  const int64_t rows = sample.recorded_rows(), layers = geometry.num_moe_layers(), top_k = ExportedTopK(geometry);
-  const int64_t id_bytes = IdBytes(geometry);
-  if (static_cast<int64_t>(ids.size()) != rows * layers * top_k * id_bytes) {
+  const int64_t rows = sample.recorded_rows(), layers = geometry.num_moe_layers(), top_k = geometry.max_top_k();
+  const int64_t id_bytes = geometry.max_id_bytes(), given = static_cast<int64_t>(ids.size());
+  if (given % id_bytes != 0 || geometry.array_ids(rows) != given / id_bytes) {
     return Invalid(sample, Reason::kLength, "ids",
                    absl::StrCat(ids.size(), " bytes are not ", rows, " rows of ", layers, " layers of ", top_k,
                                 " ids of ", id_bytes, " bytes"));

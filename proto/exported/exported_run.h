@@ -55,8 +55,8 @@ class RunExporter {
   static absl::StatusOr<std::unique_ptr<RunExporter>> Create(const std::filesystem::path& directory, std::string run,
                                                              Producer producer, Geometry geometry);
 
-  // ids: of the recorded rows, [rows][MoE layers][K], in storage dtype, little-endian; K is the largest of all layers,
-  // and slots beyond a layer's own K are 0. INVALID_ARGUMENT (kLength, kField) for what does not fit the geometry or
+  // ids: of the recorded rows, [rows][MoE layers][K], K and dtype as of the geometry's arrays, little-endian; slots
+  // beyond a layer's own K are 0. INVALID_ARGUMENT (kLength, kField) for what does not fit the geometry or
   // the rows, or an id for the second time; INTERNAL as above. Ids are not checked.
   absl::Status Add(ExportedSample sample, absl::Span<const uint8_t> ids);
   // The index and then the marker: now the run can be read.
@@ -69,9 +69,6 @@ class RunExporter {
   ExportedRun run_;
   std::set<std::string> names_;
 };
-
-// Slots of the K axis of an exported file: the largest K of all layers.
-int32_t ExportedTopK(const Geometry& geometry);
 
 // The index of a directory. FAILED_PRECONDITION: kNotCommitted without a marker (the export did not end, or there is no
 // such directory), kVersionMismatch for another version of the format; DATA_LOSS (kChecksum) for an index that is not

@@ -105,9 +105,15 @@ TEST_F(ExportedRunTest, WidthAndKAreThoseOfTheLargestLayer) {
   const auto geometry =
       Geometry::Create({.num_layers = 2, .moe_layer_ids = {0, 1}, .num_experts = {8, 300}, .top_k = {2, 3}});
   ASSERT_OK(geometry);
-  EXPECT_EQ(ExportedTopK(*geometry), 3);
   const auto exporter = NewExporter(*geometry);
   EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3)),
+              Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+  for (const int64_t bytes : {4 * 2 * 3 * 2 - 1, 4 * 2 * 3 * 2 + 1}) {
+    EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(bytes)),
+                Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+  }
+  // So many rows that their ids, counted in 64 bits, are none.
+  EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = (int64_t{1} << 62) + 1}, {}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
   EXPECT_OK(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3 * 2)));
   EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3 * 2)),

@@ -19,11 +19,6 @@ using nlohmann::json;
 
 constexpr int64_t kVersion = 1;
 
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = std::string(field)});
-}
-
 json ToJson(const ExportedSample& sample) {
   json weights = json::array(), checks = json::array();
   for (const WeightSpan& span : sample.weights) {

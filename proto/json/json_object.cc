@@ -6,15 +6,6 @@
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
-namespace {
-
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = std::string(field)});
-}
-
-}  // namespace
-
 JsonObject::JsonObject(const Json& json, absl::string_view path) : json_(json), path_(path) {
   if (!json.is_object()) Fail("", "is not an object");
 }

@@ -16,11 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
-}
-
 absl::StatusOr<std::vector<int64_t>> ShapeFrom(const json& value, size_t axes) {
   const auto is_axis = [](const json& axis) { return axis.is_number_integer() && axis >= 0 && axis <= kMaxRows; };
   if (!value.is_array() || value.size() != axes || !std::all_of(value.begin(), value.end(), is_axis)) {

@@ -26,11 +26,6 @@ constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 20;
 constexpr size_t kMaxAxes = 8;
 constexpr uint8_t kNpyMagic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
 
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
-}
-
 absl::Status Malformed(Reason reason, absl::string_view what) {
   return Invalid(reason, "payload", absl::StrCat("safetensors: ", what));
 }

@@ -3,7 +3,6 @@
 #include <array>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -15,11 +14,6 @@ constexpr std::array<std::pair<const char*, DType>, 6> kDTypes = {{{"U8", DType:
                                                                    {"I16", DType::kI16},
                                                                    {"I32", DType::kI32},
                                                                    {"I64", DType::kI64}}};
-
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = std::string(field)});
-}
 
 // A list of pairs of integers; leaves `pairs` alone if the field is absent.
 absl::Status ReadPairs(JsonObject& object, const char* key, std::vector<std::pair<int64_t, int64_t>>& pairs) {

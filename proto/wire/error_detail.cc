@@ -156,6 +156,13 @@ absl::Status MakeError(absl::StatusCode code, absl::string_view message, const E
   return status;
 }
 
+absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
+                   {.reason = reason, .field = std::string(field)});
+}
+
+absl::Status Invalid(absl::string_view field, absl::string_view what) { return Invalid(Reason::kField, field, what); }
+
 std::optional<ErrorDetail> GetErrorDetail(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kTypeUrl);
   if (!payload) return std::nullopt;

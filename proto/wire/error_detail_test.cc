@@ -110,6 +110,14 @@ TEST(ErrorDetailTest, WithSampleKeepsTheRest) {
   EXPECT_OK(WithSample(absl::OkStatus(), "a"));
 }
 
+TEST(ErrorDetailTest, InvalidNamesTheFieldInBothParts) {
+  const absl::Status status = Invalid(Reason::kShape, "rows", "are none");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "rows: are none");
+  EXPECT_EQ(GetErrorDetail(status), (ErrorDetail{.reason = Reason::kShape, .field = "rows"}));
+  EXPECT_EQ(Invalid("rows", "are none"), Invalid(Reason::kField, "rows", "are none"));
+}
+
 TEST(ErrorDetailTest, CodesOfALaterVersionAreUnknown) {
   // field 1 (code) = 17, 200 and -1.
   for (const std::string& bytes : {std::string("\x08\x11"), std::string("\x08\xC8\x01"),

@@ -3,6 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
@@ -13,7 +14,7 @@
 namespace routing_replay {
 namespace {
 
-absl::Status Invalid(absl::string_view field, absl::string_view what, std::optional<int32_t> layer = {}) {
+absl::Status InvalidGeometry(absl::string_view field, absl::string_view what, std::optional<int32_t> layer = {}) {
   ErrorDetail detail{.reason = Reason::kField, .field = absl::StrCat("geometry.", field)};
   detail.layer = layer;
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("geometry.", field, ": ", what), detail);
@@ -21,19 +22,20 @@ absl::Status Invalid(absl::string_view field, absl::string_view what, std::optio
 
 absl::Status CheckLayerIds(const Geometry::Options& options) {
   if (options.num_layers < 1 || options.num_layers > kMaxLayers) {
-    return Invalid("num_layers", absl::StrCat(options.num_layers, " is not in 1 … ", kMaxLayers));
+    return InvalidGeometry("num_layers", absl::StrCat(options.num_layers, " is not in 1 … ", kMaxLayers));
   }
   const auto& ids = options.moe_layer_ids;
   if (ids.empty() || ids.size() > kMaxMoeLayers) {
-    return Invalid("moe_layer_ids", absl::StrCat("has ", ids.size(), " layers, not 1 … ", kMaxMoeLayers));
+    return InvalidGeometry("moe_layer_ids", absl::StrCat("has ", ids.size(), " layers, not 1 … ", kMaxMoeLayers));
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= options.num_layers) {
-      return Invalid("moe_layer_ids", absl::StrCat("layer ", ids[i], " is not in [0, ", options.num_layers, ")"),
-                     ids[i]);
+      return InvalidGeometry("moe_layer_ids",
+                             absl::StrCat("layer ", ids[i], " is not in [0, ", options.num_layers, ")"), ids[i]);
     }
     if (i > 0 && ids[i] <= ids[i - 1]) {
-      return Invalid("moe_layer_ids", absl::StrCat("layer ", ids[i], " is not above layer ", ids[i - 1]), ids[i]);
+      return InvalidGeometry("moe_layer_ids", absl::StrCat("layer ", ids[i], " is not above layer ", ids[i - 1]),
+                             ids[i]);
     }
   }
   return absl::OkStatus();
@@ -41,7 +43,7 @@ absl::Status CheckLayerIds(const Geometry::Options& options) {
 
 absl::Status CheckPerLayer(absl::string_view field, size_t values, size_t layers) {
   if (values == 1 || values == layers) return absl::OkStatus();
-  return Invalid(field, absl::StrCat("has ", values, " values, not 1 or one per MoE layer (", layers, ")"));
+  return InvalidGeometry(field, absl::StrCat("has ", values, " values, not 1 or one per MoE layer (", layers, ")"));
 }
 
 }  // namespace
@@ -63,18 +65,20 @@ absl::StatusOr<Geometry> Geometry::Create(const Options& options) {
                              .num_experts = options.num_experts[options.num_experts.size() == 1 ? 0 : i],
                              .top_k = options.top_k[options.top_k.size() == 1 ? 0 : i]};
     if (layer.num_experts < 1 || layer.num_experts > kMaxExperts) {
-      return Invalid("num_experts",
-                     absl::StrCat(layer.num_experts, " of layer ", layer.layer_id, " is not in 1 … ", kMaxExperts),
-                     layer.layer_id);
+      return InvalidGeometry(
+          "num_experts", absl::StrCat(layer.num_experts, " of layer ", layer.layer_id, " is not in 1 … ", kMaxExperts),
+          layer.layer_id);
     }
     const int32_t max_k = std::min(kMaxTopK, layer.num_experts);
     if (layer.top_k < 1 || layer.top_k > max_k) {
-      return Invalid("top_k", absl::StrCat(layer.top_k, " of layer ", layer.layer_id, " is not in 1 … ", max_k),
-                     layer.layer_id);
+      return InvalidGeometry("top_k", absl::StrCat(layer.top_k, " of layer ", layer.layer_id, " is not in 1 … ", max_k),
+                             layer.layer_id);
     }
     g.ordinal_of_layer_[layer.layer_id] = static_cast<int32_t>(i);
     g.ids_per_row_ += layer.top_k;
     g.raw_row_bytes_ += static_cast<int64_t>(layer.top_k) * layer.id_bytes();
+    g.max_top_k_ = std::max(g.max_top_k_, layer.top_k);
+    g.max_id_bytes_ = std::max(g.max_id_bytes_, layer.id_bytes());
     g.layers_.push_back(layer);
     g.uniform_ = g.uniform_ && layer.num_experts == g.layers_[0].num_experts && layer.top_k == g.layers_[0].top_k;
   }
@@ -95,6 +99,12 @@ Geometry Geometry::Uniform(int32_t num_layers, int32_t num_experts, int32_t top_
 std::optional<int32_t> Geometry::FindOrdinal(int32_t layer_id) const {
   if (layer_id < 0 || layer_id >= num_layers_ || ordinal_of_layer_[layer_id] < 0) return std::nullopt;
   return ordinal_of_layer_[layer_id];
+}
+
+std::optional<int64_t> Geometry::array_ids(int64_t rows) const {
+  int64_t ids = 0;
+  if (rows < 0 || __builtin_mul_overflow(rows, int64_t{num_moe_layers()} * max_top_k_, &ids)) return std::nullopt;
+  return ids;
 }
 
 int32_t Geometry::id_bits(int32_t ordinal, Codec codec) const {

@@ -1,6 +1,7 @@
 // Sizes against a count of single bits, and every limit.
 #include "routing_replay/wire/geometry.h"
 
+#include <limits>
 #include <numeric>
 #include <random>
 #include <set>
@@ -39,6 +40,30 @@ Geometry::Options RandomOptions(std::mt19937_64& random) {
     o.top_k.push_back(1 + static_cast<int32_t>(random() % std::min(o.num_experts[i], kMaxTopK)));
   }
   return o;
+}
+
+TEST(GeometryTest, ArraysHaveTheLargestKAndWidth) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 100; ++round) {
+    ASSERT_OK_AND_ASSIGN(const Geometry g, Geometry::Create(RandomOptions(random)));
+    SCOPED_TRACE(g.DebugString());
+    int32_t top_k = 0, id_bytes = 0;
+    for (const LayerRouting& layer : g.layers()) {
+      top_k = std::max(top_k, layer.top_k);
+      id_bytes = std::max(id_bytes, layer.id_bytes());
+    }
+    EXPECT_EQ(g.max_top_k(), top_k);
+    EXPECT_EQ(g.max_id_bytes(), id_bytes);
+    const int64_t per_row = int64_t{g.num_moe_layers()} * top_k, most = std::numeric_limits<int64_t>::max();
+    const auto rows = static_cast<int64_t>(random() % 300);
+    EXPECT_EQ(g.array_ids(rows), rows * per_row);
+    EXPECT_EQ(g.array_ids(most / per_row), most / per_row * per_row);
+    if (per_row > 1) {
+      EXPECT_EQ(g.array_ids(most / per_row + 1), std::nullopt);
+    }
+    EXPECT_EQ(g.array_ids(-1), std::nullopt);
+    EXPECT_EQ(g.array_ids(std::numeric_limits<int64_t>::min()), std::nullopt);
+  }
 }
 
 TEST(GeometryTest, SizesAreCountsOfBits) {

@@ -36,4 +36,8 @@ int64_t SampleHandle(absl::string_view sample_id) {
   return static_cast<int64_t>(XXH64(sample_id.data(), sample_id.size(), 0) & kPositive);
 }
 
+std::string SampleName(absl::string_view sample, int64_t handle) {
+  return sample.empty() ? absl::StrCat("with handle ", handle) : std::string(sample);
+}
+
 }  // namespace routing_replay

@@ -40,6 +40,11 @@ TEST(SampleIdTest, HandlesAreXxh64WithoutTheSign) {
   for (int i = 0; i < 1000; ++i) EXPECT_GE(SampleHandle(absl::StrCat("step-1/prompt-", i)), 0);
 }
 
+TEST(SampleIdTest, ASampleHasItsIdOrItsHandleAsName) {
+  EXPECT_EQ(SampleName("a/1", 5), "a/1");
+  EXPECT_EQ(SampleName("", 5), "with handle 5");
+}
+
 TEST(SampleIdTest, ProducerNames) {
   EXPECT_STREQ(ProducerName(Producer::kRollout), "rollout");
   EXPECT_STREQ(ProducerName(Producer::kTrainer), "trainer");

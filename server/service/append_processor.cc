@@ -10,11 +10,6 @@
 namespace routing_replay {
 namespace {
 
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
-}
-
 // The blocks' rows, in order, are exactly the recorded rows of the header.
 absl::Status CheckCover(const AppendHeader& header, absl::Span<const BlockHeader> blocks) {
   std::vector<RowRange> covered;

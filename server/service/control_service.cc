@@ -19,11 +19,6 @@ using std::chrono::milliseconds;
 
 constexpr int64_t kMaxTtlMs = int64_t{30} * 24 * 3600 * 1000;
 
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = std::string(field)});
-}
-
 milliseconds ToMs(Clock::Duration duration) { return std::chrono::duration_cast<milliseconds>(duration); }
 
 // Options as asked; zeros become what is in force by default.

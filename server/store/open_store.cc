@@ -16,7 +16,7 @@ constexpr absl::string_view kMemory = "memory";
 constexpr absl::string_view kRocksPrefix = "rocksdb:";
 constexpr int64_t kMostCacheBytes = int64_t{4} << 30;
 
-absl::Status Invalid(absl::string_view key, absl::string_view what) {
+absl::Status InvalidOption(absl::string_view key, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("--", key, ": ", what),
                    {.reason = Reason::kField, .field = std::string(key)});
 }
@@ -26,14 +26,14 @@ absl::Status Invalid(absl::string_view key, absl::string_view what) {
 absl::Status CheckStoreName(absl::string_view name) {
   if (name == kMemory) return absl::OkStatus();
   if (!absl::ConsumePrefix(&name, kRocksPrefix)) {
-    return Invalid("store", absl::StrCat("'", name, "' is none of memory, rocksdb:PATH"));
+    return InvalidOption("store", absl::StrCat("'", name, "' is none of memory, rocksdb:PATH"));
   }
-  return name.empty() ? Invalid("store", "rocksdb: needs the path of a directory") : absl::OkStatus();
+  return name.empty() ? InvalidOption("store", "rocksdb: needs the path of a directory") : absl::OkStatus();
 }
 
 absl::Status CheckDurability(absl::string_view name) {
   if (DurabilityFromName(name)) return absl::OkStatus();
-  return Invalid("durability", absl::StrCat("'", name, "' is none of memory, written, synced"));
+  return InvalidOption("durability", absl::StrCat("'", name, "' is none of memory, written, synced"));
 }
 
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {

@@ -5,18 +5,18 @@
 
 namespace routing_replay {
 
+bool SameOrigin(const Provenance& a, const Provenance& b) {
+  return a.weight_version == b.weight_version && a.weight_label == b.weight_label && a.engine == b.engine;
+}
+
 void AppendProvenance(std::vector<Provenance>& list, Provenance next) {
   if (next.rows.empty()) return;
-  if (!list.empty()) {
-    Provenance& last = list.back();
-    if (last.weight_version == next.weight_version && last.weight_label == next.weight_label &&
-        last.engine == next.engine) {
-      last.rows.end = next.rows.end;
-      last.appends += next.appends;
-      return;
-    }
+  if (list.empty() || !SameOrigin(list.back(), next)) {
+    list.push_back(std::move(next));
+    return;
   }
-  list.push_back(std::move(next));
+  list.back().rows.end = next.rows.end;
+  list.back().appends += next.appends;
 }
 
 void TruncateProvenance(std::vector<Provenance>& list, int64_t rows) {

@@ -9,8 +9,11 @@
 
 namespace routing_replay {
 
-// Adds `next`, which starts where the list ends; grows the last entry instead, its appends counted, if only rows and
-// appends differ. No effect if empty.
+// Whether the two differ in rows and appends at most.
+bool SameOrigin(const Provenance& a, const Provenance& b);
+
+// Adds `next`, which starts where the list ends; grows the last entry instead, its appends counted, if it has the
+// same origin. No effect if empty.
 void AppendProvenance(std::vector<Provenance>& list, Provenance next);
 
 // Keeps rows [0, rows). Appends stay counted.

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "proto/wire/message/read_message.h"
@@ -455,6 +456,21 @@ TEST(TrainerCapiRouterTest, CompareCountsReplayedRows) {
   EXPECT_EQ(Take(rrt_compare(&router, 4, replayed, states, nullptr, nullptr, nullptr, &by_ids)).detail["field"],
             "logits");
   EXPECT_EQ(by_ids.rows, 3);
+}
+
+TEST_F(TrainerCapiTest, MoreRowsOfIdsThanAreGivenAreRefused) {
+  const int32_t none = -1;
+  for (const int64_t rows : {int64_t{-1}, int64_t{1}, int64_t{1} << 61, std::numeric_limits<int64_t>::max()}) {
+    const int64_t of_both[] = {rows, 0};
+    const rrt_route_ids ids{
+        .sequences = 2, .rows = of_both, .recorded = &none, .recorded_count = 1, .seen = &none, .seen_count = 1};
+    for (const auto judge : {rrt_diagnose_ids, rrt_judge_alignment}) {
+      rrt_bytes* out = nullptr;
+      const Failure failure = Take(judge(plan_, &ids, &out));
+      EXPECT_EQ(failure.code, 3) << rows;
+      EXPECT_EQ(failure.detail.value("field", ""), "recorded") << rows;
+    }
+  }
 }
 
 }  // namespace

@@ -40,37 +40,38 @@ Collective::Deadline After(int64_t timeout_ms) {
 
 std::vector<std::pair<const char*, SampleStatus>> StatusNames() {
   std::vector<std::pair<const char*, SampleStatus>> names;
-  for (auto number = 0; number <= static_cast<int>(SampleStatus::kOutOfRange); ++number) {
+  for (auto number = static_cast<int>(SampleStatus::kOk); number <= static_cast<int>(SampleStatus::kOutOfRange);
+       ++number) {
     const auto status = static_cast<SampleStatus>(number);
-    names.emplace_back(SeenStatusName(status), status);
+    names.emplace_back(SampleStatusName(status), status);
   }
   return names;
 }
 
-absl::StatusOr<SeenSample> SeenSampleFrom(const json& value, absl::string_view path) {
+absl::StatusOr<SampleReport> SampleReportFrom(const json& value, absl::string_view path) {
   JsonObject object(value, path);
-  SeenSample seen;
-  object.Read("handle", seen.handle);
+  SampleReport report;
+  object.Read("handle", report.handle);
   if (object.Find("handle") == nullptr) object.Require("sample");
-  object.Read("sample", seen.sample);
+  object.Read("sample", report.sample);
   static const auto* const names = new std::vector(StatusNames());
-  object.Read("status", *names, seen.status);
-  object.Read("num_tokens", seen.num_tokens);
-  object.Read("revision", seen.revision);
+  object.Read("status", *names, report.status);
+  object.Read("num_tokens", report.num_tokens);
+  object.Read("revision", report.revision);
   uint64_t content_id = 0;
   object.Read("content_id", content_id);
-  if (object.Find("content_id") != nullptr) seen.content_id = content_id;
-  object.Read("oldest_weight_version", seen.oldest_weight_version);
-  object.Read("newest_weight_version", seen.newest_weight_version);
+  if (object.Find("content_id") != nullptr) report.content_id = content_id;
+  object.Read("oldest_weight_version", report.oldest_weight_version);
+  object.Read("newest_weight_version", report.newest_weight_version);
   if (absl::Status status = object.status(); !status.ok()) return status;
-  return seen;
+  return report;
 }
 
-absl::StatusOr<SeenStep> SeenStepFrom(absl::string_view text) {
+absl::StatusOr<StepReport> StepReportFrom(absl::string_view text) {
   const auto value = ParseJson(text, "agreement");
   if (!value.ok()) return value.status();
   JsonObject object(*value, "");
-  SeenStep step;
+  StepReport step;
   object.Read("policy", MissingPolicyNames(), step.policy);
   object.Read("geometry_fingerprint", step.geometry_fingerprint);
   object.Read("source_failed", step.source_failed);
@@ -78,9 +79,9 @@ absl::StatusOr<SeenStep> SeenStepFrom(absl::string_view text) {
   if (absl::Status status = object.status(); !status.ok()) return status;
   if (samples == nullptr || !samples->is_array()) return Invalid(Reason::kField, "samples", "is not a list");
   for (const json& sample : *samples) {
-    auto seen = SeenSampleFrom(sample, absl::StrCat("samples[", step.samples.size(), "]"));
-    if (!seen.ok()) return seen.status();
-    step.samples.push_back(*std::move(seen));
+    auto report = SampleReportFrom(sample, absl::StrCat("samples[", step.samples.size(), "]"));
+    if (!report.ok()) return report.status();
+    step.samples.push_back(*std::move(report));
   }
   return step;
 }
@@ -93,7 +94,7 @@ void Put(json& to, const char* key, const std::optional<Value>& value) {
 json ToJson(const SampleDecision& said) {
   constexpr const char* kActions[] = {"replay", "live", "drop"};
   json out = {{"action", kActions[static_cast<int>(said.action)]},
-              {"status", SeenStatusName(said.status)},
+              {"status", ReportedStatusName(said.status)},
               {"missing_everywhere", said.missing_everywhere}};
   Put(out, "missing_on", said.missing_on);
   Put(out, "num_tokens", said.num_tokens);
@@ -110,7 +111,7 @@ json ToJson(const StepDecision& decision) {
               {"replayed", decision.replayed},
               {"fallen_back", decision.fallen_back}};
   for (const SampleDecision& said : decision.samples) out["samples"].push_back(ToJson(said));
-  for (const auto& [status, count] : decision.counts) out["counts"][SeenStatusName(status)] = count;
+  for (const auto& [status, count] : decision.counts) out["counts"][ReportedStatusName(status)] = count;
   Put(out, "source_failed_on", decision.source_failed_on);
   return out;
 }
@@ -162,7 +163,7 @@ rrt_error* rrt_collective_all_gather(rrt_collective* collective, const void* byt
 
 rrt_error* rrt_agreement_new(int32_t rank, const char* text, size_t size, rrt_agreement** agreement) {
   return Guard([&] {
-    *agreement = new rrt_agreement{StepAgreement(rank, SeenStepFrom(Text(text, size)))};
+    *agreement = new rrt_agreement{StepAgreement(rank, StepReportFrom(Text(text, size)))};
     return absl::OkStatus();
   });
 }

@@ -1,5 +1,5 @@
 // Diagnosis: what a rank's routers were given, or chose, beside what was recorded.
-#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,8 +22,7 @@ struct Ids {
 absl::StatusOr<Ids> IdsFrom(const rrt_plan& plan, const rrt_route_ids& given) {
   const DescribedPlan& described = plan.described;
   const Geometry& geometry = described.geometry;
-  int32_t top_k = 0;
-  for (const LayerRouting& layer : geometry.layers()) top_k = std::max(top_k, layer.top_k);
+  const int32_t top_k = geometry.max_top_k();
   if (given.sequences != described.sequences()) {
     return Invalid(Reason::kShape, "recorded",
                    absl::StrCat("of ", given.sequences, " sequences, the plan has ", described.sequences()));
@@ -31,12 +30,14 @@ absl::StatusOr<Ids> IdsFrom(const rrt_plan& plan, const rrt_route_ids& given) {
   Ids ids;
   size_t at = 0;
   for (size_t i = 0; i < given.sequences; ++i) {
-    const int64_t rows = given.rows[i], size = rows * geometry.num_moe_layers() * top_k;
-    if (rows < 0 || rows > kMaxStreamRows || size > static_cast<int64_t>(given.recorded_count - at)) {
+    const int64_t rows = given.rows[i];
+    const std::optional<int64_t> size = geometry.array_ids(rows);
+    if (!size || rows > kMaxStreamRows || *size > static_cast<int64_t>(given.recorded_count - at)) {
       return Invalid(Reason::kShape, "recorded", absl::StrCat("has no ", rows, " rows of sequence ", i));
     }
-    ids.recorded.push_back({rows, geometry.num_moe_layers(), top_k, {given.recorded + at, given.recorded + at + size}});
-    at += size;
+    ids.recorded.push_back(
+        {rows, geometry.num_moe_layers(), top_k, {given.recorded + at, given.recorded + at + *size}});
+    at += *size;
   }
   if (at != given.recorded_count) {
     return Invalid(Reason::kShape, "recorded", absl::StrCat(given.recorded_count, " ids, the rows have ", at));

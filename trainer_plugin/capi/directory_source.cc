@@ -30,7 +30,8 @@ rrt_error* rrt_directory_source_json(const rrt_directory_source* source, rrt_byt
 
 rrt_error* rrt_directory_source_fetch(const rrt_directory_source* source, rrt_fetch* fetch) {
   return Guard([&]() -> absl::Status {
-    auto staged = source->source->Fetch(fetch->plan.described.plan, fetch->slices, fetch->sequences, fetch->options);
+    auto staged =
+        source->source->Fetch(fetch->plan.described.plan, fetch->slices, fetch->sequences, fetch->read_options);
     if (!staged.ok()) return staged.status();
     fetch->staged = *std::move(staged);
     fetch->ended = true;
@@ -45,6 +46,7 @@ rrt_error* rrt_directory_source_inspect(const rrt_directory_source* source, rrt_
       record.index = static_cast<int32_t>(i);
       if (absl::Status status = inspect->sink->OnRecord(record); !status.ok()) return status;
     }
+    inspect->ended = true;
     return absl::OkStatus();
   });
 }

@@ -88,12 +88,13 @@ absl::Status StartReading(rrt_fetch& fetch, std::vector<int32_t> slices) {
   const DescribedPlan& described = fetch.plan.described;
   std::string run = std::move(fetch.request.run);
   fetch.slices = std::move(slices);
-  fetch.request = MakeReadRequest(described.plan, fetch.slices, fetch.sequences, fetch.options);
+  fetch.read_options = fetch.cached == nullptr ? fetch.options : fetch.cached->read_options();
+  fetch.request = MakeReadRequest(described.plan, fetch.slices, fetch.sequences, fetch.read_options);
   fetch.request.run = std::move(run);
   fetch.staged = {};
   fetch.ended = false;
   fetch.sink =
-      std::make_unique<StagingSink>(described.plan, fetch.slices, fetch.sequences, fetch.options, fetch.staged);
+      std::make_unique<StagingSink>(described.plan, fetch.slices, fetch.sequences, fetch.read_options, fetch.staged);
   auto checker = ReadChecker::Create(described.geometry, fetch.request, *fetch.sink);
   if (!checker.ok()) return checker.status();
   fetch.checker = *std::move(checker);
@@ -258,7 +259,8 @@ int32_t rrt_local_source_remove(rrt_local_source* source, const char* sample, si
 
 rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch) {
   return Guard([&]() -> absl::Status {
-    auto staged = source->source.Fetch(fetch->plan.described.plan, fetch->slices, fetch->sequences, fetch->options);
+    auto staged =
+        source->source.Fetch(fetch->plan.described.plan, fetch->slices, fetch->sequences, fetch->read_options);
     if (!staged.ok()) return staged.status();
     fetch->staged = *std::move(staged);
     fetch->ended = true;

@@ -38,15 +38,27 @@ rrt_error* rrt_inspect_push(rrt_inspect* inspect, const void* message, size_t si
   return Guard([&] { return inspect->checker->OnBytes(ByteChain(Bytes(message, size))); });
 }
 
+rrt_error* rrt_inspect_end(rrt_inspect* inspect) {
+  return Guard([&] {
+    absl::Status status = inspect->checker->OnEnd();
+    inspect->ended = status.ok();
+    return status;
+  });
+}
+
 rrt_error* rrt_inspect_give_up(rrt_inspect* inspect, const char* why, size_t size) {
   return Guard([&] {
     inspect->sink->GiveUp(Text(why, size));
+    inspect->ended = true;
     return absl::OkStatus();
   });
 }
 
 rrt_error* rrt_inspect_result(const rrt_inspect* inspect, rrt_bytes** out) {
   return Guard([&]() -> absl::Status {
+    if (!inspect->ended) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, "inspect: it has not ended", {.field = "inspect"});
+    }
     nlohmann::json samples = nlohmann::json::array();
     for (const SampleRecord& record : inspect->sink->records()) samples.push_back(ToJson(record));
     return Give(DumpJson(samples), out);
@@ -60,6 +72,7 @@ rrt_error* rrt_local_source_inspect(const rrt_local_source* source, rrt_inspect*
       record.index = static_cast<int32_t>(i);
       if (absl::Status status = inspect->sink->OnRecord(record); !status.ok()) return status;
     }
+    inspect->ended = true;
     return absl::OkStatus();
   });
 }

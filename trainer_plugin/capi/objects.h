@@ -45,7 +45,8 @@ struct rrt_fetch final {
   const rrt_plan& plan;
   std::vector<routing_replay::trainer::FetchSequence> sequences;
   routing_replay::trainer::FetchOptions options;
-  std::vector<int32_t> slices;  // Of the plan, those being read.
+  std::vector<int32_t> slices;                         // Of the plan, those being read …
+  routing_replay::trainer::FetchOptions read_options;  // … and how.
   routing_replay::ReadRequest request;
   routing_replay::trainer::StagedRows staged;
   std::unique_ptr<routing_replay::trainer::CachedFetch> cached;  // Where a cache stands before the source.
@@ -65,6 +66,7 @@ struct rrt_inspect final {
   routing_replay::ReadRequest request;
   std::unique_ptr<routing_replay::trainer::InspectSink> sink;
   std::unique_ptr<routing_replay::ReadChecker> checker;
+  bool ended = false;
 };
 
 struct rrt_local_source final {

@@ -6,6 +6,7 @@
 #include "routing_replay/trainer/packed_plan.h"
 #include "routing_replay/trainer/plan.h"
 #include "trainer_plugin/capi/objects.h"
+#include "trainer_plugin/layout/multiple.h"
 
 using namespace routing_replay;           // NOLINT(build/namespaces): this file defines functions outside of it.
 using namespace routing_replay::capi;     // NOLINT(build/namespaces)
@@ -18,7 +19,7 @@ struct rrt_staged final {
   PackedPlanSize size;
 
   // The staged rows are aligned as whatever allocates device memory aligns.
-  int64_t staging_offset() const { return (size.bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
+  int64_t staging_offset() const { return RoundUp(size.bytes, kBufferAlignment); }
   int64_t bytes() const { return staging_offset() + static_cast<int64_t>(staged.staging.size()); }
 };
 

@@ -41,6 +41,10 @@ rrt_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* re
     CachedFetch* cached = fetch->cached.get();
     if (cached == nullptr) return Invalid(Reason::kField, "fetch", "has no cache");
     if (fetch->ended) cached->Give(fetch->staged);
+    if (cached->IsReading()) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, "fetch: what it was to read has not ended",
+                       {.field = "fetch"});
+    }
     fetch->ended = false;
     auto slices = cached->Next(DeadlineAfter(Clock::Real().Now(), std::chrono::milliseconds(timeout_ms)));
     if (!slices.ok()) {
@@ -49,8 +53,9 @@ rrt_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* re
       return slices.status();
     }
     if (!slices->empty()) {
+      if (absl::Status status = StartReading(*fetch, *std::move(slices)); !status.ok()) return status;
       *reads = 1;
-      return StartReading(*fetch, *std::move(slices));
+      return absl::OkStatus();
     }
     auto staged = cached->Take("");
     if (!staged.ok()) return staged.status();

@@ -23,34 +23,33 @@ absl::Status Fail(Reason reason, absl::string_view field, absl::string_view what
 }
 
 absl::Status Wrong(absl::string_view field, absl::string_view what) {
-  const std::string name = absl::StrCat("agreement.", field);
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(name, ": ", what),
-                   {.reason = Reason::kField, .field = name});
+  return Invalid(absl::StrCat("agreement.", field), what);
 }
 
-absl::Status CheckStep(const SeenStep& step) {
+absl::Status CheckStep(const StepReport& step) {
   if (step.policy > MissingPolicy::kDrop) return Wrong("policy", "is none of strict, live, drop");
   for (size_t i = 0; i < step.samples.size(); ++i) {
-    const SeenSample& seen = step.samples[i];
+    const SampleReport& report = step.samples[i];
     const auto wrong = [i](absl::string_view field, absl::string_view what) {
       return Wrong(absl::StrCat("samples[", i, "].", field), what);
     };
-    if (seen.status > SampleStatus::kOutOfRange) return wrong("status", "is none");
-    if (seen.num_tokens.value_or(0) < 0) return wrong("num_tokens", "is below 0");
-    if (seen.revision.value_or(0) < 0) return wrong("revision", "is below 0");
-    if (seen.oldest_weight_version.value_or(0) < kUnknownWeightVersion)
+    const bool unknown = report.status == SampleStatus::kUnspecified && !step.source_failed;
+    if (unknown || report.status > SampleStatus::kOutOfRange) return wrong("status", "is none");
+    if (report.num_tokens.value_or(0) < 0) return wrong("num_tokens", "is below 0");
+    if (report.revision.value_or(0) < 0) return wrong("revision", "is below 0");
+    if (report.oldest_weight_version.value_or(0) < kUnknownWeightVersion)
       return wrong("oldest_weight_version", "is below -1");
-    if (seen.newest_weight_version.value_or(0) < kUnknownWeightVersion)
+    if (report.newest_weight_version.value_or(0) < kUnknownWeightVersion)
       return wrong("newest_weight_version", "is below -1");
   }
   return absl::OkStatus();
 }
 
-int64_t HandleOf(const SeenSample& seen) { return seen.sample.empty() ? seen.handle : SampleHandle(seen.sample); }
-
-std::string NameOf(const SeenSample& seen) {
-  return seen.sample.empty() ? absl::StrCat("with handle ", seen.handle) : seen.sample;
+int64_t HandleOf(const SampleReport& report) {
+  return report.sample.empty() ? report.handle : SampleHandle(report.sample);
 }
+
+std::string NameOf(const SampleReport& report) { return SampleName(report.sample, report.handle); }
 
 // Statuses from good to bad. Bad ones have no order of their own: that of their numbers is as good as any, if only all
 // ranks have the same; nothing is worse than not to know.
@@ -94,7 +93,7 @@ std::optional<int64_t> OnlyIf(bool condition, int64_t value) {
   return value;
 }
 
-std::vector<int64_t> StepWords(int32_t rank, const SeenStep& step, bool refused) {
+std::vector<int64_t> StepWords(int32_t rank, const StepReport& step, bool refused) {
   WordWriter out;
   out.Both(kVersion);
   out.Least(OnlyIf(refused, rank));
@@ -105,11 +104,11 @@ std::vector<int64_t> StepWords(int32_t rank, const SeenStep& step, bool refused)
   return out.Take();
 }
 
-void WriteSample(int32_t rank, const SeenSample& seen, bool source_failed, WordWriter& out) {
-  const SampleStatus status = source_failed ? SampleStatus::kUnspecified : seen.status;
+void WriteSample(int32_t rank, const SampleReport& report, bool source_failed, WordWriter& out) {
+  const SampleStatus status = source_failed ? SampleStatus::kUnspecified : report.status;
   const bool there = status == SampleStatus::kOk;
-  const SeenSample known = there ? seen : SeenSample{};
-  out.Both(HandleOf(seen));
+  const SampleReport known = there ? report : SampleReport{};
+  out.Both(HandleOf(report));
   out.Greatest(Badness(status));
   out.Least(OnlyIf(!there, rank));
   out.Greatest(OnlyIf(there, rank));
@@ -120,21 +119,21 @@ void WriteSample(int32_t rank, const SeenSample& seen, bool source_failed, WordW
   out.Greatest(known.newest_weight_version);
 }
 
-std::vector<int64_t> SampleWords(int32_t rank, const SeenStep& step) {
+std::vector<int64_t> SampleWords(int32_t rank, const StepReport& step) {
   WordWriter out;
-  for (const SeenSample& seen : step.samples) WriteSample(rank, seen, step.source_failed, out);
+  for (const SampleReport& report : step.samples) WriteSample(rank, report, step.source_failed, out);
   return out.Take();
 }
 
 // What the ranks say of a sample.
-struct Said {
+struct Combined {
   Extremes handle;
   SampleDecision decision;
   std::optional<Extremes> num_tokens, revision, content_id;
 };
 
-absl::StatusOr<Said> ReadSample(WordReader& in) {
-  Said said;
+absl::StatusOr<Combined> ReadSample(WordReader& in) {
+  Combined said;
   said.handle = in.Both().value_or(Extremes{});
   const auto status = StatusOf(in.Greatest().value_or(kSourceFailed));
   if (!status.ok()) return status.status();
@@ -157,30 +156,31 @@ absl::StatusOr<Said> ReadSample(WordReader& in) {
   return said;
 }
 
-absl::Status CheckSame(std::optional<Extremes> values, Reason reason, absl::string_view field, const SeenSample& seen) {
+absl::Status CheckSame(std::optional<Extremes> values, Reason reason, absl::string_view field,
+                       const SampleReport& report) {
   if (!values || values->least == values->greatest) return absl::OkStatus();
   const bool bits = field == "content_id";
   const auto text = [bits](int64_t value) {
     return bits ? absl::StrCat(static_cast<uint64_t>(value)) : absl::StrCat(value);
   };
   return Fail(reason, field,
-              absl::StrCat("of sample ", NameOf(seen), " is ", text(values->least), " on one rank and ",
+              absl::StrCat("of sample ", NameOf(report), " is ", text(values->least), " on one rank and ",
                            text(values->greatest), " on another"),
-              seen.sample);
+              report.sample);
 }
 
-absl::Status CheckSameContent(const Said& said, const SeenSample& seen) {
-  absl::Status status = CheckSame(said.num_tokens, Reason::kRowCount, "num_tokens", seen);
-  status.Update(CheckSame(said.revision, Reason::kOldRevision, "revision", seen));
-  status.Update(CheckSame(said.content_id, Reason::kConflictingRows, "content_id", seen));
+absl::Status CheckSameContent(const Combined& said, const SampleReport& report) {
+  absl::Status status = CheckSame(said.num_tokens, Reason::kRowCount, "num_tokens", report);
+  status.Update(CheckSame(said.revision, Reason::kOldRevision, "revision", report));
+  status.Update(CheckSame(said.content_id, Reason::kConflictingRows, "content_id", report));
   return status;
 }
 
-absl::Status Missing(const SampleDecision& decision, const SeenSample& seen, int64_t missing, size_t samples) {
+absl::Status Missing(const SampleDecision& decision, const SampleReport& report, int64_t missing, size_t samples) {
   return Fail(MissingReason(decision.status), "samples",
-              absl::StrCat("sample ", NameOf(seen), " is ", SeenStatusName(decision.status), ", first on rank ",
+              absl::StrCat("sample ", NameOf(report), " is ", ReportedStatusName(decision.status), ", first on rank ",
                            *decision.missing_on, "; ", missing, " of ", samples, " samples are missing"),
-              seen.sample);
+              report.sample);
 }
 
 void Count(SampleDecision said, MissingPolicy policy, StepDecision& decision) {
@@ -194,8 +194,8 @@ void Count(SampleDecision said, MissingPolicy policy, StepDecision& decision) {
   decision.samples.push_back(said);
 }
 
-absl::StatusOr<StepDecision> Decide(const SeenStep& step, absl::Span<const int64_t> reduced) {
-  std::vector<Said> said;
+absl::StatusOr<StepDecision> Decide(const StepReport& step, absl::Span<const int64_t> reduced) {
+  std::vector<Combined> said;
   WordReader in(reduced);
   for (size_t i = 0; i < step.samples.size(); ++i) {
     auto read = ReadSample(in);
@@ -228,11 +228,25 @@ absl::Status CheckEqual(std::optional<Extremes> values, Reason reason, absl::str
 
 }  // namespace
 
-const char* SeenStatusName(SampleStatus status) {
+const char* ReportedStatusName(SampleStatus status) {
   return status == SampleStatus::kUnspecified ? "SOURCE_FAILED" : SampleStatusName(status);
 }
 
-StepAgreement::StepAgreement(int32_t rank, absl::StatusOr<SeenStep> step) : rank_(rank), invalid_(step.status()) {
+SampleReport ReportOf(const SampleRecord& record, std::string sample, int64_t handle) {
+  SampleReport report{.sample = std::move(sample),
+                      .handle = handle,
+                      .status = record.status,
+                      .num_tokens = record.num_tokens,
+                      .revision = record.revision};
+  if (record.content_id != 0) report.content_id = record.content_id;
+  for (const WeightSpan& span : record.weights) {
+    report.oldest_weight_version = std::min(report.oldest_weight_version.value_or(span.version), span.version);
+    report.newest_weight_version = std::max(report.newest_weight_version.value_or(span.version), span.version);
+  }
+  return report;
+}
+
+StepAgreement::StepAgreement(int32_t rank, absl::StatusOr<StepReport> step) : rank_(rank), invalid_(step.status()) {
   if (step.ok()) {
     step_ = *std::move(step);
     invalid_ = CheckStep(step_);
@@ -287,7 +301,7 @@ absl::StatusOr<StepDecision> StepAgreement::decision() const {
   return decision_;
 }
 
-absl::StatusOr<StepDecision> Agree(Collective& collective, absl::StatusOr<SeenStep> step,
+absl::StatusOr<StepDecision> Agree(Collective& collective, absl::StatusOr<StepReport> step,
                                    Collective::Deadline deadline) {
   StepAgreement agreement(collective.rank(), std::move(step));
   while (!agreement.words().empty()) {

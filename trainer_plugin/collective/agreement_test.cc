@@ -20,7 +20,7 @@ using Decisions = std::vector<absl::StatusOr<StepDecision>>;
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 
 // Of the ranks in threads of their own.
-Decisions AgreeOnAll(const std::vector<SeenStep>& seen) {
+Decisions AgreeOnAll(const std::vector<StepReport>& seen) {
   const auto ranks = MakeLocalCollectives(static_cast<int32_t>(seen.size()));
   Decisions decisions(seen.size());
   std::vector<std::thread> threads;
@@ -34,8 +34,8 @@ Decisions AgreeOnAll(const std::vector<SeenStep>& seen) {
 }
 
 // 16 ranks that have all samples.
-std::vector<SeenStep> AllThere(MissingPolicy policy = MissingPolicy::kStrict, int32_t samples = 5) {
-  SeenStep step{.policy = policy, .geometry_fingerprint = 0xFEDCBA9876543210u};
+std::vector<StepReport> AllThere(MissingPolicy policy = MissingPolicy::kStrict, int32_t samples = 5) {
+  StepReport step{.policy = policy, .geometry_fingerprint = 0xFEDCBA9876543210u};
   for (int32_t i = 0; i < samples; ++i) {
     step.samples.push_back({.sample = absl::StrCat("math/", i),
                             .num_tokens = 100 + i,
@@ -44,7 +44,7 @@ std::vector<SeenStep> AllThere(MissingPolicy policy = MissingPolicy::kStrict, in
                             .oldest_weight_version = -1 + i,
                             .newest_weight_version = 7 + i});
   }
-  return std::vector<SeenStep>(16, step);
+  return std::vector<StepReport>(16, step);
 }
 
 void ExpectSame(const Decisions& decisions) {
@@ -80,7 +80,7 @@ TEST(Agreement, NoSamples) {
 
 TEST(Agreement, OneRankMissesASample) {
   for (MissingPolicy policy : {MissingPolicy::kStrict, MissingPolicy::kLive, MissingPolicy::kDrop}) {
-    std::vector<SeenStep> seen = AllThere(policy);
+    std::vector<StepReport> seen = AllThere(policy);
     seen[13].samples[3] = {.sample = "math/3", .status = SampleStatus::kLost};
     const Decisions decisions = AgreeOnAll(seen);
     ExpectSame(decisions);
@@ -106,20 +106,20 @@ TEST(Agreement, OneRankMissesASample) {
 
 TEST(Agreement, OtherContentIsAnErrorOnAllRanks) {
   struct Case {
-    std::function<void(SeenSample&)> change;
+    std::function<void(SampleReport&)> change;
     Reason reason;
     const char* says;
   };
   const std::vector<Case> cases = {
-      {[](SeenSample& s) { s.content_id = 17; }, Reason::kConflictingRows,
+      {[](SampleReport& s) { s.content_id = 17; }, Reason::kConflictingRows,
        "content_id: of sample math/2 is 9223372036854775810 on one rank and 17 on another"},
-      {[](SeenSample& s) { s.revision = 4; }, Reason::kOldRevision,
+      {[](SampleReport& s) { s.revision = 4; }, Reason::kOldRevision,
        "revision: of sample math/2 is 0 on one rank and 4"},
-      {[](SeenSample& s) { s.num_tokens = 99; }, Reason::kRowCount,
+      {[](SampleReport& s) { s.num_tokens = 99; }, Reason::kRowCount,
        "num_tokens: of sample math/2 is 99 on one rank and 102"},
   };
   for (const Case& given : cases) {
-    std::vector<SeenStep> seen = AllThere(MissingPolicy::kLive);
+    std::vector<StepReport> seen = AllThere(MissingPolicy::kLive);
     given.change(seen[5].samples[2]);
     seen[6].samples[2].status = SampleStatus::kNotFound;
     const Decisions decisions = AgreeOnAll(seen);
@@ -132,7 +132,7 @@ TEST(Agreement, OtherContentIsAnErrorOnAllRanks) {
 
 // What a rank does not know, or says of a sample that it misses, is compared with nothing.
 TEST(Agreement, WhatIsNotKnownIsNotCompared) {
-  std::vector<SeenStep> seen = AllThere(MissingPolicy::kLive);
+  std::vector<StepReport> seen = AllThere(MissingPolicy::kLive);
   seen[3].samples[1] = {.sample = "math/1"};
   seen[4].samples[2].status = SampleStatus::kTokensMismatch;
   seen[4].samples[2].content_id = 1;
@@ -144,8 +144,8 @@ TEST(Agreement, WhatIsNotKnownIsNotCompared) {
 }
 
 TEST(Agreement, ByHandleOrByName) {
-  std::vector<SeenStep> seen = AllThere();
-  for (SeenSample& sample : seen[9].samples) {
+  std::vector<StepReport> seen = AllThere();
+  for (SampleReport& sample : seen[9].samples) {
     sample.handle = SampleHandle(sample.sample);
     sample.sample.clear();
   }
@@ -153,21 +153,21 @@ TEST(Agreement, ByHandleOrByName) {
 }
 
 TEST(Agreement, RanksOfOtherSteps) {
-  const std::vector<std::function<void(SeenStep&)>> changes = {
-      [](SeenStep& step) { step.samples.pop_back(); },
-      [](SeenStep& step) { step.samples.clear(); },
-      [](SeenStep& step) { step.policy = MissingPolicy::kDrop; },
-      [](SeenStep& step) { std::swap(step.samples[0], step.samples[4]); },
-      [](SeenStep& step) { step.samples[3].sample = "other"; },
+  const std::vector<std::function<void(StepReport&)>> changes = {
+      [](StepReport& step) { step.samples.pop_back(); },
+      [](StepReport& step) { step.samples.clear(); },
+      [](StepReport& step) { step.policy = MissingPolicy::kDrop; },
+      [](StepReport& step) { std::swap(step.samples[0], step.samples[4]); },
+      [](StepReport& step) { step.samples[3].sample = "other"; },
   };
   for (const auto& change : changes) {
-    std::vector<SeenStep> seen = AllThere();
+    std::vector<StepReport> seen = AllThere();
     change(seen[7]);
     const Decisions decisions = AgreeOnAll(seen);
     ExpectSame(decisions);
     EXPECT_THAT(decisions[0], Fails(kFailed, Reason::kField));
   }
-  std::vector<SeenStep> seen = AllThere();
+  std::vector<StepReport> seen = AllThere();
   seen[15].geometry_fingerprint = 1;
   const Decisions decisions = AgreeOnAll(seen);
   ExpectSame(decisions);
@@ -175,7 +175,7 @@ TEST(Agreement, RanksOfOtherSteps) {
 }
 
 TEST(Agreement, ARankWhoseSourceFailed) {
-  std::vector<SeenStep> seen = AllThere(MissingPolicy::kLive);
+  std::vector<StepReport> seen = AllThere(MissingPolicy::kLive);
   seen[2].source_failed = seen[9].source_failed = true;
   Decisions decisions = AgreeOnAll(seen);
   ExpectSame(decisions);
@@ -183,24 +183,48 @@ TEST(Agreement, ARankWhoseSourceFailed) {
   EXPECT_EQ(decisions[0]->source_failed_on, 2);
   EXPECT_EQ(decisions[0]->counts[SampleStatus::kUnspecified], 5);
   EXPECT_EQ(decisions[0]->samples[0].missing_on, 2);
-  for (SeenStep& step : seen) step.policy = MissingPolicy::kStrict;
+  for (StepReport& step : seen) step.policy = MissingPolicy::kStrict;
   decisions = AgreeOnAll(seen);
   ExpectSame(decisions);
   EXPECT_EQ(decisions[0].status().code(), kFailed);
   EXPECT_THAT(decisions[0].status().message(), HasSubstr("SOURCE_FAILED, first on rank 2; 5 of 5"));
 }
 
+TEST(Agreement, ReportsAreWhatASourceSays) {
+  const SampleReport known =
+      ReportOf({.status = SampleStatus::kOk,
+                .num_tokens = 9,
+                .revision = 2,
+                .content_id = 77,
+                .weights = {{{0, 3}, 5, ""}, {{3, 6}, kUnknownWeightVersion, ""}, {{6, 8}, 4, ""}}},
+               "a");
+  EXPECT_EQ(known.sample, "a");
+  EXPECT_EQ(known.status, SampleStatus::kOk);
+  EXPECT_EQ(known.num_tokens, 9);
+  EXPECT_EQ(known.revision, 2);
+  EXPECT_EQ(known.content_id, 77u);
+  EXPECT_EQ(known.oldest_weight_version, kUnknownWeightVersion);
+  EXPECT_EQ(known.newest_weight_version, 5);
+  const SampleReport absent = ReportOf({.status = SampleStatus::kNotFound}, "", 7);
+  EXPECT_EQ(absent.handle, 7);
+  EXPECT_EQ(absent.status, SampleStatus::kNotFound);
+  EXPECT_EQ(absent.num_tokens, std::nullopt);
+  EXPECT_EQ(absent.content_id, std::nullopt);
+  EXPECT_EQ(absent.oldest_weight_version, std::nullopt);
+}
+
 TEST(Agreement, ARankThatIsWrongTellsTheOthers) {
-  const std::vector<std::function<void(SeenStep&)>> changes = {
-      [](SeenStep& step) { step.samples[3].num_tokens = -4; },
-      [](SeenStep& step) { step.samples[0].revision = -1; },
-      [](SeenStep& step) { step.samples[0].status = static_cast<SampleStatus>(10); },
-      [](SeenStep& step) { step.samples[0].newest_weight_version = -2; },
-      [](SeenStep& step) { step.samples[0].oldest_weight_version = std::numeric_limits<int64_t>::min(); },
-      [](SeenStep& step) { step.policy = static_cast<MissingPolicy>(3); },
+  const std::vector<std::function<void(StepReport&)>> changes = {
+      [](StepReport& step) { step.samples[3].num_tokens = -4; },
+      [](StepReport& step) { step.samples[0].revision = -1; },
+      [](StepReport& step) { step.samples[0].status = static_cast<SampleStatus>(10); },
+      [](StepReport& step) { step.samples[1].status = SampleStatus::kUnspecified; },
+      [](StepReport& step) { step.samples[0].newest_weight_version = -2; },
+      [](StepReport& step) { step.samples[0].oldest_weight_version = std::numeric_limits<int64_t>::min(); },
+      [](StepReport& step) { step.policy = static_cast<MissingPolicy>(3); },
   };
   for (const auto& change : changes) {
-    std::vector<SeenStep> seen = AllThere();
+    std::vector<StepReport> seen = AllThere();
     change(seen[4]);
     const Decisions decisions = AgreeOnAll(seen);
     for (size_t rank = 0; rank < decisions.size(); ++rank) {
@@ -216,7 +240,7 @@ TEST(Agreement, WordsThatNoReductionGives) {
     return std::vector<int64_t>(agreement.words().begin(), agreement.words().end());
   };
   const auto refused = Fails(absl::StatusCode::kInvalidArgument, Reason::kField);
-  const SeenStep step = AllThere(MissingPolicy::kLive)[0];
+  const StepReport step = AllThere(MissingPolicy::kLive)[0];
   const size_t first_round = all_words(StepAgreement(0, step)).size();
   for (size_t i = 0; i < first_round; ++i) {
     StepAgreement agreement(0, step);
@@ -269,7 +293,7 @@ TEST(Agreement, DecidesAtTheEndAndNothingIsPushedThen) {
 
 TEST(Agreement, ARankThatNeverComes) {
   auto ranks = MakeLocalCollectives(16);
-  const std::vector<SeenStep> seen = AllThere();
+  const std::vector<StepReport> seen = AllThere();
   std::vector<std::thread> threads;
   for (int32_t rank = 1; rank < 16; ++rank) {
     threads.emplace_back([&, rank] {
@@ -291,18 +315,18 @@ TEST(Agreement, OtherVersionsAndOddWords) {
 }
 
 // What the ranks must come to, the slow way.
-absl::StatusOr<StepDecision> Reference(const std::vector<SeenStep>& seen) {
+absl::StatusOr<StepDecision> Reference(const std::vector<StepReport>& seen) {
   StepDecision decision;
   const size_t samples = seen[0].samples.size();
   for (size_t i = 0; i < samples; ++i) {
     SampleDecision said{.missing_everywhere = true};
     int64_t worst = 1;
     for (size_t rank = 0; rank < seen.size(); ++rank) {
-      const SeenSample& own = seen[rank].samples[i];
+      const SampleReport& own = seen[rank].samples[i];
       const bool failed = seen[rank].source_failed;
       if (failed || own.status != SampleStatus::kOk) {
         if (!said.missing_on) said.missing_on = rank;
-        worst = std::max(worst, failed || own.status == SampleStatus::kUnspecified ? 99 : int64_t(own.status));
+        worst = std::max(worst, failed ? 99 : int64_t(own.status));
         continue;
       }
       said.missing_everywhere = false;
@@ -338,10 +362,10 @@ absl::StatusOr<StepDecision> Reference(const std::vector<SeenStep>& seen) {
 }
 
 // Both versions, so that the oldest and the newest one of a rank are in order.
-SeenSample RandomSample(int32_t number, std::mt19937& random) {
+SampleReport RandomSample(int32_t number, std::mt19937& random) {
   const auto rarely = [&random](int32_t times) { return random() % times == 0; };
-  SeenSample seen{.sample = absl::StrCat("s", number)};
-  if (rarely(40)) seen.status = static_cast<SampleStatus>(random() % 10);
+  SampleReport seen{.sample = absl::StrCat("s", number)};
+  if (rarely(40)) seen.status = static_cast<SampleStatus>(1 + random() % 9);
   if (!rarely(10)) seen.num_tokens = number + rarely(200);
   if (!rarely(10)) seen.revision = rarely(200);
   if (!rarely(10)) seen.content_id = (number % 2 == 0 ? 0 : ~uint64_t{0}) ^ static_cast<uint64_t>(rarely(200));
@@ -356,10 +380,10 @@ TEST(Agreement, AsTheReference) {
   std::mt19937 random(1);
   int32_t agreed = 0, failed = 0;
   for (int32_t round = 0; round < 600; ++round) {
-    std::vector<SeenStep> seen(1 + random() % 6);
+    std::vector<StepReport> seen(1 + random() % 6);
     const size_t samples = random() % 8;
     const auto policy = static_cast<MissingPolicy>(random() % 3);
-    for (SeenStep& step : seen) {
+    for (StepReport& step : seen) {
       step.policy = policy;
       step.source_failed = random() % 30 == 0;
       for (size_t i = 0; i < samples; ++i) step.samples.push_back(RandomSample(i, random));

@@ -46,14 +46,16 @@ absl::StatusOr<std::vector<Block>> ReadBlocks(const std::filesystem::path& direc
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const DirectorySource>> DirectorySource::Open(const std::filesystem::path& directory) {
+absl::StatusOr<std::unique_ptr<const DirectorySource>> DirectorySource::Open(const std::filesystem::path& directory,
+                                                                             const HandleFunction& handle_of) {
   auto run = ReadExportedRun(directory);
   if (!run.ok()) return run.status();
   auto contents = std::make_unique<Contents>(
       Contents{.run = std::move(run->run), .producer = run->producer, .geometry = std::move(run->geometry)});
   for (ExportedSample& sample : run->samples) {
     contents->by_name[sample.sample] = contents->entries.size();
-    contents->by_handle[SampleHandle(sample.sample)] = contents->entries.size();
+    const auto [holder, is_new] = contents->by_handle.emplace(handle_of(sample.sample), contents->entries.size());
+    if (!is_new) return HandleCollision(sample.sample, contents->entries[holder->second].exported.sample);
     KnownSample known{.num_tokens = sample.num_tokens,
                       .unrecorded = sample.unrecorded,
                       .token_checks = sample.token_checks,

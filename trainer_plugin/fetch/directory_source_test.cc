@@ -123,6 +123,12 @@ TEST_P(DirectorySourceTest, EveryRankGetsWhatIsInMemory) {
   }
 }
 
+TEST_P(DirectorySourceTest, TwoSamplesWithOneHandleAreRefused) {
+  const auto opened = DirectorySource::Open(directory_, [](absl::string_view id) { return id == "s0" ? 1 : 5; });
+  EXPECT_THAT(opened, Fails(absl::StatusCode::kAlreadyExists, Reason::kHandleCollision));
+  EXPECT_EQ(opened.status().message(), "sample \"s2\" has the same handle as sample \"s1\"");
+}
+
 TEST_P(DirectorySourceTest, AnswersAsRowsInMemoryDo) {
   ASSERT_OK_AND_ASSIGN(const auto source, DirectorySource::Open(directory_));
   const std::vector<uint32_t> tokens = MakeTokens(kTokens[0], 0);

@@ -1,5 +1,6 @@
 #include "routing_replay/trainer/fetch.h"
 
+#include "trainer_plugin/fetch/inspect.h"
 #include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::trainer {
@@ -15,8 +16,13 @@ bool IsOutOfReach(const absl::Status& status) {
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options) {
   if (absl::Status status = CheckFetch(run.geometry(), plan, sequences); !status.ok()) return status;
+  return FetchSlices(run, plan, SlicesToRead(plan, sequences), sequences, options);
+}
+
+absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const int32_t> slices,
+                                       absl::Span<const FetchSequence> sequences, const FetchOptions& options) {
+  if (absl::Status status = CheckFetch(run.geometry(), plan, sequences); !status.ok()) return status;
   StagedRows out;
-  const std::vector<int32_t> slices = SlicesToRead(plan, sequences);
   StagingSink sink(plan, slices, sequences, options, out);
   if (slices.empty()) return out;
   absl::Status status = run.Read(MakeReadRequest(plan, slices, sequences, options), sink, options.timeout);
@@ -25,6 +31,19 @@ absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::S
   }
   if (!status.ok()) return status;
   return out;
+}
+
+absl::StatusOr<std::vector<SampleRecord>> InspectSamples(Run& run, absl::Span<const FetchSequence> sequences,
+                                                         const FetchOptions& options) {
+  InspectSink sink(sequences);
+  if (sequences.empty()) return sink.records();
+  const absl::Status status = run.Read(MakeInspectRequest(run.geometry(), sequences, options), sink, options.timeout);
+  if (absl::IsDeadlineExceeded(status)) {
+    sink.GiveUp(status.message());
+  } else if (!status.ok()) {
+    return status;
+  }
+  return sink.records();
 }
 
 }  // namespace routing_replay::trainer

@@ -165,6 +165,41 @@ TEST_F(FetchTest, WhatDoesNotComeFallsBack) {
   EXPECT_EQ(Fetch(MissingPolicy::kLive).status(), run_.end);
 }
 
+TEST_F(FetchTest, OnlyTheSlicesThatAreNamed) {
+  run_.records = {{.index = 0, .status = SampleStatus::kOk}};
+  const std::vector<int32_t> second = {1};
+  ASSERT_OK_AND_ASSIGN(const StagedRows staged, FetchSlices(run_, plan_, second, sequences_, {}));
+  ASSERT_EQ(run_.request().samples.size(), 1u);
+  EXPECT_EQ(run_.request().samples[0].sample, "b");
+  EXPECT_EQ(staged.records[0].status, SampleStatus::kUnspecified);
+  EXPECT_EQ(staged.records[1].status, SampleStatus::kOk);
+}
+
+TEST_F(FetchTest, AnInspectionAsksForOneRowOfEachSample) {
+  run_.records = {{.index = 0, .status = SampleStatus::kNotFound},
+                  {.index = 1, .status = SampleStatus::kOutOfRange, .num_tokens = 1}};
+  ASSERT_OK_AND_ASSIGN(const auto records, InspectSamples(run_, sequences_, {.wait = false, .timeout = kTimeout}));
+  EXPECT_FALSE(run_.request().wait);
+  EXPECT_THAT(run_.request().layers, ElementsAre(0));
+  EXPECT_THAT(run_.request().samples[0].rows, ElementsAre(RowRange{2, 3}));
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].status, SampleStatus::kNotFound);
+  EXPECT_EQ(records[1].status, SampleStatus::kOk);  // Of one token, which has no row.
+  ASSERT_OK_AND_ASSIGN(const auto none, InspectSamples(run_, {}, {}));
+  EXPECT_TRUE(none.empty());
+}
+
+TEST_F(FetchTest, AnInspectionSaysWhatCameInTime) {
+  run_.records = {{.index = 0, .status = SampleStatus::kLost}};
+  run_.end = absl::DeadlineExceededError("too late");
+  ASSERT_OK_AND_ASSIGN(const auto records, InspectSamples(run_, sequences_, {}));
+  EXPECT_EQ(records[0].status, SampleStatus::kLost);
+  EXPECT_EQ(records[1].status, SampleStatus::kNotReady);
+  EXPECT_EQ(records[1].message, "too late");
+  run_.end = absl::UnavailableError("gone");
+  EXPECT_EQ(InspectSamples(run_, sequences_, {}).status(), run_.end);
+}
+
 TEST_F(FetchTest, RefusesAPlanOfAnotherGeometry) {
   const Geometry other = Geometry::Uniform(2, 8, 3);
   ScriptedRun run(other);

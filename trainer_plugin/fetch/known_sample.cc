@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "routing_replay/wire/checksum.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::trainer {
 
@@ -56,6 +57,12 @@ SampleRecord NoSuchSample(const SampleRead& asked) {
   return {.status = SampleStatus::kNotFound,
           .message = asked.sample.empty() ? absl::StrCat("there is no sample with handle ", asked.handle)
                                           : absl::StrCat("there is no sample \"", asked.sample, "\"")};
+}
+
+absl::Status HandleCollision(const std::string& sample, const std::string& other) {
+  return MakeError(absl::StatusCode::kAlreadyExists,
+                   absl::StrCat("sample \"", sample, "\" has the same handle as sample \"", other, "\""),
+                   {.reason = Reason::kHandleCollision, .sample = sample});
 }
 
 }  // namespace routing_replay::trainer

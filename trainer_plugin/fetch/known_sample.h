@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_state.h"
@@ -33,6 +35,9 @@ struct KnownSample {
 
 // The same of a sample that is not there.
 SampleRecord NoSuchSample(const SampleRead& asked);
+
+// ALREADY_EXISTS: a source tells samples apart by their handles, too.
+absl::Status HandleCollision(const std::string& sample, const std::string& other);
 
 }  // namespace routing_replay::trainer
 

@@ -24,11 +24,6 @@ struct LocalSource::Entry {
 
 namespace {
 
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
-}
-
 // A decoder speaks of an append; here the caller's names are those of LocalSource::Add.
 absl::Status InNamesOfAdd(const absl::Status& status, const std::string& sample) {
   auto detail = GetErrorDetail(status);
@@ -72,6 +67,7 @@ absl::Status CheckRecorded(const Geometry& geometry, const BufferLayout& layout,
 }
 
 constexpr int64_t kNowhere = -1;
+constexpr uint64_t kNoContentId = 0;
 
 // Per row of the sequence the local row that shows it.
 std::vector<int64_t> LocalRowsOf(absl::Span<const LocalRow> row_map, int32_t sequence, int64_t rows) {
@@ -101,7 +97,8 @@ std::vector<RowRange> Missing(const std::vector<int64_t>& local) {
 
 }  // namespace
 
-LocalSource::LocalSource(Geometry geometry) : geometry_(std::move(geometry)) {}
+LocalSource::LocalSource(Geometry geometry, HandleFunction handle_of)
+    : geometry_(std::move(geometry)), handle_of_(std::move(handle_of)) {}
 LocalSource::~LocalSource() = default;
 LocalSource::LocalSource(LocalSource&&) noexcept = default;
 LocalSource& LocalSource::operator=(LocalSource&&) noexcept = default;
@@ -121,6 +118,7 @@ absl::Status LocalSource::AddRecorded(const LocalSample& sample, int32_t sequenc
   const std::vector<int64_t> local = LocalRowsOf(row_map, sequence, *sample.num_tokens - 1);
   LocalSample recorded = sample;
   recorded.unrecorded = Missing(local);
+  recorded.content_id = sample.content_id.value_or(kNoContentId);
   std::vector<uint8_t> payload;
   int64_t rows = 0;
   for (int64_t row : local) {
@@ -155,7 +153,8 @@ absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDes
                    absl::StrCat(sample.token_ids.size(), " ids for ", rows->rows.end, " rows"));
   }
   const int64_t num_tokens = rows->rows.end + 1;
-  names_[SampleHandle(sample.sample)] = sample.sample;
+  const std::string& holder = names_.emplace(handle_of_(sample.sample), sample.sample).first->second;
+  if (holder != sample.sample) return HandleCollision(sample.sample, holder);
   KnownSample known{.num_tokens = num_tokens,
                     .unrecorded = rows->unrecorded,
                     .token_ids = {sample.token_ids.begin(), sample.token_ids.end()},
@@ -169,7 +168,7 @@ absl::Status LocalSource::CheckAndAdd(const LocalSample& sample, const TensorDes
 
 bool LocalSource::Remove(absl::string_view sample) {
   if (samples_.erase(std::string(sample)) == 0) return false;
-  names_.erase(SampleHandle(sample));
+  names_.erase(handle_of_(sample));
   return true;
 }
 void LocalSource::Clear() {

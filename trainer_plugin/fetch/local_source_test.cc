@@ -175,6 +175,22 @@ TEST_P(LocalSourceTest, SamplesByHandle) {
   EXPECT_EQ(StatusOf({.handle = SampleHandle("s")}), SampleStatus::kNotFound);
 }
 
+TEST_P(LocalSourceTest, TwoSamplesWithOneHandleAreRefused) {
+  source_ = LocalSource(geometry_, [](absl::string_view id) { return id == "t" ? 1 : 5; });
+  ASSERT_OK(Add({.sample = "s"}));
+  ASSERT_OK(Add({.sample = "s"}));
+  const absl::Status refused = Add({.sample = "u"});
+  EXPECT_THAT(refused, Fails(absl::StatusCode::kAlreadyExists, Reason::kHandleCollision));
+  EXPECT_EQ(GetErrorDetail(refused)->sample, "u");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("sample \"u\" has the same handle as sample \"s\""));
+  ASSERT_OK(Add({.sample = "t"}));
+  EXPECT_EQ(source_.size(), 2);
+  EXPECT_FALSE(source_.Remove("u"));
+  EXPECT_EQ(StatusOf({.handle = 5}), SampleStatus::kOk);
+  EXPECT_TRUE(source_.Remove("s"));
+  EXPECT_OK(Add({.sample = "u"}));
+}
+
 TEST_P(LocalSourceTest, UnrecordedRowsAreTold) {
   const std::vector<int32_t> tensor = routes_.Tensor({0, kTokens - 11});
   ASSERT_OK(source_.Add({.sample = "s", .num_tokens = kTokens, .unrecorded = {{5, 15}}},

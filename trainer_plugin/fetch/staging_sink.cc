@@ -10,12 +10,8 @@ namespace {
 
 constexpr RowRange kAllRows{0, kMaxRows};
 
-std::string NameOf(const FetchSequence& sequence) {
-  return sequence.sample.empty() ? absl::StrCat("with handle ", sequence.handle) : sequence.sample;
-}
-
 absl::Status MissingSample(int32_t sequence, const FetchSequence& named, const SampleRecord& record) {
-  const std::string sample = NameOf(named);
+  const std::string sample = SampleName(named.sample, named.handle);
   return MakeError(absl::StatusCode::kFailedPrecondition,
                    absl::StrCat("sequence ", sequence, ", sample ", sample, ": ", SampleStatusName(record.status), ": ",
                                 record.message),
@@ -23,7 +19,7 @@ absl::Status MissingSample(int32_t sequence, const FetchSequence& named, const S
 }
 
 absl::Status NotAsAgreed(int32_t sequence, const FetchSequence& named, const SampleRecord& record) {
-  const std::string sample = NameOf(named);
+  const std::string sample = SampleName(named.sample, named.handle);
   const bool readable = record.status == SampleStatus::kOk;
   const std::string found = readable ? absl::StrCat("has content id ", record.content_id)
                                      : absl::StrCat(SampleStatusName(record.status), ": ", record.message);
@@ -37,14 +33,17 @@ absl::Status NotAsAgreed(int32_t sequence, const FetchSequence& named, const Sam
 
 }  // namespace
 
-absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
+absl::Status CheckSequences(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
   for (const PlanSlice& slice : plan.slices) {
     if (static_cast<size_t>(slice.sequence) < sequences.size()) continue;
-    return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("sequences: the plan reads sequence ", slice.sequence, ", ", sequences.size(),
-                                  " sequences are named"),
-                     {.reason = Reason::kField, .field = "sequences"});
+    return Invalid("sequences", absl::StrCat("the plan reads sequence ", slice.sequence, ", ", sequences.size(),
+                                             " sequences are named"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences) {
+  if (absl::Status status = CheckSequences(plan, sequences); !status.ok()) return status;
   for (size_t i = 0; i < plan.layers.size(); ++i) {
     const LayerRouting& planned = plan.routing[i];
     const int32_t ordinal = plan.layers[i].ordinal;

@@ -14,8 +14,11 @@
 
 namespace routing_replay::trainer {
 
-// Whether rows of `geometry` can be staged for the plan: INVALID_ARGUMENT with kField if it reads a sequence that
-// `sequences` lacks, with kGeometryMismatch naming a layer that has another E or K, or another number among the MoE
+// INVALID_ARGUMENT (kField) if the plan reads a sequence that `sequences` lacks.
+absl::Status CheckSequences(const ReplayPlan& plan, absl::Span<const FetchSequence> sequences);
+
+// Whether rows of `geometry` can be staged for the plan: as CheckSequences, and INVALID_ARGUMENT with
+// kGeometryMismatch naming a layer that has another E or K, or another number among the MoE
 // layers.
 absl::Status CheckFetch(const Geometry& geometry, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences);
 

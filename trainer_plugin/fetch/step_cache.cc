@@ -280,6 +280,14 @@ bool CachedFetch::Open(Slice& slice) {
   return true;
 }
 
+FetchOptions CachedFetch::read_options() const {
+  FetchOptions options = options_;
+  if (time_ == FetchTime::kNow) return options;
+  options.wait = false;
+  options.missing = MissingPolicy::kLive;
+  return options;
+}
+
 void CachedFetch::Give(const StagedRows& read) {
   std::vector<std::vector<StagedPiece>> pieces = PiecesBySequence(read);
   std::vector<std::pair<Slice*, std::shared_ptr<const StagedRows>>> given;
@@ -331,6 +339,10 @@ absl::StatusOr<StagedRows> CachedFetch::Take(absl::string_view why_not) const {
     if (!status.ok()) return status;
   }
   return out;
+}
+
+bool CachedFetch::IsReading() const {
+  return std::any_of(slices_.begin(), slices_.end(), [](const Slice& slice) { return slice.own != nullptr; });
 }
 
 bool CachedFetch::IsSettled() const {

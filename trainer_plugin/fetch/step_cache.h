@@ -18,6 +18,7 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/staging.h"
+#include "routing_replay/trainer/step_source.h"
 
 namespace routing_replay::trainer {
 
@@ -27,27 +28,13 @@ namespace routing_replay::trainer {
 std::string SliceKey(const ReplayPlan& plan, const PlanSlice& slice, const FetchSequence& sequence, Producer producer,
                      absl::string_view run);
 
-// What a fetch is for. Ahead: nobody waits for its rows yet; it takes no room from rows that are still awaited.
-enum class FetchTime : uint8_t { kNow, kAheadInStep, kAheadOfStep };
-
 // Staged slices of one rank, at most `max_bytes` of them, each with its key. A slice that several fetches need at one
 // time is read by one of them. Only what could be read is kept: a sample that falls back is asked for again. When room
 // is needed, the slices go that were used least recently, but none that a fetch holds and none that was read ahead for
 // this step or the next and not used yet; where that leaves no room the slice is not kept. Thread-safe.
 class StepCache {
  public:
-  struct Counters {
-    int64_t hits = 0;        // Slices that a fetch for now found, or that another fetch was reading.
-    int64_t misses = 0;      // Slices that it had to read itself.
-    int64_t ahead = 0;       // Slices read ahead.
-    int64_t stale = 0;       // Kept slices that were not used, as the ranks had agreed on another content id.
-    int64_t evictions = 0;   // To make room.
-    int64_t not_kept = 0;    // There was no room.
-    int64_t bytes = 0;       // Held now.
-    int64_t most_bytes = 0;  // Held at any time.
-    int64_t slices = 0;      // Held now.
-    int64_t bytes_read = 0;  // Of slices that were read.
-  };
+  using Counters = StepCacheCounters;
 
   explicit StepCache(int64_t max_bytes);
   ~StepCache();
@@ -93,7 +80,7 @@ class StepCache {
 //   while (true) {
 //     absl::StatusOr<std::vector<int32_t>> slices = fetch.Next(deadline);   // Positions in plan.slices.
 //     if (slices->empty()) break;
-//     fetch.Give(what a read of these slices staged);
+//     fetch.Give(what a read of these slices with fetch.read_options() staged);
 //   }
 //   absl::StatusOr<StagedRows> staged = fetch.Take("");
 //
@@ -108,10 +95,15 @@ class CachedFetch {
   CachedFetch& operator=(const CachedFetch&) = delete;
 
   // What is to be read next by this fetch; none: everything is there. First waits, if it must, for what other fetches
-  // read, and one that is ahead also for room. DEADLINE_EXCEEDED, CANCELLED.
+  // read, and one that is ahead also for room. DEADLINE_EXCEEDED, CANCELLED. Requires !IsReading().
   absl::StatusOr<std::vector<int32_t>> Next(Clock::Time deadline);
+  // As its slices are to be read: as it was told, but ahead it waits for no rows, or those that are there would wait
+  // with it, and no sample is refused that nobody needs yet.
+  FetchOptions read_options() const;
   // The answer to the last Next: its records and pieces of the slices that were to be read.
   void Give(const StagedRows& read);
+  // Between a Next with something to read and the Give of it.
+  bool IsReading() const;
   // All slices of the plan, as one fetch without a cache gives them; any that is not there is kNotReady, and the
   // message says why. Nothing for a fetch ahead. Errors as StagingSink.
   absl::StatusOr<StagedRows> Take(absl::string_view why_not) const;

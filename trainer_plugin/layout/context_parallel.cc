@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/rows_check.h"
 
 namespace routing_replay::trainer {
@@ -15,8 +15,8 @@ absl::Status CheckHierarchicalCp(absl::Span<const int32_t> sizes, int32_t cp_siz
     if (product > cp_size) break;
   }
   if (product == cp_size) return absl::OkStatus();
-  return Invalid("hierarchical_cp_sizes", absl::StrCat(absl::StrJoin(sizes, " x "), " is not cp_size = ", cp_size),
-                 Reason::kShape);
+  return Invalid(Reason::kShape, "hierarchical_cp_sizes",
+                 absl::StrCat(absl::StrJoin(sizes, " x "), " is not cp_size = ", cp_size));
 }
 
 absl::StatusOr<CpRank> LocalCpRank(int32_t dp_cp_rank, int32_t dp_cp_size, int32_t local_cp_size) {
@@ -26,10 +26,9 @@ absl::StatusOr<CpRank> LocalCpRank(int32_t dp_cp_rank, int32_t dp_cp_size, int32
     return Invalid("rank.dp_cp", absl::StrCat(dp_cp_rank, " is not in [0, ", dp_cp_size, ")"));
   }
   if ((local_cp_size & (local_cp_size - 1)) != 0 || dp_cp_size % local_cp_size != 0) {
-    return Invalid("local_cp_size",
+    return Invalid(Reason::kShape, "local_cp_size",
                    absl::StrCat(local_cp_size, " is not a power of two that divides the ", dp_cp_size,
-                                " ranks of the DP x CP group"),
-                   Reason::kShape);
+                                " ranks of the DP x CP group"));
   }
   return CpRank{.size = local_cp_size, .rank = dp_cp_rank % local_cp_size};
 }

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/trainer/buffer_layout.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/replay/compact_id.h"
 #include "trainer_plugin/replay/filler.h"
 
@@ -21,7 +21,7 @@ absl::Status InvalidId(const LayerRouting& layer, int64_t row, uint32_t id) {
 absl::Status CheckRows(const LayerRouting& layer, absl::Span<const uint8_t> ids, int64_t filler_rows) {
   const size_t row_bytes = static_cast<size_t>(layer.top_k) * layer.id_bytes();
   if (ids.size() % row_bytes != 0) {
-    return Invalid("ids", absl::StrCat(ids.size(), " bytes are not whole rows of ", row_bytes), Reason::kLength);
+    return Invalid(Reason::kLength, "ids", absl::StrCat(ids.size(), " bytes are not whole rows of ", row_bytes));
   }
   const int64_t rows = static_cast<int64_t>(ids.size() / row_bytes);
   if (filler_rows < 0 || filler_rows > kMaxLocalRows || rows > kMaxLocalRows) {

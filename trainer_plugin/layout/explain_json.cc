@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "proto/json/json_object.h"
 #include "proto/json/status_json.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/explain.h"
-#include "trainer_plugin/layout/invalid.h"
 
 namespace routing_replay::trainer {
 namespace {

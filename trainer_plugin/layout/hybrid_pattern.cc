@@ -1,13 +1,14 @@
 #include "routing_replay/trainer/hybrid_pattern.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "proto/wire/model_config/moe_layers.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/stage_counts.h"
 
 namespace routing_replay::trainer {
@@ -40,30 +41,18 @@ absl::Status ReadMtp(const std::vector<std::string>& depths, HybridPattern& patt
   return CheckSymbols(pattern.mtp).status();
 }
 
-// Layers of the first and last rank as given, the others alike (select_pipeline_segment without "|").
-absl::StatusOr<std::vector<int32_t>> UnevenStages(const LayerSplit& split) {
-  const int64_t first = split.first_stage_layers.value_or(0);
-  const int64_t last = split.last_stage_layers.value_or(0);
-  const int64_t middle =
-      split.pipeline_size - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
-  const int64_t rest = split.num_layers - first - last;
-  if (first < 0 || last < 0 || rest < 0 || middle < 0 || (middle == 0 ? rest != 0 : rest % middle != 0)) {
-    return InvalidPattern(absl::StrCat(split.num_layers, " layers less ", first, " and ", last,
-                                       " of the given stages do not split evenly over ", std::max<int64_t>(middle, 0),
-                                       " other stages: layers would be in no stage or in two"));
-  }
-  std::vector<int32_t> stages(split.pipeline_size, middle == 0 ? 0 : static_cast<int32_t>(rest / middle));
-  if (split.first_stage_layers) stages.front() = *split.first_stage_layers;
-  if (split.last_stage_layers) stages.back() = *split.last_stage_layers;
-  return stages;
-}
-
-absl::StatusOr<std::vector<int32_t>> EvenStages(const LayerSplit& split) {
-  if (split.num_layers % split.pipeline_size != 0) {
+// As select_pipeline_segment without "|".
+absl::StatusOr<std::vector<int32_t>> SpreadStages(const LayerSplit& split) {
+  auto stages = SpreadLayers(split, split.num_layers);
+  if (stages) return *std::move(stages);
+  if (!split.first_stage_layers && !split.last_stage_layers) {
     return InvalidPattern(absl::StrCat(split.num_layers, " layers without \"|\" are not a multiple of ",
                                        split.pipeline_size, " pipeline ranks"));
   }
-  return std::vector<int32_t>(split.pipeline_size, split.num_layers / split.pipeline_size);
+  return InvalidPattern(absl::StrCat(split.num_layers, " layers less ", split.first_stage_layers.value_or(0), " and ",
+                                     split.last_stage_layers.value_or(0),
+                                     " of the given stages do not split evenly over the other stages: layers would be "
+                                     "in no stage or in two"));
 }
 
 absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
@@ -72,13 +61,13 @@ absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
     if (split.virtual_stages.value_or(1) > 1) {
       return InvalidPattern("without \"|\" there are no virtual stages: write all stages out");
     }
-    return split.first_stage_layers || split.last_stage_layers ? UnevenStages(split) : EvenStages(split);
+    return SpreadStages(split);
   }
   absl::Status status = CheckStages(split, written.size(), kField);
   // Told of its chunks, a single rank builds them one behind the other; else it builds the first one alone.
   if (!split.virtual_stages) status.Update(CheckOneRank(split, written.size(), kField));
   if (!status.ok()) return status;
-  if (split.first_stage_layers || split.last_stage_layers) return UnevenStages(split);
+  if (split.first_stage_layers || split.last_stage_layers) return SpreadStages(split);
   std::vector<int32_t> stages;
   for (const std::string& stage : written) stages.push_back(static_cast<int32_t>(stage.size()));
   return stages;

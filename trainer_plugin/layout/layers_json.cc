@@ -11,8 +11,8 @@
 #include "proto/json/json_object.h"
 #include "routing_replay/trainer/live_layers.h"
 #include "routing_replay/trainer/megatron_layers.h"
-#include "trainer_plugin/layout/invalid.h"
 #include "trainer_plugin/layout/layout_json.h"
+#include "trainer_plugin/layout/with_field.h"
 
 namespace routing_replay::trainer {
 namespace {

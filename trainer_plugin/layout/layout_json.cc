@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::trainer {
 

@@ -9,8 +9,8 @@
 #include "proto/json/json_object.h"
 #include "proto/json/python_json.h"
 #include "proto/wire/model_config/config_reader.h"
-#include "trainer_plugin/layout/invalid.h"
 #include "trainer_plugin/layout/layout_json.h"
+#include "trainer_plugin/layout/with_field.h"
 
 namespace routing_replay::trainer {
 namespace {

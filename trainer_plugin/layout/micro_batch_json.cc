@@ -11,9 +11,9 @@
 #include "routing_replay/trainer/padding.h"
 #include "routing_replay/trainer/sequences.h"
 #include "routing_replay/wire/geometry.h"
-#include "trainer_plugin/layout/invalid.h"
 #include "trainer_plugin/layout/names.h"
 #include "trainer_plugin/layout/padding/padding_json.h"
+#include "trainer_plugin/layout/with_field.h"
 
 namespace routing_replay::trainer {
 namespace {
@@ -167,9 +167,8 @@ class Reader {
       if (!status.ok()) return status;
     }
     if (mask_ == nullptr || derived.size() == sequences_->size()) return absl::OkStatus();
-    return Invalid("micro_batch.attention_mask",
-                   absl::StrCat("has ", derived.size(), " rows for ", sequences_->size(), " sequences"),
-                   Reason::kShape);
+    return Invalid(Reason::kShape, "micro_batch.attention_mask",
+                   absl::StrCat("has ", derived.size(), " rows for ", sequences_->size(), " sequences"));
   }
 
   absl::Status ReadSequence(size_t index, const SequenceShape* derived) {
@@ -195,9 +194,8 @@ class Reader {
     }
     shape.tokens = *tokens;
     if (derived != nullptr && shape.tokens != derived->tokens) {
-      return Invalid(object.PathOf("tokens"),
-                     absl::StrCat(shape.tokens, ", the micro-batch has ", derived->tokens, " tokens there"),
-                     Reason::kShape);
+      return Invalid(Reason::kShape, object.PathOf("tokens"),
+                     absl::StrCat(shape.tokens, ", the micro-batch has ", derived->tokens, " tokens there"));
     }
     shape.recorded_rows = recorded.value_or(shape.tokens > 0 ? shape.tokens - 1 : 0);
     if (pieces != nullptr) return ReadPieces(index, object.PathOf("pieces"), *pieces);

@@ -15,8 +15,8 @@ inline constexpr int64_t kMaxMultiple = int64_t{1} << 40;
 inline int64_t Times(int64_t a, int64_t b) { return a > kMaxMultiple / b ? kMaxMultiple : a * b; }
 inline int64_t LeastCommonMultiple(int64_t a, int64_t b) { return Times(a / std::gcd(a, b), b); }
 
-// The least multiple that is not below `rows`. Requires 0 <= rows <= kMaxMultiple and 1 <= multiple <= kMaxMultiple.
-inline int64_t RoundUp(int64_t rows, int64_t multiple) { return (rows + multiple - 1) / multiple * multiple; }
+// The least multiple that is not below `value`. Requires 0 <= value and 1 <= multiple, whose sum has an int64.
+inline int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // What zigzag divides a span into: 2C chunks, or nothing to divide.
 inline int64_t ZigzagUnit(int64_t cp_size) { return cp_size > 1 ? 2 * cp_size : 1; }

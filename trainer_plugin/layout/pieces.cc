@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
-#include "trainer_plugin/layout/invalid.h"
 #include "trainer_plugin/layout/row_run.h"
 
 namespace routing_replay::trainer {

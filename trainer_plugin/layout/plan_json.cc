@@ -8,7 +8,7 @@
 #include "proto/json/json_object.h"
 #include "routing_replay/trainer/context_parallel.h"
 #include "routing_replay/trainer/plan.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/layers_json.h"
 #include "trainer_plugin/layout/micro_batch_json.h"
 

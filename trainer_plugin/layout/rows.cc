@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/row_run.h"
 #include "trainer_plugin/layout/rows_check.h"
 
@@ -124,9 +124,8 @@ class RowMapBuilder {
   }
 
   absl::Status NotDivisible(absl::string_view what, int64_t rows) const {
-    return Invalid("sequence_parallel",
-                   absl::StrCat(what, ", ", rows, ", are not a multiple of tp_size = ", layout_.tp_size),
-                   Reason::kShape);
+    return Invalid(Reason::kShape, "sequence_parallel",
+                   absl::StrCat(what, ", ", rows, ", are not a multiple of tp_size = ", layout_.tp_size));
   }
 
   absl::StatusOr<RowMap> Finish() {
@@ -138,15 +137,14 @@ class RowMapBuilder {
     RowMap map;
     map.rows = layout_.target_rows.value_or(window.size());
     if (map.rows < window.size() || map.rows > kMaxStreamRows) {
-      return Invalid("target_rows", absl::StrCat(map.rows, " is not in ", window.size(), " … ", kMaxStreamRows),
-                     Reason::kShape);
+      return Invalid(Reason::kShape, "target_rows",
+                     absl::StrCat(map.rows, " is not in ", window.size(), " … ", kMaxStreamRows));
     }
     const int64_t samples = layout_.tokens_per_sample ? window.size() / *layout_.tokens_per_sample : 1;
     if (samples > 1 && window.size() % *layout_.tokens_per_sample != 0) {
-      return Invalid("tokens_per_sample",
+      return Invalid(Reason::kShape, "tokens_per_sample",
                      absl::StrCat("the local rows, ", window.size(), ", are not a multiple of ",
-                                  *layout_.tokens_per_sample, ": the MoE layer cannot divide them into samples"),
-                     Reason::kShape);
+                                  *layout_.tokens_per_sample, ": the MoE layer cannot divide them into samples"));
     }
     map.runs.reserve(runs_.size());
     for (const RowRun& run : runs_) {

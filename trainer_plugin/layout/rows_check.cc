@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
-#include "trainer_plugin/layout/invalid.h"
 #include "trainer_plugin/layout/multiple.h"
 
 namespace routing_replay::trainer {
@@ -30,12 +30,12 @@ absl::Status SequenceError(const SequenceShape& sequence, size_t index, int64_t 
     return Invalid(field, absl::StrCat(sequence.recorded_rows, " recorded rows are more than ", kMaxRows));
   }
   if (sequence.recorded_rows > sequence.tokens) {
-    return Invalid(field, absl::StrCat(sequence.recorded_rows, " recorded rows for ", sequence.tokens, " tokens"),
-                   Reason::kShape);
+    return Invalid(Reason::kShape, field,
+                   absl::StrCat(sequence.recorded_rows, " recorded rows for ", sequence.tokens, " tokens"));
   }
   const std::string first = sequence.first_row > 0 ? absl::StrCat(" from row ", sequence.first_row, " on") : "";
-  return Invalid(field, absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"),
-                 Reason::kShape);
+  return Invalid(Reason::kShape, field,
+                 absl::StrCat(sequence.tokens, " tokens", first, " in ", padded_length, " padded rows"));
 }
 
 absl::Status CheckSequence(const SequenceShape& sequence, size_t index, int64_t padded_length) {
@@ -54,10 +54,9 @@ int64_t CpUnit(const MicroBatchLayout& layout, bool padding_alone) {
 }
 
 absl::Status DividesError(const MicroBatchLayout& layout, absl::string_view what, int64_t rows, int64_t unit) {
-  return Invalid("partition",
+  return Invalid(Reason::kShape, "partition",
                  absl::StrCat(what, " of ", rows, " rows is not a multiple of ", unit > layout.cp_size ? "2 x " : "",
-                              "cp_size = ", unit),
-                 Reason::kShape);
+                              "cp_size = ", unit));
 }
 
 absl::Status CheckDivides(const MicroBatchLayout& layout, absl::string_view what, int64_t rows) {
@@ -79,23 +78,21 @@ absl::Status CheckStream(const MicroBatchLayout& layout) {
     return Invalid("total_rows", absl::StrCat(layout.total_rows, " is not in 0 … ", kMaxStreamRows));
   }
   const std::vector<int64_t>& cu = layout.cu_seqlens_padded;
-  if (cu.empty() || cu.front() != 0) return Invalid("cu_seqlens_padded", "does not start at 0", Reason::kShape);
+  if (cu.empty() || cu.front() != 0) return Invalid(Reason::kShape, "cu_seqlens_padded", "does not start at 0");
   for (size_t i = 1; i < cu.size(); ++i) {
     if (cu[i] < cu[i - 1]) {
-      return Invalid("cu_seqlens_padded", absl::StrCat("entry ", i, " descends from ", cu[i - 1], " to ", cu[i]),
-                     Reason::kShape);
+      return Invalid(Reason::kShape, "cu_seqlens_padded",
+                     absl::StrCat("entry ", i, " descends from ", cu[i - 1], " to ", cu[i]));
     }
   }
   if (cu.back() != layout.total_rows) {
-    return Invalid("cu_seqlens_padded",
+    return Invalid(Reason::kShape, "cu_seqlens_padded",
                    absl::StrCat("ends at ", cu.back(), ", the stream has ", layout.total_rows,
-                                " rows: each row must be in one document, padding in documents of its own"),
-                   Reason::kShape);
+                                " rows: each row must be in one document, padding in documents of its own"));
   }
   if (cu.size() - 1 < layout.sequences.size()) {
-    return Invalid("cu_seqlens_padded",
-                   absl::StrCat("has ", cu.size() - 1, " documents for ", layout.sequences.size(), " sequences"),
-                   Reason::kShape);
+    return Invalid(Reason::kShape, "cu_seqlens_padded",
+                   absl::StrCat("has ", cu.size() - 1, " documents for ", layout.sequences.size(), " sequences"));
   }
   return CheckTokensPerSample(layout);
 }
@@ -135,8 +132,8 @@ absl::Status CheckBshd(const MicroBatchLayout& layout) {
                                               " is not a rectangle of at most ", kMaxStreamRows, " rows"));
   }
   if (layout.sequences.size() > static_cast<size_t>(layout.batch_size)) {
-    return Invalid("batch_size", absl::StrCat(layout.batch_size, " for ", layout.sequences.size(), " sequences"),
-                   Reason::kShape);
+    return Invalid(Reason::kShape, "batch_size",
+                   absl::StrCat(layout.batch_size, " for ", layout.sequences.size(), " sequences"));
   }
   for (size_t b = 0; b < layout.sequences.size(); ++b) {
     absl::Status status = CheckSequence(layout.sequences[b], b, layout.padded_length);
@@ -184,8 +181,8 @@ absl::Status CheckRows(const MicroBatchLayout& layout, const RowRank& rank) {
   }
   for (size_t i = 0; i < rank.positions.size(); ++i) {
     if (rank.positions[i] < 0 || rank.positions[i] >= stream) {
-      return Invalid(absl::StrCat("rank.positions[", i, "]"),
-                     absl::StrCat(rank.positions[i], " is not in [0, ", stream, ")"), Reason::kShape);
+      return Invalid(Reason::kShape, absl::StrCat("rank.positions[", i, "]"),
+                     absl::StrCat(rank.positions[i], " is not in [0, ", stream, ")"));
     }
   }
   return absl::OkStatus();

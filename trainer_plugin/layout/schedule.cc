@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::trainer {
 namespace {

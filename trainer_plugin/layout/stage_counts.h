@@ -3,6 +3,7 @@
 #define TRAINER_PLUGIN_LAYOUT_STAGE_COUNTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,6 +25,10 @@ absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split);
 absl::StatusOr<StageCounts> CountsOfLayout(const LayerSplit& split);
 // split.hybrid is set.
 absl::StatusOr<StageCounts> CountsOfHybrid(const LayerSplit& split);
+
+// Layers of each pipeline rank: the first and the last as the split gives them, `layers` less these spread evenly over
+// the others. Nothing where that does not come out even, or layers would be in two stages.
+std::optional<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32_t layers);
 
 // OK if `stages` stages are a multiple of P, and V, where it is given, is what they make.
 absl::Status CheckStages(const LayerSplit& split, size_t stages, absl::string_view field);

@@ -1,6 +1,9 @@
 // Splits by sizes: even, with embedding and loss counted, with a given first or last stage.
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/stage_counts.h"
 
 namespace routing_replay::trainer {
@@ -13,12 +16,11 @@ using RankLayers = std::vector<int32_t>;
 absl::StatusOr<RankLayers> EvenLayers(const LayerSplit& split) {
   const int32_t extra = split.account_for_embedding + split.account_for_loss;
   const int32_t slots = split.num_layers + extra;
-  if (slots % split.pipeline_size != 0) {
-    return Invalid("split.num_layers",
-                   absl::StrCat(split.num_layers, " layers + ", extra, " for embedding and loss = ", slots,
-                                " are not a multiple of ", split.pipeline_size, " pipeline ranks"));
-  }
-  return RankLayers(split.pipeline_size, slots / split.pipeline_size);
+  auto layers = SpreadLayers(split, slots);
+  if (layers) return *std::move(layers);
+  return Invalid("split.num_layers",
+                 absl::StrCat(split.num_layers, " layers + ", extra, " for embedding and loss = ", slots,
+                              " are not a multiple of ", split.pipeline_size, " pipeline ranks"));
 }
 
 absl::Status CheckUneven(const LayerSplit& split) {
@@ -45,22 +47,30 @@ absl::Status CheckUneven(const LayerSplit& split) {
 
 absl::StatusOr<RankLayers> UnevenLayers(const LayerSplit& split) {
   if (absl::Status status = CheckUneven(split); !status.ok()) return status;
+  auto layers = SpreadLayers(split, split.num_layers);
+  if (layers && *std::min_element(layers->begin(), layers->end()) > 0) return *std::move(layers);
   const int64_t given = int64_t{split.first_stage_layers.value_or(0)} + split.last_stage_layers.value_or(0);
-  const int32_t middle =
+  const int32_t others =
       split.pipeline_size - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
-  const int64_t rest = split.num_layers - given;
-  if (middle == 0 ? rest != 0 : rest < middle || rest % middle != 0) {
-    return Invalid("split.num_layers", absl::StrCat(split.num_layers, " layers less ", given,
-                                                    " of the given stages do not split evenly over ", middle,
-                                                    " other stages with at least one each"));
-  }
-  RankLayers layers(split.pipeline_size, middle == 0 ? 0 : static_cast<int32_t>(rest / middle));
-  if (split.first_stage_layers) layers.front() = *split.first_stage_layers;
-  if (split.last_stage_layers) layers.back() = *split.last_stage_layers;
-  return layers;
+  return Invalid("split.num_layers", absl::StrCat(split.num_layers, " layers less ", given,
+                                                  " of the given stages do not split evenly over ", others,
+                                                  " other stages with at least one each"));
 }
 
 }  // namespace
+
+std::optional<std::vector<int32_t>> SpreadLayers(const LayerSplit& split, int32_t layers) {
+  const int64_t first = split.first_stage_layers.value_or(0), last = split.last_stage_layers.value_or(0);
+  const int64_t others =
+      int64_t{split.pipeline_size} - split.first_stage_layers.has_value() - split.last_stage_layers.has_value();
+  const int64_t rest = layers - first - last;
+  if (first < 0 || last < 0 || rest < 0 || others < 0) return std::nullopt;
+  if (others == 0 ? rest != 0 : rest % others != 0) return std::nullopt;
+  std::vector<int32_t> ranks(split.pipeline_size, others == 0 ? 0 : static_cast<int32_t>(rest / others));
+  if (split.first_stage_layers) ranks.front() = *split.first_stage_layers;
+  if (split.last_stage_layers) ranks.back() = *split.last_stage_layers;
+  return ranks;
+}
 
 absl::StatusOr<StageCounts> CountsOfSizes(const LayerSplit& split) {
   const int32_t chunks = split.virtual_stages.value_or(1);

@@ -10,11 +10,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/layout/multiple.h"
 
 namespace routing_replay::trainer {
 namespace {
-
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Width of the widest id.
 int32_t IdBytes(const BufferLayout& layout) {

@@ -4,13 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
+#include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/replay/packed_realign.h"
 #include "trainer_plugin/replay/staged_cut.h"
 
 namespace routing_replay::trainer {
 namespace {
 
-int64_t RoundUp(int64_t bytes) { return UnitsOf(bytes, kPackedPlanAlignment) * kPackedPlanAlignment; }
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kPackedPlanAlignment); }
 
 // Calls `body(slot, first bit of the copy in the staging buffer)` for each layer of the copy's piece.
 template <typename Body>
@@ -41,9 +42,9 @@ PackedHeader MakeHeader(const BufferLayout& layout, const RealignPlan& plan) {
                       .num_rows = layout.rows(),
                       .num_layers = layout.num_layers(),
                       .ep_size = layout.ep_size()};
-  header.copies_offset = RoundUp(sizeof(PackedHeader) + header.num_layers * sizeof(PackedLayer));
-  header.fills_offset = RoundUp(header.copies_offset + header.num_copies * sizeof(PackedCopy));
-  header.states_offset = RoundUp(header.fills_offset + header.num_fills * sizeof(PackedFill));
+  header.copies_offset = Aligned(sizeof(PackedHeader) + header.num_layers * sizeof(PackedLayer));
+  header.fills_offset = Aligned(header.copies_offset + header.num_copies * sizeof(PackedCopy));
+  header.states_offset = Aligned(header.fills_offset + header.num_fills * sizeof(PackedFill));
   return header;
 }
 

@@ -300,7 +300,7 @@ RR_API rr_error* rr_reader_push(rr_reader* reader, const void* data, size_t size
 RR_API rr_error* rr_reader_end(rr_reader* reader);
 /* {"layers": [3, 4], "top_k": 8, "id_bytes": 1, "samples": [{"status": "OK", "message", "committed_rows", "num_tokens",
  *  "revision", "content_id", "unrecorded": [[b, e]], "weights": [[b, e, version, label]], "rows": [[b, e]]}]}: one per
- * sample asked for, in that order; rows are those that were read. */
+ * sample asked for, in that order; rows are those that were read; num_tokens and content_id where they are known. */
 RR_API rr_error* rr_reader_result(const rr_reader* reader, rr_bytes** json);
 /* The ids of a sample, once: [layers][rows][top_k], little-endian, id_bytes each; slots beyond a layer's own K are 0.
  */

@@ -11,11 +11,6 @@
 namespace routing_replay {
 namespace {
 
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = Reason::kField, .field = std::string(field)});
-}
-
 absl::Status CheckSpans(absl::Span<const VersionedTokens> spans, int64_t output_tokens) {
   int64_t end = 0;
   for (size_t i = 0; i < spans.size(); ++i) {

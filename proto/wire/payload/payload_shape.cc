@@ -17,11 +17,6 @@ namespace {
 // Base64 text of more bytes than a .npy header may have; whole groups of four.
 constexpr size_t kBase64HeadBytes = 2048;
 
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
-}
-
 absl::StatusOr<TensorShape> NpyShape(absl::Span<const uint8_t> file) {
   auto header = ParseNpyHeader(file);
   if (!header.ok()) return header.status();

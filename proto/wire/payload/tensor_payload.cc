@@ -16,8 +16,8 @@
 namespace routing_replay {
 namespace {
 
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what, std::optional<int64_t> row = {},
-                     std::optional<int32_t> layer = {}) {
+absl::Status InvalidAt(Reason reason, absl::string_view field, absl::string_view what, std::optional<int64_t> row = {},
+                       std::optional<int32_t> layer = {}) {
   ErrorDetail detail{.reason = reason, .field = std::string(field)};
   detail.row = row;
   detail.layer = layer;
@@ -138,9 +138,9 @@ absl::Status Decoder::DecodePiece(const Piece& piece, DecodedRows& out) {
   }
   for (RowRange range : missing) AppendMerged(out.unrecorded, range);
   if (out.unrecorded.size() <= kMaxUnrecordedRanges) return absl::OkStatus();
-  return Invalid(Reason::kLength, "payload",
-                 absl::StrCat("more than ", kMaxUnrecordedRanges, " runs of rows marked missing (-1)"),
-                 piece.rows.begin);
+  return InvalidAt(Reason::kLength, "payload",
+                   absl::StrCat("more than ", kMaxUnrecordedRanges, " runs of rows marked missing (-1)"),
+                   piece.rows.begin);
 }
 
 void Decoder::MakeTileColumns() {
@@ -200,15 +200,15 @@ absl::Status Decoder::FindMissingRows(const Piece& piece, std::vector<RowRange>&
       }
     }
     if (first_bad) {
-      return Invalid(Reason::kIdRange, "payload",
-                     absl::StrCat("expert id ", bad_id, " is not in [0, ",
-                                  geometry_.layer(*geometry_.FindOrdinal(*first_bad)).num_experts, ")"),
-                     row, first_bad);
+      return InvalidAt(Reason::kIdRange, "payload",
+                       absl::StrCat("expert id ", bad_id, " is not in [0, ",
+                                    geometry_.layer(*geometry_.FindOrdinal(*first_bad)).num_experts, ")"),
+                       row, first_bad);
     }
     if (marked == geometry_.ids_per_row()) {
       AppendMerged(missing, RowRange::OfSize(row, 1));
     } else if (marked > 0) {
-      return Invalid(Reason::kPartialRow, "payload", "marked missing (-1) in part", row, first_marked);
+      return InvalidAt(Reason::kPartialRow, "payload", "marked missing (-1) in part", row, first_marked);
     }
   }
   return absl::OkStatus();
@@ -241,12 +241,12 @@ absl::Status Decoder::Explain(const Piece& piece, RowRange rows, int32_t ordinal
   if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
   const int32_t layer_id = geometry_.layer(ordinal).layer_id;
   if (IsZeroThroughout(ordinal)) {
-    return Invalid(Reason::kAllZeroLayer, "payload",
-                   "zero in every row: the engine's capture is broken, or its pipeline stages were not merged",
-                   std::nullopt, layer_id);
+    return InvalidAt(Reason::kAllZeroLayer, "payload",
+                     "zero in every row: the engine's capture is broken, or its pipeline stages were not merged",
+                     std::nullopt, layer_id);
   }
-  return Invalid(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", fault.id, " stands twice"),
-                 rows.begin + fault.row, layer_id);
+  return InvalidAt(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", fault.id, " stands twice"),
+                   rows.begin + fault.row, layer_id);
 }
 
 void Decoder::TileRows(const Piece& piece, RowRange rows, Block& block) const {
@@ -274,10 +274,9 @@ bool Decoder::IsZeroThroughout(int32_t ordinal) const {
 }
 
 absl::Status CheckTopK(const Geometry& geometry, int64_t top_k) {
-  int64_t expected = 0;
-  for (const LayerRouting& layer : geometry.layers()) expected = std::max<int64_t>(expected, layer.top_k);
-  if (top_k == expected) return absl::OkStatus();
-  return Invalid(Reason::kShape, "append.tensor.shape", absl::StrCat("K axis of ", top_k, ", not ", expected));
+  if (top_k == geometry.max_top_k()) return absl::OkStatus();
+  return InvalidAt(Reason::kShape, "append.tensor.shape",
+                   absl::StrCat("K axis of ", top_k, ", not ", geometry.max_top_k()));
 }
 
 }  // namespace
@@ -297,20 +296,20 @@ absl::StatusOr<DecodedRows> DecodeTensor(const Geometry& geometry, const TensorD
   if (absl::Status status = CheckTopK(geometry, tensor->top_k); !status.ok()) return status;
   // Before their rows are added up: far ends would overflow.
   if (absl::Status status = CheckNormal(options.unrecorded, {0, kMaxRows}); !status.ok()) {
-    return Invalid(Reason::kField, "append.unrecorded", status.message());
+    return InvalidAt(Reason::kField, "append.unrecorded", status.message());
   }
   const int64_t rows = tensor->rows + TotalRows(options.unrecorded);
   if (options.expected_rows && *options.expected_rows != rows) {
-    return Invalid(Reason::kRowCount, "append.rows",
-                   absl::StrCat(*options.expected_rows, " rows declared, the tensor has ", tensor->rows, " and ",
-                                TotalRows(options.unrecorded), " are unrecorded"));
+    return InvalidAt(Reason::kRowCount, "append.rows",
+                     absl::StrCat(*options.expected_rows, " rows declared, the tensor has ", tensor->rows, " and ",
+                                  TotalRows(options.unrecorded), " are unrecorded"));
   }
   if (options.row_start < 0 || options.row_start > kMaxRows - rows) {
-    return Invalid(Reason::kRowCount, "append.row_start", absl::StrCat("rows past the limit of ", kMaxRows));
+    return InvalidAt(Reason::kRowCount, "append.row_start", absl::StrCat("rows past the limit of ", kMaxRows));
   }
   const RowRange range = RowRange::OfSize(options.row_start, rows);
   if (absl::Status status = CheckNormal(options.unrecorded, range); !status.ok()) {
-    return Invalid(Reason::kField, "append.unrecorded", status.message());
+    return InvalidAt(Reason::kField, "append.unrecorded", status.message());
   }
   return Decoder(geometry, *tensor, *std::move(columns), options).Decode(range);
 }

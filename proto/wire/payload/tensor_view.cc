@@ -15,11 +15,6 @@
 namespace routing_replay {
 namespace {
 
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
-}
-
 bool IsBase64(Encoding encoding) { return encoding == Encoding::kBase64 || encoding == Encoding::kBase64Npy; }
 bool IsNpy(Encoding encoding) { return encoding == Encoding::kNpy || encoding == Encoding::kBase64Npy; }
 

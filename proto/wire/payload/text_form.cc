@@ -19,11 +19,6 @@ constexpr char kMagic[] = "nrlre1";
 constexpr size_t kMaxHeadBytes = 128;  // Of the three fields before the base64.
 constexpr char kBase85[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
 
-absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   {.reason = reason, .field = std::string(field)});
-}
-
 absl::StatusOr<std::vector<int64_t>> ParseAxes(absl::string_view text) {
   std::vector<int64_t> shape;
   for (const absl::string_view word : absl::StrSplit(text, 'x')) {

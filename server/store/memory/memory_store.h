@@ -7,7 +7,6 @@
 #ifndef SERVER_STORE_MEMORY_MEMORY_STORE_H_
 #define SERVER_STORE_MEMORY_MEMORY_STORE_H_
 
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,9 +16,6 @@
 #include "server/store/store.h"
 
 namespace routing_replay {
-
-// Gives the handle of a sample id.
-using HandleFunction = std::function<int64_t(absl::string_view)>;
 
 struct MemoryStoreOptions {
   const Clock* clock = &Clock::Real();             // Outlives the store.

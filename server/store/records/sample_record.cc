@@ -104,16 +104,12 @@ class Assembly {
  private:
   // Neighbours in a list differ: two alike are one that goes over the end of a window.
   void AddProvenance(Provenance next) {
-    if (!provenance_.empty()) {
-      Provenance& last = provenance_.back();
-      if (last.weight_version == next.weight_version && last.weight_label == next.weight_label &&
-          last.engine == next.engine) {
-        last.rows.end = next.rows.end;
-        last.appends = next.appends;
-        return;
-      }
+    if (provenance_.empty() || !SameOrigin(provenance_.back(), next)) {
+      provenance_.push_back(std::move(next));
+      return;
     }
-    provenance_.push_back(std::move(next));
+    provenance_.back().rows.end = next.rows.end;
+    provenance_.back().appends = next.appends;
   }
 
   const int32_t block_rows_;

@@ -12,6 +12,12 @@ absl::Status Fetch(Client& client, const trainer::ReplayPlan& plan) {
   return trainer::FetchSlices(**run, plan, {{.sample = "s"}}, {}).status();
 }
 
+absl::Status Inspect(Client& client) {
+  const auto run = client.JoinRun("grpo-42");
+  if (!run.ok()) return run.status();
+  return trainer::InspectSamples(**run, {{.sample = "s"}}, {}).status();
+}
+
 }  // namespace
 
 int main() {
@@ -19,4 +25,5 @@ int main() {
       Client::Connect({.endpoint = "unix:/nonexistent/routing-replay", .call_timeout = std::chrono::milliseconds(200)});
   EXPECT(client.ok());
   EXPECT(Fetch(**client, {}).code() == absl::StatusCode::kUnavailable);
+  EXPECT(Inspect(**client).code() == absl::StatusCode::kUnavailable);
 }

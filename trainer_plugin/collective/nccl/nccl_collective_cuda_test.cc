@@ -70,7 +70,7 @@ TEST_F(NcclCollective, ReducesAndGathers) {
 
 TEST_F(NcclCollective, Agrees) {
   OnAll(Devices(), [](Collective& collective) {
-    SeenStep step{.policy = MissingPolicy::kLive, .samples = {{.sample = "a"}, {.sample = "b"}}};
+    StepReport step{.policy = MissingPolicy::kLive, .samples = {{.sample = "a"}, {.sample = "b"}}};
     if (collective.rank() == 0) step.samples[1].status = SampleStatus::kNotFound;
     ASSERT_OK_AND_ASSIGN(const StepDecision decision, Agree(collective, step, InAMinute()));
     EXPECT_EQ(decision.fallen_back, 1);

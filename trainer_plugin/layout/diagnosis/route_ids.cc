@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::trainer {
 namespace {
@@ -13,24 +13,22 @@ absl::Status CheckShape(const char* field, const RouteIds& ids) {
       static_cast<int64_t>(ids.ids.size()) == ids.rows * ids.layers * ids.top_k) {
     return absl::OkStatus();
   }
-  return Invalid(field,
-                 absl::StrCat(ids.ids.size(), " ids are not [", ids.rows, "][", ids.layers, "][", ids.top_k, "]"),
-                 Reason::kShape);
+  return Invalid(Reason::kShape, field,
+                 absl::StrCat(ids.ids.size(), " ids are not [", ids.rows, "][", ids.layers, "][", ids.top_k, "]"));
 }
 
 absl::Status CheckRecorded(const Geometry& geometry, const RouteIds& ids, int32_t top_k) {
   if (absl::Status status = CheckShape("recorded", ids); !status.ok()) return status;
   if (ids.layers == geometry.num_moe_layers() && ids.top_k == top_k) return absl::OkStatus();
-  return Invalid("recorded",
+  return Invalid(Reason::kShape, "recorded",
                  absl::StrCat("[", ids.rows, "][", ids.layers, "][", ids.top_k, "] is not [rows][",
-                              geometry.num_moe_layers(), "][", top_k, "]"),
-                 Reason::kShape);
+                              geometry.num_moe_layers(), "][", top_k, "]"));
 }
 
 }  // namespace
 
 absl::Status WrongCount(const char* field, int64_t given, int64_t wanted, const char* what) {
-  return Invalid(field, absl::StrCat(given, " are given, the rank has ", wanted, " ", what), Reason::kShape);
+  return Invalid(Reason::kShape, field, absl::StrCat(given, " are given, the rank has ", wanted, " ", what));
 }
 
 absl::Span<const int32_t> SlotsOf(const RouteIds& ids, int64_t row, int32_t layer) {
@@ -43,9 +41,8 @@ absl::Status CheckIds(const Geometry& geometry, const MicroBatchLayout& layout, 
   if (observed.rows != rows) return WrongCount("observed.ids", observed.rows, rows, "local rows");
   if (observed.layers != layers) return WrongCount("observed.ids", observed.layers, layers, "MoE layers");
   if (recorded.size() != layout.sequences.size()) {
-    return Invalid("recorded",
-                   absl::StrCat("of ", recorded.size(), " sequences, the micro-batch has ", layout.sequences.size()),
-                   Reason::kShape);
+    return Invalid(Reason::kShape, "recorded",
+                   absl::StrCat("of ", recorded.size(), " sequences, the micro-batch has ", layout.sequences.size()));
   }
   for (const RouteIds& ids : recorded) {
     absl::Status status = CheckRecorded(geometry, ids, observed.top_k);
@@ -58,8 +55,8 @@ absl::StatusOr<std::vector<RouteIds>> JoinPieces(const Geometry& geometry, const
                                                  absl::Span<const SequencePiece> pieces,
                                                  absl::Span<const RouteIds> recorded) {
   if (pieces.size() != recorded.size()) {
-    return Invalid("recorded", absl::StrCat("of ", recorded.size(), " pieces, the micro-batch has ", pieces.size()),
-                   Reason::kShape);
+    return Invalid(Reason::kShape, "recorded",
+                   absl::StrCat("of ", recorded.size(), " pieces, the micro-batch has ", pieces.size()));
   }
   const int32_t top_k = recorded.empty() ? 1 : recorded.front().top_k;
   const int64_t stride = int64_t{geometry.num_moe_layers()} * top_k;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/layout/rows_check.h"
 
@@ -53,10 +53,9 @@ absl::Status CheckBatch(const UnpaddedBatch& batch, absl::string_view framework,
     }
     tokens += shape.tokens;
     if (!Takes(rule, shape)) {
-      return Invalid(field(),
+      return Invalid(Reason::kShape, field(),
                      absl::StrCat(shape.recorded_rows, " recorded rows for T = ", shape.tokens, " tokens: ", framework,
-                                  " takes ", WordsOf(rule)),
-                     Reason::kShape);
+                                  " takes ", WordsOf(rule)));
     }
   }
   return absl::OkStatus();

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/layout/padding/batch.h"
 
@@ -15,8 +15,8 @@ namespace {
 absl::StatusOr<int64_t> SequenceRows(int64_t rows, const MegatronPadding& options) {
   if (!options.sequence_length) return rows;
   if (*options.sequence_length >= rows) return *options.sequence_length;
-  return Invalid("padding.seq_length", absl::StrCat(*options.sequence_length, " is below ", rows, " padded rows"),
-                 Reason::kShape);
+  return Invalid(Reason::kShape, "padding.seq_length",
+                 absl::StrCat(*options.sequence_length, " is below ", rows, " padded rows"));
 }
 
 }  // namespace
@@ -35,10 +35,9 @@ absl::StatusOr<PaddingPrediction> PredictMegatron(const UnpaddedBatch& batch, co
     if (absl::Status status = CheckOption("dp_cp_size", *options.dp_cp_size); !status.ok()) return status;
   }
   if (options.hybrid_cp && batch.sequences.size() != 1) {
-    return Invalid("padding.hybrid_context_parallel",
+    return Invalid(Reason::kShape, "padding.hybrid_context_parallel",
                    absl::StrCat("each sample is cut over a group of its own, a micro-batch of ", batch.sequences.size(),
-                                " has none"),
-                   Reason::kShape);
+                                " has none"));
   }
   const Partition partition = MegatronPartition(options.packed, options.per_sequence_balancing, options.hybrid_cp);
   const int64_t group = options.hybrid_cp ? options.dp_cp_size.value_or(batch.cp_size) : batch.cp_size;

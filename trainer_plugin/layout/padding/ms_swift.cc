@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/layout/padding/batch.h"
 
@@ -49,10 +49,9 @@ absl::StatusOr<PaddingPrediction> PredictStream(const UnpaddedBatch& batch, int6
   }
   if ((total - rows) % unit != 0) {
     return Invalid(
-        "padding",
+        Reason::kShape, "padding",
         absl::StrCat("get_padding_to gives ", multiple, ", no multiple of 2 x cp_size = ", unit, ": cu_seqlens end at ",
-                     rows + (total - rows) / unit * unit, ", the stream has ", total, " rows"),
-        Reason::kShape);
+                     rows + (total - rows) / unit * unit, ", the stream has ", total, " rows"));
   }
   return PaddingPrediction{.policy = "ms_swift",
                            .layout = PackedLayout(batch, Partition::kZigzagPerDocument, *padded,

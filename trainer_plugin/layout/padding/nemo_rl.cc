@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
+#include "routing_replay/wire/error_detail.h"
 #include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/layout/padding/batch.h"
 
@@ -41,9 +41,8 @@ absl::StatusOr<PaddingPrediction> PredictPack(const UnpaddedBatch& batch, const 
   int64_t total = RoundUp(rows, multiples->packed);
   if (multiples->packed_to) total = RoundUp(std::max(rows, *multiples->packed_to), multiples->packed);
   if (multiples->packed_to && total > *multiples->packed_to && options.max_packed_length_in_batch > 0) {
-    return Invalid("padding.max_packed_length_in_batch",
-                   absl::StrCat(options.max_packed_length_in_batch, " is below the ", rows, " rows of this pack"),
-                   Reason::kShape);
+    return Invalid(Reason::kShape, "padding.max_packed_length_in_batch",
+                   absl::StrCat(options.max_packed_length_in_batch, " is below the ", rows, " rows of this pack"));
   }
   StretchLast(*padded, total);
   return PaddingPrediction{
@@ -69,10 +68,9 @@ PaddingPrediction PredictRectangle(const UnpaddedBatch& batch, const NemoRlPaddi
 absl::StatusOr<NemoRlMultiples> GetNemoRlMultiples(const UnpaddedBatch& batch, const NemoRlPadding& options) {
   const int64_t unit = RankUnit(batch);
   if (options.make_sequence_length_divisible_by % unit != 0) {
-    return Invalid("padding.make_sequence_length_divisible_by",
+    return Invalid(Reason::kShape, "padding.make_sequence_length_divisible_by",
                    absl::StrCat(options.make_sequence_length_divisible_by, " is not a multiple of ", unit,
-                                ", what cp_size = ", batch.cp_size, " and tp_size = ", batch.tp_size, " divide"),
-                   Reason::kShape);
+                                ", what cp_size = ", batch.cp_size, " and tp_size = ", batch.tp_size, " divide"));
   }
   NemoRlMultiples multiples{.individual = options.make_sequence_length_divisible_by};
   const int64_t divisor = std::max(Fp8Rows(options.fp8_recipe), options.hybridep ? kHybridEpRows : 1);

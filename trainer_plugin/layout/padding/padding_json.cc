@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "proto/json/json_object.h"
-#include "trainer_plugin/layout/invalid.h"
 
 namespace routing_replay::trainer {
 namespace {

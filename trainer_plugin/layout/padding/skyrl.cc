@@ -6,7 +6,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "trainer_plugin/layout/invalid.h"
 #include "trainer_plugin/layout/multiple.h"
 #include "trainer_plugin/layout/padding/batch.h"
 

@@ -21,7 +21,7 @@ import routing_replay_trainer as trainer
 from routing_replay_trainer.collective import (
     Collective,
     LocalGroup,
-    SampleState,
+    SampleReport,
     StepDecision,
     TorchCollective,
     agree,
@@ -49,8 +49,8 @@ def on_all(size: int, body: Callable[[Collective], Any]) -> list[Any]:
     return results
 
 
-def states(count: int = 5) -> list[SampleState]:
-    return [SampleState(f"math/{i}", "OK", 100 + i, i % 2, 2**64 - 1 - i, -1 + i, 7 + i) for i in range(count)]
+def states(count: int = 5) -> list[SampleReport]:
+    return [SampleReport(f"math/{i}", "OK", 100 + i, i % 2, 2**64 - 1 - i, -1 + i, 7 + i) for i in range(count)]
 
 
 def plain(result: Any) -> Any:
@@ -61,7 +61,7 @@ def plain(result: Any) -> Any:
 class AgreementTest(unittest.TestCase):
     """With 16 ranks."""
 
-    def agree(self, change: Callable[[int, list[SampleState]], Any] = lambda rank, seen: None, **options: Any) -> Any:
+    def agree(self, change: Callable[[int, list[SampleReport]], Any] = lambda rank, seen: None, **options: Any) -> Any:
         """What all ranks have come to."""
 
         def body(collective: Collective) -> StepDecision:
@@ -79,14 +79,14 @@ class AgreementTest(unittest.TestCase):
             decision = self.agree(policy=policy, geometry=2**64 - 1)
             self.assertEqual((decision.replayed, decision.fallen_back, decision.counts), (5, 0, {"OK": 5}))
             self.assertEqual(
-                SampleState(**{f: getattr(decision.samples[2], f) for f in vars(states()[2])}), states()[2]
+                SampleReport(**{f: getattr(decision.samples[2], f) for f in vars(states()[2])}), states()[2]
             )
             self.assertIsNone(decision.source_failed_on)
 
     def test_one_rank_misses_a_sample(self) -> None:
-        def lose(rank: int, seen: list[SampleState]) -> None:
+        def lose(rank: int, seen: list[SampleReport]) -> None:
             if rank == 13:
-                seen[3] = SampleState("math/3", "LOST")
+                seen[3] = SampleReport("math/3", "LOST")
 
         error = self.agree(lose)
         self.assertIsInstance(error, trainer.FailedPreconditionError)
@@ -100,7 +100,7 @@ class AgreementTest(unittest.TestCase):
             self.assertEqual((decision.counts, decision.fallen_back), ({"OK": 4, "LOST": 1}, 1))
 
     def test_other_content(self) -> None:
-        def differ(rank: int, seen: list[SampleState]) -> None:
+        def differ(rank: int, seen: list[SampleReport]) -> None:
             if rank == 5:
                 seen[2] = replace(seen[2], content_id=17)
 
@@ -108,6 +108,31 @@ class AgreementTest(unittest.TestCase):
         self.assertIsInstance(error, trainer.FailedPreconditionError)
         self.assertEqual((error.reason, error.sample), ("CONFLICTING_ROWS", "math/2"))
         self.assertIn(f"{2**64 - 3} on one rank and 17 on another", error.message)
+
+    def test_what_ranks_recorded_themselves(self) -> None:
+        """Each has other rows of the sample, and so no content to compare."""
+        geometry = {"num_layers": 1, "num_experts": 8, "top_k": 2}
+        layout = {
+            "format": "THD",
+            "sequences": [{"sample": "a", "tokens": 8}],
+            "cu_seqlens_padded": [0, 8],
+            "total_rows": 8,
+            "partition": "zigzag_per_document",
+            "cp_size": 2,
+        }
+
+        def step(collective: Collective) -> Any:
+            plan = trainer.plan(geometry, layout, rank={"cp": collective.rank})
+            source = trainer.LocalSource(geometry)
+            source.record(plan, 0, np.array([[row, 7 - row] for row in range(4)], np.uint8).reshape(-1))
+            seen = [SampleReport.of("a", record) for record in source.inspect([trainer.FetchSequence("a", 8)])]
+            decision = agree(collective, seen, "strict", 600.0)
+            agreed = trainer.FetchSequence("a", 8, content_id=decision.samples[0].content_id)
+            return decision, source.fetch(plan, sequences=[agreed]).replayed_rows
+
+        (decision, first), (other, second) = on_all(2, step)
+        self.assertEqual((decision, decision.replayed, decision.samples[0].content_id), (other, 1, None))
+        self.assertEqual((first, second), (3, 4))
 
     def test_other_steps(self) -> None:
         for change in (list.pop, list.reverse, list.clear):
@@ -121,14 +146,16 @@ class AgreementTest(unittest.TestCase):
 
     def test_wrong_arguments_reach_the_others(self) -> None:
         for wrong in (
-            [SampleState("a", "LATE")],
-            [SampleState("a", num_tokens=-1)],
-            [SampleState("a", num_tokens=2**70)],
-            [SampleState("a", num_tokens=True)],
-            [SampleState(1.5)],
-            [SampleState(None)],
-            [SampleState("a", content_id=-1)],
-            [SampleState("a", revision="x")],
+            [SampleReport("a", "LATE")],
+            [SampleReport("a", "UNSPECIFIED")],
+            [SampleReport("a", "SOURCE_FAILED")],
+            [SampleReport("a", num_tokens=-1)],
+            [SampleReport("a", num_tokens=2**70)],
+            [SampleReport("a", num_tokens=True)],
+            [SampleReport(1.5)],
+            [SampleReport(None)],
+            [SampleReport("a", content_id=-1)],
+            [SampleReport("a", revision="x")],
         ):
             with self.subTest(wrong):
                 by_rank = (states(1), wrong, states(1))
@@ -159,13 +186,13 @@ class AgreementTest(unittest.TestCase):
         source.add("a", np.zeros((3, 1, 1), np.int32) + 1)
         layout = {"format": "THD", "cu_seqlens_padded": [0, 4, 8], "total_rows": 8, "partition": "contiguous"}
         plan = trainer.plan(geometry, layout | {"sequences": [{"sample": s, "tokens": 4} for s in "ab"]})
-        seen = [SampleState.of("ab"[s["sequence"]], s) for s in source.fetch(plan, missing="live").sequences]
+        seen = [SampleReport.of("ab"[s["sequence"]], s) for s in source.fetch(plan, missing="live").sequences]
         decision = agree(LocalGroup(1)[0], seen, "drop", geometry=plan.geometry_fingerprint)
         self.assertEqual([said.status for said in decision.samples], ["OK", "NOT_FOUND"])
         self.assertEqual((decision.samples[0].num_tokens, decision.samples[1].missing_everywhere), (4, True))
         self.assertEqual(
-            SampleState.of("a", {"status": "OK", "weights": [[0, 2, 5, ""], [2, 3, 3, ""]]}),
-            SampleState("a", oldest_weight_version=3, newest_weight_version=5),
+            SampleReport.of("a", {"status": "OK", "weights": [[0, 2, 5, ""], [2, 3, 3, ""]]}),
+            SampleReport("a", oldest_weight_version=3, newest_weight_version=5),
         )
 
 
@@ -192,18 +219,18 @@ class LocalGroupTest(unittest.TestCase):
                 LocalGroup(size)
 
 
-def random_states(rng: random.Random, ranks: int) -> list[list[SampleState]]:
+def random_states(rng: random.Random, ranks: int) -> list[list[SampleReport]]:
     """By rank."""
     names = [f"s{i}" if rng.random() < 0.8 else i for i in range(rng.randrange(6))]
     seen = []
     for _ in range(ranks):
         statuses = ["OK" if rng.random() < 0.9 else "NOT_READY" for _ in names]
         ids = [5 if rng.random() < 0.97 else 6 for _ in names]
-        seen.append([SampleState(n, s, content_id=c) for n, s, c in zip(names, statuses, ids, strict=True)])
+        seen.append([SampleReport(n, s, content_id=c) for n, s, c in zip(names, statuses, ids, strict=True)])
     return seen
 
 
-def expected(seen: list[list[SampleState]], policy: str) -> Any:
+def expected(seen: list[list[SampleReport]], policy: str) -> Any:
     """Actions, or the sample that an error names, where it has a name."""
     actions = []
     for column in zip(*seen, strict=True):

@@ -188,6 +188,18 @@ class SourcesTest(unittest.TestCase):
                 self.assertEqual(caught.exception.reason, "GEOMETRY_MISMATCH")
                 run.close()
 
+    def test_an_answer_that_stops_early_is_an_error(self) -> None:
+        class Run:
+            name, geometry = "r", {"num_layers": 1, "num_experts": 8, "top_k": 2}
+
+            def read_messages(self, request: bytes, timeout: float) -> list[bytes]:
+                return []
+
+        source = trainer.ServiceSource(Run())
+        with self.assertRaises(trainer.DataLossError):
+            source.inspect([trainer.FetchSequence("s0")])
+        self.assertEqual(source.inspect([]), [])
+
     def test_a_plan_of_another_geometry_is_refused(self) -> None:
         scenario = random_scenario(np.random.default_rng(1))
         wider = trainer.LocalSource(scenario.geometry | {"top_k": scenario.geometry["top_k"] * 2, "num_experts": 512})

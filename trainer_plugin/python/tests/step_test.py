@@ -352,6 +352,24 @@ class ServiceTest(unittest.TestCase):
         counts = source.counts()
         self.assertEqual(counts["hits"] + counts["misses"], 24)
 
+    def test_a_late_sample_holds_nothing_back_that_is_read_ahead(self) -> None:
+        self.run_.append("late", rows_of(10, 3)[:4], tokens=np.arange(4))
+        self.run_.flush()
+        source = StepSource(trainer.ServiceSource(self.counted), deadline=30.0)
+        self.addCleanup(source.close)
+        source.begin_step()
+        source.prefetch([(plan_of({"late": 10, **some(0)}), None)])
+        self.assertTrue(source.drain(10))
+        source.fetch(plan_of(some(0)))
+        self.assertEqual(self.counted.reads["s0"], 1)
+        threading.Timer(0.1, self.append_rest_of_late).start()
+        batch = source.fetch(plan_of({"late": 10, **some(0)}))
+        self.assertEqual((batch.fallback_sequences, self.counted.reads["s0"]), (0, 1))
+
+    def append_rest_of_late(self) -> None:
+        self.run_.append("late", rows_of(10, 3)[4:], tokens=np.arange(4, 9), row_start=4, num_tokens=10, seal=True)
+        self.run_.flush()
+
     def test_inspection_says_what_a_fetch_says(self) -> None:
         service = trainer.ServiceSource(self.run_, wait=False)
         self.run_.append("one", num_tokens=1, seal=True)

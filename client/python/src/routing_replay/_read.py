@@ -46,7 +46,7 @@ def rows_from(reader: _core.Reader) -> list[SampleRows]:
                 committed_rows=record["committed_rows"],
                 num_tokens=record.get("num_tokens"),
                 revision=record["revision"],
-                content_id=record["content_id"],
+                content_id=record.get("content_id", 0),
                 unrecorded=tuple((begin, end) for begin, end in record["unrecorded"]),
                 weights=tuple(WeightSpan(*span) for span in record["weights"]),
             )

@@ -61,6 +61,9 @@ struct ErrorDetail {
 
 // A status that carries `detail` as its payload. The message is for people and should name field, row and layer itself.
 absl::Status MakeError(absl::StatusCode code, absl::string_view message, const ErrorDetail& detail);
+// INVALID_ARGUMENT "field: what". The second: kField.
+absl::Status Invalid(Reason reason, absl::string_view field, absl::string_view what);
+absl::Status Invalid(absl::string_view field, absl::string_view what);
 // The detail of `status`, or nothing if it carries none.
 std::optional<ErrorDetail> GetErrorDetail(const absl::Status& status);
 // `status` with the sample named in its detail (a new detail if it has none). OK stays OK.

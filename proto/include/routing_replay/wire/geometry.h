@@ -80,6 +80,12 @@ class Geometry {
   // Bytes of one row over all MoE layers in RAW.
   int64_t raw_row_bytes() const { return raw_row_bytes_; }
 
+  // Arrays [rows][MoE layers][K] of one dtype, in which slots beyond a layer's own K mean nothing: their K, the bytes
+  // of an id of theirs in RAW, and the ids of so many rows; nothing where `rows` is below 0 or the ids have no int64.
+  int32_t max_top_k() const { return max_top_k_; }
+  int32_t max_id_bytes() const { return max_id_bytes_; }
+  std::optional<int64_t> array_ids(int64_t rows) const;
+
   // Bits of one id, and of the K ids of one row of a layer.
   int32_t id_bits(int32_t ordinal, Codec codec) const;
   int64_t row_bits(int32_t ordinal, Codec codec) const;
@@ -117,6 +123,8 @@ class Geometry {
   bool uniform_ = true;
   int64_t ids_per_row_ = 0;
   int64_t raw_row_bytes_ = 0;
+  int32_t max_top_k_ = 0;
+  int32_t max_id_bytes_ = 1;
 };
 
 }  // namespace routing_replay

@@ -55,7 +55,7 @@ struct SampleRecord {
   int64_t committed_rows = 0;
   std::optional<int64_t> num_tokens;
   int64_t revision = 0;
-  uint64_t content_id = 0;
+  uint64_t content_id = 0;  // As on the wire: 0 where there is none.
   std::vector<RowRange> unrecorded;
   std::vector<WeightSpan> weights;
 };

@@ -3,6 +3,8 @@
 #define ROUTING_REPLAY_WIRE_SAMPLE_ID_H_
 
 #include <cstdint>
+#include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -20,6 +22,11 @@ absl::Status CheckId(absl::string_view id, absl::string_view field);
 // The handle of a sample id: XXH64 of its bytes with seed 0, sign bit cleared. Needs no server call; equal on every
 // machine. Two ids of one run with the same handle are refused when the second sample opens.
 int64_t SampleHandle(absl::string_view sample_id);
+// Where handles come from; tests of collisions put another one in the place of SampleHandle.
+using HandleFunction = std::function<int64_t(absl::string_view)>;
+
+// As errors name a sample: its id, or "with handle 5" where `sample` is empty.
+std::string SampleName(absl::string_view sample, int64_t handle);
 
 }  // namespace routing_replay
 

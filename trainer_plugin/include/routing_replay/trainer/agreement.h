@@ -31,10 +31,10 @@
 namespace routing_replay::trainer {
 
 // What a rank has seen of one sample. What is not set is not known, and so not compared.
-struct SeenSample {
+struct SampleReport {
   std::string sample;
-  int64_t handle = 0;  // SampleHandle of its id; used where sample is empty.
-  SampleStatus status = SampleStatus::kOk;
+  int64_t handle = 0;                       // SampleHandle of its id; used where sample is empty.
+  SampleStatus status = SampleStatus::kOk;  // kUnspecified of a rank whose source failed alone.
   std::optional<int64_t> num_tokens;
   std::optional<int64_t> revision;
   std::optional<uint64_t> content_id;
@@ -42,12 +42,16 @@ struct SeenSample {
   std::optional<int64_t> newest_weight_version;
 };
 
+// From what a source says of a sample (InspectSamples, Inspect of the other sources, StagedRows::records), which errors
+// then name by `sample`, or by `handle` where that is empty.
+SampleReport ReportOf(const SampleRecord& record, std::string sample, int64_t handle = 0);
+
 // What a rank has seen of a step.
-struct SeenStep {
+struct StepReport {
   MissingPolicy policy = MissingPolicy::kStrict;
   uint64_t geometry_fingerprint = 0;  // Of the run's geometry; 0 on all ranks where it is not known.
   bool source_failed = false;         // This rank misses all samples, whatever is said of them.
-  std::vector<SeenSample> samples;    // Of the step, in the same order on all ranks.
+  std::vector<SampleReport> samples;  // Of the step, in the same order on all ranks.
 };
 
 enum class StepAction : uint8_t { kReplay = 0, kLive = 1, kDrop = 2 };
@@ -83,7 +87,7 @@ class StepAgreement {
  public:
   // Never fails: that there is no step, or something wrong with it, all ranks learn in the first round, and Push says
   // what it is.
-  StepAgreement(int32_t rank, absl::StatusOr<SeenStep> step);
+  StepAgreement(int32_t rank, absl::StatusOr<StepReport> step);
 
   // Of the next round; empty once decided or failed.
   absl::Span<const int64_t> words() const { return words_; }
@@ -103,7 +107,7 @@ class StepAgreement {
   absl::Status PushSamples(absl::Span<const int64_t> reduced);
 
   int32_t rank_;
-  SeenStep step_;
+  StepReport step_;
   absl::Status invalid_;
   bool samples_round_ = false;
   bool decided_ = false;
@@ -112,11 +116,11 @@ class StepAgreement {
 };
 
 // All rounds through a collective. Errors as StepAgreement::Push and those of the collective.
-absl::StatusOr<StepDecision> Agree(Collective& collective, absl::StatusOr<SeenStep> step,
+absl::StatusOr<StepDecision> Agree(Collective& collective, absl::StatusOr<StepReport> step,
                                    Collective::Deadline deadline);
 
 // The name of a status as agreements tell it: SampleStatusName, and SOURCE_FAILED for kUnspecified.
-const char* SeenStatusName(SampleStatus status);
+const char* ReportedStatusName(SampleStatus status);
 
 }  // namespace routing_replay::trainer
 

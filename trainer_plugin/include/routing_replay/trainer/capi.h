@@ -185,18 +185,22 @@ RRT_API rrt_error* rrt_fetch_restart(rrt_fetch* fetch);
 RRT_API rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size);
 /* {"fallback_sequences", "staging_bytes", "dropped": [{"sequence", "sample" or "handle"}, …], "sequences": [{"sequence", "sample", "status", "message",
  *  "committed_rows", "num_tokens", "revision", "content_id", "unrecorded": [[b, e]],
- *  "weights": [[b, e, version, label]]}, …]}: those that the rank reads; num_tokens where it is known. */
+ *  "weights": [[b, e, version, label]]}, …]}: those that the rank reads; num_tokens and content_id
+ * where they are known. */
 RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
 
 /* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each. Told as a
- * fetch, of which `geometry` and `sequences` are needed; then as there: send the request and push every message, or
- * rrt_local_source_inspect. Result: per sequence as in rrt_fetch_result. */
+ * fetch, of which `geometry` and `sequences` are needed; then as there: send the request, push every message and
+ * end it, or rrt_local_source_inspect. Result: per sequence as in rrt_fetch_result; FAILED_PRECONDITION before the end.
+ */
 typedef struct rrt_inspect rrt_inspect;
 RRT_API rrt_error* rrt_inspect_new(const char* json, size_t size, rrt_inspect** inspect);
 RRT_API void rrt_inspect_free(rrt_inspect* inspect);
 RRT_API rrt_error* rrt_inspect_request(const rrt_inspect* inspect, rrt_bytes** request);
 RRT_API rrt_error* rrt_inspect_push(rrt_inspect* inspect, const void* message, size_t size);
-/* Samples that nothing came of are NOT_READY. */
+/* The answer has ended well: DATA_LOSS if something is missing. */
+RRT_API rrt_error* rrt_inspect_end(rrt_inspect* inspect);
+/* Instead of the rest: samples that nothing came of are NOT_READY, `why` being their message. */
 RRT_API rrt_error* rrt_inspect_give_up(rrt_inspect* inspect, const char* why, size_t size);
 RRT_API rrt_error* rrt_inspect_result(const rrt_inspect* inspect, rrt_bytes** json);
 RRT_API rrt_error* rrt_local_source_inspect(const rrt_local_source* source, rrt_inspect* inspect);
@@ -218,13 +222,15 @@ typedef struct rrt_step_cache_counts {
 } rrt_step_cache_counts;
 RRT_API rrt_error* rrt_step_cache_new(int64_t max_bytes, rrt_step_cache** cache);
 RRT_API void rrt_step_cache_free(rrt_step_cache* cache);
-/* ahead: 0 the rows are needed now, 1 later in this step, 2 in the next step. A fetch ahead is read as any other and
- * has no rows at its end. */
+/* ahead: 0 the rows are needed now, 1 later in this step, 2 in the next step. A fetch ahead waits for no
+ * rows, whatever it was told, and refuses no sample: what cannot be read at once is read when it is needed. It has no
+ * rows at its end. */
 RRT_API rrt_error* rrt_step_cache_attach(const rrt_step_cache* cache, rrt_fetch* fetch, int32_t ahead);
 /* What the fetch was to read and did not is free for others; so it is when the fetch is freed. It keeps its result. */
 RRT_API rrt_error* rrt_step_cache_detach(rrt_fetch* fetch);
 /* reads 1: the fetch now asks for what it is to read; 0: it has ended. DEADLINE_EXCEEDED when it has waited timeout_ms
- * for another fetch, or one ahead for room: rrt_fetch_give_up takes what is there; CANCELLED after a stop. */
+ * for another fetch, or one ahead for room: rrt_fetch_give_up takes what is there; CANCELLED after a stop.
+ * FAILED_PRECONDITION while what it was to read has neither ended nor been given up. */
 RRT_API rrt_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads);
 /* Drops what was not read for the next step, which begins. */
 RRT_API rrt_error* rrt_step_cache_end_step(rrt_step_cache* cache);
@@ -234,7 +240,8 @@ RRT_API rrt_error* rrt_step_cache_stop(rrt_step_cache* cache);
 RRT_API rrt_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts);
 
 /* Rows that were exported to a directory (proto/FORMAT.md, "Exported runs"). FAILED_PRECONDITION where no export has
- * ended, DATA_LOSS for what is not as it was written. May be shared between threads. */
+ * ended, DATA_LOSS for what is not as it was written, ALREADY_EXISTS for two samples with one handle. May be shared
+ * between threads. */
 typedef struct rrt_directory_source rrt_directory_source;
 RRT_API rrt_error* rrt_directory_source_open(const char* path, size_t size, rrt_directory_source** source);
 RRT_API void rrt_directory_source_free(rrt_directory_source* source);
@@ -253,13 +260,14 @@ RRT_API void rrt_local_source_free(rrt_local_source* source);
  *    "dtype": "U8" | "I8" | "U16" | "I16" | "I32" | "I64", "shape": [rows, layers, K],
  *    "layer_basis": "ALL_LAYERS" | "MOE_LAYERS" | "EXPLICIT", "layer_ids": [0, …]}
  * tokens: ids from position 0 on, one per row or more, or none. A sample that is there already is replaced.
- * INVALID_ARGUMENT naming sample, field, row and layer. */
+ * INVALID_ARGUMENT naming sample, field, row and layer; ALREADY_EXISTS where another sample has the same handle. */
 RRT_API rrt_error* rrt_local_source_add(rrt_local_source* source, const char* sample, size_t sample_size,
                                         const char* tensor, size_t tensor_size, const uint32_t* tokens,
                                         size_t token_count, const void* payload, size_t payload_size);
 /* R2 without transport: the rows of one sequence of the plan's micro-batch that this rank recorded itself, out of an
  * index buffer of the plan, all of whose layers are those of the source's geometry. num_tokens is that of the plan's
- * description, the sample its name there. Rows that this rank does not hold are unrecorded. */
+ * description, the sample its name there. Rows that this rank does not hold are unrecorded.
+ * The sample has no content_id: ranks hold different parts of it. */
 RRT_API rrt_error* rrt_local_source_record(rrt_local_source* source, const rrt_plan* plan, int32_t sequence,
                                            const uint32_t* tokens, size_t token_count, const void* indices,
                                            size_t indices_size);
@@ -373,7 +381,7 @@ RRT_API rrt_error* rrt_collective_all_gather(rrt_collective* collective, const v
  *   {"policy": "strict" | "live" | "drop", "geometry_fingerprint": 0, "source_failed": false, "samples":
  *    [{"sample" (or "handle"), "status": "OK", "num_tokens", "revision", "content_id", "oldest_weight_version",
  *      "newest_weight_version"}, …]}
- * status as of a fetch, or SOURCE_FAILED. A description that is wrong is no error here, but of the first push: the
+ * status as of a fetch, not UNSPECIFIED. A description that is wrong is no error here, but of the first push: the
  * other ranks must learn of it. Then, until there are no more words: reduce them to their maxima over all ranks (int64
  * in the byte order of the machine) and push those; a push after that is FAILED_PRECONDITION. */
 RRT_API rrt_error* rrt_agreement_new(int32_t rank, const char* json, size_t size, rrt_agreement** agreement);

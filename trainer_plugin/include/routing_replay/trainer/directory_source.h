@@ -14,6 +14,7 @@
 #include "routing_replay/trainer/staging.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/sample_id.h"
 
 namespace routing_replay::trainer {
 
@@ -21,8 +22,10 @@ namespace routing_replay::trainer {
 // must stay as it is. Immutable; may be shared between threads.
 class DirectorySource {
  public:
-  // FAILED_PRECONDITION: kNotCommitted where no export has ended, kVersionMismatch; DATA_LOSS for a damaged index.
-  static absl::StatusOr<std::unique_ptr<const DirectorySource>> Open(const std::filesystem::path& directory);
+  // FAILED_PRECONDITION: kNotCommitted where no export has ended, kVersionMismatch; DATA_LOSS for a damaged index;
+  // ALREADY_EXISTS (kHandleCollision) naming two samples with the same handle.
+  static absl::StatusOr<std::unique_ptr<const DirectorySource>> Open(const std::filesystem::path& directory,
+                                                                     const HandleFunction& handle_of = SampleHandle);
   ~DirectorySource();
   DirectorySource(const DirectorySource&) = delete;
   DirectorySource& operator=(const DirectorySource&) = delete;

@@ -4,11 +4,15 @@
 #ifndef ROUTING_REPLAY_TRAINER_FETCH_H_
 #define ROUTING_REPLAY_TRAINER_FETCH_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "routing_replay/client.h"
 #include "routing_replay/trainer/plan.h"
 #include "routing_replay/trainer/staging.h"
+#include "routing_replay/wire/read_request.h"
 
 namespace routing_replay::trainer {
 
@@ -19,6 +23,17 @@ namespace routing_replay::trainer {
 // not come to its end is kNotReady and falls back, unless the ranks had agreed on its content.
 absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const FetchSequence> sequences,
                                        const FetchOptions& options);
+
+// Only these positions in plan.slices, none of a sequence that is live.
+absl::StatusOr<StagedRows> FetchSlices(Run& run, const ReplayPlan& plan, absl::Span<const int32_t> slices,
+                                       absl::Span<const FetchSequence> sequences, const FetchOptions& options);
+
+// What FetchSlices would say of each sample (StagedRows::records), before any of its rows is fetched, for the price of
+// one row of one layer: what ranks agree by (routing_replay/trainer/agreement.h). A sample of which nothing was said
+// until options.timeout is kNotReady; options.missing means nothing here. Blocks. Errors: those of Run::Read but
+// DEADLINE_EXCEEDED.
+absl::StatusOr<std::vector<SampleRecord>> InspectSamples(Run& run, absl::Span<const FetchSequence> sequences,
+                                                         const FetchOptions& options);
 
 }  // namespace routing_replay::trainer
 

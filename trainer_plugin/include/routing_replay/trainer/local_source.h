@@ -25,6 +25,7 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/row_range.h"
+#include "routing_replay/wire/sample_id.h"
 #include "routing_replay/wire/sample_state.h"
 #include "routing_replay/wire/tensor.h"
 
@@ -39,8 +40,8 @@ struct LocalSample {
   std::vector<TokenCheck> token_checks;  // Known where there are no token ids; one that is not known does not match.
   int64_t revision = 0;
   // Not set: a hash of the rows as this source stores them, the same on ranks that add the same tensor. After
-  // AddRecorded, where each rank has rows and layers of its own, it differs between them: a sample that ranks are to
-  // agree on has one that the caller sets.
+  // AddRecorded, where each rank has rows and layers of its own, there is none: ranks that agree on such a sample
+  // compare none, unless the caller sets one.
   std::optional<uint64_t> content_id;
   std::vector<WeightSpan> weights;
 };
@@ -48,14 +49,15 @@ struct LocalSample {
 // Not thread-safe while it changes; Fetch may run on many threads.
 class LocalSource {
  public:
-  explicit LocalSource(Geometry geometry);
+  explicit LocalSource(Geometry geometry, HandleFunction handle_of = SampleHandle);
   ~LocalSource();
   LocalSource(LocalSource&&) noexcept;
   LocalSource& operator=(LocalSource&&) noexcept;
 
   // Decodes, checks, narrows and keeps; the payload is not needed any more. A sample that is there already is replaced.
   // Errors as those of an append (INVALID_ARGUMENT naming sample, field, row and layer; the fields are those of
-  // LocalSample, "tensor.…" and "payload"); what was there is untouched then.
+  // LocalSample, "tensor.…" and "payload"), and ALREADY_EXISTS (kHandleCollision) naming both samples where another one
+  // has the same handle; what was there is untouched then.
   absl::Status Add(const LocalSample& sample, const TensorDescription& tensor, absl::Span<const uint8_t> payload);
   // R2 without transport: the rows of a sample that this rank recorded itself, out of an index buffer. Row r is that of
   // a local row which shows row r of sequence `sequence` as one to be replayed; rows of the sample that no local row
@@ -87,6 +89,7 @@ class LocalSource {
                            absl::Span<const uint8_t> payload);
 
   Geometry geometry_;
+  HandleFunction handle_of_;
   std::map<std::string, std::unique_ptr<const Entry>, std::less<>> samples_;
   std::map<int64_t, std::string> names_;  // Of samples_, by handle.
 };

@@ -132,6 +132,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_inspect_new": (*_text, _out),
     "rrt_inspect_request": (c_void_p, _out),
     "rrt_inspect_push": (c_void_p, *_text),
+    "rrt_inspect_end": (c_void_p,),
     "rrt_inspect_give_up": (c_void_p, *_text),
     "rrt_inspect_result": (c_void_p, _out),
     "rrt_local_source_inspect": (c_void_p, c_void_p),

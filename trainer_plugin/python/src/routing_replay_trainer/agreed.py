@@ -15,7 +15,7 @@ from typing import Any
 from routing_replay_trainer import errors
 from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._values import invalid
-from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleState, StepDecision, agree
+from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleReport, StepDecision, agree
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, Source
 from routing_replay_trainer.on_policy import summarize
 
@@ -93,7 +93,7 @@ class AgreedSteps:
         rowless = {one.sample for one in sequences if one.num_tokens in (0, 1)}
         samples = [one for one in _once_each(sequences) if one.sample not in rowless]
         records, failure = self._inspect(samples, _contradiction(sequences))
-        states = [SampleState.of(one.sample, said) for one, said in zip(samples, records, strict=True)]
+        states = [SampleReport.of(one.sample, said) for one, said in zip(samples, records, strict=True)]
         told = {one.sample: said["message"] for one, said in zip(samples, records, strict=True) if _tells(said)}
         left = max(0.0, end - time.monotonic())
         with self._blaming(failure, told):

@@ -1,6 +1,6 @@
 """The ranks of a model replica, and how they agree on a step.
 
-    decision = agree(TorchCollective([tp_cp_group, pp_group]), states, policy="live", deadline=120.0)
+    decision = agree(TorchCollective([tp_cp_group, pp_group]), reports, policy="live", deadline=120.0)
 
 One rule: every rank of the collective calls `agree` once per step, whatever it has seen. A rank whose source failed
 says so (`failed=True`) instead of staying away, so that nobody waits for it until the deadline. All ranks then have the
@@ -31,12 +31,12 @@ Action = Literal["replay", "live", "drop"]
 
 
 @dataclass(frozen=True)
-class SampleState:
+class SampleReport:
     """What one rank has seen of one sample of the step. None: not known, and so not compared.
 
     sample: id or handle
     status: "OK", or why it cannot be replayed: NOT_FOUND, NOT_RECORDED, NOT_READY, LOST, VERSION_REFUSED,
-        LENGTH_MISMATCH, TOKENS_MISMATCH, OUT_OF_RANGE; SOURCE_FAILED where the rank could not ask
+        LENGTH_MISMATCH, TOKENS_MISMATCH, OUT_OF_RANGE. Of a rank that could not ask, `agree` is told that it failed
     num_tokens, revision, content_id: what all ranks that have it must have the same
     oldest_weight_version, newest_weight_version: of its rows; -1 where rows are of an unknown one
     """
@@ -50,7 +50,7 @@ class SampleState:
     newest_weight_version: int | None = None
 
     @classmethod
-    def of(cls, sample: str | int, record: Mapping[str, Any]) -> SampleState:
+    def of(cls, sample: str | int, record: Mapping[str, Any]) -> SampleReport:
         """From what a fetch says of a sequence (`Batch.sequences`)."""
         versions = [span[2] for span in record.get("weights", ())]
         return cls(
@@ -66,10 +66,10 @@ class SampleState:
 
 @dataclass(frozen=True)
 class Decision:
-    """What all ranks do with one sample. Beside what SampleState says, which is that of the ranks that have it:
+    """What all ranks do with one sample. Beside what SampleReport says, which is that of the ranks that have it:
 
     action: "replay"; or "live" (the whole sample routes live) or "drop", as the policy says, where a rank misses it
-    status: "OK", or the worst that a rank has seen
+    status: "OK", or the worst that a rank has seen; SOURCE_FAILED where a rank could not ask
     missing_on: the first rank that misses it
     missing_everywhere: no rank has it
     """
@@ -265,7 +265,7 @@ def all_gather_any_size(collective: Collective, data: bytes, deadline: float) ->
 
 def agree(
     collective: Collective,
-    states: Sequence[SampleState],
+    reports: Sequence[SampleReport],
     policy: Policy = "strict",
     deadline: float = 120.0,
     *,
@@ -274,12 +274,12 @@ def agree(
 ) -> StepDecision:
     """What all ranks do with the samples of a step; the same on all of them.
 
-    states: one per sample of the step, in the same order on all ranks
+    reports: one per sample of the step, in the same order on all ranks
     policy: of a sample that a rank misses: "strict" raises FailedPreconditionError naming it, on all ranks
     deadline: seconds for all of it. It covers how much later the slowest rank comes: all that a rank may spend on
         asking its source, and a margin
     geometry: fingerprint of the run's geometry (`Plan.geometry_fingerprint`), 0 on all ranks if not known
-    failed: this rank's source failed: it misses all samples, whatever `states` says of them
+    failed: this rank's source failed: it misses all samples, whatever `reports` says of them
 
     Raises, on all ranks alike, FailedPreconditionError naming the sample and both values where ranks that have a sample
     have another num_tokens, revision or content id of it; where ranks are of other samples, or another policy, geometry
@@ -289,10 +289,10 @@ def agree(
     end = _end(deadline)
     wrong: Exception | None = None
     try:
-        seen = _describe(states, policy, geometry, failed)
+        step = _describe(reports, policy, geometry, failed)
     except Exception as error:  # The other ranks must learn of it.
-        seen, wrong = None, error
-    agreement = _core.Handle(LIBRARY.rrt_agreement_free, LIBRARY.rrt_agreement_new, collective.rank, *_core.text(seen))
+        step, wrong = None, error
+    agreement = _core.Handle(LIBRARY.rrt_agreement_free, LIBRARY.rrt_agreement_new, collective.rank, *_core.text(step))
     while words := _core.give(LIBRARY.rrt_agreement_words, agreement.pointer):
         reduced = collective.all_reduce_max(np.frombuffer(words, np.int64), end - time.monotonic())
         reduced = np.ascontiguousarray(reduced, np.int64)
@@ -300,16 +300,16 @@ def agree(
             LIBRARY.rrt_agreement_push(agreement.pointer, reduced.ctypes.data, reduced.size)
         except errors.ReplayError as error:
             raise wrong or error from None
-    return _decision(states, json.loads(_core.give(LIBRARY.rrt_agreement_decision, agreement.pointer)))
+    return _decision(reports, json.loads(_core.give(LIBRARY.rrt_agreement_decision, agreement.pointer)))
 
 
-def _describe(states: Sequence[SampleState], policy: str, geometry: int, failed: bool) -> dict[str, Any]:
+def _describe(reports: Sequence[SampleReport], policy: str, geometry: int, failed: bool) -> dict[str, Any]:
     samples = []
-    for state in states:
-        said = asdict(state)
-        if not isinstance(state.sample, str):
+    for report in reports:
+        said = asdict(report)
+        if not isinstance(report.sample, str):
             said["handle"] = integer(said.pop("sample"), "sample")
-        samples.append(plain(said, "states", state.sample))
+        samples.append(plain(said, "reports", report.sample))
     fingerprint = integer(geometry, "geometry", (0, 2**64 - 1))
     return {
         "policy": policy,
@@ -319,10 +319,10 @@ def _describe(states: Sequence[SampleState], policy: str, geometry: int, failed:
     }
 
 
-def _decision(states: Sequence[SampleState], said: dict[str, Any]) -> StepDecision:
+def _decision(reports: Sequence[SampleReport], said: dict[str, Any]) -> StepDecision:
     unknown = dict.fromkeys(Decision.__dataclass_fields__)
     said["samples"] = tuple(
-        Decision(**unknown | decision | {"sample": state.sample})
-        for state, decision in zip(states, said["samples"], strict=True)
+        Decision(**unknown | decision | {"sample": report.sample})
+        for report, decision in zip(reports, said["samples"], strict=True)
     )
     return StepDecision(**said)

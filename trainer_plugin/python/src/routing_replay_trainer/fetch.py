@@ -78,8 +78,8 @@ class Batch:
     replayed_rows, unrecorded_rows, pad_rows: rows by state
     fallback_sequences: sequences of which nothing is replayed because their sample is missing
     sequences: per sequence that the rank reads: {"sequence", "sample", "status", "message", "committed_rows",
-        "num_tokens" where it is known, "revision", "content_id", "unrecorded", "weights"}; status UNSPECIFIED of one
-        that was agreed to be live
+        "num_tokens" and "content_id" where they are known, "revision", "unrecorded", "weights"}; status UNSPECIFIED of
+        one that was agreed to be live
     dropped: with missing="drop", the samples (ids or handles) that fall back
     """
 
@@ -221,6 +221,9 @@ class _Inspection:
     def push(self, message: bytes) -> None:
         LIBRARY.rrt_inspect_push(self.pointer, message, len(message))
 
+    def end(self) -> None:
+        LIBRARY.rrt_inspect_end(self.pointer)
+
     def give_up(self, why: str) -> None:
         LIBRARY.rrt_inspect_give_up(self.pointer, *_utf8(why))
 
@@ -351,8 +354,8 @@ class LocalSource(RowSource):
         buffer: [plan.buffer_bytes] uint8, the index buffer with the recorded ids
         tokens: as in `add`
 
-        Rows that the rank does not hold are unrecorded; a plan that is cut alike does not ask for them. Raises
-        InvalidArgumentError.
+        Rows that the rank does not hold are unrecorded; a plan that is cut alike does not ask for them. The sample has
+        no content_id, as ranks hold different parts of it. Raises InvalidArgumentError.
         """
         number = integer(sequence, "sequence", INT32)
         ids = np.empty(0, np.uint32) if tokens is None else token_ids(tokens, str(sequence))
@@ -440,6 +443,7 @@ class ServiceSource(RowSource):
             if sequences:
                 for message in self._run.read_messages(inspection.request(), seconds):
                     inspection.push(message)
+            inspection.end()
         except TimeoutError as error:
             inspection.give_up(str(error))
         return inspection.result()

@@ -158,8 +158,9 @@ class StepSource:
 
         next_step: for the step that `begin_step` begins next
 
-        They take no more than the cache holds, and wait for room until what was read is used. Nothing is raised here: a
-        slice that could not be read ahead is read, or refused, when it is fetched. FailedPreconditionError if it is for
+        They take no more than the cache holds, and wait for room until what was read is used; they do not wait for rows
+        that are not committed yet, whatever the source does. Nothing is raised here: a slice that could not be read
+        ahead is read, or refused, when it is fetched. FailedPreconditionError if it is for
         a step that has not begun.
         """
         if not self._begun and not next_step:

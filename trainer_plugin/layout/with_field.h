@@ -1,6 +1,6 @@
-// How the layout units refuse.
-#ifndef TRAINER_PLUGIN_LAYOUT_INVALID_H_
-#define TRAINER_PLUGIN_LAYOUT_INVALID_H_
+// Errors of one unit, told by another in its caller's words.
+#ifndef TRAINER_PLUGIN_LAYOUT_WITH_FIELD_H_
+#define TRAINER_PLUGIN_LAYOUT_WITH_FIELD_H_
 
 #include <string>
 
@@ -11,12 +11,6 @@
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::trainer {
-
-// INVALID_ARGUMENT "field: what".
-inline absl::Status Invalid(absl::string_view field, absl::string_view what, Reason reason = Reason::kField) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat(field, ": ", what),
-                   ErrorDetail{.reason = reason, .field = std::string(field)});
-}
 
 // The status with its field, and the words that begin with it, under another name.
 inline absl::Status WithField(const absl::Status& status, absl::string_view field) {
@@ -30,4 +24,4 @@ inline absl::Status WithField(const absl::Status& status, absl::string_view fiel
 
 }  // namespace routing_replay::trainer
 
-#endif  // TRAINER_PLUGIN_LAYOUT_INVALID_H_
+#endif  // TRAINER_PLUGIN_LAYOUT_WITH_FIELD_H_
