@@ -36,8 +36,8 @@ struct RedisRequest {
 
 // Never a reply of type kError: that is a status here (StatusOfRedisError). Errors inside an array stay in it.
 //
-//   UNAVAILABLE          a server is lost or out of service and time or tries are up; the deadline was near
-//   DEADLINE_EXCEEDED    the deadline passed before a server could be asked
+//   UNAVAILABLE          a server was lost or out of service, and nothing better came before the deadline
+//   DEADLINE_EXCEEDED    the deadline passed, and no server is known to be at fault
 //   PERMISSION_DENIED    user, password or the user's rights
 //   RESOURCE_EXHAUSTED   out of memory (kOverBudget, retry hint)
 //   FAILED_PRECONDITION  any other error reply; a server whose settings rule this client out

@@ -14,27 +14,22 @@ struct redisReader;
 
 namespace routing_replay {
 
-struct RedisReplyLimits {
-  // Of one reply as it travels: the bytes that may have come since the last whole reply.
-  size_t bytes = size_t{256} << 20;
-  // Arrays in arrays; hiredis's reader takes no more than 7 itself.
-  int depth = 7;
-};
-
 // Not thread-safe. Memory grows with the bytes that came, never with a length or a count that was only announced.
+// Arrays nest at most seven deep.
 class RedisReplyParser {
  public:
-  explicit RedisReplyParser(const RedisReplyLimits& limits = {});
+  // `max_reply_bytes`: of one reply as it travels.
+  explicit RedisReplyParser(size_t max_reply_bytes);
   RedisReplyParser(const RedisReplyParser&) = delete;
   RedisReplyParser& operator=(const RedisReplyParser&) = delete;
 
-  // Takes the next bytes of the stream, at most 64 KiB at once for linear cost.
+  // Takes the next bytes of the stream. Call Next until it gives nothing before the next Feed.
   // DATA_LOSS: they break the protocol or a limit; the stream is of no more use, and every later call says so again.
   absl::Status Feed(absl::string_view bytes);
   // The next whole reply, or nothing if more bytes are needed. Errors as Feed.
   absl::StatusOr<std::optional<RedisReply>> Next();
   // True if bytes came that belong to no reply handed out yet.
-  bool has_rest() const { return unfinished_bytes_ > 0; }
+  bool has_rest() const { return rest_bytes_ > 0; }
 
  private:
   struct FreeReader {
@@ -42,9 +37,9 @@ class RedisReplyParser {
   };
   absl::Status Break(absl::string_view what);
 
-  RedisReplyLimits limits_;
+  size_t max_reply_bytes_;
   std::unique_ptr<redisReader, FreeReader> reader_;
-  size_t unfinished_bytes_ = 0;
+  size_t rest_bytes_ = 0;  // Since the last whole reply.
   absl::Status broken_;
 };
 

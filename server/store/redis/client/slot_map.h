@@ -20,7 +20,7 @@ constexpr int kRedisSlots = 16384;
 // (Redis cluster specification, "Hash tags").
 int RedisSlotOf(absl::string_view key);
 
-// The masters of a cluster and the slots of each. A value; const functions are thread-safe.
+// The nodes of a cluster and the slots of its masters. A value; const functions are thread-safe.
 class SlotMap {
  public:
   SlotMap() { nodes_of_slots_.fill(kNobody); }
@@ -34,6 +34,8 @@ class SlotMap {
   std::optional<RedisAddress> MasterOf(int slot) const;
   // Every master that serves a slot, in order of address.
   std::vector<RedisAddress> Masters() const;
+  // Every node that was named, replicas too: where to ask anew.
+  const std::vector<RedisAddress>& nodes() const { return nodes_; }
   // Gives `slot` to `master`, known or not.
   void Assign(int slot, const RedisAddress& master);
   int unserved_slots() const;
