@@ -1,7 +1,6 @@
 #include "tests/support/redis/redis_process.h"
 
 #include <arpa/inet.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +16,8 @@ namespace routing_replay::testing {
 namespace {
 
 constexpr char kServer[] = "/usr/bin/redis-server";
+// The same program in another package, redis-tools: it goes by the name that it is called by.
+constexpr char kOtherName[] = "/usr/bin/redis-check-rdb";
 constexpr char kSetPriv[] = "/usr/bin/setpriv";
 constexpr int kStartAttempts = 5;
 constexpr std::chrono::seconds kStartTimeout(10);
@@ -42,7 +43,8 @@ struct BoundSocket {
 }  // namespace
 
 std::string NoRedisReason() {
-  return access(kServer, X_OK) == 0 ? "" : "redis-server is not installed (Debian: redis-server)";
+  const bool found = access(kServer, X_OK) == 0 || access(kOtherName, X_OK) == 0;
+  return found ? "" : "redis-server is not installed (Debian: redis-tools or redis-server)";
 }
 
 TemporaryDirectory::TemporaryDirectory() {
@@ -86,7 +88,10 @@ absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::Start(const std::vec
 
 absl::Status RedisProcess::Run() {
   const std::string port = absl::StrCat(ports_.client);
-  std::vector<std::string> arguments = {kSetPriv, "--pdeathsig", "KILL", kServer};
+  const std::string program = directory_.path() + "/redis-server";
+  std::error_code exists;
+  std::filesystem::create_symlink(access(kServer, X_OK) == 0 ? kServer : kOtherName, program, exists);
+  std::vector<std::string> arguments = {kSetPriv, "--pdeathsig", "KILL", program};
   if (endpoint_.tls) {
     arguments.insert(arguments.end(), {"--port", "0", "--tls-port", port});
   } else {
@@ -112,11 +117,6 @@ absl::Status RedisProcess::AwaitAnswer() {
     if (process_->Wait(kPoll).ok()) return absl::UnavailableError("redis-server ended at its start");
   }
   return absl::DeadlineExceededError("redis-server does not answer");
-}
-
-void RedisProcess::Kill() {
-  process_->Signal(SIGKILL);
-  process_->Wait(kStartTimeout).IgnoreError();
 }
 
 absl::Status RedisProcess::Restart() {

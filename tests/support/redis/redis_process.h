@@ -48,9 +48,10 @@ class RedisProcess {
   const RedisEndpoint& endpoint() const { return endpoint_; }
   const RedisAddress& address() const { return endpoint_.seeds.front(); }
   RedisPorts ports() const { return ports_; }
+  // Not after Kill.
   void Signal(int signal) const { process_->Signal(signal); }
-  // Kills it as a crash would.
-  void Kill();
+  // As a crash would.
+  void Kill() { process_.reset(); }
   // Starts it again at the same place, with what its directory holds.
   absl::Status Restart();
   // One command over a connection of its own.
