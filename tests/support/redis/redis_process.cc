@@ -21,7 +21,7 @@ constexpr char kOtherName[] = "/usr/bin/redis-check-rdb";
 constexpr char kSetPriv[] = "/usr/bin/setpriv";
 constexpr int kStartAttempts = 5;
 constexpr std::chrono::seconds kStartTimeout(10);
-constexpr std::chrono::seconds kAskTimeout(5);
+constexpr std::chrono::seconds kAskTimeout(2);
 constexpr std::chrono::milliseconds kPoll(10);
 constexpr size_t kMaxReply = size_t{64} << 20;
 

@@ -2,6 +2,7 @@
 #include "server/store/redis/client/redis_cluster.h"
 
 #include <atomic>
+#include <csignal>
 #include <map>
 #include <thread>
 
@@ -154,7 +155,15 @@ TEST_F(RedisClusterTest, KeysOfAllServers) {
   EXPECT_EQ(keys, 1000);
   EXPECT_TRUE(absl::IsFailedPrecondition(
       cluster_->ExecuteOne({.command = RedisCommand({"MGET", "a", "b"}), .key = "a"}, Soon()).reply.status()));
-  EXPECT_OK(CheckRedisServers(*cluster_, Soon()));
+}
+
+TEST_F(RedisClusterTest, SettingsOfServersWithReplicas) {
+  ASSERT_OK_AND_ASSIGN(const auto warnings, CheckRedisServers(*cluster_, Soon()));
+  ASSERT_EQ(warnings.size(), 3u * 4);
+  for (const char* setting :
+       {"maxmemory is 0", "lazyfree-lazy-expire is no", "repl-backlog-size is", "client-output-buffer-limit is"}) {
+    EXPECT_THAT(warnings, ::testing::Contains(::testing::HasSubstr(setting))) << setting;
+  }
 }
 
 TEST_F(RedisClusterTest, ReshardingUnderLoad) {
@@ -190,6 +199,24 @@ TEST_F(RedisClusterTest, FailoverUnderLoad) {
   EXPECT_LE(load.wrong(), Load::kThreads * Load::kKeys);
   std::printf("%ld rounds, %ld stale reads, %.1f s\n", load.rounds(), load.wrong(),
               std::chrono::duration<double>(Clock::Real().Now() - killed).count());
+}
+
+TEST_F(RedisClusterTest, MasterThatHangsIsPassedOver) {
+  ASSERT_OK_AND_ASSIGN(cluster_, RedisCluster::Connect(servers_->endpoint(),
+                                                       {.connect_timeout = std::chrono::milliseconds(400),
+                                                        .response_timeout = std::chrono::milliseconds(500)},
+                                                       Soon()));
+  const int slot = RedisSlotOf("h{0}");
+  Load load(*cluster_, "h");
+  load.AwaitRounds(5);
+  ASSERT_OK_AND_ASSIGN(const int victim, servers_->MasterOf(slot));
+  servers_->node(victim).Signal(SIGSTOP);
+  ASSERT_OK(servers_->AwaitFailover(slot, victim));
+  load.AwaitRounds(20);
+  servers_->node(victim).Signal(SIGCONT);
+  load.AwaitRounds(20);
+  load.Stop();
+  EXPECT_EQ(load.failed(), 0);
 }
 
 TEST_F(RedisClusterTest, SubscriptionsFollowTheirSlots) {

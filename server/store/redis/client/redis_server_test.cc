@@ -17,6 +17,7 @@ using routing_replay::testing::NoRedisReason;
 using routing_replay::testing::RedisProcess;
 using routing_replay::testing::TemporaryDirectory;
 using routing_replay::testing::TestCertificates;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -118,7 +119,7 @@ TEST_F(RedisServerTest, UsersAndPasswords) {
   const std::string value = "v";
   EXPECT_TRUE(absl::IsPermissionDenied(cluster->ExecuteOne(Set("k", value), Soon()).reply.status()));
   ASSERT_OK_AND_ASSIGN(const auto warnings, CheckRedisServers(*cluster, Soon()));
-  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("CONFIG GET")));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("CONFIG GET")));
 }
 
 TEST_F(RedisServerTest, Tls) {
@@ -198,12 +199,17 @@ TEST_F(RedisServerTest, StoppedServerIsTakenForLost) {
 }
 
 TEST_F(RedisServerTest, SettingsThatAreNotAsTheyShouldBe) {
-  ASSERT_NO_FATAL_FAILURE(Start({"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru",
-                                 "--client-output-buffer-limit", "replica 2gb 2gb 60", "--repl-backlog-size", "1gb"}));
+  ASSERT_NO_FATAL_FAILURE(Start({"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}));
   ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
   ASSERT_OK_AND_ASSIGN(const auto warnings, CheckRedisServers(*cluster, Soon()));
-  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("maxmemory-policy is allkeys-lru; wanted: noeviction"),
-                                               HasSubstr("appendonly is no; wanted: yes")));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("maxmemory-policy is allkeys-lru; wanted: noeviction"),
+                                    HasSubstr("lazyfree-lazy-expire is no; wanted: yes"),
+                                    HasSubstr("appendonly is no; wanted: yes")));
+
+  ASSERT_NO_FATAL_FAILURE(Start({"--maxmemory", "100mb", "--maxmemory-policy", "noeviction", "--lazyfree-lazy-expire",
+                                 "yes", "--appendonly", "yes"}));
+  ASSERT_OK_AND_ASSIGN(const auto good, Connect(server_->endpoint()));
+  EXPECT_THAT(CheckRedisServers(*good, Soon()).value(), ElementsAre());
 }
 
 }  // namespace

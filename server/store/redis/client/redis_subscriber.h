@@ -32,8 +32,8 @@ class RedisSubscriber {
 
   // `cluster` must outlive the subscriber.
   static std::unique_ptr<RedisSubscriber> Start(RedisCluster& cluster, Callback callback);
-  // No callback runs after it returned. Waits for a callback that runs, and otherwise at most for the time that a host
-  // name takes to resolve.
+  // No callback runs after it returned. Waits for a callback that runs, and where servers do not answer at most for the
+  // cluster's connect_timeout.
   virtual ~RedisSubscriber() = default;
 
   // Returns at once. Everything published after the event without a message that follows is heard. Counted: as many

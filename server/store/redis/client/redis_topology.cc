@@ -8,6 +8,11 @@
 #include "server/store/redis/client/redis_error.h"
 
 namespace routing_replay {
+namespace {
+
+constexpr int kTriesPerTimeout = 4;
+
+}  // namespace
 
 bool IsFinalRedisError(const absl::Status& status) {
   return absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
@@ -93,16 +98,19 @@ absl::StatusOr<RedisTopology::View> RedisTopology::AskAnyone(Clock::Time deadlin
 }
 
 absl::StatusOr<RedisTopology::View> RedisTopology::Ask(const RedisAddress& server, Clock::Time deadline) {
-  const auto lease = Take(server, deadline);
-  if (!lease.ok()) return lease.status();
+  // One that hangs must not use up the time in which the others would answer.
+  const Clock::Time limit = DeadlineAfter(options_.clock->Now(), options_.connect_timeout / kTriesPerTimeout);
+  const RedisWait wait = {.deadline = std::min(deadline, limit), .clock = options_.clock};
+  const auto lease = Take(server, wait.deadline);
+  if (IsFinalRedisError(lease.status())) return lease.status();
   const RedisCommand command({"CLUSTER", "SLOTS"});
-  const Clock::Time limit = DeadlineAfter(options_.clock->Now(), options_.connect_timeout);
-  const auto replies = (*lease)->Exchange(absl::MakeConstSpan(&command, 1),
-                                          {.deadline = std::min(deadline, limit), .clock = options_.clock});
-  if (!replies.ok()) {
-    return absl::UnavailableError(absl::StrCat(server.ToString(), ": CLUSTER SLOTS: ", replies.status().message()));
+  absl::Status status = lease.status();
+  if (status.ok()) {
+    const auto replies = (*lease)->Exchange(absl::MakeConstSpan(&command, 1), wait);
+    if (replies.ok()) return Read(server, replies->front());
+    status = replies.status();
   }
-  return Read(server, replies->front());
+  return absl::UnavailableError(absl::StrCat(server.ToString(), ": CLUSTER SLOTS: ", status.message()));
 }
 
 absl::StatusOr<RedisTopology::View> RedisTopology::Read(const RedisAddress& server, const RedisReply& reply) {

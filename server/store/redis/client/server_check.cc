@@ -14,11 +14,13 @@ namespace {
 using Settings = std::map<std::string, std::string>;
 
 constexpr int kOldestMajor = 7;
-// Below this a replica that lags behind a few samples is cut off, and starts from the beginning.
+// Below these a replica that lags a few samples behind is cut off and starts from the beginning, again and again.
 constexpr int64_t kReplicaBufferBytes = int64_t{1} << 30;
-constexpr int64_t kBacklogBytes = int64_t{256} << 20;
+constexpr int64_t kBacklogBytes = int64_t{1} << 30;
 
 struct Rule {
+  enum class For { kAll, kWithReplicas, kWithoutReplicas };
+  For whom;
   const char* setting;
   std::function<bool(const std::string&)> good;
   const char* wanted;
@@ -41,22 +43,44 @@ bool ReplicaBufferIsLarge(const std::string& limits) {
   return true;
 }
 
+std::function<bool(const std::string&)> Is(const char* wanted) {
+  return [wanted](const std::string& value) { return value == wanted; };
+}
+std::function<bool(const std::string&)> AtLeast(int64_t least) {
+  return [least](const std::string& value) { return NumberOf(value) >= least; };
+}
+
 const std::vector<Rule>& Rules() {
+  using For = Rule::For;
   static const std::vector<Rule> rules = {
-      {"maxmemory-policy", [](const std::string& value) { return value == "noeviction"; },
+      {For::kAll, "maxmemory-policy", Is("noeviction"),
        "noeviction, or what was acknowledged is dropped when memory is short"},
-      {"maxmemory", [](const std::string& value) { return NumberOf(value) > 0; },
+      {For::kAll, "maxmemory", AtLeast(1),
        "a limit below the machine's memory, so that appends are refused before the system kills the server"},
-      {"appendonly", [](const std::string& value) { return value == "yes"; },
-       "yes, if acknowledged rows are to survive a restart of the server"},
-      {"client-output-buffer-limit", ReplicaBufferIsLarge,
-       "replica 1gb 1gb 60 or more (or 0 0 0), or replicas fall into endless full resynchronisation"},
-      {"repl-backlog-size", [](const std::string& value) { return NumberOf(value) >= kBacklogBytes; },
-       "256mb or more, so that a replica that was away for a moment catches up"},
-      {"proto-max-bulk-len", [](const std::string& value) { return NumberOf(value) >= int64_t{4} << 20; },
-       "4mb or more"},
+      {For::kAll, "lazyfree-lazy-expire", Is("yes"), "yes, or expiring samples hold up all others"},
+      {For::kWithoutReplicas, "appendonly", Is("yes"),
+       "yes, or replicas: all samples are gone when the server restarts"},
+      {For::kWithReplicas, "client-output-buffer-limit", ReplicaBufferIsLarge,
+       "replica 1gb 1gb 60 or more (or 0 0 0), or replicas fall into full resynchronisation under load"},
+      {For::kWithReplicas, "repl-backlog-size", AtLeast(kBacklogBytes),
+       "1gb or more, so that a replica that was away for a moment catches up"},
+      {For::kWithReplicas, "cluster-require-full-coverage", Is("no"), "no, or a lost server stops the others too"},
   };
   return rules;
+}
+
+// The value of "name:value" in an answer to INFO; empty if it is not there.
+absl::StatusOr<std::string> InfoOf(RedisCluster& cluster, const RedisAddress& server, absl::string_view section,
+                                   absl::string_view name, Clock::Time deadline) {
+  const RedisResult result = cluster.ExecuteAt(server, RedisCommand({"INFO", section}), deadline);
+  // Who may not ask is not refused for it.
+  if (absl::IsPermissionDenied(result.reply.status())) return std::string();
+  if (!result.reply.ok()) return result.reply.status();
+  for (const absl::string_view line : absl::StrSplit(result.reply->text, "\r\n")) {
+    const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (pair.first == name) return std::string(pair.second);
+  }
+  return std::string();
 }
 
 absl::StatusOr<Settings> ReadSettings(RedisCluster& cluster, const RedisAddress& server, Clock::Time deadline) {
@@ -71,17 +95,32 @@ absl::StatusOr<Settings> ReadSettings(RedisCluster& cluster, const RedisAddress&
 }
 
 absl::Status CheckVersion(RedisCluster& cluster, const RedisAddress& server, Clock::Time deadline) {
-  RedisResult result = cluster.ExecuteAt(server, RedisCommand({"INFO", "server"}), deadline);
-  // Who may not ask is not refused for it.
-  if (absl::IsPermissionDenied(result.reply.status())) return absl::OkStatus();
-  if (!result.reply.ok()) return result.reply.status();
-  for (const absl::string_view line : absl::StrSplit(result.reply->text, "\r\n")) {
-    const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(line, absl::MaxSplits(':', 1));
-    if (pair.first != "redis_version") continue;
-    const absl::string_view major = pair.second.substr(0, pair.second.find('.'));
-    if (NumberOf(major) >= kOldestMajor) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat(server.ToString(), " is Redis ", pair.second, "; sharded channels need 7.0 or newer, or Valkey"));
+  const auto version = InfoOf(cluster, server, "server", "redis_version", deadline);
+  if (!version.ok()) return version.status();
+  if (version->empty() || NumberOf(version->substr(0, version->find('.'))) >= kOldestMajor) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(server.ToString(), " is Redis ", *version, "; sharded channels need 7.0 or newer, or Valkey"));
+}
+
+absl::Status CheckServer(RedisCluster& cluster, const RedisAddress& server, Clock::Time deadline,
+                         std::vector<std::string>& warnings) {
+  if (auto status = CheckVersion(cluster, server, deadline); !status.ok()) return status;
+  const auto settings = ReadSettings(cluster, server, deadline);
+  if (absl::IsPermissionDenied(settings.status()) || absl::IsFailedPrecondition(settings.status())) {
+    warnings.push_back(absl::StrCat(server.ToString(),
+                                    ": its settings cannot be read (CONFIG GET): make sure yourself ",
+                                    "that maxmemory-policy is noeviction"));
+    return absl::OkStatus();
+  }
+  if (!settings.ok()) return settings.status();
+  const auto replicas = InfoOf(cluster, server, "replication", "connected_slaves", deadline);
+  if (!replicas.ok()) return replicas.status();
+  const Rule::For others = NumberOf(*replicas) > 0 ? Rule::For::kWithoutReplicas : Rule::For::kWithReplicas;
+  for (const Rule& rule : Rules()) {
+    const auto found = settings->find(rule.setting);
+    if (rule.whom == others || found == settings->end() || rule.good(found->second)) continue;
+    warnings.push_back(
+        absl::StrCat(server.ToString(), ": ", rule.setting, " is ", found->second, "; wanted: ", rule.wanted));
   }
   return absl::OkStatus();
 }
@@ -91,21 +130,7 @@ absl::Status CheckVersion(RedisCluster& cluster, const RedisAddress& server, Clo
 absl::StatusOr<std::vector<std::string>> CheckRedisServers(RedisCluster& cluster, Clock::Time deadline) {
   std::vector<std::string> warnings;
   for (const RedisAddress& server : cluster.Masters()) {
-    if (auto status = CheckVersion(cluster, server, deadline); !status.ok()) return status;
-    const auto settings = ReadSettings(cluster, server, deadline);
-    if (absl::IsPermissionDenied(settings.status()) || absl::IsFailedPrecondition(settings.status())) {
-      warnings.push_back(absl::StrCat(server.ToString(),
-                                      ": settings cannot be read (CONFIG GET): check maxmemory-policy",
-                                      " = noeviction and the others by hand"));
-      continue;
-    }
-    if (!settings.ok()) return settings.status();
-    for (const Rule& rule : Rules()) {
-      const auto found = settings->find(rule.setting);
-      if (found == settings->end() || rule.good(found->second)) continue;
-      warnings.push_back(
-          absl::StrCat(server.ToString(), ": ", rule.setting, " is ", found->second, "; wanted: ", rule.wanted));
-    }
+    if (auto status = CheckServer(cluster, server, deadline, warnings); !status.ok()) return status;
   }
   return warnings;
 }
