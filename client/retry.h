@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "client/backoff.h"
+#include "proto/wire/backoff.h"
 #include "proto/wire/clock.h"
 
 namespace routing_replay {

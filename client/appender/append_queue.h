@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "client/appender/append_plan.h"
-#include "client/backoff.h"
+#include "proto/wire/backoff.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/client.h"

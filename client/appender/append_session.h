@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/appender/append_queue.h"
-#include "client/backoff.h"
+#include "proto/wire/backoff.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/message/byte_chain.h"
 #include "routing_replay/client.h"

@@ -1,4 +1,4 @@
-#include "client/backoff.h"
+#include "proto/wire/backoff.h"
 
 #include <algorithm>
 #include <random>

@@ -1,6 +1,6 @@
-// How long to wait before trying again: the one rule of the client.
-#ifndef CLIENT_BACKOFF_H_
-#define CLIENT_BACKOFF_H_
+// How long to wait before trying again: the one rule of the project.
+#ifndef PROTO_WIRE_BACKOFF_H_
+#define PROTO_WIRE_BACKOFF_H_
 
 #include <functional>
 
@@ -35,4 +35,4 @@ class Backoff {
 
 }  // namespace routing_replay
 
-#endif  // CLIENT_BACKOFF_H_
+#endif  // PROTO_WIRE_BACKOFF_H_

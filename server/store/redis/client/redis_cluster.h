@@ -1,0 +1,112 @@
+// Redis or Valkey, one server or a cluster: commands go to the server that has their key, whatever happens meanwhile.
+//
+//   auto redis = RedisCluster::Connect(*ParseRedisEndpoint("redis://10.0.0.1:6379,10.0.0.2:6379"), {}, deadline);
+//   std::vector<RedisRequest> requests = {{.command = RedisCommand({"GET", key}), .key = key}};
+//   std::vector<RedisResult> results = (*redis)->Execute(requests, deadline);
+//   if (results[0].reply.ok()) Use(std::move(results[0].reply->text));
+#ifndef SERVER_STORE_REDIS_CLIENT_REDIS_CLUSTER_H_
+#define SERVER_STORE_REDIS_CLIENT_REDIS_CLUSTER_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/wire/clock.h"
+#include "server/store/redis/client/redis_command.h"
+#include "server/store/redis/client/redis_endpoint.h"
+#include "server/store/redis/client/redis_reply.h"
+#include "server/store/redis/client/redis_script.h"
+
+namespace routing_replay {
+
+struct RedisRequest {
+  RedisCommand command;
+  // Decides the server: any key of the command. All keys of one command must have the same hash slot.
+  std::string key;
+  // True: executing the command twice leaves what executing it once does, and its second answer will do. It is then
+  // sent again when its connection is lost before its answer.
+  bool idempotent = true;
+  // If `command` was made by script->Call: sent again with the source where the server does not know the script. Must
+  // live until the call returns.
+  const RedisScript* script = nullptr;
+};
+
+// Never a reply of type kError: that is a status here (StatusOfRedisError). Errors inside an array stay in it.
+//
+//   UNAVAILABLE          a server was lost or out of service, and nothing better came before the deadline
+//   DEADLINE_EXCEEDED    the deadline passed, and no server is known to be at fault
+//   PERMISSION_DENIED    user, password or the user's rights
+//   RESOURCE_EXHAUSTED   out of memory (kOverBudget, retry hint)
+//   FAILED_PRECONDITION  any other error reply; a server whose settings rule this client out
+struct RedisResult {
+  absl::StatusOr<RedisReply> reply = absl::UnavailableError("not asked");
+  // True: the command was sent whole, was not idempotent, and its answer is lost (reply is UNAVAILABLE): it may have
+  // been executed once or not at all. False with any error: it was not executed, or is idempotent.
+  bool outcome_unknown = false;
+};
+
+struct RedisClusterOptions {
+  // For a connection and its login; a quarter of it for each server that is asked for the map of slots. A server that
+  // does not answer at all holds up what a call has for the others for so long.
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(2);
+  // A server that sends nothing for so long while an answer is due is taken for lost.
+  std::chrono::milliseconds response_timeout = std::chrono::seconds(10);
+  // Per server; further callers wait.
+  int max_connections = 16;
+  // An idle connection is closed after this.
+  std::chrono::milliseconds idle_timeout = std::chrono::minutes(1);
+  // The largest answer to one command.
+  size_t max_reply_bytes = size_t{256} << 20;
+  const Clock* clock = &Clock::Real();
+};
+
+// What went on, since the beginning.
+struct RedisClusterCounters {
+  int64_t moved = 0;
+  int64_t asked = 0;
+  int64_t retried = 0;           // Commands sent again after a retryable error reply.
+  int64_t lost_connections = 0;  // With answers due.
+  int64_t map_refreshes = 0;
+  int64_t connects = 0;
+};
+
+class RedisTopology;
+
+// Thread-safe.
+class RedisCluster {
+ public:
+  // Finds out whether the seeds are a cluster, and its slots. Tries until the deadline if none can be reached.
+  // Errors: those of RedisResult; FAILED_PRECONDITION too for several seeds of which one is no cluster (which of them
+  // would have the data?), and for a server that does not speak HELLO (before Redis 6).
+  static absl::StatusOr<std::unique_ptr<RedisCluster>> Connect(const RedisEndpoint& endpoint,
+                                                               const RedisClusterOptions& options,
+                                                               Clock::Time deadline);
+  virtual ~RedisCluster() = default;
+
+  // One result per request, in order; returns by about `deadline`. All that goes to one server travels as one pipeline,
+  // and the servers work at the same time. Redirections, servers out of service and lost connections are seen to with
+  // growing pauses until the deadline.
+  //
+  // There is no order among the requests of one call, not even of one key: what must come after something else goes
+  // into a later call.
+  virtual std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) = 0;
+  RedisResult ExecuteOne(const RedisRequest& request, Clock::Time deadline);
+
+  // The servers that hold keys now (masters), in order of address.
+  virtual std::vector<RedisAddress> Masters() = 0;
+  // Asks one server, without redirection: for commands without a key (SCAN, INFO, CONFIG GET). The command must be
+  // idempotent; one lost connection is made good, no more.
+  virtual RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) = 0;
+  // Whether it is a cluster, or one server alone.
+  virtual bool clustered() const = 0;
+  virtual RedisClusterCounters counters() const = 0;
+  // What the subscriber shares with the cluster: the way to log in, and who serves what.
+  virtual std::shared_ptr<RedisTopology> topology() = 0;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_REDIS_CLIENT_REDIS_CLUSTER_H_

@@ -1,0 +1,84 @@
+#include "server/store/redis/client/redis_command.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "server/store/redis/client/redis_script.h"
+
+namespace routing_replay {
+namespace {
+
+std::string Text(const RedisCommand& command) {
+  std::string text = absl::StrCat("*", command.size(), "\r\n");
+  for (size_t i = 0; i < command.size(); ++i) {
+    absl::StrAppend(&text, "$", command.argument(i).size(), "\r\n", command.argument(i), "\r\n");
+  }
+  return text;
+}
+
+TEST(RedisCommandTest, ArgumentsAreAnyBytes) {
+  const std::string value("a\0\r\n$", 5);
+  RedisCommand command({"SET", "key"});
+  command.AddBorrowed(value).Add("PX").Add(int64_t{-5});
+  EXPECT_EQ(Text(command),
+            absl::StrCat("*5\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\n", value, "\r\n$2\r\nPX\r\n$2\r\n-5\r\n"));
+  EXPECT_EQ(command.argument_bytes(), 3u + 3 + 5 + 2 + 2);
+  EXPECT_EQ(command.name(), "SET");
+  EXPECT_EQ(command.argument(2).data(), value.data());
+}
+
+TEST(RedisCommandQueueTest, WhatIsWrittenInPiecesIsWhatWasPushed) {
+  std::mt19937_64 random(1);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<std::string> values;
+    for (int i = 0; i < 20; ++i) values.emplace_back(random() % 3 == 0 ? 4000 + random() % 5000 : random() % 9, 'v');
+    std::vector<RedisCommand> commands(6);
+    for (RedisCommand& command : commands) {
+      for (uint64_t n = 1 + random() % 5; n > 0; --n) {
+        const std::string& value = values[random() % values.size()];
+        random() % 2 == 0 ? command.Add(value) : command.AddBorrowed(value);
+      }
+    }
+    RedisCommandQueue queue;
+    std::string wanted, written;
+    size_t pushed = 0;
+    std::vector<size_t> ends;
+    while (pushed < commands.size() || !queue.empty()) {
+      if (pushed < commands.size() && (queue.empty() || random() % 3 == 0)) {
+        wanted += Text(commands[pushed]);
+        ends.push_back(wanted.size());
+        queue.Push(commands[pushed++]);
+      }
+      size_t budget = random() % 6000;
+      size_t taken = 0;
+      for (const iovec& piece : queue.Pending(1 + random() % 4)) {
+        const size_t size = std::min(budget, piece.iov_len);
+        written.append(static_cast<const char*>(piece.iov_base), size);
+        budget -= size;
+        taken += size;
+      }
+      queue.Advance(taken);
+      const auto whole = std::count_if(ends.begin(), ends.end(), [&](size_t end) { return end <= written.size(); });
+      ASSERT_EQ(queue.commands_written(), static_cast<size_t>(whole));
+      ASSERT_EQ(queue.bytes_written(), written.size());
+      ASSERT_EQ(queue.empty(), written.size() == wanted.size());
+    }
+    ASSERT_EQ(written, wanted);
+  }
+}
+
+TEST(RedisScriptTest, HashAndCalls) {
+  const RedisScript script("return 1");
+  EXPECT_EQ(script.sha1(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+  RedisCommand call = script.Call({"k1", "k2"});
+  call.Add("argument");
+  EXPECT_EQ(Text(call), absl::StrCat("*6\r\n$7\r\nEVALSHA\r\n$40\r\n", script.sha1(),
+                                     "\r\n$1\r\n2\r\n$2\r\nk1\r\n$2\r\nk2\r\n$8\r\nargument\r\n"));
+  EXPECT_EQ(Text(script.WithSource(call)),
+            "*6\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n2\r\n$2\r\nk1\r\n$2\r\nk2\r\n$8\r\nargument\r\n");
+}
+
+}  // namespace
+}  // namespace routing_replay

@@ -1,0 +1,190 @@
+#include "server/store/redis/client/redis_endpoint.h"
+
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr uint16_t kDefaultPort = 6379;
+constexpr size_t kMaxPasswordBytes = 4096;
+
+absl::Status Invalid(absl::string_view field, absl::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("redis store: ", field, ": ", what),
+                   {.reason = Reason::kField, .field = std::string(field)});
+}
+
+absl::StatusOr<std::string> PercentDecoded(absl::string_view field, absl::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += text[i];
+      continue;
+    }
+    if (i + 2 >= text.size() || !absl::ascii_isxdigit(text[i + 1]) || !absl::ascii_isxdigit(text[i + 2])) {
+      return Invalid(field, "% is not followed by two hexadecimal digits");
+    }
+    decoded += absl::HexStringToBytes(text.substr(i + 1, 2));
+    i += 2;
+  }
+  if (decoded.find('\0') != std::string::npos) return Invalid(field, "holds a NUL byte");
+  return decoded;
+}
+
+absl::StatusOr<uint16_t> PortOf(absl::string_view text) {
+  int port = 0;
+  if (!absl::SimpleAtoi(text, &port) || port < 1 || port > 65535 || !absl::ascii_isdigit(text[0])) {
+    return Invalid("port", "is no number from 1 to 65535");
+  }
+  return static_cast<uint16_t>(port);
+}
+
+absl::Status CheckHost(absl::string_view host) {
+  if (host.empty()) return Invalid("host", "is empty");
+  for (const char c : host) {
+    if (!absl::ascii_isalnum(c) && c != '.' && c != '-' && c != '_' && c != ':' && c != '%') {
+      return Invalid("host", "holds a character that no host has");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// host, host:port, [v6] or [v6]:port.
+absl::StatusOr<RedisAddress> AddressOf(absl::string_view text, bool needs_port) {
+  RedisAddress address{.port = kDefaultPort};
+  absl::string_view port;
+  bool has_port = false;
+  if (absl::ConsumePrefix(&text, "[")) {
+    const size_t end = text.find(']');
+    if (end == absl::string_view::npos) return Invalid("host", "[ without ]");
+    address.host = std::string(text.substr(0, end));
+    port = text.substr(end + 1);
+    has_port = absl::ConsumePrefix(&port, ":");
+    if (!has_port && !port.empty()) return Invalid("host", "something other than a port follows ]");
+  } else {
+    const size_t colon = text.find(':');
+    has_port = colon != absl::string_view::npos;
+    address.host = std::string(text.substr(0, colon));
+    if (has_port) port = text.substr(colon + 1);
+    if (absl::StrContains(port, ":")) return Invalid("host", "an IPv6 address must stand in brackets");
+  }
+  if (auto status = CheckHost(address.host); !status.ok()) return status;
+  if (!has_port) {
+    if (needs_port) return Invalid("port", "is missing");
+    return address;
+  }
+  const auto number = PortOf(port);
+  if (!number.ok()) return number.status();
+  address.port = *number;
+  return address;
+}
+
+absl::Status SetOption(absl::string_view text, RedisEndpoint& endpoint) {
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
+  const absl::string_view name = parts.first;
+  const std::pair<absl::string_view, std::string*> options[] = {{"password_file", &endpoint.password_file},
+                                                                {"ca_file", &endpoint.ca_file},
+                                                                {"cert_file", &endpoint.cert_file},
+                                                                {"key_file", &endpoint.key_file}};
+  for (const auto& [known, value] : options) {
+    if (name != known) continue;
+    auto decoded = PercentDecoded(name, parts.second);
+    if (!decoded.ok()) return decoded.status();
+    if (decoded->empty()) return Invalid(name, "is empty");
+    if (!value->empty()) return Invalid(name, "is given twice");
+    if (!endpoint.tls && known != "password_file") return Invalid(name, "is for rediss:// only");
+    *value = *std::move(decoded);
+    return absl::OkStatus();
+  }
+  if (name == "password") return Invalid(name, "does not belong into a URL; name a password_file");
+  // What an unknown option is called may be a mistyped secret.
+  return Invalid("option", "none of password_file, ca_file, cert_file, key_file");
+}
+
+absl::Status SetUser(absl::string_view text, RedisEndpoint& endpoint) {
+  if (absl::StrContains(text, ":")) return Invalid("password", "does not belong into a URL; name a password_file");
+  auto user = PercentDecoded("user", text);
+  if (!user.ok()) return user.status();
+  if (user->empty()) return Invalid("user", "is empty");
+  endpoint.user = *std::move(user);
+  return absl::OkStatus();
+}
+
+absl::Status SetSeeds(absl::string_view text, RedisEndpoint& endpoint) {
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    auto address = AddressOf(part, /*needs_port=*/false);
+    if (!address.ok()) return address.status();
+    endpoint.seeds.push_back(*std::move(address));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFiles(const RedisEndpoint& endpoint) {
+  if (endpoint.cert_file.empty() != endpoint.key_file.empty()) {
+    return Invalid(endpoint.cert_file.empty() ? "cert_file" : "key_file", "a certificate and its key go together");
+  }
+  if (!endpoint.user.empty() && endpoint.password_file.empty()) {
+    return Invalid("password_file", "a user needs one");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string RedisAddress::ToString() const {
+  return absl::StrContains(host, ":") ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<RedisAddress> ParseRedisAddress(absl::string_view text) { return AddressOf(text, /*needs_port=*/true); }
+
+absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url) {
+  RedisEndpoint endpoint;
+  endpoint.tls = absl::ConsumePrefix(&url, "rediss://");
+  if (!endpoint.tls && !absl::ConsumePrefix(&url, "redis://")) return Invalid("scheme", "is not redis:// or rediss://");
+  const std::pair<absl::string_view, absl::string_view> query = absl::StrSplit(url, absl::MaxSplits('?', 1));
+  absl::string_view place = query.first;
+  // The last @ ends what may be secret.
+  if (const size_t at = place.rfind('@'); at != absl::string_view::npos) {
+    if (auto status = SetUser(place.substr(0, at), endpoint); !status.ok()) return status;
+    place.remove_prefix(at + 1);
+  }
+  const std::pair<absl::string_view, absl::string_view> path = absl::StrSplit(place, absl::MaxSplits('/', 1));
+  if (!path.second.empty() && path.second != "0") return Invalid("database", "a cluster has database 0 only");
+  if (auto status = SetSeeds(path.first, endpoint); !status.ok()) return status;
+  for (const absl::string_view option : absl::StrSplit(query.second, '&', absl::SkipEmpty())) {
+    if (auto status = SetOption(option, endpoint); !status.ok()) return status;
+  }
+  if (auto status = CheckFiles(endpoint); !status.ok()) return status;
+  return endpoint;
+}
+
+absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint) {
+  if (endpoint.password_file.empty()) return std::string();
+  const auto refuse = [&](absl::string_view what) {
+    return MakeError(absl::StatusCode::kPermissionDenied,
+                     absl::StrCat("redis store: password_file: ", endpoint.password_file, " ", what),
+                     {.reason = Reason::kField, .field = "password_file"});
+  };
+  std::ifstream file(endpoint.password_file, std::ios::binary);
+  if (!file) return refuse("cannot be read");
+  std::string password(kMaxPasswordBytes + 1, '\0');
+  file.read(password.data(), static_cast<std::streamsize>(password.size()));
+  if (file.bad()) return refuse("cannot be read");
+  password.resize(static_cast<size_t>(file.gcount()));
+  if (password.size() > kMaxPasswordBytes) return refuse("is too long");
+  absl::string_view line = password;
+  if (absl::ConsumeSuffix(&line, "\n")) absl::ConsumeSuffix(&line, "\r");
+  if (line.empty()) return refuse("is empty");
+  return std::string(line);
+}
+
+}  // namespace routing_replay

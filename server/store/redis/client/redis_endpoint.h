@@ -1,0 +1,52 @@
+// Where a Redis or Valkey deployment is and how to log in.
+//
+//   redis://[user@]host:port[,host:port…][/0][?option=value&…]     plain TCP
+//   rediss://…                                                     TLS
+//
+// Options (percent-encoded): password_file; with rediss also ca_file (default: the system's authorities), cert_file and
+// key_file (a client certificate). A port defaults to 6379; IPv6 addresses stand in brackets. The hosts are those of
+// one cluster, any of which may be down, or a single server. A password in the URL is refused: command lines are seen
+// by everyone.
+#ifndef SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
+#define SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace routing_replay {
+
+struct RedisAddress {
+  std::string host;  // A name, an IPv4 or an IPv6 address without brackets.
+  uint16_t port = 0;
+
+  std::string ToString() const;  // host:port or [v6]:port.
+  friend auto operator<=>(const RedisAddress&, const RedisAddress&) = default;
+};
+// The inverse of ToString; nothing else. INVALID_ARGUMENT.
+absl::StatusOr<RedisAddress> ParseRedisAddress(absl::string_view text);
+
+struct RedisEndpoint {
+  std::vector<RedisAddress> seeds;  // Not empty.
+  bool tls = false;
+  std::string user;           // ACL user; empty: "default".
+  std::string password_file;  // Empty: no password.
+  std::string ca_file;
+  std::string cert_file;
+  std::string key_file;
+};
+
+// INVALID_ARGUMENT (kField: scheme, host, port, user, password, database, or the option's name). Messages never repeat
+// what stands before an @. Reads no file.
+absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url);
+
+// The password, read anew at each call so that a rotated one is found; one line break at its end is dropped. Empty
+// where there is no file. PERMISSION_DENIED (kField: password_file) if it cannot be read, is empty or above 4 KiB.
+absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_

@@ -1,0 +1,186 @@
+#include "server/store/redis/client/redis_execution.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace routing_replay {
+namespace {
+
+// A slot that is sent to and fro by two servers that do not agree yet.
+constexpr int kRoundsWithoutPause = 8;
+constexpr Backoff::Options kPauses = {.initial = std::chrono::milliseconds(5),
+                                      .maximum = std::chrono::milliseconds(250)};
+
+const RedisCommand& Asking() {
+  static const RedisCommand asking({"ASKING"});
+  return asking;
+}
+
+}  // namespace
+
+RedisExecution::RedisExecution(RedisTopology& topology, absl::Span<const RedisRequest> requests, Clock::Time deadline)
+    : topology_(topology),
+      requests_(requests),
+      deadline_(deadline),
+      clock_(*topology.options().clock),
+      results_(requests.size()),
+      left_(requests.size()),
+      backoff_(kPauses) {
+  for (const RedisRequest& request : requests) states_.push_back({.slot = RedisSlotOf(request.key)});
+}
+
+std::vector<RedisResult> RedisExecution::Run() && {
+  while (left_ > 0 && clock_.Now() < deadline_) {
+    pause_ = refresh_ = false;
+    Round();
+    if (left_ > 0) Pause();
+  }
+  GiveUp();
+  return std::move(results_);
+}
+
+void RedisExecution::Round() {
+  view_ = topology_.view();
+  std::map<RedisAddress, Batch> batches = Route();
+  std::vector<RedisLease> leases;
+  std::vector<RedisExchange> exchanges;
+  std::vector<const Batch*> asked;
+  for (auto& [server, batch] : batches) {
+    auto lease = topology_.Take(server, deadline_);
+    if (!lease.ok()) {
+      for (const size_t request : batch.requests) Lost(request, lease.status(), /*written=*/false);
+      continue;
+    }
+    exchanges.push_back(Prepare(*lease, batch));
+    leases.push_back(*std::move(lease));
+    asked.push_back(&batch);
+  }
+  RunRedisExchanges(absl::MakeSpan(exchanges), topology_.exchange_limits(), {.deadline = deadline_, .clock = &clock_});
+  for (size_t i = 0; i < exchanges.size(); ++i) Evaluate(exchanges[i], *asked[i]);
+}
+
+std::map<RedisAddress, RedisExecution::Batch> RedisExecution::Route() {
+  std::map<RedisAddress, Batch> batches;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].done) continue;
+    const State& state = states_[i];
+    const auto server = state.redirection ? std::optional(state.redirection->server) : view_->map.MasterOf(state.slot);
+    if (server) {
+      batches[*server].requests.push_back(i);
+    } else {
+      RetryLater(i, absl::UnavailableError(absl::StrCat("Redis: no server has slot ", state.slot)));
+    }
+  }
+  return batches;
+}
+
+RedisExchange RedisExecution::Prepare(const RedisLease& lease, Batch& batch) {
+  RedisExchange exchange{.connection = &*lease};
+  const auto add = [&](const RedisCommand& command, std::optional<size_t> owner) {
+    exchange.commands.push_back(&command);
+    batch.owners.push_back(owner);
+  };
+  for (const size_t request : batch.requests) {
+    State& state = states_[request];
+    if (state.redirection && state.redirection->asking) add(Asking(), std::nullopt);
+    state.redirection.reset();
+    add(state.with_source ? *state.with_source : requests_[request].command, request);
+  }
+  return exchange;
+}
+
+void RedisExecution::Evaluate(RedisExchange& exchange, const Batch& batch) {
+  if (!exchange.status.ok()) ++topology_.counters().lost_connections;
+  for (size_t i = 0; i < batch.owners.size(); ++i) {
+    if (!batch.owners[i]) continue;
+    if (i < exchange.replies.size()) {
+      Judge(*batch.owners[i], std::move(exchange.replies[i]), exchange.connection->address());
+    } else {
+      Lost(*batch.owners[i], exchange.status, /*written=*/i < exchange.written);
+    }
+  }
+}
+
+void RedisExecution::Judge(size_t request, RedisReply reply, const RedisAddress& server) {
+  State& state = states_[request];
+  if (!reply.is_error()) return Finish(request, {.reply = std::move(reply)});
+  const std::string name = requests_[request].command.name();
+  RedisError error = ParseRedisError(reply.text);
+  if (error.address.host.empty()) error.address.host = server.host;
+  switch (error.kind) {
+    case RedisError::Kind::kMoved:
+      ++topology_.counters().moved;
+      topology_.Moved(error.slot, error.address);
+      refresh_ = true;
+      state.redirection = {error.address, /*asking=*/false};
+      state.last_error = StatusOfRedisError(name, reply.text);
+      return;
+    case RedisError::Kind::kAsk:
+      ++topology_.counters().asked;
+      state.redirection = {error.address, /*asking=*/true};
+      state.last_error = StatusOfRedisError(name, reply.text);
+      return;
+    case RedisError::Kind::kNoScript:
+      if (requests_[request].script == nullptr || state.with_source) break;
+      state.with_source = requests_[request].script->WithSource(requests_[request].command);
+      return;
+    case RedisError::Kind::kRetry:
+      ++topology_.counters().retried;
+      return RetryLater(request, StatusOfRedisError(name, reply.text));
+    case RedisError::Kind::kForCaller:
+      break;
+  }
+  Finish(request, {.reply = StatusOfRedisError(name, reply.text)});
+}
+
+void RedisExecution::Lost(size_t request, const absl::Status& status, bool written) {
+  if (written && !requests_[request].idempotent) {
+    return Finish(request, {.reply = absl::UnavailableError(absl::StrCat("Redis: ", requests_[request].command.name(),
+                                                                         ": outcome unknown: ", status.message())),
+                            .outcome_unknown = true});
+  }
+  if (IsFinalRedisError(status)) return Finish(request, {.reply = status});
+  RetryLater(request, status);
+}
+
+void RedisExecution::RetryLater(size_t request, absl::Status why) {
+  states_[request].last_error = std::move(why);
+  states_[request].redirection.reset();
+  pause_ = refresh_ = true;
+}
+
+void RedisExecution::Finish(size_t request, RedisResult result) {
+  states_[request].done = true;
+  results_[request] = std::move(result);
+  --left_;
+}
+
+void RedisExecution::Pause() {
+  if (++rounds_without_pause_ > kRoundsWithoutPause) pause_ = true;
+  if (pause_) {
+    rounds_without_pause_ = 0;
+    const Clock::Duration left = deadline_ - clock_.Now();
+    std::this_thread::sleep_for(
+        std::clamp<Clock::Duration>(backoff_.Next(), Clock::Duration::zero(), std::max(left, Clock::Duration::zero())));
+  }
+  // If nobody can say, the next round finds out what is still there.
+  if (refresh_ && view_->clustered) topology_.Refresh(view_->generation, deadline_).IgnoreError();
+}
+
+void RedisExecution::GiveUp() {
+  for (size_t i = 0; i < states_.size() && left_ > 0; ++i) {
+    const State& state = states_[i];
+    if (state.done) continue;
+    const std::string what = absl::StrCat("Redis: ", requests_[i].command.name(), ": no answer before the deadline");
+    if (state.last_error.ok() || absl::IsDeadlineExceeded(state.last_error)) {
+      Finish(i, {.reply = absl::DeadlineExceededError(what)});
+    } else {
+      Finish(i, {.reply = absl::UnavailableError(absl::StrCat(what, "; last: ", state.last_error.message()))});
+    }
+  }
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,304 @@
+// Redirections, servers out of service and lost connections, played by stand-ins.
+#include <atomic>
+
+#include "server/store/redis/client/redis_cluster.h"
+#include "server/store/redis/client/slot_map.h"
+#include "tests/support/redis/scripted_server.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using routing_replay::testing::Bulk;
+using routing_replay::testing::ClusterOf;
+using routing_replay::testing::Fails;
+using routing_replay::testing::ScriptedServer;
+using routing_replay::testing::SingleServer;
+using Answer = ScriptedServer::Answer;
+using Command = ScriptedServer::Command;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Clock::Time In(std::chrono::milliseconds time) { return Clock::Real().Now() + time; }
+Clock::Time Soon() { return In(std::chrono::seconds(20)); }
+
+std::unique_ptr<RedisCluster> Connect(const RedisEndpoint& endpoint, RedisClusterOptions options = {}) {
+  auto cluster = RedisCluster::Connect(endpoint, options, Soon());
+  EXPECT_OK(cluster);
+  return cluster.ok() ? *std::move(cluster) : nullptr;
+}
+
+RedisRequest Get(const std::string& key) { return {.command = RedisCommand({"GET", key}), .key = key}; }
+
+// Two masters of half of the slots each; who has a key answers with the server's letter.
+class TwoServers : public ::testing::Test {
+ protected:
+  TwoServers() : a_({}), b_({}) {
+    a_.SetHandler(Cluster([](const Command&) -> Answer { return {"+a\r\n"}; }));
+    b_.SetHandler(Cluster([](const Command&) -> Answer { return {"+b\r\n"}; }));
+  }
+  ScriptedServer::Handler Cluster(ScriptedServer::Handler handler) {
+    return ClusterOf({a_.address(), b_.address()}, std::move(handler));
+  }
+  std::string Error(const char* kind, const std::string& key, const ScriptedServer& server) {
+    return absl::StrCat("-", kind, " ", RedisSlotOf(key), " ", server.address().ToString(), "\r\n");
+  }
+  static bool IsGet(const Command& command) { return command[0] == "GET"; }
+
+  const std::string key_of_a_ = "bar";  // Slot 5061.
+  const std::string key_of_b_ = "foo";  // Slot 12182.
+  ScriptedServer a_, b_;
+};
+
+TEST_F(TwoServers, CommandsGoToTheServersOfTheirKeys) {
+  const auto cluster = Connect(a_.endpoint());
+  EXPECT_TRUE(cluster->clustered());
+  EXPECT_EQ(cluster->Masters().size(), 2u);
+  std::vector<RedisRequest> requests;
+  for (int i = 0; i < 100; ++i) requests.push_back(Get(absl::StrCat("key", i)));
+  const auto results = cluster->Execute(requests, Soon());
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_OK(results[i].reply);
+    EXPECT_EQ(results[i].reply->text, RedisSlotOf(requests[i].key) < kRedisSlots / 2 ? "a" : "b");
+  }
+  EXPECT_EQ(cluster->counters().connects, 2);
+}
+
+TEST_F(TwoServers, MovedIsFollowedAndRemembered) {
+  const auto cluster = Connect(a_.endpoint());
+  const auto moved = [&](const Command&) -> Answer { return {Error("MOVED", key_of_a_, b_)}; };
+  a_.SetHandler(ClusterOf({b_.address(), b_.address()}, moved));
+  b_.SetHandler(ClusterOf({b_.address(), b_.address()}, [](const Command&) -> Answer { return {"+b\r\n"}; }));
+  for (int i = 0; i < 3; ++i) {
+    const RedisResult result = cluster->ExecuteOne(Get(key_of_a_), Soon());
+    ASSERT_OK(result.reply);
+    EXPECT_EQ(result.reply->text, "b");
+  }
+  EXPECT_EQ(cluster->counters().moved, 1);
+  EXPECT_EQ(cluster->counters().map_refreshes, 2);
+}
+
+TEST_F(TwoServers, MovedIsBelievedRatherThanAnOldMap) {
+  a_.SetHandler(Cluster([&](const Command&) -> Answer { return {Error("MOVED", key_of_a_, b_)}; }));
+  const auto cluster = Connect(a_.endpoint());
+  EXPECT_EQ(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply->text, "b");
+  EXPECT_EQ(cluster->counters().moved, 1);
+}
+
+TEST_F(TwoServers, AskIsForThisOnce) {
+  std::atomic<int> asked{0};
+  a_.SetHandler(Cluster([&](const Command&) -> Answer {
+    if (asked++ == 0) return {Error("ASK", key_of_a_, b_)};
+    return {"+a\r\n"};
+  }));
+  const auto cluster = Connect(a_.endpoint());
+  EXPECT_EQ(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply->text, "b");
+  EXPECT_EQ(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply->text, "a");
+  const auto seen = b_.commands();
+  ASSERT_EQ(seen.size(), 3);
+  EXPECT_THAT(seen[1], ElementsAre("ASKING"));
+  EXPECT_THAT(seen[2], ElementsAre("GET", key_of_a_));
+}
+
+TEST_F(TwoServers, PassingErrorsAreRetried) {
+  for (const char* error : {"TRYAGAIN x", "CLUSTERDOWN x", "LOADING x", "READONLY x", "MASTERDOWN x"}) {
+    std::atomic<int> asked{0};
+    a_.SetHandler(Cluster([&](const Command&) -> Answer {
+      if (asked++ < 3) return {absl::StrCat("-", error, "\r\n")};
+      return {"+a\r\n"};
+    }));
+    const auto cluster = Connect(a_.endpoint());
+    // Not idempotent: an error reply says that it was not executed.
+    RedisRequest request = Get(key_of_a_);
+    request.idempotent = false;
+    EXPECT_OK(cluster->ExecuteOne(request, Soon()).reply) << error;
+    EXPECT_EQ(cluster->counters().retried, 3);
+  }
+}
+
+TEST_F(TwoServers, RetriesEndAtTheDeadline) {
+  a_.SetHandler(Cluster([&](const Command&) -> Answer { return {"-CLUSTERDOWN Hash slot not served\r\n"}; }));
+  const auto cluster = Connect(a_.endpoint());
+  const std::vector<RedisRequest> requests = {Get(key_of_a_), Get(key_of_b_)};
+  const auto results = cluster->Execute(requests, In(std::chrono::milliseconds(60)));
+  EXPECT_TRUE(absl::IsUnavailable(results[0].reply.status()));
+  EXPECT_THAT(std::string(results[0].reply.status().message()), HasSubstr("CLUSTERDOWN"));
+  EXPECT_FALSE(results[0].outcome_unknown);
+  EXPECT_OK(results[1].reply);
+}
+
+TEST_F(TwoServers, SlotThatNobodyServes) {
+  a_.SetHandler([&](const Command& command) -> Answer {
+    if (command[0] == "HELLO") return {"*0\r\n"};
+    if (command[0] != "CLUSTER") return {"+a\r\n"};
+    return {absl::StrCat("*1\r\n*3\r\n:0\r\n:5061\r\n*2\r\n", Bulk("127.0.0.1"), ":", a_.address().port, "\r\n")};
+  });
+  const auto cluster = Connect(a_.endpoint());
+  EXPECT_OK(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply);
+  const RedisResult result = cluster->ExecuteOne(Get(key_of_b_), In(std::chrono::milliseconds(50)));
+  EXPECT_TRUE(absl::IsUnavailable(result.reply.status()));
+  EXPECT_THAT(std::string(result.reply.status().message()), HasSubstr("no server has slot"));
+}
+
+TEST_F(TwoServers, TwoServersThatSendASlotToAndFro) {
+  a_.SetHandler(Cluster([&](const Command&) -> Answer { return {Error("MOVED", key_of_a_, b_)}; }));
+  b_.SetHandler(Cluster([&](const Command&) -> Answer { return {Error("MOVED", key_of_a_, a_)}; }));
+  const auto cluster = Connect(a_.endpoint());
+  const RedisResult result = cluster->ExecuteOne(Get(key_of_a_), In(std::chrono::milliseconds(200)));
+  EXPECT_TRUE(absl::IsUnavailable(result.reply.status()));
+}
+
+TEST_F(TwoServers, LostConnectionIsTriedAgainOnlyIfIdempotent) {
+  std::atomic<int> asked{0};
+  a_.SetHandler(Cluster([&](const Command&) -> Answer {
+    if (asked++ == 0) return {"$5\r\nab", true};
+    return {"+a\r\n"};
+  }));
+  const auto cluster = Connect(a_.endpoint());
+  EXPECT_OK(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply);
+  EXPECT_EQ(cluster->counters().lost_connections, 1);
+
+  asked = 0;
+  RedisRequest once = Get(key_of_a_);
+  once.idempotent = false;
+  const RedisResult result = cluster->ExecuteOne(once, Soon());
+  EXPECT_TRUE(absl::IsUnavailable(result.reply.status()));
+  EXPECT_TRUE(result.outcome_unknown);
+  EXPECT_EQ(asked, 1);
+}
+
+TEST_F(TwoServers, AnsweredCommandsOfALostPipelineKeepTheirAnswers) {
+  a_.SetHandler(Cluster([&](const Command& command) -> Answer {
+    if (command[0] == "DEL") return {"", true};
+    return {"+a\r\n"};
+  }));
+  const auto cluster = Connect(a_.endpoint());
+  const std::string key = key_of_a_;
+  std::vector<RedisRequest> requests = {Get(key), {RedisCommand({"DEL", key}), key, /*idempotent=*/false}};
+  const auto results = cluster->Execute(requests, Soon());
+  EXPECT_OK(results[0].reply);
+  EXPECT_TRUE(results[1].outcome_unknown);
+}
+
+TEST_F(TwoServers, ServerThatIsGoneDoesNotHoldUpTheOther) {
+  auto gone = std::make_unique<ScriptedServer>(ScriptedServer::Handler());
+  const RedisAddress dead = gone->address();
+  gone.reset();
+  b_.SetHandler(ClusterOf({dead, b_.address()}, [](const Command&) -> Answer { return {"+b\r\n"}; }));
+  const auto cluster = Connect(b_.endpoint());
+  const std::vector<RedisRequest> requests = {Get(key_of_a_), Get(key_of_b_)};
+  const auto results = cluster->Execute(requests, In(std::chrono::milliseconds(100)));
+  EXPECT_TRUE(absl::IsUnavailable(results[0].reply.status()));
+  EXPECT_FALSE(results[0].outcome_unknown);
+  EXPECT_OK(results[1].reply);
+}
+
+TEST_F(TwoServers, SilentServerIsTakenForLost) {
+  std::atomic<int> asked{0};
+  a_.SetHandler(Cluster([&](const Command&) -> Answer {
+    if (asked++ == 0) return {"$5\r\n"};
+    return {"+a\r\n"};
+  }));
+  const auto cluster = Connect(a_.endpoint(), {.response_timeout = std::chrono::milliseconds(50)});
+  EXPECT_OK(cluster->ExecuteOne(Get(key_of_a_), Soon()).reply);
+  EXPECT_EQ(asked, 2);
+}
+
+TEST(RedisExecutionTest, ScriptIsSentWholeWhereItIsNotKnown) {
+  ScriptedServer server(SingleServer([](const Command& command) -> Answer {
+    if (command[0] == "EVALSHA") return {"-NOSCRIPT No matching script.\r\n"};
+    return {Bulk(command[1])};
+  }));
+  const auto cluster = Connect(server.endpoint());
+  EXPECT_FALSE(cluster->clustered());
+  const RedisScript script("return ARGV[1]");
+  const std::string key = "k";
+  RedisRequest request{script.Call(absl::MakeConstSpan(&key, 1)).Add("x"), key, /*idempotent=*/false, &script};
+  const RedisResult result = cluster->ExecuteOne(request, Soon());
+  ASSERT_OK(result.reply);
+  EXPECT_EQ(result.reply->text, script.source());
+  request.script = nullptr;
+  EXPECT_TRUE(absl::IsFailedPrecondition(cluster->ExecuteOne(request, Soon()).reply.status()));
+}
+
+TEST(RedisExecutionTest, OtherErrorsAreTheCallers) {
+  std::string error;
+  ScriptedServer server(SingleServer([&](const Command&) -> Answer { return {error}; }));
+  const auto cluster = Connect(server.endpoint());
+  error = "-OOM command not allowed\r\n";
+  EXPECT_THAT(cluster->ExecuteOne(Get("k"), Soon()).reply,
+              Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+  error = "-NOPERM no\r\n";
+  EXPECT_TRUE(absl::IsPermissionDenied(cluster->ExecuteOne(Get("k"), Soon()).reply.status()));
+  error = "-WRONGTYPE no\r\n";
+  EXPECT_TRUE(absl::IsFailedPrecondition(cluster->ExecuteOne(Get("k"), Soon()).reply.status()));
+  EXPECT_EQ(cluster->counters().retried, 0);
+}
+
+TEST(RedisExecutionTest, PassedDeadlineSendsNothing) {
+  ScriptedServer server(SingleServer([](const Command&) -> Answer { return {"+x\r\n"}; }));
+  const auto cluster = Connect(server.endpoint());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(cluster->ExecuteOne(Get("k"), Clock::Real().Now()).reply.status()));
+  EXPECT_EQ(server.commands().size(), 2u);
+}
+
+TEST(RedisExecutionTest, ConnectionsAreBoundedAndReused) {
+  ScriptedServer server(SingleServer([](const Command&) -> Answer { return {"+x\r\n"}; }));
+  const auto cluster = Connect(server.endpoint(), {.max_connections = 2});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < 50; ++j) EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(server.connections(), 2);
+}
+
+TEST(RedisExecutionTest, IdleConnectionsAreClosedInTime) {
+  ManualClock clock;
+  ScriptedServer server(SingleServer([](const Command&) -> Answer { return {"+x\r\n"}; }));
+  auto cluster = RedisCluster::Connect(server.endpoint(), {.idle_timeout = std::chrono::minutes(1), .clock = &clock},
+                                       clock.Now() + std::chrono::seconds(10));
+  ASSERT_OK(cluster);
+  const auto ask = [&] { return (*cluster)->ExecuteOne(Get("k"), clock.Now() + std::chrono::seconds(10)).reply; };
+  ASSERT_OK(ask());
+  EXPECT_EQ(server.connections(), 1);
+  clock.Advance(std::chrono::minutes(2));
+  ASSERT_OK(ask());
+  EXPECT_EQ(server.connections(), 2);
+}
+
+TEST(RedisExecutionTest, IdleConnectionThatTheServerClosedIsNotUsed) {
+  std::atomic<bool> close{true};
+  ScriptedServer server(SingleServer([&](const Command&) -> Answer { return {"+x\r\n", close}; }));
+  const auto cluster = Connect(server.endpoint());
+  RedisRequest once = Get("k");
+  once.idempotent = false;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_OK(cluster->ExecuteOne(once, Soon()).reply);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+TEST(RedisExecutionTest, SeveralServersThatAreNoCluster) {
+  ScriptedServer a(SingleServer({})), b(SingleServer({}));
+  RedisEndpoint endpoint = a.endpoint();
+  endpoint.seeds.push_back(b.address());
+  EXPECT_TRUE(absl::IsFailedPrecondition(RedisCluster::Connect(endpoint, {}, Soon()).status()));
+}
+
+TEST(RedisExecutionTest, ConnectWaitsForAServer) {
+  std::atomic<int> asked{0};
+  ScriptedServer server([&](const Command& command) -> Answer {
+    if (command[0] == "HELLO" && asked++ < 2) return {"-LOADING Redis is loading\r\n"};
+    return SingleServer({})(command);
+  });
+  EXPECT_OK(RedisCluster::Connect(server.endpoint(), {}, Soon()));
+  server.SetHandler([](const Command&) -> Answer { return {"HTTP/1.1 400 Bad Request\r\n", true}; });
+  const auto status = RedisCluster::Connect(server.endpoint(), {}, In(std::chrono::milliseconds(100))).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+}
+
+}  // namespace
+}  // namespace routing_replay

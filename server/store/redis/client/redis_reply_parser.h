@@ -1,0 +1,48 @@
+// Bytes of a connection → replies, by hiredis's reader.
+#ifndef SERVER_STORE_REDIS_CLIENT_REDIS_REPLY_PARSER_H_
+#define SERVER_STORE_REDIS_CLIENT_REDIS_REPLY_PARSER_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/store/redis/client/redis_reply.h"
+
+struct redisReader;
+
+namespace routing_replay {
+
+// Not thread-safe. Memory grows with the bytes that came, never with a length or a count that was only announced.
+// Arrays nest at most seven deep.
+class RedisReplyParser {
+ public:
+  // `max_reply_bytes`: of one reply as it travels.
+  explicit RedisReplyParser(size_t max_reply_bytes);
+  RedisReplyParser(const RedisReplyParser&) = delete;
+  RedisReplyParser& operator=(const RedisReplyParser&) = delete;
+
+  // Takes the next bytes of the stream. Call Next until it gives nothing before the next Feed.
+  // DATA_LOSS: they break the protocol or a limit; the stream is of no more use, and every later call says so again.
+  absl::Status Feed(absl::string_view bytes);
+  // The next whole reply, or nothing if more bytes are needed. Errors as Feed.
+  absl::StatusOr<std::optional<RedisReply>> Next();
+  // True if bytes came that belong to no reply handed out yet.
+  bool has_rest() const { return rest_bytes_ > 0; }
+
+ private:
+  struct FreeReader {
+    void operator()(redisReader* reader) const;
+  };
+  absl::Status Break(absl::string_view what);
+
+  size_t max_reply_bytes_;
+  std::unique_ptr<redisReader, FreeReader> reader_;
+  size_t rest_bytes_ = 0;  // Since the last whole reply.
+  absl::Status broken_;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_REDIS_CLIENT_REDIS_REPLY_PARSER_H_

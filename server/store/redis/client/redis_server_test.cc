@@ -1,0 +1,216 @@
+// Against a real server: login, TLS, pipelines of large values, scripts, limits of memory, settings.
+#include <csignal>
+#include <fstream>
+
+#include "server/store/redis/client/redis_cluster.h"
+#include "server/store/redis/client/server_check.h"
+#include "tests/support/redis/redis_process.h"
+#include "tests/support/redis/test_certificates.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using routing_replay::testing::Fails;
+using routing_replay::testing::MakeTestCertificates;
+using routing_replay::testing::NoRedisReason;
+using routing_replay::testing::RedisProcess;
+using routing_replay::testing::TemporaryDirectory;
+using routing_replay::testing::TestCertificates;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Clock::Time Soon() { return Clock::Real().Now() + std::chrono::seconds(20); }
+
+RedisRequest Get(const std::string& key) { return {.command = RedisCommand({"GET", key}), .key = key}; }
+RedisRequest Set(const std::string& key, const std::string& value) {
+  return {.command = RedisCommand({"SET", key}).AddBorrowed(value), .key = key};
+}
+
+class RedisServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = NoRedisReason(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+  void Start(const std::vector<std::string>& settings = {}, const RedisEndpoint& endpoint = {}) {
+    ASSERT_OK_AND_ASSIGN(server_, RedisProcess::Start(settings, endpoint));
+  }
+  absl::StatusOr<std::unique_ptr<RedisCluster>> Connect(const RedisEndpoint& endpoint,
+                                                        const RedisClusterOptions& options = {}) {
+    return RedisCluster::Connect(endpoint, options, Soon());
+  }
+  std::string WriteFile(const std::string& name, const std::string& text) {
+    const std::string path = directory_.path() + "/" + name;
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  TemporaryDirectory directory_;
+  std::unique_ptr<RedisProcess> server_;
+};
+
+void CheckLargePipeline(RedisCluster& cluster) {
+  std::mt19937_64 random(1);
+  std::vector<std::string> values;
+  std::vector<RedisRequest> writes, reads;
+  for (int i = 0; i < 120; ++i) {
+    std::string value(i % 7 == 0 ? 1 << 20 : random() % 100000, '\0');
+    for (char& c : value) c = static_cast<char>(random());
+    values.push_back(std::move(value));
+  }
+  for (int i = 0; i < 120; ++i) {
+    writes.push_back(Set(absl::StrCat("key", i), values[i]));
+    reads.push_back(Get(absl::StrCat("key", i)));
+  }
+  for (const RedisResult& result : cluster.Execute(writes, Soon())) ASSERT_OK(result.reply);
+  const auto results = cluster.Execute(reads, Soon());
+  for (int i = 0; i < 120; ++i) {
+    ASSERT_OK(results[i].reply);
+    ASSERT_TRUE(results[i].reply->text == values[i]) << i;
+  }
+}
+
+TEST_F(RedisServerTest, LargePipelines) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
+  EXPECT_FALSE(cluster->clustered());
+  CheckLargePipeline(*cluster);
+}
+
+TEST_F(RedisServerTest, ScriptsAndTheirErrors) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
+  const RedisScript script("if ARGV[1] == 'fail' then return redis.error_reply('STALE no') end return {KEYS[1], 7}");
+  const std::string key = "k";
+  for (int i = 0; i < 2; ++i) {
+    const RedisResult result =
+        cluster->ExecuteOne({script.Call(absl::MakeConstSpan(&key, 1)).Add("x"), key, false, &script}, Soon());
+    ASSERT_OK(result.reply);
+    ASSERT_EQ(result.reply->elements.size(), 2);
+    EXPECT_EQ(result.reply->elements[1].integer, 7);
+  }
+  const RedisResult failed =
+      cluster->ExecuteOne({script.Call(absl::MakeConstSpan(&key, 1)).Add("fail"), key, false, &script}, Soon());
+  EXPECT_TRUE(absl::IsFailedPrecondition(failed.reply.status()));
+  EXPECT_THAT(std::string(failed.reply.status().message()), HasSubstr("STALE"));
+}
+
+TEST_F(RedisServerTest, UsersAndPasswords) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--user", "default", "off", "--user", "writer", "on", ">right", "~*", "&*", "+@all",
+                                 "--user", "reader", "on", ">right", "~*", "+hello", "+get", "+cluster"},
+                                {.user = "writer", .password_file = WriteFile("right", "right\n")}));
+  EXPECT_OK(Connect(server_->endpoint()));
+
+  RedisEndpoint wrong = server_->endpoint();
+  wrong.password_file = WriteFile("wrong", "hunter2\n");
+  const absl::Status denied = Connect(wrong).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(denied)) << denied;
+  EXPECT_THAT(std::string(denied.message()), Not(HasSubstr("hunter2")));
+
+  RedisEndpoint nobody = server_->endpoint();
+  nobody.user = nobody.password_file = "";
+  EXPECT_TRUE(absl::IsPermissionDenied(Connect(nobody).status()));
+
+  RedisEndpoint reader = server_->endpoint();
+  reader.user = "reader";
+  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(reader));
+  EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
+  const std::string value = "v";
+  EXPECT_TRUE(absl::IsPermissionDenied(cluster->ExecuteOne(Set("k", value), Soon()).reply.status()));
+  ASSERT_OK_AND_ASSIGN(const auto warnings, CheckRedisServers(*cluster, Soon()));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("CONFIG GET")));
+}
+
+TEST_F(RedisServerTest, Tls) {
+  ASSERT_OK_AND_ASSIGN(const TestCertificates good, MakeTestCertificates(directory_.path() + "/good", "IP:127.0.0.1"));
+  ASSERT_OK_AND_ASSIGN(const TestCertificates other,
+                       MakeTestCertificates(directory_.path() + "/other", "IP:127.0.0.2"));
+  const RedisEndpoint endpoint{
+      .tls = true, .ca_file = good.ca_file, .cert_file = good.cert_file, .key_file = good.key_file};
+  ASSERT_NO_FATAL_FAILURE(
+      Start({"--tls-cert-file", good.cert_file, "--tls-key-file", good.key_file, "--tls-ca-cert-file", good.ca_file},
+            endpoint));
+  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
+  CheckLargePipeline(*cluster);
+
+  RedisEndpoint stranger = server_->endpoint();
+  stranger.ca_file = other.ca_file;
+  EXPECT_TRUE(absl::IsFailedPrecondition(Connect(stranger).status())) << Connect(stranger).status();
+  RedisEndpoint missing = server_->endpoint();
+  missing.key_file = "/nowhere";
+  EXPECT_THAT(Connect(missing), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  RedisEndpoint plain = server_->endpoint();
+  plain.tls = false;
+  EXPECT_TRUE(absl::IsUnavailable(
+      RedisCluster::Connect(plain, {}, Clock::Real().Now() + std::chrono::milliseconds(200)).status()));
+}
+
+TEST_F(RedisServerTest, TlsNamesTheHost) {
+  ASSERT_OK_AND_ASSIGN(const TestCertificates files, MakeTestCertificates(directory_.path() + "/c", "DNS:localhost"));
+  RedisEndpoint endpoint{
+      .tls = true, .ca_file = files.ca_file, .cert_file = files.cert_file, .key_file = files.key_file};
+  const auto started = RedisProcess::Start(
+      {"--tls-cert-file", files.cert_file, "--tls-key-file", files.key_file, "--tls-ca-cert-file", files.ca_file},
+      endpoint, "localhost");
+  ASSERT_OK(started);
+  endpoint = (*started)->endpoint();
+  EXPECT_OK(Connect(endpoint));
+  endpoint.seeds[0].host = "127.0.0.1";
+  const absl::Status status = Connect(endpoint).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+}
+
+TEST_F(RedisServerTest, OutOfMemory) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--maxmemory", "4mb", "--maxmemory-policy", "noeviction"}));
+  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
+  const std::string value(1 << 20, 'x');
+  std::vector<RedisRequest> requests;
+  for (int i = 0; i < 8; ++i) requests.push_back(Set(absl::StrCat("key", i), value));
+  const auto results = cluster->Execute(requests, Soon());
+  EXPECT_OK(results.front().reply);
+  EXPECT_THAT(results.back().reply, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+}
+
+TEST_F(RedisServerTest, RestartedServerIsFoundAgain) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
+  EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
+  server_->Kill();
+  const auto deadline = Clock::Real().Now() + std::chrono::milliseconds(50);
+  EXPECT_TRUE(absl::IsUnavailable(cluster->ExecuteOne(Get("k"), deadline).reply.status()));
+  ASSERT_OK(server_->Restart());
+  EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
+}
+
+TEST_F(RedisServerTest, StoppedServerIsTakenForLost) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_OK_AND_ASSIGN(const auto cluster,
+                       Connect(server_->endpoint(), {.connect_timeout = std::chrono::milliseconds(100),
+                                                     .response_timeout = std::chrono::milliseconds(100)}));
+  server_->Signal(SIGSTOP);
+  RedisRequest once = Get("k");
+  once.idempotent = false;
+  const RedisResult result = cluster->ExecuteOne(once, Soon());
+  EXPECT_TRUE(absl::IsUnavailable(result.reply.status()));
+  EXPECT_TRUE(result.outcome_unknown);
+  server_->Signal(SIGCONT);
+  EXPECT_OK(cluster->ExecuteOne(Get("k"), Soon()).reply);
+}
+
+TEST_F(RedisServerTest, SettingsThatAreNotAsTheyShouldBe) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}));
+  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
+  ASSERT_OK_AND_ASSIGN(const auto warnings, CheckRedisServers(*cluster, Soon()));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("maxmemory-policy is allkeys-lru; wanted: noeviction"),
+                                    HasSubstr("lazyfree-lazy-expire is no; wanted: yes"),
+                                    HasSubstr("appendonly is no; wanted: yes")));
+
+  ASSERT_NO_FATAL_FAILURE(Start({"--maxmemory", "100mb", "--maxmemory-policy", "noeviction", "--lazyfree-lazy-expire",
+                                 "yes", "--appendonly", "yes"}));
+  ASSERT_OK_AND_ASSIGN(const auto good, Connect(server_->endpoint()));
+  EXPECT_THAT(CheckRedisServers(*good, Soon()).value(), ElementsAre());
+}
+
+}  // namespace
+}  // namespace routing_replay

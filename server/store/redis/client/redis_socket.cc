@@ -1,0 +1,162 @@
+#include "server/store/redis/client/redis_socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr int kKeepIdleSeconds = 30;
+constexpr int kKeepIntervalSeconds = 10;
+constexpr int kKeepProbes = 3;
+
+absl::Status Gone(absl::string_view what) { return absl::UnavailableError(absl::StrCat("Redis connection: ", what)); }
+
+void SetOption(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); }
+
+void SetOptions(int fd) {
+  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
+}
+
+absl::Status FinishConnect(int fd, const RedisWait& wait) {
+  pollfd socket{fd, POLLOUT, 0};
+  if (auto status = WaitForSockets(absl::MakeSpan(&socket, 1), wait); !status.ok()) return status;
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  return error == 0 ? absl::OkStatus() : Gone(std::strerror(error));
+}
+
+// Connected and non-blocking.
+absl::StatusOr<int> ConnectTo(const addrinfo& address, const RedisWait& wait) {
+  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+  if (fd < 0) return Gone(std::strerror(errno));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  SetOptions(fd);
+  if (connect(fd, address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return Gone(std::strerror(errno));
+    if (auto status = FinishConnect(fd, wait); !status.ok()) return status;
+  }
+  std::move(close_fd).Cancel();
+  return fd;
+}
+
+absl::StatusOr<int> ConnectAny(const RedisAddress& address, const RedisWait& wait) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
+  if (error != 0) return Gone(gai_strerror(error));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
+  absl::StatusOr<int> fd = Gone("the host has no address");
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    fd = ConnectTo(*each, wait);
+    // What was refused here may be taken by the next address; a wait that is over stays over.
+    if (fd.ok() || !absl::IsUnavailable(fd.status())) break;
+  }
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RedisSocket>> RedisSocket::Connect(const RedisAddress& address, const RedisTls* tls,
+                                                                  const RedisWait& wait) {
+  const auto fd = ConnectAny(address, wait);
+  absl::Status status = fd.status();
+  std::unique_ptr<RedisSocket> socket;
+  if (status.ok()) {
+    socket.reset(new RedisSocket(*fd));
+    if (tls != nullptr) status = socket->Shake(*tls, address, wait);
+  }
+  if (!status.ok()) return absl::Status(status.code(), absl::StrCat(address.ToString(), ": ", status.message()));
+  return socket;
+}
+
+RedisSocket::~RedisSocket() {
+  ssl_.reset();
+  close(fd_);
+}
+
+absl::Status RedisSocket::Shake(const RedisTls& tls, const RedisAddress& address, const RedisWait& wait) {
+  auto session = tls.NewSession(fd_, address.host);
+  if (!session.ok()) return session.status();
+  ssl_ = *std::move(session);
+  while (true) {
+    ERR_clear_error();
+    const int result = SSL_do_handshake(ssl_.get());
+    if (result == 1) return absl::OkStatus();
+    const int error = SSL_get_error(ssl_.get(), result);
+    if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) break;
+    pollfd socket{fd_, static_cast<short>(error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT), 0};
+    if (auto status = WaitForSockets(absl::MakeSpan(&socket, 1), wait); !status.ok()) return status;
+  }
+  if (const long verified = SSL_get_verify_result(ssl_.get()); verified != X509_V_OK) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("TLS: the server's certificate: ", X509_verify_cert_error_string(verified)));
+  }
+  return Gone(absl::StrCat("TLS handshake: ", TakeTlsError()));
+}
+
+absl::StatusOr<size_t> RedisSocket::TlsResult(int result) {
+  if (result > 0) return static_cast<size_t>(result);
+  switch (SSL_get_error(ssl_.get(), result)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE:
+      return 0;
+    case SSL_ERROR_ZERO_RETURN:
+      return Gone("closed by the server");
+    default:
+      return Gone(absl::StrCat("TLS: ", TakeTlsError()));
+  }
+}
+
+absl::StatusOr<size_t> RedisSocket::Read(absl::Span<char> into) {
+  if (ssl_ != nullptr) {
+    ERR_clear_error();
+    return TlsResult(SSL_read(ssl_.get(), into.data(), static_cast<int>(std::min<size_t>(into.size(), INT_MAX))));
+  }
+  const ssize_t got = recv(fd_, into.data(), into.size(), 0);
+  if (got > 0) return static_cast<size_t>(got);
+  if (got == 0) return Gone("closed by the server");
+  if (errno == EAGAIN || errno == EINTR) return 0;
+  return Gone(std::strerror(errno));
+}
+
+absl::StatusOr<size_t> RedisSocket::Write(absl::Span<const iovec> pieces) {
+  if (ssl_ != nullptr) {
+    ERR_clear_error();
+    const size_t size = std::min<size_t>(pieces[0].iov_len, INT_MAX);
+    return TlsResult(SSL_write(ssl_.get(), pieces[0].iov_base, static_cast<int>(size)));
+  }
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());
+  message.msg_iovlen = pieces.size();
+  const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL);
+  if (sent >= 0) return static_cast<size_t>(sent);
+  if (errno == EAGAIN || errno == EINTR) return 0;
+  return Gone(std::strerror(errno));
+}
+
+pollfd RedisSocket::PollFor(bool to_write) const {
+  return {fd_, static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0};
+}
+
+}  // namespace routing_replay

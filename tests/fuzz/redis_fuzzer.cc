@@ -1,0 +1,95 @@
+// Any bytes as what a Redis server sends: they are refused, or give the same replies in whatever pieces they come, and
+// what reads replies takes any of them. The same bytes as an endpoint.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "server/store/redis/client/redis_endpoint.h"
+#include "server/store/redis/client/redis_error.h"
+#include "server/store/redis/client/redis_reply_parser.h"
+#include "server/store/redis/client/slot_map.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr size_t kMaxReply = 1 << 16;
+
+void Require(bool fact, const char* what) {
+  if (fact) return;
+  std::fprintf(stderr, "redis_fuzzer: %s\n", what);
+  std::abort();
+}
+
+struct Parsed {
+  std::vector<RedisReply> replies;
+  bool broken = false;
+};
+
+Parsed Parse(absl::string_view stream, size_t piece) {
+  RedisReplyParser parser(kMaxReply);
+  Parsed parsed;
+  while (!stream.empty() && !parsed.broken) {
+    parsed.broken = !parser.Feed(stream.substr(0, piece)).ok();
+    stream.remove_prefix(std::min(piece, stream.size()));
+    while (!parsed.broken) {
+      auto reply = parser.Next();
+      parsed.broken = !reply.ok();
+      if (parsed.broken || !reply->has_value()) break;
+      parsed.replies.push_back(**std::move(reply));
+    }
+  }
+  return parsed;
+}
+
+void CheckMap(const RedisReply& reply) {
+  const auto map = SlotMap::Parse(reply, "asked");
+  if (!map.ok()) return;
+  int served = 0;
+  for (int slot = 0; slot < kRedisSlots; ++slot) {
+    const auto master = map->MasterOf(slot);
+    Require(!master || (!master->host.empty() && master->port > 0), "a master has no address");
+    served += master ? 1 : 0;
+  }
+  Require(served + map->unserved_slots() == kRedisSlots, "slots are missing");
+  Require(map->Masters().size() <= map->nodes().size(), "a master is no node");
+}
+
+void CheckError(const std::string& text) {
+  const RedisError error = ParseRedisError(text);
+  const bool redirects = error.kind == RedisError::Kind::kMoved || error.kind == RedisError::Kind::kAsk;
+  Require(redirects == (error.slot >= 0 && error.slot < kRedisSlots && error.address.port > 0),
+          "a redirection to nowhere");
+  Require(!StatusOfRedisError("GET", text).ok(), "an error that is none");
+}
+
+void CheckStream(absl::string_view stream) {
+  const Parsed whole = Parse(stream, stream.size());
+  const Parsed bytes = Parse(stream, 1);
+  Require(whole.replies == bytes.replies && whole.broken == bytes.broken, "pieces make a difference");
+  for (const RedisReply& reply : whole.replies) {
+    CheckMap(reply);
+    if (reply.is_error()) CheckError(reply.text);
+  }
+}
+
+void CheckEndpoint(absl::string_view text) {
+  const auto endpoint = ParseRedisEndpoint(text);
+  if (!endpoint.ok()) return;
+  Require(!endpoint->seeds.empty(), "no seeds");
+  for (const RedisAddress& seed : endpoint->seeds) {
+    const auto again = ParseRedisAddress(seed.ToString());
+    Require(again.ok() && *again == seed, "an address that does not come back");
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view text(reinterpret_cast<const char*>(data), size);
+  if (!text.empty()) routing_replay::CheckStream(text);
+  routing_replay::CheckEndpoint(text);
+  return 0;
+}

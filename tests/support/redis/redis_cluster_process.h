@@ -1,0 +1,49 @@
+// A real Redis Cluster of three masters with a replica each.
+#ifndef TESTS_SUPPORT_REDIS_REDIS_CLUSTER_PROCESS_H_
+#define TESTS_SUPPORT_REDIS_REDIS_CLUSTER_PROCESS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/support/redis/redis_process.h"
+
+namespace routing_replay::testing {
+
+// Not thread-safe, but for what it says.
+class RedisClusterProcess {
+ public:
+  static constexpr int kMasters = 3;
+  static constexpr int kNodes = 6;
+
+  // Returns when every node knows the whole cluster and every replica has caught up.
+  static absl::StatusOr<std::unique_ptr<RedisClusterProcess>> Start(const std::vector<std::string>& settings = {});
+
+  // All nodes as seeds.
+  RedisEndpoint endpoint() const;
+  // Nodes 0-2 begin as masters, node 3 + i as the replica of node i.
+  RedisProcess& node(int index) { return *nodes_[static_cast<size_t>(index)]; }
+  // Which node is the master of `slot` now; NOT_FOUND.
+  absl::StatusOr<int> MasterOf(int slot);
+  // Moves a slot and its keys from its master to another one by the steps of a live resharding. Thread-safe against
+  // clients, not against other calls of this.
+  absl::Status MoveSlot(int slot, int to);
+  // Waits until the living nodes agree that all is well and that `slot` is not at node `dead` any longer.
+  absl::Status AwaitFailover(int slot, int dead);
+
+ private:
+  absl::Status Form();
+  absl::Status Await(const std::string& what, const std::function<bool()>& condition);
+  absl::Status AskAll(int node, const std::vector<RedisCommand>& commands);
+  absl::StatusOr<std::string> IdOf(int node);
+  bool InfoHas(int node, const RedisCommand& command, const std::string& text);
+  absl::Status MigrateKeys(int slot, int from, int to);
+
+  std::vector<std::unique_ptr<RedisProcess>> nodes_;
+};
+
+}  // namespace routing_replay::testing
+
+#endif  // TESTS_SUPPORT_REDIS_REDIS_CLUSTER_PROCESS_H_

@@ -1,0 +1,75 @@
+// Real redis-server processes on the loopback interface, with their data in directories of their own.
+#ifndef TESTS_SUPPORT_REDIS_REDIS_PROCESS_H_
+#define TESTS_SUPPORT_REDIS_REDIS_PROCESS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/store/redis/client/redis_connection.h"
+#include "tests/support/server_process.h"
+
+namespace routing_replay::testing {
+
+// Empty, or why tests that need a redis-server cannot run here.
+std::string NoRedisReason();
+
+// A directory under the system's temporary one, removed with all that is in it. Move-only.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
+  ~TemporaryDirectory();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Two free ports: for clients and for the cluster's own traffic.
+struct RedisPorts {
+  uint16_t client;
+  uint16_t cluster;
+};
+absl::StatusOr<RedisPorts> FreeRedisPorts();
+
+// A server of its own, killed with this object, or with the thread that started it: the test's main thread. Nothing is
+// saved to disk. Not thread-safe.
+class RedisProcess {
+ public:
+  // `settings`: further words of redis-server's command line. `endpoint`: how to log in; its seed is made of `host`,
+  // which must be this one. Returns when the server answers.
+  static absl::StatusOr<std::unique_ptr<RedisProcess>> Start(const std::vector<std::string>& settings = {},
+                                                             RedisEndpoint endpoint = {},
+                                                             const std::string& host = "127.0.0.1");
+
+  const RedisEndpoint& endpoint() const { return endpoint_; }
+  const RedisAddress& address() const { return endpoint_.seeds.front(); }
+  RedisPorts ports() const { return ports_; }
+  // Not after Kill.
+  void Signal(int signal) const { process_->Signal(signal); }
+  // As a crash would.
+  void Kill() { process_.reset(); }
+  // Starts it again at the same place, with what its directory holds.
+  absl::Status Restart();
+  // One command over a connection of its own.
+  absl::StatusOr<RedisReply> Ask(const RedisCommand& command) const;
+
+ private:
+  RedisProcess(RedisPorts ports, std::vector<std::string> settings, RedisEndpoint endpoint);
+  absl::Status Run();
+  absl::Status AwaitAnswer();
+
+  const RedisPorts ports_;
+  const std::vector<std::string> settings_;
+  RedisEndpoint endpoint_;
+  TemporaryDirectory directory_;
+  std::shared_ptr<const RedisTls> tls_;
+  std::unique_ptr<Process> process_;
+};
+
+}  // namespace routing_replay::testing
+
+#endif  // TESTS_SUPPORT_REDIS_REDIS_PROCESS_H_

@@ -1,0 +1,63 @@
+// A stand-in for a Redis server that answers what a test tells it, right or wrong.
+#ifndef TESTS_SUPPORT_REDIS_SCRIPTED_SERVER_H_
+#define TESTS_SUPPORT_REDIS_SCRIPTED_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "proto/wire/mutex.h"
+#include "server/store/redis/client/redis_endpoint.h"
+#include "server/store/redis/client/wake_event.h"
+
+namespace routing_replay::testing {
+
+// Listens on the loopback interface until destroyed. Thread-safe.
+class ScriptedServer {
+ public:
+  using Command = std::vector<std::string>;
+  struct Answer {
+    std::string bytes;   // Sent as they are.
+    bool close = false;  // Then hang up.
+  };
+  // Called for each command, on the thread of its connection.
+  using Handler = std::function<Answer(const Command&)>;
+
+  explicit ScriptedServer(Handler handler);
+  ~ScriptedServer();
+
+  RedisAddress address() const { return {"127.0.0.1", port_}; }
+  RedisEndpoint endpoint() const { return {.seeds = {address()}}; }
+  // All commands so far, in the order of their coming.
+  std::vector<Command> commands() const;
+  int connections() const;
+  void SetHandler(Handler handler);
+
+ private:
+  void Accept();
+  void Serve(int fd);
+  Answer Handle(Command command);
+
+  int listener_ = -1;
+  uint16_t port_ = 0;
+  WakeEvent stop_;
+  mutable Mutex mutex_;
+  Handler handler_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Command> commands_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+  std::thread accepting_;
+};
+
+// What a server that is no cluster, or a cluster of these servers with equal parts, says to HELLO and CLUSTER SLOTS;
+// everything else goes to `handler`.
+ScriptedServer::Handler SingleServer(ScriptedServer::Handler handler);
+ScriptedServer::Handler ClusterOf(std::vector<RedisAddress> masters, ScriptedServer::Handler handler);
+
+// RESP of a bulk string.
+std::string Bulk(const std::string& text);
+
+}  // namespace routing_replay::testing
+
+#endif  // TESTS_SUPPORT_REDIS_SCRIPTED_SERVER_H_
