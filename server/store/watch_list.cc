@@ -72,13 +72,21 @@ std::unique_ptr<Store::Watch> WatchList::Add(int64_t handle, Producer producer, 
 // Reading size_ without the lock misses no watch that matters: whoever registered and then looked at the sample before
 // this change did both before it under the sample's lock.
 void WatchList::Notify(int64_t handle, Producer producer, absl::string_view sample) {
+  NotifyThose(handle, [&](const Entry& entry) { return entry.Concerns(producer, sample); });
+}
+
+void WatchList::NotifyHandle(int64_t handle) {
+  NotifyThose(handle, [](const Entry&) { return true; });
+}
+
+void WatchList::NotifyThose(int64_t handle, const std::function<bool(const Entry&)>& concerns) {
   if (size_ == 0) return;
   std::vector<std::shared_ptr<Entry>> concerned;
   {
     MutexLock lock(mutex_);
     auto [it, end] = entries_.equal_range(handle);
     while (it != end) {
-      if (!it->second->Concerns(producer, sample)) {
+      if (!concerns(*it->second)) {
         ++it;
         continue;
       }

@@ -27,6 +27,8 @@ class WatchList : public std::enable_shared_from_this<WatchList> {
 
   // Calls those who watch the sample and forgets them. No lock may be held.
   void Notify(int64_t handle, Producer producer, absl::string_view sample);
+  // Calls those who watch any sample of the handle: something may have happened to it.
+  void NotifyHandle(int64_t handle);
   // Calls everybody: the run is gone.
   void NotifyAll();
 
@@ -35,6 +37,8 @@ class WatchList : public std::enable_shared_from_this<WatchList> {
   class Handle;
   using Entries = std::unordered_multimap<int64_t, std::shared_ptr<Entry>>;
 
+  // Calls and forgets those of the handle that `concerns` gives true for.
+  void NotifyThose(int64_t handle, const std::function<bool(const Entry&)>& concerns);
   void Remove(int64_t handle, const Entry* entry);
 
   std::atomic<int64_t> size_{0};  // Lets a change that nobody watches pass without the lock.

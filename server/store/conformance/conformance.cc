@@ -1,5 +1,6 @@
 #include "server/store/conformance/conformance.h"
 
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,11 @@ RunInfo StoreConformance::OpenRun(const std::string& run, RunOptions options) {
 void StoreConformance::ReopenRun(RunOptions options) {
   EXPECT_OK(store_->DropRun("run"));
   run_ = OpenRun("run", options);
+}
+
+void StoreConformance::Await(const std::function<bool()>& condition) {
+  const Clock::Time deadline = Clock::Real().Now() + std::chrono::seconds(GetParam().one_server ? 0 : 10);
+  while (!condition() && Clock::Real().Now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void StoreConformance::Fill(const std::string& sample, int64_t rows) {

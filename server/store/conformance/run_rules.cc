@@ -264,6 +264,7 @@ TEST_P(StoreConformance, AWatchTellsOfTheNextChangeOnce) {
     if (Exists("s")) Read("s");
     EXPECT_EQ(calls, 0);
     change();
+    Await([&] { return calls == 2; });
     EXPECT_EQ(calls, 2);
   }
   EXPECT_THAT(store_->WatchSample("run", kRollout, {.sample = "s"}, [] {}), Fails(kNotFound, Reason::kNoRun));
@@ -271,14 +272,15 @@ TEST_P(StoreConformance, AWatchTellsOfTheNextChangeOnce) {
 
 TEST_P(StoreConformance, ACallbackMayUseTheStore) {
   Fill("s", 10);
-  int calls = 0;
+  std::atomic<int> calls{0};
   const auto watch = *store_->WatchSample("run", kRollout, {.sample = "s"}, [&] {
-    ++calls;
     EXPECT_FALSE(Exists("s"));
     Fill("s", 5);
+    ++calls;
   });
   const std::vector<SampleRef> refs{{.sample = "s"}};
   ASSERT_OK(store_->Release("run", std::nullopt, refs));
+  Await([&] { return calls == 1; });
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(Stat("s").committed_rows, 5);
 }

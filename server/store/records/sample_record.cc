@@ -177,6 +177,13 @@ std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece
   return FrameRecord(record);
 }
 
+bool WindowShows(absl::string_view bytes, uint64_t block) {
+  WindowRecord record;
+  if (!UnframeRecord(bytes, record).ok()) return false;
+  return std::any_of(record.pieces().begin(), record.pieces().end(),
+                     [&](const PieceRecord& piece) { return piece.block() == block; });
+}
+
 absl::StatusOr<SampleContent> DecodeContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
     const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {

@@ -34,6 +34,9 @@ std::string EncodeHead(const SampleContent& content);
 std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece> pieces, int32_t block_rows,
                          int64_t window, const std::function<uint64_t(const StoredBlock&)>& id_of);
 
+// Whether a record is a window's that shows the block.
+bool WindowShows(absl::string_view record, uint64_t block);
+
 // `windows`: all of them, ascending. `block_at` is called once for each piece. DATA_LOSS if a record is damaged or if
 // they do not fit together: each row of [0, rows) is either recorded, by one piece, or unrecorded.
 absl::StatusOr<SampleContent> DecodeContent(

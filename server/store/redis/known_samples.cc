@@ -1,0 +1,90 @@
+#include "server/store/redis/known_samples.h"
+
+#include <utility>
+
+namespace routing_replay {
+namespace {
+
+// A piece with its block and the words around it.
+constexpr int64_t kPieceBytes = 200;
+
+int64_t BytesOf(const SampleContent& content) {
+  return content.metadata_bytes() + static_cast<int64_t>(content.pieces.size()) * kPieceBytes;
+}
+
+}  // namespace
+
+std::shared_ptr<const SampleContent> KnownSamples::Content(const std::string& key, int64_t version, int64_t birth) {
+  MutexLock lock(mutex_);
+  const Entry* entry = Find(key);
+  if (entry == nullptr || entry->version != version || entry->birth != birth) return nullptr;
+  return entry->content;
+}
+
+bool KnownSamples::HasContent(const std::string& key) {
+  MutexLock lock(mutex_);
+  const Entry* entry = Find(key);
+  return entry != nullptr && entry->content != nullptr;
+}
+
+std::optional<AcknowledgedSample> KnownSamples::Acknowledged(const std::string& key) {
+  MutexLock lock(mutex_);
+  const Entry* entry = Find(key);
+  return entry == nullptr ? std::nullopt : entry->acknowledged;
+}
+
+void KnownSamples::PutContent(const std::string& key, int64_t version, int64_t birth,
+                              std::shared_ptr<const SampleContent> content) {
+  MutexLock lock(mutex_);
+  Entry& entry = FindOrAdd(key);
+  // A look that was on its way for long must not take the place of a newer one.
+  if (entry.content != nullptr && entry.version > version) return;
+  DropContent(entry);
+  entry.version = version;
+  entry.birth = birth;
+  entry.bytes = BytesOf(*content);
+  entry.content = std::move(content);
+  bytes_ += entry.bytes;
+  for (auto it = entries_.rbegin(); it != entries_.rend() && bytes_ > byte_limit_; ++it) DropContent(*it);
+}
+
+void KnownSamples::Acknowledge(const std::string& key, const AcknowledgedSample& sample) {
+  MutexLock lock(mutex_);
+  FindOrAdd(key).acknowledged = sample;
+}
+
+void KnownSamples::Forget(const std::string& key) {
+  MutexLock lock(mutex_);
+  const auto it = by_key_.find(key);
+  if (it == by_key_.end()) return;
+  DropContent(*it->second);
+  entries_.erase(it->second);
+  by_key_.erase(it);
+}
+
+KnownSamples::Entry* KnownSamples::Find(const std::string& key) {
+  const auto it = by_key_.find(key);
+  if (it == by_key_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, it->second);
+  return &*it->second;
+}
+
+KnownSamples::Entry& KnownSamples::FindOrAdd(const std::string& key) {
+  if (Entry* entry = Find(key)) return *entry;
+  while (entries_.size() >= sample_limit_) {
+    DropContent(entries_.back());
+    by_key_.erase(entries_.back().key);
+    entries_.pop_back();
+  }
+  entries_.push_front({.key = key});
+  by_key_[key] = entries_.begin();
+  return entries_.front();
+}
+
+void KnownSamples::DropContent(Entry& entry) {
+  bytes_ -= entry.bytes;
+  entry.bytes = 0;
+  entry.content.reset();
+}
+
+}  // namespace routing_replay

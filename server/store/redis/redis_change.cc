@@ -1,0 +1,280 @@
+#include "server/store/redis/redis_change.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "server/store/records/sample_record.h"
+#include "server/store/redis/redis_scripts.h"
+#include "server/store/store_errors.h"
+
+namespace routing_replay {
+namespace {
+
+const RedisBlock& BlockOf(const RowPiece& piece) { return static_cast<const RedisBlock&>(*piece.stored); }
+const RedisBlock& BlockOf(const std::shared_ptr<StoredBlock>& block) { return static_cast<const RedisBlock&>(*block); }
+
+void AddExpiry(const RedisBlock& block, std::chrono::milliseconds life, std::vector<RedisRequest>& requests) {
+  for (const std::string& key : block.chunk_keys()) {
+    RedisCommand command({"PEXPIRE", key});
+    command.Add(life.count());
+    requests.push_back({.command = std::move(command), .key = key});
+  }
+}
+
+// Readers may still hold them.
+void AddExpiries(const RedisContext& context, absl::Span<const RowPiece> gone, std::vector<RedisRequest>& requests) {
+  std::set<uint64_t> seen;
+  for (const RowPiece& piece : gone) {
+    if (seen.insert(BlockOf(piece).id()).second) AddExpiry(BlockOf(piece), context.reader_grace, requests);
+  }
+}
+
+class CommitWork {
+ public:
+  CommitWork(RedisContext& context, RedisRun& run, RedisChange& change)
+      : context_(context),
+        run_(run),
+        change_(change),
+        keys_(context.keys, run.life, change.name.handle),
+        key_(keys_.Manifest(change.name.producer)) {}
+
+  absl::StatusOr<std::optional<RedisFound>> Run() {
+    absl::Status status = Prepare();
+    if (!status.ok()) {
+      Discard();
+      return status;
+    }
+    const RedisResult answer = context_.cluster->ExecuteOne(CommitRequest(), context_.Deadline());
+    if (!answer.reply.ok()) {
+      if (answer.reply.status().code() == absl::StatusCode::kResourceExhausted) Discard();
+      return answer.reply.status();
+    }
+    const std::vector<RedisReply>& said = answer.reply->elements;
+    if (said.size() != 2) return absl::InternalError("redis: the script gave another answer");
+    if (said[0].integer != redis_scripts::kDone) {
+      Discard();
+      if (said[0].integer == redis_scripts::kCollision) return HandleCollisionError(change_.name.sample, said[1].text);
+      return std::nullopt;
+    }
+    return Finish(said[1].text);
+  }
+
+ private:
+  const SampleContent* before() const {
+    return change_.before.exists() && change_.before.content.ok() ? change_.before.content->get() : nullptr;
+  }
+
+  // Blocks before the manifest, and the sample's note in the index before the sample.
+  absl::Status Prepare() {
+    std::vector<RedisRequest> requests = {AskForLife(context_, run_)};
+    for (const auto& block : change_.added) BlockOf(block).AddPuts(run_.lives.chunk(), requests);
+    if (before() == nullptr || before()->group != change_.next.group) {
+      requests.push_back(run_.index.Mark(change_.name));
+    }
+    const std::vector<RedisResult> results = context_.cluster->Execute(requests, context_.Deadline());
+    for (const RedisResult& result : results) {
+      if (!result.reply.ok()) return result.reply.status();
+    }
+    return CheckLifeOf(run_, results[0]);
+  }
+
+  RedisRequest CommitRequest() {
+    std::vector<std::string> keys = {
+        key_, keys_.Manifest(change_.name.producer == Producer::kRollout ? Producer::kTrainer : Producer::kRollout)};
+    for (const auto& block : change_.added) {
+      for (std::string& chunk : BlockOf(block).chunk_keys()) keys.push_back(std::move(chunk));
+    }
+    const RedisScript& script = redis_scripts::Commit();
+    RedisRequest request{.command = script.Call(keys), .key = key_, .script = &script};
+    now_ms_ = context_.time.NowMs();
+    request.command.Add(change_.before.stamp.version)
+        .Add(absl::StrCat(context_.server, ".", context_.content_ids.Next()))
+        .Add(change_.name.sample)
+        .Add(now_ms_)
+        .Add(run_.lives.manifest().count())
+        .Add(keys_.Channel())
+        .Add(ChangeMessage(context_, change_.name));
+    AddFields(request.command);
+    return request;
+  }
+
+  void AddFields(RedisCommand& command) {
+    const int32_t block_rows = run_.info.options.block_rows;
+    const int64_t windows = WindowCount(change_.next.rows(), block_rows);
+    const int64_t windows_before = before() == nullptr ? 0 : WindowCount(before()->rows(), block_rows);
+    command.Add(std::max<int64_t>(0, windows_before - windows));
+    for (int64_t window = windows; window < windows_before; ++window) command.Add(WindowField(window));
+    command.Add("head").Add(EncodeHead(change_.next));
+    const auto id_of = [](const StoredBlock& block) { return static_cast<const RedisBlock&>(block).id(); };
+    for (int64_t window = change_.first_window; window < windows; ++window) {
+      command.Add(WindowField(window))
+          .Add(EncodeWindow(change_.next, change_.next.pieces.all(), block_rows, window, id_of));
+    }
+    if (!change_.before.exists()) command.Add("x").Add(now_ms_ + run_.lives.chunk().count());
+  }
+
+  absl::StatusOr<std::optional<RedisFound>> Finish(const std::string& version) {
+    RedisFound now{.stamp = change_.before.stamp};
+    if (!absl::SimpleAtoi(version, &now.stamp.version)) return absl::InternalError("redis: a version is no number");
+    if (!change_.before.exists()) {
+      now.stamp.birth = now.stamp.version;
+      now.stamp.sample = change_.name.sample;
+      now.stamp.kept_until_ms = now_ms_ + run_.lives.chunk().count();
+    }
+    now.stamp.last_used_ms = now_ms_;
+    for (const auto& block : change_.added) static_cast<RedisBlock&>(*block).Written();
+    auto content = std::make_shared<const SampleContent>(std::move(change_.next));
+    context_.known.PutContent(key_, now.stamp.version, now.stamp.birth, content);
+    context_.known.Acknowledge(key_, {now.stamp.birth, content->revision, content->rows(), content->sealed()});
+    now.content = std::move(content);
+    Tidy(now);
+    return now;
+  }
+
+  // What need not be there for the change to stand. If it fails, the index is behind until the sample's next change,
+  // and what nobody shows any more goes when its time is up.
+  void Tidy(const RedisFound& now) {
+    std::vector<RedisRequest> requests = {run_.index.Put(change_.name, now.manifest())};
+    AddExpiries(context_, Replaced(**now.content), requests);
+    for (const RedisResult& result : context_.cluster->Execute(requests, context_.Deadline())) {
+      result.reply.status().IgnoreError();
+    }
+  }
+
+  std::vector<RowPiece> Replaced(const SampleContent& now) const {
+    std::vector<RowPiece> replaced;
+    if (before() == nullptr) return replaced;
+    const int64_t first_row = change_.first_window * run_.info.options.block_rows;
+    std::set<uint64_t> stay;
+    for (size_t i = now.pieces.FirstEndingAfter(first_row); i < now.pieces.size(); ++i) {
+      stay.insert(BlockOf(now.pieces[i]).id());
+    }
+    const RowPieces& pieces = before()->pieces;
+    for (size_t i = pieces.FirstEndingAfter(first_row); i < pieces.size(); ++i) {
+      if (!stay.contains(BlockOf(pieces[i]).id())) replaced.push_back(pieces[i]);
+    }
+    return replaced;
+  }
+
+  // Nobody has seen the blocks.
+  void Discard() {
+    std::vector<RedisRequest> requests;
+    for (const auto& block : change_.added) {
+      for (const std::string& key : BlockOf(block).chunk_keys()) {
+        requests.push_back({.command = RedisCommand({"UNLINK", key}), .key = key});
+      }
+    }
+    if (!requests.empty()) context_.cluster->Execute(requests, context_.Deadline());
+  }
+
+  RedisContext& context_;
+  RedisRun& run_;
+  RedisChange& change_;
+  const RedisSampleKeys keys_;
+  const std::string key_;
+  int64_t now_ms_ = 0;
+};
+
+RedisRequest RemoveRequest(const RedisContext& context, const RedisRun& run, const SampleName& name,
+                           const RedisStamp& stamp, bool unused) {
+  const RedisSampleKeys keys(context.keys, run.life, name.handle);
+  const std::string key = keys.Manifest(name.producer);
+  const RedisScript& script = redis_scripts::Remove();
+  RedisRequest request{.command = script.Call({key}), .key = key, .script = &script};
+  request.command.Add(stamp.version);
+  if (unused) {
+    request.command.Add(stamp.last_used_ms);
+  } else {
+    request.command.Add("");
+  }
+  request.command.Add(keys.Channel()).Add(ChangeMessage(context, name));
+  return request;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun& run, RedisChange change) {
+  return CommitWork(context, run, change).Run();
+}
+
+absl::Status Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found) {
+  const int64_t now_ms = context.time.NowMs();
+  const bool chunks = found.stamp.kept_until_ms < now_ms + run.lives.manifest().count();
+  if (!chunks && now_ms - found.stamp.last_used_ms < run.lives.grain().count()) return absl::OkStatus();
+  std::vector<RedisRequest> requests;
+  if (chunks) {
+    for (const RowPiece& piece : (*found.content)->pieces.all()) AddExpiry(BlockOf(piece), run.lives.chunk(), requests);
+    for (const RedisResult& result : context.cluster->Execute(requests, context.Deadline())) {
+      if (!result.reply.ok()) return result.reply.status();
+    }
+  }
+  const std::string key = RedisSampleKeys(context.keys, run.life, name.handle).Manifest(name.producer);
+  const RedisScript& script = redis_scripts::Touch();
+  RedisRequest request{.command = script.Call({key}), .key = key, .script = &script};
+  request.command.Add(found.stamp.birth).Add(now_ms).Add(run.lives.manifest().count());
+  if (chunks) {
+    found.stamp.kept_until_ms = now_ms + run.lives.chunk().count();
+    request.command.Add(found.stamp.kept_until_ms);
+  } else {
+    request.command.Add("");
+  }
+  found.stamp.last_used_ms = now_ms;
+  return context.cluster->ExecuteOne(request, context.Deadline()).reply.status();
+}
+
+std::string ChangeMessage(const RedisContext& context, const SampleName& name) {
+  return absl::StrCat(context.server, " ", static_cast<int>(name.producer), " ", name.sample);
+}
+
+absl::Status RemoveSamples(RedisContext& context, RedisRun& run, std::vector<SampleName> names, const RedisFilter& ends,
+                           bool unused, ReleaseResult& result,
+                           const std::function<void(const SampleName&, const RedisFound&)>& each) {
+  while (!names.empty()) {
+    const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context, run, names);
+    if (!found.ok()) return found.status();
+    std::vector<RedisRequest> requests;
+    std::vector<size_t> asked;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const RedisFound& one = (*found)[i];
+      if (!one.exists() || (!names[i].sample.empty() && names[i].sample != one.stamp.sample)) continue;
+      names[i].sample = one.stamp.sample;
+      if (!ends(one)) continue;
+      asked.push_back(i);
+      requests.push_back(RemoveRequest(context, run, names[i], one.stamp, unused));
+    }
+    const std::vector<RedisResult> answers = context.cluster->Execute(requests, context.Deadline());
+    std::vector<SampleName> again;
+    std::vector<RedisRequest> tidy;
+    std::vector<size_t> removed;
+    absl::Status status;
+    for (size_t i = 0; i < asked.size(); ++i) {
+      const RedisFound& one = (*found)[asked[i]];
+      const SampleName& name = names[asked[i]];
+      if (!answers[i].reply.ok()) {
+        status = answers[i].reply.status();
+        continue;
+      }
+      const int64_t said = answers[i].reply->elements.empty() ? -1 : answers[i].reply->elements[0].integer;
+      if (said == redis_scripts::kChanged) {
+        again.push_back(name);
+        continue;
+      }
+      tidy.push_back(run.index.Drop(name, one.stamp.version));
+      if (one.content.ok()) AddExpiries(context, (*one.content)->pieces.all(), tidy);
+      if (said != redis_scripts::kDone) continue;  // Somebody else ended it.
+      context.known.Forget(RedisSampleKeys(context.keys, run.life, name.handle).Manifest(name.producer));
+      ++result.samples;
+      if (one.content.ok()) result.bytes += one.manifest().stored_bytes();
+      removed.push_back(asked[i]);
+    }
+    context.cluster->Execute(tidy, context.Deadline());
+    for (const size_t i : removed) each(names[i], (*found)[i]);
+    if (!status.ok()) return status;
+    names = std::move(again);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace routing_replay

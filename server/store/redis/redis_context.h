@@ -1,0 +1,98 @@
+// What the parts of one Redis store share.
+#ifndef SERVER_STORE_REDIS_REDIS_CONTEXT_H_
+#define SERVER_STORE_REDIS_REDIS_CONTEXT_H_
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "proto/wire/clock.h"
+#include "proto/wire/mutex.h"
+#include "server/admission/byte_budget.h"
+#include "server/store/redis/client/redis_cluster.h"
+#include "server/store/redis/known_samples.h"
+#include "server/store/redis/redis_keys.h"
+#include "server/store/sample/content_ids.h"
+
+namespace routing_replay {
+
+// The time of day as servers write it down for each other, in ms. It goes on as the store's clock does; two servers'
+// differ as their machines' clocks do.
+class StoreTime {
+ public:
+  explicit StoreTime(const Clock& clock)
+      : clock_(clock),
+        offset_(
+            std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()) -
+            SinceStart()) {}
+
+  int64_t NowMs() const { return (SinceStart() + offset_).count(); }
+
+ private:
+  std::chrono::milliseconds SinceStart() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now().time_since_epoch());
+  }
+
+  const Clock& clock_;
+  const std::chrono::milliseconds offset_;
+};
+
+// For how long the keys of a run live after the last use of their sample. Samples end when a server sweeps them; the
+// times to live in Redis are longer, and see to what no server takes away.
+struct RedisLives {
+  explicit RedisLives(Clock::Duration run_ttl) : ttl(std::chrono::duration_cast<std::chrono::milliseconds>(run_ttl)) {}
+
+  std::chrono::milliseconds slack() const {
+    return std::max<std::chrono::milliseconds>(ttl / 4, std::chrono::hours(1));
+  }
+  // Uses that follow each other faster are not written down.
+  std::chrono::milliseconds grain() const {
+    return std::min<std::chrono::milliseconds>(ttl / 10, std::chrono::minutes(1));
+  }
+  std::chrono::milliseconds manifest() const { return ttl + slack(); }
+  // Chunks are given time seldom: each of them is a command.
+  std::chrono::milliseconds chunk() const { return 2 * manifest(); }
+  // What is used without being changed is noted in the index only when it is looked after.
+  std::chrono::milliseconds index() const { return 4 * manifest(); }
+
+  const std::chrono::milliseconds ttl;
+};
+
+struct RedisContext {
+  RedisContext(std::shared_ptr<RedisCluster> redis, const std::string& prefix, const Clock& store_clock,
+               ByteBudget& byte_budget, size_t known_sample_limit, int64_t known_byte_limit)
+      : cluster(std::move(redis)),
+        keys(prefix),
+        clock(store_clock),
+        time(store_clock),
+        budget(byte_budget),
+        known(known_sample_limit, known_byte_limit) {}
+
+  Clock::Time Deadline() const { return Clock::Real().Now() + timeout; }
+  // Held by who changes a sample, so that the threads of one server do not make each other's changes void. That
+  // different servers do not is up to the version that each change compares.
+  Mutex& WriterLock(int64_t handle) { return writer_locks[static_cast<uint64_t>(handle) % writer_locks.size()]; }
+
+  const std::shared_ptr<RedisCluster> cluster;
+  const RedisKeys keys;
+  const Clock& clock;
+  const StoreTime time;
+  ByteBudget& budget;
+  std::chrono::milliseconds timeout{0};       // Of a call.
+  std::chrono::milliseconds reader_grace{0};  // So long a block that was replaced can still be read.
+  std::string server;                         // Tells this one from all others.
+  std::function<int64_t(absl::string_view)> handle_of;
+  ContentIds content_ids;
+  ContentIds block_ids;  // Random start: two servers do not give one sample the same number.
+  KnownSamples known;
+  std::array<Mutex, 256> writer_locks;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_REDIS_REDIS_CONTEXT_H_

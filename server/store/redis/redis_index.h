@@ -1,0 +1,74 @@
+// The index of a run: which samples it has, in order of id, and their sums. Spread over RedisBucketKeys::kBuckets
+// parts.
+//
+// The samples' manifests are the truth. An entry is noted before its sample is made and put after each change, so that
+// after a server's sudden end there may be entries without a sample, which whoever finds them takes out, and entries
+// that are behind, whose group is then marked as unknown. A sample without an entry is left only by the end of a server
+// between its making and its note while another one took the note away; its next append puts it in again.
+#ifndef SERVER_STORE_REDIS_REDIS_INDEX_H_
+#define SERVER_STORE_REDIS_REDIS_INDEX_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/store/redis/redis_context.h"
+#include "server/store/redis/redis_manifest.h"
+#include "server/store/sample/sample_rules.h"
+
+namespace routing_replay {
+
+struct RedisEntry {
+  std::string sample;
+  int64_t version = 0;           // 0: it may be about to be made.
+  std::optional<int64_t> group;  // Nothing: the sample itself knows.
+};
+
+// Thread-safe.
+class RedisIndex {
+ public:
+  // `context` outlives it.
+  RedisIndex(RedisContext& context, const std::string& life, Clock::Duration ttl);
+
+  // Commands to be carried out, one each: before a sample is made or changes its group; after it changed; after it
+  // ended at `version`.
+  RedisRequest Mark(const SampleName& name) const;
+  RedisRequest Put(const SampleName& name, const RedisManifest& manifest) const;
+  RedisRequest Drop(const SampleName& name, int64_t version) const;
+
+  struct Page {
+    std::vector<RedisEntry> entries;  // By id, ascending.
+    bool more = false;                // Behind the last one, of which there then is one.
+  };
+  // Some of a producer's entries with ids after `id`, about `limit`.
+  absl::StatusOr<Page> After(Producer producer, absl::string_view id, size_t limit) const;
+  // At most `limit` samples, of each part, that are due to be looked at.
+  absl::StatusOr<std::vector<SampleName>> Due(int64_t limit) const;
+
+  struct Sums {
+    int64_t samples = 0, sealed_samples = 0, committed_rows = 0, stored_bytes = 0;
+  };
+  // Commands whose answers AddSums takes one by one.
+  std::vector<RedisRequest> GetSums() const;
+  static void AddSums(const RedisReply& reply, Sums& sums);
+
+  // All keys.
+  std::vector<std::string> keys() const;
+
+ private:
+  std::vector<std::string> KeysOf(const SampleName& name) const;
+  std::string DueMs(int64_t last_used_ms) const;
+  absl::Status AddEntries(Producer producer, std::vector<std::vector<std::string>>& names,
+                          std::vector<RedisEntry>& entries) const;
+
+  RedisContext& context_;
+  const RedisLives lives_;
+  std::vector<RedisBucketKeys> buckets_;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_REDIS_REDIS_INDEX_H_

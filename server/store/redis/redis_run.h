@@ -1,0 +1,40 @@
+// One life of a run, as this server knows it.
+#ifndef SERVER_STORE_REDIS_REDIS_RUN_H_
+#define SERVER_STORE_REDIS_REDIS_RUN_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/store/expert_counts.h"
+#include "server/store/redis/redis_context.h"
+#include "server/store/redis/redis_index.h"
+#include "server/store/store.h"
+#include "server/store/watch_list.h"
+
+namespace routing_replay {
+
+// Thread-safe.
+struct RedisRun {
+  // `redis` outlives it.
+  RedisRun(RedisContext& redis, RunInfo run_info, std::string run_life)
+      : info(std::move(run_info)),
+        life(std::move(run_life)),
+        lives(info.options.ttl),
+        index(redis, life, info.options.ttl),
+        expert_counts(info.geometry, redis.budget, usage) {}
+
+  const RunInfo info;
+  const std::string life;
+  const RedisLives lives;
+  const RedisIndex index;
+  const std::shared_ptr<RunUsage> usage = std::make_shared<RunUsage>();  // Of what expert_counts keeps.
+  ExpertCounts expert_counts;
+  const std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
+  std::atomic<bool> ended{false};  // It is known to be dropped.
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_REDIS_REDIS_RUN_H_

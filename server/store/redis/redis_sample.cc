@@ -1,0 +1,294 @@
+#include "server/store/redis/redis_sample.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/block/merge.h"
+#include "routing_replay/wire/error_detail.h"
+#include "server/store/redis/read_ahead.h"
+#include "server/store/sample/piece_change.h"
+#include "server/store/store_errors.h"
+
+namespace routing_replay {
+namespace {
+
+absl::Status TooMuchChange(const SampleName& name) {
+  return MakeError(absl::StatusCode::kUnavailable,
+                   absl::StrCat("sample \"", name.sample, "\" is changed by others all the time"),
+                   {.sample = name.sample});
+}
+
+Block CopyOf(const Block& block) {
+  Block copy{.rows = block.rows, .codec = block.codec, .plane_crc32c = block.plane_crc32c};
+  copy.bytes = Buffer(block.bytes.size());
+  std::copy_n(block.bytes.data(), block.bytes.size(), copy.bytes.data());
+  return copy;
+}
+
+// The append may have to be tried again: its blocks stay as they are.
+absl::Status CopyBlocks(const Geometry& geometry, absl::Span<const Block> from, RowRange rows,
+                        std::vector<Block>& blocks) {
+  for (const Block& block : from) {
+    const BlockRows part{block.view(), Intersect(block.rows, rows)};
+    if (part.rows.empty()) continue;
+    if (part.rows == block.rows) {
+      blocks.push_back(CopyOf(block));
+      continue;
+    }
+    absl::StatusOr<Block> cut = Merge(geometry, {&part, 1}, block.codec);
+    if (!cut.ok()) return cut.status();
+    blocks.push_back(*std::move(cut));
+  }
+  return absl::OkStatus();
+}
+
+// The rows that a child opens with, as blocks of its own: those of another sample may lie on another server.
+absl::Status CopyRows(const RunInfo& run, const RowPieces& pieces, std::vector<Block>& blocks) {
+  for (const RowPiece& piece : pieces.all()) {
+    const absl::StatusOr<LoadedBlock> loaded = piece.stored->Load();
+    if (!loaded.ok()) return loaded.status();
+    const BlockRows rows{loaded->view, piece.rows};
+    absl::StatusOr<Block> copy = Merge(*run.geometry, {&rows, 1}, run.options.codec);
+    if (!copy.ok()) return copy.status();
+    blocks.push_back(*std::move(copy));
+  }
+  return absl::OkStatus();
+}
+
+// The pieces after a change: those before it, and what it made.
+RowPieces PiecesAfter(const RowPieces& pieces, const PieceChange& change) {
+  RowPieces after;
+  for (size_t i = 0; i < change.first_piece(); ++i) after.Append(pieces[i]);
+  for (const RowPiece& piece : change.tail()) after.Append(piece);
+  return after;
+}
+
+}  // namespace
+
+RedisSample::~RedisSample() {
+  if (changed_) run_->watches->Notify(name_.handle, name_.producer, name_.sample);
+}
+
+absl::StatusOr<RedisFound> RedisSample::Find() {
+  const std::string key = RedisSampleKeys(context_.keys, run_->life, name_.handle).Manifest(name_.producer);
+  for (const Clock::Time deadline = context_.Deadline(); Clock::Real().Now() < deadline;) {
+    absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run_, {&name_, 1});
+    if (!found.ok()) return found.status();
+    RedisFound& one = found->front();
+    if (!one.exists()) return std::move(one);
+    if (name_.sample.empty()) name_.sample = one.stamp.sample;
+    if (name_.sample != one.stamp.sample) return HandleCollisionError(name_.sample, one.stamp.sample);
+    if (!one.content.ok()) return one.content.status();
+    const std::optional<AcknowledgedSample> acknowledged = context_.known.Acknowledged(key);
+    if (!acknowledged || !acknowledged->IsMoreThan(one.stamp.birth, **one.content)) return std::move(one);
+    const absl::StatusOr<std::optional<absl::Status>> loss = ReportLoss(one, *acknowledged);
+    if (!loss.ok()) return loss.status();
+    if (*loss) return **loss;
+  }
+  return TooMuchChange(name_);
+}
+
+absl::StatusOr<RedisFound> RedisSample::FindExisting() {
+  absl::StatusOr<RedisFound> found = Find();
+  const bool other = GetErrorDetail(found.status()).value_or(ErrorDetail{}).reason == Reason::kHandleCollision;
+  if (!found.ok() && !other) return found.status();
+  if (!other && found->exists()) return found;
+  return NoSampleError(name_.sample.empty() ? absl::StrCat("handle ", name_.handle) : name_.sample);
+}
+
+absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportLoss(const RedisFound& found,
+                                                                    const AcknowledgedSample& acknowledged) {
+  const SampleContent& content = **found.content;
+  SampleContent next = content.WithoutPieces();
+  for (const RowPiece& piece : content.pieces.all()) next.pieces.Append(piece);
+  next.revision = std::max(content.revision, acknowledged.revision) + 1;
+  next.restart_nonce = 0;
+  next.content_id = context_.content_ids.Next();
+  const int64_t windows = WindowCount(content.rows(), run_->info.options.block_rows);
+  const auto now = Commit(context_, *run_, {name_, found, std::move(next), windows, {}});
+  if (!now.ok()) return now.status();
+  if (!*now) return std::optional<absl::Status>();
+  ErrorDetail detail{.reason = Reason::kNotCommitted, .sample = name_.sample};
+  detail.committed_rows = content.rows();
+  detail.revision = (*(*now)->content)->revision;
+  const bool same_revision = content.revision == acknowledged.revision;
+  if (same_revision && content.rows() < acknowledged.rows) {
+    detail.missing_rows = {{content.rows(), acknowledged.rows}};
+  }
+  changed_ = true;
+  return std::optional(
+      MakeError(absl::StatusCode::kDataLoss,
+                absl::StrCat("Redis came back with ", content.rows(), " rows at revision ", content.revision, " of ",
+                             name_.sample, ", ", acknowledged.rows, " at revision ", acknowledged.revision,
+                             " were acknowledged; what is left is revision ", *detail.revision),
+                detail));
+}
+
+absl::StatusOr<SampleContent> RedisSample::Prefix(const PrefixReference& prefix) {
+  const absl::StatusOr<RedisFound> found = FindExisting();
+  if (!found.ok()) return found.status();
+  return TakePrefix(**found->content, prefix);
+}
+
+absl::StatusOr<AppendAck> RedisSample::Append(const AppendCommand& command, RedisSample* parent) {
+  MutexLock lock(context_.WriterLock(name_.handle));
+  for (const Clock::Time deadline = context_.Deadline();;) {
+    const absl::StatusOr<RedisFound> found = Find();
+    if (!found.ok()) return WithSample(found.status(), name_.sample);
+    absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *found);
+    if (!ack.ok()) return WithContent(ack.status(), name_.sample, found->exists() ? found->content->get() : nullptr);
+    if (*ack) return **std::move(ack);
+    if (Clock::Real().Now() >= deadline) return TooMuchChange(name_);
+  }
+}
+
+absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendCommand& command, RedisSample* parent,
+                                                                const RedisFound& found) {
+  const AppendHeader& header = command.header;
+  const SampleContent* before = found.exists() ? found.content->get() : nullptr;
+  const absl::StatusOr<LifeStep> step = CheckLife(before, header);
+  if (!step.ok()) return step.status();
+  std::optional<SampleContent> life;
+  if (*step != LifeStep::kContinue) {
+    std::optional<absl::StatusOr<SampleContent>> prefix;
+    if (parent != nullptr) prefix = parent->Prefix(*header.prefix);
+    absl::StatusOr<SampleContent> made = NewLife(*step, before, header, run_->info.options.block_rows, prefix);
+    if (!made.ok()) return made.status();
+    life = *std::move(made);
+  }
+  const SampleContent& content = life ? *life : *before;
+  const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
+  if (!plan.ok()) return plan.status();
+  const bool other_group = header.group && *header.group != content.group;
+  if (!life && KeepsContent(*plan) && !other_group) {
+    RedisFound used = found;
+    if (absl::Status status = Touch(context_, *run_, name_, used); !status.ok()) return status;
+    return AckOf(name_.sample, content, *plan);
+  }
+  absl::StatusOr<RedisChange> change = PlanChange(found, content, life.has_value(), command, *plan);
+  if (!change.ok()) return change.status();
+  absl::StatusOr<std::optional<RedisFound>> now = Commit(context_, *run_, *std::move(change));
+  if (!now.ok()) return now.status();
+  if (!*now) return std::optional<AppendAck>();
+  changed_ = changed_ || life || !KeepsContent(*plan);
+  if (before != nullptr && before->group != (*(*now)->content)->group) {
+    run_->expert_counts.Forget(name_.producer, before->group);
+  }
+  if (absl::Status status = Touch(context_, *run_, name_, **now); !status.ok()) return status;
+  return AckOf(name_.sample, **(*now)->content, *plan);
+}
+
+absl::StatusOr<RedisChange> RedisSample::PlanChange(const RedisFound& found, const SampleContent& content,
+                                                    bool new_life, const AppendCommand& command,
+                                                    const AppendPlan& plan) {
+  const int32_t block_rows = run_->info.options.block_rows;
+  SampleContent next = NextContent(content, new_life, command.header, plan, context_.content_ids);
+  if (!new_life && KeepsContent(plan)) {  // Another group, and no more.
+    for (const RowPiece& piece : content.pieces.all()) next.pieces.Append(piece);
+    return RedisChange{name_, found, std::move(next), WindowCount(content.rows(), block_rows), {}};
+  }
+  std::vector<Block> blocks;
+  const RowPieces none;
+  if (new_life) {
+    if (absl::Status status = CopyRows(run_->info, content.pieces, blocks); !status.ok()) return status;
+  }
+  absl::Status copied = CopyBlocks(*run_->info.geometry, command.blocks, plan.added, blocks);
+  if (!copied.ok()) return copied;
+  RedisHome home(PlaceOf(context_, *run_, name_), context_.block_ids);
+  const RowRange committed{new_life ? 0 : plan.added.begin, plan.added.end};
+  const RowPieces& pieces = new_life ? none : content.pieces;
+  PieceChange change(run_->info, home, pieces, std::move(blocks), committed, plan.seals);
+  if (absl::Status status = change.Merge(); !status.ok()) return status;
+  next.pieces = PiecesAfter(pieces, change);
+  return RedisChange{
+      name_, found, std::move(next), committed.begin / block_rows, {change.added().begin(), change.added().end()}};
+}
+
+absl::StatusOr<RedisChange> RedisSample::SealChange(const RedisFound& found, int64_t num_tokens) {
+  const SampleContent& content = **found.content;
+  RedisHome home(PlaceOf(context_, *run_, name_), context_.block_ids);
+  PieceChange change(run_->info, home, content.pieces, {}, {content.rows(), content.rows()}, true);
+  if (absl::Status status = change.Merge(); !status.ok()) return status;
+  SampleContent next = SealedContent(content, num_tokens);
+  next.pieces = PiecesAfter(content.pieces, change);
+  return RedisChange{name_,
+                     found,
+                     std::move(next),
+                     content.rows() / run_->info.options.block_rows,
+                     {change.added().begin(), change.added().end()}};
+}
+
+RedisChange RedisSample::TruncateChange(const RedisFound& found, int64_t rows) {
+  const SampleContent& content = **found.content;
+  SampleContent next = TruncatedContent(content, rows, context_.content_ids);
+  for (RowPiece& piece : content.pieces.Find({0, rows})) next.pieces.Append(std::move(piece));
+  return {name_, found, std::move(next), rows / run_->info.options.block_rows, {}};
+}
+
+// `make_change`: the change of what was found, nothing if none is needed, or an error.
+template <typename MakeChange>
+absl::StatusOr<SampleState> RedisSample::Change(const MakeChange& make_change) {
+  MutexLock lock(context_.WriterLock(name_.handle));
+  for (const Clock::Time deadline = context_.Deadline();;) {
+    absl::StatusOr<RedisFound> found = FindExisting();
+    if (!found.ok()) return found.status();
+    absl::StatusOr<std::optional<RedisChange>> change = make_change(*found);
+    std::optional<RedisFound> now;
+    absl::Status status = change.status();
+    if (change.ok() && *change) {
+      absl::StatusOr<std::optional<RedisFound>> committed = Commit(context_, *run_, **std::move(change));
+      status = committed.status();
+      if (committed.ok()) now = *std::move(committed);
+      changed_ = changed_ || now.has_value();
+    } else if (change.ok()) {
+      now = *found;
+    }
+    if (!status.ok()) return WithContent(status, name_.sample, found->content->get());
+    if (now) {
+      if (absl::Status touched = Touch(context_, *run_, name_, *now); !touched.ok()) return touched;
+      return StateOf(context_, name_, *now);
+    }
+    if (Clock::Real().Now() >= deadline) return TooMuchChange(name_);
+  }
+}
+
+absl::StatusOr<SampleState> RedisSample::Seal(int64_t num_tokens, int64_t revision) {
+  return Change([&](const RedisFound& found) -> absl::StatusOr<std::optional<RedisChange>> {
+    const SampleContent& content = **found.content;
+    if (absl::Status status = CheckSeal(content, num_tokens, revision); !status.ok()) return status;
+    if (content.sealed()) return std::optional<RedisChange>();
+    return SealChange(found, num_tokens);
+  });
+}
+
+absl::StatusOr<SampleState> RedisSample::Truncate(int64_t rows, std::optional<int64_t> expected_revision) {
+  return Change([&](const RedisFound& found) -> absl::StatusOr<std::optional<RedisChange>> {
+    if (absl::Status status = CheckTruncate(**found.content, rows, expected_revision); !status.ok()) return status;
+    return TruncateChange(found, rows);
+  });
+}
+
+absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> rows) {
+  absl::StatusOr<RedisFound> found = FindExisting();
+  if (!found.ok()) return found.status();
+  if (absl::Status status = Touch(context_, *run_, name_, *found); !status.ok()) return status;
+  std::vector<RowPiece> pieces;
+  for (RowRange range : rows) {
+    for (RowPiece& piece : (*found->content)->pieces.Find(range)) pieces.push_back(std::move(piece));
+  }
+  return SampleSnapshot{.state = StateOf(context_, name_, *found), .rows = ReadAhead(std::move(pieces))};
+}
+
+absl::StatusOr<SampleState> RedisSample::Stat() {
+  const absl::StatusOr<RedisFound> found = FindExisting();
+  if (!found.ok()) return found.status();
+  return StateOf(context_, name_, *found);
+}
+
+absl::StatusOr<std::optional<bool>> RedisSample::MatchesTokens(const TokenCheck& check) {
+  const absl::StatusOr<RedisFound> found = FindExisting();
+  if (!found.ok()) return found.status();
+  return FitsTokens(**found->content, check);
+}
+
+}  // namespace routing_replay

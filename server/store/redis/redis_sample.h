@@ -1,0 +1,69 @@
+// One sample of the Redis store: the rules of ../sample over what Redis has now.
+//
+//   look ─▶ rules ─▶ Commit ─▶ done
+//     ◀── somebody else was first ──┘
+#ifndef SERVER_STORE_REDIS_REDIS_SAMPLE_H_
+#define SERVER_STORE_REDIS_REDIS_SAMPLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/store/redis/redis_change.h"
+#include "server/store/redis/redis_context.h"
+#include "server/store/redis/redis_run.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+// A handle on a sample for one call. Methods mean what the same ones of Store mean; errors too as those of
+// RedisCluster. DATA_LOSS (kNotCommitted, with missing_rows) once if rows that this server had acknowledged are gone:
+// the sample then has a new revision.
+class RedisSample {
+ public:
+  // `context` outlives it. `name.sample` may be empty: whichever has the handle.
+  RedisSample(RedisContext& context, std::shared_ptr<RedisRun> run, SampleName name)
+      : context_(context), run_(std::move(run)), name_(std::move(name)) {}
+  RedisSample(const RedisSample&) = delete;
+  RedisSample& operator=(const RedisSample&) = delete;
+  // Tells the watchers in this server if the call changed the sample: they may call the store, so no lock may be held.
+  ~RedisSample();
+
+  // `parent`: the sample that the header's prefix names, if it names one.
+  absl::StatusOr<AppendAck> Append(const AppendCommand& command, RedisSample* parent);
+  absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
+  absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
+  absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows);
+  absl::StatusOr<SampleState> Stat();
+  absl::StatusOr<std::optional<bool>> MatchesTokens(const TokenCheck& check);
+
+ private:
+  // As it is now; exists() may be false. ALREADY_EXISTS (kHandleCollision) if another sample has the handle.
+  absl::StatusOr<RedisFound> Find();
+  // … and exists, or NOT_FOUND (kNoSample).
+  absl::StatusOr<RedisFound> FindExisting();
+  absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
+  // Raises the revision of a sample that lost what `acknowledged` says, and gives the error for it.
+  absl::StatusOr<std::optional<absl::Status>> ReportLoss(const RedisFound& found,
+                                                         const AcknowledgedSample& acknowledged);
+
+  absl::StatusOr<std::optional<AppendAck>> TryAppend(const AppendCommand& command, RedisSample* parent,
+                                                     const RedisFound& found);
+  absl::StatusOr<RedisChange> PlanChange(const RedisFound& found, const SampleContent& content, bool new_life,
+                                         const AppendCommand& command, const AppendPlan& plan);
+  absl::StatusOr<RedisChange> SealChange(const RedisFound& found, int64_t num_tokens);
+  RedisChange TruncateChange(const RedisFound& found, int64_t rows);
+  template <typename MakeChange>
+  absl::StatusOr<SampleState> Change(const MakeChange& make_change);
+
+  RedisContext& context_;
+  const std::shared_ptr<RedisRun> run_;
+  SampleName name_;
+  bool changed_ = false;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_REDIS_REDIS_SAMPLE_H_

@@ -1,0 +1,419 @@
+#include "server/store/redis/redis_store.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "server/store/append_check.h"
+#include "server/store/page_limit.h"
+#include "server/store/redis/redis_change.h"
+#include "server/store/redis/redis_context.h"
+#include "server/store/redis/redis_runs.h"
+#include "server/store/redis/redis_sample.h"
+#include "server/store/redis/redis_watches.h"
+#include "server/store/run_options.h"
+#include "server/store/store_errors.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
+// Samples looked at in one go.
+constexpr size_t kBatch = 256;
+
+// A sample whose blocks are counted.
+class CountedRedisSample final : public CountedSample {
+ public:
+  CountedRedisSample(RedisContext& context, std::shared_ptr<RedisRun> run, SampleName name, int64_t birth)
+      : context_(context), run_(std::move(run)), name_(std::move(name)), birth_(birth) {}
+
+  const std::string& id() const override { return name_.sample; }
+  // The time is that of one server of several, so it alone would not do.
+  uint64_t birth() const override {
+    return static_cast<uint64_t>(birth_) ^
+           (static_cast<uint64_t>(name_.handle) << 1 | (name_.producer == Producer::kTrainer));
+  }
+  absl::StatusOr<std::optional<RowsSince>> RecordedSince(int64_t row) const override {
+    const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run_, {&name_, 1});
+    if (!found.ok()) return found.status();
+    const RedisFound& one = found->front();
+    if (!one.exists() || one.stamp.birth != birth_) return std::nullopt;
+    if (!one.content.ok()) return one.content.status();
+    const SampleContent& content = **one.content;
+    return RowsSince{.revision = content.revision,
+                     .group = content.group,
+                     .committed_rows = content.rows(),
+                     .pieces = content.pieces.Find({row, std::max(row, content.rows())})};
+  }
+
+ private:
+  RedisContext& context_;
+  const std::shared_ptr<RedisRun> run_;
+  const SampleName name_;
+  const int64_t birth_;
+};
+
+class RedisStore final : public Store {
+ public:
+  RedisStore(std::string name, std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options)
+      : name_(std::move(name)),
+        context_(std::move(cluster), options.prefix, *options.clock, *options.budget, options.known_samples,
+                 options.known_bytes),
+        runs_(Fill(context_, options), options.default_ttl),
+        watches_(context_) {}
+
+  std::string name() const override { return name_; }
+  absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
+                                  const std::optional<RunOptions>& options) override {
+    return runs_.Open(run, geometry, options);
+  }
+  absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
+  std::vector<RunState> ListRuns() override;
+  absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override { return runs_.Drop(run); }
+  absl::StatusOr<AppendAck> Append(AppendCommand command) override;
+  absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
+                                   int64_t num_tokens, int64_t revision) override;
+  absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample, int64_t rows,
+                                       std::optional<int64_t> expected_revision) override;
+  absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
+                                          absl::Span<const RowRange> rows) override;
+  absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
+  absl::StatusOr<std::optional<bool>> MatchesTokens(absl::string_view run, Producer producer, const SampleRef& sample,
+                                                    const TokenCheck& check) override;
+  absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
+                                int32_t page_size, absl::string_view page_token) override;
+  absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
+                                          absl::Span<const int32_t> layers, const std::function<bool()>& stop) override;
+  absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
+                                        absl::Span<const SampleRef> samples) override;
+  absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
+                                              GroupRange groups) override;
+  absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
+                                                     std::function<void()> changed) override;
+  int64_t Sweep(int64_t limit) override;
+  Totals GetTotals() override;
+
+ private:
+  using RunPtr = std::shared_ptr<RedisRun>;
+  // Called with what was found of some samples of a run; false: enough.
+  using Visitor = std::function<bool(const SampleName&, const RedisFound&)>;
+
+  static RedisContext& Fill(RedisContext& context, const RedisStoreOptions& options);
+
+  // Calls `call` with the run; once more if the run that this server knew turns out to be gone.
+  template <typename Call>
+  auto WithRun(absl::string_view run, const Call& call) -> decltype(call(RunPtr()));
+  SampleName NameOf(Producer producer, const SampleRef& ref) const;
+  RedisSample SampleOf(RunPtr run, Producer producer, const SampleRef& ref) {
+    return RedisSample(context_, std::move(run), NameOf(producer, ref));
+  }
+  absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, const AppendCommand& command);
+  // All samples with ids after `id`, by id, that may be in `groups`; entries without a sample are taken out.
+  absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string id,
+                     const Visitor& visitor);
+  absl::Status Remove(const RunPtr& run, std::vector<SampleName> names, const RedisFilter& ends, bool unused,
+                      ReleaseResult& result);
+  absl::Status SweepRun(const RunPtr& run, int64_t limit, ReleaseResult& result);
+  absl::StatusOr<std::vector<RunState>> RunStates();
+
+  const std::string name_;
+  RedisContext context_;
+  RedisRuns runs_;
+  RedisWatches watches_;
+};
+
+RedisContext& RedisStore::Fill(RedisContext& context, const RedisStoreOptions& options) {
+  context.timeout = options.timeout;
+  context.reader_grace = options.reader_grace;
+  context.handle_of = options.handle_of;
+  context.server = absl::StrCat(absl::Hex(context.content_ids.Next(), absl::kZeroPad16));
+  return context;
+}
+
+template <typename Call>
+auto RedisStore::WithRun(absl::string_view run, const Call& call) -> decltype(call(RunPtr())) {
+  for (bool again = true;; again = false) {
+    const absl::StatusOr<RunPtr> found = runs_.Find(run);
+    if (!found.ok()) return found.status();
+    auto result = call(*found);
+    if (result.ok() || !again || !(*found)->ended) return result;
+  }
+}
+
+SampleName RedisStore::NameOf(Producer producer, const SampleRef& ref) const {
+  return {ref.sample, ref.sample.empty() ? ref.handle : context_.handle_of(ref.sample), producer};
+}
+
+absl::StatusOr<RunInfo> RedisStore::GetRun(absl::string_view run) {
+  const absl::StatusOr<RunPtr> found = runs_.Load(run);
+  if (!found.ok()) return found.status();
+  return (*found)->info;
+}
+
+absl::StatusOr<std::vector<RunState>> RedisStore::RunStates() {
+  const absl::StatusOr<std::vector<RunPtr>> runs = runs_.LoadAll();
+  if (!runs.ok()) return runs.status();
+  const auto sums = SumsOf(context_, *runs);
+  if (!sums.ok()) return sums.status();
+  std::vector<RunState> states;
+  for (size_t i = 0; i < runs->size(); ++i) {
+    const RedisIndex::Sums& of = (*sums)[i];
+    states.push_back({(*runs)[i]->info, of.samples, of.sealed_samples, of.committed_rows, of.stored_bytes});
+  }
+  return states;
+}
+
+std::vector<RunState> RedisStore::ListRuns() { return RunStates().value_or(std::vector<RunState>()); }
+
+Store::Totals RedisStore::GetTotals() {
+  Totals totals;
+  for (const RunState& run : ListRuns()) {
+    ++totals.runs;
+    totals.samples += run.samples;
+    totals.stored_bytes += run.stored_bytes;
+  }
+  return totals;
+}
+
+absl::StatusOr<AppendAck> RedisStore::Append(AppendCommand command) {
+  return WithRun(command.run, [&](const RunPtr& run) { return AppendTo(run, command); });
+}
+
+absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, const AppendCommand& command) {
+  const AppendHeader& header = command.header;
+  if (absl::Status status = CheckAppend(header, command.blocks); !status.ok()) return status;
+  if (absl::Status status = CheckBlocks(run->info, command); !status.ok()) {
+    // It may be a run of the past that this server knows.
+    const absl::StatusOr<RunPtr> now = runs_.Load(command.run);
+    if (now.ok() && *now == run) return status;
+    run->ended = true;
+    return now.ok() ? NoRunError(command.run) : now.status();
+  }
+  std::optional<RedisSample> parent;
+  if (header.prefix) {
+    parent.emplace(context_, run, NameOf(header.producer, {.sample = header.prefix->sample}));
+  }
+  return SampleOf(run, header.producer, {.sample = header.sample}).Append(command, parent ? &*parent : nullptr);
+}
+
+absl::StatusOr<SampleState> RedisStore::Seal(absl::string_view run, Producer producer, absl::string_view sample,
+                                             int64_t num_tokens, int64_t revision) {
+  if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+  return WithRun(run, [&](const RunPtr& found) {
+    return SampleOf(found, producer, {.sample = std::string(sample)}).Seal(num_tokens, revision);
+  });
+}
+
+absl::StatusOr<SampleState> RedisStore::Truncate(absl::string_view run, Producer producer, absl::string_view sample,
+                                                 int64_t rows, std::optional<int64_t> expected_revision) {
+  if (absl::Status status = CheckId(sample, "sample"); !status.ok()) return status;
+  return WithRun(run, [&](const RunPtr& found) {
+    return SampleOf(found, producer, {.sample = std::string(sample)}).Truncate(rows, expected_revision);
+  });
+}
+
+absl::StatusOr<SampleSnapshot> RedisStore::Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
+                                                    absl::Span<const RowRange> rows) {
+  return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).Snapshot(rows); });
+}
+
+absl::StatusOr<SampleState> RedisStore::Stat(absl::string_view run, Producer producer, const SampleRef& sample) {
+  return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).Stat(); });
+}
+
+absl::StatusOr<std::optional<bool>> RedisStore::MatchesTokens(absl::string_view run, Producer producer,
+                                                              const SampleRef& sample, const TokenCheck& check) {
+  return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).MatchesTokens(check); });
+}
+
+absl::Status RedisStore::Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups,
+                               std::string id, const Visitor& visitor) {
+  for (;;) {
+    const absl::StatusOr<RedisIndex::Page> page = run->index.After(producer, id, kBatch);
+    if (!page.ok()) return page.status();
+    std::vector<SampleName> names;
+    std::vector<int64_t> versions;
+    for (const RedisEntry& entry : page->entries) {
+      if (groups && entry.group && !groups->contains(*entry.group)) continue;
+      names.push_back(NameOf(producer, {.sample = entry.sample}));
+      versions.push_back(entry.version);
+    }
+    // With no name it tells whether the run lives.
+    const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run, names);
+    if (!found.ok()) return found.status();
+    std::vector<RedisRequest> drops;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const RedisFound& one = (*found)[i];
+      if (!one.exists() || one.stamp.sample != names[i].sample) {
+        drops.push_back(run->index.Drop(names[i], versions[i]));
+      } else if (!groups || !one.content.ok() || groups->contains((*one.content)->group)) {
+        if (!visitor(names[i], one)) return absl::OkStatus();
+      }
+    }
+    if (!drops.empty()) context_.cluster->Execute(drops, context_.Deadline());
+    if (!page->more) return absl::OkStatus();
+    id = page->entries.back().sample;
+  }
+}
+
+absl::StatusOr<ListPage> RedisStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
+                                          int32_t page_size, absl::string_view page_token) {
+  const absl::StatusOr<size_t> limit = PageLimit(page_size);
+  if (!limit.ok()) return limit.status();
+  return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ListPage> {
+    ListPage page;
+    const absl::Status status =
+        Visit(found, producer, groups, std::string(page_token), [&](const SampleName& name, const RedisFound& one) {
+          if (!one.content.ok()) return true;
+          if (page.samples.size() == *limit) {
+            page.next_token = page.samples.back().sample;
+            return false;
+          }
+          page.samples.push_back(StateOf(context_, name, one));
+          return true;
+        });
+    if (!status.ok()) return status;
+    return page;
+  });
+}
+
+absl::StatusOr<ExpertLoad> RedisStore::CountExperts(absl::string_view run, Producer producer,
+                                                    std::optional<GroupRange> groups, absl::Span<const int32_t> layers,
+                                                    const std::function<bool()>& stop) {
+  return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ExpertLoad> {
+    ExpertCounts::Samples samples;
+    const absl::Status status = Visit(found, producer, groups, "", [&](const SampleName& name, const RedisFound& one) {
+      if (!one.content.ok()) return true;
+      samples[(*one.content)->group].push_back(
+          std::make_shared<const CountedRedisSample>(context_, found, name, one.stamp.birth));
+      return true;
+    });
+    if (!status.ok()) return status;
+    return found->expert_counts.Count(producer, groups, samples, layers, stop);
+  });
+}
+
+absl::Status RedisStore::Remove(const RunPtr& run, std::vector<SampleName> names, const RedisFilter& ends, bool unused,
+                                ReleaseResult& result) {
+  for (size_t i = 0; i < names.size(); i += kBatch) {
+    const size_t end = std::min(names.size(), i + kBatch);
+    std::vector<SampleName> batch(names.begin() + i, names.begin() + end);
+    const absl::Status status = RemoveSamples(context_, *run, std::move(batch), ends, unused, result,
+                                              [&](const SampleName& name, const RedisFound& found) {
+                                                if (found.content.ok())
+                                                  run->expert_counts.Forget(name.producer, (*found.content)->group);
+                                                run->watches->Notify(name.handle, name.producer, name.sample);
+                                              });
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::optional<Producer> producer,
+                                                  absl::Span<const SampleRef> samples) {
+  std::vector<SampleName> names;
+  std::set<std::pair<int64_t, std::string>> seen;
+  for (const SampleRef& ref : samples) {
+    for (const Producer p : kProducers) {
+      SampleName name = NameOf(p, ref);
+      if (producer && *producer != p) continue;
+      if (seen.emplace(name.handle, absl::StrCat(static_cast<int>(p), ref.sample)).second)
+        names.push_back(std::move(name));
+    }
+  }
+  return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
+    ReleaseResult result;
+    const absl::Status status = Remove(
+        found, names, [](const RedisFound&) { return true; }, /*unused=*/false, result);
+    if (!status.ok()) return status;
+    return result;
+  });
+}
+
+absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
+                                                        GroupRange groups) {
+  return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
+    ReleaseResult result;
+    for (const Producer p : kProducers) {
+      if (producer && *producer != p) continue;
+      std::vector<SampleName> names;
+      absl::Status status = Visit(found, p, groups, "", [&](const SampleName& name, const RedisFound& one) {
+        if (one.content.ok()) names.push_back(name);
+        return true;
+      });
+      if (!status.ok()) return status;
+      status = Remove(
+          found, std::move(names),
+          [&](const RedisFound& one) { return one.content.ok() && groups.contains((*one.content)->group); },
+          /*unused=*/false, result);
+      if (!status.ok()) return status;
+    }
+    return result;
+  });
+}
+
+absl::StatusOr<std::unique_ptr<Store::Watch>> RedisStore::WatchSample(absl::string_view run, Producer producer,
+                                                                      const SampleRef& sample,
+                                                                      std::function<void()> changed) {
+  const absl::StatusOr<RunPtr> found = runs_.Load(run);
+  if (!found.ok()) return found.status();
+  return watches_.Add(*found, NameOf(producer, sample), std::move(changed));
+}
+
+int64_t RedisStore::Sweep(int64_t limit) {
+  ReleaseResult result;
+  const absl::StatusOr<std::vector<RunPtr>> runs = runs_.LoadAll();
+  if (!runs.ok()) return 0;  // What cannot be removed now is idle the next time, too.
+  for (const RunPtr& run : *runs) {
+    if (result.samples >= limit) break;
+    SweepRun(run, limit - result.samples, result).IgnoreError();
+  }
+  runs_.ClearDropped();
+  return result.samples;
+}
+
+absl::Status RedisStore::SweepRun(const RunPtr& run, int64_t limit, ReleaseResult& result) {
+  absl::StatusOr<std::vector<SampleName>> due = run->index.Due(limit);
+  if (!due.ok()) return due.status();
+  const int64_t before = result.samples;
+  const int64_t idle_ms = (run->lives.ttl + run->lives.grain()).count();
+  for (size_t i = 0; i < due->size() && result.samples - before < limit; i += kBatch) {
+    const size_t end = std::min(due->size(), i + kBatch);
+    const absl::Span<const SampleName> names = absl::MakeConstSpan(*due).subspan(i, end - i);
+    const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run, names);
+    if (!found.ok()) return found.status();
+    std::vector<SampleName> idle;
+    std::vector<RedisRequest> notes;
+    for (size_t j = 0; j < names.size(); ++j) {
+      const RedisFound& one = (*found)[j];
+      if (!one.exists()) {
+        notes.push_back(run->index.Drop(names[j], 0));
+      } else if (context_.time.NowMs() - one.stamp.last_used_ms >= idle_ms) {
+        if (static_cast<int64_t>(idle.size()) < limit - (result.samples - before)) idle.push_back(names[j]);
+      } else if (one.content.ok()) {
+        notes.push_back(run->index.Put(names[j], one.manifest()));
+      }
+    }
+    if (!notes.empty()) context_.cluster->Execute(notes, context_.Deadline());
+    const auto still_idle = [&](const RedisFound& one) {
+      return context_.time.NowMs() - one.stamp.last_used_ms >= idle_ms;
+    };
+    if (absl::Status status = Remove(run, std::move(idle), still_idle, /*unused=*/true, result); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisCluster> cluster,
+                                     RedisStoreOptions options) {
+  return std::make_unique<RedisStore>(std::move(name), std::move(cluster), options);
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,51 @@
+// The store that any number of servers share: everything is in Redis or Valkey, one server or a cluster; this process
+// keeps nothing that could not be read again.
+//
+//   RedisStore ─▶ RedisRuns ─▶ RedisSample ─▶ look, rules of ../sample, commit by one script ─▶ RedisCluster
+//                          └─▶ RedisIndex (lists, sums, expiry)         RedisWatches ◀─ channels
+//
+// A sample is a manifest and chunks of blocks (redis_keys.h). Servers that change a sample at the same time never
+// interleave: a change is made by one script, only if the manifest's version is still the one that it was made from.
+// A prefix is copied when a sample opens with it, which costs reading and writing its rows once: parent and child may
+// lie on different servers. The byte budget is not charged for rows in Redis: maxmemory bounds them there.
+#ifndef SERVER_STORE_REDIS_REDIS_STORE_H_
+#define SERVER_STORE_REDIS_REDIS_STORE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/wire/clock.h"
+#include "routing_replay/wire/sample_id.h"
+#include "server/admission/byte_budget.h"
+#include "server/store/redis/client/redis_cluster.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+struct RedisStoreOptions {
+  const Clock* clock = &Clock::Real();                                 // Of use and expiry. Outlives the store.
+  ByteBudget* budget = nullptr;                                        // Required. Outlives the store.
+  Clock::Duration default_ttl = RunOptions{}.ttl;                      // Of runs that are made without options.
+  std::function<int64_t(absl::string_view)> handle_of = SampleHandle;  // The same in all servers.
+  std::string prefix = "rr";                                           // Of all keys. CheckId.
+  // Of one call of the store. A cluster that elects a new master needs some seconds.
+  std::chrono::milliseconds timeout = std::chrono::seconds(30);
+  // So long the rows that a change or a release took away can still be read by who had looked before.
+  std::chrono::milliseconds reader_grace = std::chrono::seconds(60);
+  // Samples whose acknowledged rows are remembered, and bytes of manifests that need not be read again.
+  size_t known_samples = size_t{1} << 17;
+  int64_t known_bytes = int64_t{64} << 20;
+};
+
+// `name`: of the store. Starts a thread that hears of changes by other servers.
+std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisCluster> cluster,
+                                     RedisStoreOptions options);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_REDIS_REDIS_STORE_H_

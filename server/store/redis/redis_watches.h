@@ -1,0 +1,63 @@
+// Watches of samples that any server may change: changes in this server are told by it at once, those in others come
+// over the samples' channels.
+#ifndef SERVER_STORE_REDIS_REDIS_WATCHES_H_
+#define SERVER_STORE_REDIS_REDIS_WATCHES_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "proto/wire/mutex.h"
+#include "server/store/redis/client/redis_subscriber.h"
+#include "server/store/redis/redis_context.h"
+#include "server/store/redis/redis_run.h"
+#include "server/store/sample/sample_rules.h"
+#include "server/store/store.h"
+
+namespace routing_replay {
+
+// Thread-safe. Outlives its watches.
+class RedisWatches {
+ public:
+  // `context` outlives it.
+  explicit RedisWatches(RedisContext& context);
+  ~RedisWatches();
+
+  // Store::WatchSample. Returns once its channels are heard, or after a short time all the same: when they are heard
+  // later, the watch fires, as it does when messages may have been missed.
+  std::unique_ptr<Store::Watch> Add(std::shared_ptr<RedisRun> run, const SampleName& name,
+                                    std::function<void()> changed);
+
+ private:
+  class Handle;
+  struct Channel {
+    std::shared_ptr<RedisRun> run;
+    std::optional<int64_t> handle;  // Nothing: of the whole run.
+    int users = 0;
+    bool heard = false;
+    bool late = false;  // Somebody has stopped waiting for it to be heard.
+  };
+
+  void Open(const std::string& name, std::shared_ptr<RedisRun> run, std::optional<int64_t> handle);
+  void Close(const std::string& name);
+  void AwaitHeard(const std::string& name);
+  void OnEvent(const RedisEvent& event);
+  void Work();
+
+  RedisContext& context_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, Channel> channels_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> calls_ ABSL_GUARDED_BY(mutex_);  // For the worker, who may wait.
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<RedisSubscriber> subscriber_;
+  std::thread worker_;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_REDIS_REDIS_WATCHES_H_
