@@ -18,29 +18,9 @@
 #include "server/store/redis/known_samples.h"
 #include "server/store/redis/redis_keys.h"
 #include "server/store/sample/content_ids.h"
+#include "server/store/store_time.h"
 
 namespace routing_replay {
-
-// The time of day as servers write it down for each other, in ms. It goes on as the store's clock does; two servers'
-// differ as their machines' clocks do.
-class StoreTime {
- public:
-  explicit StoreTime(const Clock& clock)
-      : clock_(clock),
-        offset_(
-            std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()) -
-            SinceStart()) {}
-
-  int64_t NowMs() const { return (SinceStart() + offset_).count(); }
-
- private:
-  std::chrono::milliseconds SinceStart() const {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now().time_since_epoch());
-  }
-
-  const Clock& clock_;
-  const std::chrono::milliseconds offset_;
-};
 
 // For how long the keys of a run live after the last use of their sample. Samples end when a server sweeps them; the
 // times to live in Redis are longer, and see to what no server takes away.

@@ -18,7 +18,7 @@ namespace {
 constexpr uint16_t kDefaultPort = 6379;
 constexpr size_t kMaxPasswordBytes = 4096;
 
-absl::Status Invalid(absl::string_view field, absl::string_view what) {
+absl::Status InvalidEndpoint(absl::string_view field, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("redis store: ", field, ": ", what),
                    {.reason = Reason::kField, .field = std::string(field)});
 }
@@ -31,28 +31,28 @@ absl::StatusOr<std::string> PercentDecoded(absl::string_view field, absl::string
       continue;
     }
     if (i + 2 >= text.size() || !absl::ascii_isxdigit(text[i + 1]) || !absl::ascii_isxdigit(text[i + 2])) {
-      return Invalid(field, "% is not followed by two hexadecimal digits");
+      return InvalidEndpoint(field, "% is not followed by two hexadecimal digits");
     }
     decoded += absl::HexStringToBytes(text.substr(i + 1, 2));
     i += 2;
   }
-  if (decoded.find('\0') != std::string::npos) return Invalid(field, "holds a NUL byte");
+  if (decoded.find('\0') != std::string::npos) return InvalidEndpoint(field, "holds a NUL byte");
   return decoded;
 }
 
 absl::StatusOr<uint16_t> PortOf(absl::string_view text) {
   int port = 0;
   if (!absl::SimpleAtoi(text, &port) || port < 1 || port > 65535 || !absl::ascii_isdigit(text[0])) {
-    return Invalid("port", "is no number from 1 to 65535");
+    return InvalidEndpoint("port", "is no number from 1 to 65535");
   }
   return static_cast<uint16_t>(port);
 }
 
 absl::Status CheckHost(absl::string_view host) {
-  if (host.empty()) return Invalid("host", "is empty");
+  if (host.empty()) return InvalidEndpoint("host", "is empty");
   for (const char c : host) {
     if (!absl::ascii_isalnum(c) && c != '.' && c != '-' && c != '_' && c != ':' && c != '%') {
-      return Invalid("host", "holds a character that no host has");
+      return InvalidEndpoint("host", "holds a character that no host has");
     }
   }
   return absl::OkStatus();
@@ -65,21 +65,21 @@ absl::StatusOr<RedisAddress> AddressOf(absl::string_view text, bool needs_port) 
   bool has_port = false;
   if (absl::ConsumePrefix(&text, "[")) {
     const size_t end = text.find(']');
-    if (end == absl::string_view::npos) return Invalid("host", "[ without ]");
+    if (end == absl::string_view::npos) return InvalidEndpoint("host", "[ without ]");
     address.host = std::string(text.substr(0, end));
     port = text.substr(end + 1);
     has_port = absl::ConsumePrefix(&port, ":");
-    if (!has_port && !port.empty()) return Invalid("host", "something other than a port follows ]");
+    if (!has_port && !port.empty()) return InvalidEndpoint("host", "something other than a port follows ]");
   } else {
     const size_t colon = text.find(':');
     has_port = colon != absl::string_view::npos;
     address.host = std::string(text.substr(0, colon));
     if (has_port) port = text.substr(colon + 1);
-    if (absl::StrContains(port, ":")) return Invalid("host", "an IPv6 address must stand in brackets");
+    if (absl::StrContains(port, ":")) return InvalidEndpoint("host", "an IPv6 address must stand in brackets");
   }
   if (auto status = CheckHost(address.host); !status.ok()) return status;
   if (!has_port) {
-    if (needs_port) return Invalid("port", "is missing");
+    if (needs_port) return InvalidEndpoint("port", "is missing");
     return address;
   }
   const auto number = PortOf(port);
@@ -99,22 +99,23 @@ absl::Status SetOption(absl::string_view text, RedisEndpoint& endpoint) {
     if (name != known) continue;
     auto decoded = PercentDecoded(name, parts.second);
     if (!decoded.ok()) return decoded.status();
-    if (decoded->empty()) return Invalid(name, "is empty");
-    if (!value->empty()) return Invalid(name, "is given twice");
-    if (!endpoint.tls && known != "password_file") return Invalid(name, "is for rediss:// only");
+    if (decoded->empty()) return InvalidEndpoint(name, "is empty");
+    if (!value->empty()) return InvalidEndpoint(name, "is given twice");
+    if (!endpoint.tls && known != "password_file") return InvalidEndpoint(name, "is for rediss:// only");
     *value = *std::move(decoded);
     return absl::OkStatus();
   }
-  if (name == "password") return Invalid(name, "does not belong into a URL; name a password_file");
+  if (name == "password") return InvalidEndpoint(name, "does not belong into a URL; name a password_file");
   // What an unknown option is called may be a mistyped secret.
-  return Invalid("option", "none of password_file, ca_file, cert_file, key_file");
+  return InvalidEndpoint("option", "none of password_file, ca_file, cert_file, key_file");
 }
 
 absl::Status SetUser(absl::string_view text, RedisEndpoint& endpoint) {
-  if (absl::StrContains(text, ":")) return Invalid("password", "does not belong into a URL; name a password_file");
+  if (absl::StrContains(text, ":"))
+    return InvalidEndpoint("password", "does not belong into a URL; name a password_file");
   auto user = PercentDecoded("user", text);
   if (!user.ok()) return user.status();
-  if (user->empty()) return Invalid("user", "is empty");
+  if (user->empty()) return InvalidEndpoint("user", "is empty");
   endpoint.user = *std::move(user);
   return absl::OkStatus();
 }
@@ -130,10 +131,11 @@ absl::Status SetSeeds(absl::string_view text, RedisEndpoint& endpoint) {
 
 absl::Status CheckFiles(const RedisEndpoint& endpoint) {
   if (endpoint.cert_file.empty() != endpoint.key_file.empty()) {
-    return Invalid(endpoint.cert_file.empty() ? "cert_file" : "key_file", "a certificate and its key go together");
+    return InvalidEndpoint(endpoint.cert_file.empty() ? "cert_file" : "key_file",
+                           "a certificate and its key go together");
   }
   if (!endpoint.user.empty() && endpoint.password_file.empty()) {
-    return Invalid("password_file", "a user needs one");
+    return InvalidEndpoint("password_file", "a user needs one");
   }
   return absl::OkStatus();
 }
@@ -149,7 +151,8 @@ absl::StatusOr<RedisAddress> ParseRedisAddress(absl::string_view text) { return 
 absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url) {
   RedisEndpoint endpoint;
   endpoint.tls = absl::ConsumePrefix(&url, "rediss://");
-  if (!endpoint.tls && !absl::ConsumePrefix(&url, "redis://")) return Invalid("scheme", "is not redis:// or rediss://");
+  if (!endpoint.tls && !absl::ConsumePrefix(&url, "redis://"))
+    return InvalidEndpoint("scheme", "is not redis:// or rediss://");
   const std::pair<absl::string_view, absl::string_view> query = absl::StrSplit(url, absl::MaxSplits('?', 1));
   absl::string_view place = query.first;
   // The last @ ends what may be secret.
@@ -158,7 +161,7 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url) {
     place.remove_prefix(at + 1);
   }
   const std::pair<absl::string_view, absl::string_view> path = absl::StrSplit(place, absl::MaxSplits('/', 1));
-  if (!path.second.empty() && path.second != "0") return Invalid("database", "a cluster has database 0 only");
+  if (!path.second.empty() && path.second != "0") return InvalidEndpoint("database", "a cluster has database 0 only");
   if (auto status = SetSeeds(path.first, endpoint); !status.ok()) return status;
   for (const absl::string_view option : absl::StrSplit(query.second, '&', absl::SkipEmpty())) {
     if (auto status = SetOption(option, endpoint); !status.ok()) return status;
