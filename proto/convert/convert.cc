@@ -187,6 +187,7 @@ v1::SampleState ToProto(const SampleState& state) {
   out.set_engine(state.engine);
   out.set_idle_ms(state.idle_ms);
   for (const Provenance& from : state.provenance) *out.add_provenance() = ToProto(from);
+  out.set_lost_end(state.lost_end);
   return out;
 }
 
@@ -196,8 +197,9 @@ absl::StatusOr<SampleState> FromProto(const v1::SampleState& state) {
   const auto num_tokens = CountFromProto(state.num_tokens(), kMaxRows + 1, "num_tokens");
   const auto revision = CountFromProto(state.revision(), kMaxInt64, "revision");
   const auto stored_bytes = CountFromProto(state.stored_bytes(), kMaxInt64, "stored_bytes");
-  for (const absl::Status& status :
-       {producer.status(), committed.status(), num_tokens.status(), revision.status(), stored_bytes.status()}) {
+  const auto lost_end = CountFromProto(state.lost_end(), kMaxRows, "lost_end");
+  for (const absl::Status& status : {producer.status(), committed.status(), num_tokens.status(), revision.status(),
+                                     stored_bytes.status(), lost_end.status()}) {
     if (!status.ok()) return status;
   }
   SampleState out{.sample = state.sample(),
@@ -209,7 +211,8 @@ absl::StatusOr<SampleState> FromProto(const v1::SampleState& state) {
                   .content_id = state.content_id(),
                   .stored_bytes = *stored_bytes,
                   .engine = state.engine(),
-                  .idle_ms = state.idle_ms()};
+                  .idle_ms = state.idle_ms(),
+                  .lost_end = *lost_end};
   if (state.has_num_tokens()) out.num_tokens = *num_tokens;
   for (const v1::RowRange& range : state.unrecorded()) {
     const auto rows = FromProto(range, "unrecorded");

@@ -1,11 +1,23 @@
 #include "server/service/sample_check.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace routing_replay {
 namespace {
 
 SampleVerdict NotReady(std::string message) { return {SampleStatus::kNotReady, std::move(message)}; }
+
+// None of the rows asked for is lost.
+SampleVerdict CheckLost(const SampleState& state, const SampleRead& asked) {
+  if (state.lost_end <= state.committed_rows) return {};
+  int64_t end = asked.rows.empty() ? state.lost_end : asked.rows.back().end;
+  if (asked.num_tokens) end = std::max(end, *asked.num_tokens - 1);
+  if (end <= state.committed_rows) return {};
+  return {SampleStatus::kLost, absl::StrCat("rows ", ToString(RowRange{state.committed_rows, state.lost_end}),
+                                            " had been acknowledged, and the store came back without them")};
+}
 
 // Committed rows are those of T tokens, and T is the expected one.
 SampleVerdict CheckLength(const SampleState& state, const SampleRead& asked, bool until_seal) {
@@ -74,7 +86,8 @@ SampleVerdict CheckRecorded(const SampleState& state) {
 
 SampleVerdict CheckSample(const SampleState& state, const SampleRead& asked, bool until_seal,
                           const std::function<std::optional<bool>(const TokenCheck&)>& matches) {
-  SampleVerdict verdict = CheckLength(state, asked, until_seal);
+  SampleVerdict verdict = CheckLost(state, asked);
+  if (verdict.status == SampleStatus::kOk) verdict = CheckLength(state, asked, until_seal);
   if (verdict.status == SampleStatus::kOk) verdict = CheckRows(state, asked);
   if (verdict.status == SampleStatus::kOk) verdict = CheckTokens(state, asked, matches);
   if (verdict.status == SampleStatus::kOk) verdict = CheckWeights(state, asked);

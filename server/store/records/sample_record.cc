@@ -63,7 +63,9 @@ class Assembly {
       if (place.codec != Codec::kRaw && place.codec != Codec::kPacked) return DamagedRecord("a codec is unknown");
       if (!recorded_.empty() && rows.begin < recorded_.back().end) return DamagedRecord("pieces overlap");
       AppendMerged(recorded_, rows);
-      pieces_.Append({block_at(place), rows, piece.shared()});
+      std::shared_ptr<StoredBlock> block = block_at(place);
+      if (block == nullptr) return DamagedRecord("a block is gone");
+      pieces_.Append({std::move(block), rows, piece.shared()});
     }
     for (const ProvenanceRecord& from : record.provenance()) {
       const RowRange rows{window.begin + from.begin(), window.begin + from.end()};
@@ -95,6 +97,7 @@ class Assembly {
     content.group = head_.group();
     content.engine = head_.engine();
     if (head_.has_num_tokens()) content.num_tokens = head_.num_tokens();
+    content.lost_end = head_.lost_end();
     content.unrecorded = std::move(unrecorded_);
     content.provenance = std::move(provenance_);
     content.pieces = std::move(pieces_);
@@ -122,6 +125,37 @@ class Assembly {
   std::vector<std::optional<uint32_t>> boundaries_;
 };
 
+absl::Status DecodeHead(absl::string_view bytes, SampleHead& head) {
+  if (absl::Status status = UnframeRecord(bytes, head); !status.ok()) return status;
+  return head.rows() < 0 ? DamagedRecord("a row count is negative") : absl::OkStatus();
+}
+
+absl::Status AddWindow(absl::string_view bytes,
+                       const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at,
+                       Assembly& assembly) {
+  WindowRecord record;
+  if (absl::Status status = UnframeRecord(bytes, record); !status.ok()) return status;
+  return assembly.Add(record, block_at);
+}
+
+// The head of the first `rows` rows, the last of which are a whole window's.
+SampleHead CutHead(SampleHead head, int64_t rows, absl::string_view last_window) {
+  if (rows >= head.rows()) return head;
+  WindowRecord last;
+  const bool known = UnframeRecord(last_window, last).ok() && last.has_token_check();
+  head.set_rows(rows);
+  head.clear_num_tokens();
+  head.clear_token_check();
+  if (known) head.set_token_check(last.token_check());
+  std::vector<RowRange> tokens;
+  for (int i = 0; i + 1 < head.known_tokens_size(); i += 2) {
+    tokens.push_back({head.known_tokens(i), head.known_tokens(i + 1)});
+  }
+  head.clear_known_tokens();
+  AddRanges(Clip(tokens, {0, rows}), 0, *head.mutable_known_tokens());
+  return head;
+}
+
 }  // namespace
 
 std::string EncodeHead(const SampleContent& content) {
@@ -138,6 +172,7 @@ std::string EncodeHead(const SampleContent& content) {
   head.set_engine(content.engine);
   head.set_rows(content.rows());
   if (content.num_tokens) head.set_num_tokens(*content.num_tokens);
+  head.set_lost_end(content.lost_end);
   if (const auto check = content.tokens.At(content.rows())) head.set_token_check(*check);
   AddRanges(content.tokens.known(), 0, *head.mutable_known_tokens());
   return FrameRecord(head);
@@ -188,15 +223,37 @@ absl::StatusOr<SampleContent> DecodeContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
     const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {
   SampleHead facts;
-  if (absl::Status status = UnframeRecord(head, facts); !status.ok()) return status;
-  if (facts.rows() < 0) return DamagedRecord("a row count is negative");
+  if (absl::Status status = DecodeHead(head, facts); !status.ok()) return status;
   Assembly assembly(block_rows, facts);
   for (const std::string& bytes : windows) {
-    WindowRecord record;
-    if (absl::Status status = UnframeRecord(bytes, record); !status.ok()) return status;
-    if (absl::Status status = assembly.Add(record, block_at); !status.ok()) return status;
+    if (absl::Status status = AddWindow(bytes, block_at, assembly); !status.ok()) return status;
   }
   return assembly.Finish();
+}
+
+absl::StatusOr<SalvagedContent> SalvageContent(
+    absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
+    const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {
+  SampleHead facts;
+  if (absl::Status status = DecodeHead(head, facts); !status.ok()) return status;
+  SalvagedContent salvaged{SampleContent(TokenChecks(block_rows)), facts.rows()};
+  size_t whole = 0;
+  for (Assembly assembly(block_rows, facts); whole < windows.size(); ++whole) {
+    if (!AddWindow(windows[whole], block_at, assembly).ok()) break;
+  }
+  for (; whole > 0; --whole) {
+    SampleHead shorter = CutHead(facts, static_cast<int64_t>(whole) * block_rows, windows[whole - 1]);
+    absl::StatusOr<SampleContent> content =
+        DecodeContent(FrameRecord(shorter), windows.first(whole), block_rows, block_at);
+    if (!content.ok()) continue;
+    salvaged.content = *std::move(content);
+    return salvaged;
+  }
+  facts = CutHead(facts, 0, {});
+  absl::StatusOr<SampleContent> empty = Assembly(block_rows, facts).Finish();
+  if (!empty.ok()) return empty.status();
+  salvaged.content = *std::move(empty);
+  return salvaged;
 }
 
 }  // namespace routing_replay

@@ -37,9 +37,20 @@ std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece
 // Whether a record is a window's that shows the block.
 bool WindowShows(absl::string_view record, uint64_t block);
 
-// `windows`: all of them, ascending. `block_at` is called once for each piece. DATA_LOSS if a record is damaged or if
-// they do not fit together: each row of [0, rows) is either recorded, by one piece, or unrecorded.
+// `windows`: all of them, ascending. `block_at` is called once for each piece; null: the block is gone. DATA_LOSS if a
+// record is damaged or if they do not fit together: each row of [0, rows) is either recorded, by one piece, or
+// unrecorded.
 absl::StatusOr<SampleContent> DecodeContent(
+    absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
+    const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at);
+
+struct SalvagedContent {
+  SampleContent content;    // Unsealed, unless nothing is missing.
+  int64_t rows_before = 0;  // As the head says.
+};
+// Of records that DecodeContent refuses: the rows before the first window that is not whole. `block_at` may be called
+// several times for a piece. DATA_LOSS if the head is damaged.
+absl::StatusOr<SalvagedContent> SalvageContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
     const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at);
 

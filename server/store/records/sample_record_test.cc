@@ -40,6 +40,8 @@ class RandomContent {
     Add({content_.rows(), content_.rows() + 1 + Below(40)});
   }
 
+  void Truncate(int64_t rows) { content_.Truncate(rows); }
+
   std::string head() const { return EncodeHead(content_); }
   std::vector<std::string> windows() const {
     std::vector<std::string> windows;
@@ -50,11 +52,10 @@ class RandomContent {
     return windows;
   }
   absl::StatusOr<SampleContent> Decode(const std::string& head, const std::vector<std::string>& windows) {
-    return DecodeContent(head, windows, kWindow, [&](const BlockPlace& place) {
-      auto block = MemoryHome().Keep(Block{.rows = place.rows, .codec = place.codec}, 0);
-      decoded_ids_[block.get()] = place.id;
-      return block;
-    });
+    return DecodeContent(head, windows, kWindow, [&](const BlockPlace& place) { return BlockAt(place); });
+  }
+  absl::StatusOr<SalvagedContent> Salvage(const std::string& head, const std::vector<std::string>& windows) {
+    return SalvageContent(head, windows, kWindow, [&](const BlockPlace& place) { return BlockAt(place); });
   }
   // Everything of a content, its blocks by their numbers.
   std::string Describe(const SampleContent& content) const {
@@ -83,6 +84,12 @@ class RandomContent {
 
  private:
   int64_t Below(int64_t end) { return static_cast<int64_t>(random_() % end); }
+
+  std::shared_ptr<StoredBlock> BlockAt(const BlockPlace& place) {
+    auto block = MemoryHome().Keep(Block{.rows = place.rows, .codec = place.codec}, 0);
+    decoded_ids_[block.get()] = place.id;
+    return block;
+  }
 
   void Add(RowRange rows) {
     const bool recorded = Below(4) > 0;
@@ -164,6 +171,32 @@ TEST(SampleRecord, RecordsThatDoNotFitTogetherAreSeen) {
     std::vector<std::string> swapped = windows;
     std::swap(swapped[0], swapped[1]);
     EXPECT_THAT(random.Decode(head, swapped), testing::Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+  }
+}
+
+// The rows before the first window that is damaged or gone, as if the sample had been truncated there.
+TEST(SampleRecord, WhatIsWholeIsSalvaged) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomContent random(seed);
+    const std::vector<std::string> windows = random.windows();
+    for (size_t bad = 0; bad < windows.size(); ++bad) {
+      std::vector<std::string> damaged = windows;
+      if (seed % 2 == 0) {
+        damaged[bad][0] ^= 1;
+      } else {
+        damaged.erase(damaged.begin() + bad);
+      }
+      absl::StatusOr<SalvagedContent> salvaged = random.Salvage(random.head(), damaged);
+      ASSERT_OK(salvaged);
+      EXPECT_EQ(salvaged->rows_before, random.content().rows());
+      RandomContent shorter(seed);
+      shorter.Truncate(static_cast<int64_t>(bad) * kWindow);
+      EXPECT_EQ(random.Describe(salvaged->content), shorter.Describe(shorter.content()));
+    }
+    std::string head = random.head();
+    head[head.size() / 2] ^= 1;
+    EXPECT_THAT(random.Salvage(head, windows), testing::Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "server/store/rocksdb/rocks_keys.h"
 #include "server/store/rocksdb/rocks_status.h"
+#include "server/store/sample/sample_rules.h"
 
 namespace routing_replay {
 namespace {
@@ -61,10 +62,10 @@ class Recovery {
       return absl::OkStatus();
     });
     if (!status.ok()) return status;
-    bool complete = true;
-    absl::StatusOr<SampleContent> content =
-        DecodeContent(head, windows, block_rows_, [&](const BlockPlace& place) { return BlockAt(place, complete); });
-    if (!content.ok() || !complete) {
+    const auto block_at = [&](const BlockPlace& place) { return BlockAt(place); };
+    absl::StatusOr<SampleContent> content = DecodeContent(head, windows, block_rows_, block_at);
+    if (!content.ok()) content = Remains(producer, sample, head, windows);
+    if (!content.ok()) {
       ++report_.lost_samples;
       return run_.Remove(producer, sample);
     }
@@ -84,17 +85,35 @@ class Recovery {
     return std::chrono::milliseconds(std::clamp<int64_t>(now_ms_ - used_ms, 0, kLongestIdleMs));
   }
 
-  // One object for all samples that show a block.
-  std::shared_ptr<StoredBlock> BlockAt(const BlockPlace& place, bool& complete) {
-    complete = complete && present_.contains(place.id);
+  // What is left of a damaged sample, in the database as well.
+  absl::StatusOr<SampleContent> Remains(Producer producer, const std::string& sample, absl::string_view head,
+                                        const std::vector<std::string>& windows) {
+    absl::StatusOr<SalvagedContent> salvaged =
+        SalvageContent(head, windows, block_rows_, [&](const BlockPlace& place) { return BlockAt(place); });
+    if (!salvaged.ok()) return salvaged.status();
+    SampleContent left = RemainingContent(salvaged->content, salvaged->rows_before, content_ids_);
+    const absl::Status written = run_.Write({.producer = producer,
+                                             .sample = sample,
+                                             .block_rows = block_rows_,
+                                             .lists = left,
+                                             .first_window = WindowCount(left.rows(), block_rows_),
+                                             .windows_before = static_cast<int64_t>(windows.size())});
+    if (!written.ok()) return written;
+    report_.lost_rows += salvaged->rows_before - left.rows();
+    left.pieces = std::move(salvaged->content.pieces);
+    return left;
+  }
+
+  // One object for all samples that show a block. Null if it is not there, or if two samples say different things of
+  // it: neither is to be trusted.
+  std::shared_ptr<StoredBlock> BlockAt(const BlockPlace& place) {
+    if (!present_.contains(place.id)) return nullptr;
     std::shared_ptr<StoredBlock>& block = blocks_[place.id];
     if (block == nullptr) {
       block = run_.Found(place);
       numbers_[block.get()] = place.id;
     }
-    // Two samples that say different things of one block: neither is to be trusted.
-    complete = complete && block->rows() == place.rows && block->codec() == place.codec;
-    return block;
+    return block->rows() == place.rows && block->codec() == place.codec ? block : nullptr;
   }
 
   absl::Status RemoveOrphans() {
@@ -113,6 +132,7 @@ class Recovery {
   const int64_t now_ms_;
   RocksRun& run_;
   RecoveryReport& report_;
+  ContentIds content_ids_;
   std::set<uint64_t> present_;
   std::set<uint64_t> shown_;
   std::map<uint64_t, std::shared_ptr<StoredBlock>> blocks_;

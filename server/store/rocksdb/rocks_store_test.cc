@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
 #include "server/store/conformance/conformance.h"
+#include "server/store/rocksdb/rocks_keys.h"
 
 namespace routing_replay::testing {
 namespace {
@@ -98,6 +100,29 @@ class RocksStoreTest : public ::testing::Test {
     const auto rows = RowsOf(TestGeometry(), *snapshot);
     EXPECT_OK(rows);
     return rows.ok() ? *rows : Rows{};
+  }
+
+  // Closes the store, and changes a record of a window.
+  void DamageWindow(const std::string& sample, int64_t window) {
+    store_.reset();
+    const rocksdb::Options options;
+    std::vector<std::string> names;
+    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(options, directory_.path(), &names).ok());
+    std::vector<rocksdb::ColumnFamilyDescriptor> families;
+    for (const std::string& name : names) families.emplace_back(name, rocksdb::ColumnFamilyOptions());
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open(options, directory_.path(), families, &handles, &opened).ok());
+    const std::unique_ptr<rocksdb::DB> db(opened);
+    for (rocksdb::ColumnFamilyHandle* handle : handles) {
+      const std::string key = rocks::WindowKey(Producer::kRollout, sample, window);
+      std::string value;
+      if (db->Get(rocksdb::ReadOptions(), handle, key, &value).ok()) {
+        value[value.size() / 2] ^= 1;
+        EXPECT_TRUE(db->Put(rocksdb::WriteOptions(), handle, key, value).ok());
+      }
+      EXPECT_TRUE(db->DestroyColumnFamilyHandle(handle).ok());
+    }
   }
 
   ScratchDirectory directory_;
@@ -200,6 +225,30 @@ TEST_F(RocksStoreTest, ABrokenDiskRefusesAppendsAndServesReads) {
   Open();
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 160}})));
+}
+
+TEST_F(RocksStoreTest, OfADamagedSampleTheRowsBeforeAreLeft) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .seal_num_tokens = 101})));
+  const SampleState before = Stat("a");
+  DamageWindow("a", 2);
+  for (int opened = 0; opened < 2; ++opened) {
+    Open();
+    EXPECT_EQ(report_.lost_rows, opened == 0 ? 100 - 64 : 0);
+    const SampleState left = Stat("a");
+    EXPECT_EQ(left.committed_rows, 64);
+    EXPECT_EQ(left.lost_end, 100);
+    EXPECT_EQ(left.revision, before.revision + 1);
+    EXPECT_NE(left.content_id, before.content_id);
+    EXPECT_FALSE(left.sealed());
+    EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 64));
+  }
+  EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {64, 100}})),
+              Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {64, 100}, .revision = before.revision + 1})));
+  EXPECT_EQ(Stat("a").lost_end, 0);
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
 }
 
 TEST_F(RocksStoreTest, WhatEndedStaysGone) {

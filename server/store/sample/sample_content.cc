@@ -31,6 +31,7 @@ SampleContent SampleContent::WithoutPieces() const {
   copy.group = group;
   copy.engine = engine;
   copy.num_tokens = num_tokens;
+  copy.lost_end = lost_end;
   copy.unrecorded = unrecorded;
   copy.provenance = provenance;
   return copy;
@@ -38,6 +39,7 @@ SampleContent SampleContent::WithoutPieces() const {
 
 std::vector<RowPiece> SampleContent::Truncate(int64_t rows) {
   num_tokens.reset();
+  lost_end = 0;
   unrecorded = Clip(unrecorded, {0, rows});
   TruncateProvenance(provenance, rows);
   tokens.Truncate(rows);

@@ -1,5 +1,6 @@
 #include "server/store/sample/sample_rules.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -148,6 +149,12 @@ SampleContent TruncatedContent(const SampleContent& content, int64_t rows, Conte
   return next;
 }
 
+SampleContent RemainingContent(const SampleContent& content, int64_t acknowledged, ContentIds& ids) {
+  SampleContent next = TruncatedContent(content, content.rows(), ids);
+  next.lost_end = std::max(acknowledged, content.lost_end);
+  return next;
+}
+
 std::optional<bool> FitsTokens(const SampleContent& content, const TokenCheck& check) {
   const std::optional<uint32_t> stored = content.tokens.At(check.rows);
   return stored ? std::optional(*stored == check.crc32c) : std::nullopt;
@@ -177,6 +184,7 @@ SampleState StateOf(const SampleName& name, const SampleContent& content) {
     state.token_check = TokenCheck{content.rows(), *check};
   }
   state.engine = content.engine;
+  if (content.lost_end > content.rows()) state.lost_end = content.lost_end;
   return state;
 }
 

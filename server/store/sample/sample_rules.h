@@ -59,6 +59,10 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 absl::Status CheckTruncate(const SampleContent& content, int64_t rows, std::optional<int64_t> expected_revision);
 SampleContent TruncatedContent(const SampleContent& content, int64_t rows, ContentIds& ids);
 
+// What is left of a content that was there with rows up to `acknowledged`. Whoever wrote or read that one learns of it
+// by the revision.
+SampleContent RemainingContent(const SampleContent& content, int64_t acknowledged, ContentIds& ids);
+
 // Whether the check fits; nothing if no check is known at that row.
 std::optional<bool> FitsTokens(const SampleContent& content, const TokenCheck& check);
 
