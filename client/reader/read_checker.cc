@@ -178,7 +178,7 @@ absl::Status ReadChecker::Error(absl::StatusCode code, Reason reason, absl::stri
 std::string ReadChecker::SampleName() const {
   if (sample_ < 0) return "(none yet)";
   const SampleRead& asked = request_.samples[sample_];
-  return routing_replay::SampleName(asked.sample, asked.handle);
+  return DescribeSample(asked.sample, asked.handle);
 }
 
 }  // namespace routing_replay

@@ -36,7 +36,7 @@ int64_t SampleHandle(absl::string_view sample_id) {
   return static_cast<int64_t>(XXH64(sample_id.data(), sample_id.size(), 0) & kPositive);
 }
 
-std::string SampleName(absl::string_view sample, int64_t handle) {
+std::string DescribeSample(absl::string_view sample, int64_t handle) {
   return sample.empty() ? absl::StrCat("with handle ", handle) : std::string(sample);
 }
 

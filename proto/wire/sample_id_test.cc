@@ -41,8 +41,8 @@ TEST(SampleIdTest, HandlesAreXxh64WithoutTheSign) {
 }
 
 TEST(SampleIdTest, ASampleHasItsIdOrItsHandleAsName) {
-  EXPECT_EQ(SampleName("a/1", 5), "a/1");
-  EXPECT_EQ(SampleName("", 5), "with handle 5");
+  EXPECT_EQ(DescribeSample("a/1", 5), "a/1");
+  EXPECT_EQ(DescribeSample("", 5), "with handle 5");
 }
 
 TEST(SampleIdTest, ProducerNames) {

@@ -49,7 +49,7 @@ int64_t HandleOf(const SampleReport& report) {
   return report.sample.empty() ? report.handle : SampleHandle(report.sample);
 }
 
-std::string NameOf(const SampleReport& report) { return SampleName(report.sample, report.handle); }
+std::string NameOf(const SampleReport& report) { return DescribeSample(report.sample, report.handle); }
 
 // Statuses from good to bad. Bad ones have no order of their own: that of their numbers is as good as any, if only all
 // ranks have the same; nothing is worse than not to know.

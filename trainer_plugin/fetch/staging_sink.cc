@@ -11,7 +11,7 @@ namespace {
 constexpr RowRange kAllRows{0, kMaxRows};
 
 absl::Status MissingSample(int32_t sequence, const FetchSequence& named, const SampleRecord& record) {
-  const std::string sample = SampleName(named.sample, named.handle);
+  const std::string sample = DescribeSample(named.sample, named.handle);
   return MakeError(absl::StatusCode::kFailedPrecondition,
                    absl::StrCat("sequence ", sequence, ", sample ", sample, ": ", SampleStatusName(record.status), ": ",
                                 record.message),
@@ -19,7 +19,7 @@ absl::Status MissingSample(int32_t sequence, const FetchSequence& named, const S
 }
 
 absl::Status NotAsAgreed(int32_t sequence, const FetchSequence& named, const SampleRecord& record) {
-  const std::string sample = SampleName(named.sample, named.handle);
+  const std::string sample = DescribeSample(named.sample, named.handle);
   const bool readable = record.status == SampleStatus::kOk;
   const std::string found = readable ? absl::StrCat("has content id ", record.content_id)
                                      : absl::StrCat(SampleStatusName(record.status), ": ", record.message);

@@ -26,7 +26,7 @@ int64_t SampleHandle(absl::string_view sample_id);
 using HandleFunction = std::function<int64_t(absl::string_view)>;
 
 // As errors name a sample: its id, or "with handle 5" where `sample` is empty.
-std::string SampleName(absl::string_view sample, int64_t handle);
+std::string DescribeSample(absl::string_view sample, int64_t handle);
 
 }  // namespace routing_replay
 
