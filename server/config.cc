@@ -83,7 +83,9 @@ class Parser {
     Key("endpoint-file", config_.endpoint_file, "file that holds the advertised address while the server listens");
     Key("exit-with-pid", config_.exit_with_pid, "process with which the server ends, as after SIGTERM; 0: none")
         ->check(CLI::NonNegativeNumber);
-    Key("store", config_.store, "memory, or rocksdb:DIRECTORY, which survives a restart");
+    Key("store", config_.store,
+        "memory; rocksdb:DIRECTORY, which survives a restart; or redis://HOST:PORT,… (rediss:// with TLS), a Redis or "
+        "Valkey server or cluster that any number of servers share");
     Key("durability", config_.durability,
         "what an acknowledged append of rocksdb has come through: memory, written (the operating system) or synced "
         "(the disk)");
@@ -100,7 +102,9 @@ class Parser {
     TimeKey("max-wait", config_.max_wait, kTimeOrNone, "longest wait of a waiting read");
     TimeKey("stall-timeout", config_.stall_timeout, kSomeTime, "a reader that takes nothing for so long is cut off");
     TimeKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
-    Key("threads", config_.threads, "completion-queue threads")->check(CLI::Range(1, 256));
+    Key("threads", config_.threads,
+        "completion-queue threads; over Redis each waits for its answers: give it 16 or more")
+        ->check(CLI::Range(1, 256));
     Key("verify", config_.verify, "check encoded blocks for duplicate ids too");
     Key("allocator", config_.allocator, "tuned: freed memory is kept for the next message; default: glibc's own way")
         ->check(CLI::IsMember({"tuned", "default"}));

@@ -57,6 +57,8 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--no-such-flag"}, "no-such-flag"},
            {{"--store", "tape"}, "tape"},
            {{"--store", "rocksdb:"}, "--store"},
+           {{"--store", "redis://"}, "--store"},
+           {{"--store", "redis://user:password@host"}, "--store"},
            {{"--durability", "maybe"}, "maybe"},
            {{"--threads", "0"}, "threads"},
            {{"--allocator", "mine"}, "allocator"},

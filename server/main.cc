@@ -57,6 +57,7 @@ int Serve(const ServerConfig& config) {
     return kExitListen;
   }
   spdlog::info("{}", (*server)->StartLine());
+  for (const std::string& warning : (*server)->warnings()) spdlog::warn("{}", warning);
   int signal_number = 0;
   sigwait(&signals, &signal_number);
   spdlog::info("draining after signal {}", signal_number);

@@ -45,6 +45,7 @@ class GrpcServer final : public Server {
                         absl::StrJoin(addresses_, ", "), " store ", store_.store->name(), " budget ",
                         config_.memory_budget >> 20, " MiB", store_.found.empty() ? "" : "; ", store_.found);
   }
+  const std::vector<std::string>& warnings() const override { return store_.warnings; }
   void Shutdown(std::chrono::milliseconds patience) override;
 
  private:

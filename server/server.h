@@ -26,6 +26,8 @@ class Server {
   virtual const std::string& advertised() const = 0;
   // One line: version, ports, store, budget, and what the store has found.
   virtual std::string StartLine() const = 0;
+  // Settings of what the store builds on under which it cannot keep its promises, one line each.
+  virtual const std::vector<std::string>& warnings() const = 0;
   // Refuses new work, lets calls in flight end within `patience`, cancels the rest, stops all threads. Once.
   virtual void Shutdown(std::chrono::milliseconds patience) = 0;
 };

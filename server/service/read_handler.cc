@@ -60,6 +60,7 @@ void ReadCall::Advance() {
     Unpark();
   }
   if (step.kind == ReadStep::Kind::kDone) return FinishWith(absl::OkStatus());
+  if (step.kind == ReadStep::Kind::kFailed) return FinishWith(step.failure);
   SendStep(std::move(step));
 }
 

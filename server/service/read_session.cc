@@ -40,6 +40,11 @@ int64_t TableBytes(const Piece& piece) {
   return kPieceBytes + static_cast<int64_t>(piece.cut_crc32c.size() * sizeof(uint32_t));
 }
 
+// Errors that say nothing of the sample: another time, or another server, may have it.
+bool IsPassing(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsPermissionDenied(status);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ReadSession>> ReadSession::Create(Store& store, ReadRequest request,
@@ -72,7 +77,7 @@ ReadStep ReadSession::Next(bool waiting_is_over) {
   table_bytes_ = 0;
   TakeWithdrawal(step);
   bool must_wait = false;
-  while (next_sample_ < request_.samples.size() && !Full(step)) {
+  while (next_sample_ < request_.samples.size() && !Full(step) && failure_.ok()) {
     if (!open_) {
       const Open opened = OpenSample(step, waiting_is_over);
       if (opened == Open::kMustWait) {
@@ -91,6 +96,9 @@ ReadStep ReadSession::Next(bool waiting_is_over) {
   if (!step.records.empty() || !pieces_.empty()) {
     step.kind = ReadStep::Kind::kMessage;
     step.header = EncodeReadResponse(step.records, pieces_, step.payload_bytes);
+  } else if (!failure_.ok()) {
+    step.kind = ReadStep::Kind::kFailed;
+    step.failure = failure_;
   } else if (must_wait) {
     step.kind = ReadStep::Kind::kWait;
     step.wait_for = {request_.samples[next_sample_].sample, request_.samples[next_sample_].handle};
@@ -116,6 +124,10 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
       store_.Snapshot(request_.run, request_.producer, ref,
                       asked.rows.empty() ? absl::MakeConstSpan(&kAllRows, 1) : absl::MakeConstSpan(asked.rows));
   if (!snapshot.ok()) {
+    if (IsPassing(snapshot.status())) {
+      failure_ = snapshot.status();
+      return Open::kRefused;
+    }
     const bool missing = snapshot.status().code() == absl::StatusCode::kNotFound;
     AddRecord(step, {.index = index,
                      .status = missing ? SampleStatus::kNotFound : SampleStatus::kLost,
@@ -143,7 +155,7 @@ void ReadSession::AddPieces(ReadStep& step) {
     const StoredRows& stored = snapshot_.rows[next_rows_];
     if (!loaded_) {
       absl::StatusOr<LoadedBlock> loaded = stored.block->Load();
-      if (!loaded.ok()) return Withdraw(loaded.status());
+      if (!loaded.ok()) return StopSample(loaded.status());
       loaded_ = *std::move(loaded);
     }
     const int32_t end = RunEnd({loaded_->view, stored.rows}, next_layer_, Room(step));
@@ -232,6 +244,13 @@ void ReadSession::AddCut(ReadStep& step, Piece& piece) {
     out.remove_prefix(bytes);
   }
   step.payload.push_back({copy->span(), copy});
+}
+
+void ReadSession::StopSample(const absl::Status& status) {
+  if (!IsPassing(status)) return Withdraw(status);
+  failure_ = status;
+  loaded_.reset();
+  next_rows_ = snapshot_.rows.size();
 }
 
 // The open sample turned out to be damaged: a second record takes back the first, and nothing more of it is sent. It

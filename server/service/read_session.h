@@ -27,6 +27,7 @@ struct ReadStep {
     kMessage,  // Send `header`, then `payload`.
     kWait,     // Nothing to send until `wait_for` changes; then call Next again.
     kDone,
+    kFailed,  // The store cannot be asked now: end the call with `failure`.
   };
   Kind kind = Kind::kDone;
   std::string header;
@@ -34,6 +35,7 @@ struct ReadStep {
   int64_t payload_bytes = 0;
   std::vector<SampleRecord> records;  // Already in `header`; for the caller's counters.
   SampleRef wait_for;
+  absl::Status failure;
 };
 
 // Not thread-safe.
@@ -60,6 +62,8 @@ class ReadSession {
   void AddRun(ReadStep& step, RowRange rows, int32_t layer_begin, int32_t layer_end);
   void AddCut(ReadStep& step, Piece& piece);
   void AddWholePlanes(ReadStep& step, const Piece& piece);
+  // What the store says instead of rows: of one sample that is lost, or of all of them at present.
+  void StopSample(const absl::Status& status);
   void Withdraw(const absl::Status& lost);
   void TakeWithdrawal(ReadStep& step);
   int32_t RunEnd(const BlockRows& stored, int32_t layer_begin, int64_t room) const;
@@ -81,6 +85,7 @@ class ReadSession {
   std::optional<LoadedBlock> loaded_;  // … its block, once it is needed, …
   int32_t next_layer_ = 0;             // … and the position of the first layer not sent yet.
   std::optional<SampleRecord> withdrawal_;
+  absl::Status failure_;       // Ends the read once what was found before is sent.
   std::vector<Piece> pieces_;  // Of the message at hand …
   int64_t table_bytes_ = 0;    // … and what they and its records take, about.
 };

@@ -1,5 +1,6 @@
 #include "server/service/read_session.h"
 
+#include <atomic>
 #include <deque>
 #include <map>
 
@@ -13,6 +14,49 @@ namespace {
 
 using testing::AsBytes;
 using testing::MakeRandomRoutes;
+
+// Blocks that cannot be had while it is away.
+class AwayHome final : public BlockHome {
+ public:
+  explicit AwayHome(const std::atomic<bool>& away) : away_(away) {}
+
+  int64_t Cost(const Geometry&, int64_t, Codec) const override { return 1; }
+  std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override {
+    return std::make_shared<AwayBlock>(away_, MemoryHome().Keep(std::move(block), cost));
+  }
+
+ private:
+  class AwayBlock final : public StoredBlock {
+   public:
+    AwayBlock(const std::atomic<bool>& away, std::shared_ptr<StoredBlock> block)
+        : StoredBlock(block->rows(), block->codec(), block->cost), away_(away), block_(std::move(block)) {}
+    absl::StatusOr<LoadedBlock> Load() const override {
+      if (away_) return absl::UnavailableError("the disk is away");
+      return block_->Load();
+    }
+
+   private:
+    const std::atomic<bool>& away_;
+    const std::shared_ptr<StoredBlock> block_;
+  };
+
+  const std::atomic<bool>& away_;
+};
+
+class AwayKeeper final : public RunKeeper {
+ public:
+  explicit AwayKeeper(const std::atomic<bool>& away) : away_(away) {}
+  std::string name() const override { return "away"; }
+  void Begin() override {}
+  void End() override {}
+  absl::StatusOr<RunPlace> Create(const RunInfo&) override {
+    return RunPlace{std::make_shared<AwayHome>(away_), nullptr};
+  }
+  absl::Status Drop(absl::string_view) override { return absl::OkStatus(); }
+
+ private:
+  const std::atomic<bool>& away_;
+};
 
 class ReadSessionTest : public ::testing::Test {
  protected:
@@ -88,6 +132,26 @@ TEST_F(ReadSessionTest, DamageInTheFirstCutIsAnsweredToo) {
   const auto messages = Read({.samples = {{.sample = "b", .rows = {{260, 270}}}}});
   ASSERT_FALSE(messages.empty());
   EXPECT_EQ(messages.back().records.back().status, SampleStatus::kLost);
+}
+
+// What cannot be read at the moment is not lost.
+TEST_F(ReadSessionTest, AStoreThatIsAwayEndsTheRead) {
+  std::atomic<bool> away{false};
+  store_ = *NewKeptStore({.budget = &budget_}, std::make_shared<AwayKeeper>(away), {});
+  SetUp();
+  ReadRequest request{.max_message_bytes = 64 << 10};
+  request.run = "r";
+  request.samples = {{.sample = "a"}, {.sample = "none"}, {.sample = "b"}};
+  auto session = ReadSession::Create(*store_, std::move(request), 1 << 20);
+  ASSERT_OK(session);
+  away = true;
+  const ReadStep first = (*session)->Next(true);
+  ASSERT_EQ(first.kind, ReadStep::Kind::kMessage);  // The record of "a", which was found before.
+  ASSERT_EQ(first.records.size(), 1u);
+  EXPECT_EQ(first.records[0].status, SampleStatus::kOk);
+  const ReadStep second = (*session)->Next(true);
+  EXPECT_EQ(second.kind, ReadStep::Kind::kFailed);
+  EXPECT_TRUE(absl::IsUnavailable(second.failure));
 }
 
 TEST_F(ReadSessionTest, MessagesStayNearTheSizeAskedFor) {

@@ -4,9 +4,12 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/store/redis/client/server_check.h"
+#include "server/store/redis/redis_store.h"
 #include "server/store/rocksdb/rocks_store.h"
 
 namespace routing_replay {
@@ -15,18 +18,48 @@ namespace {
 constexpr absl::string_view kMemory = "memory";
 constexpr absl::string_view kRocksPrefix = "rocksdb:";
 constexpr int64_t kMostCacheBytes = int64_t{4} << 30;
+// A server that starts together with its Redis waits for it.
+constexpr std::chrono::seconds kConnectTimeout{30};
+
+bool IsRedis(absl::string_view name) {
+  return absl::StartsWith(name, "redis://") || absl::StartsWith(name, "rediss://");
+}
 
 absl::Status InvalidOption(absl::string_view key, absl::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, absl::StrCat("--", key, ": ", what),
                    {.reason = Reason::kField, .field = std::string(key)});
 }
 
+absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions options) {
+  const absl::StatusOr<RedisEndpoint> endpoint = ParseRedisEndpoint(name);
+  if (!endpoint.ok()) return endpoint.status();
+  const Clock::Time deadline = Clock::Real().Now() + kConnectTimeout;
+  absl::StatusOr<std::shared_ptr<RedisCluster>> cluster = RedisCluster::Connect(*endpoint, {}, deadline);
+  if (!cluster.ok()) return cluster.status();
+  absl::StatusOr<std::vector<std::string>> warnings = CheckRedisServers(**cluster, deadline);
+  if (!warnings.ok()) return warnings.status();
+  std::string found = (*cluster)->clustered() ? absl::StrCat("a cluster of ", (*cluster)->Masters().size(), " masters")
+                                              : "one Redis server";
+  return OpenedStore{NewRedisStore("redis", *std::move(cluster),
+                                   {.clock = options.clock,
+                                    .budget = options.budget,
+                                    .default_ttl = options.default_ttl,
+                                    .handle_of = std::move(options.handle_of)}),
+                     std::move(found), *std::move(warnings)};
+}
+
 }  // namespace
 
 absl::Status CheckStoreName(absl::string_view name) {
   if (name == kMemory) return absl::OkStatus();
+  if (IsRedis(name)) {
+    const absl::Status status = ParseRedisEndpoint(name).status();
+    return status.ok() ? status : InvalidOption("store", status.message());
+  }
   if (!absl::ConsumePrefix(&name, kRocksPrefix)) {
-    return InvalidOption("store", absl::StrCat("'", name, "' is none of memory, rocksdb:PATH"));
+    return InvalidOption(
+        "store",
+        absl::StrCat("'", name, "' is none of memory, rocksdb:PATH, redis://HOST:PORT,…, rediss://HOST:PORT,…"));
   }
   return name.empty() ? InvalidOption("store", "rocksdb: needs the path of a directory") : absl::OkStatus();
 }
@@ -37,12 +70,13 @@ absl::Status CheckDurability(absl::string_view name) {
 }
 
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {
-  return name == kMemory ? 0 : std::min(memory_bytes / 4, kMostCacheBytes);
+  return absl::StartsWith(name, kRocksPrefix) ? std::min(memory_bytes / 4, kMostCacheBytes) : 0;
 }
 
 absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
                                       MemoryStoreOptions options) {
-  if (!absl::ConsumePrefix(&name, kRocksPrefix)) return OpenedStore{NewMemoryStore(std::move(options)), ""};
+  if (IsRedis(name)) return OpenRedis(name, std::move(options));
+  if (!absl::ConsumePrefix(&name, kRocksPrefix)) return OpenedStore{NewMemoryStore(std::move(options)), "", {}};
   RecoveryReport report;
   auto store = OpenRocksStore({.path = std::string(name),
                                .durability = *DurabilityFromName(durability),
@@ -53,7 +87,8 @@ absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view 
   return OpenedStore{*std::move(store),
                      absl::StrCat("found ", report.runs, " runs, ", report.samples, " samples, ", report.rows,
                                   " rows; lost ", report.lost_samples, " samples and ", report.lost_rows,
-                                  " rows of others; removed ", report.orphan_blocks, " orphan blocks")};
+                                  " rows of others; removed ", report.orphan_blocks, " orphan blocks"),
+                     {}};
 }
 
 }  // namespace routing_replay

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -12,8 +13,8 @@
 
 namespace routing_replay {
 
-// "memory", or "rocksdb:PATH" with the directory of a database, which is made if it is not there.
-// INVALID_ARGUMENT naming what is wrong.
+// "memory"; "rocksdb:PATH" with the directory of a database, which is made if it is not there; or what
+// ParseRedisEndpoint takes: "redis://HOST:PORT,…", "rediss://…". INVALID_ARGUMENT naming what is wrong.
 absl::Status CheckStoreName(absl::string_view name);
 // "memory", "written" or "synced" (Durability): what runs get that ask for none, of stores that write.
 absl::Status CheckDurability(absl::string_view name);
@@ -21,12 +22,16 @@ absl::Status CheckDurability(absl::string_view name);
 struct OpenedStore {
   std::unique_ptr<Store> store;
   std::string found;  // One line on what was there already; empty of a store that begins anew.
+  // Settings of what it builds on under which it cannot keep its promises, one line each.
+  std::vector<std::string> warnings;
 };
 
-// Of so much memory, the part that the store uses outside of the budget that it is given: caches of what is elsewhere.
+// Of so much memory, the part that the store uses outside of the budget that it is given: a cache of what is on a
+// disk.
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes);
 
-// Requires that both names were checked. Errors: UNAVAILABLE, DATA_LOSS, RESOURCE_EXHAUSTED as the store's own.
+// Requires that both names were checked. Errors: UNAVAILABLE, DATA_LOSS, RESOURCE_EXHAUSTED, PERMISSION_DENIED,
+// FAILED_PRECONDITION as the store's own.
 absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
                                       MemoryStoreOptions options);
 

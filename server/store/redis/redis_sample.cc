@@ -99,11 +99,9 @@ absl::StatusOr<RedisFound> RedisSample::FindExisting() {
 absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportLoss(const RedisFound& found,
                                                                     const AcknowledgedSample& acknowledged) {
   const SampleContent& content = **found.content;
-  SampleContent next = content.WithoutPieces();
+  SampleContent next = RemainingContent(content, acknowledged.rows, context_.content_ids);
   for (const RowPiece& piece : content.pieces.all()) next.pieces.Append(piece);
-  next.revision = std::max(content.revision, acknowledged.revision) + 1;
-  next.restart_nonce = 0;
-  next.content_id = context_.content_ids.Next();
+  next.revision = std::max(next.revision, acknowledged.revision + 1);
   const int64_t windows = WindowCount(content.rows(), run_->info.options.block_rows);
   const auto now = Commit(context_, *run_, {name_, found, std::move(next), windows, {}});
   if (!now.ok()) return now.status();

@@ -1,0 +1,282 @@
+// What only a store in Redis has to stand: lost keys, a Redis that comes back with less, no memory, other servers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/store/conformance/conformance.h"
+#include "server/store/redis/redis_store.h"
+#include "tests/support/redis/redis_process.h"
+
+namespace routing_replay::testing {
+namespace {
+
+constexpr auto kRollout = Producer::kRollout;
+constexpr Trajectory kOther{.tokens = 2, .routes = 2};
+
+class RedisFailureTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!NoRedisReason().empty()) GTEST_SKIP() << NoRedisReason();
+    redis_ = *RedisProcess::Start();
+    one_ = NewStore();
+    other_ = NewStore();
+    run_ = *one_->OpenRun("run", &TestGeometry(), RunOptions{.ttl = std::chrono::hours(10), .block_rows = 32});
+  }
+
+  std::unique_ptr<Store> NewStore() {
+    auto cluster = RedisCluster::Connect(redis_->endpoint(), {}, Clock::Real().Now() + std::chrono::seconds(10));
+    EXPECT_OK(cluster);
+    return NewRedisStore("redis", *std::move(cluster),
+                         {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::seconds(5)});
+  }
+  RedisReply Ask(const RedisCommand& command) {
+    const absl::StatusOr<RedisReply> reply = redis_->Ask(command);
+    EXPECT_OK(reply);
+    return reply.value_or(RedisReply{});
+  }
+  // Keys that have `part` in them.
+  std::vector<std::string> Keys(const std::string& part = "") {
+    std::vector<std::string> keys;
+    for (const RedisReply& key : Ask(RedisCommand({"KEYS", absl::StrCat("*", part, "*")})).elements) {
+      keys.push_back(key.text);
+    }
+    return keys;
+  }
+  std::string Manifest() {
+    const std::vector<std::string> keys = Keys(":m1");
+    EXPECT_EQ(keys.size(), 1u);
+    return keys.empty() ? "" : keys.front();
+  }
+  absl::StatusOr<Rows> Read(Store& store, const std::string& sample = "s") {
+    const std::vector<RowRange> all{{0, kMaxRows}};
+    const auto snapshot = store.Snapshot("run", kRollout, {.sample = sample}, all);
+    if (!snapshot.ok()) return snapshot.status();
+    return RowsOf(TestGeometry(), *snapshot);
+  }
+  absl::Status Append(Store& store, const AppendSpec& spec) { return store.Append(MakeAppend(run_, spec)).status(); }
+
+  ManualClock clock_;
+  ByteBudget budget_{1 << 30};
+  std::unique_ptr<RedisProcess> redis_;
+  std::unique_ptr<Store> one_, other_;
+  RunInfo run_;
+};
+
+TEST_F(RedisFailureTest, ALostChunkIsReportedAsLost) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 100}}));
+  const std::vector<std::string> chunks = Keys(":1:");
+  ASSERT_EQ(chunks.size(), 4u);
+  Ask(RedisCommand({"DEL", chunks[0]}));
+  for (Store* store : {one_.get(), other_.get()}) {
+    const absl::Status lost = Read(*store).status();
+    EXPECT_THAT(lost, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+    EXPECT_EQ(GetErrorDetail(lost)->sample, "s");
+    EXPECT_TRUE(GetErrorDetail(lost)->row.has_value());
+  }
+  // It can be released all the same.
+  const std::vector<SampleRef> refs{{.sample = "s"}};
+  EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 1);
+}
+
+TEST_F(RedisFailureTest, DamagedBytesAreReportedAsLost) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 20}}));
+  const std::vector<std::string> chunks = Keys(":1:");
+  ASSERT_EQ(chunks.size(), 1u);
+  std::string value = Ask(RedisCommand({"GET", chunks[0]})).text;
+  for (const size_t at : {size_t{1}, value.size() - 1}) {  // A CRC, and a byte that it covers.
+    std::string damaged = value;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    Ask(RedisCommand({"SET", chunks[0], damaged}));
+    EXPECT_EQ(Read(*other_).status().code(), absl::StatusCode::kDataLoss);
+  }
+  Ask(RedisCommand({"SET", chunks[0], value.substr(1)}));
+  EXPECT_EQ(Read(*other_).status().code(), absl::StatusCode::kDataLoss);
+  Ask(RedisCommand({"SET", chunks[0], value}));
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 20));
+}
+
+TEST_F(RedisFailureTest, ADamagedManifestIsReportedAsLost) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 20}}));
+  Ask(RedisCommand({"HSET", Manifest(), "w0", "damaged"}));
+  EXPECT_THAT(other_->Stat("run", kRollout, {.sample = "s"}), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+  const std::vector<SampleRef> refs{{.sample = "s"}};
+  EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 1);
+  EXPECT_OK(Append(*one_, {.from = kOther, .rows = {0, 5}}));
+}
+
+// As after a failover to a replica that had not heard of the last writes.
+TEST_F(RedisFailureTest, RowsThatRedisForgotRaiseTheRevision) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  const std::string key = Manifest();
+  const std::string before = Ask(RedisCommand({"DUMP", key})).text;
+  ASSERT_OK(Append(*one_, {.rows = {40, 70}}));
+  Ask(RedisCommand({"RESTORE", key, "0", before, "REPLACE"}));
+  const auto lost = one_->Append(MakeAppend(run_, {.rows = {70, 80}}));
+  EXPECT_THAT(lost, Fails(absl::StatusCode::kDataLoss, Reason::kNotCommitted));
+  const std::optional<ErrorDetail> detail = GetErrorDetail(lost.status());
+  EXPECT_EQ(detail->missing_rows, (std::vector<RowRange>{{40, 70}}));
+  EXPECT_EQ(detail->committed_rows, 40);
+  EXPECT_EQ(detail->revision, 1);
+  // Said once; then who goes on as if nothing had happened is refused, here and at other servers.
+  for (Store* store : {one_.get(), other_.get()}) {
+    EXPECT_THAT(Append(*store, {.rows = {40, 70}}), Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
+    EXPECT_EQ(store->Stat("run", kRollout, {.sample = "s"})->revision, 1);
+  }
+  EXPECT_OK(Append(*other_, {.rows = {40, 80}, .revision = 1, .seal_num_tokens = 81}));
+  EXPECT_EQ(*Read(*one_), ExpectedRows(TestGeometry(), {}, 80));
+}
+
+TEST_F(RedisFailureTest, ASealThatRedisForgotRaisesTheRevision) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  const std::string key = Manifest();
+  const std::string before = Ask(RedisCommand({"DUMP", key})).text;
+  ASSERT_OK(one_->Seal("run", kRollout, "s", 41, 0));
+  Ask(RedisCommand({"RESTORE", key, "0", before, "REPLACE"}));
+  EXPECT_EQ(Read(*one_).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(one_->Stat("run", kRollout, {.sample = "s"})->revision, 1);
+}
+
+TEST_F(RedisFailureTest, ARedisWithoutRoomRefusesAppendsAndServesReads) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  Ask(RedisCommand({"CONFIG", "SET", "maxmemory", "1"}));
+  EXPECT_THAT(Append(*one_, {.rows = {40, 70}}), Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+  EXPECT_THAT(Append(*other_, {.sample = "t", .rows = {0, 7}}),
+              Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
+  Ask(RedisCommand({"CONFIG", "SET", "maxmemory", "0"}));
+  EXPECT_OK(Append(*one_, {.rows = {40, 70}}));
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 70));
+  EXPECT_EQ(other_->GetTotals().samples, 1);
+}
+
+TEST_F(RedisFailureTest, ARedisThatIsAwayIsUnavailableAndComesBackEmpty) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  redis_->Kill();
+  EXPECT_EQ(Read(*one_).status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_OK(redis_->Restart());
+  EXPECT_THAT(Read(*one_), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  run_ = *other_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  EXPECT_TRUE(run_.created);
+  EXPECT_OK(Append(*one_, {.from = kOther, .rows = {0, 5}}));
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), kOther, 5));
+}
+
+// Whatever dies half-way, nothing stays for ever: all keys but the list of runs and the runs themselves end by
+// themselves.
+TEST_F(RedisFailureTest, KeysOfSamplesHaveATimeToLive) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 100}, .group = 3}));
+  ASSERT_OK(Append(*one_, {.rows = {100, 130}}));
+  ASSERT_OK(Read(*other_));
+  clock_.Advance(std::chrono::hours(9));
+  ASSERT_OK(Read(*other_));
+  for (const std::string& key : Keys()) {
+    const int64_t ttl_ms = Ask(RedisCommand({"PTTL", key})).integer;
+    if (absl::EndsWith(key, ":runs") || absl::EndsWith(key, "{run}:r")) {
+      EXPECT_EQ(ttl_ms, -1) << key;
+    } else if (absl::StrContains(key, ":1:")) {
+      // Read through a block until then, or replaced a short time ago.
+      EXPECT_GT(ttl_ms, 0) << key;
+    } else {
+      EXPECT_GT(ttl_ms, std::chrono::milliseconds(std::chrono::hours(10)).count()) << key;
+    }
+  }
+}
+
+// A sample that is read again and again for longer than its chunks were meant to live.
+TEST_F(RedisFailureTest, ChunksLiveAsLongAsTheirSampleIsUsed) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 100}}));
+  const std::vector<std::string> chunks = Keys(":1:");
+  for (const std::string& chunk : chunks) Ask(RedisCommand({"PEXPIRE", chunk, "100000"}));
+  for (int hours = 0; hours < 24; hours += 6) {
+    clock_.Advance(std::chrono::hours(6));
+    ASSERT_OK(Read(*other_));
+    EXPECT_EQ(one_->Sweep(10), 0);
+  }
+  for (const std::string& chunk : chunks) EXPECT_GT(Ask(RedisCommand({"PTTL", chunk})).integer, 100000) << chunk;
+}
+
+TEST_F(RedisFailureTest, DroppedRunsAreClearedAway) {
+  for (int i = 0; i < 50; ++i) ASSERT_OK(Append(*one_, {.sample = absl::StrCat("s", i), .rows = {0, 40}}));
+  ASSERT_OK(Append(*one_, {.producer = Producer::kTrainer, .rows = {0, 40}}));
+  ASSERT_OK(one_->DropRun("run"));
+  run_ = *one_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  other_->Sweep(10);
+  EXPECT_GT(Keys(":m1").size(), 50u);  // Somebody may still be reading.
+  clock_.Advance(std::chrono::minutes(2));
+  for (int i = 0; i < 4; ++i) other_->Sweep(10);
+  EXPECT_EQ(Keys(":m").size(), 1u);
+  EXPECT_EQ(Keys(":1:").size(), 2u);
+  EXPECT_EQ(Keys("dropped").size(), 0u);
+  EXPECT_EQ(Keys().size(), 1 + 2 + 4 + 2u);  // Manifest, chunks, one part of the index, the run and the list of runs.
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
+}
+
+// An entry whose sample is gone, as after the end of a server between the two.
+TEST_F(RedisFailureTest, EntriesWithoutASampleAreTakenOut) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  Ask(RedisCommand({"DEL", Manifest()}));
+  EXPECT_EQ(one_->GetTotals().samples, 1);
+  EXPECT_TRUE(other_->List("run", kRollout, std::nullopt, 0, "")->samples.empty());
+  EXPECT_EQ(one_->GetTotals().samples, 0);
+  EXPECT_EQ(one_->GetTotals().stored_bytes, 0);
+}
+
+TEST_F(RedisFailureTest, ServersDoNotInterleave) {
+  std::atomic<int64_t> conflicts{0};
+  const auto write = [&](Store& store, int seed) {
+    std::mt19937 random(seed);
+    for (int64_t committed = 0; committed < 300;) {
+      const int64_t end = std::min<int64_t>(300, committed + 1 + random() % 20);
+      const auto ack = store.Append(MakeAppend(run_, {.rows = {committed, end}, .token_check_start = true}));
+      ASSERT_OK(ack);
+      conflicts += ack->conflicting_rows;
+      committed = ack->committed_rows;
+    }
+  };
+  std::thread first([&] { write(*one_, 1); }), second([&] { write(*other_, 2); });
+  first.join();
+  second.join();
+  EXPECT_EQ(conflicts, 0);
+  ASSERT_OK(one_->Seal("run", kRollout, "s", 301, 0));
+  EXPECT_EQ(*Read(*NewStore()), ExpectedRows(TestGeometry(), {}, 300));
+}
+
+TEST_F(RedisFailureTest, ASealThroughAnotherServerWakesReaders) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  double worst_ms = 0;
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<bool> told{false};
+    const auto watch = other_->WatchSample("run", kRollout, {.sample = "s"}, [&] { told = true; });
+    ASSERT_OK(watch);
+    const auto start = std::chrono::steady_clock::now();
+    ASSERT_OK(one_->Append(MakeAppend(run_, {.rows = {40 + round, 41 + round}})));
+    while (!told && std::chrono::steady_clock::now() < start + std::chrono::seconds(10)) std::this_thread::yield();
+    EXPECT_TRUE(told);
+    worst_ms =
+        std::max(worst_ms, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::printf("a change through another server was heard after %.2f ms at most\n", worst_ms);
+}
+
+// A change through this server, after which the other one's own look is old.
+TEST_F(RedisFailureTest, AnOldLookCanStillBeReadForSomeTime) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 20}}));
+  const std::vector<RowRange> all{{0, kMaxRows}};
+  ASSERT_OK_AND_ASSIGN(const SampleSnapshot old, other_->Snapshot("run", kRollout, {.sample = "s"}, all));
+  ASSERT_OK(Append(*one_, {.rows = {20, 64}}));  // Merges and replaces what the look shows.
+  EXPECT_EQ(*RowsOf(TestGeometry(), old), ExpectedRows(TestGeometry(), {}, 20));
+  for (const std::string& key : Keys(":1:")) {
+    if (Ask(RedisCommand({"PTTL", key})).integer <= 60000) Ask(RedisCommand({"DEL", key}));
+  }
+  EXPECT_EQ(RowsOf(TestGeometry(), old).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 64));
+}
+
+}  // namespace
+}  // namespace routing_replay::testing
