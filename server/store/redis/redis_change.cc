@@ -12,6 +12,10 @@
 namespace routing_replay {
 namespace {
 
+// So much comes along with the commit, which saves a round trip. Scripts copy what they are given; from some size on
+// that costs more.
+constexpr int64_t kBytesAlong = int64_t{16} << 10;
+
 const RedisBlock& BlockOf(const RowPiece& piece) { return static_cast<const RedisBlock&>(*piece.stored); }
 const RedisBlock& BlockOf(const std::shared_ptr<StoredBlock>& block) { return static_cast<const RedisBlock&>(*block); }
 
@@ -66,26 +70,41 @@ class CommitWork {
     return change_.before.exists() && change_.before.content.ok() ? change_.before.content->get() : nullptr;
   }
 
-  // Blocks before the manifest, and the sample's note in the index before the sample.
+  // Chunks before the manifest, and the sample's note in the index before the sample.
   absl::Status Prepare() {
-    std::vector<RedisRequest> requests = {AskForLife(context_, run_)};
-    for (const auto& block : change_.added) BlockOf(block).AddPuts(run_.lives.chunk(), requests);
+    std::vector<RedisRequest> requests;
     if (before() == nullptr || before()->group != change_.next.group) {
       requests.push_back(run_.index.Mark(change_.name));
     }
-    const std::vector<RedisResult> results = context_.cluster->Execute(requests, context_.Deadline());
-    for (const RedisResult& result : results) {
+    int64_t bytes = 0;
+    for (const auto& block : change_.added) bytes += BlockOf(block).bytes();
+    along_ = bytes <= kBytesAlong;
+    for (const auto& block : change_.added) {
+      const std::vector<std::string> keys = BlockOf(block).chunk_keys();
+      chunk_keys_.insert(chunk_keys_.end(), keys.begin(), keys.end());
+      first_chunks_.push_back(BlockOf(block).FirstChunk());
+      if (along_) continue;
+      requests.push_back(PutRequest(keys[0], first_chunks_.back().span()));
+      const std::vector<absl::Span<const uint8_t>> others = BlockOf(block).OtherChunks();
+      for (size_t i = 0; i < others.size(); ++i) requests.push_back(PutRequest(keys[i + 1], others[i]));
+    }
+    if (requests.empty()) return absl::OkStatus();
+    for (const RedisResult& result : context_.cluster->Execute(requests, context_.Deadline())) {
       if (!result.reply.ok()) return result.reply.status();
     }
-    return CheckLifeOf(run_, results[0]);
+    return absl::OkStatus();
+  }
+
+  RedisRequest PutRequest(const std::string& key, absl::Span<const uint8_t> value) const {
+    RedisRequest request{.command = RedisCommand({"SET", key}), .key = key};
+    request.command.AddBorrowed(value).Add("PX").Add(run_.lives.chunk().count());
+    return request;
   }
 
   RedisRequest CommitRequest() {
-    std::vector<std::string> keys = {
-        key_, keys_.Manifest(change_.name.producer == Producer::kRollout ? Producer::kTrainer : Producer::kRollout)};
-    for (const auto& block : change_.added) {
-      for (std::string& chunk : BlockOf(block).chunk_keys()) keys.push_back(std::move(chunk));
-    }
+    const bool trainer = change_.name.producer == Producer::kTrainer;
+    std::vector<std::string> keys = {key_, keys_.Manifest(trainer ? Producer::kRollout : Producer::kTrainer)};
+    keys.insert(keys.end(), chunk_keys_.begin(), chunk_keys_.end());
     const RedisScript& script = redis_scripts::Commit();
     RedisRequest request{.command = script.Call(keys), .key = key_, .script = &script};
     now_ms_ = context_.time.NowMs();
@@ -95,7 +114,12 @@ class CommitWork {
         .Add(now_ms_)
         .Add(run_.lives.manifest().count())
         .Add(keys_.Channel())
-        .Add(ChangeMessage(context_, change_.name));
+        .Add(ChangeMessage(context_, change_.name))
+        .Add(run_.lives.chunk().count())
+        .Add(static_cast<int64_t>(along_ ? chunk_keys_.size() : 0));
+    if (along_) {
+      for (const Buffer& chunk : first_chunks_) request.command.AddBorrowed(chunk.span());
+    }
     AddFields(request.command);
     return request;
   }
@@ -160,11 +184,10 @@ class CommitWork {
 
   // Nobody has seen the blocks.
   void Discard() {
+    if (along_) return;
     std::vector<RedisRequest> requests;
-    for (const auto& block : change_.added) {
-      for (const std::string& key : BlockOf(block).chunk_keys()) {
-        requests.push_back({.command = RedisCommand({"UNLINK", key}), .key = key});
-      }
+    for (const std::string& key : chunk_keys_) {
+      requests.push_back({.command = RedisCommand({"UNLINK", key}), .key = key});
     }
     if (!requests.empty()) context_.cluster->Execute(requests, context_.Deadline());
   }
@@ -174,6 +197,9 @@ class CommitWork {
   RedisChange& change_;
   const RedisSampleKeys keys_;
   const std::string key_;
+  std::vector<std::string> chunk_keys_;
+  std::vector<Buffer> first_chunks_;  // Of each block; commands borrow them.
+  bool along_ = false;                // The chunks come with the commit.
   int64_t now_ms_ = 0;
 };
 

@@ -15,14 +15,20 @@ if not at[1] then
   local other = redis.call('HGET', KEYS[2], 'id')
   if other and other ~= ARGV[3] then return {2, other} end
 end
+local chunks = tonumber(ARGV[9])
 for i = 3, #KEYS do
-  if redis.call('EXISTS', KEYS[i]) == 0 then return {3, '0'} end
+  if chunks > 0 then
+    redis.call('SET', KEYS[i], ARGV[7 + i], 'PX', ARGV[8])
+  elseif redis.call('EXISTS', KEYS[i]) == 0 then
+    return {3, '0'}
+  end
 end
 local time = redis.call('TIME')
 local now = math.max(time[1] * 1000000 + time[2], (tonumber(at[1]) or 0) + 1)
 local version = string.format('%.0f', now)
-local first = 9 + tonumber(ARGV[8])
-for i = 9, first - 1 do redis.call('HDEL', KEYS[1], ARGV[i]) end
+local gone = 10 + chunks
+local first = gone + 1 + tonumber(ARGV[gone])
+for i = gone + 1, first - 1 do redis.call('HDEL', KEYS[1], ARGV[i]) end
 for i = first, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
 redis.call('HSET', KEYS[1], 'v', version, 'by', ARGV[2], 'u', ARGV[4])
 if not at[1] then redis.call('HSET', KEYS[1], 'b', version, 'id', ARGV[3]) end

@@ -18,7 +18,8 @@ enum Answer : int64_t {
 
 // The one step by which a sample changes: compare its version, then write.
 // KEYS: manifest, the other producer's manifest, the new chunks. ARGV: version expected ("0": there is no such sample),
-// a token of this change, sample id, now (ms), time to live (ms), channel, message, how many fields go, these fields,
+// a token of this change, sample id, now (ms), time to live (ms), channel, message, the chunks' time to live (ms), how
+// many of them come along (all or none; if none, they must be there already), these, how many fields go, these fields,
 // and pairs of field and value. Gives {Answer, version or id}.
 const RedisScript& Commit();
 

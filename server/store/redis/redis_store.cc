@@ -25,6 +25,9 @@ constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 // Samples looked at in one go.
 constexpr size_t kBatch = 256;
 
+// Counts that nobody asks for again are kept for so long at least.
+constexpr std::chrono::milliseconds kCountsKept = std::chrono::minutes(10);
+
 // A sample whose blocks are counted.
 class CountedRedisSample final : public CountedSample {
  public:
@@ -377,6 +380,10 @@ int64_t RedisStore::Sweep(int64_t limit) {
 }
 
 absl::Status RedisStore::SweepRun(const RunPtr& run, int64_t limit, ReleaseResult& result) {
+  if (context_.time.NowMs() - run->counts_trimmed_ms >= kCountsKept.count()) {
+    run->counts_trimmed_ms = context_.time.NowMs();
+    run->expert_counts.ForgetUnasked();
+  }
   absl::StatusOr<std::vector<SampleName>> due = run->index.Due(limit);
   if (!due.ok()) return due.status();
   const int64_t before = result.samples;
