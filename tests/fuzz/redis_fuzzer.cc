@@ -66,8 +66,10 @@ void CheckError(const std::string& text) {
 
 void CheckStream(absl::string_view stream) {
   const Parsed whole = Parse(stream, stream.size());
-  const Parsed bytes = Parse(stream, 1);
-  Require(whole.replies == bytes.replies && whole.broken == bytes.broken, "pieces make a difference");
+  for (const size_t piece : {size_t{1}, size_t{1000}}) {
+    const Parsed pieces = Parse(stream, piece);
+    Require(whole.replies == pieces.replies && whole.broken == pieces.broken, "pieces make a difference");
+  }
   for (const RedisReply& reply : whole.replies) {
     CheckMap(reply);
     if (reply.is_error()) CheckError(reply.text);

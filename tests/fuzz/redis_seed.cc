@@ -31,6 +31,7 @@ std::string MakeReply(std::mt19937_64& random) {
                                              "*-1\r\n",
                                              "*2\r\n*1\r\n:1\r\n$3\r\nabc\r\n",
                                              "*3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\nx\r\n"};
+  if (random() % 20 == 0) return Bulk(std::string(4090 + random() % 10, 'x'));
   return random() % 3 == 0 ? MakeSlots(random) : kReplies[random() % std::size(kReplies)];
 }
 
