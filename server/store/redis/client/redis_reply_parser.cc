@@ -7,9 +7,8 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/store/redis/client/decimal.h"
 
 namespace routing_replay {
 namespace {
@@ -100,11 +99,10 @@ absl::Status RedisReplyParser::FeedReader(absl::string_view bytes) {
 // `bytes` begin a reply. False: it is none for this, or it is all there already.
 bool RedisReplyParser::BeginValue(absl::string_view bytes) {
   const size_t end = bytes.substr(0, kLongestHeader).find(kLineBreak);
-  if (end == absl::string_view::npos || bytes[0] != '$' || !absl::ascii_isdigit(bytes[1]) || bytes[1] == '0') {
-    return false;
-  }
-  size_t size = 0;
-  if (!absl::SimpleAtoi(bytes.substr(1, end - 1), &size) || size < kSmallestValue || size > kLargestValue) return false;
+  if (end == absl::string_view::npos || bytes[0] != '$') return false;
+  const auto announced = ParseDecimal(bytes.substr(1, end - 1));
+  const auto size = static_cast<size_t>(announced.value_or(0));
+  if (size < kSmallestValue || size > kLargestValue) return false;
   const absl::string_view part = bytes.substr(end + 2);
   if (size > max_reply_bytes_ - end - 4 || part.size() >= size) return false;
   value_.emplace(Value{.reply = {.type = RedisReply::Type::kBulk}});

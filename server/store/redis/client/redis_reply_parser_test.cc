@@ -138,8 +138,9 @@ TEST(RedisReplyParserTest, ExtremeIntegers) {
 }
 
 TEST(RedisReplyParserTest, BrokenStreamsStayBroken) {
-  for (const char* stream : {"HTTP/1.1 400 Bad Request\r\n", "$x\r\n", "$-2\r\n", "*-2\r\n", ":\r\n", ":1x\r\n",
-                             "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "\r\n"}) {
+  for (const char* stream :
+       {"HTTP/1.1 400 Bad Request\r\n", "$x\r\n", "$4098\n\r\n", "$04098\r\n", "$-2\r\n", "*-2\r\n", ":\r\n", ":1x\r\n",
+        "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "\r\n"}) {
     RedisReplyParser parser(kLimit);
     ASSERT_OK(parser.Feed(stream));
     EXPECT_TRUE(absl::IsDataLoss(parser.Next().status())) << stream;
