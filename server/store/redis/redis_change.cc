@@ -19,22 +19,6 @@ constexpr int64_t kBytesAlong = int64_t{16} << 10;
 const RedisBlock& BlockOf(const RowPiece& piece) { return static_cast<const RedisBlock&>(*piece.stored); }
 const RedisBlock& BlockOf(const std::shared_ptr<StoredBlock>& block) { return static_cast<const RedisBlock&>(*block); }
 
-void AddExpiry(const RedisBlock& block, std::chrono::milliseconds life, std::vector<RedisRequest>& requests) {
-  for (const std::string& key : block.chunk_keys()) {
-    RedisCommand command({"PEXPIRE", key});
-    command.Add(life.count());
-    requests.push_back({.command = std::move(command), .key = key});
-  }
-}
-
-// Readers may still hold them.
-void AddExpiries(const RedisContext& context, absl::Span<const RowPiece> gone, std::vector<RedisRequest>& requests) {
-  std::set<uint64_t> seen;
-  for (const RowPiece& piece : gone) {
-    if (seen.insert(BlockOf(piece).id()).second) AddExpiry(BlockOf(piece), context.reader_grace, requests);
-  }
-}
-
 class CommitWork {
  public:
   CommitWork(RedisContext& context, RedisRun& run, RedisChange& change)
@@ -161,7 +145,7 @@ class CommitWork {
   // and what nobody shows any more goes when its time is up.
   void Tidy(const RedisFound& now) {
     std::vector<RedisRequest> requests = {run_.index.Put(change_.name, now.manifest())};
-    AddExpiries(context_, Replaced(**now.content), requests);
+    AddExpiries(Replaced(**now.content), context_.reader_grace, requests);  // Readers may still hold them.
     for (const RedisResult& result : context_.cluster->Execute(requests, context_.Deadline())) {
       result.reply.status().IgnoreError();
     }
@@ -203,23 +187,20 @@ class CommitWork {
   int64_t now_ms_ = 0;
 };
 
-RedisRequest RemoveRequest(const RedisContext& context, const RedisRun& run, const SampleName& name,
-                           const RedisStamp& stamp, bool unused) {
-  const RedisSampleKeys keys(context.keys, run.life, name.handle);
-  const std::string key = keys.Manifest(name.producer);
-  const RedisScript& script = redis_scripts::Remove();
-  RedisRequest request{.command = script.Call({key}), .key = key, .script = &script};
-  request.command.Add(stamp.version);
-  if (unused) {
-    request.command.Add(stamp.last_used_ms);
-  } else {
-    request.command.Add("");
-  }
-  request.command.Add(keys.Channel()).Add(ChangeMessage(context, name));
-  return request;
-}
-
 }  // namespace
+
+void AddExpiries(absl::Span<const RowPiece> pieces, std::chrono::milliseconds life,
+                 std::vector<RedisRequest>& requests) {
+  std::set<uint64_t> seen;
+  for (const RowPiece& piece : pieces) {
+    if (!seen.insert(BlockOf(piece).id()).second) continue;
+    for (const std::string& key : BlockOf(piece).chunk_keys()) {
+      RedisCommand command({"PEXPIRE", key});
+      command.Add(life.count());
+      requests.push_back({.command = std::move(command), .key = key});
+    }
+  }
+}
 
 absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun& run, RedisChange change) {
   return CommitWork(context, run, change).Run();
@@ -231,7 +212,7 @@ absl::Status Touch(RedisContext& context, RedisRun& run, const SampleName& name,
   if (!chunks && now_ms - found.stamp.last_used_ms < run.lives.grain().count()) return absl::OkStatus();
   std::vector<RedisRequest> requests;
   if (chunks) {
-    for (const RowPiece& piece : (*found.content)->pieces.all()) AddExpiry(BlockOf(piece), run.lives.chunk(), requests);
+    AddExpiries((*found.content)->pieces.all(), run.lives.chunk(), requests);
     for (const RedisResult& result : context.cluster->Execute(requests, context.Deadline())) {
       if (!result.reply.ok()) return result.reply.status();
     }
@@ -252,55 +233,6 @@ absl::Status Touch(RedisContext& context, RedisRun& run, const SampleName& name,
 
 std::string ChangeMessage(const RedisContext& context, const SampleName& name) {
   return absl::StrCat(context.server, " ", static_cast<int>(name.producer), " ", name.sample);
-}
-
-absl::Status RemoveSamples(RedisContext& context, RedisRun& run, std::vector<SampleName> names, const RedisFilter& ends,
-                           bool unused, ReleaseResult& result,
-                           const std::function<void(const SampleName&, const RedisFound&)>& each) {
-  while (!names.empty()) {
-    const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context, run, names);
-    if (!found.ok()) return found.status();
-    std::vector<RedisRequest> requests;
-    std::vector<size_t> asked;
-    for (size_t i = 0; i < names.size(); ++i) {
-      const RedisFound& one = (*found)[i];
-      if (!one.exists() || (!names[i].sample.empty() && names[i].sample != one.stamp.sample)) continue;
-      names[i].sample = one.stamp.sample;
-      if (!ends(one)) continue;
-      asked.push_back(i);
-      requests.push_back(RemoveRequest(context, run, names[i], one.stamp, unused));
-    }
-    const std::vector<RedisResult> answers = context.cluster->Execute(requests, context.Deadline());
-    std::vector<SampleName> again;
-    std::vector<RedisRequest> tidy;
-    std::vector<size_t> removed;
-    absl::Status status;
-    for (size_t i = 0; i < asked.size(); ++i) {
-      const RedisFound& one = (*found)[asked[i]];
-      const SampleName& name = names[asked[i]];
-      if (!answers[i].reply.ok()) {
-        status = answers[i].reply.status();
-        continue;
-      }
-      const int64_t said = answers[i].reply->elements.empty() ? -1 : answers[i].reply->elements[0].integer;
-      if (said == redis_scripts::kChanged) {
-        again.push_back(name);
-        continue;
-      }
-      tidy.push_back(run.index.Drop(name, one.stamp.version));
-      if (one.content.ok()) AddExpiries(context, (*one.content)->pieces.all(), tidy);
-      if (said != redis_scripts::kDone) continue;  // Somebody else ended it.
-      context.known.Forget(RedisSampleKeys(context.keys, run.life, name.handle).Manifest(name.producer));
-      ++result.samples;
-      if (one.content.ok()) result.bytes += one.manifest().stored_bytes();
-      removed.push_back(asked[i]);
-    }
-    context.cluster->Execute(tidy, context.Deadline());
-    for (const size_t i : removed) each(names[i], (*found)[i]);
-    if (!status.ok()) return status;
-    names = std::move(again);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace routing_replay

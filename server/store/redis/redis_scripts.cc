@@ -47,11 +47,11 @@ return 1
 
 constexpr absl::string_view kRemove = R"(
 local at = redis.call('HMGET', KEYS[1], 'v', 'u')
-if not at[1] then return {4} end
-if at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2]) then return {0} end
+if not at[1] then return 4 end
+if at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2]) then return 0 end
 redis.call('UNLINK', KEYS[1])
 redis.call('SPUBLISH', ARGV[3], ARGV[4])
-return {1}
+return 1
 )";
 
 constexpr absl::string_view kOpenRun = R"(

@@ -28,7 +28,7 @@ const RedisScript& Commit();
 const RedisScript& Touch();
 
 // Ends the sample. KEYS: manifest. ARGV: version expected, last use expected (ms; empty: any), channel, message. Gives
-// {kDone}, {kChanged} or {kNoSample}, which is also what is said the second time.
+// kDone, kChanged or kNoSample, which is also what is said the second time.
 const RedisScript& Remove();
 
 // Makes the run, if there is none. KEYS: run. ARGV: record, life. Gives {1 if made, record, life}.
