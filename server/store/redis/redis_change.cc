@@ -206,29 +206,27 @@ absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun
   return CommitWork(context, run, change).Run();
 }
 
-absl::Status Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found) {
+void Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found) {
   const int64_t now_ms = context.time.NowMs();
   const bool chunks = found.stamp.kept_until_ms < now_ms + run.lives.manifest().count();
-  if (!chunks && now_ms - found.stamp.last_used_ms < run.lives.grain().count()) return absl::OkStatus();
-  std::vector<RedisRequest> requests;
+  if (!chunks && now_ms - found.stamp.last_used_ms < run.lives.grain().count()) return;
   if (chunks) {
+    std::vector<RedisRequest> requests;
     AddExpiries((*found.content)->pieces.all(), run.lives.chunk(), requests);
     for (const RedisResult& result : context.cluster->Execute(requests, context.Deadline())) {
-      if (!result.reply.ok()) return result.reply.status();
+      if (!result.reply.ok()) return;
     }
+    found.stamp.kept_until_ms = now_ms + run.lives.chunk().count();
   }
+  found.stamp.last_used_ms = now_ms;
   const std::string key = RedisSampleKeys(context.keys, run.life, name.handle).Manifest(name.producer);
   const RedisScript& script = redis_scripts::Touch();
   RedisRequest request{.command = script.Call({key}), .key = key, .script = &script};
-  request.command.Add(found.stamp.birth).Add(now_ms).Add(run.lives.manifest().count());
-  if (chunks) {
-    found.stamp.kept_until_ms = now_ms + run.lives.chunk().count();
-    request.command.Add(found.stamp.kept_until_ms);
-  } else {
-    request.command.Add("");
-  }
-  found.stamp.last_used_ms = now_ms;
-  return context.cluster->ExecuteOne(request, context.Deadline()).reply.status();
+  request.command.Add(found.stamp.birth)
+      .Add(now_ms)
+      .Add(run.lives.manifest().count())
+      .Add(chunks ? absl::StrCat(found.stamp.kept_until_ms) : "");
+  context.cluster->ExecuteOne(request, context.Deadline());
 }
 
 std::string ChangeMessage(const RedisContext& context, const SampleName& name) {

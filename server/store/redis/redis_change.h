@@ -31,8 +31,9 @@ struct RedisChange {
 // in this server are not told. ALREADY_EXISTS (kHandleCollision), RESOURCE_EXHAUSTED, NOT_FOUND (kNoRun).
 absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun& run, RedisChange change);
 
-// Notes the use of a sample, if that was not done lately, and gives its keys time to live. `found` is as it is then.
-absl::Status Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found);
+// Notes the use of a sample, if that was not done lately, and gives its keys time to live. `found` is as it is then. If
+// that fails, the next use does it.
+void Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found);
 
 // What others must know of a change: message of the sample's channel.
 std::string ChangeMessage(const RedisContext& context, const SampleName& name);

@@ -129,8 +129,14 @@ redis.call('ZREM', KEYS[3], ARGV[1])
 return 1
 )";
 
+// What notes the use and the end of samples goes on when memory is full: only so it becomes free again.
+constexpr absl::string_view kWithoutRoom = "#!lua flags=allow-oom\n";
+
 RedisScript Make(absl::string_view source) { return RedisScript(std::string(source)); }
 RedisScript MakeEntry(absl::string_view source) { return RedisScript(absl::StrCat(kEntryFunctions, source)); }
+RedisScript MakeWithoutRoom(absl::string_view source, absl::string_view functions = "") {
+  return RedisScript(absl::StrCat(kWithoutRoom, functions, source));
+}
 
 }  // namespace
 
@@ -140,12 +146,12 @@ const RedisScript& Commit() {
 }
 
 const RedisScript& Touch() {
-  static const RedisScript script = Make(kTouch);
+  static const RedisScript script = MakeWithoutRoom(kTouch);
   return script;
 }
 
 const RedisScript& Remove() {
-  static const RedisScript script = Make(kRemove);
+  static const RedisScript script = MakeWithoutRoom(kRemove);
   return script;
 }
 
@@ -155,7 +161,7 @@ const RedisScript& OpenRun() {
 }
 
 const RedisScript& DropRun() {
-  static const RedisScript script = Make(kDropRun);
+  static const RedisScript script = MakeWithoutRoom(kDropRun);
   return script;
 }
 
@@ -165,12 +171,12 @@ const RedisScript& MarkEntry() {
 }
 
 const RedisScript& PutEntry() {
-  static const RedisScript script = MakeEntry(kPutEntry);
+  static const RedisScript script = MakeWithoutRoom(kPutEntry, kEntryFunctions);
   return script;
 }
 
 const RedisScript& DropEntry() {
-  static const RedisScript script = MakeEntry(kDropEntry);
+  static const RedisScript script = MakeWithoutRoom(kDropEntry, kEntryFunctions);
   return script;
 }
 
