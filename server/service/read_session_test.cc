@@ -47,6 +47,7 @@ class AwayKeeper final : public RunKeeper {
  public:
   explicit AwayKeeper(const std::atomic<bool>& away) : away_(away) {}
   std::string name() const override { return "away"; }
+  DurabilityLevels durability() const override { return {}; }
   void Begin() override {}
   void End() override {}
   absl::StatusOr<RunPlace> Create(const RunInfo&) override {

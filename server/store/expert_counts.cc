@@ -68,6 +68,7 @@ absl::Status ExpertCounts::AddGroup(Producer producer, const Samples::value_type
     std::shared_ptr<Group>& slot = groups_[{producer, group}];
     if (slot == nullptr) slot = std::make_shared<Group>(geometry);
     kept = slot;
+    kept->asked = true;
   }
   absl::Status status;
   bool keep = false;
@@ -157,12 +158,21 @@ void ExpertCounts::Forget(Producer producer, int64_t group) {
 }
 
 void ExpertCounts::ForgetOthers(Producer producer, const std::optional<GroupRange>& range, const Samples& samples) {
+  ForgetThose([&](const Key& key, const Group&) {
+    const auto& [of, group] = key;
+    return of == producer && (!range || range->contains(group)) && !samples.contains(group);
+  });
+}
+
+void ExpertCounts::ForgetUnasked() {
+  ForgetThose([](const Key&, Group& group) { return !group.asked.exchange(false); });
+}
+
+void ExpertCounts::ForgetThose(const std::function<bool(const Key&, Group&)>& which) {
   std::vector<std::shared_ptr<Group>> gone;
   MutexLock lock(mutex_);
   std::erase_if(groups_, [&](auto& entry) {
-    const auto& [of, group] = entry.first;
-    const bool inside = !range || range->contains(group);
-    if (of != producer || !inside || samples.contains(group)) return false;
+    if (!which(entry.first, *entry.second)) return false;
     gone.push_back(std::move(entry.second));
     return true;
   });

@@ -7,6 +7,7 @@
 #ifndef SERVER_STORE_EXPERT_COUNTS_H_
 #define SERVER_STORE_EXPERT_COUNTS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -79,6 +80,9 @@ class ExpertCounts {
                                    absl::Span<const int32_t> layers, const std::function<bool()>& stop);
   // Frees what is kept of a group.
   void Forget(Producer producer, int64_t group);
+  // Frees what is kept of groups that were not asked for since this was last called: of those that ended without this
+  // server's doing nobody says so.
+  void ForgetUnasked();
   void Clear();
 
  private:
@@ -94,11 +98,13 @@ class ExpertCounts {
     CountTable table ABSL_GUARDED_BY(mutex);
     std::map<uint64_t, Counted> samples ABSL_GUARDED_BY(mutex);  // By the sample's birth.
     StoredCharge charge ABSL_GUARDED_BY(mutex);
+    std::atomic<bool> asked{true};
   };
   using Key = std::pair<Producer, int64_t>;
 
   // Of the groups inside `range` those that `samples` does not have.
   void ForgetOthers(Producer producer, const std::optional<GroupRange>& range, const Samples& samples);
+  void ForgetThose(const std::function<bool(const Key&, Group&)>& which);
   // Adds to `load` what the samples of one group show.
   absl::Status AddGroup(Producer producer, const Samples::value_type& samples, const std::function<bool()>& stop,
                         ExpertLoad& load);

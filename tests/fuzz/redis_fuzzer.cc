@@ -59,15 +59,17 @@ void CheckMap(const RedisReply& reply) {
 void CheckError(const std::string& text) {
   const RedisError error = ParseRedisError(text);
   const bool redirects = error.kind == RedisError::Kind::kMoved || error.kind == RedisError::Kind::kAsk;
-  Require(redirects == (error.slot >= 0 && error.slot < kRedisSlots && error.address.port > 0),
+  Require(redirects == (error.address.port > 0) && error.slot >= 0 && error.slot < kRedisSlots,
           "a redirection to nowhere");
   Require(!StatusOfRedisError("GET", text).ok(), "an error that is none");
 }
 
 void CheckStream(absl::string_view stream) {
   const Parsed whole = Parse(stream, stream.size());
-  const Parsed bytes = Parse(stream, 1);
-  Require(whole.replies == bytes.replies && whole.broken == bytes.broken, "pieces make a difference");
+  for (const size_t piece : {size_t{1}, size_t{1000}}) {
+    const Parsed pieces = Parse(stream, piece);
+    Require(whole.replies == pieces.replies && whole.broken == pieces.broken, "pieces make a difference");
+  }
   for (const RedisReply& reply : whole.replies) {
     CheckMap(reply);
     if (reply.is_error()) CheckError(reply.text);

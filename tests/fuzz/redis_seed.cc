@@ -12,7 +12,8 @@ std::string MakeSlots(std::mt19937_64& random) {
   const uint64_t ranges = random() % 4;
   std::string slots = absl::StrCat("*", ranges, "\r\n");
   for (uint64_t i = 0; i < ranges; ++i) {
-    absl::StrAppend(&slots, "*4\r\n:", i * 5000, "\r\n:", i * 5000 + random() % 5000, "\r\n");
+    const uint64_t last = i * 5000 + random() % 5000;
+    absl::StrAppend(&slots, "*4\r\n:", i * 5000, "\r\n:", last, "\r\n");
     for (int node = 0; node < 2; ++node) {
       absl::StrAppend(&slots, "*4\r\n", random() % 4 == 0 ? "$-1\r\n" : Bulk("10.0.0.1"), ":", 7000 + node, "\r\n",
                       Bulk("id"), "*0\r\n");
@@ -31,6 +32,7 @@ std::string MakeReply(std::mt19937_64& random) {
                                              "*-1\r\n",
                                              "*2\r\n*1\r\n:1\r\n$3\r\nabc\r\n",
                                              "*3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\nx\r\n"};
+  if (random() % 20 == 0) return Bulk(std::string(4090 + random() % 10, 'x'));
   return random() % 3 == 0 ? MakeSlots(random) : kReplies[random() % std::size(kReplies)];
 }
 

@@ -129,5 +129,42 @@ TEST_P(StoreConformance, RowByRowAppendsAreReadableAtAnyTime) {
   EXPECT_LE(snapshot.rows.size(), 40u);
 }
 
+// A long sample costs what its rows cost, wherever it is looked at.
+TEST_P(StoreConformance, AMillionRows) {
+  constexpr int64_t kMillion = int64_t{1} << 20, kAppend = int64_t{1} << 15, kBlock = 256;
+  ReopenRun({.block_rows = kBlock});
+  std::vector<RowIds> rows;
+  for (int64_t row = 0; row < kBlock; ++row) rows.push_back(Trajectory{}.RowAt(geometry(), row));
+  const Block block = MakeBlock(geometry(), 0, rows, Codec::kRaw);
+  for (int64_t begin = 0; begin < kMillion; begin += kAppend) {
+    AppendCommand command{.run = "run", .geometry = run_.geometry};
+    command.header = {.sample = "s", .rows = RowRange::OfSize(begin, kAppend)};
+    if (begin + kAppend == kMillion) command.header.seal_num_tokens = kMillion + 1;
+    for (RowRange window : SplitAtWindows(command.header.rows, kBlock)) {
+      Block copy{.rows = window, .codec = block.codec, .plane_crc32c = block.plane_crc32c};
+      copy.bytes = Buffer(block.bytes.size());
+      std::copy_n(block.bytes.data(), block.bytes.size(), copy.bytes.data());
+      command.blocks.push_back(std::move(copy));
+    }
+    ASSERT_OK(store_->Append(std::move(command)));
+  }
+  EXPECT_EQ(Stat("s").committed_rows, kMillion);
+  EXPECT_TRUE(Stat("s").sealed());
+  const std::vector<RowRange> asked{{0, 3}, {700'000, 700'002}, {kMillion - 1, kMillion}};
+  ASSERT_OK_AND_ASSIGN(const SampleSnapshot some, store_->Snapshot("run", kRollout, {.sample = "s"}, asked));
+  const std::vector<RowRange> all{{0, kMillion}};
+  ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot, store_->Snapshot("run", kRollout, {.sample = "s"}, all));
+  EXPECT_EQ(some.rows.size(), 3u);
+  ASSERT_EQ(snapshot.rows.size(), static_cast<size_t>(kMillion / kBlock));
+  for (const SampleSnapshot* of : {&some, &snapshot}) {
+    for (const StoredRows& stored : of->rows) {
+      ASSERT_OK_AND_ASSIGN(const LoadedBlock loaded, stored.block->Load());
+      ASSERT_EQ(loaded.view.bytes, block.bytes.span());
+    }
+  }
+  ASSERT_OK(store_->Truncate("run", kRollout, "s", 1000, std::nullopt));
+  EXPECT_EQ(Stat("s").committed_rows, 1000);
+}
+
 }  // namespace
 }  // namespace routing_replay::testing

@@ -39,26 +39,22 @@ std::vector<std::string> RedisBlock::chunk_keys() const {
   return keys;
 }
 
-// The first chunk is put together from CRCs and bytes; the others are sent from where they are.
-void RedisBlock::AddPuts(std::chrono::milliseconds life, std::vector<RedisRequest>& requests) const {
+Buffer RedisBlock::FirstChunk() const {
   const int64_t crc_bytes = CrcBytes(*place_->geometry);
-  const absl::Span<const uint8_t> all = unwritten_->bytes.span();
-  const std::vector<std::string> keys = chunk_keys();
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const int64_t begin = static_cast<int64_t>(i) * kRedisChunkBytes;
+  Buffer value(std::min(bytes(), kRedisChunkBytes));
+  std::memcpy(value.data(), unwritten_->plane_crc32c.data(), crc_bytes);
+  std::memcpy(value.data() + crc_bytes, unwritten_->bytes.data(), value.size() - crc_bytes);
+  return value;
+}
+
+std::vector<absl::Span<const uint8_t>> RedisBlock::OtherChunks() const {
+  const int64_t crc_bytes = CrcBytes(*place_->geometry);
+  std::vector<absl::Span<const uint8_t>> chunks;
+  for (int64_t begin = kRedisChunkBytes; begin < bytes(); begin += kRedisChunkBytes) {
     const int64_t end = std::min(begin + kRedisChunkBytes, bytes());
-    RedisRequest request{.command = RedisCommand({"SET", keys[i]}), .key = keys[i]};
-    if (i == 0) {
-      std::string value(end, '\0');
-      std::memcpy(value.data(), unwritten_->plane_crc32c.data(), crc_bytes);
-      std::memcpy(value.data() + crc_bytes, all.data(), end - crc_bytes);
-      request.command.Add(value);
-    } else {
-      request.command.AddBorrowed(all.subspan(begin - crc_bytes, end - begin));
-    }
-    request.command.Add("PX").Add(life.count());
-    requests.push_back(std::move(request));
+    chunks.push_back(unwritten_->bytes.span().subspan(begin - crc_bytes, end - begin));
   }
+  return chunks;
 }
 
 void RedisBlock::AddGets(std::vector<RedisRequest>& requests) const {

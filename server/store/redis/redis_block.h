@@ -46,9 +46,9 @@ class RedisBlock final : public StoredBlock {
   int64_t bytes() const;  // Of the value, of all chunks together.
   std::vector<std::string> chunk_keys() const;
 
-  // The commands that put its chunks, which live for `life`. Of a block that is to be written, which must stay so until
-  // they are done.
-  void AddPuts(std::chrono::milliseconds life, std::vector<RedisRequest>& requests) const;
+  // Of a block that is to be written: its first chunk, and what is in the others, which the block owns.
+  Buffer FirstChunk() const;
+  std::vector<absl::Span<const uint8_t>> OtherChunks() const;
   // It is in Redis now: its bytes are let go of. Before anybody else sees the block.
   void Written() { unwritten_.reset(); }
 

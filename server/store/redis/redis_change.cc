@@ -12,24 +12,12 @@
 namespace routing_replay {
 namespace {
 
+// So much comes along with the commit, which saves a round trip. Scripts copy what they are given; from some size on
+// that costs more.
+constexpr int64_t kBytesAlong = int64_t{16} << 10;
+
 const RedisBlock& BlockOf(const RowPiece& piece) { return static_cast<const RedisBlock&>(*piece.stored); }
 const RedisBlock& BlockOf(const std::shared_ptr<StoredBlock>& block) { return static_cast<const RedisBlock&>(*block); }
-
-void AddExpiry(const RedisBlock& block, std::chrono::milliseconds life, std::vector<RedisRequest>& requests) {
-  for (const std::string& key : block.chunk_keys()) {
-    RedisCommand command({"PEXPIRE", key});
-    command.Add(life.count());
-    requests.push_back({.command = std::move(command), .key = key});
-  }
-}
-
-// Readers may still hold them.
-void AddExpiries(const RedisContext& context, absl::Span<const RowPiece> gone, std::vector<RedisRequest>& requests) {
-  std::set<uint64_t> seen;
-  for (const RowPiece& piece : gone) {
-    if (seen.insert(BlockOf(piece).id()).second) AddExpiry(BlockOf(piece), context.reader_grace, requests);
-  }
-}
 
 class CommitWork {
  public:
@@ -66,26 +54,41 @@ class CommitWork {
     return change_.before.exists() && change_.before.content.ok() ? change_.before.content->get() : nullptr;
   }
 
-  // Blocks before the manifest, and the sample's note in the index before the sample.
+  // Chunks before the manifest, and the sample's note in the index before the sample.
   absl::Status Prepare() {
-    std::vector<RedisRequest> requests = {AskForLife(context_, run_)};
-    for (const auto& block : change_.added) BlockOf(block).AddPuts(run_.lives.chunk(), requests);
+    std::vector<RedisRequest> requests;
     if (before() == nullptr || before()->group != change_.next.group) {
       requests.push_back(run_.index.Mark(change_.name));
     }
-    const std::vector<RedisResult> results = context_.cluster->Execute(requests, context_.Deadline());
-    for (const RedisResult& result : results) {
+    int64_t bytes = 0;
+    for (const auto& block : change_.added) bytes += BlockOf(block).bytes();
+    along_ = bytes <= kBytesAlong;
+    for (const auto& block : change_.added) {
+      const std::vector<std::string> keys = BlockOf(block).chunk_keys();
+      chunk_keys_.insert(chunk_keys_.end(), keys.begin(), keys.end());
+      first_chunks_.push_back(BlockOf(block).FirstChunk());
+      if (along_) continue;
+      requests.push_back(PutRequest(keys[0], first_chunks_.back().span()));
+      const std::vector<absl::Span<const uint8_t>> others = BlockOf(block).OtherChunks();
+      for (size_t i = 0; i < others.size(); ++i) requests.push_back(PutRequest(keys[i + 1], others[i]));
+    }
+    if (requests.empty()) return absl::OkStatus();
+    for (const RedisResult& result : context_.cluster->Execute(requests, context_.Deadline())) {
       if (!result.reply.ok()) return result.reply.status();
     }
-    return CheckLifeOf(run_, results[0]);
+    return absl::OkStatus();
+  }
+
+  RedisRequest PutRequest(const std::string& key, absl::Span<const uint8_t> value) const {
+    RedisRequest request{.command = RedisCommand({"SET", key}), .key = key};
+    request.command.AddBorrowed(value).Add("PX").Add(run_.lives.chunk().count());
+    return request;
   }
 
   RedisRequest CommitRequest() {
-    std::vector<std::string> keys = {
-        key_, keys_.Manifest(change_.name.producer == Producer::kRollout ? Producer::kTrainer : Producer::kRollout)};
-    for (const auto& block : change_.added) {
-      for (std::string& chunk : BlockOf(block).chunk_keys()) keys.push_back(std::move(chunk));
-    }
+    const bool trainer = change_.name.producer == Producer::kTrainer;
+    std::vector<std::string> keys = {key_, keys_.Manifest(trainer ? Producer::kRollout : Producer::kTrainer)};
+    keys.insert(keys.end(), chunk_keys_.begin(), chunk_keys_.end());
     const RedisScript& script = redis_scripts::Commit();
     RedisRequest request{.command = script.Call(keys), .key = key_, .script = &script};
     now_ms_ = context_.time.NowMs();
@@ -95,7 +98,12 @@ class CommitWork {
         .Add(now_ms_)
         .Add(run_.lives.manifest().count())
         .Add(keys_.Channel())
-        .Add(ChangeMessage(context_, change_.name));
+        .Add(ChangeMessage(context_, change_.name))
+        .Add(run_.lives.chunk().count())
+        .Add(static_cast<int64_t>(along_ ? chunk_keys_.size() : 0));
+    if (along_) {
+      for (const Buffer& chunk : first_chunks_) request.command.AddBorrowed(chunk.span());
+    }
     AddFields(request.command);
     return request;
   }
@@ -137,7 +145,7 @@ class CommitWork {
   // and what nobody shows any more goes when its time is up.
   void Tidy(const RedisFound& now) {
     std::vector<RedisRequest> requests = {run_.index.Put(change_.name, now.manifest())};
-    AddExpiries(context_, Replaced(**now.content), requests);
+    AddExpiries(Replaced(**now.content), context_.reader_grace, requests);  // Readers may still hold them.
     for (const RedisResult& result : context_.cluster->Execute(requests, context_.Deadline())) {
       result.reply.status().IgnoreError();
     }
@@ -160,11 +168,10 @@ class CommitWork {
 
   // Nobody has seen the blocks.
   void Discard() {
+    if (along_) return;
     std::vector<RedisRequest> requests;
-    for (const auto& block : change_.added) {
-      for (const std::string& key : BlockOf(block).chunk_keys()) {
-        requests.push_back({.command = RedisCommand({"UNLINK", key}), .key = key});
-      }
+    for (const std::string& key : chunk_keys_) {
+      requests.push_back({.command = RedisCommand({"UNLINK", key}), .key = key});
     }
     if (!requests.empty()) context_.cluster->Execute(requests, context_.Deadline());
   }
@@ -174,107 +181,56 @@ class CommitWork {
   RedisChange& change_;
   const RedisSampleKeys keys_;
   const std::string key_;
+  std::vector<std::string> chunk_keys_;
+  std::vector<Buffer> first_chunks_;  // Of each block; commands borrow them.
+  bool along_ = false;                // The chunks come with the commit.
   int64_t now_ms_ = 0;
 };
 
-RedisRequest RemoveRequest(const RedisContext& context, const RedisRun& run, const SampleName& name,
-                           const RedisStamp& stamp, bool unused) {
-  const RedisSampleKeys keys(context.keys, run.life, name.handle);
-  const std::string key = keys.Manifest(name.producer);
-  const RedisScript& script = redis_scripts::Remove();
-  RedisRequest request{.command = script.Call({key}), .key = key, .script = &script};
-  request.command.Add(stamp.version);
-  if (unused) {
-    request.command.Add(stamp.last_used_ms);
-  } else {
-    request.command.Add("");
-  }
-  request.command.Add(keys.Channel()).Add(ChangeMessage(context, name));
-  return request;
-}
-
 }  // namespace
+
+void AddExpiries(absl::Span<const RowPiece> pieces, std::chrono::milliseconds life,
+                 std::vector<RedisRequest>& requests) {
+  std::set<uint64_t> seen;
+  for (const RowPiece& piece : pieces) {
+    if (!seen.insert(BlockOf(piece).id()).second) continue;
+    for (const std::string& key : BlockOf(piece).chunk_keys()) {
+      RedisCommand command({"PEXPIRE", key});
+      command.Add(life.count());
+      requests.push_back({.command = std::move(command), .key = key});
+    }
+  }
+}
 
 absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun& run, RedisChange change) {
   return CommitWork(context, run, change).Run();
 }
 
-absl::Status Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found) {
+void Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found) {
   const int64_t now_ms = context.time.NowMs();
   const bool chunks = found.stamp.kept_until_ms < now_ms + run.lives.manifest().count();
-  if (!chunks && now_ms - found.stamp.last_used_ms < run.lives.grain().count()) return absl::OkStatus();
-  std::vector<RedisRequest> requests;
+  if (!chunks && now_ms - found.stamp.last_used_ms < run.lives.grain().count()) return;
   if (chunks) {
-    for (const RowPiece& piece : (*found.content)->pieces.all()) AddExpiry(BlockOf(piece), run.lives.chunk(), requests);
+    std::vector<RedisRequest> requests;
+    AddExpiries((*found.content)->pieces.all(), run.lives.chunk(), requests);
     for (const RedisResult& result : context.cluster->Execute(requests, context.Deadline())) {
-      if (!result.reply.ok()) return result.reply.status();
+      if (!result.reply.ok()) return;
     }
+    found.stamp.kept_until_ms = now_ms + run.lives.chunk().count();
   }
+  found.stamp.last_used_ms = now_ms;
   const std::string key = RedisSampleKeys(context.keys, run.life, name.handle).Manifest(name.producer);
   const RedisScript& script = redis_scripts::Touch();
   RedisRequest request{.command = script.Call({key}), .key = key, .script = &script};
-  request.command.Add(found.stamp.birth).Add(now_ms).Add(run.lives.manifest().count());
-  if (chunks) {
-    found.stamp.kept_until_ms = now_ms + run.lives.chunk().count();
-    request.command.Add(found.stamp.kept_until_ms);
-  } else {
-    request.command.Add("");
-  }
-  found.stamp.last_used_ms = now_ms;
-  return context.cluster->ExecuteOne(request, context.Deadline()).reply.status();
+  request.command.Add(found.stamp.birth)
+      .Add(now_ms)
+      .Add(run.lives.manifest().count())
+      .Add(chunks ? absl::StrCat(found.stamp.kept_until_ms) : "");
+  context.cluster->ExecuteOne(request, context.Deadline());
 }
 
 std::string ChangeMessage(const RedisContext& context, const SampleName& name) {
   return absl::StrCat(context.server, " ", static_cast<int>(name.producer), " ", name.sample);
-}
-
-absl::Status RemoveSamples(RedisContext& context, RedisRun& run, std::vector<SampleName> names, const RedisFilter& ends,
-                           bool unused, ReleaseResult& result,
-                           const std::function<void(const SampleName&, const RedisFound&)>& each) {
-  while (!names.empty()) {
-    const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context, run, names);
-    if (!found.ok()) return found.status();
-    std::vector<RedisRequest> requests;
-    std::vector<size_t> asked;
-    for (size_t i = 0; i < names.size(); ++i) {
-      const RedisFound& one = (*found)[i];
-      if (!one.exists() || (!names[i].sample.empty() && names[i].sample != one.stamp.sample)) continue;
-      names[i].sample = one.stamp.sample;
-      if (!ends(one)) continue;
-      asked.push_back(i);
-      requests.push_back(RemoveRequest(context, run, names[i], one.stamp, unused));
-    }
-    const std::vector<RedisResult> answers = context.cluster->Execute(requests, context.Deadline());
-    std::vector<SampleName> again;
-    std::vector<RedisRequest> tidy;
-    std::vector<size_t> removed;
-    absl::Status status;
-    for (size_t i = 0; i < asked.size(); ++i) {
-      const RedisFound& one = (*found)[asked[i]];
-      const SampleName& name = names[asked[i]];
-      if (!answers[i].reply.ok()) {
-        status = answers[i].reply.status();
-        continue;
-      }
-      const int64_t said = answers[i].reply->elements.empty() ? -1 : answers[i].reply->elements[0].integer;
-      if (said == redis_scripts::kChanged) {
-        again.push_back(name);
-        continue;
-      }
-      tidy.push_back(run.index.Drop(name, one.stamp.version));
-      if (one.content.ok()) AddExpiries(context, (*one.content)->pieces.all(), tidy);
-      if (said != redis_scripts::kDone) continue;  // Somebody else ended it.
-      context.known.Forget(RedisSampleKeys(context.keys, run.life, name.handle).Manifest(name.producer));
-      ++result.samples;
-      if (one.content.ok()) result.bytes += one.manifest().stored_bytes();
-      removed.push_back(asked[i]);
-    }
-    context.cluster->Execute(tidy, context.Deadline());
-    for (const size_t i : removed) each(names[i], (*found)[i]);
-    if (!status.ok()) return status;
-    names = std::move(again);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace routing_replay

@@ -31,20 +31,16 @@ struct RedisChange {
 // in this server are not told. ALREADY_EXISTS (kHandleCollision), RESOURCE_EXHAUSTED, NOT_FOUND (kNoRun).
 absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun& run, RedisChange change);
 
-// Notes the use of a sample, if that was not done lately, and gives its keys time to live. `found` is as it is then.
-absl::Status Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found);
+// Notes the use of a sample, if that was not done lately, and gives its keys time to live. `found` is as it is then. If
+// that fails, the next use does it.
+void Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found);
 
 // What others must know of a change: message of the sample's channel.
 std::string ChangeMessage(const RedisContext& context, const SampleName& name);
 
-// Of which samples that were looked at is it the end?
-using RedisFilter = std::function<bool(const RedisFound&)>;
-// Ends the samples that `ends` wants: looked at, and unchanged since; those that are changed meanwhile are looked at
-// again. A name finds as in LookAt, but never another sample. `unused`: a use makes it look again, too. Adds to
-// `result`; calls `each` with those that it ended, out of the index already.
-absl::Status RemoveSamples(RedisContext& context, RedisRun& run, std::vector<SampleName> names, const RedisFilter& ends,
-                           bool unused, ReleaseResult& result,
-                           const std::function<void(const SampleName&, const RedisFound&)>& each);
+// Commands that end the pieces' chunks in `life` from now.
+void AddExpiries(absl::Span<const RowPiece> pieces, std::chrono::milliseconds life,
+                 std::vector<RedisRequest>& requests);
 
 }  // namespace routing_replay
 

@@ -32,7 +32,7 @@ class RedisFailureTest : public ::testing::Test {
     auto cluster = RedisCluster::Connect(redis_->endpoint(), {}, Clock::Real().Now() + std::chrono::seconds(10));
     EXPECT_OK(cluster);
     return NewRedisStore("redis", *std::move(cluster),
-                         {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::seconds(5)});
+                         {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::seconds(2)});
   }
   RedisReply Ask(const RedisCommand& command) {
     const absl::StatusOr<RedisReply> reply = redis_->Ask(command);
@@ -143,11 +143,18 @@ TEST_F(RedisFailureTest, ASealThatRedisForgotRaisesTheRevision) {
 
 TEST_F(RedisFailureTest, ARedisWithoutRoomRefusesAppendsAndServesReads) {
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  ASSERT_OK(Append(*one_, {.sample = "full", .rows = {0, 40}}));
   Ask(RedisCommand({"CONFIG", "SET", "maxmemory", "1"}));
   EXPECT_THAT(Append(*one_, {.rows = {40, 70}}), Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   EXPECT_THAT(Append(*other_, {.sample = "t", .rows = {0, 7}}),
               Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
+  clock_.Advance(std::chrono::hours(1));
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
+  EXPECT_EQ(one_->Stat("run", kRollout, {.sample = "s"})->idle_ms, 0);  // The use was noted.
+  const std::vector<SampleRef> refs{{.sample = "full"}};
+  EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 1);
+  EXPECT_EQ(other_->GetTotals().samples, 1);
   Ask(RedisCommand({"CONFIG", "SET", "maxmemory", "0"}));
   EXPECT_OK(Append(*one_, {.rows = {40, 70}}));
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 70));
@@ -215,6 +222,18 @@ TEST_F(RedisFailureTest, DroppedRunsAreClearedAway) {
   EXPECT_EQ(Keys("dropped").size(), 0u);
   EXPECT_EQ(Keys().size(), 1 + 2 + 4 + 2u);  // Manifest, chunks, one part of the index, the run and the list of runs.
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
+}
+
+TEST_F(RedisFailureTest, CountsOfWhatAnotherServerReleasedAreGivenBack) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}, .group = 3}));
+  ASSERT_OK(one_->CountExperts("run", kRollout, {}, {}, [] { return false; }));
+  EXPECT_GT(budget_.used(), 0);
+  ASSERT_OK(other_->ReleaseGroups("run", std::nullopt, {3, 4}));
+  for (int i = 0; i < 2; ++i) {
+    clock_.Advance(std::chrono::minutes(11));
+    one_->Sweep(10);
+  }
+  EXPECT_EQ(budget_.used(), 0);
 }
 
 // An entry whose sample is gone, as after the end of a server between the two.

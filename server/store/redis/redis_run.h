@@ -31,6 +31,7 @@ struct RedisRun {
   const RedisIndex index;
   const std::shared_ptr<RunUsage> usage = std::make_shared<RunUsage>();  // Of what expert_counts keeps.
   ExpertCounts expert_counts;
+  std::atomic<int64_t> counts_trimmed_ms{0};  // When what expert_counts keeps was last looked over.
   const std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
   std::atomic<bool> ended{false};  // It is known to be dropped.
 };

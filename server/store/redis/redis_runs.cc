@@ -78,8 +78,14 @@ absl::StatusOr<std::shared_ptr<RedisRun>> RedisRuns::Take(const std::string& rec
   absl::StatusOr<RunInfo> info = DecodeRun(record);
   if (!info.ok()) return info.status();
   MutexLock lock(mutex_);
-  std::shared_ptr<RedisRun>& run = runs_[info->run];
-  if (run == nullptr || run->life != life) run = std::make_shared<RedisRun>(context_, *std::move(info), life);
+  std::shared_ptr<RedisRun> run = lives_[life].lock();
+  if (run == nullptr) {
+    run = std::make_shared<RedisRun>(context_, *std::move(info), life);
+    std::erase_if(lives_, [](const auto& entry) { return entry.second.expired(); });
+    lives_[life] = run;
+  }
+  run->ended = false;
+  runs_[run->info.run] = run;
   return run;
 }
 

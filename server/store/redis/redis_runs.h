@@ -49,6 +49,8 @@ class RedisRuns {
   const Clock::Duration default_ttl_;
   Mutex mutex_;
   std::map<std::string, std::shared_ptr<RedisRun>> runs_ ABSL_GUARDED_BY(mutex_);
+  // All that somebody holds, by life: the watchers of one life are together, whoever brings them news.
+  std::map<std::string, std::weak_ptr<RedisRun>> lives_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The sums of runs, in the same order.

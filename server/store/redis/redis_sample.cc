@@ -160,7 +160,7 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendComm
   const bool other_group = header.group && *header.group != content.group;
   if (!life && KeepsContent(*plan) && !other_group) {
     RedisFound used = found;
-    if (absl::Status status = Touch(context_, *run_, name_, used); !status.ok()) return status;
+    Touch(context_, *run_, name_, used);
     return AckOf(name_.sample, content, *plan);
   }
   absl::StatusOr<RedisChange> change = PlanChange(found, content, life.has_value(), command, *plan);
@@ -172,7 +172,7 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendComm
   if (before != nullptr && before->group != (*(*now)->content)->group) {
     run_->expert_counts.Forget(name_.producer, before->group);
   }
-  if (absl::Status status = Touch(context_, *run_, name_, **now); !status.ok()) return status;
+  Touch(context_, *run_, name_, **now);
   return AckOf(name_.sample, **(*now)->content, *plan);
 }
 
@@ -243,7 +243,7 @@ absl::StatusOr<SampleState> RedisSample::Change(const MakeChange& make_change) {
     }
     if (!status.ok()) return WithContent(status, name_.sample, found->content->get());
     if (now) {
-      if (absl::Status touched = Touch(context_, *run_, name_, *now); !touched.ok()) return touched;
+      Touch(context_, *run_, name_, *now);
       return StateOf(context_, name_, *now);
     }
     if (Clock::Real().Now() >= deadline) return TooMuchChange(name_);
@@ -269,7 +269,7 @@ absl::StatusOr<SampleState> RedisSample::Truncate(int64_t rows, std::optional<in
 absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> rows) {
   absl::StatusOr<RedisFound> found = FindExisting();
   if (!found.ok()) return found.status();
-  if (absl::Status status = Touch(context_, *run_, name_, *found); !status.ok()) return status;
+  Touch(context_, *run_, name_, *found);
   std::vector<RowPiece> pieces;
   for (RowRange range : rows) {
     for (RowPiece& piece : (*found->content)->pieces.Find(range)) pieces.push_back(std::move(piece));

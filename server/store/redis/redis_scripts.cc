@@ -15,14 +15,20 @@ if not at[1] then
   local other = redis.call('HGET', KEYS[2], 'id')
   if other and other ~= ARGV[3] then return {2, other} end
 end
+local chunks = tonumber(ARGV[9])
 for i = 3, #KEYS do
-  if redis.call('EXISTS', KEYS[i]) == 0 then return {3, '0'} end
+  if chunks > 0 then
+    redis.call('SET', KEYS[i], ARGV[7 + i], 'PX', ARGV[8])
+  elseif redis.call('EXISTS', KEYS[i]) == 0 then
+    return {3, '0'}
+  end
 end
 local time = redis.call('TIME')
 local now = math.max(time[1] * 1000000 + time[2], (tonumber(at[1]) or 0) + 1)
 local version = string.format('%.0f', now)
-local first = 9 + tonumber(ARGV[8])
-for i = 9, first - 1 do redis.call('HDEL', KEYS[1], ARGV[i]) end
+local gone = 10 + chunks
+local first = gone + 1 + tonumber(ARGV[gone])
+for i = gone + 1, first - 1 do redis.call('HDEL', KEYS[1], ARGV[i]) end
 for i = first, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
 redis.call('HSET', KEYS[1], 'v', version, 'by', ARGV[2], 'u', ARGV[4])
 if not at[1] then redis.call('HSET', KEYS[1], 'b', version, 'id', ARGV[3]) end
@@ -41,11 +47,11 @@ return 1
 
 constexpr absl::string_view kRemove = R"(
 local at = redis.call('HMGET', KEYS[1], 'v', 'u')
-if not at[1] then return {4} end
-if at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2]) then return {0} end
+if not at[1] then return 4 end
+if at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2]) then return 0 end
 redis.call('UNLINK', KEYS[1])
 redis.call('SPUBLISH', ARGV[3], ARGV[4])
-return {1}
+return 1
 )";
 
 constexpr absl::string_view kOpenRun = R"(
@@ -123,8 +129,14 @@ redis.call('ZREM', KEYS[3], ARGV[1])
 return 1
 )";
 
+// What notes the use and the end of samples goes on when memory is full: only so it becomes free again.
+constexpr absl::string_view kWithoutRoom = "#!lua flags=allow-oom\n";
+
 RedisScript Make(absl::string_view source) { return RedisScript(std::string(source)); }
 RedisScript MakeEntry(absl::string_view source) { return RedisScript(absl::StrCat(kEntryFunctions, source)); }
+RedisScript MakeWithoutRoom(absl::string_view source, absl::string_view functions = "") {
+  return RedisScript(absl::StrCat(kWithoutRoom, functions, source));
+}
 
 }  // namespace
 
@@ -134,12 +146,12 @@ const RedisScript& Commit() {
 }
 
 const RedisScript& Touch() {
-  static const RedisScript script = Make(kTouch);
+  static const RedisScript script = MakeWithoutRoom(kTouch);
   return script;
 }
 
 const RedisScript& Remove() {
-  static const RedisScript script = Make(kRemove);
+  static const RedisScript script = MakeWithoutRoom(kRemove);
   return script;
 }
 
@@ -149,7 +161,7 @@ const RedisScript& OpenRun() {
 }
 
 const RedisScript& DropRun() {
-  static const RedisScript script = Make(kDropRun);
+  static const RedisScript script = MakeWithoutRoom(kDropRun);
   return script;
 }
 
@@ -159,12 +171,12 @@ const RedisScript& MarkEntry() {
 }
 
 const RedisScript& PutEntry() {
-  static const RedisScript script = MakeEntry(kPutEntry);
+  static const RedisScript script = MakeWithoutRoom(kPutEntry, kEntryFunctions);
   return script;
 }
 
 const RedisScript& DropEntry() {
-  static const RedisScript script = MakeEntry(kDropEntry);
+  static const RedisScript script = MakeWithoutRoom(kDropEntry, kEntryFunctions);
   return script;
 }
 

@@ -18,7 +18,8 @@ enum Answer : int64_t {
 
 // The one step by which a sample changes: compare its version, then write.
 // KEYS: manifest, the other producer's manifest, the new chunks. ARGV: version expected ("0": there is no such sample),
-// a token of this change, sample id, now (ms), time to live (ms), channel, message, how many fields go, these fields,
+// a token of this change, sample id, now (ms), time to live (ms), channel, message, the chunks' time to live (ms), how
+// many of them come along (all or none; if none, they must be there already), these, how many fields go, these fields,
 // and pairs of field and value. Gives {Answer, version or id}.
 const RedisScript& Commit();
 
@@ -27,7 +28,7 @@ const RedisScript& Commit();
 const RedisScript& Touch();
 
 // Ends the sample. KEYS: manifest. ARGV: version expected, last use expected (ms; empty: any), channel, message. Gives
-// {kDone}, {kChanged} or {kNoSample}, which is also what is said the second time.
+// kDone, kChanged or kNoSample, which is also what is said the second time.
 const RedisScript& Remove();
 
 // Makes the run, if there is none. KEYS: run. ARGV: record, life. Gives {1 if made, record, life}.

@@ -10,8 +10,8 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/append_check.h"
 #include "server/store/page_limit.h"
-#include "server/store/redis/redis_change.h"
 #include "server/store/redis/redis_context.h"
+#include "server/store/redis/redis_removal.h"
 #include "server/store/redis/redis_runs.h"
 #include "server/store/redis/redis_sample.h"
 #include "server/store/redis/redis_watches.h"
@@ -24,6 +24,9 @@ namespace {
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 // Samples looked at in one go.
 constexpr size_t kBatch = 256;
+
+// Counts that nobody asks for again are kept for so long at least.
+constexpr std::chrono::milliseconds kCountsKept = std::chrono::minutes(10);
 
 // A sample whose blocks are counted.
 class CountedRedisSample final : public CountedSample {
@@ -115,9 +118,7 @@ class RedisStore final : public Store {
   // All samples with ids after `id`, by id, that may be in `groups`; entries without a sample are taken out.
   absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string id,
                      const Visitor& visitor);
-  absl::Status Remove(const RunPtr& run, std::vector<SampleName> names, const RedisFilter& ends, bool unused,
-                      ReleaseResult& result);
-  absl::Status SweepRun(const RunPtr& run, int64_t limit, ReleaseResult& result);
+  absl::StatusOr<int64_t> SweepRun(const RunPtr& run, int64_t limit);
   absl::StatusOr<std::vector<RunState>> RunStates();
 
   const std::string name_;
@@ -297,22 +298,6 @@ absl::StatusOr<ExpertLoad> RedisStore::CountExperts(absl::string_view run, Produ
   });
 }
 
-absl::Status RedisStore::Remove(const RunPtr& run, std::vector<SampleName> names, const RedisFilter& ends, bool unused,
-                                ReleaseResult& result) {
-  for (size_t i = 0; i < names.size(); i += kBatch) {
-    const size_t end = std::min(names.size(), i + kBatch);
-    std::vector<SampleName> batch(names.begin() + i, names.begin() + end);
-    const absl::Status status = RemoveSamples(context_, *run, std::move(batch), ends, unused, result,
-                                              [&](const SampleName& name, const RedisFound& found) {
-                                                if (found.content.ok())
-                                                  run->expert_counts.Forget(name.producer, (*found.content)->group);
-                                                run->watches->Notify(name.handle, name.producer, name.sample);
-                                              });
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::optional<Producer> producer,
                                                   absl::Span<const SampleRef> samples) {
   std::vector<SampleName> names;
@@ -326,33 +311,31 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
     }
   }
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
-    ReleaseResult result;
-    const absl::Status status = Remove(
-        found, names, [](const RedisFound&) { return true; }, /*unused=*/false, result);
-    if (!status.ok()) return status;
-    return result;
+    RedisRemoval removal(
+        context_, *found, [](const RedisFound&) { return true; }, /*unused=*/false);
+    if (absl::Status status = removal.Remove(names); !status.ok()) return status;
+    return removal.result();
   });
 }
 
 absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
                                                         GroupRange groups) {
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
-    ReleaseResult result;
+    const auto inside = [&](const RedisFound& one) {
+      return one.content.ok() && groups.contains((*one.content)->group);
+    };
+    RedisRemoval removal(context_, *found, inside, /*unused=*/false);
     for (const Producer p : kProducers) {
       if (producer && *producer != p) continue;
       std::vector<SampleName> names;
       absl::Status status = Visit(found, p, groups, "", [&](const SampleName& name, const RedisFound& one) {
-        if (one.content.ok()) names.push_back(name);
+        if (inside(one)) names.push_back(name);
         return true;
       });
-      if (!status.ok()) return status;
-      status = Remove(
-          found, std::move(names),
-          [&](const RedisFound& one) { return one.content.ok() && groups.contains((*one.content)->group); },
-          /*unused=*/false, result);
+      if (status.ok()) status = removal.Remove(std::move(names));
       if (!status.ok()) return status;
     }
-    return result;
+    return removal.result();
   });
 }
 
@@ -364,49 +347,50 @@ absl::StatusOr<std::unique_ptr<Store::Watch>> RedisStore::WatchSample(absl::stri
   return watches_.Add(*found, NameOf(producer, sample), std::move(changed));
 }
 
+// What cannot be removed now is idle the next time, too.
 int64_t RedisStore::Sweep(int64_t limit) {
-  ReleaseResult result;
+  int64_t removed = 0;
   const absl::StatusOr<std::vector<RunPtr>> runs = runs_.LoadAll();
-  if (!runs.ok()) return 0;  // What cannot be removed now is idle the next time, too.
+  if (!runs.ok()) return 0;
   for (const RunPtr& run : *runs) {
-    if (result.samples >= limit) break;
-    SweepRun(run, limit - result.samples, result).IgnoreError();
+    if (context_.time.NowMs() - run->counts_trimmed_ms >= kCountsKept.count()) {
+      run->counts_trimmed_ms = context_.time.NowMs();
+      run->expert_counts.ForgetUnasked();
+    }
+    if (removed < limit) removed += SweepRun(run, limit - removed).value_or(0);
   }
   runs_.ClearDropped();
-  return result.samples;
+  return removed;
 }
 
-absl::Status RedisStore::SweepRun(const RunPtr& run, int64_t limit, ReleaseResult& result) {
-  absl::StatusOr<std::vector<SampleName>> due = run->index.Due(limit);
+absl::StatusOr<int64_t> RedisStore::SweepRun(const RunPtr& run, int64_t limit) {
+  const absl::StatusOr<std::vector<SampleName>> due = run->index.Due(limit);
   if (!due.ok()) return due.status();
-  const int64_t before = result.samples;
   const int64_t idle_ms = (run->lives.ttl + run->lives.grain()).count();
-  for (size_t i = 0; i < due->size() && result.samples - before < limit; i += kBatch) {
-    const size_t end = std::min(due->size(), i + kBatch);
-    const absl::Span<const SampleName> names = absl::MakeConstSpan(*due).subspan(i, end - i);
+  const auto idle = [&](const RedisFound& one) { return context_.time.NowMs() - one.stamp.last_used_ms >= idle_ms; };
+  RedisRemoval removal(context_, *run, idle, /*unused=*/true);
+  for (size_t i = 0; i < due->size() && removal.result().samples < limit; i += kBatch) {
+    const absl::Span<const SampleName> names = absl::MakeConstSpan(*due).subspan(i, kBatch);
     const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run, names);
     if (!found.ok()) return found.status();
-    std::vector<SampleName> idle;
+    std::vector<SampleName> ends;
     std::vector<RedisRequest> notes;
     for (size_t j = 0; j < names.size(); ++j) {
       const RedisFound& one = (*found)[j];
       if (!one.exists()) {
         notes.push_back(run->index.Drop(names[j], 0));
-      } else if (context_.time.NowMs() - one.stamp.last_used_ms >= idle_ms) {
-        if (static_cast<int64_t>(idle.size()) < limit - (result.samples - before)) idle.push_back(names[j]);
+      } else if (idle(one)) {
+        ends.push_back(names[j]);
       } else if (one.content.ok()) {
         notes.push_back(run->index.Put(names[j], one.manifest()));
       }
     }
-    if (!notes.empty()) context_.cluster->Execute(notes, context_.Deadline());
-    const auto still_idle = [&](const RedisFound& one) {
-      return context_.time.NowMs() - one.stamp.last_used_ms >= idle_ms;
-    };
-    if (absl::Status status = Remove(run, std::move(idle), still_idle, /*unused=*/true, result); !status.ok()) {
-      return status;
-    }
+    context_.cluster->Execute(notes, context_.Deadline());
+    const auto room = static_cast<size_t>(limit - removal.result().samples);
+    if (ends.size() > room) ends.resize(room);
+    if (absl::Status status = removal.Remove(std::move(ends)); !status.ok()) break;
   }
-  return absl::OkStatus();
+  return removal.result().samples;
 }
 
 }  // namespace

@@ -49,8 +49,8 @@ struct RedisResult {
 };
 
 struct RedisClusterOptions {
-  // For a connection and its login; a quarter of it for each server that is asked for the map of slots. A server that
-  // does not answer at all holds up what a call has for the others for so long.
+  // For a connection and its login. A server that does not answer at all holds up what a call has for the others for so
+  // long. (Where several servers could tell the map of slots, each is first given a quarter of it.)
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(2);
   // A server that sends nothing for so long while an answer is due is taken for lost.
   std::chrono::milliseconds response_timeout = std::chrono::seconds(10);

@@ -6,11 +6,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/store/redis/client/decimal.h"
 
 namespace routing_replay {
 namespace {
@@ -41,11 +41,9 @@ absl::StatusOr<std::string> PercentDecoded(absl::string_view field, absl::string
 }
 
 absl::StatusOr<uint16_t> PortOf(absl::string_view text) {
-  int port = 0;
-  if (!absl::SimpleAtoi(text, &port) || port < 1 || port > 65535 || !absl::ascii_isdigit(text[0])) {
-    return InvalidEndpoint("port", "is no number from 1 to 65535");
-  }
-  return static_cast<uint16_t>(port);
+  const auto port = ParseDecimal(text);
+  if (!port || *port < 1 || *port > 65535) return InvalidEndpoint("port", "is no number from 1 to 65535");
+  return static_cast<uint16_t>(*port);
 }
 
 absl::Status CheckHost(absl::string_view host) {

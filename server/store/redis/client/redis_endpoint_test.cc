@@ -52,6 +52,7 @@ TEST(RedisEndpointTest, ErrorsNameTheField) {
       {"redis://h:65536", "port"},
       {"redis://h:+5", "port"},
       {"redis://h:", "port"},
+      {"redis://h:80 ", "port"},
       {"redis://h/1", "database"},
       {"redis://@h", "user"},
       {"redis://%zz@h", "user"},

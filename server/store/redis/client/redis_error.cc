@@ -4,10 +4,10 @@
 #include <optional>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/store/redis/client/decimal.h"
 #include "server/store/redis/client/slot_map.h"
 
 namespace routing_replay {
@@ -30,13 +30,13 @@ bool IsOneOf(absl::string_view word, const absl::string_view (&words)[n]) {
 std::optional<RedisError> Redirection(absl::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
   if (words.size() != 3 || (words[0] != "MOVED" && words[0] != "ASK")) return std::nullopt;
-  RedisError error{.kind = words[0] == "ASK" ? RedisError::Kind::kAsk : RedisError::Kind::kMoved};
-  if (!absl::SimpleAtoi(words[1], &error.slot) || error.slot < 0 || error.slot >= kRedisSlots) return std::nullopt;
   const size_t colon = words[2].rfind(':');
-  int port = 0;
-  if (colon == absl::string_view::npos || !absl::SimpleAtoi(words[2].substr(colon + 1), &port)) return std::nullopt;
-  if (port < 1 || port > 65535) return std::nullopt;
-  error.address = {std::string(words[2].substr(0, colon)), static_cast<uint16_t>(port)};
+  const auto slot = ParseDecimal(words[1]);
+  const auto port = ParseDecimal(colon == absl::string_view::npos ? "" : words[2].substr(colon + 1));
+  if (!slot || *slot >= kRedisSlots || !port || *port < 1 || *port > 65535) return std::nullopt;
+  RedisError error{.kind = words[0] == "ASK" ? RedisError::Kind::kAsk : RedisError::Kind::kMoved,
+                   .slot = static_cast<int>(*slot),
+                   .address = {std::string(words[2].substr(0, colon)), static_cast<uint16_t>(*port)}};
   if (error.address.host == "?") error.address.host.clear();
   return error;
 }

@@ -19,7 +19,7 @@ struct RedisError {
     kForCaller,  // Anything else: not executed, and the same again would give the same.
   };
   Kind kind = Kind::kForCaller;
-  int slot = -1;         // kMoved, kAsk.
+  int slot = 0;          // kMoved, kAsk.
   RedisAddress address;  // kMoved, kAsk; an empty host is that of the server which answered.
 };
 

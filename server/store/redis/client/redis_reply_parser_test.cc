@@ -81,6 +81,55 @@ TEST(RedisReplyParserTest, RandomRepliesInRandomPieces) {
   }
 }
 
+// As a connection does: what may go straight to its place goes there.
+TEST(RedisReplyParserTest, LargeValuesInRandomPieces) {
+  std::mt19937_64 random(2);
+  for (int trial = 0; trial < 60; ++trial) {
+    std::vector<RedisReply> sent;
+    std::string stream;
+    for (int n = 0; n < 8; ++n) {
+      std::string text(random() % 3 == 0 ? 4094 + random() % 4 : random() % 60000, '\0');
+      for (char& c : text) c = static_cast<char>(random());
+      RedisReply value = Text(Type::kBulk, std::move(text));
+      if (random() % 4 == 0) value = {.type = Type::kArray, .elements = {value, Integer(1)}};
+      sent.push_back(random() % 4 == 0 ? Random(random, 2) : value);
+      stream += Encode(sent.back());
+    }
+    RedisReplyParser parser(kLimit);
+    std::vector<RedisReply> got;
+    for (absl::string_view left = stream; !left.empty();) {
+      const size_t limit = 1 + random() % (trial % 2 == 0 ? 3000 : 100000);
+      const absl::Span<char> direct = parser.Direct();
+      const size_t size = std::min({limit, left.size(), direct.empty() ? left.size() : direct.size()});
+      if (direct.empty()) {
+        ASSERT_OK(parser.Feed(left.substr(0, size)));
+      } else {
+        std::copy_n(left.data(), size, direct.data());
+        parser.Filled(size);
+      }
+      left.remove_prefix(size);
+      for (RedisReply& reply : TakeAll(parser)) got.push_back(std::move(reply));
+    }
+    ASSERT_TRUE(got == sent) << trial;
+    EXPECT_FALSE(parser.has_rest());
+  }
+}
+
+TEST(RedisReplyParserTest, ValuesMustEndWhereTheyShould) {
+  for (const size_t size : {3, 5000}) {
+    for (const size_t piece : {1, 4096, 100000}) {
+      std::string stream = Encode(Text(Type::kBulk, std::string(size, 'x'))) + ":1\r\n";
+      stream[stream.size() - 5] = 'x';
+      RedisReplyParser parser(kLimit);
+      bool broken = false;
+      for (size_t at = 0; at < stream.size() && !broken; at += piece) {
+        broken = !parser.Feed(absl::string_view(stream).substr(at, piece)).ok() || !parser.Next().ok();
+      }
+      EXPECT_TRUE(broken) << size << " " << piece;
+    }
+  }
+}
+
 TEST(RedisReplyParserTest, ExtremeIntegers) {
   RedisReplyParser parser(kLimit);
   ASSERT_OK(parser.Feed(":9223372036854775807\r\n:-9223372036854775808\r\n"));
@@ -89,8 +138,9 @@ TEST(RedisReplyParserTest, ExtremeIntegers) {
 }
 
 TEST(RedisReplyParserTest, BrokenStreamsStayBroken) {
-  for (const char* stream : {"HTTP/1.1 400 Bad Request\r\n", "$x\r\n", "$-2\r\n", "*-2\r\n", ":\r\n", ":1x\r\n",
-                             "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "\r\n"}) {
+  for (const char* stream :
+       {"HTTP/1.1 400 Bad Request\r\n", "$x\r\n", "$4098\n\r\n", "$04098\r\n", "$-2\r\n", "*-2\r\n", ":\r\n", ":1x\r\n",
+        "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "\r\n"}) {
     RedisReplyParser parser(kLimit);
     ASSERT_OK(parser.Feed(stream));
     EXPECT_TRUE(absl::IsDataLoss(parser.Next().status())) << stream;

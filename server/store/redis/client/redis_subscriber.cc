@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -69,7 +70,7 @@ class Subscriber final : public RedisSubscriber {
   void MoveLinks();
   void CloseLink(const SubscriberLink& link);
   void Handle(ChannelNews news);
-  void Unplace(Channel& channel);
+  void Unplace(const std::string& name, Channel& channel);
   void RetryLater(const absl::Status& why);
   void Deliver();
 
@@ -88,8 +89,8 @@ class Subscriber final : public RedisSubscriber {
   std::vector<RedisEvent> events_;  // To be delivered.
   Backoff backoff_;
   int64_t generation_ = 0;
-  bool unplaced_ = false;  // Some channel has no link.
-  bool refresh_ = false;   // The map is not to be trusted.
+  std::set<std::string> unplaced_;  // Channels without a link.
+  bool refresh_ = false;            // The map is not to be trusted.
   Clock::Time retry_at_{};
   std::thread thread_;  // Last: it uses all of the above.
 };
@@ -130,11 +131,12 @@ void Subscriber::TakeRequests() {
     channel.count += request.change;
     if (channel.count <= 0) {
       if (channel.link != nullptr) channel.link->Unsubscribe(request.channel);
+      unplaced_.erase(request.channel);
       channels_.erase(request.channel);
     } else if (channel.heard && request.change > 0) {
       events_.push_back({request.channel, std::nullopt});
     } else if (channel.link == nullptr) {
-      unplaced_ = true;
+      unplaced_.insert(request.channel);
     }
   }
 }
@@ -149,20 +151,19 @@ void Subscriber::FollowMap() {
     const auto server = view->map.MasterOf(RedisSlotOf(name));
     if (!server || *server == channel.link->server()) continue;
     channel.link->Unsubscribe(name);
-    Unplace(channel);
+    Unplace(name, channel);
   }
 }
 
 void Subscriber::PlaceChannels() {
-  if (!unplaced_ || clock_.Now() < retry_at_) return;
-  unplaced_ = false;
+  if (unplaced_.empty() || clock_.Now() < retry_at_) return;
   if (refresh_) {
     if (auto status = Refresh(); !status.ok()) return RetryLater(status);
     refresh_ = false;
   }
   std::map<RedisAddress, absl::Status> unreachable;
-  for (auto& [name, channel] : channels_) {
-    if (channel.link == nullptr) Place(name, channel, unreachable);
+  for (const std::string& name : std::vector<std::string>(unplaced_.begin(), unplaced_.end())) {
+    Place(name, channels_.at(name), unreachable);
   }
 }
 
@@ -175,6 +176,7 @@ void Subscriber::Place(const std::string& name, Channel& channel, std::map<Redis
   if (link.ok()) {
     channel.link = *link;
     channel.link->Subscribe(name);
+    unplaced_.erase(name);
   } else {
     unreachable.emplace(*server, link.status());
     RetryLater(link.status());
@@ -206,7 +208,7 @@ void Subscriber::Wait() {
   std::vector<pollfd> sockets = {{wake_.fd(), POLLIN, 0}};
   for (const auto& [server, link] : links_) sockets.push_back(link->PollFor());
   Clock::Time until = clock_.Now() + quiet_ / 2;
-  if (unplaced_) until = std::min(until, retry_at_);
+  if (!unplaced_.empty()) until = std::min(until, retry_at_);
   // However the wait ends, the next round looks at everything.
   WaitForSockets(absl::MakeSpan(sockets), {.deadline = until, .clock = &clock_}).IgnoreError();
 }
@@ -227,7 +229,7 @@ void Subscriber::MoveLinks() {
 
 void Subscriber::CloseLink(const SubscriberLink& link) {
   for (auto& [name, channel] : channels_) {
-    if (channel.link == &link) Unplace(channel);
+    if (channel.link == &link) Unplace(name, channel);
   }
   links_.erase(RedisAddress(link.server()));
 }
@@ -251,23 +253,23 @@ void Subscriber::Handle(ChannelNews news) {
       if (error.kind == RedisError::Kind::kMoved && !error.address.host.empty()) {
         topology_->Moved(error.slot, error.address);
       }
-      Unplace(channel);
+      Unplace(news.channel, channel);
       return RetryLater(StatusOfRedisError("SSUBSCRIBE", news.text));
     }
     case ChannelNews::Kind::kEnded:
-      Unplace(channel);
+      Unplace(news.channel, channel);
       return RetryLater(absl::UnavailableError("Redis: a channel moved to another server"));
   }
 }
 
-void Subscriber::Unplace(Channel& channel) {
+void Subscriber::Unplace(const std::string& name, Channel& channel) {
   channel.link = nullptr;
   channel.heard = false;
-  unplaced_ = true;
+  unplaced_.insert(name);
 }
 
 void Subscriber::RetryLater(const absl::Status& why) {
-  unplaced_ = refresh_ = true;
+  refresh_ = true;
   // One pause for all that went wrong at the same time.
   if (retry_at_ <= clock_.Now()) retry_at_ = clock_.Now() + backoff_.Next();
   SetStatus(why);

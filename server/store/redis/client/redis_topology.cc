@@ -10,7 +10,7 @@
 namespace routing_replay {
 namespace {
 
-constexpr int kTriesPerTimeout = 4;
+constexpr int kHurry = 4;
 
 }  // namespace
 
@@ -67,6 +67,7 @@ absl::Status RedisTopology::Refresh(int64_t seen, Clock::Time deadline) {
   const MutexLock lock(mutex_);
   refreshing_ = false;
   refreshed_.NotifyAll();
+  nobody_answered_ = !view.ok();
   if (!view.ok()) return view.status();
   view->generation = view_->generation + 1;
   view_ = std::make_shared<const View>(*std::move(view));
@@ -85,11 +86,19 @@ std::vector<RedisAddress> RedisTopology::Candidates() {
   return candidates;
 }
 
+// One that hangs must not use up the time in which the others would answer, unless all of them are that slow.
+Clock::Duration RedisTopology::TimeForOne(size_t candidates) {
+  const MutexLock lock(mutex_);
+  return candidates > 1 && !nobody_answered_ ? options_.connect_timeout / kHurry : options_.connect_timeout;
+}
+
 absl::StatusOr<RedisTopology::View> RedisTopology::AskAnyone(Clock::Time deadline) {
   ++counters_.map_refreshes;
   absl::Status status;
-  for (const RedisAddress& candidate : Candidates()) {
-    auto view = Ask(candidate, deadline);
+  const std::vector<RedisAddress> candidates = Candidates();
+  const Clock::Duration time = TimeForOne(candidates.size());
+  for (const RedisAddress& candidate : candidates) {
+    auto view = Ask(candidate, std::min(deadline, options_.clock->Now() + time));
     if (view.ok()) return view;
     // What an operator has to mend says more than who happens to be down.
     if (status.ok() || !IsFinalRedisError(status)) status = view.status();
@@ -98,9 +107,7 @@ absl::StatusOr<RedisTopology::View> RedisTopology::AskAnyone(Clock::Time deadlin
 }
 
 absl::StatusOr<RedisTopology::View> RedisTopology::Ask(const RedisAddress& server, Clock::Time deadline) {
-  // One that hangs must not use up the time in which the others would answer.
-  const Clock::Time limit = DeadlineAfter(options_.clock->Now(), options_.connect_timeout / kTriesPerTimeout);
-  const RedisWait wait = {.deadline = std::min(deadline, limit), .clock = options_.clock};
+  const RedisWait wait = {.deadline = deadline, .clock = options_.clock};
   const auto lease = Take(server, wait.deadline);
   if (IsFinalRedisError(lease.status())) return lease.status();
   const RedisCommand command({"CLUSTER", "SLOTS"});

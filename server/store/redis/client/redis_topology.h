@@ -52,6 +52,7 @@ class RedisTopology {
 
  private:
   std::vector<RedisAddress> Candidates();
+  Clock::Duration TimeForOne(size_t candidates);
   absl::StatusOr<View> AskAnyone(Clock::Time deadline);
   absl::StatusOr<View> Ask(const RedisAddress& server, Clock::Time deadline);
   absl::StatusOr<View> Read(const RedisAddress& server, const RedisReply& reply);
@@ -66,6 +67,7 @@ class RedisTopology {
   std::shared_ptr<const View> view_ ABSL_GUARDED_BY(mutex_) = std::make_shared<const View>();
   bool refreshing_ ABSL_GUARDED_BY(mutex_) = false;
   size_t first_candidate_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool nobody_answered_ ABSL_GUARDED_BY(mutex_) = false;  // To the last refresh.
 };
 
 }  // namespace routing_replay

@@ -23,13 +23,12 @@ int PollTimeout(const RedisWait& wait) {
 absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait) {
   std::vector<pollfd> all(sockets.begin(), sockets.end());
   all.push_back({wait.interrupt_fd, POLLIN, 0});  // poll passes over an fd of -1.
-  int timeout = 0;
   while (true) {
+    const int timeout = PollTimeout(wait);
     const int ready = poll(all.data(), all.size(), timeout);
-    if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", std::strerror(errno)));
     if (ready > 0) break;
-    timeout = PollTimeout(wait);
-    if (timeout == 0) return absl::DeadlineExceededError("the deadline passed while waiting for Redis");
+    if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", std::strerror(errno)));
+    if (ready == 0 && timeout == 0) return absl::DeadlineExceededError("the deadline passed while waiting for Redis");
   }
   if (all.back().revents != 0) return absl::CancelledError("interrupted while waiting for Redis");
   std::copy(all.begin(), all.end() - 1, sockets.begin());

@@ -4,9 +4,9 @@
 #include <map>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/store/redis/client/decimal.h"
 
 namespace routing_replay {
 namespace {
@@ -26,10 +26,8 @@ struct Rule {
   const char* wanted;
 };
 
-int64_t NumberOf(absl::string_view text) {
-  int64_t number = 0;
-  return absl::SimpleAtoi(text, &number) ? number : -1;
-}
+// What is no number is less than any that is wanted.
+int64_t NumberOf(absl::string_view text) { return ParseDecimal(text).value_or(-1); }
 
 // "normal 0 0 0 slave 268435456 67108864 60 pubsub …": class, hard limit, soft limit, seconds; 0 is no limit.
 bool ReplicaBufferIsLarge(const std::string& limits) {

@@ -60,8 +60,7 @@ bool SubscriberLink::IsAnswerTo(absl::string_view command, const std::string& ch
 
 absl::Status SubscriberLink::TakeError(const std::string& text, std::vector<ChannelNews>& news) {
   if (sent_.empty()) return Unexpected("an error without a command");
-  if (IsAnswerTo(kSubscribe, sent_.front().channel)) {
-    channels_.erase(sent_.front().channel);
+  if (IsAnswerTo(kSubscribe, sent_.front().channel) && channels_.erase(sent_.front().channel) > 0) {
     news.push_back({ChannelNews::Kind::kRefused, sent_.front().channel, text});
   }
   sent_.pop_front();
