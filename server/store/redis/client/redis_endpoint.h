@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,7 +25,10 @@ struct RedisAddress {
   uint16_t port = 0;
 
   std::string ToString() const;  // host:port or [v6]:port.
-  friend auto operator<=>(const RedisAddress&, const RedisAddress&) = default;
+  friend bool operator==(const RedisAddress&, const RedisAddress&) = default;
+  friend bool operator<(const RedisAddress& a, const RedisAddress& b) {
+    return std::tie(a.host, a.port) < std::tie(b.host, b.port);
+  }
 };
 // The inverse of ToString; nothing else. INVALID_ARGUMENT.
 absl::StatusOr<RedisAddress> ParseRedisAddress(absl::string_view text);

@@ -33,7 +33,7 @@ const char* RedisTypeName(Type type) {
   return "an unknown type";
 }
 
-absl::StatusOr<int64_t> TakeInteger(RedisReply reply) {
+absl::StatusOr<int64_t> TakeInteger(const RedisReply& reply) {
   if (reply.type != Type::kInteger) return NotThe("an integer", reply);
   return reply.integer;
 }

@@ -25,7 +25,7 @@ struct RedisReply {
 const char* RedisTypeName(RedisReply::Type type);
 
 // The reply as the type that the command promises; INTERNAL naming both types (never the content) if it is another.
-absl::StatusOr<int64_t> TakeInteger(RedisReply reply);
+absl::StatusOr<int64_t> TakeInteger(const RedisReply& reply);
 // Of a bulk or a status.
 absl::StatusOr<std::string> TakeText(RedisReply reply);
 absl::StatusOr<std::vector<RedisReply>> TakeArray(RedisReply reply);

@@ -96,7 +96,7 @@ RedisSocket::~RedisSocket() {
 }
 
 absl::Status RedisSocket::Shake(const RedisTls& tls, const RedisAddress& address, const RedisWait& wait) {
-  auto session = tls.NewSession(fd_, address.host);
+  auto session = tls.NewSession(&fd_, address.host);
   if (!session.ok()) return session.status();
   ssl_ = *std::move(session);
   while (true) {

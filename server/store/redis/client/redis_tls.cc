@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +15,7 @@
 namespace routing_replay {
 namespace {
 
-int FdOf(BIO* bio) { return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))); }
+int FdOf(BIO* bio) { return *static_cast<const int*>(BIO_get_data(bio)); }
 
 int Send(BIO* bio, const char* bytes, int size) {
   BIO_clear_retry_flags(bio);
@@ -100,7 +99,7 @@ absl::StatusOr<std::shared_ptr<const RedisTls>> RedisTls::Create(const RedisEndp
   return std::shared_ptr<const RedisTls>(std::move(tls));
 }
 
-absl::StatusOr<UniqueSsl> RedisTls::NewSession(int fd, const std::string& host) const {
+absl::StatusOr<UniqueSsl> RedisTls::NewSession(int* fd, const std::string& host) const {
   ERR_clear_error();
   UniqueSsl ssl(SSL_new(context_.get()));
   BIO* bio = SocketMethod() == nullptr ? nullptr : BIO_new(SocketMethod());
@@ -108,7 +107,7 @@ absl::StatusOr<UniqueSsl> RedisTls::NewSession(int fd, const std::string& host) 
     BIO_free(bio);
     return absl::InternalError(absl::StrCat("TLS: ", TakeTlsError()));
   }
-  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(fd)));
+  BIO_set_data(bio, fd);
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl.get(), bio, bio);
   SSL_set_connect_state(ssl.get());

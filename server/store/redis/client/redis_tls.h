@@ -25,9 +25,9 @@ class RedisTls {
   // Reads the files of `endpoint`, which must be a TLS one. INVALID_ARGUMENT (kField: ca_file, cert_file, key_file).
   static absl::StatusOr<std::shared_ptr<const RedisTls>> Create(const RedisEndpoint& endpoint);
 
-  // A client's session over the non-blocking socket `fd`, which it does not own; the handshake is still to come.
-  // Writing to a closed socket raises no signal.
-  absl::StatusOr<UniqueSsl> NewSession(int fd, const std::string& host) const;
+  // A client's session over the non-blocking socket `*fd`, which it does not own and which must outlive it; the
+  // handshake is still to come. Writing to a closed socket raises no signal.
+  absl::StatusOr<UniqueSsl> NewSession(int* fd, const std::string& host) const;
 
  private:
   struct FreeContext {

@@ -43,7 +43,7 @@ absl::Status SubscriberLink::Move(Clock::Time now, Clock::Duration quiet, std::v
     Send(RedisCommand({kPing}), "");
   }
   std::vector<RedisReply> replies;
-  const absl::Status moved = connection_->Move(replies);
+  absl::Status moved = connection_->Move(replies);
   if (!replies.empty()) {
     last_word_ = now;
     pinged_ = false;
