@@ -3,9 +3,12 @@
 
 #include <atomic>
 #include <csignal>
+#include <fstream>
 #include <map>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "proto/wire/mutex.h"
 #include "server/store/redis/client/redis_subscriber.h"
 #include "server/store/redis/client/server_check.h"
@@ -164,6 +167,27 @@ TEST_F(RedisClusterTest, SettingsOfServersWithReplicas) {
        {"maxmemory is 0", "lazyfree-lazy-expire is no", "repl-backlog-size is", "client-output-buffer-limit is"}) {
     EXPECT_THAT(warnings, ::testing::Contains(::testing::HasSubstr(setting))) << setting;
   }
+}
+
+// As redis-server reads them from its command line.
+std::vector<std::string> SettingsOfFile(const std::string& path) {
+  std::vector<std::string> settings;
+  std::ifstream file(path);
+  EXPECT_TRUE(file.is_open()) << path;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    settings.push_back(absl::StrCat("--", words[0]));
+    for (size_t i = 1; i < words.size(); ++i) settings.push_back(words[i] == R"("")" ? "" : words[i]);
+  }
+  return settings;
+}
+
+TEST(RedisClusterSettings, ThoseOfTheComposeFileAreTheOnesWanted) {
+  if (const std::string reason = NoRedisReason(); !reason.empty()) GTEST_SKIP() << reason;
+  ASSERT_OK_AND_ASSIGN(const auto servers, RedisClusterProcess::Start(SettingsOfFile("deploy/compose/redis.conf")));
+  ASSERT_OK_AND_ASSIGN(const auto cluster, RedisCluster::Connect(servers->endpoint(), {}, Soon()));
+  EXPECT_THAT(CheckRedisServers(*cluster, Soon()).value(), ::testing::ElementsAre());
 }
 
 TEST_F(RedisClusterTest, ReshardingUnderLoad) {
