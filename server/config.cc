@@ -87,11 +87,10 @@ class Parser {
         "memory; rocksdb:DIRECTORY, which survives a restart; or redis://HOST:PORT,… (rediss:// with TLS), a Redis or "
         "Valkey server or cluster that any number of servers share");
     Key("durability", config_.durability,
-        "what an acknowledged append of rocksdb has come through: memory, written (the operating system) or synced "
-        "(the disk)");
-    BytesKey(
-        "memory-budget", config_.memory_budget, kAnyBytes,
-        "bytes of routing data held and on their way; of a store that writes, a quarter, at most 4 GiB, is its cache");
+        "what an acknowledged append has come through in runs that ask for nothing: memory, written (to the operating "
+        "system) or synced (to the disk); by default written, of the store memory memory");
+    BytesKey("memory-budget", config_.memory_budget, kAnyBytes,
+             "bytes of routing data held and on their way; of rocksdb a quarter, at most 4 GiB, is its cache");
     TimeKey("default-ttl", config_.default_ttl, kSomeTime,
             "a sample idle for so long is removed, where its run does not say");
     TimeKey("sweep-interval", config_.sweep_interval, kSomeTime, "how often idle samples are looked for");
@@ -229,7 +228,7 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
     return absl::InvalidArgumentError(error.what());
   }
   if (absl::Status status = CheckStoreName(config.store); !status.ok()) return status;
-  if (absl::Status status = CheckDurability(config.durability); !status.ok()) return status;
+  if (absl::Status status = CheckDurability(config.store, config.durability); !status.ok()) return status;
   for (const std::string& address : config.listen) {
     if (absl::Status status = CheckListenAddress(address); !status.ok()) return status;
   }

@@ -15,10 +15,10 @@ namespace routing_replay {
 struct ServerConfig {
   std::vector<std::string> listen = {"[::]:7400"};  // host:port, [v6]:port or unix:PATH; port 0: any free one.
   std::string advertise;                            // What OpenRun tells clients; empty: the first listener.
-  std::string endpoint_file;           // Holds the advertised address while the server listens; written atomically.
-  int exit_with_pid = 0;               // The server ends when this process does; 0: it does not look.
-  std::string store = "memory";        // As OpenStore names it.
-  std::string durability = "written";  // Of a store that writes: "memory", "written", "synced".
+  std::string endpoint_file;     // Holds the advertised address while the server listens; written atomically.
+  int exit_with_pid = 0;         // The server ends when this process does; 0: it does not look.
+  std::string store = "memory";  // As OpenStore names it.
+  std::string durability;  // Of runs that ask for none: "memory", "written", "synced"; empty: what the store does.
   int64_t memory_budget = int64_t{4} << 30;
   std::chrono::milliseconds default_ttl = std::chrono::hours(24);
   std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);

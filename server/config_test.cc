@@ -60,6 +60,8 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--store", "redis://"}, "--store"},
            {{"--store", "redis://user:password@host"}, "--store"},
            {{"--durability", "maybe"}, "maybe"},
+           {{"--durability", "written"}, "--durability"},
+           {{"--store", "redis://host", "--durability", "synced"}, "--durability"},
            {{"--threads", "0"}, "threads"},
            {{"--allocator", "mine"}, "allocator"},
            {{"--listen", "7400"}, "--listen"},

@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/redis/client/server_check.h"
+#include "server/store/redis/redis_runs.h"
 #include "server/store/redis/redis_store.h"
 #include "server/store/rocksdb/rocks_store.h"
 
@@ -23,6 +24,12 @@ constexpr std::chrono::seconds kConnectTimeout{30};
 
 bool IsRedis(absl::string_view name) {
   return absl::StartsWith(name, "redis://") || absl::StartsWith(name, "rediss://");
+}
+
+DurabilityLevels LevelsOf(absl::string_view store) {
+  if (IsRedis(store)) return kRedisDurability;
+  if (store == kMemory) return {};
+  return {Durability::kWritten, Durability::kSynced};
 }
 
 absl::Status InvalidOption(absl::string_view key, absl::string_view what) {
@@ -64,9 +71,16 @@ absl::Status CheckStoreName(absl::string_view name) {
   return name.empty() ? InvalidOption("store", "rocksdb: needs the path of a directory") : absl::OkStatus();
 }
 
-absl::Status CheckDurability(absl::string_view name) {
-  if (DurabilityFromName(name)) return absl::OkStatus();
-  return InvalidOption("durability", absl::StrCat("'", name, "' is none of memory, written, synced"));
+absl::Status CheckDurability(absl::string_view store, absl::string_view durability) {
+  if (durability.empty()) return absl::OkStatus();
+  const std::optional<Durability> level = DurabilityFromName(durability);
+  if (!level) {
+    return InvalidOption("durability", absl::StrCat("'", durability, "' is none of memory, written, synced"));
+  }
+  const Durability best = LevelsOf(store).best;
+  if (*level <= best) return absl::OkStatus();
+  return InvalidOption("durability",
+                       absl::StrCat(durability, " is more than this store can, which is ", DurabilityName(best)));
 }
 
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {
@@ -76,10 +90,10 @@ int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {
 absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
                                       MemoryStoreOptions options) {
   if (IsRedis(name)) return OpenRedis(name, std::move(options));
-  if (!absl::ConsumePrefix(&name, kRocksPrefix)) return OpenedStore{NewMemoryStore(std::move(options)), "", {}};
+  if (name == kMemory) return OpenedStore{NewMemoryStore(std::move(options)), "", {}};
   RecoveryReport report;
-  auto store = OpenRocksStore({.path = std::string(name),
-                               .durability = *DurabilityFromName(durability),
+  auto store = OpenRocksStore({.path = std::string(absl::StripPrefix(name, kRocksPrefix)),
+                               .durability = DurabilityFromName(durability).value_or(LevelsOf(name).by_default),
                                .cache_bytes = cache_bytes,
                                .memory = std::move(options)},
                               report);

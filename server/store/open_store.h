@@ -16,8 +16,9 @@ namespace routing_replay {
 // "memory"; "rocksdb:PATH" with the directory of a database, which is made if it is not there; or what
 // ParseRedisEndpoint takes: "redis://HOST:PORT,…", "rediss://…". INVALID_ARGUMENT naming what is wrong.
 absl::Status CheckStoreName(absl::string_view name);
-// "memory", "written" or "synced" (Durability): what runs get that ask for none, of stores that write.
-absl::Status CheckDurability(absl::string_view name);
+// `durability`: what runs get that ask for none; empty: what the store does by default. INVALID_ARGUMENT if it is none
+// of "memory", "written" and "synced", or above what the store can.
+absl::Status CheckDurability(absl::string_view store, absl::string_view durability);
 
 struct OpenedStore {
   std::unique_ptr<Store> store;

@@ -15,9 +15,6 @@
 namespace routing_replay {
 namespace {
 
-// What Redis has answered for; whether that is on a disk is a setting of its own.
-constexpr DurabilityLevels kLevels{Durability::kWritten, Durability::kWritten};
-
 // Samples of a dropped run that are cleared away in one go.
 constexpr size_t kClearBatch = 1024;
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
@@ -37,7 +34,7 @@ absl::StatusOr<RunInfo> RedisRuns::Open(absl::string_view run, const Geometry* g
   if (missing) {
     RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
     const absl::StatusOr<RunOptions> in_force =
-        OptionsInForce(options, {.ttl = default_ttl_, .codec = geometry->default_codec()}, kLevels);
+        OptionsInForce(options, {.ttl = default_ttl_, .codec = geometry->default_codec()}, kRedisDurability);
     if (!in_force.ok()) return in_force.status();
     info.options = *in_force;
     const std::string key = context_.keys.Run(run);

@@ -13,9 +13,13 @@
 #include "proto/wire/mutex.h"
 #include "server/store/redis/redis_context.h"
 #include "server/store/redis/redis_run.h"
+#include "server/store/run_options.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
+
+// What Redis has answered for; whether that is on a disk is a setting of Redis.
+inline constexpr DurabilityLevels kRedisDurability{Durability::kWritten, Durability::kWritten};
 
 // Thread-safe. Errors too as those of RedisCluster.
 class RedisRuns {
