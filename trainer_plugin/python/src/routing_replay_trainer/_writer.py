@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,26 @@ from routing_replay_trainer.records import merge_records
 from routing_replay_trainer.targets import PassKey
 
 _NOBODY = np.iinfo(np.int64).min
+_Batch = tuple[int, int]  # Step and micro-batch.
+
+
+class _Sample(NamedTuple):
+    """sequence: of the micro-batch; tokens: uint32, if they are known"""
+
+    sequence: int
+    name: str
+    num_tokens: int
+    tokens: bytes | None
 
 
 @dataclass(frozen=True)
 class _Record:
-    """Of one chunk and micro-batch. plan: arguments of the plan, of the whole model's geometry; ids: its index buffer;
-    samples: (id, number of tokens, token ids or None)"""
+    """Of one chunk and micro-batch. plan: arguments of the plan, of the whole model's geometry; ids: its index
+    buffer"""
 
     plan: dict[str, Any]
     ids: bytes
-    samples: list[tuple[str, int, bytes | None]]
+    samples: list[_Sample]
 
 
 class RecordWriter:
@@ -48,12 +58,19 @@ class RecordWriter:
     def __init__(self, collective: Collective | None, run: Any = None) -> None:
         self._collective: Collective = LocalGroup(1)[0] if collective is None else collective
         self._run = run
-        self._kept: dict[tuple[int, int], dict[int, _Record]] = {}  # By step and micro-batch, by chunk.
+        self._kept: dict[_Batch, dict[int, _Record]] = {}  # By chunk.
 
     def keep(self, key: PassKey, plan: Mapping[str, Any], described: MicroBatch, ids: NDArray[np.uint8]) -> None:
         """A pass has recorded. InvalidArgumentError for sequences that are not samples with a name."""
         record = _Record(plain(plan, "plan"), ids.tobytes(), list(_samples(described)))
         self._kept.setdefault((key.step, key.micro_batch), {})[key.chunk] = record
+
+    def forget(self, key: PassKey) -> None:
+        """A pass that has recorded was given up."""
+        chunks = self._kept.get((key.step, key.micro_batch), {})
+        chunks.pop(key.chunk, None)
+        if not chunks:
+            self._kept.pop((key.step, key.micro_batch), None)
 
     def release(self) -> None:
         """Forgets what was recorded."""
@@ -61,7 +78,8 @@ class RecordWriter:
 
     def write(self, *, deadline: float = 600.0, **options: Any) -> list[str]:
         """Appends and seals all samples that were recorded since the last time, and forgets their records. All ranks
-        call it, after the same passes.
+        call it, after the same passes. Of a sample that was recorded again the later record counts; passes that were
+        given up (by an exception in `micro_batch`, or `abandon_step`) have none.
 
         deadline: seconds for all of it
         options: of Run.append: group, weight_version, weight_label, revision, restart, …
@@ -69,20 +87,22 @@ class RecordWriter:
         Returns the samples, on the rank that has appended them; nothing on the others. Raises there what was wrong with
         an append or the records (FailedPreconditionError naming sample, row and layer that no rank has, or that two
         have differently), after all ranks are through, and FailedPreconditionError on the others. DeadlineExceededError
-        where a rank does not come.
+        where a rank does not come. Where the ranks have recorded different numbers of micro-batches
+        nothing is forgotten.
         """
         end = time.monotonic() + deadline
-        kept, self._kept = [self._kept[key] for key in sorted(self._kept)], {}
-        batches, writer = self._prepare(len(kept), end)
+        counting = self._counting()
+        batches, writer = self._prepare(len(counting), end)
+        kept, self._kept = [(self._kept[key], samples) for key, samples in counting], {}
         written: list[str] = []
         failure: Exception | None = None
         for number in range(batches):
-            own = kept[number] if kept else {}
+            own, samples = kept[number] if kept else ({}, [])
             parts = all_gather_any_size(self._collective, _pack(own.values()), end - time.monotonic())
             if writer != self._collective.rank or failure is not None:
                 continue
             try:
-                written += self._append(parts, own, options)
+                written += self._append(parts, samples, options)
             except Exception as error:  # The other ranks go on to gather.
                 failure = error
         if written and failure is None:
@@ -103,15 +123,27 @@ class RecordWriter:
             raise _failed(f"one rank has recorded {~least} micro-batches, another {most}")
         return most, ~writer
 
-    def _append(self, parts: list[bytes], own: Mapping[int, _Record], options: Mapping[str, Any]) -> list[str]:
+    def _counting(self) -> list[tuple[_Batch, list[_Sample]]]:
+        """The micro-batches in order, and which of their samples no later one has recorded again; those of which none
+        is left are no part of it."""
+        counting, later = [], set()
+        for batch in sorted(self._kept, reverse=True):
+            record = next(iter(self._kept[batch].values()))
+            samples = [sample for sample in record.samples if sample.name not in later]
+            later.update(sample.name for sample in samples)
+            if samples:
+                counting.append((batch, samples))
+        return counting[::-1]
+
+    def _append(self, parts: list[bytes], samples: list[_Sample], options: Mapping[str, Any]) -> list[str]:
         if self._run is None:
             raise _failed(f"rank {self._collective.rank}, which appends, has no run")
-        samples = next(iter(own.values())).samples
         merged = merge_records([record for part in parts for record in _unpack(part)])
-        for (sample, num_tokens, tokens), rows in zip(samples, merged, strict=True):
-            ids = None if tokens is None else np.frombuffer(tokens, np.uint32)[: len(rows)]
-            self._run.append(sample, rows, tokens=ids, num_tokens=num_tokens, producer="trainer", **options)
-        return [sample for sample, *_ in samples]
+        for sample in samples:
+            rows = merged[sample.sequence]
+            ids = None if sample.tokens is None else np.frombuffer(sample.tokens, np.uint32)[: len(rows)]
+            self._run.append(sample.name, rows, tokens=ids, num_tokens=sample.num_tokens, producer="trainer", **options)
+        return [sample.name for sample in samples]
 
     def _end(self, writer: int, failure: Exception | None, end: float) -> None:
         """All ranks learn whether it went well."""
@@ -122,14 +154,14 @@ class RecordWriter:
             raise _failed(f"rank {writer} could not append; it says why")
 
 
-def _samples(described: MicroBatch) -> Iterable[tuple[str, int, bytes | None]]:
+def _samples(described: MicroBatch) -> Iterable[_Sample]:
     if any("pieces" in sequence for sequence in described.named_layout["sequences"]):
         raise invalid("sequences", f"a {Sequence.__name__} is a part of a sample, and only whole samples are written")
-    for fetch in described.named:
+    for sequence, fetch in enumerate(described.named):
         if not isinstance(fetch.sample, str):
             raise invalid("sequences", f"the sample with handle {fetch.sample} is written under its id alone")
         tokens = None if fetch.tokens is None else token_ids(fetch.tokens, fetch.sample).tobytes()
-        yield fetch.sample, fetch.num_tokens or 0, tokens
+        yield _Sample(sequence, fetch.sample, fetch.num_tokens or 0, tokens)
 
 
 def _pack(records: Iterable[_Record]) -> bytes:
