@@ -678,7 +678,7 @@ class Cases(unittest.TestCase):
 
     def assert_written(self, run: Any, rollout: Rollout, chosen: list[torch.Tensor]) -> None:
         """chosen: per layer, of each row of the micro-batch"""
-        appended = {call.args[0]: call for call in run.append.call_args_list}
+        appended = {call.args[0]: call for call in run.appender.return_value.append.call_args_list}
         self.assertEqual(list(appended), rollout.samples)
         for sample, tokens, place in zip(rollout.samples, rollout.tokens, rollout.places, strict=True):
             rows, said = appended[sample].args[1], dict(appended[sample].kwargs)

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import threading
+import types
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -97,16 +98,38 @@ def on_all(body: Callable[[Collective, dict[str, int]], Any]) -> list[Any]:
 
 
 class Run:
-    """A stand-in that keeps what is appended."""
+    """A stand-in that keeps what is appended, and is its own appender.
 
-    def __init__(self) -> None:
+    refuses: what is said of a sample: an exception, at once or as its outcome, or how many of its rows conflict
+    """
+
+    def __init__(self, **refuses: Any) -> None:
         self.appended: dict[str, tuple[np.ndarray, dict[str, Any]]] = {}
+        self.refuses = {name.replace("_", "/"): said for name, said in refuses.items()}
+        self.late = False  # Refusals are outcomes, which flush raises the first of.
+
+    def appender(self, on_outcome: Any) -> Run:
+        self.on_outcome, self.failure = on_outcome, None
+        return self
 
     def append(self, sample: str, rows: np.ndarray, **options: Any) -> None:
-        self.appended[sample] = (rows, options)
+        said = self.refuses.get(sample, 0)
+        error = said if isinstance(said, Exception) else None
+        if error is not None and not self.late:
+            raise error
+        self.failure = self.failure or error
+        counts = {"conflicting_rows": 0 if error else said, "late_rows": 0}
+        if error is None:
+            self.appended[sample] = (rows, options)
+        self.on_outcome(types.SimpleNamespace(sample=sample, error=error, **counts))
 
     def flush(self, timeout: float) -> None:
         assert timeout > 0
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self, timeout: float) -> None:
+        pass
 
 
 class MergeTest(unittest.TestCase):
@@ -178,22 +201,38 @@ class WriterTest(unittest.TestCase):
             self.assertEqual(options, {"num_tokens": count, "producer": "trainer", "group": 3, "weight_version": 17})
 
     def test_all_ranks_learn_of_a_failure(self) -> None:
-        def fails(*arguments: Any, **options: Any) -> None:
-            raise ValueError("no room")
+        """Other samples are written, and those that failed by the next call, of them alone."""
+        names = [name for index in range(len(MICRO_BATCHES)) for name in samples(index)]
+        failed = [samples(0)[1], samples(2)[0]]
+        for late in (False, True):
+            run = Run(**dict.fromkeys([name.replace("/", "_") for name in failed], ValueError("no room")))
+            run.late = late
 
-        run = Run()
-        run.append = fails
+            def body(collective: Collective, rank: dict[str, int], run: Run = run) -> list[str]:
+                writer = RecordWriter(collective, run)
+                self.record(writer, rank)
+                expected, words = trainer.FailedPreconditionError, "rank 0 could not append"
+                if collective.rank == 0:
+                    expected, words = ValueError, "no room"
+                with self.assertRaisesRegex(expected, words):
+                    writer.write()
+                if collective.rank == 0:
+                    self.assertEqual(list(run.appended), [name for name in names if name not in failed])
+                    run.refuses.clear()
+                return [*writer.write(), *writer.write()]
 
+            self.assertEqual(on_all(body), [failed] + [[]] * 7)
+            self.assertEqual(sorted(run.appended), sorted(names))
+
+    def test_a_run_that_is_missing(self) -> None:
         def body(collective: Collective, rank: dict[str, int]) -> None:
-            writer = RecordWriter(collective, run)
+            writer = RecordWriter(collective)
             self.record(writer, rank)
             writer.write()
 
         first, *others = on_all(body)
-        self.assertIsInstance(first, ValueError)
-        for other in others:
-            self.assertIsInstance(other, trainer.FailedPreconditionError)
-            self.assertIn("rank 0 could not append", other.message)
+        self.assertIn("rank 0, which appends, has no run", first.message)
+        self.assertIn("rank 0 could not append", others[0].message)
 
     def test_ranks_with_other_passes(self) -> None:
         """Nothing is lost, and the rank that is behind may record what is missing."""
@@ -313,6 +352,17 @@ class WriterTest(unittest.TestCase):
                 own = routes(name, MICRO_BATCHES[0][shown.sequence[local]])
                 self.assertEqual(ids[local].tolist(), own[shown.row[local], layer.ordinal].tolist())
         self.assertEqual(batch.unrecorded_rows, plan.row_map["unrecorded"])
+
+        # A sample of one token has no rows.
+        writer = RecordWriter(None, run)
+        layout = {"format": "THD", "cu_seqlens_padded": [0, 8, 16], "total_rows": 16}
+        said = describe(["five", "one"], [np.arange(5), np.arange(1)], None, None, {}, layout)
+        arguments = {"micro_batch": said.layout, "megatron": CONFIG | {"pipeline_model_parallel_size": 1}}
+        arguments["megatron"].pop("virtual_pipeline_model_parallel_size")
+        writer.keep(PassKey(0, 0, 0), arguments, said, recorded(said, trainer.Plan(None, **arguments)))
+        self.assertEqual(writer.write(group=2), ["five", "one"])
+        states = run.stat_many(["five", "one"], producer="trainer")
+        self.assertEqual([(state.num_tokens, state.committed_rows) for state in states], [(5, 4), (1, 0)])
 
 
 if __name__ == "__main__":
