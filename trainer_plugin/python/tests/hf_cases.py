@@ -614,6 +614,47 @@ class Cases(unittest.TestCase):
         self.assert_written(run, rollout, live.chosen)
 
     @over("packed")
+    def test_r2_records_of_passes_that_were_given_up(self, model: Any, rollout: Rollout) -> None:
+        """They are neither written nor replayed; those that a pass has replayed stay."""
+
+        def record(replay: Any) -> None:
+            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
+                loss_of(model, rollout.call)
+
+        def fails(replay: Any) -> None:
+            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
+                loss_of(model, rollout.call)
+                raise RuntimeError("no memory")
+
+        def train(replay: Any) -> None:
+            with replay.micro_batch(rollout.samples, **rollout.said):
+                loss_of(model, rollout.call)
+
+        run = mock.Mock()
+        writer = hf.RecordWriter(None, run)
+        with self.attached(model, None, mode="R2", writer=writer) as replay:
+            with self.assertRaisesRegex(RuntimeError, "no memory"):
+                fails(replay)
+            self.assertEqual(replay.metrics()["routing_replay/record_bytes"], 0)
+            record(replay)
+            replay.abandon_step()
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+                train(replay)
+            self.assertEqual(writer.write(), [])
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+            record(replay)
+            train(replay)
+            replay.abandon_step()
+            train(replay)
+            replay.abandon_step()
+        with Choices() as live, torch.no_grad():
+            loss_of(model, rollout.call)
+        self.assertEqual(writer.write(group=3), rollout.samples)
+        self.assert_written(run, rollout, live.chosen)
+
+    @over("packed")
     def test_r2_records_of_ranks_are_put_together(self, model: Any, rollout: Rollout) -> None:
         """Of two that share a stream, which the first one writes."""
         stream = torch.cat([rollout.call["input_ids"], torch.zeros(1, 1, dtype=torch.int64)], 1)
@@ -637,7 +678,7 @@ class Cases(unittest.TestCase):
 
     def assert_written(self, run: Any, rollout: Rollout, chosen: list[torch.Tensor]) -> None:
         """chosen: per layer, of each row of the micro-batch"""
-        appended = {call.args[0]: call for call in run.append.call_args_list}
+        appended = {call.args[0]: call for call in run.appender.return_value.append.call_args_list}
         self.assertEqual(list(appended), rollout.samples)
         for sample, tokens, place in zip(rollout.samples, rollout.tokens, rollout.places, strict=True):
             rows, said = appended[sample].args[1], dict(appended[sample].kwargs)

@@ -249,8 +249,8 @@ class MegatronTest(MegatronCase):
         output.sum().backward()
         replay.end_step()
         writer.write()
-        self.assertEqual([call.args[0] for call in run.append.call_args_list], named)
-        self.assertEqual(len(run.append.call_args.args[1]), LENGTHS[0][0] - 1)
+        self.assertEqual([call.args[0] for call in run.appender.return_value.append.call_args_list], named)
+        self.assertEqual(len(run.appender.return_value.append.call_args.args[1]), LENGTHS[0][0] - 1)
 
     def test_r2_records_are_written_as_whole_rows(self) -> None:
         """Two pipeline ranks record; the first one appends the rows of all layers."""
@@ -282,7 +282,7 @@ class MegatronTest(MegatronCase):
             thread.start()
         for thread in threads:
             thread.join()
-        appended = {call.args[0]: call for call in run.append.call_args_list}
+        appended = {call.args[0]: call for call in run.appender.return_value.append.call_args_list}
         for index in range(MICRO_BATCHES):
             start = 0
             for sample, tokens in zip(rollout.samples(index), rollout.tokens[index], strict=True):

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import threading
+import types
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -47,12 +48,14 @@ def tokens(index: int) -> list[np.ndarray]:
     return [np.arange(count) * 7 + index for count in MICRO_BATCHES[index]]
 
 
-def described(index: int, sequence_parallel: bool) -> MicroBatch:
+def described(index: int, sequence_parallel: bool, names: list[str] | None = None) -> MicroBatch:
+    """names: of the first samples of the micro-batch, if not all are in it"""
+    names = samples(index) if names is None else names
     multiple = 2 * CP * TP
-    ends = np.cumsum([-(-count // multiple) * multiple for count in MICRO_BATCHES[index]])
+    ends = np.cumsum([-(-count // multiple) * multiple for count in MICRO_BATCHES[index][: len(names)]])
     parallel = {"cp_size": CP, "tp_size": TP, "sequence_parallel": sequence_parallel}
     layout = {"format": "THD", "cu_seqlens_padded": [0, *ends.tolist()], "total_rows": int(ends[-1])}
-    return describe(samples(index), tokens(index), None, None, parallel, layout)
+    return describe(names, tokens(index)[: len(names)], None, None, parallel, layout)
 
 
 def ranks() -> list[dict[str, int]]:
@@ -95,16 +98,38 @@ def on_all(body: Callable[[Collective, dict[str, int]], Any]) -> list[Any]:
 
 
 class Run:
-    """A stand-in that keeps what is appended."""
+    """A stand-in that keeps what is appended, and is its own appender.
 
-    def __init__(self) -> None:
+    refuses: what is said of a sample: an exception, at once or as its outcome, or how many of its rows conflict
+    """
+
+    def __init__(self, **refuses: Any) -> None:
         self.appended: dict[str, tuple[np.ndarray, dict[str, Any]]] = {}
+        self.refuses = {name.replace("_", "/"): said for name, said in refuses.items()}
+        self.late = False  # Refusals are outcomes, which flush raises the first of.
+
+    def appender(self, on_outcome: Any) -> Run:
+        self.on_outcome, self.failure = on_outcome, None
+        return self
 
     def append(self, sample: str, rows: np.ndarray, **options: Any) -> None:
-        self.appended[sample] = (rows, options)
+        said = self.refuses.get(sample, 0)
+        error = said if isinstance(said, Exception) else None
+        if error is not None and not self.late:
+            raise error
+        self.failure = self.failure or error
+        counts = {"conflicting_rows": 0 if error else said, "late_rows": 0}
+        if error is None:
+            self.appended[sample] = (rows, options)
+        self.on_outcome(types.SimpleNamespace(sample=sample, error=error, **counts))
 
     def flush(self, timeout: float) -> None:
         assert timeout > 0
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self, timeout: float) -> None:
+        pass
 
 
 class MergeTest(unittest.TestCase):
@@ -144,13 +169,16 @@ class MergeTest(unittest.TestCase):
 
 
 class WriterTest(unittest.TestCase):
-    def record(self, writer: RecordWriter, rank: dict[str, int], batches: int = len(MICRO_BATCHES)) -> None:
+    def record(
+        self, writer: RecordWriter, rank: dict[str, int], batches: int = len(MICRO_BATCHES), step: int = 0
+    ) -> None:
         """A recording pass, chunk after chunk."""
         for chunk in range(CHUNKS):
             for index in range(batches):
                 said = described(index, True)
                 arguments = plan_arguments(said, rank, chunk)
-                writer.keep(PassKey(0, index, chunk), arguments, said, recorded(said, trainer.Plan(None, **arguments)))
+                buffer = recorded(said, trainer.Plan(None, **arguments))
+                writer.keep(PassKey(step, index, chunk), arguments, said, buffer)
 
     def test_one_rank_appends_whole_rows(self) -> None:
         run = Run()
@@ -173,32 +201,94 @@ class WriterTest(unittest.TestCase):
             self.assertEqual(options, {"num_tokens": count, "producer": "trainer", "group": 3, "weight_version": 17})
 
     def test_all_ranks_learn_of_a_failure(self) -> None:
-        def fails(*arguments: Any, **options: Any) -> None:
-            raise ValueError("no room")
+        """Other samples are written, and those that failed by the next call, of them alone."""
+        names = [name for index in range(len(MICRO_BATCHES)) for name in samples(index)]
+        failed = [samples(0)[1], samples(2)[0]]
+        for late in (False, True):
+            run = Run(**dict.fromkeys([name.replace("/", "_") for name in failed], ValueError("no room")))
+            run.late = late
 
-        run = Run()
-        run.append = fails
+            def body(collective: Collective, rank: dict[str, int], run: Run = run) -> list[str]:
+                writer = RecordWriter(collective, run)
+                self.record(writer, rank)
+                expected, words = trainer.FailedPreconditionError, "rank 0 could not append"
+                if collective.rank == 0:
+                    expected, words = ValueError, "no room"
+                with self.assertRaisesRegex(expected, words):
+                    writer.write()
+                if collective.rank == 0:
+                    self.assertEqual(list(run.appended), [name for name in names if name not in failed])
+                    run.refuses.clear()
+                return [*writer.write(), *writer.write()]
 
+            self.assertEqual(on_all(body), [failed] + [[]] * 7)
+            self.assertEqual(sorted(run.appended), sorted(names))
+
+    def test_a_run_that_is_missing(self) -> None:
         def body(collective: Collective, rank: dict[str, int]) -> None:
-            writer = RecordWriter(collective, run)
+            writer = RecordWriter(collective)
             self.record(writer, rank)
             writer.write()
 
         first, *others = on_all(body)
-        self.assertIsInstance(first, ValueError)
-        for other in others:
-            self.assertIsInstance(other, trainer.FailedPreconditionError)
-            self.assertIn("rank 0 could not append", other.message)
+        self.assertIn("rank 0, which appends, has no run", first.message)
+        self.assertIn("rank 0 could not append", others[0].message)
 
     def test_ranks_with_other_passes(self) -> None:
-        def body(collective: Collective, rank: dict[str, int]) -> None:
-            writer = RecordWriter(collective, Run())
-            self.record(writer, rank, 2 if collective.rank == 5 else 3)
-            writer.write()
+        """Nothing is lost, and the rank that is behind may record what is missing."""
+        run = Run()
 
-        for error in on_all(body):
-            self.assertIsInstance(error, trainer.FailedPreconditionError)
-            self.assertIn("one rank has recorded 2 micro-batches, another 3", error.message)
+        def body(collective: Collective, rank: dict[str, int]) -> list[str]:
+            writer = RecordWriter(collective, run)
+            self.record(writer, rank, 2 if collective.rank == 5 else 3)
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "recorded 2 micro-batches, another 3"):
+                writer.write()
+            self.record(writer, rank)
+            return writer.write()
+
+        names = [name for index in range(len(MICRO_BATCHES)) for name in samples(index)]
+        self.assertEqual(on_all(body), [names] + [[]] * 7)
+
+    def test_passes_that_were_given_up(self) -> None:
+        """On one rank after it had recorded, on another before; and of what is recorded again the later record counts,
+        also where one rank alone has ended the step that failed."""
+        for forgets in (True, False):
+            run = Run()
+
+            def body(collective: Collective, rank: dict[str, int], run: Run = run, forgets: bool = forgets) -> Any:
+                writer = RecordWriter(collective, run)
+                if collective.rank % 2:
+                    for chunk in range(CHUNKS):
+                        said = described(1, True)
+                        arguments = plan_arguments(said, rank, chunk)
+                        wrong = np.zeros_like(recorded(said, trainer.Plan(None, **arguments)))
+                        writer.keep(PassKey(0, 1, chunk), arguments, said, wrong)
+                        if forgets:
+                            writer.forget(PassKey(0, 1, chunk))
+                self.record(writer, rank, step=1)
+                return writer.write()
+
+            names = [name for index in range(len(MICRO_BATCHES)) for name in samples(index)]
+            self.assertEqual(on_all(body), [names] + [[]] * 7)
+            for name in names:
+                rows = run.appended[name][0]
+                np.testing.assert_array_equal(rows, routes(name, len(rows)))
+
+    def test_what_is_recorded_again_in_part(self) -> None:
+        """Of a micro-batch the samples that no later one has are written still."""
+        run = Run()
+
+        def body(collective: Collective, rank: dict[str, int]) -> Any:
+            writer = RecordWriter(collective, run)
+            self.record(writer, rank, 1)
+            for chunk in range(CHUNKS):
+                said = described(0, True, samples(0)[:1])
+                arguments = plan_arguments(said, rank, chunk)
+                buffer = recorded(said, trainer.Plan(None, **arguments))
+                writer.keep(PassKey(1, 0, chunk), arguments, said, buffer)
+            return writer.write()
+
+        self.assertEqual(on_all(body)[0], samples(0)[1:] + samples(0)[:1])
 
     def test_a_rank_without_routers(self) -> None:
         """The lowest rank that has some appends; rows that are missing then are named."""
@@ -262,6 +352,17 @@ class WriterTest(unittest.TestCase):
                 own = routes(name, MICRO_BATCHES[0][shown.sequence[local]])
                 self.assertEqual(ids[local].tolist(), own[shown.row[local], layer.ordinal].tolist())
         self.assertEqual(batch.unrecorded_rows, plan.row_map["unrecorded"])
+
+        # A sample of one token has no rows.
+        writer = RecordWriter(None, run)
+        layout = {"format": "THD", "cu_seqlens_padded": [0, 8, 16], "total_rows": 16}
+        said = describe(["five", "one"], [np.arange(5), np.arange(1)], None, None, {}, layout)
+        arguments = {"micro_batch": said.layout, "megatron": CONFIG | {"pipeline_model_parallel_size": 1}}
+        arguments["megatron"].pop("virtual_pipeline_model_parallel_size")
+        writer.keep(PassKey(0, 0, 0), arguments, said, recorded(said, trainer.Plan(None, **arguments)))
+        self.assertEqual(writer.write(group=2), ["five", "one"])
+        states = run.stat_many(["five", "one"], producer="trainer")
+        self.assertEqual([(state.num_tokens, state.committed_rows) for state in states], [(5, 4), (1, 0)])
 
 
 if __name__ == "__main__":

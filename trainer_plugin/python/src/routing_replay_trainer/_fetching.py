@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._passes import Pass
@@ -16,6 +13,7 @@ from routing_replay_trainer._records import Records
 from routing_replay_trainer._steps import Steps
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._watch import Watch
+from routing_replay_trainer._writer import RecordWriter
 from routing_replay_trainer.fetch import Missing
 from routing_replay_trainer.on_policy import Contract
 from routing_replay_trainer.plan import Plan
@@ -29,6 +27,7 @@ class Fetching:
     use: "replay" or "compare", of a pass that does not record
     buffers, tally: of the replay
     watch, contract: what else is asked of the rows of a source
+    writer: keeps what mode R2 records, too
     """
 
     steps: Steps | None
@@ -38,6 +37,9 @@ class Fetching:
     tally: Tally
     watch: Watch | None = None
     contract: Contract | None = None
+    writer: RecordWriter | None = None
+    # What was recorded since it was last settled.
+    _open: list[tuple[Records, PassKey]] = field(default_factory=list)
 
     def read(self, key: PassKey, described: MicroBatch, plan: Plan, forward_only: bool) -> Pass:
         """A pass with the rows of the source."""
@@ -63,12 +65,14 @@ class Fetching:
         records: Records,
         forward_only: bool,
         record: bool | None,
-        write: Callable[[NDArray[np.uint8]], None] | None = None,
+        whole: Callable[[Mapping[str, Any]], dict[str, Any]],
     ) -> Pass:
         """A pass of mode R2.
 
         record: whether it records or replays; if absent, it records if it is forward-only
-        write: called with the index buffer when it has recorded
+        whole: from a layout to the arguments of its plan in the whole model's geometry, for the writer
+
+        What passes have recorded stays when one replays, or with `settle`; until then `give_up` takes it back.
         """
         plan = records.plan(described.layout)
         number = self.buffers.take(plan)
@@ -78,12 +82,14 @@ class Fetching:
                 read = self.buffers.reader(number, plan)
 
                 def keep() -> None:
-                    records.keep(plan, described, read)
-                    if write is not None:
-                        write(read())
+                    self._open.append((records, key))
+                    records.keep(key, plan, described, read)
+                    if self.writer is not None:
+                        self.writer.keep(key, whole(described.named_layout), described, read())
 
                 batch = records.empty(plan, self.buffers.empty(number, plan))
                 return Pass(key, batch, number, "record", forward_only, keep=keep, kept=kept)
+            self._settle(records)
             fetch = functools.partial(self.buffers.fetch, number)
             batch = records.fetch(plan, described, self.missing, fetch)
         except BaseException:
@@ -91,3 +97,20 @@ class Fetching:
             raise
         self.tally.batch(batch)
         return Pass(key, batch, number, "replay", forward_only, kept=kept)
+
+    def give_up(self, key: PassKey | None = None) -> None:
+        """What a pass has recorded, or all that is not settled, is of a micro-batch or a step that has failed."""
+        for of in [of for of in self._open if key is None or of[1] == key]:
+            self._open.remove(of)
+            of[0].forget(of[1])
+            if self.writer is not None:
+                self.writer.forget(of[1])
+
+    def settle(self) -> None:
+        """What was recorded so far stays, whatever fails later."""
+        for records, _ in list(self._open):
+            self._settle(records)
+
+    def _settle(self, records: Records) -> None:
+        records.settle()
+        self._open[:] = [of for of in self._open if of[0] is not records]

@@ -12,6 +12,7 @@ from routing_replay_trainer import errors
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer.fetch import REPLAYED, Batch, LocalSource, Missing
 from routing_replay_trainer.plan import Layer, Plan
+from routing_replay_trainer.targets import PassKey
 
 
 class Records:
@@ -47,8 +48,8 @@ class Records:
         rows = plan.row_map
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
-    def keep(self, plan: Plan, described: MicroBatch, read: Callable[[], NDArray[np.uint8]]) -> None:
-        """What was recorded, in the place of what the samples had before."""
+    def keep(self, key: PassKey, plan: Plan, described: MicroBatch, read: Callable[[], NDArray[np.uint8]]) -> None:
+        """What a pass has recorded, in the place of what the samples had before."""
         memory = read()
         if described.unnamed:
             plan = self.plan(described.named_layout)
@@ -57,6 +58,17 @@ class Records:
         for sequence, fetch in enumerate(described.named):
             self._source.record(plan, sequence, memory, tokens=fetch.tokens)
             self._rows[fetch.sample] = int(rows[sequence])
+            self._open[fetch.sample] = key
+
+    def forget(self, key: PassKey) -> None:
+        """A pass that has recorded was given up; nothing to do where `settle` was called since."""
+        for sample in [sample for sample, of in self._open.items() if of == key]:
+            self._source.remove(str(sample))
+            del self._open[sample], self._rows[sample]
+
+    def settle(self) -> None:
+        """What was recorded is there to be replayed."""
+        self._open.clear()
 
     def fetch(self, plan: Plan, described: MicroBatch, missing: Missing, fetch: Callable[..., Batch]) -> Batch:
         """fetch: of the buffer, given the source
@@ -77,3 +89,4 @@ class Records:
     def release(self) -> None:
         self._source = LocalSource(self._geometry)
         self._rows: dict[str | int, int] = {}  # Of each sample.
+        self._open: dict[str | int, PassKey] = {}  # By which pass it was recorded, until nobody gives that up.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from routing_replay_trainer import errors
+from routing_replay_trainer._appends import Appends, failed_precondition
 from routing_replay_trainer._micro_batch import MicroBatch, Sequence
 from routing_replay_trainer._values import invalid, plain, token_ids
 from routing_replay_trainer.collective import Collective, LocalGroup, all_gather_any_size
@@ -20,16 +20,39 @@ from routing_replay_trainer.records import merge_records
 from routing_replay_trainer.targets import PassKey
 
 _NOBODY = np.iinfo(np.int64).min
+_Batch = tuple[int, int]  # Step and micro-batch.
+
+
+class _Sample(NamedTuple):
+    """sequence: of the micro-batch; tokens: uint32, if they are known"""
+
+    sequence: int
+    name: str
+    num_tokens: int
+    tokens: bytes | None
 
 
 @dataclass(frozen=True)
 class _Record:
-    """Of one chunk and micro-batch. plan: arguments of the plan, of the whole model's geometry; ids: its index buffer;
-    samples: (id, number of tokens, token ids or None)"""
+    """Of one chunk and micro-batch. plan: arguments of the plan, of the whole model's geometry; ids: its index
+    buffer"""
 
     plan: dict[str, Any]
     ids: bytes
-    samples: list[tuple[str, int, bytes | None]]
+    samples: list[_Sample]
+
+
+@dataclass
+class _Kept:
+    """Of one micro-batch. chunks: its records; written: samples that a `write` has appended already, on the rank that
+    appends"""
+
+    chunks: dict[int, _Record] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+
+    @property
+    def samples(self) -> list[_Sample]:
+        return next(iter(self.chunks.values())).samples
 
 
 class RecordWriter:
@@ -48,12 +71,19 @@ class RecordWriter:
     def __init__(self, collective: Collective | None, run: Any = None) -> None:
         self._collective: Collective = LocalGroup(1)[0] if collective is None else collective
         self._run = run
-        self._kept: dict[tuple[int, int], dict[int, _Record]] = {}  # By step and micro-batch, by chunk.
+        self._kept: dict[_Batch, _Kept] = {}
 
     def keep(self, key: PassKey, plan: Mapping[str, Any], described: MicroBatch, ids: NDArray[np.uint8]) -> None:
         """A pass has recorded. InvalidArgumentError for sequences that are not samples with a name."""
         record = _Record(plain(plan, "plan"), ids.tobytes(), list(_samples(described)))
-        self._kept.setdefault((key.step, key.micro_batch), {})[key.chunk] = record
+        self._kept.setdefault((key.step, key.micro_batch), _Kept()).chunks[key.chunk] = record
+
+    def forget(self, key: PassKey) -> None:
+        """A pass that has recorded was given up."""
+        kept = self._kept.get((key.step, key.micro_batch), _Kept())
+        kept.chunks.pop(key.chunk, None)
+        if not kept.chunks:
+            self._kept.pop((key.step, key.micro_batch), None)
 
     def release(self) -> None:
         """Forgets what was recorded."""
@@ -61,36 +91,41 @@ class RecordWriter:
 
     def write(self, *, deadline: float = 600.0, **options: Any) -> list[str]:
         """Appends and seals all samples that were recorded since the last time, and forgets their records. All ranks
-        call it, after the same passes.
+        call it, after the same passes. Of a sample that was recorded again the later record counts; passes that were
+        given up (by an exception in `micro_batch`, or `abandon_step`) have none.
 
         deadline: seconds for all of it
         options: of Run.append: group, weight_version, weight_label, revision, restart, …
 
-        Returns the samples, on the rank that has appended them; nothing on the others. Raises there what was wrong with
-        an append or the records (FailedPreconditionError naming sample, row and layer that no rank has, or that two
-        have differently), after all ranks are through, and FailedPreconditionError on the others. DeadlineExceededError
-        where a rank does not come.
+        Returns the samples, on the rank that has appended them; nothing on the others. Raises there the first thing
+        that was wrong with an append or the records (FailedPreconditionError naming sample, row and layer that no rank
+        has, or that two have differently), after all ranks are through and all other samples appended, and
+        FailedPreconditionError on the others. Then, and where the ranks have recorded different numbers of
+        micro-batches, what was not appended stays for the next `write`, or `release`. DeadlineExceededError where a
+        rank does not come.
         """
         end = time.monotonic() + deadline
-        kept, self._kept = [self._kept[key] for key in sorted(self._kept)], {}
-        batches, writer = self._prepare(len(kept), end)
-        written: list[str] = []
-        failure: Exception | None = None
+        counting = self._counting()
+        batches, writer = self._prepare(len(counting), end)
+        appends = Appends(self._run, f"rank {writer}, which appends,")
         for number in range(batches):
-            own = kept[number] if kept else {}
-            parts = all_gather_any_size(self._collective, _pack(own.values()), end - time.monotonic())
-            if writer != self._collective.rank or failure is not None:
-                continue
-            try:
-                written += self._append(parts, own, options)
-            except Exception as error:  # The other ranks go on to gather.
-                failure = error
-        if written and failure is None:
-            try:
-                self._run.flush(max(0.0, end - time.monotonic()))
-            except Exception as error:
-                failure = error
-        self._end(writer, failure, end)
+            kept, samples = counting[number][1:] if counting else (_Kept(), [])
+            parts = all_gather_any_size(self._collective, _pack(kept.chunks.values()), end - time.monotonic())
+            if writer == self._collective.rank:
+                with appends.going_on():
+                    self._append(parts, [one for one in samples if one.name not in kept.written], appends, options)
+        appends.finish(end - time.monotonic())
+        written = appends.written
+        for _, kept, _ in counting:
+            kept.written.update(written)
+        open_ = [any(one.name not in kept.written for one in samples) for _, kept, samples in counting]
+        said = np.array([bool(appends.failures), *(open_ if writer == self._collective.rank else [False] * batches)])
+        failed, *stays = self._collective.all_reduce_max(said.astype(np.int64), end - time.monotonic()).tolist()
+        self._kept = {batch: kept for (batch, kept, _), stay in zip(counting, stays, strict=False) if stay}
+        if appends.failures:
+            raise appends.failures[0]
+        if failed:
+            raise failed_precondition(f"rank {writer} could not append; it says why")
         return written
 
     def _prepare(self, count: int, end: float) -> tuple[int, int]:
@@ -100,36 +135,40 @@ class RecordWriter:
         if most == _NOBODY:
             return 0, 0
         if most != ~least:
-            raise _failed(f"one rank has recorded {~least} micro-batches, another {most}")
+            raise failed_precondition(f"one rank has recorded {~least} micro-batches, another {most}")
         return most, ~writer
 
-    def _append(self, parts: list[bytes], own: Mapping[int, _Record], options: Mapping[str, Any]) -> list[str]:
-        if self._run is None:
-            raise _failed(f"rank {self._collective.rank}, which appends, has no run")
-        samples = next(iter(own.values())).samples
+    def _counting(self) -> list[tuple[_Batch, _Kept, list[_Sample]]]:
+        """The micro-batches in order, and which of their samples no later one has recorded again; those of which none
+        is left are no part of it."""
+        counting, later = [], set()
+        for batch, kept in sorted(self._kept.items(), reverse=True):
+            samples = [sample for sample in kept.samples if sample.name not in later]
+            later.update(sample.name for sample in samples)
+            if samples:
+                counting.append((batch, kept, samples))
+        return counting[::-1]
+
+    def _append(self, parts: list[bytes], samples: list[_Sample], appends: Appends, options: Mapping[str, Any]) -> None:
+        if not samples:
+            return
         merged = merge_records([record for part in parts for record in _unpack(part)])
-        for (sample, num_tokens, tokens), rows in zip(samples, merged, strict=True):
-            ids = None if tokens is None else np.frombuffer(tokens, np.uint32)[: len(rows)]
-            self._run.append(sample, rows, tokens=ids, num_tokens=num_tokens, producer="trainer", **options)
-        return [sample for sample, *_ in samples]
-
-    def _end(self, writer: int, failure: Exception | None, end: float) -> None:
-        """All ranks learn whether it went well."""
-        failed = self._collective.all_reduce_max(np.array([failure is not None], np.int64), end - time.monotonic())
-        if failure is not None:
-            raise failure
-        if failed[0]:
-            raise _failed(f"rank {writer} could not append; it says why")
+        for sample in samples:
+            rows = merged[sample.sequence]
+            ids = np.frombuffer(sample.tokens or b"", np.uint32)[: len(rows)]
+            said = {"tokens": ids if len(ids) else None, "num_tokens": sample.num_tokens, "producer": "trainer"}
+            with appends.going_on():
+                appends.add(sample.name, rows, **said, **options)
 
 
-def _samples(described: MicroBatch) -> Iterable[tuple[str, int, bytes | None]]:
+def _samples(described: MicroBatch) -> Iterable[_Sample]:
     if any("pieces" in sequence for sequence in described.named_layout["sequences"]):
         raise invalid("sequences", f"a {Sequence.__name__} is a part of a sample, and only whole samples are written")
-    for fetch in described.named:
+    for sequence, fetch in enumerate(described.named):
         if not isinstance(fetch.sample, str):
             raise invalid("sequences", f"the sample with handle {fetch.sample} is written under its id alone")
         tokens = None if fetch.tokens is None else token_ids(fetch.tokens, fetch.sample).tobytes()
-        yield fetch.sample, fetch.num_tokens or 0, tokens
+        yield _Sample(sequence, fetch.sample, fetch.num_tokens or 0, tokens)
 
 
 def _pack(records: Iterable[_Record]) -> bytes:
@@ -145,7 +184,3 @@ def _unpack(part: bytes) -> Iterable[tuple[Plan, NDArray[np.uint8]]]:
     for record in json.loads(said):
         yield Plan(**{"geometry": None} | record["plan"]), np.frombuffer(ids, np.uint8, record["size"], offset)
         offset += record["size"]
-
-
-def _failed(what: str) -> errors.FailedPreconditionError:
-    return errors.FailedPreconditionError(f"write: {what}", code_name="FAILED_PRECONDITION", field="write")

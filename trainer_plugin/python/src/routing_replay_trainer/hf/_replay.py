@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from routing_replay_trainer import _options, errors
 from routing_replay_trainer._attached import Attached, announced
@@ -151,7 +148,6 @@ class Replay(Attached):
         writer: RecordWriter | None = None,
     ) -> None:
         self._steps = steps
-        self._writer = writer
         self._mode = mode
         self._live_pads = pads == "live"
         self._placed = placed
@@ -162,7 +158,7 @@ class Replay(Attached):
         self._watch = watch
         self._contract = contract
         use = "compare" if mode == "shadow" else "replay"
-        self._fetching = Fetching(steps, missing, use, self._buffers, self._tally, watch, contract)
+        self._fetching = Fetching(steps, missing, use, self._buffers, self._tally, watch, contract, writer)
         self._step = self._index = 0
         self._open: _Open | None = None
         self._choosers: list[Chooser] = []
@@ -280,8 +276,8 @@ class Replay(Attached):
         the context open around backward then (a closed one is refused).
 
         A call of the model outside of this routes live, and inside of it each call is a pass of its own. An exception
-        in here gives up those that were begun in here. Nothing but the choice changes: an auxiliary loss
-        that transformers computes from the routers' logits goes by the live one.
+        in here gives up those that were begun in here, with what they have recorded. Nothing but the choice changes: an
+        auxiliary loss that transformers computes from the routers' logits goes by the live one.
         """
         if self._open is not None:
             raise _error("micro_batch: one is open already")
@@ -295,6 +291,7 @@ class Replay(Attached):
         except BaseException:
             for of in opened.begun:
                 self._passes.give_up(of)
+                self._fetching.give_up(of.key)
             raise
         finally:
             self._open = None
@@ -305,6 +302,7 @@ class Replay(Attached):
         step, self._step = self._step, self._step + 1
         self._index = 0
         self._passes.drop_all()
+        self._fetching.settle()
         self._contract.end_pass()
         self._watch.end_step()
         try:
@@ -318,8 +316,10 @@ class Replay(Attached):
 
     def abandon_step(self) -> None:
         """Instead of end_step, where an exception has ended the passes of a step before their time: gives them up, as
-        `micro_batch` does with its own, and complains of nothing."""
+        `micro_batch` does with its own, and complains of nothing. Mode R2: what they have recorded is forgotten, by the
+        writer as well, but for what a pass has replayed since."""
         self._passes.give_up_all()
+        self._fetching.give_up()
         self._watch.forget()
         if self._steps is not None:
             self._steps.forget_pass()
@@ -421,14 +421,10 @@ class Replay(Attached):
     def _pass(self, entered: _Open, key: PassKey, forward_only: bool) -> Pass:
         described = entered.described
         if self._records is not None:
-            write = None if self._writer is None else functools.partial(self._write, key, described)
-            return self._fetching.record(key, described, self._records, forward_only, entered.record, write)
+            return self._fetching.record(
+                key, described, self._records, forward_only, entered.record, self._plan_arguments
+            )
         return self._fetching.read(key, described, self._plan(described.layout), forward_only)
-
-    def _write(self, key: PassKey, described: MicroBatch, memory: NDArray[np.uint8]) -> None:
-        """What a pass has recorded goes to the writer, too."""
-        assert self._writer is not None
-        self._writer.keep(key, self._plan_arguments(described.named_layout), described, memory)
 
 
 def _error(message: str) -> errors.FailedPreconditionError:

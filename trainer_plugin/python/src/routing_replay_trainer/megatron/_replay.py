@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Listing
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from routing_replay_trainer import _options, errors
 from routing_replay_trainer._attached import Attached, announced
@@ -144,7 +142,6 @@ class Replay(Attached):
             "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
         }
         self._injection = _INJECTIONS[inject]
-        self._writer = writer
         self._targets = ReplayTargets()
         self._buffers: Any = buffers_for(_modules.unwrap(chunks[0]))
         self._step = self._geometry = 0
@@ -154,7 +151,7 @@ class Replay(Attached):
         self._watch = watch
         self._contract = contract
         use = "compare" if mode == "shadow" else "replay"
-        self._fetching = Fetching(steps, missing, use, self._buffers, self._tally, watch, contract)
+        self._fetching = Fetching(steps, missing, use, self._buffers, self._tally, watch, contract, writer)
         if mode != "disabled":
             self._bind(chunks, inject)
 
@@ -293,7 +290,7 @@ class Replay(Attached):
         padding_documents says that they are padding, which goes to filler experts.
 
         The plan is made when a model chunk is called, for its layers. A call of the model outside of this routes live.
-        An exception in here gives up the passes that were begun in here.
+        An exception in here gives up the passes that were begun in here, with what they have recorded.
         """
         if self._open is not None:
             raise errors.FailedPreconditionError("micro_batch: one is open already", code_name="FAILED_PRECONDITION")
@@ -307,6 +304,7 @@ class Replay(Attached):
         except BaseException:
             for chunk, of in opened.begun:
                 chunk.give_up(of)
+                self._fetching.give_up(of.key)
             raise
         finally:
             self._open = None
@@ -318,6 +316,7 @@ class Replay(Attached):
         for chunk in self._chunks:
             chunk.passes.drop_all()
             chunk.last_index = -1
+        self._fetching.settle()
         self._contract.end_pass()
         self._watch.end_step()
         try:
@@ -331,9 +330,11 @@ class Replay(Attached):
 
     def abandon_step(self) -> None:
         """Instead of end_step, where an exception has ended the passes of a step before their time: gives them up, as
-        `micro_batch` does with its own, and complains of nothing. The next step begins as after any other."""
+        `micro_batch` does with its own, and complains of nothing. The next step begins as after any other. Mode R2:
+        what they have recorded is forgotten, by the writer as well, but for what a pass has replayed since."""
         for chunk in self._chunks:
             chunk.passes.give_up_all()
+        self._fetching.give_up()
         self._watch.forget()
         if self._steps is not None:
             self._steps.forget_pass()
@@ -439,13 +440,8 @@ class Replay(Attached):
         described = entered.described
         if chunk.records is None:
             return self._fetching.read(key, described, self._plan(chunk.number, described.layout), forward_only)
-        write = None if self._writer is None else functools.partial(self._write, chunk.number, key, described)
-        return self._fetching.record(key, described, chunk.records, forward_only, entered.record, write)
-
-    def _write(self, chunk: int, key: PassKey, described: _micro_batch.MicroBatch, memory: NDArray[np.uint8]) -> None:
-        """What a pass has recorded goes to the writer, too."""
-        assert self._writer is not None
-        self._writer.keep(key, self._plan_arguments(chunk, described.named_layout), described, memory)
+        whole = functools.partial(self._plan_arguments, chunk.number)
+        return self._fetching.record(key, described, chunk.records, forward_only, entered.record, whole)
 
 
 def _check_free(chunk: Any, routers: Listing[_modules.LiveRouter]) -> None:
