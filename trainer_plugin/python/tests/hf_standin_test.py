@@ -134,6 +134,14 @@ class RecipeTest(unittest.TestCase):
             torch.testing.assert_close(logits[rollout.call["attention_mask"].bool()], expected)
         self.assertEqual([said["routing_replay/replayed_fraction"] for said in logged], [18 / 22] * 2)
 
+    def test_no_process_of_a_sequence_decides_alone(self) -> None:
+        model = new_model(hf_standins.MODELS["GptOssMLP"])
+        rollout = Rollout(moe_layers(model), "packed")
+        for missing in ("live", "drop"):
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "agree: .* all 2 ranks") as caught:
+                hf.attach(model, source=rollout.source(), missing=missing, ranks={"cp": 0}, cp_size=2)
+            self.assertEqual(caught.exception.field, "agree")
+
     def test_packed_forward(self) -> None:
         model = new_model(hf_standins.MODELS["GptOssMLP"])
         rollout = Rollout(moe_layers(model), "packed")

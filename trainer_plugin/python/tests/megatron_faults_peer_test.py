@@ -93,6 +93,10 @@ class FaultsTest(MegatronCase):
         chunks = self.chunks(config)
         rollout = Rollout(config, 8)
         others = types.SimpleNamespace(rank=0, size=2)
+        for alone in (None, types.SimpleNamespace(rank=0, size=1)):
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "agree: .* all 2 ranks") as caught:
+                self.attach(chunks, config, rollout.source, missing="live", agree=alone)
+            self.assertEqual(caught.exception.field, "agree")
         replay = self.attach(chunks, config, rollout.source, missing="live", agree=others)
         set_current_microbatch(chunks[0], 0)
         with (

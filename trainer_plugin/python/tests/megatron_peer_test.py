@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import threading
+import types
 import unittest
 from unittest import mock
 
@@ -325,7 +326,8 @@ class MegatronTest(MegatronCase):
         chunks = self.chunks(config)
         rollout = Rollout(config, 6)
         source = CountingSource(rollout.source)
-        replay = self.attach(chunks, config, source, missing="drop", max_fallback_fraction=0.2)
+        twin = types.SimpleNamespace(rank=0, size=2, all_reduce_max=lambda values, deadline: values)
+        replay = self.attach(chunks, config, source, missing="drop", agree=twin, max_fallback_fraction=0.2)
         rollout.source.remove("2/1")
         samples = [sample for index in range(MICRO_BATCHES) for sample in rollout.samples(index)]
         tokens = [ids for own in rollout.tokens for ids in own]

@@ -488,6 +488,25 @@ class OptionsTest(unittest.TestCase):
                 _options.check(**fine | change)
             self.assertEqual(caught.exception.field, name)
 
+    def test_no_rank_of_a_replica_decides_alone(self) -> None:
+        config = types.SimpleNamespace(tensor_model_parallel_size=2, pipeline_model_parallel_size=3)
+        replica, sizes = modules.replica(config)
+        self.assertEqual((replica, modules.replica(None)[0]), (6, 1))
+        groups = {size: types.SimpleNamespace(rank=0, size=size) for size in (1, 2, 6)}
+        for mode, missing, agree in (
+            *(("R3", missing, groups[6]) for missing in ("strict", "live", "drop")),
+            *((mode, "live", None) for mode in ("shadow", "R2", "disabled")),
+            ("R3", "strict", None),
+            ("R3", "strict", groups[2]),
+        ):
+            _options.check_agreement(mode, missing, agree, replica, sizes)
+        _options.check_agreement("R3", "live", None, 1, sizes)
+        for missing in ("live", "drop"):
+            for agree in (None, groups[1], groups[2]):
+                with self.assertRaisesRegex(trainer.InvalidArgumentError, f"missing='{missing}' all 6 ranks") as caught:
+                    _options.check_agreement("R3", missing, agree, replica, sizes)
+                self.assertEqual(caught.exception.field, "agree")
+
 
 class ReplayedTest(unittest.TestCase):
     def test_chunks_take_turns(self) -> None:

@@ -45,6 +45,23 @@ def check(
             raise invalid(name, f"mode {mode} does not use it")
 
 
+def check_agreement(mode: Any, missing: Any, agree: Any, replica: int, sizes: str) -> None:
+    """InvalidArgumentError where a rank would fall back, and the others of its replica would not know of it.
+
+    replica: ranks that share the samples of a step
+    sizes: whose product that is
+    """
+    if mode != "R3" or missing == "strict" or replica <= 1:
+        return
+    has = "there is none" if agree is None else f"it has {agree.size} ranks"
+    if agree is None or agree.size != replica:
+        raise invalid(
+            "agree",
+            f"{has}, and with missing={missing!r} all {replica} ranks ({sizes}) of a sample must decide together "
+            "what falls back: give the collective of these ranks, or missing='strict'",
+        )
+
+
 def _check_has(name: str, value: Any, members: tuple[str, ...]) -> None:
     for member in members:
         if value is not None and not hasattr(value, member):

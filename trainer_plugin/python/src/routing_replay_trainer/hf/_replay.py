@@ -78,8 +78,8 @@ def attach(
     ranks: {"cp"} of this process where sequences are cut, and
     cp_size: over how many, in contiguous pieces (Ulysses and the like)
     ep_size: size of the expert-parallel group, which filler is spread over
-    agree: the processes that share a sequence (cp_size > 1), which decide together in begin_step. Without it each one
-        decides alone: for cp_size = 1, and for missing="strict"
+    agree: the cp_size processes that share a sequence, which decide together in begin_step. Only cp_size = 1, the
+        other modes, and missing="strict" need none
     max_fallback_fraction, fetch_deadline, cache_bytes, watch, alarm_no_overlap, on_policy: as `megatron.attach`
     writer: mode R2: keeps what is recorded for the service, beside, until its `write` or `release`
 
@@ -102,6 +102,7 @@ def attach(
     )
     if pads not in _PADS:
         raise invalid("pads", f"{pads!r} is none of {', '.join(_PADS)}")
+    _options.check_agreement(mode, missing, agree, integer(cp_size, "cp_size", (1, INT32[1])), "cp_size")
     if mode == "shadow":
         missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -149,6 +150,12 @@ def parallel_ranks() -> dict[str, int]:
         "cp": state.get_context_parallel_rank(),
         "tp": state.get_tensor_model_parallel_rank(),
     }
+
+
+def replica(config: Any) -> tuple[int, str]:
+    """How many ranks share the samples of a step, and whose product that is."""
+    names = ("tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size")
+    return math.prod(getattr(config, name, 1) or 1 for name in names), " x ".join(names)
 
 
 def is_recompute() -> bool:

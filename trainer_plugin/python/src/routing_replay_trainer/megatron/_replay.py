@@ -74,7 +74,8 @@ def attach(
         does as well, and begin_step names it for the caller to leave it out of the loss
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
     agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
-        Without it each rank decides alone: for replicas of one rank, and for missing="strict"
+        Only replicas of one rank (tensor x context x pipeline ranks of the configuration), the other modes, and
+        missing="strict" need none
     max_fallback_fraction: of a step's samples; FallbackLimitError if more cannot be replayed
     fetch_deadline: seconds that a step may wait for its rows in all; where no begin_step says what a step is, that
         each fetch (of one model chunk and micro-batch) may wait
@@ -106,6 +107,8 @@ def attach(
     )
     if inject not in _INJECTIONS:
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
+    config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
+    _options.check_agreement(mode, missing, agree, *_modules.replica(config))
     if mode == "shadow":
         missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
@@ -131,7 +134,7 @@ class Replay(Attached):
         contract: Contract,
         writer: RecordWriter | None = None,
     ) -> None:
-        self._config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
+        self._config = config
         self._steps = steps
         self._mode = mode
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
