@@ -90,8 +90,16 @@ function(rr_install_headers directory)
           FILES_MATCHING PATTERN *.h ${except})
 endfunction()
 
-rr_component(NAME wire UNITS wire_allocator wire_append_message wire_merge wire_model_config wire_plane wire_read_message
-             wire_sync wire_tensor_payload)
+rr_component(NAME wire
+             UNITS exported_run
+                   wire_allocator
+                   wire_append_message
+                   wire_merge
+                   wire_model_config
+                   wire_plane
+                   wire_read_message
+                   wire_sync
+                   wire_tensor_payload)
 rr_component(NAME trainer REQUIRES wire
              UNITS collective_agreement
                    collective_gather_records
@@ -134,7 +142,7 @@ endif()
 install(DIRECTORY proto/routing_replay DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
         FILES_MATCHING PATTERN *.proto)
 if(RR_WITH_GRPC)
-  rr_component(NAME client REQUIRES wire UNITS client)
+  rr_component(NAME client REQUIRES wire UNITS client client_checkpoint)
   rr_component(NAME trainer_fetch REQUIRES client trainer UNITS trainer_fetch)
   rr_install_headers(client/include EXCEPT capi.h)
   get_directory_property(generated DIRECTORY proto DEFINITION RR_PROTO_OUT)

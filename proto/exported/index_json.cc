@@ -143,4 +143,14 @@ absl::StatusOr<ExportedRun> ExportedIndexFromJson(absl::string_view text) {
   return out;
 }
 
+std::string ExportedSampleToJson(const ExportedSample& sample) { return DumpJson(ToJson(sample)); }
+
+absl::StatusOr<ExportedSample> ExportedSampleFromJson(absl::string_view text) {
+  const auto value = ParseJson(text, "sample");
+  if (!value.ok()) return value.status();
+  ExportedSample sample;
+  if (absl::Status status = ReadSample(*value, "sample", sample); !status.ok()) return status;
+  return sample;
+}
+
 }  // namespace routing_replay

@@ -15,6 +15,10 @@ std::string ExportedIndexToJson(const ExportedRun& run);
 // (kVersionMismatch) for another version.
 absl::StatusOr<ExportedRun> ExportedIndexFromJson(absl::string_view text);
 
+// One sample of an index. Errors as above.
+std::string ExportedSampleToJson(const ExportedSample& sample);
+absl::StatusOr<ExportedSample> ExportedSampleFromJson(absl::string_view text);
+
 }  // namespace routing_replay
 
 #endif  // PROTO_EXPORTED_INDEX_JSON_H_

@@ -1,0 +1,118 @@
+// Runs to directories and back: checkpoints of a run, and moves from one server to another. The directory is an
+// exported run (proto/FORMAT.md), which DirectorySource of the trainer reads as it is.
+//
+//   auto run = client->JoinRun("grpo-42");
+//   ExportRun(**run, "/checkpoints/step-100", {.groups = {{0, 101}}});
+//   ImportRun(*client, "/checkpoints/step-100");
+//
+// These two may end at any moment, and the same call goes on with what is there.
+#ifndef ROUTING_REPLAY_CHECKPOINT_H_
+#define ROUTING_REPLAY_CHECKPOINT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay {
+
+struct CheckpointProgress {
+  int64_t samples = 0;  // Done, of …
+  int64_t total = 0;
+  int64_t bytes = 0;  // Of rows moved, in the dtype of storage.
+};
+// Called on the thread of the call.
+using OnCheckpointProgress = std::function<void(const CheckpointProgress&)>;
+
+struct ExportOptions {
+  std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
+  Producer producer = Producer::kRollout;
+  // True: samples of the groups that the directory holds and the run does not (they were released) leave the directory.
+  bool drop_missing = false;
+  std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // Of one portion, some tens of MB.
+  OnCheckpointProgress on_progress;
+};
+
+struct ExportOutcome {
+  int64_t samples = 0;   // In the directory now.
+  int64_t written = 0;   // … of them, now: new ones and changed ones.
+  int64_t dropped = 0;   // Left the directory.
+  int64_t unsealed = 0;  // Of the run, left out: more rows may come.
+  int64_t bytes = 0;     // Of rows written, in the dtype of storage.
+};
+
+// The sealed samples of the run into the directory, beside running appends. What it holds already with the same
+// revision and content id is not read again. Whatever a sample shares with another one is written with each. Holds the
+// rows of a portion in memory, or of one sample where that is larger.
+//
+// Errors: those of RunExporter::Continue and of Run::Read (UNAVAILABLE and DEADLINE_EXCEEDED are final: call again);
+// DATA_LOSS naming a sample that the store lost.
+absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
+                                        const ExportOptions& options = {});
+
+struct ImportOptions {
+  std::string run;       // Empty: the name that it was exported under.
+  RunSettings settings;  // Of the run, if it has to be made.
+  std::chrono::milliseconds read_timeout = std::chrono::seconds(120);
+  AppenderOptions appender;  // on_outcome is not used.
+  OnCheckpointProgress on_progress;
+};
+
+struct ImportOutcome {
+  std::string run;
+  int64_t samples = 0;   // Of the directory, all in the run now.
+  int64_t appended = 0;  // … of them, with rows or the seal appended now.
+  int64_t bytes = 0;     // Of rows appended, in the dtype of storage.
+};
+
+// The samples of the directory into a run, which is made if it is not there. What is in the run already must be the
+// same, row by row, and is appended to where it ends; a sample of the same content id is not read for that.
+//
+// A sample keeps its rows, unrecorded rows, weights, group (unless it was there to its end), seal and the token check
+// at its end. The protocol takes no token checks without tokens, but a CRC can be continued to any value by one token:
+// the last row is given the token that does this. Checks at rows between, which only the first server knew, are not
+// known. Revision, content id and provenance (engine "import") are those of a new sample, and prefixes are copies.
+//
+// Errors: those of ReadExportedRun and ReadExportedFile, OpenRun, Appender and Read; ALREADY_EXISTS (kConflictingRows)
+// naming sample and row, and the layer of a route, where the run holds something else; FAILED_PRECONDITION
+// (kGeometryMismatch).
+absl::StatusOr<ImportOutcome> ImportRun(Client& client, const std::filesystem::path& directory,
+                                        const ImportOptions& options = {});
+
+struct VerifyOptions {
+  std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
+  Producer producer = Producer::kRollout;
+  std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // Of one portion, some tens of MB.
+  OnCheckpointProgress on_progress;                                    // Bytes are those that came.
+};
+
+struct DamagedSample {
+  std::string sample;
+  // Where the first bytes are that do not fit their CRC, as far as it can be told: the first row of the block, and the
+  // global id of the layer. Absent for a sample that was lost whole.
+  std::optional<int64_t> row;
+  std::optional<int32_t> layer;
+  std::string what;
+};
+
+struct VerifyOutcome {
+  int64_t samples = 0;                 // Read, damaged ones included; not sealed ones as far as they are committed.
+  int64_t rows = 0;                    // Recorded rows whose bytes are as they were appended.
+  int64_t bytes = 0;                   // As they came.
+  std::vector<DamagedSample> damaged;  // By id.
+};
+
+// Reads every row of the run and compares every CRC32C, beside running appends. Errors of Run::List and Run::Read;
+// damage is no error.
+absl::StatusOr<VerifyOutcome> VerifyRun(Run& run, const VerifyOptions& options = {});
+
+}  // namespace routing_replay
+
+#endif  // ROUTING_REPLAY_CHECKPOINT_H_
