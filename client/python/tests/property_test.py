@@ -128,12 +128,13 @@ class Python:
             "message": sample.message,
             "committed_rows": sample.committed_rows,
             "revision": sample.revision,
-            "content_id": sample.content_id,
             "unrecorded": [list(rows) for rows in sample.unrecorded],
             "weights": [[w.begin, w.end, w.version, w.label] for w in sample.weights],
             "rows": [list(rows) for rows in sample.row_ranges],
             "ids": ["" for _ in sample.layers],
         }
+        if sample.content_id:
+            out["content_id"] = sample.content_id
         if sample.num_tokens is not None:
             out["num_tokens"] = sample.num_tokens
         for i, layer in enumerate(sample.layers):

@@ -299,9 +299,14 @@ TEST_P(StoreConformance, AWatchIsSilentWithoutAChangeAndAfterItsEnd) {
   EXPECT_EQ(calls, 0);
   // A watch may outlive its run and be ended by another one's callback.
   watch = *store_->WatchSample("run", kRollout, {.sample = "s"}, [&] { ++calls; });
-  auto second = *store_->WatchSample("run", kRollout, {.sample = "t"}, [&] { watch.reset(); });
+  std::atomic<bool> ended{false};
+  auto second = *store_->WatchSample("run", kRollout, {.sample = "t"}, [&] {
+    watch.reset();
+    ended = true;
+  });
   ASSERT_OK(Append({.sample = "t", .rows = {10, 20}}));
-  EXPECT_EQ(watch, nullptr);
+  Await([&] { return ended.load(); });
+  EXPECT_TRUE(ended);
   ASSERT_OK(store_->DropRun("run"));
   EXPECT_EQ(calls, 0);
 }
