@@ -101,8 +101,7 @@ rr_error* rr_plan_rows(const rr_run* run, const char* append, size_t append_size
     const auto given = Read(Text(append, append_size), Text(tensor, tensor_size), Tokens(tokens, token_count));
     if (!given.ok()) return given.status();
     return GivePlan(PlanRows(given->options, given->tensor, Bytes(payload, payload_size), run->info.geometry,
-                             {run->info.block_rows, run->info.codec, run->info.limits.max_message_bytes,
-                              run->info.limits.max_payload_bytes}),
+                             run->info.blocks()),
                     given->options.sample, plan);
   });
 }

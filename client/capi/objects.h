@@ -87,6 +87,11 @@ rr_error* Guard(Body&& body) noexcept {
   return Barrier<rr_error>(std::forward<Body>(body));
 }
 
+inline absl::Status CheckEnded(const rr_reader* reader, bool wanted) {
+  if (reader->ended == wanted) return absl::OkStatus();
+  return absl::FailedPreconditionError(wanted ? "the read has not ended well" : "the read has ended");
+}
+
 inline absl::Span<const uint32_t> Tokens(const uint32_t* tokens, size_t count) { return {tokens, count}; }
 inline Clock::Time At(int64_t nanoseconds) { return Clock::Time(std::chrono::nanoseconds(nanoseconds)); }
 

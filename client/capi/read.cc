@@ -31,15 +31,6 @@ rr_error* rr_reader_request(const rr_reader* reader, rr_bytes** request) {
   return Guard([&] { return Give(EncodeReadRequest(reader->request), request); });
 }
 
-namespace {
-
-absl::Status CheckEnded(const rr_reader* reader, bool wanted) {
-  if (reader->ended == wanted) return absl::OkStatus();
-  return absl::FailedPreconditionError(wanted ? "the read has not ended well" : "the read has ended");
-}
-
-}  // namespace
-
 rr_error* rr_reader_push(rr_reader* reader, const void* data, size_t size) {
   return Guard([&]() -> absl::Status {
     if (absl::Status status = CheckEnded(reader, false); !status.ok()) return status;

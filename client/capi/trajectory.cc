@@ -220,7 +220,7 @@ rr_error* rr_trajectory_turn(rr_trajectory* trajectory, const rr_run* run, const
     if (!given->engine.empty()) common.engine = given->engine;
     const RunInfo& info = run->info;
     auto plan = PlanTurn(given->turn, rows ? &*rows : nullptr, common, info.geometry,
-                         {info.block_rows, info.codec, info.limits.max_message_bytes, info.limits.max_payload_bytes},
+                         info.blocks(),
                          trajectory->trajectory);
     if (!plan.ok()) return plan.status();
     const json said = ToJson(*plan);

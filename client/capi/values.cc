@@ -58,10 +58,12 @@ absl::StatusOr<SampleState> StateFrom(const json& value, const std::string& path
   object.Require("sample");
   object.Read("sample", state.sample);
   ReadProducer(object, state.producer);
+  object.Read("group", state.group);
   object.Read("committed_rows", state.committed_rows);
   object.Read("num_tokens", state.num_tokens);
   object.Read("revision", state.revision);
   object.Read("content_id", state.content_id);
+  const json* weights = object.Find("weights");
   const json* check = object.Find("token_check");
   std::vector<TokenCheck> checks;
   absl::Status status = ReadRanges(object, "unrecorded", state.unrecorded);
@@ -70,6 +72,7 @@ absl::StatusOr<SampleState> StateFrom(const json& value, const std::string& path
     JsonObject reader(wrapped, path);
     status = ReadTokenChecks(reader, "token_check", checks);
   }
+  if (weights != nullptr) status.Update(ReadWeights(*weights, state.weights));
   status.Update(object.status());
   if (!status.ok()) return status;
   if (!checks.empty()) state.token_check = checks[0];

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/appender/append_plan.h"
 #include "client/appender/append_queue.h"
 #include "client/reader/row_planes.h"
 #include "client/server_limits.h"
@@ -22,6 +23,8 @@ struct RunInfo {
   int32_t block_rows = kDefaultBlockRows;
   Codec codec = Codec::kRaw;
   ServerLimits limits;
+
+  BlockOptions blocks() const { return {block_rows, codec, limits.max_message_bytes, limits.max_payload_bytes}; }
 };
 
 // All of them: INVALID_ARGUMENT (kField) naming the field that is missing, unknown or of the wrong kind.

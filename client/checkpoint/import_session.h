@@ -1,6 +1,6 @@
 // What an import decides. Knows no gRPC: whoever drives it asks, reads and appends.
 //
-//   Open → for each sample: Begin with what Stat says → ToCompare, if not empty: read these rows, Compare → appends
+//   Open → for each sample: Begin with what Stat says → to_compare, if not empty: read and Compare → Appends
 #ifndef CLIENT_CHECKPOINT_IMPORT_SESSION_H_
 #define CLIENT_CHECKPOINT_IMPORT_SESSION_H_
 

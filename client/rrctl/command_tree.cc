@@ -18,6 +18,9 @@ Examples:
   rrctl load grpo-42 --group 7                which experts the rows of group 7 chose
   rrctl put grpo-42 step1/0 rows.npy --experts 128 --seal
   rrctl -w json ls grpo-42 | jq '.[] | select(.sealed | not) | .sample'
+  rrctl export grpo-42 /checkpoints/grpo-42   sealed samples, those that are not there yet
+  rrctl import /checkpoints/grpo-42           back into a server
+  rrctl verify grpo-42                        every row, every checksum
   rrctl bench --samples 64 --workers 8
   rrctl plan --explain < micro_batch.json     who holds which rows and layers; needs no server
   source <(rrctl completion bash)
@@ -59,6 +62,7 @@ CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
   AddGet();
   AddLoad();
   AddPut();
+  AddTransfers();
   AddRemove();
   AddBench();
   AddLayouts();
@@ -109,6 +113,15 @@ void CommandTree::AddRun(CLI::App* command, std::string& run) {
 
 CLI::Option* CommandTree::AddSamples(CLI::App* command, const std::string& help) {
   return command->add_option("SAMPLE", settings_.samples, help);
+}
+
+void CommandTree::AddGroups(CLI::App* command, std::optional<std::pair<int64_t, int64_t>>& groups) {
+  command
+      ->add_option_function<std::string>(
+          "--group,--groups",
+          [&groups](const std::string& text) { groups = OrUsageError(ParseGroups(text), "--groups"); },
+          "only samples of this group, or of these: 3:17 is group 3 to group 16")
+      ->type_name("N|BEGIN:END");
 }
 
 void CommandTree::AddTrainerFlag(CLI::App* command, Producer& producer) {
@@ -174,11 +187,7 @@ void CommandTree::AddLoad() {
       ->delimiter(',')
       ->type_name("ID,…")
       ->allow_extra_args(false);
-  load->add_option_function<std::string>(
-          "--group,--groups",
-          [&options](const std::string& text) { options.groups = OrUsageError(ParseGroups(text), "--groups"); },
-          "only samples of this group, or of these: 3:17 is group 3 to group 16")
-      ->type_name("N|BEGIN:END");
+  AddGroups(load, options.groups);
   load->add_flag("--counts", options.counts, "each expert's count, too");
   AddTrainerFlag(load, options.producer);
 }
@@ -214,6 +223,32 @@ void CommandTree::AddPut() {
   put->add_option("--group", options.group, "group of the sample, such as the training step")->type_name("N");
   put->add_flag("--seal", options.seal, "no more rows will come");
   AddTrainerFlag(put, options.producer);
+}
+
+void CommandTree::AddTransfers() {
+  TransferOptions& options = settings_.transfer;
+  CLI::App* exported = Add("export",
+                           "write a run's sealed samples to a directory, those that are not there yet\n"
+                           "The directory is an exported run, which a trainer can also replay from. What ended early "
+                           "goes on when it is called again.",
+                           &Session::Export);
+  AddRun(exported, options.run);
+  exported->add_option("DIR", options.directory, "the directory, which is made if it is not there")->required();
+  AddGroups(exported, options.groups);
+  exported->add_flag("--drop-missing", options.drop_missing,
+                     "drop what the directory has of these groups and the run has not any more");
+  AddTrainerFlag(exported, options.producer);
+  CLI::App* imported = Add("import",
+                           "append the samples of a directory to a run, those that are not there yet\n"
+                           "What ended early goes on when it is called again.",
+                           &Session::Import);
+  imported->add_option("DIR", options.directory, "an exported run")->required();
+  imported->add_option("RUN", options.run,
+                       "name of the run, which is made if it is not there; left out: as it was exported");
+  CLI::App* verify = Add("verify", "read every row of a run and compare every checksum", &Session::Verify);
+  AddRun(verify, options.run);
+  AddGroups(verify, options.groups);
+  AddTrainerFlag(verify, options.producer);
 }
 
 void CommandTree::AddLayouts() {

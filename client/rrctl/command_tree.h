@@ -3,8 +3,11 @@
 #define CLIENT_RRCTL_COMMAND_TREE_H_
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "client/rrctl/session.h"
@@ -31,11 +34,13 @@ class CommandTree {
   void AddLoad();
   void AddPut();
   void AddLayouts();
+  void AddTransfers();
   void AddRemove();
   void AddBench();
 
   void AddRun(CLI::App* command, std::string& run);
   CLI::Option* AddSamples(CLI::App* command, const std::string& help);
+  void AddGroups(CLI::App* command, std::optional<std::pair<int64_t, int64_t>>& groups);
   void AddTrainerFlag(CLI::App* command, Producer& producer);
   void AddWatch(CLI::App* command);
 

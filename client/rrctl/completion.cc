@@ -120,7 +120,7 @@ class Completer {
     const std::vector<std::string> set = WordsOfType(type);
     for (const std::string& value : set) Add(before + value, "", word);
     if (!set.empty()) return;
-    if (option.get_name() == "FILE" || type == "FILE") {
+    if (option.get_name() == "FILE" || option.get_name() == "DIR" || type == "FILE") {
       found_.files = true;
     } else if (option.get_positional()) {
       for (const std::string& name : names_(option.get_name(), words_)) Add(before + name, "", word);

@@ -99,6 +99,44 @@ absl::Status Session::Bench() {
   return output_.Flush();
 }
 
+absl::StatusOr<Document> Session::Transfer(absl::StatusOr<Document> (*transfer)(Client&, const TransferOptions&,
+                                                                                const ShowProgress&)) {
+  const auto client = Connect();
+  if (!client.ok()) return client.status();
+  Progress progress;
+  return transfer(**client, settings_.transfer, [&](const std::string& text) { progress.Show(text); });
+}
+
+absl::Status Session::Export() {
+  const auto exported = Transfer(ExportToDirectory);
+  if (!exported.ok()) return exported.status();
+  output_.Print(*exported, Layout::kRecords);
+  return output_.Flush();
+}
+
+absl::Status Session::Import() {
+  const auto imported = Transfer(ImportFromDirectory);
+  if (!imported.ok()) return imported.status();
+  output_.Print(*imported, Layout::kRecords);
+  return output_.Flush();
+}
+
+absl::Status Session::Verify() {
+  const auto verified = Transfer(routing_replay::Verify);
+  if (!verified.ok()) return verified.status();
+  if (output_.format() == Format::kJson) {
+    output_.Print(*verified, Layout::kRecords);
+  } else {
+    Document summary = *verified;
+    summary["damaged"] = (*verified)["damaged"].size();
+    output_.Print(summary, Layout::kRecords);
+    if (!(*verified)["damaged"].empty()) output_.Write("\n");
+    output_.Print((*verified)["damaged"], Layout::kColumns);
+  }
+  const absl::Status taken = output_.Flush();
+  return taken.ok() ? DamageOf(*verified) : taken;
+}
+
 absl::Status Session::Diagnose() {
   const std::string text(std::istreambuf_iterator<char>(std::cin), {});
   const DiagnoseOptions& options = settings_.diagnose;

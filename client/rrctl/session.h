@@ -26,6 +26,10 @@ class Session {
   absl::Status Get();
   absl::Status Put();
   absl::Status Bench();
+  absl::Status Export();
+  absl::Status Import();
+  // DATA_LOSS behind the answer where something is damaged.
+  absl::Status Verify();
   // The description is on standard input.
   absl::Status Diagnose();
   // These two need no server. The plan's description is on standard input.
@@ -38,6 +42,9 @@ class Session {
  private:
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;
   absl::Status Explain(absl::string_view description);
+  // Shows how far it is meanwhile, and the answer.
+  absl::StatusOr<Document> Transfer(absl::StatusOr<Document> (*transfer)(Client&, const TransferOptions&,
+                                                                         const ShowProgress&));
   absl::Status WatchQuery(Layout layout, const Query& query);
 
   const Settings& settings_;

@@ -14,6 +14,7 @@
 #include "client/rrctl/inspect.h"
 #include "client/rrctl/output.h"
 #include "client/rrctl/put.h"
+#include "client/rrctl/transfer.h"
 #include "client/rrctl/watch.h"
 
 namespace routing_replay {
@@ -31,6 +32,7 @@ struct Settings {
   GetOptions get;
   LoadOptions load;
   PutOptions put;
+  TransferOptions transfer;
   BenchOptions bench;
   bool explain = false;
   DiagnoseOptions diagnose;

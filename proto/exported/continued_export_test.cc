@@ -244,6 +244,14 @@ TEST_F(ContinuedExportTest, AnotherRunOrAnythingElseStays) {
   EXPECT_EQ(Continue().status().code(), absl::StatusCode::kAlreadyExists);
 }
 
+TEST_F(ContinuedExportTest, OneAtATime) {
+  {
+    ASSERT_OK_AND_ASSIGN(const auto exporter, Continue());
+    EXPECT_EQ(Continue().status().code(), absl::StatusCode::kAborted);
+  }
+  EXPECT_OK(Continue());
+}
+
 TEST_F(ContinuedExportTest, ADamagedIndexIsNotWrittenOver) {
   ASSERT_OK(Export(before_));
   ASSERT_OK_AND_ASSIGN(auto bytes, ReadFile(directory_ / kExportIndex));

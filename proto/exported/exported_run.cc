@@ -67,6 +67,9 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Continue(const std::fi
 }
 
 absl::Status RunExporter::Begin() {
+  auto lock = DirectoryLock::Take(directory_);
+  if (!lock.ok()) return lock.status();
+  lock_ = *std::move(lock);
   auto found = FindExported(directory_, run_);
   if (!found.ok()) return found.status();
   run_.samples = std::move(found->samples);

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/exported/directory_lock.h"
 #include "proto/exported/durable_files.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
@@ -52,9 +53,9 @@ struct ExportedRun {
   std::vector<ExportedSample> samples;  // In the order written; no id twice.
 };
 
-// Writes one directory: one exporter at a time. Every file gets its name when it is on the disk, the index and then the
-// marker come last, and an export before this one can be read until then: the process may end at any moment, and
-// Continue goes on. Not thread-safe.
+// Writes one directory, which no other exporter does meanwhile. Every file gets its name when it is on the disk, the
+// index and then the marker come last, and an export before this one can be read until then: the process may end at any
+// moment, and Continue goes on. Not thread-safe.
 class RunExporter {
  public:
   // Makes the directory if it is not there. ALREADY_EXISTS if it is not empty; INTERNAL with what the system says.
@@ -62,7 +63,8 @@ class RunExporter {
                                                              Producer producer, Geometry geometry);
   // Goes on with what is there: nothing, an exported run, or what an export left that did not end (its files are read
   // and checked). FAILED_PRECONDITION (kGeometryMismatch, or kField naming run or producer) if another run is there,
-  // ALREADY_EXISTS for something else; DATA_LOSS for a damaged index. `files` must outlive the exporter.
+  // ALREADY_EXISTS for something else, ABORTED while another exporter is there; DATA_LOSS for a damaged index. `files`
+  // must outlive the exporter.
   static absl::StatusOr<std::unique_ptr<RunExporter>> Continue(const std::filesystem::path& directory, std::string run,
                                                                Producer producer, Geometry geometry,
                                                                DurableFiles& files = DurableFiles::Real());
@@ -99,6 +101,7 @@ class RunExporter {
   const std::filesystem::path directory_;
   ExportedRun run_;
   DurableFiles& files_;
+  DirectoryLock lock_;
   std::unordered_map<std::string, size_t> places_;  // In run_.samples.
   std::set<std::string> added_;                     // By this exporter.
   std::set<std::string> damaged_;

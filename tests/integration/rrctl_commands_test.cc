@@ -1,9 +1,12 @@
 // The commands of rrctl that need a server, without the process around them: portions of a read, and the load.
+#include <filesystem>
+#include <random>
 #include <thread>
 
 #include "client/rrctl/bench/bench.h"
 #include "client/rrctl/get.h"
 #include "client/rrctl/inspect.h"
+#include "client/rrctl/transfer.h"
 #include "tests/integration/fixture.h"
 
 namespace routing_replay::testing {
@@ -157,6 +160,45 @@ TEST_F(RrctlCommandsTest, LoadCountsTheChoices) {
   EXPECT_THAT(DescribeLoad(*client_, {.run = "x"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
   EXPECT_EQ(*ParseGroups("-3:5"), std::pair(int64_t{-3}, int64_t{5}));
   for (const char* bad : {"", "x", "5:5", "1:2:3", "9223372036854775807"}) EXPECT_FALSE(ParseGroups(bad).ok()) << bad;
+}
+
+TEST_F(RrctlCommandsTest, ARunMovesThroughADirectory) {
+  const Geometry geometry = Geometry::Uniform(2, 8, 2);
+  const RunHandle run = OpenRun("r", geometry);
+  const RandomRoutes routes = MakeRandomRoutes(geometry, 10, 1);
+  for (const std::string sample : {"a", "b", "c"}) {
+    ASSERT_OK(PutRows(*run, routes, {0, 10}, {.sample = sample, .group = sample[0], .seal = sample != "c"}));
+  }
+  const std::string directory =
+      ::testing::TempDir() + "rrctl_commands_" + std::to_string(std::random_device()()) + "/checkpoint";
+  std::string shown;
+  const auto show = [&](const std::string& text) { shown = text; };
+  const TransferOptions out{.run = "r", .directory = directory};
+  ASSERT_OK_AND_ASSIGN(const Document exported, ExportToDirectory(*client_, out, show));
+  EXPECT_EQ(exported, Document({{"run", "r"},
+                                {"directory", directory},
+                                {"samples", 2},
+                                {"written", 2},
+                                {"dropped", 0},
+                                {"unsealed", 1},
+                                {"written_bytes", 80}}));
+  EXPECT_EQ(shown, "2 of 2 samples, 80 B");
+  const TransferOptions in{.run = "copy", .directory = directory};
+  ASSERT_OK_AND_ASSIGN(const Document imported, ImportFromDirectory(*client_, in, show));
+  EXPECT_EQ(
+      imported,
+      Document({{"run", "copy"}, {"directory", directory}, {"samples", 2}, {"appended", 2}, {"appended_bytes", 80}}));
+  ASSERT_OK_AND_ASSIGN(const Document verified, Verify(*client_, {.run = "copy"}, show));
+  EXPECT_EQ(verified["samples"], 2);
+  EXPECT_EQ(verified["rows"], 20);
+  EXPECT_OK(DamageOf(verified));
+  Document damaged = verified;
+  damaged["damaged"] = Document::parse(R"([{"sample": "a", "row": 3, "layer": null, "what": "?"}])");
+  EXPECT_THAT(DamageOf(damaged), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+  EXPECT_EQ(GetErrorDetail(DamageOf(damaged))->row, 3);
+  EXPECT_THAT(ExportToDirectory(*client_, {.run = "x", .directory = directory}, show).status(),
+              Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  std::filesystem::remove_all(std::filesystem::path(directory).parent_path());
 }
 
 TEST_F(RrctlCommandsTest, BenchMeasuresAndLeavesNothing) {

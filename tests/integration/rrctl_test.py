@@ -152,6 +152,37 @@ class CommandsTest(RrctlTest):
         self.assertEqual(len(self.json("ls", "r2", "--trainer")), 1)
         self.assertEqual(len(self.json("get", "r2", "s", "--trainer")), 6)
 
+    def test_a_run_moves_through_a_directory(self):
+        self.drop_at_end("from")
+        self.drop_at_end("to")
+        for i in range(3):
+            self.put("from", f"s/{i}", 5 + i, 2, 4, "--group", str(i), "--seal")
+        self.put("from", "open", 4)
+        with tempfile.TemporaryDirectory() as parent:
+            directory = str(Path(parent, "checkpoint"))
+            done = self.json("export", "from", directory, "--groups", "0:2")
+            self.assertEqual((done["samples"], done["written"], done["unsealed"]), (2, 2, 1))
+            done = self.json("export", "from", directory)
+            self.assertEqual((done["samples"], done["written"], done["written_bytes"]), (3, 1, 7 * 2 * 4))
+            done = self.json("import", directory, "to")
+            self.assertEqual((done["run"], done["samples"], done["appended"]), ("to", 3, 3))
+            self.assertEqual(self.json("import", directory, "to")["appended"], 0)
+            for i in range(3):
+                self.assertEqual(self.json("get", "to", f"s/{i}"), self.json("get", "from", f"s/{i}"))
+            self.json("rm", "to", "s/1")
+            self.put("to", "s/1", 7, 2, 4, "--seal")
+            error = self.run_rrctl("import", directory, "to", code=1)
+            self.assertTrue(error.startswith("rrctl: ALREADY_EXISTS (CONFLICTING_ROWS): sample s/1, row 6"), error)
+            file = Path(directory, "00000000.npy")
+            file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+            error = self.run_rrctl("import", directory, "other", code=1)
+            self.assertIn("DATA_LOSS (CHECKSUM)", error)
+            self.drop_at_end("other")
+            Path(directory, "DONE").unlink()
+            self.assertIn("NOT_COMMITTED", self.run_rrctl("import", directory, code=1))
+        verified = self.json("verify", "from")
+        self.assertEqual(verified, {"run": "from", "samples": 4, "rows": 22, "read_bytes": 22 * 8, "damaged": []})
+
     def test_a_big_sample_is_shown_in_bounded_memory(self):
         self.drop_at_end("big")
         layers, k = 48, 8
@@ -326,6 +357,15 @@ class TerminalTest(RrctlTest):
         self.assertEqual(code, 0)
         self.assertIn("\r\x1b[Kround 1 of 2: append ", text)
         self.assertRegex(text, r"append_throughput +\d.*iB/s")
+
+
+    def test_verify_shows_progress_and_a_summary(self):
+        self.drop_at_end("whole")
+        self.put("whole", "s", 300)
+        text, code = self.show("verify", "whole")
+        self.assertEqual(code, 0)
+        self.assertIn("\r\x1b[K1 of 1 samples, 2.3 KiB", text)
+        self.assertIn("\x1b[1mread   \x1b[0m  2.3 KiB\n\x1b[1mdamaged\x1b[0m  0\n", text)
 
 
 class WatchTest(RrctlTest):

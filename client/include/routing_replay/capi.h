@@ -30,6 +30,8 @@ typedef struct rr_appender rr_appender;
 typedef struct rr_reader rr_reader;
 typedef struct rr_retry rr_retry;
 typedef struct rr_trajectory rr_trajectory;
+typedef struct rr_export rr_export;
+typedef struct rr_import rr_import;
 
 /* The number of this interface; raised when something in it changes its meaning. */
 #define RR_ABI_VERSION 1
@@ -305,6 +307,36 @@ RR_API rr_error* rr_reader_result(const rr_reader* reader, rr_bytes** json);
 /* The ids of a sample, once: [layers][rows][top_k], little-endian, id_bytes each; slots beyond a layer's own K are 0.
  */
 RR_API rr_error* rr_reader_take_ids(rr_reader* reader, size_t index, rr_bytes** ids);
+
+/* A run into a directory (proto/FORMAT.md, "Exported runs"; routing_replay/checkpoint.h tells the rules). States are
+ * those of rr_appender_on_states, with "group", "unrecorded": [[b, e]] and "weights": [[b, e, version, label]].
+ * options: {"directory", "groups": [begin, end], "producer", "drop_missing"}; groups are half-open, absent: all. */
+RR_API rr_error* rr_export_new(const rr_run* run, const char* options, size_t size, rr_export** made);
+RR_API void rr_export_free(rr_export* export_);
+/* All samples of the run that are in the groups. */
+RR_API rr_error* rr_export_on_list(rr_export* export_, const char* states, size_t size);
+/* {"samples": […], "progress": {"samples", "total", "bytes"}}: ask Stat for these, read them whole and of all layers,
+ * and rr_export_on_rows. None: rr_export_finish. */
+RR_API rr_error* rr_export_next(rr_export* export_, rr_bytes** json);
+/* What Stat said before the read, and the reader of these samples in that order, which has ended well; takes its ids.
+ */
+RR_API rr_error* rr_export_on_rows(rr_export* export_, const char* states, size_t size, rr_reader* reader);
+/* {"samples", "written", "dropped", "unsealed", "bytes"} */
+RR_API rr_error* rr_export_finish(rr_export* export_, rr_bytes** json);
+
+/* A directory into a run. FAILED_PRECONDITION (NOT_COMMITTED) where no export has ended. */
+RR_API rr_error* rr_import_new(const char* directory, size_t size, rr_import** made);
+RR_API void rr_import_free(rr_import* import);
+/* {"run", "producer", "geometry", "samples": […]} */
+RR_API rr_error* rr_import_contents(const rr_import* import, rr_bytes** json);
+/* Begins the sample at this place of the list. states: what Stat said of it, one state or none. compare: [[b, e], …],
+ * rows that are to be read of all layers for rr_import_compare; often none. ALREADY_EXISTS (CONFLICTING_ROWS) naming
+ * sample and row where the run says something else. */
+RR_API rr_error* rr_import_begin(rr_import* import, size_t index, const char* states, size_t size, rr_bytes** compare);
+/* The reader of these rows of this one sample, which has ended well; takes its ids. Errors as above, with the layer. */
+RR_API rr_error* rr_import_compare(rr_import* import, rr_reader* reader);
+/* The next append of the sample that was begun, and the bytes of its ids in storage; NULL where there are no more. */
+RR_API rr_error* rr_import_take_plan(rr_import* import, const rr_run* run, rr_plan** plan, int64_t* bytes);
 
 /* Attempts of one idempotent call up to a deadline. */
 RR_API rr_error* rr_retry_new(int64_t deadline, rr_retry** retry);

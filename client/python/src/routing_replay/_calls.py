@@ -226,16 +226,18 @@ def no_sample(run: str, sample: str) -> NotFoundError:
 
 
 def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
-    """What the core asks for (rr_appender_on_states, rr_trajectory_on_state)."""
+    """What the core asks for (rr_appender_on_states, rr_trajectory_on_state, rr_export_on_list, rr_import_begin)."""
     return [
         {
             "sample": state.sample,
             "producer": state.producer,
+            "group": state.group,
             "committed_rows": state.committed_rows,
             "num_tokens": state.num_tokens,
             "revision": state.revision,
             "content_id": state.content_id,
             "unrecorded": [list(rows) for rows in state.unrecorded],
+            "weights": [[span.begin, span.end, span.version, span.label] for span in state.weights],
             "token_check": state.token_check and [state.token_check.rows, state.token_check.crc32c],
         }
         for state in states

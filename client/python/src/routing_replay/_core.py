@@ -525,6 +525,62 @@ class Reader:
         return np.asarray(_ArrayMemory(owner, tuple(shape), typestr))
 
 
+class Export:
+    """rr_export. Not thread-safe."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, run: Run, options: dict[str, Any]) -> None:
+        self.pointer: int | None = None
+        self.pointer = _make(_lib.rr_export_new, run.pointer, *_json(options))
+
+    def __del__(self) -> None:
+        _lib.rr_export_free(self.pointer)
+
+    def on_list(self, states: list[dict[str, Any]]) -> None:
+        _lib.rr_export_on_list(self.pointer, *_json(states))
+
+    def next(self) -> tuple[list[str], dict[str, int]]:
+        """Samples to be read, none if there are no more, and how far it is."""
+        step = json.loads(_give(_lib.rr_export_next, self.pointer))
+        return step["samples"], step["progress"]
+
+    def on_rows(self, states: list[dict[str, Any]], reader: Reader) -> None:
+        _lib.rr_export_on_rows(self.pointer, *_json(states), reader.pointer)
+
+    def finish(self) -> dict[str, int]:
+        return json.loads(_give(_lib.rr_export_finish, self.pointer))
+
+
+class Import:
+    """rr_import. Not thread-safe."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, directory: str) -> None:
+        self.pointer: int | None = None
+        path = os.fsencode(directory)
+        self.pointer = _make(_lib.rr_import_new, path, len(path))
+
+    def __del__(self) -> None:
+        _lib.rr_import_free(self.pointer)
+
+    def contents(self) -> dict[str, Any]:
+        return json.loads(_give(_lib.rr_import_contents, self.pointer))
+
+    def begin(self, index: int, states: list[dict[str, Any]]) -> list[list[int]]:
+        """Rows that are to be read and compared."""
+        return json.loads(_give(_lib.rr_import_begin, self.pointer, index, *_json(states)))
+
+    def compare(self, reader: Reader) -> None:
+        _lib.rr_import_compare(self.pointer, reader.pointer)
+
+    def take_plan(self, run: Run) -> tuple[Plan, int] | None:
+        plan, size = c_void_p(), c_int64()
+        _lib.rr_import_take_plan(self.pointer, run.pointer, byref(plan), byref(size))
+        return None if plan.value is None else (Plan(plan.value), size.value)
+
+
 class Retry:
     """rr_retry: the attempts of one call up to `deadline` (ns)."""
 

@@ -83,6 +83,16 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_reader_end": (c_void_p,),
     "rr_reader_result": (c_void_p, _out),
     "rr_reader_take_ids": (c_void_p, c_size_t, _out),
+    "rr_export_new": (c_void_p, *_text, _out),
+    "rr_export_on_list": (c_void_p, *_text),
+    "rr_export_next": (c_void_p, _out),
+    "rr_export_on_rows": (c_void_p, *_text, c_void_p),
+    "rr_export_finish": (c_void_p, _out),
+    "rr_import_new": (*_text, _out),
+    "rr_import_contents": (c_void_p, _out),
+    "rr_import_begin": (c_void_p, c_size_t, *_text, _out),
+    "rr_import_compare": (c_void_p, c_void_p),
+    "rr_import_take_plan": (c_void_p, c_void_p, _out, POINTER(c_int64)),
     "rr_retry_new": (c_int64, _out),
 }
 # Functions that make an error to be kept or told.
@@ -121,6 +131,8 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rr_trajectory_on_truncate_failed": (None, (c_void_p,)),
     "rr_trajectory_next_row": (c_int64, (c_void_p, c_void_p, c_size_t)),
     "rr_reader_free": (None, (c_void_p,)),
+    "rr_export_free": (None, (c_void_p,)),
+    "rr_import_free": (None, (c_void_p,)),
     "rr_retry_free": (None, (c_void_p,)),
     "rr_retry_wait": (c_int64, (c_void_p, c_void_p, c_int64)),
 }

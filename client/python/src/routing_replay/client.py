@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TypeVar
 
-from routing_replay import _calls
+from routing_replay import _calls, _checkpoint, _core
 from routing_replay._transport import Transport
 from routing_replay.geometry import Geometry
 from routing_replay.run import Run
-from routing_replay.types import RunSummary, ServerInfo
+from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 
 T = TypeVar("T")
 
@@ -56,6 +57,32 @@ class Client:
         """
         opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability))
         return Run(self._transport, name, opened)
+
+    def restore(
+        self,
+        directory: _checkpoint.Directory,
+        run: str | None = None,
+        *,
+        timeout: float = 120.0,
+        on_progress: _checkpoint.OnProgress | None = None,
+    ) -> RestoreOutcome:
+        """Appends the samples of a directory that `Run.checkpoint` wrote, those that are not there yet.
+
+        run: name of the run, made if it is not there (with other settings than the server's: `run` first); as it was
+            exported if absent
+        timeout: seconds for the read of a sample that is there already
+        on_progress: called on this thread
+
+        What the run has already must be the same, row by row, and is appended to where it ends: done twice it does
+        nothing the second time, and one that was stopped goes on. AlreadyExistsError (CONFLICTING_ROWS) naming sample,
+        row and layer where the run holds something else; FailedPreconditionError (NOT_COMMITTED) where no export has
+        ended; DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and
+        the token check at the end come back; revisions, content ids and provenance are those of new samples.
+        """
+        source = _core.Import(os.fspath(directory))
+        contents = source.contents()
+        with self.run(contents["run"] if run is None else run, Geometry.from_json(contents["geometry"])) as opened:
+            return _checkpoint.restore(source, opened, timeout, on_progress)
 
     def runs(self) -> list[RunSummary]:
         """The runs of the server."""

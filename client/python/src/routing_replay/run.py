@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 import numpy as np
 
-from routing_replay import _append, _calls, _core, _counters, _read, _turns, _values
+from routing_replay import _append, _calls, _checkpoint, _core, _counters, _read, _turns, _values
 from routing_replay._transport import SERVICE, Transport
 from routing_replay.appender import Appender
 from routing_replay.trajectory import Trajectory
 from routing_replay.types import (
     AppendOutcome,
+    CheckpointOutcome,
     OnFull,
     Producer,
     ReleaseOutcome,
@@ -261,6 +262,32 @@ class Run:
     def release_groups(self, begin: int, end: int) -> ReleaseOutcome:
         """Gives back all samples with begin <= group < end."""
         return self._do(_calls.release(self._name, (), (begin, end)))
+
+    def checkpoint(
+        self,
+        directory: _checkpoint.Directory,
+        groups: tuple[int, int] | None = None,
+        *,
+        producer: Producer = "rollout",
+        drop_missing: bool = False,
+        timeout: float = 120.0,
+        on_progress: _checkpoint.OnProgress | None = None,
+    ) -> CheckpointOutcome:
+        """Writes the sealed samples to a directory, those that are not there yet, beside running appends.
+
+        directory: made if it is not there; an exported run, from which `Client.restore` and a trainer's
+            DirectorySource read. One that was stopped at any moment goes on when this is called again, and what it
+            held before can be read until then
+        groups: samples of groups[0] <= group < groups[1]; all if absent
+        drop_missing: samples of these groups that the directory holds and the run does not (they were released) leave
+            the directory
+        timeout: seconds for one portion of some tens of MB
+        on_progress: called on this thread
+
+        FailedPreconditionError if the directory holds another run; AlreadyExistsError if it holds something else;
+        DataLossError naming a sample that the store lost; errors of `read`.
+        """
+        return _checkpoint.export(self, directory, groups, producer, drop_missing, timeout, on_progress)
 
     def drop(self) -> ReleaseOutcome:
         """Removes the run and all that is in it."""

@@ -270,6 +270,39 @@ class ReleaseOutcome:
 
 
 @dataclass(frozen=True)
+class CheckpointProgress:
+    """How far a checkpoint or a restore is: `samples` of `total`, and bytes of rows moved, in the dtype of storage."""
+
+    samples: int
+    total: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class CheckpointOutcome:
+    """samples in the directory now, `written` of them now (new and changed ones); `dropped` left the directory;
+    `unsealed` samples of the run were left out, as more rows may come; bytes of rows written, in the dtype of
+    storage."""
+
+    samples: int
+    written: int
+    dropped: int
+    unsealed: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class RestoreOutcome:
+    """samples of the directory, all in `run` now, `appended` of them (or their seals) now; bytes of rows appended, in
+    the dtype of storage."""
+
+    run: str
+    samples: int
+    appended: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """A run's settings in force. ttl in seconds, 0: the server's default; codec "" if the server picks.
 

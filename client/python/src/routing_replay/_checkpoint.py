@@ -1,0 +1,105 @@
+"""Runs to directories and back. The rules are all in the core; here is only who asks, reads and appends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from routing_replay import _calls, _core, _read, _values
+from routing_replay.errors import AlreadyExistsError
+from routing_replay.types import (
+    AppendOutcome,
+    CheckpointOutcome,
+    CheckpointProgress,
+    Producer,
+    RestoreOutcome,
+    SampleLike,
+    SampleRead,
+)
+
+if TYPE_CHECKING:
+    from routing_replay.run import Run
+
+OnProgress = Callable[[CheckpointProgress], None]
+Directory = str | os.PathLike[str]
+
+_DAY = 86400.0
+
+
+def export(
+    run: Run,
+    directory: Directory,
+    groups: tuple[int, int] | None,
+    producer: Producer,
+    drop_missing: bool,
+    timeout: float,
+    on_progress: OnProgress | None,
+) -> CheckpointOutcome:
+    options = {"directory": os.fspath(directory), "producer": producer, "drop_missing": bool(drop_missing)}
+    if groups is not None:
+        options["groups"] = list(_values.row_ranges([groups], "groups")[0])
+    states = run.list(groups=groups, producer=producer)
+    core = _core.Export(run._opened.core, options)
+    core.on_list(_calls.states_for_core(states))
+    while True:
+        names, progress = core.next()
+        if on_progress is not None:
+            on_progress(CheckpointProgress(**progress))
+        if not names:
+            return CheckpointOutcome(**core.finish())
+        found = run.stat_many(names, producer=producer)
+        core.on_rows(_calls.states_for_core(found), _read_all(run, names, producer, timeout))
+
+
+def restore(source: _core.Import, run: Run, timeout: float, on_progress: OnProgress | None) -> RestoreOutcome:
+    contents = source.contents()
+    names, producer = contents["samples"], contents["producer"]
+    conflicts: list[AppendOutcome] = []
+
+    def on_outcome(outcome: AppendOutcome) -> None:
+        if outcome.conflicting_rows:
+            conflicts.append(outcome)
+
+    # An append that waits longer than the queue takes would be dropped: rows that are marked as unrecorded.
+    appender = run.appender(queue_timeout=_DAY, on_outcome=on_outcome)
+    appended = size = index = 0
+    try:
+        for some in _calls.names_in_calls(names):
+            states = {state.sample: state for state in run.stat_many(some, producer=producer)}
+            for name in some:
+                there = [states[name]] if name in states else []
+                compare = source.begin(index, _calls.states_for_core(there))
+                index += 1
+                if compare:
+                    asked = SampleRead(name, rows=tuple((begin, end) for begin, end in compare))
+                    source.compare(_read_all(run, [asked], producer, timeout))
+                plans = 0
+                while (taken := source.take_plan(run._opened.core)) is not None:
+                    plan, plan_bytes = taken
+                    appender._enqueue(plan, name)
+                    size += plan_bytes
+                    plans += 1
+                appended += plans > 0
+                if on_progress is not None:
+                    on_progress(CheckpointProgress(index, len(names), size))
+        appender.flush(_DAY)
+    finally:
+        appender._abandon()  # With an error nobody waits for what is under way.
+    if conflicts:
+        first = conflicts[0]
+        raise AlreadyExistsError(
+            f"sample {first.sample}: {first.conflicting_rows} rows were appended by somebody else meanwhile, with other"
+            " routes",
+            reason="CONFLICTING_ROWS",
+            sample=first.sample,
+        )
+    return RestoreOutcome(run.name, len(names), appended, size)
+
+
+def _read_all(run: Run, samples: Iterable[SampleLike], producer: Producer, timeout: float) -> _core.Reader:
+    reader = _read.make_reader(run._opened.core, samples, None, producer, False)
+    for message in run.read_messages(reader.request(), timeout):
+        reader.push(message)
+    reader.end()
+    return reader

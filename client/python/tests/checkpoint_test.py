@@ -1,0 +1,110 @@
+"""Runs to directories and back."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+from support import ServerTest, random_routes
+
+import routing_replay as rr
+
+GEOMETRY = rr.Geometry(num_layers=3, num_experts=300, top_k=4)
+SEALED = 4
+
+
+def routes(rows: int, seed: int) -> np.ndarray:
+    return random_routes(np.random.default_rng(seed), rows, 3, 300, 4)
+
+
+class CheckpointTest(ServerTest):
+    def setUp(self) -> None:
+        self.client = rr.Client(self.server.endpoint)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.run(self.run_name, GEOMETRY)
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name, "checkpoint")
+        for i in range(3):
+            rows = 30 + 400 * i
+            tokens = np.arange(rows + 1, dtype=np.int64) * (i + 3)
+            self.run_.append(f"s/{i}", routes(rows, i), tokens=tokens[:-1], group=i, weight_version=7 + i, seal=True)
+        self.run_.append("gaps", routes(10, 5), unrecorded=[(2, 4), (10, 12)], group=9, weight_label="x", seal=True)
+        self.run_.append("open", routes(10, 6))
+        self.run_.flush()
+
+    def assert_same(self, a: rr.Run, b: rr.Run) -> None:
+        sealed = [state.sample for state in a.list() if state.num_tokens is not None]
+        self.assertEqual([state.sample for state in b.list()], sealed)
+        for state, copy in zip(a.stat_many(sealed), b.stat_many(sealed), strict=True):
+            for field in ("num_tokens", "group", "unrecorded", "weights", "token_check"):
+                self.assertEqual(getattr(copy, field), getattr(state, field), (state.sample, field))
+        for rows, copied in zip(a.read(sealed), b.read(sealed), strict=True):
+            self.assertTrue(copied.ok, copied.message)
+            self.assertEqual(copied.row_ranges, rows.row_ranges)
+            np.testing.assert_array_equal(copied.rows, rows.rows)
+
+    def test_what_comes_back_is_what_was_there(self) -> None:
+        steps: list[rr.CheckpointProgress] = []
+        done = self.run_.checkpoint(self.directory, on_progress=steps.append)
+        size = sum((30 + 400 * i) * 3 * 4 * 2 for i in range(3)) + 10 * 3 * 4 * 2
+        self.assertEqual(done, rr.CheckpointOutcome(samples=SEALED, written=SEALED, dropped=0, unsealed=1, bytes=size))
+        self.assertEqual(steps[-1], rr.CheckpointProgress(SEALED, SEALED, size))
+        name = self.run_name + "-copy"
+        restored = self.client.restore(str(self.directory), name, on_progress=steps.append)
+        self.assertEqual(restored, rr.RestoreOutcome(name, SEALED, SEALED, size))
+        self.assertEqual(steps[-1], rr.CheckpointProgress(SEALED, SEALED, size))
+        copy = self.client.run(name)
+        self.assert_same(self.run_, copy)
+        # A reader that states its tokens is served.
+        tokens = np.arange(30, dtype=np.uint32) * 3
+        asked = rr.SampleRead("s/0", token_checks=[rr.token_check(tokens)])
+        self.assertEqual(copy.read_one(asked).status, "OK")
+        again = self.client.restore(self.directory, name)
+        self.assertEqual(again, rr.RestoreOutcome(name, SEALED, 0, 0))
+
+    def test_only_what_changed_is_written(self) -> None:
+        self.run_.checkpoint(self.directory, groups=(0, 2))
+        self.assertEqual(self.run_.checkpoint(self.directory).written, SEALED - 2)
+        self.run_.truncate("s/0", 0)
+        self.run_.put("s/0", routes(31, 8), revision=1, seal=True)
+        self.assertEqual(self.run_.checkpoint(self.directory).written, 1)
+        self.run_.release(["s/1"])
+        self.assertEqual(self.run_.checkpoint(self.directory).samples, SEALED)
+        self.assertEqual(self.run_.checkpoint(self.directory, drop_missing=True).dropped, 1)
+        self.client.restore(self.directory, self.run_name + "-copy")
+        self.assert_same(self.run_, self.client.run(self.run_name + "-copy"))
+
+    def test_another_content_is_refused_by_name(self) -> None:
+        self.run_.checkpoint(self.directory)
+        copy = self.client.run(self.run_name + "-copy", GEOMETRY)
+        other = routes(30, 0)
+        other[6, 2] = other[6, 2, ::-1]
+        copy.put("s/0", other, weight_version=7)
+        with self.assertRaises(rr.AlreadyExistsError) as refused:
+            self.client.restore(self.directory, copy.name)
+        self.assertEqual(refused.exception.reason, "CONFLICTING_ROWS")
+        self.assertEqual((refused.exception.sample, refused.exception.row, refused.exception.layer), ("s/0", 6, 2))
+        # What is there of the same rows is gone on from.
+        copy.truncate("s/0", 5)
+        self.assertEqual(self.client.restore(self.directory, copy.name).samples, SEALED)
+        self.assert_same(self.run_, copy)
+
+    def test_a_directory_that_is_none(self) -> None:
+        with self.assertRaises(rr.FailedPreconditionError) as missing:
+            self.client.restore(self.directory)
+        self.assertEqual(missing.exception.reason, "NOT_COMMITTED")
+        self.run_.checkpoint(self.directory)
+        other = self.client.run(self.run_name + "-other", GEOMETRY)
+        with self.assertRaises(rr.FailedPreconditionError):
+            other.checkpoint(self.directory)
+        (self.directory / "00000001.npy").write_bytes(b"")
+        with self.assertRaises(rr.DataLossError) as damaged:
+            self.client.restore(self.directory, other.name)
+        self.assertIsNotNone(damaged.exception.sample)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,85 @@
+#include "client/rrctl/transfer.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/rrctl/human.h"
+#include "routing_replay/checkpoint.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+OnCheckpointProgress InWords(const ShowProgress& show) {
+  return [&show](const CheckpointProgress& progress) {
+    show(absl::StrCat(progress.samples, " of ", progress.total, " samples, ", HumanBytes(progress.bytes)));
+  };
+}
+
+template <typename T>
+Document OrNull(const std::optional<T>& value) {
+  return value ? Document(*value) : Document();
+}
+
+}  // namespace
+
+absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions& options,
+                                           const ShowProgress& progress) {
+  const auto run = client.JoinRun(options.run);
+  if (!run.ok()) return run.status();
+  const auto outcome = ExportRun(**run, options.directory,
+                                 {.groups = options.groups,
+                                  .producer = options.producer,
+                                  .drop_missing = options.drop_missing,
+                                  .on_progress = InWords(progress)});
+  if (!outcome.ok()) return outcome.status();
+  return Document{{"run", options.run},
+                  {"directory", options.directory},
+                  {"samples", outcome->samples},
+                  {"written", outcome->written},
+                  {"dropped", outcome->dropped},
+                  {"unsealed", outcome->unsealed},
+                  {"written_bytes", outcome->bytes}};
+}
+
+absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
+                                             const ShowProgress& progress) {
+  const auto outcome = ImportRun(client, options.directory, {.run = options.run, .on_progress = InWords(progress)});
+  if (!outcome.ok()) return outcome.status();
+  return Document{{"run", outcome->run},
+                  {"directory", options.directory},
+                  {"samples", outcome->samples},
+                  {"appended", outcome->appended},
+                  {"appended_bytes", outcome->bytes}};
+}
+
+absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, const ShowProgress& progress) {
+  const auto run = client.JoinRun(options.run);
+  if (!run.ok()) return run.status();
+  const auto outcome =
+      VerifyRun(**run, {.groups = options.groups, .producer = options.producer, .on_progress = InWords(progress)});
+  if (!outcome.ok()) return outcome.status();
+  Document damaged = Document::array();
+  for (const DamagedSample& sample : outcome->damaged) {
+    damaged.push_back({{"sample", sample.sample},
+                       {"row", OrNull(sample.row)},
+                       {"layer", OrNull(sample.layer)},
+                       {"what", sample.what}});
+  }
+  return Document{{"run", options.run},
+                  {"samples", outcome->samples},
+                  {"rows", outcome->rows},
+                  {"read_bytes", outcome->bytes},
+                  {"damaged", std::move(damaged)}};
+}
+
+absl::Status DamageOf(const Document& verified) {
+  const Document& damaged = verified["damaged"];
+  if (damaged.empty()) return absl::OkStatus();
+  ErrorDetail detail{.reason = Reason::kChecksum, .sample = damaged[0]["sample"].get<std::string>()};
+  if (!damaged[0]["row"].is_null()) detail.row = damaged[0]["row"].get<int64_t>();
+  if (!damaged[0]["layer"].is_null()) detail.layer = damaged[0]["layer"].get<int32_t>();
+  return MakeError(absl::StatusCode::kDataLoss,
+                   absl::StrCat(damaged.size(), " of ", verified["samples"].get<int64_t>(), " samples are damaged"),
+                   detail);
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,43 @@
+// The commands that move a whole run: to a directory, from one, and through this process for its checksums.
+#ifndef CLIENT_RRCTL_TRANSFER_H_
+#define CLIENT_RRCTL_TRANSFER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "client/rrctl/table.h"
+#include "routing_replay/client.h"
+
+namespace routing_replay {
+
+struct TransferOptions {
+  std::string run;  // For an import empty: the name in the directory.
+  std::string directory;
+  std::optional<std::pair<int64_t, int64_t>> groups;
+  Producer producer = Producer::kRollout;
+  bool drop_missing = false;
+};
+
+// How far it is, in words.
+using ShowProgress = std::function<void(const std::string&)>;
+
+// Objects. Errors of ExportRun, ImportRun and VerifyRun (routing_replay/checkpoint.h) and of Client::JoinRun.
+absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions& options,
+                                           const ShowProgress& progress);
+absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
+                                             const ShowProgress& progress);
+// {"samples", "rows", "read_bytes", "damaged": [{"sample", "row", "layer", "what"}]}; row and layer are null where
+// nobody can tell.
+absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, const ShowProgress& progress);
+
+// What Verify found as an error: DATA_LOSS (kChecksum) with the first damaged sample, OK if there is none.
+absl::Status DamageOf(const Document& verified);
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_RRCTL_TRANSFER_H_
