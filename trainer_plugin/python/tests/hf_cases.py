@@ -655,6 +655,32 @@ class Cases(unittest.TestCase):
         self.assert_written(run, rollout, live.chosen)
 
     @over("packed")
+    def test_r2_sequences_under_one_name(self, model: Any, rollout: Rollout) -> None:
+        """In one micro-batch, and in two of one recording pass. What has been replayed, or whose step has ended, may be
+        recorded again."""
+
+        def passes(replay: Any, samples: list[str], grad: bool = False) -> None:
+            with replay.micro_batch(samples, **rollout.said), torch.set_grad_enabled(grad):
+                loss_of(model, rollout.call)
+
+        first, second = rollout.samples
+        with self.attached(model, None, mode="R2") as replay:
+            for names, recorded in (([first, first], []), ([second, "other"], rollout.samples)):
+                if recorded:
+                    passes(replay, recorded)
+                with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                    passes(replay, names)
+                self.assertEqual((caught.exception.field, caught.exception.sample), ("sequences", names[0]))
+            passes(replay, rollout.samples, grad=True)
+            replay.abandon_step()
+            passes(replay, rollout.samples)
+            replay.end_step()
+            passes(replay, rollout.samples)
+            passes(replay, rollout.samples, grad=True)
+            passes(replay, rollout.samples)
+            replay.abandon_step()
+
+    @over("packed")
     def test_r2_records_of_ranks_are_put_together(self, model: Any, rollout: Rollout) -> None:
         """Of two that share a stream, which the first one writes."""
         stream = torch.cat([rollout.call["input_ids"], torch.zeros(1, 1, dtype=torch.int64)], 1)

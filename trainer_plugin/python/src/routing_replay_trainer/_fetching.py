@@ -74,11 +74,14 @@ class Fetching:
 
         What passes have recorded stays when one replays, or with `settle`; until then `give_up` takes it back.
         """
+        records_now = forward_only if record is None else record
+        if records_now:
+            records.check(described)
         plan = records.plan(described.layout)
         number = self.buffers.take(plan)
         kept = self.buffers.tensors(number, plan)
         try:
-            if forward_only if record is None else record:
+            if records_now:
                 read = self.buffers.reader(number, plan)
 
                 def keep() -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from routing_replay_trainer import errors
 from routing_replay_trainer._micro_batch import MicroBatch
+from routing_replay_trainer._values import invalid
 from routing_replay_trainer.fetch import REPLAYED, Batch, LocalSource, Missing
 from routing_replay_trainer.plan import Layer, Plan
 from routing_replay_trainer.targets import PassKey
@@ -48,6 +49,21 @@ class Records:
         rows = plan.row_map
         return Batch(plan, indices, plan.local_rows().state, rows["replayed"], rows["unrecorded"], rows["pads"], 0, ())
 
+    def check(self, described: MicroBatch) -> None:
+        """Before a pass records: InvalidArgumentError naming a sample that comes twice, in the micro-batch or in those
+        recorded since the last `settle`: it would replay the choice of one of the two sequences in both."""
+        names = set()
+        for fetch in described.named:
+            earlier = self._open.get(fetch.sample)
+            if fetch.sample in names or (earlier is not None and earlier[1] is not described):
+                raise invalid(
+                    "sequences",
+                    f"sample {fetch.sample} is recorded twice in one pass: give each sequence a sample of its own (of "
+                    "completions of one prompt, too). To record it again, end or abandon the step that recorded it",
+                    sample=fetch.sample,
+                )
+            names.add(fetch.sample)
+
     def keep(self, key: PassKey, plan: Plan, described: MicroBatch, read: Callable[[], NDArray[np.uint8]]) -> None:
         """What a pass has recorded, in the place of what the samples had before."""
         memory = read()
@@ -58,11 +74,11 @@ class Records:
         for sequence, fetch in enumerate(described.named):
             self._source.record(plan, sequence, memory, tokens=fetch.tokens)
             self._rows[fetch.sample] = int(rows[sequence])
-            self._open[fetch.sample] = key
+            self._open[fetch.sample] = key, described
 
     def forget(self, key: PassKey) -> None:
         """A pass that has recorded was given up; nothing to do where `settle` was called since."""
-        for sample in [sample for sample, of in self._open.items() if of == key]:
+        for sample in [sample for sample, of in self._open.items() if of[0] == key]:
             self._source.remove(str(sample))
             del self._open[sample], self._rows[sample]
 
@@ -89,4 +105,5 @@ class Records:
     def release(self) -> None:
         self._source = LocalSource(self._geometry)
         self._rows: dict[str | int, int] = {}  # Of each sample.
-        self._open: dict[str | int, PassKey] = {}  # By which pass it was recorded, until nobody gives that up.
+        # By which pass it was recorded, and as part of what, until nobody gives that up.
+        self._open: dict[str | int, tuple[PassKey, MicroBatch]] = {}

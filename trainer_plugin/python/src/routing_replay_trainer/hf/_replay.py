@@ -266,7 +266,8 @@ class Replay(Attached):
             Not compared if absent
         lengths: tokens of each sequence where they are fewer than the documents', or than s without a mask
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
-        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
+        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only. No sample
+            is recorded twice before a pass replays it or its step ends (InvalidArgumentError)
         layout: further fields of `micro_batch` of a plan, which go before what is derived; and padding_documents: how
             many of the last documents, or rows of the rectangle, are padding
 

@@ -281,7 +281,8 @@ class Replay(Attached):
         schedule: False where the caller runs the model outside of any schedule: what Megatron told the layers is of a
             schedule that is over, and `index` alone counts
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
-        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
+        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only. No sample
+            is recorded twice before a pass replays it or its step ends (InvalidArgumentError)
         layout: further fields of `micro_batch` of a plan, which go before what is derived: format, partition, padding,
             total_rows, target_rows, …; and padding_documents: how many of the last documents of the stream, or rows of
             the rectangle, are padding
