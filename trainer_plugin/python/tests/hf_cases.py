@@ -680,6 +680,38 @@ class Cases(unittest.TestCase):
             passes(replay, rollout.samples)
             replay.abandon_step()
 
+    @over("right")
+    def test_rows_and_samples_without_tokens(self, model: Any, rollout: Rollout) -> None:
+        """A masked row fills a rectangle up, and one sample has no more than a token: there is nothing to replay."""
+        call = {name: torch.cat([own, own[:1]]) for name, own in rollout.call.items()}
+        call["attention_mask"][0, 1:] = 0
+        call["attention_mask"][2] = 0
+        names = [*rollout.samples, "dummy"]
+        own = {rollout.samples[1]: LENGTHS[1] - 1}
+        for mode in ("R3", "R2"):
+            for tokens in ({"tokens": call["input_ids"]}, {}):
+                said = tokens | {"attention_mask": call["attention_mask"]}
+                run = mock.Mock()
+                writer = hf.RecordWriter(None, run) if mode == "R2" else None
+                source = rollout if mode == "R3" else None
+                with (
+                    self.subTest(mode, tokens=bool(tokens)),
+                    self.attached(model, source, mode=mode, writer=writer) as replay,
+                ):
+                    if mode == "R2":
+                        with replay.micro_batch(names, **said), torch.no_grad():
+                            loss_of(model, call)
+                    replay.metrics()
+                    with replay.micro_batch(names, **said):
+                        loss_of(model, call)
+                    metrics = replay.metrics()
+                    self.assertEqual(metrics["routing_replay/replayed_rows"], sum(own.values()))
+                    replay.abandon_step()
+                if writer is not None:
+                    self.assertEqual(writer.write(), rollout.samples)
+                    told = [len(said.args[1]) for said in run.appender.return_value.append.call_args_list]
+                    self.assertEqual(told, [0, *own.values()])
+
     @over("packed")
     def test_r2_records_of_ranks_are_put_together(self, model: Any, rollout: Rollout) -> None:
         """Of two that share a stream, which the first one writes."""

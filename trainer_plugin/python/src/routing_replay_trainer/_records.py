@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from routing_replay_trainer import errors
 from routing_replay_trainer._micro_batch import MicroBatch
 from routing_replay_trainer._values import invalid
-from routing_replay_trainer.fetch import REPLAYED, Batch, LocalSource, Missing
+from routing_replay_trainer.fetch import REPLAYED, Batch, FetchSequence, LocalSource, Missing
 from routing_replay_trainer.plan import Layer, Plan
 from routing_replay_trainer.targets import PassKey
 
@@ -53,7 +53,7 @@ class Records:
         """Before a pass records: InvalidArgumentError naming a sample that comes twice, in the micro-batch or in those
         recorded since the last `settle`: it would replay the choice of one of the two sequences in both."""
         names = set()
-        for fetch in described.named:
+        for _, fetch in with_tokens(described, 2):
             earlier = self._open.get(fetch.sample)
             if fetch.sample in names or (earlier is not None and earlier[1] is not described):
                 raise invalid(
@@ -70,8 +70,8 @@ class Records:
         if described.unnamed:
             plan = self.plan(described.named_layout)
         local = plan.local_rows()
-        rows = np.bincount(local.sequence[local.state == REPLAYED], minlength=len(described.named))
-        for sequence, fetch in enumerate(described.named):
+        rows = np.bincount(local.sequence[local.state == REPLAYED], minlength=len(described.layout["sequences"]))
+        for sequence, fetch in with_tokens(described, 2):
             self._source.record(plan, sequence, memory, tokens=fetch.tokens)
             self._rows[fetch.sample] = int(rows[sequence])
             self._open[fetch.sample] = key, described
@@ -107,3 +107,11 @@ class Records:
         self._rows: dict[str | int, int] = {}  # Of each sample.
         # By which pass it was recorded, and as part of what, until nobody gives that up.
         self._open: dict[str | int, tuple[PassKey, MicroBatch]] = {}
+
+
+def with_tokens(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
+    """Number in the layout and sample of each named sequence of so many tokens or more, all being whole samples."""
+    counts = enumerate(sequence["tokens"] for sequence in described.named_layout["sequences"])
+    numbers = [number for number, count in counts if count >= least]
+    fetched = [fetch for fetch in described.named if fetch.num_tokens is not None and fetch.num_tokens >= least]
+    return list(zip(numbers, fetched, strict=True))

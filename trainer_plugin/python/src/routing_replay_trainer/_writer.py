@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from routing_replay_trainer._appends import Appends, failed_precondition
 from routing_replay_trainer._micro_batch import MicroBatch, Sequence
+from routing_replay_trainer._records import with_tokens
 from routing_replay_trainer._values import invalid, plain, token_ids
 from routing_replay_trainer.collective import Collective, LocalGroup, all_gather_any_size
 from routing_replay_trainer.plan import Plan
@@ -164,7 +165,7 @@ class RecordWriter:
 def _samples(described: MicroBatch) -> Iterable[_Sample]:
     if any("pieces" in sequence for sequence in described.named_layout["sequences"]):
         raise invalid("sequences", f"a {Sequence.__name__} is a part of a sample, and only whole samples are written")
-    for sequence, fetch in enumerate(described.named):
+    for sequence, fetch in with_tokens(described, 1):
         if not isinstance(fetch.sample, str):
             raise invalid("sequences", f"the sample with handle {fetch.sample} is written under its id alone")
         tokens = None if fetch.tokens is None else token_ids(fetch.tokens, fetch.sample).tobytes()
