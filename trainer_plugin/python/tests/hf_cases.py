@@ -680,6 +680,38 @@ class Cases(unittest.TestCase):
             passes(replay, rollout.samples)
             replay.abandon_step()
 
+    @over("right", "packed")
+    def test_r2_by_handle(self, model: Any, rollout: Rollout) -> None:
+        """As recipes carry samples. What cannot be recorded is refused before the model computes."""
+        handles = [-3, 1 << 62]
+
+        def passes(replay: Any, samples: list[Any], grad: bool = False) -> None:
+            with replay.micro_batch(samples, **rollout.said), torch.set_grad_enabled(grad):
+                loss_of(model, rollout.call)
+
+        with self.attached(model, None, mode="R2") as replay:
+            passes(replay, handles)
+            replay.end_step()
+            replay.metrics()
+            passes(replay, handles, grad=True)
+            self.assertEqual(replay.metrics()["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
+            replay.abandon_step()
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+                passes(replay, [7, 8], grad=True)
+            for grad in (False, True):
+                with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: .* by id, .* by handle"):
+                    passes(replay, rollout.samples, grad)
+            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                passes(replay, [rollout.samples[0], hf.Sequence(rollout.samples[1], 0, LENGTHS[1] - 1)])
+            self.assertEqual((caught.exception.field, caught.exception.sample), ("sequences", rollout.samples[1]))
+            replay.release_records()
+            passes(replay, rollout.samples)
+        writer = hf.RecordWriter(None, mock.Mock())
+        with self.attached(model, None, mode="R2", writer=writer) as replay:
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: .* handle -3"):
+                passes(replay, handles)
+            self.assertEqual(replay.kept, 0)
+
     @over("right")
     def test_rows_and_samples_without_tokens(self, model: Any, rollout: Rollout) -> None:
         """A masked row fills a rectangle up, and one sample has no more than a token: there is nothing to replay."""

@@ -77,6 +77,8 @@ class Fetching:
         records_now = forward_only if record is None else record
         if records_now:
             records.check(described)
+            if self.writer is not None:
+                self.writer.check(described)
         plan = records.plan(described.layout)
         number = self.buffers.take(plan)
         kept = self.buffers.tensors(number, plan)
