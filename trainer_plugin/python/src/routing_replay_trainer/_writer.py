@@ -101,7 +101,8 @@ class RecordWriter:
         given up (by an exception in `micro_batch`, or `abandon_step`) have none.
 
         deadline: seconds for all of it
-        options: of Run.append: group, weight_version, weight_label, revision, restart, …
+        options: of Run.append: group, weight_version, weight_label, revision, restart, … Without restart the rows that
+            the service has of a sample stay, and others of it are an error (CONFLICTING_ROWS)
 
         Returns the samples, on the rank that has appended them; nothing on the others. Raises there the first thing
         that was wrong with an append or the records (FailedPreconditionError naming sample, row and layer that no rank
