@@ -361,11 +361,21 @@ class Cases(unittest.TestCase):
             self.assertGreater(replay.kept, 0)
             replay.abandon_step()
             self.assertEqual(replay.kept, 0)
+            with (
+                self.assertRaisesRegex(RuntimeError, "no memory"),
+                replay.micro_batch(["none", "neither"], **rollout.said),
+                torch.no_grad(),
+            ):
+                loss_of(model, rollout.call)
+                raise RuntimeError("no memory")
             with replay.micro_batch(rollout.samples, **rollout.said):
                 out, loss = loss_of(model, rollout.call)
             loss.backward()
             replay.end_step()
             self.assert_same(model, out, peer, expected)
+            metrics = replay.metrics()  # Of the passes that count alone.
+            self.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
+            self.assertEqual(metrics["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
 
     @over("right")
     def test_micro_batches_in_flight(self, model: Any, rollout: Rollout) -> None:

@@ -53,7 +53,7 @@ class Fetching:
         except BaseException:
             self.buffers.give(number)
             raise
-        self.tally.batch(batch)
+        self.tally.batch(key, batch)
         watched = self.watch is not None and self.watch.begin(key.chunk, described, batch)
         kept = self.buffers.tensors(number, plan)
         return Pass(key, batch, number, self.use, forward_only, self.watch if watched else None, kept=kept)
@@ -100,11 +100,13 @@ class Fetching:
         except BaseException:
             self.buffers.give(number)
             raise
-        self.tally.batch(batch)
+        self.tally.batch(key, batch)
         return Pass(key, batch, number, "replay", forward_only, kept=kept)
 
     def give_up(self, key: PassKey | None = None) -> None:
-        """What a pass has recorded, or all that is not settled, is of a micro-batch or a step that has failed."""
+        """What a pass has recorded or counted, or all that is not settled, is of a micro-batch or a step that has
+        failed."""
+        self.tally.forget(key)
         for of in [of for of in self._open if key is None or of[1] == key]:
             self._open.remove(of)
             of[0].forget(of[1])
@@ -112,7 +114,8 @@ class Fetching:
                 self.writer.forget(of[1])
 
     def settle(self) -> None:
-        """What was recorded so far stays, whatever fails later."""
+        """What was recorded and counted so far stays, whatever fails later."""
+        self.tally.settle()
         for records, _ in list(self._open):
             self._settle(records)
 
