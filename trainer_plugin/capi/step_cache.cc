@@ -73,13 +73,6 @@ rrt_error* rrt_step_cache_end_step(rrt_step_cache* cache) {
   });
 }
 
-rrt_error* rrt_step_cache_clear(rrt_step_cache* cache) {
-  return Guard([&] {
-    cache->cache->Clear();
-    return absl::OkStatus();
-  });
-}
-
 rrt_error* rrt_step_cache_stop(rrt_step_cache* cache) {
   return Guard([&] {
     cache->cache->Stop();

@@ -107,7 +107,6 @@ TEST_F(TrainerCapiStepTest, AFetchThroughTheCache) {
   EXPECT_EQ(counts.ahead, 2);
   EXPECT_EQ(counts.slices, 1);
   EXPECT_EQ(Take(rrt_step_cache_end_step(cache_)), nullptr);
-  EXPECT_EQ(Take(rrt_step_cache_clear(cache_)), nullptr);
 }
 
 TEST_F(TrainerCapiStepTest, AheadNothingIsWaitedForOrRefused) {

@@ -10,9 +10,7 @@ import pickle
 import types
 import unittest
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
-from unittest import mock
 
 import numpy as np
 import torch
@@ -21,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import hf
-from routing_replay_trainer.collective import LocalGroup
 
 EXPERTS, TOP_K, VOCABULARY = 8, 2, 64
 LENGTHS = (7, 4)
@@ -361,11 +358,21 @@ class Cases(unittest.TestCase):
             self.assertGreater(replay.kept, 0)
             replay.abandon_step()
             self.assertEqual(replay.kept, 0)
+            with (
+                self.assertRaisesRegex(RuntimeError, "no memory"),
+                replay.micro_batch(["none", "neither"], **rollout.said),
+                torch.no_grad(),
+            ):
+                loss_of(model, rollout.call)
+                raise RuntimeError("no memory")
             with replay.micro_batch(rollout.samples, **rollout.said):
                 out, loss = loss_of(model, rollout.call)
             loss.backward()
             replay.end_step()
             self.assert_same(model, out, peer, expected)
+            metrics = replay.metrics()  # Of the passes that count alone.
+            self.assertEqual(metrics["routing_replay/fallback_fraction"], 0)
+            self.assertEqual(metrics["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
 
     @over("right")
     def test_micro_batches_in_flight(self, model: Any, rollout: Rollout) -> None:
@@ -519,31 +526,6 @@ class Cases(unittest.TestCase):
         ):
             replay.begin_step(said["sequences"])
 
-    @over("left")
-    def test_r2_replays_what_was_recorded(self, model: Any, rollout: Rollout) -> None:
-        peer = copy.deepcopy(model)
-        with Choices() as live, torch.no_grad():
-            loss_of(model, rollout.call)
-        with self.attached(model, None, mode="R2") as replay:
-            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
-                loss_of(model, rollout.call)
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.add_(torch.randn_like(parameter) * 0.1)
-            own = Rollout(rollout.layers, "left", recorded=live.chosen)
-            peer.load_state_dict(model.state_dict())
-            expected = self.by_hand(peer, own)
-            with replay.micro_batch(rollout.samples, **rollout.said):
-                out, loss = loss_of(model, rollout.call)
-            loss.backward()
-            self.assert_same(model, out, peer, expected)
-            replay.release_records()
-            with (
-                self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"),
-                replay.micro_batch(rollout.samples, **rollout.said),
-            ):
-                loss_of(model, rollout.call)
-
     @over("right")
     def test_pads_with_filler(self, model: Any, rollout: Rollout) -> None:
         with self.attached(model, rollout, pads="filler") as replay:
@@ -594,97 +576,6 @@ class Cases(unittest.TestCase):
         with self.assertRaises(trainer.ReplayError), replay.micro_batch(rollout.samples, **rollout.said):
             loss_of(model, rollout.call)
         replay.detach()
-
-    @over("right", "left", "packed")
-    def test_r2_records_are_written(self, model: Any, rollout: Rollout) -> None:
-        """Whole rows of its samples, as the model chose them by itself."""
-        with Choices() as live, torch.no_grad():
-            loss_of(model, rollout.call)
-        run = mock.Mock()
-        writer = hf.RecordWriter(None, run)
-        with self.attached(model, None, mode="R2", writer=writer) as replay:
-            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
-                loss_of(model, rollout.call)
-            with replay.micro_batch(rollout.samples, **rollout.said):  # Replays, which is not written.
-                loss = loss_of(model, rollout.call)[1]
-            loss.backward()
-            replay.end_step()
-        self.assertEqual(writer.write(group=3), rollout.samples)
-        self.assertEqual(writer.write(), [])
-        self.assert_written(run, rollout, live.chosen)
-
-    @over("packed")
-    def test_r2_records_of_passes_that_were_given_up(self, model: Any, rollout: Rollout) -> None:
-        """They are neither written nor replayed; those that a pass has replayed stay."""
-
-        def record(replay: Any) -> None:
-            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
-                loss_of(model, rollout.call)
-
-        def fails(replay: Any) -> None:
-            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
-                loss_of(model, rollout.call)
-                raise RuntimeError("no memory")
-
-        def train(replay: Any) -> None:
-            with replay.micro_batch(rollout.samples, **rollout.said):
-                loss_of(model, rollout.call)
-
-        run = mock.Mock()
-        writer = hf.RecordWriter(None, run)
-        with self.attached(model, None, mode="R2", writer=writer) as replay:
-            with self.assertRaisesRegex(RuntimeError, "no memory"):
-                fails(replay)
-            self.assertEqual(replay.metrics()["routing_replay/record_bytes"], 0)
-            record(replay)
-            replay.abandon_step()
-            with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
-                train(replay)
-            self.assertEqual(writer.write(), [])
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.add_(torch.randn_like(parameter) * 0.1)
-            record(replay)
-            train(replay)
-            replay.abandon_step()
-            train(replay)
-            replay.abandon_step()
-        with Choices() as live, torch.no_grad():
-            loss_of(model, rollout.call)
-        self.assertEqual(writer.write(group=3), rollout.samples)
-        self.assert_written(run, rollout, live.chosen)
-
-    @over("packed")
-    def test_r2_records_of_ranks_are_put_together(self, model: Any, rollout: Rollout) -> None:
-        """Of two that share a stream, which the first one writes."""
-        stream = torch.cat([rollout.call["input_ids"], torch.zeros(1, 1, dtype=torch.int64)], 1)
-        group, run, live = LocalGroup(2), mock.Mock(), []
-        writers = [hf.RecordWriter(group[rank], run if rank == 0 else None) for rank in range(2)]
-        for rank, writer in enumerate(writers):
-            call = {"input_ids": stream[:, rank * 6 : rank * 6 + 6]}
-            with Choices() as own, torch.no_grad():
-                model(**call)
-            live.append(own.chosen)
-            with (
-                self.attached(model, None, mode="R2", ranks={"cp": rank}, cp_size=2, writer=writer) as replay,
-                replay.micro_batch(rollout.samples, tokens=stream, cu_seqlens=[0, 7, 11]),
-                torch.no_grad(),
-            ):
-                model(**call)
-        with ThreadPoolExecutor(2) as pool:
-            written = list(pool.map(lambda writer: writer.write(group=3), writers))
-        self.assertEqual(written, [rollout.samples, []])
-        self.assert_written(run, rollout, [torch.cat(both) for both in zip(*live, strict=True)])
-
-    def assert_written(self, run: Any, rollout: Rollout, chosen: list[torch.Tensor]) -> None:
-        """chosen: per layer, of each row of the micro-batch"""
-        appended = {call.args[0]: call for call in run.appender.return_value.append.call_args_list}
-        self.assertEqual(list(appended), rollout.samples)
-        for sample, tokens, place in zip(rollout.samples, rollout.tokens, rollout.places, strict=True):
-            rows, said = appended[sample].args[1], dict(appended[sample].kwargs)
-            self.assertTrue(np.array_equal(said.pop("tokens"), tokens[:-1]))
-            self.assertEqual(said, {"num_tokens": len(tokens), "producer": "trainer", "group": 3})
-            np.testing.assert_array_equal(rows, torch.stack([ids[place[:-1]] for ids in chosen], 1).numpy())
 
     @over("packed")
     def test_pieces_of_a_packed_stream_cut_over_ranks(self, model: Any, rollout: Rollout) -> None:

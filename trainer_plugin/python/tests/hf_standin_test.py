@@ -18,7 +18,8 @@ try:
     import hf_standins
     import torch
     import torch.distributed as dist
-    from hf_cases import EXPERTS, TOP_K, Cases, Choices, Rollout, loss_of, moe_layers, new_model, over
+    from hf_cases import EXPERTS, TOP_K, Choices, Rollout, loss_of, moe_layers, new_model, over
+    from hf_r2_cases import RecordCases
     from torch.distributed.fsdp import fully_shard
 
     import routing_replay_trainer as trainer
@@ -30,7 +31,7 @@ except ImportError as missing:
     sys.exit(SKIPPED)
 
 
-class StandinTest(Cases):
+class StandinTest(RecordCases):
     models = hf_standins.MODELS
     graphs = 1
 

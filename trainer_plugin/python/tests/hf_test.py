@@ -13,7 +13,8 @@ try:
     import hf_models
     import torch
     import torch.distributed as dist
-    from hf_cases import Cases, Choices, Rollout, block_of, loss_of, moe_layers, new_model, over
+    from hf_cases import Choices, Rollout, block_of, loss_of, moe_layers, new_model, over
+    from hf_r2_cases import RecordCases
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
@@ -25,7 +26,7 @@ except ImportError as missing:
     sys.exit(SKIPPED)
 
 
-class TransformersTest(Cases):
+class TransformersTest(RecordCases):
     models = hf_models.MODELS
 
     @over("right")

@@ -364,6 +364,21 @@ class WriterTest(unittest.TestCase):
         states = run.stat_many(["five", "one"], producer="trainer")
         self.assertEqual([(state.num_tokens, state.committed_rows) for state in states], [(5, 4), (1, 0)])
 
+        # Under the name of an earlier rollout, whose rows stay unless the sample begins anew.
+        said = describe(["new", "five"], [np.arange(5)] * 2, None, None, {}, layout)
+        arguments |= {"micro_batch": said.layout}
+        plan = trainer.Plan(None, **arguments)
+        other = recorded(said, plan)
+        layer = plan.layers[0]
+        ids = np.frombuffer(other, layer.dtype, plan.rows * TOP_K, layer.offset)
+        ids[:] = ids.reshape(-1, TOP_K)[:, ::-1].reshape(-1)  # Another order is another route.
+        writer.keep(PassKey(1, 0, 0), arguments, said, other)
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "five: .*restart=") as caught:
+            writer.write(group=3)
+        self.assertEqual((caught.exception.sample, caught.exception.reason), ("five", "CONFLICTING_ROWS"))
+        self.assertEqual(writer.write(group=3, restart=1), ["five"])
+        self.assertEqual(writer.write(), [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -234,7 +234,6 @@ RRT_API rrt_error* rrt_step_cache_detach(rrt_fetch* fetch);
 RRT_API rrt_error* rrt_step_cache_next(rrt_fetch* fetch, int64_t timeout_ms, int32_t* reads);
 /* Drops what was not read for the next step, which begins. */
 RRT_API rrt_error* rrt_step_cache_end_step(rrt_step_cache* cache);
-RRT_API rrt_error* rrt_step_cache_clear(rrt_step_cache* cache);
 /* Nobody waits any more: CANCELLED for all who do or would. */
 RRT_API rrt_error* rrt_step_cache_stop(rrt_step_cache* cache);
 RRT_API rrt_error* rrt_step_cache_counters(const rrt_step_cache* cache, rrt_step_cache_counts* counts);

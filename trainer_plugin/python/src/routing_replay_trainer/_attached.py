@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from routing_replay_trainer import errors
+from routing_replay_trainer._steps import NO_STEP, Steps
 from routing_replay_trainer._values import invalid
+from routing_replay_trainer.agreed import BegunStep
+from routing_replay_trainer.collective import Collective
+from routing_replay_trainer.metrics import Counters
+from routing_replay_trainer.on_policy import Contract
+from routing_replay_trainer.targets import ReplayTargets
+
+if TYPE_CHECKING:  # They need torch.
+    from routing_replay_trainer._fetching import Fetching
+    from routing_replay_trainer._passes import ChunkPasses
+    from routing_replay_trainer._records import Records
+    from routing_replay_trainer._tally import Tally
+    from routing_replay_trainer._watch import Watch
 
 
 class Attached:
@@ -21,6 +34,120 @@ class Attached:
             code_name="FAILED_PRECONDITION",
             field="replay",
         )
+
+    _mode: Any
+    _steps: Steps | None
+    _targets: ReplayTargets
+    _buffers: Any
+    _tally: Tally
+    _watch: Watch
+    _contract: Contract
+    _fetching: Fetching
+    _step = 0  # Number of the present one.
+
+    def _chunk_passes(self) -> list[ChunkPasses]:
+        """Of each chunk of the model."""
+        raise NotImplementedError
+
+    def _records_held(self) -> list[Records]:
+        """Mode R2: of each chunk of the model that has routers."""
+        raise NotImplementedError
+
+    def _restart(self) -> None:
+        """Micro-batches are counted from the first one on."""
+        raise NotImplementedError
+
+    def _remove(self) -> None:
+        """The model as it was."""
+        raise NotImplementedError
+
+    @property
+    def last_step(self) -> BegunStep:
+        """What the last begin_step decided, whoever called it (`megatron.replayed` does): of its `dropped` samples the
+        loss is to be masked under missing="drop". Of no samples if none has begun, or the last one was refused."""
+        return NO_STEP if self._steps is None else self._steps.last
+
+    def end_step(self) -> None:
+        """After the last backward pass of a step, Megatron's forward_backward_func. FailedPreconditionError naming a
+        pass whose backward part never ran; nothing of it reaches the next step. FallbackLimitError if no begin_step
+        told it before."""
+        step, self._step = self._step, self._step + 1
+        self._restart()
+        for passes in self._chunk_passes():
+            passes.drop_all()
+        self._fetching.settle()
+        self._contract.end_pass()
+        self._watch.end_step()
+        try:
+            self._targets.end_step(step)
+        except errors.ReplayError:
+            if self._steps is not None:
+                self._steps.forget_pass()
+            raise
+        if self._steps is not None:
+            self._steps.end_pass()
+
+    def abandon_step(self) -> None:
+        """Instead of end_step, where an exception has ended the passes of a step before their time: gives them up, as
+        `micro_batch` does with its own, counts nothing of what they fetched, and complains of nothing. The next step
+        begins as after any other. Mode R2: what they have recorded is forgotten, by the writer as well, but for what a
+        pass has replayed since."""
+        for passes in self._chunk_passes():
+            passes.give_up_all()
+        self._fetching.give_up()
+        self._watch.forget()
+        if self._steps is not None:
+            self._steps.forget_pass()
+        self.end_step()
+
+    def release_records(self) -> None:
+        """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout.
+
+        Records stay until then, however many steps end, as only the caller knows how many epochs replay them; what is
+        recorded again under the same sample takes the place of what was there. They are in the memory of the host: rows
+        of this rank x its MoE layers x K bytes (twice that for more than 256 experts), which `metrics` tells as
+        record_bytes. Without this call they grow with every rollout that has samples of other names.
+        """
+        for records in self._records_held():
+            records.release()
+
+    def detach(self) -> None:
+        """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
+        part; end_step gives such passes up.
+
+        A backward part that comes after this, over a graph that was kept, is refused (FailedPreconditionError) where
+        routers were recomputed in it before, or where its pass was given up: they would choose live. What cannot be
+        told is live without a word: a first backward part that has not reached the checkpoints that the second one
+        reaches, and a checkpoint around the call of the model as a whole.
+        """
+        for passes in self._chunk_passes():
+            passes.check_none_in_flight()
+        self._remove()
+        self._mode = "disabled"
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
+
+    def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
+        """Since the last call: the keys of `routing_replay_trainer.metrics.KEYS` that there is something to say of; of
+        this rank, or of all ranks of `reduce`, which call this together."""
+        counters = Counters() if self._steps is None else self._steps.take_counters()
+        self._tally.count_into(counters)
+        self._watch.count_into(counters)
+        self._contract.count_into(counters)
+        if self._mode == "R2":
+            counters.count("record_bytes", sum(records.bytes for records in self._records_held()))
+        return counters.report(reduce)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Held for index buffers, in use or free."""
+        return self._buffers.bytes
+
+    @property
+    def kept(self) -> int:
+        """Entries that wait for their router or its recompute; 0 between steps."""
+        return len(self._targets)
 
 
 def announced(

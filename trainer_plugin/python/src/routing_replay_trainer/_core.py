@@ -145,7 +145,6 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rrt_step_cache_detach": (c_void_p,),
     "rrt_step_cache_next": (c_void_p, c_int64, POINTER(c_int32)),
     "rrt_step_cache_end_step": (c_void_p,),
-    "rrt_step_cache_clear": (c_void_p,),
     "rrt_step_cache_stop": (c_void_p,),
     "rrt_step_cache_counters": (c_void_p, POINTER(StepCacheCounts)),
     "rrt_local_source_new": (*_text, _out),

@@ -53,7 +53,7 @@ class Fetching:
         except BaseException:
             self.buffers.give(number)
             raise
-        self.tally.batch(batch)
+        self.tally.batch(key, batch)
         watched = self.watch is not None and self.watch.begin(key.chunk, described, batch)
         kept = self.buffers.tensors(number, plan)
         return Pass(key, batch, number, self.use, forward_only, self.watch if watched else None, kept=kept)
@@ -74,11 +74,16 @@ class Fetching:
 
         What passes have recorded stays when one replays, or with `settle`; until then `give_up` takes it back.
         """
+        records_now = forward_only if record is None else record
+        if records_now:
+            records.check(described)
+            if self.writer is not None:
+                self.writer.check(described)
         plan = records.plan(described.layout)
         number = self.buffers.take(plan)
         kept = self.buffers.tensors(number, plan)
         try:
-            if forward_only if record is None else record:
+            if records_now:
                 read = self.buffers.reader(number, plan)
 
                 def keep() -> None:
@@ -95,11 +100,13 @@ class Fetching:
         except BaseException:
             self.buffers.give(number)
             raise
-        self.tally.batch(batch)
+        self.tally.batch(key, batch)
         return Pass(key, batch, number, "replay", forward_only, kept=kept)
 
     def give_up(self, key: PassKey | None = None) -> None:
-        """What a pass has recorded, or all that is not settled, is of a micro-batch or a step that has failed."""
+        """What a pass has recorded or counted, or all that is not settled, is of a micro-batch or a step that has
+        failed."""
+        self.tally.forget(key)
         for of in [of for of in self._open if key is None or of[1] == key]:
             self._open.remove(of)
             of[0].forget(of[1])
@@ -107,7 +114,8 @@ class Fetching:
                 self.writer.forget(of[1])
 
     def settle(self) -> None:
-        """What was recorded so far stays, whatever fails later."""
+        """What was recorded and counted so far stays, whatever fails later."""
+        self.tally.settle()
         for records, _ in list(self._open):
             self._settle(records)
 

@@ -141,7 +141,7 @@ def _parts(sequences: Listing[Any]) -> list[Any]:
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
     """As a plan has it, and what is fetched for it. whole: as every other of the micro-batch, it is one sample."""
     if len(part) == 1 and not isinstance(part[0], Sequence):
-        fetch = [FetchSequence(part[0], count, ids)] if whole or count > 0 else []
+        fetch = [FetchSequence(part[0], count, ids if count else None)] if whole or count > 0 else []
         return {"sample": _name(part[0]), "tokens": count}, fetch
     pieces: list[dict[str, Any]] = []
     fetch, offset = [], 0

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 
 from routing_replay_trainer._counted import Counted
 from routing_replay_trainer.fetch import Batch
 from routing_replay_trainer.metrics import Counters, layer_key
+from routing_replay_trainer.targets import PassKey
+
+_COUNTED = ("replayed_rows", "unrecorded_rows", "pad_rows", "fallback_sequences")  # Of a batch.
 
 
 class Tally:
-    """Counts since they were last taken. Overlaps stay on their device until then."""
+    """Counts since they were last taken. Overlaps stay on their device until then. What a pass has fetched counts once
+    it is settled or taken, and not where the pass was given up before."""
 
     def __init__(self) -> None:
-        self._rows = {"replayed_rows": 0, "unrecorded_rows": 0, "pad_rows": 0, "fallback_sequences": 0}
-        self._sequences = 0
+        self._rows: Counter[str] = Counter()  # And "sequences".
+        self._open: dict[PassKey, Counter[str]] = {}
         self._overlap: dict[int, tuple[int, torch.Tensor]] = {}
         self._repeated: dict[int, torch.Tensor] = {}
         self._calls = Counted()
 
-    def batch(self, batch: Batch) -> None:
-        for name in self._rows:
-            self._rows[name] += getattr(batch, name)
-        self._sequences += len(batch.sequences)
+    def batch(self, key: PassKey, batch: Batch) -> None:
+        counts = {name: getattr(batch, name) for name in _COUNTED}
+        self._open[key] = Counter(counts | {"sequences": len(batch.sequences)})
+
+    def forget(self, key: PassKey | None) -> None:
+        """A pass, or all of the step, was given up."""
+        if key is None:
+            self._open.clear()
+        else:
+            self._open.pop(key, None)
+
+    def settle(self) -> None:
+        """Nobody gives up the passes that were so far."""
+        for counts in self._open.values():
+            self._rows.update(counts)
+        self._open.clear()
 
     def overlap(self, layer: int, counts: torch.Tensor, top_k: int) -> None:
         """counts: those of `ops.compare`"""
@@ -39,12 +57,13 @@ class Tally:
 
     def count_into(self, counters: Counters) -> None:
         """For keys of the table; all are zero then."""
-        for name, value in self._rows.items():
-            counters.count(name, value)
+        self.settle()
+        for name in _COUNTED:
+            counters.count(name, self._rows[name])
         real = self._rows["replayed_rows"] + self._rows["unrecorded_rows"]
         counters.ratio("replayed_fraction", self._rows["replayed_rows"], real)
         counters.ratio("unrecorded_fraction", self._rows["unrecorded_rows"], real)
-        counters.ratio("fallback_fraction", self._rows["fallback_sequences"], self._sequences)
+        counters.ratio("fallback_fraction", self._rows["fallback_sequences"], self._rows["sequences"])
         for layer, (top_k, tensor) in self._overlap.items():
             rows, different, disjoint, common = tensor.tolist()
             counters.ratio(layer_key("overlap", layer), common, rows * top_k)
@@ -56,6 +75,6 @@ class Tally:
             calls = self._calls.read()
             for name in ("clamped_ids", "zero_probabilities"):
                 counters.count(name, calls[name])
-        self._rows, self._sequences = dict.fromkeys(self._rows, 0), 0
+        self._rows.clear()
         self._overlap.clear()
         self._repeated.clear()

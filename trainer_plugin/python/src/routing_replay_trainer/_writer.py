@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routing_replay_trainer._appends import Appends, failed_precondition
-from routing_replay_trainer._micro_batch import MicroBatch, Sequence
+from routing_replay_trainer._micro_batch import MicroBatch
+from routing_replay_trainer._records import check_whole, with_tokens
 from routing_replay_trainer._values import invalid, plain, token_ids
 from routing_replay_trainer.collective import Collective, LocalGroup, all_gather_any_size
 from routing_replay_trainer.plan import Plan
@@ -73,8 +74,13 @@ class RecordWriter:
         self._run = run
         self._kept: dict[_Batch, _Kept] = {}
 
+    def check(self, described: MicroBatch) -> None:
+        """Before a pass records: InvalidArgumentError naming a sequence that is no whole sample with an id."""
+        for _ in _samples(described):
+            pass
+
     def keep(self, key: PassKey, plan: Mapping[str, Any], described: MicroBatch, ids: NDArray[np.uint8]) -> None:
-        """A pass has recorded. InvalidArgumentError for sequences that are not samples with a name."""
+        """A pass has recorded. Raises as `check`."""
         record = _Record(plain(plan, "plan"), ids.tobytes(), list(_samples(described)))
         self._kept.setdefault((key.step, key.micro_batch), _Kept()).chunks[key.chunk] = record
 
@@ -95,7 +101,8 @@ class RecordWriter:
         given up (by an exception in `micro_batch`, or `abandon_step`) have none.
 
         deadline: seconds for all of it
-        options: of Run.append: group, weight_version, weight_label, revision, restart, …
+        options: of Run.append: group, weight_version, weight_label, revision, restart, … Without restart the rows that
+            the service has of a sample stay, and others of it are an error (CONFLICTING_ROWS)
 
         Returns the samples, on the rank that has appended them; nothing on the others. Raises there the first thing
         that was wrong with an append or the records (FailedPreconditionError naming sample, row and layer that no rank
@@ -162,11 +169,14 @@ class RecordWriter:
 
 
 def _samples(described: MicroBatch) -> Iterable[_Sample]:
-    if any("pieces" in sequence for sequence in described.named_layout["sequences"]):
-        raise invalid("sequences", f"a {Sequence.__name__} is a part of a sample, and only whole samples are written")
-    for sequence, fetch in enumerate(described.named):
+    check_whole(described)
+    for sequence, fetch in with_tokens(described, 1):
         if not isinstance(fetch.sample, str):
-            raise invalid("sequences", f"the sample with handle {fetch.sample} is written under its id alone")
+            raise invalid(
+                "sequences",
+                f"a writer appends samples under their ids, which handle {fetch.sample} does not tell: name samples by "
+                "id in the pass that records, or attach without a writer",
+            )
         tokens = None if fetch.tokens is None else token_ids(fetch.tokens, fetch.sample).tobytes()
         yield _Sample(sequence, fetch.sample, fetch.num_tokens or 0, tokens)
 

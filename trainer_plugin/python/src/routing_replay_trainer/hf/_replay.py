@@ -29,7 +29,6 @@ from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 from routing_replay_trainer.hf import _micro_batch, _modules
 from routing_replay_trainer.hf._choice import Chooser
-from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
@@ -160,7 +159,7 @@ class Replay(Attached):
         self._contract = contract
         use = "compare" if mode == "shadow" else "replay"
         self._fetching = Fetching(steps, missing, use, self._buffers, self._tally, watch, contract, writer)
-        self._step = self._index = 0
+        self._index = 0
         self._open: _Open | None = None
         self._choosers: list[Chooser] = []
         self._records: Records | None = None
@@ -215,11 +214,6 @@ class Replay(Attached):
 
         return self._steps.begin(expected, weight_version, self._fingerprint, step)
 
-    @property
-    def last_step(self) -> BegunStep:
-        """What the last begin_step decided; of no samples if none has begun, or the last one was refused."""
-        return NO_STEP if self._steps is None else self._steps.last
-
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it: threads read their rows
         while the trainer computes.
@@ -267,7 +261,8 @@ class Replay(Attached):
             Not compared if absent
         lengths: tokens of each sequence where they are fewer than the documents', or than s without a mask
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
-        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
+        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only. No sample
+            is recorded twice before a pass replays it or its step ends (InvalidArgumentError)
         layout: further fields of `micro_batch` of a plan, which go before what is derived; and padding_documents: how
             many of the last documents, or rows of the rectangle, are padding
 
@@ -297,82 +292,22 @@ class Replay(Attached):
         finally:
             self._open = None
 
-    def end_step(self) -> None:
-        """After the last backward pass of a step. FailedPreconditionError naming a pass whose backward part never ran;
-        nothing of it reaches the next step."""
-        step, self._step = self._step, self._step + 1
+    def _chunk_passes(self) -> list[ChunkPasses]:
+        return [self._passes]
+
+    def _records_held(self) -> list[Records]:
+        return [] if self._records is None else [self._records]
+
+    def _restart(self) -> None:
         self._index = 0
-        self._passes.drop_all()
-        self._fetching.settle()
-        self._contract.end_pass()
-        self._watch.end_step()
-        try:
-            self._targets.end_step(step)
-        except errors.ReplayError:
-            if self._steps is not None:
-                self._steps.forget_pass()
-            raise
-        if self._steps is not None:
-            self._steps.end_pass()
 
-    def abandon_step(self) -> None:
-        """Instead of end_step, where an exception has ended the passes of a step before their time: gives them up, as
-        `micro_batch` does with its own, and complains of nothing. Mode R2: what they have recorded is forgotten, by the
-        writer as well, but for what a pass has replayed since."""
-        self._passes.give_up_all()
-        self._fetching.give_up()
-        self._watch.forget()
-        if self._steps is not None:
-            self._steps.forget_pass()
-        self.end_step()
-
-    def release_records(self) -> None:
-        """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout: until then
-        records stay, and grow with every rollout, as `megatron.Replay.release_records` says."""
-        if self._records is not None:
-            self._records.release()
-
-    def detach(self) -> None:
-        """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
-        part; end_step gives such passes up.
-
-        A backward part that comes after this, over a graph that was kept, is refused (FailedPreconditionError) where
-        routers were recomputed in it before, or where its pass was given up: they would choose live. What cannot be
-        told is live without a word: a first backward part that has not reached the checkpoints that the second one
-        reaches, and a checkpoint around the call of the model as a whole.
-        """
-        self._passes.check_none_in_flight()
+    def _remove(self) -> None:
         if self._mode != "disabled":
             self._hooks.remove()
         for chooser in self._choosers:
             chooser.remove()
         self._passes.drop_all()
         self._choosers = []
-        self._mode = "disabled"
-        if self._steps is not None:
-            self._steps.close()
-            self._steps = None
-
-    def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
-        """Since the last call: the keys of `routing_replay_trainer.metrics.KEYS` that there is something to say of; of
-        this process, or of all of `reduce`, which call this together."""
-        counters = Counters() if self._steps is None else self._steps.take_counters()
-        self._tally.count_into(counters)
-        self._watch.count_into(counters)
-        self._contract.count_into(counters)
-        if self._records is not None:
-            counters.count("record_bytes", self._records.bytes)
-        return counters.report(reduce)
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Held for index buffers, in use or free."""
-        return self._buffers.bytes
-
-    @property
-    def kept(self) -> int:
-        """Entries that wait for their router or its recompute; 0 between steps."""
-        return len(self._targets)
 
     def _describe(
         self,

@@ -28,7 +28,6 @@ from routing_replay_trainer.collective import Collective
 from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
 from routing_replay_trainer.megatron._schedule import micro_batch_index
-from routing_replay_trainer.metrics import Counters
 from routing_replay_trainer.on_policy import Contract, OnPolicy
 from routing_replay_trainer.plan import Plan
 from routing_replay_trainer.targets import PassKey, ReplayTargets
@@ -147,7 +146,7 @@ class Replay(Attached):
         self._injection = _INJECTIONS[inject]
         self._targets = ReplayTargets()
         self._buffers: Any = buffers_for(_modules.unwrap(chunks[0]))
-        self._step = self._geometry = 0
+        self._geometry = 0
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
         self._tally = Tally()
@@ -232,12 +231,6 @@ class Replay(Attached):
 
         return self._steps.begin(expected, weight_version, self._geometry, step)
 
-    @property
-    def last_step(self) -> BegunStep:
-        """What the last begin_step decided, whoever called it (`megatron.replayed` does): of its `dropped` samples the
-        loss is to be masked under missing="drop". Of no samples if none has begun, or the last one was refused."""
-        return NO_STEP if self._steps is None else self._steps.last
-
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
         packed_seq_params, lengths, layout fields): threads read their rows while the trainer computes.
@@ -284,7 +277,8 @@ class Replay(Attached):
         schedule: False where the caller runs the model outside of any schedule: what Megatron told the layers is of a
             schedule that is over, and `index` alone counts
         forward_only: no backward pass follows (log-probabilities, evaluation). If absent: gradients are off
-        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only
+        record: mode R2: whether this pass records or replays; if absent, it records if it is forward-only. No sample
+            is recorded twice before a pass replays it or its step ends (InvalidArgumentError)
         layout: further fields of `micro_batch` of a plan, which go before what is derived: format, partition, padding,
             total_rows, target_rows, …; and padding_documents: how many of the last documents of the stream, or rows of
             the rectangle, are padding
@@ -312,88 +306,20 @@ class Replay(Attached):
         finally:
             self._open = None
 
-    def end_step(self) -> None:
-        """After forward_backward_func. FailedPreconditionError naming a pass whose backward part never ran; nothing of
-        it reaches the next step. FallbackLimitError if no begin_step told it before."""
-        step, self._step = self._step, self._step + 1
+    def _chunk_passes(self) -> list[ChunkPasses]:
+        return [chunk.passes for chunk in self._chunks]
+
+    def _records_held(self) -> list[Records]:
+        return [chunk.records for chunk in self._chunks if chunk.records is not None]
+
+    def _restart(self) -> None:
         for chunk in self._chunks:
-            chunk.passes.drop_all()
             chunk.last_index = -1
-        self._fetching.settle()
-        self._contract.end_pass()
-        self._watch.end_step()
-        try:
-            self._targets.end_step(step)
-        except errors.ReplayError:
-            if self._steps is not None:
-                self._steps.forget_pass()
-            raise
-        if self._steps is not None:
-            self._steps.end_pass()
 
-    def abandon_step(self) -> None:
-        """Instead of end_step, where an exception has ended the passes of a step before their time: gives them up, as
-        `micro_batch` does with its own, and complains of nothing. The next step begins as after any other. Mode R2:
-        what they have recorded is forgotten, by the writer as well, but for what a pass has replayed since."""
-        for chunk in self._chunks:
-            chunk.passes.give_up_all()
-        self._fetching.give_up()
-        self._watch.forget()
-        if self._steps is not None:
-            self._steps.forget_pass()
-        self.end_step()
-
-    def release_records(self) -> None:
-        """Mode R2: forgets what was recorded. Call it after the last training pass that replays a rollout.
-
-        Records stay until then, however many steps end, as only the caller knows how many epochs replay them; what is
-        recorded again under the same sample takes the place of what was there. They are in the memory of the host: rows
-        of this rank x its MoE layers x K bytes (twice that for more than 256 experts), which `metrics` tells as
-        record_bytes. Without this call they grow with every rollout that has samples of other names.
-        """
-        for chunk in self._chunks:
-            if chunk.records is not None:
-                chunk.records.release()
-
-    def detach(self) -> None:
-        """The model as it was. FailedPreconditionError, nothing being changed, while a pass waits for its backward
-        part; end_step gives such passes up.
-
-        A backward part that comes after this, over a graph that was kept, is refused (FailedPreconditionError) where
-        routers were recomputed in it before, or where its pass was given up: they would choose live. What cannot be
-        told is live without a word: a first backward part that has not reached the checkpoints that the second one
-        reaches, and a checkpoint around the call of the model as a whole.
-        """
-        for chunk in self._chunks:
-            chunk.passes.check_none_in_flight()
+    def _remove(self) -> None:
         for chunk in self._chunks:
             chunk.remove(self._injection)
         self._chunks = []
-        self._mode = "disabled"
-        if self._steps is not None:
-            self._steps.close()
-            self._steps = None
-
-    def metrics(self, *, reduce: Collective | None = None) -> dict[str, float]:
-        """Since the last call: the keys of `routing_replay_trainer.metrics.KEYS` that there is something to say of; of
-        this rank, or of all ranks of `reduce`, which call this together."""
-        counters = Counters() if self._steps is None else self._steps.take_counters()
-        self._tally.count_into(counters)
-        self._watch.count_into(counters)
-        self._contract.count_into(counters)
-        if self._mode == "R2":
-            counters.count("record_bytes", sum(c.records.bytes for c in self._chunks if c.records is not None))
-        return counters.report(reduce)
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Held for index buffers, in use or free."""
-        return self._buffers.bytes
-
-    @property
-    def kept(self) -> int:
-        """Entries that wait for their router or its recompute; 0 between steps."""
-        return len(self._targets)
 
     def _describe(
         self, sequences: Listing[Any], tokens: Any, packed_seq_params: Any, lengths: Any, layout: Mapping[str, Any]

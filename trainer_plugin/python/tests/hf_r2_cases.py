@@ -1,0 +1,224 @@
+"""Mode R2 of the Hugging Face face, over any models: what is recorded, replayed and written."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from hf_cases import LENGTHS, Cases, Choices, Rollout, loss_of, over
+
+import routing_replay_trainer as trainer
+from routing_replay_trainer import hf
+from routing_replay_trainer.collective import LocalGroup
+
+
+class RecordCases(Cases):
+    @over("left")
+    def test_r2_replays_what_was_recorded(self, model: Any, rollout: Rollout) -> None:
+        peer = copy.deepcopy(model)
+        with Choices() as live, torch.no_grad():
+            loss_of(model, rollout.call)
+        with self.attached(model, None, mode="R2") as replay:
+            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
+                loss_of(model, rollout.call)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+            own = Rollout(rollout.layers, "left", recorded=live.chosen)
+            peer.load_state_dict(model.state_dict())
+            expected = self.by_hand(peer, own)
+            with replay.micro_batch(rollout.samples, **rollout.said):
+                out, loss = loss_of(model, rollout.call)
+            loss.backward()
+            self.assert_same(model, out, peer, expected)
+            replay.release_records()
+            with (
+                self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"),
+                replay.micro_batch(rollout.samples, **rollout.said),
+            ):
+                loss_of(model, rollout.call)
+
+    @over("right", "left", "packed")
+    def test_r2_records_are_written(self, model: Any, rollout: Rollout) -> None:
+        """Whole rows of its samples, as the model chose them by itself."""
+        with Choices() as live, torch.no_grad():
+            loss_of(model, rollout.call)
+        run = mock.Mock()
+        writer = hf.RecordWriter(None, run)
+        with self.attached(model, None, mode="R2", writer=writer) as replay:
+            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
+                loss_of(model, rollout.call)
+            with replay.micro_batch(rollout.samples, **rollout.said):  # Replays, which is not written.
+                loss = loss_of(model, rollout.call)[1]
+            loss.backward()
+            replay.end_step()
+        self.assertEqual(writer.write(group=3), rollout.samples)
+        self.assertEqual(writer.write(), [])
+        self.assert_written(run, rollout, live.chosen)
+
+    @over("packed")
+    def test_r2_records_of_passes_that_were_given_up(self, model: Any, rollout: Rollout) -> None:
+        """They are neither written nor replayed; those that a pass has replayed stay."""
+
+        def record(replay: Any) -> None:
+            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
+                loss_of(model, rollout.call)
+
+        def fails(replay: Any) -> None:
+            with replay.micro_batch(rollout.samples, **rollout.said), torch.no_grad():
+                loss_of(model, rollout.call)
+                raise RuntimeError("no memory")
+
+        def train(replay: Any) -> None:
+            with replay.micro_batch(rollout.samples, **rollout.said):
+                loss_of(model, rollout.call)
+
+        run = mock.Mock()
+        writer = hf.RecordWriter(None, run)
+        with self.attached(model, None, mode="R2", writer=writer) as replay:
+            with self.assertRaisesRegex(RuntimeError, "no memory"):
+                fails(replay)
+            self.assertEqual(replay.metrics()["routing_replay/record_bytes"], 0)
+            record(replay)
+            replay.abandon_step()
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+                train(replay)
+            self.assertEqual(writer.write(), [])
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+            record(replay)
+            train(replay)
+            replay.abandon_step()
+            train(replay)
+            replay.abandon_step()
+        with Choices() as live, torch.no_grad():
+            loss_of(model, rollout.call)
+        self.assertEqual(writer.write(group=3), rollout.samples)
+        self.assert_written(run, rollout, live.chosen)
+
+    @over("packed")
+    def test_r2_sequences_under_one_name(self, model: Any, rollout: Rollout) -> None:
+        """In one micro-batch, and in two of one recording pass. What has been replayed, or whose step has ended, may be
+        recorded again."""
+
+        def passes(replay: Any, samples: list[str], grad: bool = False) -> None:
+            with replay.micro_batch(samples, **rollout.said), torch.set_grad_enabled(grad):
+                loss_of(model, rollout.call)
+
+        first, second = rollout.samples
+        with self.attached(model, None, mode="R2") as replay:
+            for names, recorded in (([first, first], []), ([second, "other"], rollout.samples)):
+                if recorded:
+                    passes(replay, recorded)
+                with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                    passes(replay, names)
+                self.assertEqual((caught.exception.field, caught.exception.sample), ("sequences", names[0]))
+            passes(replay, rollout.samples, grad=True)
+            replay.abandon_step()
+            passes(replay, rollout.samples)
+            replay.end_step()
+            passes(replay, rollout.samples)
+            passes(replay, rollout.samples, grad=True)
+            passes(replay, rollout.samples)
+            replay.abandon_step()
+
+    @over("right", "packed")
+    def test_r2_by_handle(self, model: Any, rollout: Rollout) -> None:
+        """As recipes carry samples. What cannot be recorded is refused before the model computes."""
+        handles = [-3, 1 << 62]
+
+        def passes(replay: Any, samples: list[Any], grad: bool = False) -> None:
+            with replay.micro_batch(samples, **rollout.said), torch.set_grad_enabled(grad):
+                loss_of(model, rollout.call)
+
+        with self.attached(model, None, mode="R2") as replay:
+            passes(replay, handles)
+            replay.end_step()
+            replay.metrics()
+            passes(replay, handles, grad=True)
+            self.assertEqual(replay.metrics()["routing_replay/replayed_rows"], sum(LENGTHS) - len(LENGTHS))
+            replay.abandon_step()
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "NOT_FOUND"):
+                passes(replay, [7, 8], grad=True)
+            for grad in (False, True):
+                with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: .* by id, .* by handle"):
+                    passes(replay, rollout.samples, grad)
+            with self.assertRaises(trainer.InvalidArgumentError) as caught:
+                passes(replay, [rollout.samples[0], hf.Sequence(rollout.samples[1], 0, LENGTHS[1] - 1)])
+            self.assertEqual((caught.exception.field, caught.exception.sample), ("sequences", rollout.samples[1]))
+            replay.release_records()
+            passes(replay, rollout.samples)
+        writer = hf.RecordWriter(None, mock.Mock())
+        with self.attached(model, None, mode="R2", writer=writer) as replay:
+            with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: .* handle -3"):
+                passes(replay, handles)
+            self.assertEqual(replay.kept, 0)
+
+    @over("right")
+    def test_rows_and_samples_without_tokens(self, model: Any, rollout: Rollout) -> None:
+        """A masked row fills a rectangle up, and one sample has no more than a token: there is nothing to replay."""
+        call = {name: torch.cat([own, own[:1]]) for name, own in rollout.call.items()}
+        call["attention_mask"][0, 1:] = 0
+        call["attention_mask"][2] = 0
+        names = [*rollout.samples, "dummy"]
+        own = {rollout.samples[1]: LENGTHS[1] - 1}
+        for mode in ("R3", "R2"):
+            for tokens in ({"tokens": call["input_ids"]}, {}):
+                said = tokens | {"attention_mask": call["attention_mask"]}
+                run = mock.Mock()
+                writer = hf.RecordWriter(None, run) if mode == "R2" else None
+                source = rollout if mode == "R3" else None
+                with (
+                    self.subTest(mode, tokens=bool(tokens)),
+                    self.attached(model, source, mode=mode, writer=writer) as replay,
+                ):
+                    if mode == "R2":
+                        with replay.micro_batch(names, **said), torch.no_grad():
+                            loss_of(model, call)
+                    replay.metrics()
+                    with replay.micro_batch(names, **said):
+                        loss_of(model, call)
+                    metrics = replay.metrics()
+                    self.assertEqual(metrics["routing_replay/replayed_rows"], sum(own.values()))
+                    replay.abandon_step()
+                if writer is not None:
+                    self.assertEqual(writer.write(), rollout.samples)
+                    told = [len(said.args[1]) for said in run.appender.return_value.append.call_args_list]
+                    self.assertEqual(told, [0, *own.values()])
+
+    @over("packed")
+    def test_r2_records_of_ranks_are_put_together(self, model: Any, rollout: Rollout) -> None:
+        """Of two that share a stream, which the first one writes."""
+        stream = torch.cat([rollout.call["input_ids"], torch.zeros(1, 1, dtype=torch.int64)], 1)
+        group, run, live = LocalGroup(2), mock.Mock(), []
+        writers = [hf.RecordWriter(group[rank], run if rank == 0 else None) for rank in range(2)]
+        for rank, writer in enumerate(writers):
+            call = {"input_ids": stream[:, rank * 6 : rank * 6 + 6]}
+            with Choices() as own, torch.no_grad():
+                model(**call)
+            live.append(own.chosen)
+            with (
+                self.attached(model, None, mode="R2", ranks={"cp": rank}, cp_size=2, writer=writer) as replay,
+                replay.micro_batch(rollout.samples, tokens=stream, cu_seqlens=[0, 7, 11]),
+                torch.no_grad(),
+            ):
+                model(**call)
+        with ThreadPoolExecutor(2) as pool:
+            written = list(pool.map(lambda writer: writer.write(group=3), writers))
+        self.assertEqual(written, [rollout.samples, []])
+        self.assert_written(run, rollout, [torch.cat(both) for both in zip(*live, strict=True)])
+
+    def assert_written(self, run: Any, rollout: Rollout, chosen: list[torch.Tensor]) -> None:
+        """chosen: per layer, of each row of the micro-batch"""
+        appended = {call.args[0]: call for call in run.appender.return_value.append.call_args_list}
+        self.assertEqual(list(appended), rollout.samples)
+        for sample, tokens, place in zip(rollout.samples, rollout.tokens, rollout.places, strict=True):
+            rows, said = appended[sample].args[1], dict(appended[sample].kwargs)
+            self.assertTrue(np.array_equal(said.pop("tokens"), tokens[:-1]))
+            self.assertEqual(said, {"num_tokens": len(tokens), "producer": "trainer", "group": 3})
+            np.testing.assert_array_equal(rows, torch.stack([ids[place[:-1]] for ids in chosen], 1).numpy())
