@@ -68,6 +68,21 @@ class AgreedTest(unittest.TestCase):
             self.assertEqual(caught.exception.field, "content_id")
             self.rows.add("s1", rows_of(SAMPLES["s1"], 77), tokens=np.arange(SAMPLES["s1"]))
 
+    def test_what_only_compares_binds_nothing(self) -> None:
+        """A sample that turns out to be another one falls back, and is counted."""
+        self.source.begin_step()
+        steps = AgreedSteps(self.source, missing="live", max_fallback_fraction=1.0, binds=False)
+        self.assertEqual(steps.begin([trainer.FetchSequence(name) for name in ("s0", "s1")]).replayed, 2)
+        said = steps.apply(
+            [
+                trainer.FetchSequence("s0", SAMPLES["s0"] + 1),
+                trainer.FetchSequence("s1", SAMPLES["s1"], np.arange(SAMPLES["s1"]) + 1),
+            ]
+        )
+        batch = self.source.fetch(plan_of(some(0, 1)), sequences=said, missing="live")
+        self.assertEqual([one["status"] for one in batch.sequences], ["LENGTH_MISMATCH", "TOKENS_MISMATCH"])
+        self.assertEqual(batch.fallback_sequences, 2)
+
     def test_other_tokens_and_lengths_fall_back(self) -> None:
         steps = self.steps("live")
         begun = steps.begin(

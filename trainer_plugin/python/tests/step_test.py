@@ -370,6 +370,27 @@ class ServiceTest(unittest.TestCase):
         self.run_.append("late", rows_of(10, 3)[4:], tokens=np.arange(4, 9), row_start=4, num_tokens=10, seal=True)
         self.run_.flush()
 
+    def test_an_unsealed_sample_is_not_ready(self) -> None:
+        """Whatever is known of its length: it grows, and ranks that ask at other times see other ones."""
+        self.run_.append("late", rows_of(10, 3)[:4], tokens=np.arange(4))
+        self.run_.flush()
+        asked = [trainer.FetchSequence(name) for name in ("late", "s0")]
+        now = trainer.ServiceSource(self.run_, wait=False).inspect(asked)
+        self.assertEqual([one["status"] for one in now], ["NOT_READY", "OK"])
+        self.assertIn("not sealed; 4 rows committed", now[0]["message"])
+        patient = trainer.ServiceSource(self.run_)
+        self.assertEqual(patient.inspect(asked, timeout=0.2)[0]["status"], "NOT_READY")
+        begun = AgreedSteps(
+            trainer.ServiceSource(self.run_, wait=False), missing="drop", max_fallback_fraction=1.0
+        ).begin(asked)
+        self.assertEqual((begun.dropped, begun.replayed), (("late",), 1))
+        threading.Timer(0.2, self.append_rest_of_late).start()
+        later = patient.inspect(asked, timeout=30.0)
+        self.assertEqual(
+            [(one["sequence"], one["status"], one["num_tokens"]) for one in later],
+            [(0, "OK", 10), (1, "OK", SAMPLES["s0"])],
+        )
+
     def test_inspection_says_what_a_fetch_says(self) -> None:
         service = trainer.ServiceSource(self.run_, wait=False)
         self.run_.append("one", num_tokens=1, seal=True)

@@ -168,7 +168,8 @@ def _lengths(sequences: int, lengths: Any, tokens: Any, said: Mapping[str, Any],
     if isinstance(tokens, (list, tuple)):
         if len(tokens) != sequences:
             raise invalid("tokens", f"{len(tokens)} for {sequences} sequences", "LENGTH")
-        lengths = [len(own) for own in tokens] if lengths is None else lengths
+        if lengths is None and all(own is not None for own in tokens):
+            lengths = [len(own) for own in tokens]
     if lengths is None and "cu_seqlens" in said:
         lengths = np.diff(said["cu_seqlens"])[:sequences]
     if lengths is None and said.get("format") == "BSHD":
@@ -205,7 +206,7 @@ def _unnamed(sequences: int, documents: Listing[int], said: dict[str, Any]) -> l
 def _tokens(tokens: Any, counts: list[int], said: Mapping[str, Any]) -> list[Any]:
     """Of each sequence its ids: from a list of arrays, a rectangle [b, s] or a packed stream [total] or [1, total]."""
     if isinstance(tokens, (list, tuple)):
-        return [host(own)[:count] for own, count in zip(tokens, counts, strict=True)]
+        return [None if own is None else host(own)[:count] for own, count in zip(tokens, counts, strict=True)]
     ids = host(tokens)
     if said.get("format") == "THD":
         starts, stream = said["cu_seqlens_padded"], ids.reshape(-1)

@@ -25,6 +25,7 @@ NO_STEP = BegunStep((), 0, 0, {}, (), (), None)
 class Steps:
     """source: as it was given; one of this package is read through a StepSource, which holds nothing of rows that are
     in memory anyway
+    binds: as AgreedSteps has it
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Steps:
         deadline: float,
         cache_bytes: int,
         contract: Contract,
+        binds: bool = True,
     ) -> None:
         self._made: StepSource | None = None
         self._reads_ahead = isinstance(source, StepSource)
@@ -52,6 +54,7 @@ class Steps:
             collective=collective,
             max_fallback_fraction=max_fallback_fraction,
             deadline=deadline,
+            binds=binds,
         )
         if hasattr(source, "stage"):
             self.stage = self._stage

@@ -52,6 +52,8 @@ class AgreedSteps:
     collective: of the ranks that must decide alike; without one this rank decides alone
     max_fallback_fraction: of a step's samples; FallbackLimitError if more fall back
     deadline: seconds that `begin` may take
+    binds: a sample that the ranks agreed on must still be what it was, or the fetch fails. False: such a sample falls
+        back as any other, of a replay that only compares
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class AgreedSteps:
         collective: Collective | None = None,
         max_fallback_fraction: float = 0.05,
         deadline: float = 120.0,
+        binds: bool = True,
     ) -> None:
         if not 0 <= max_fallback_fraction <= 1:
             raise invalid("max_fallback_fraction", f"{max_fallback_fraction} is not in 0 … 1")
@@ -70,6 +73,7 @@ class AgreedSteps:
         self._collective = LocalGroup(1)[0] if collective is None else collective
         self._limit = max_fallback_fraction
         self._deadline = deadline
+        self._binds = binds
         self._decided: dict[str | int, Decision] | None = None
         self.weights: list[dict[str, Any]] = []  # "sample" and "weights" of those that the step replays.
         self._rowless: set[str | int] = set()  # Samples of the step of which no rows are.
@@ -185,7 +189,7 @@ class AgreedSteps:
             raise _error(f"micro_batch: sample {sequence.sample} is none of those that begin_step was told", sequence)
         if decision.action != "replay":
             return dataclasses.replace(sequence, live=True, content_id=None)
-        return dataclasses.replace(sequence, content_id=decision.content_id)
+        return dataclasses.replace(sequence, content_id=decision.content_id) if self._binds else sequence
 
     def _inspect(
         self, samples: list[FetchSequence], wrong: Exception | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -17,6 +18,7 @@ from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._values import INT32, UINT64, geometry_json, integer, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # Seconds between inspections of samples that are not sealed.
 REPLAYED, UNRECORDED, PAD = 0, 1, 2  # States of a local row.
 
 Missing = Literal["strict", "live", "drop"]
@@ -265,9 +267,10 @@ class RowSource:
         return Staged(plan, self._fetched(plan, sequences, missing))
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        """What a fetch would say of each sample (as `Batch.sequences`), before any of its rows is fetched.
+        """What a fetch would say of each sample (as `Batch.sequences`), before any of its rows is fetched; of one that
+        is not sealed, NOT_READY, as nobody knows what it will be.
 
-        timeout: seconds to wait for rows that are not committed yet; those of the source if absent
+        timeout: seconds to wait for rows that are not committed yet, and for the seal; those of the source if absent
         """
         raise NotImplementedError
 
@@ -437,8 +440,23 @@ class ServiceSource(RowSource):
         }
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
+        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        records = self._inspected(sequences, end - time.monotonic())
+        pause = _FIRST_PAUSE
+        # The server waits for rows, and for the seal only where the length is told.
+        while self._options["wait"] and end - time.monotonic() > pause:
+            open_ones = [i for i, said in enumerate(records) if said["status"] == "NOT_READY"]
+            if not open_ones:
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            again = self._inspected([sequences[i] for i in open_ones], end - time.monotonic())
+            for i, said in zip(open_ones, again, strict=True):
+                records[i] = said | {"sequence": i}
+        return records
+
+    def _inspected(self, sequences: Sequence[FetchSequence], seconds: float) -> list[dict[str, Any]]:
         inspection = _Inspection(sequences, self._options)
-        seconds = self._timeout if timeout is None else timeout
         try:
             if sequences:
                 for message in self._run.read_messages(inspection.request(), seconds):

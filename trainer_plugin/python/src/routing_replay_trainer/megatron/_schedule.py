@@ -152,7 +152,9 @@ def _step(described: list[Mapping[str, Any]]) -> dict[str, Any]:
     """All micro-batches' sequences, and what each one tells of their lengths and tokens."""
     said: dict[str, Any] = {"sequences": [sequence for one in described for sequence in one["sequences"]]}
     told = [lengths_and_tokens(**one) for one in described]
-    for place, name in enumerate(("lengths", "tokens")):
-        if all(one[place] is not None for one in told):
-            said[name] = [value for one in told for value in one[place]]
+    if all(lengths is not None for lengths, _ in told):
+        said["lengths"] = [length for lengths, _ in told for length in lengths]
+        ids = [one for lengths, own in told for one in (own or [None] * len(lengths))]
+        if any(one is not None for one in ids):
+            said["tokens"] = ids
     return said
