@@ -391,6 +391,25 @@ class ServiceTest(unittest.TestCase):
             [(0, "OK", 10), (1, "OK", SAMPLES["s0"])],
         )
 
+    def test_a_prefix_of_any_length_is_read_by_its_tokens(self) -> None:
+        """The server knows token checks at block boundaries and at the end."""
+        self.append("long", 601, 9)
+        self.run_.flush()
+        service = trainer.ServiceSource(self.run_, wait=False)
+        lengths = [2, 4, 5, 256, 257, 258, 300, 512, 513, 514, 600, 601]
+        told = [trainer.FetchSequence("long", tokens=np.arange(n)) for n in lengths]
+        self.assertEqual({one["status"] for one in service.inspect(told)}, {"OK"})
+        local = CountingSource(geometry_of())
+        local.add("long", rows_of(601, 9), tokens=np.arange(601))
+        self.assertEqual({one["status"] for one in local.inspect(told)}, {"OK"})
+        other = [trainer.FetchSequence("long", tokens=np.arange(n) + 1) for n in lengths]
+        found = [one["status"] == "TOKENS_MISMATCH" for one in service.inspect(other)]
+        self.assertEqual(found, [n > 256 for n in lengths])
+        for n in lengths:
+            plan = plan_of({"long": n})
+            batch = service.fetch(plan, sequences=[trainer.FetchSequence("long", tokens=np.arange(n))])
+            self.assertEqual((batch.replayed_rows, batch.fallback_sequences), (n - 1, 0))
+
     def test_inspection_says_what_a_fetch_says(self) -> None:
         service = trainer.ServiceSource(self.run_, wait=False)
         self.run_.append("one", num_tokens=1, seal=True)

@@ -40,7 +40,8 @@ class FetchSequence:
     sample: id, or handle (routing_replay.sample_handle)
     num_tokens: expected T; another one counts as missing
     tokens: the trainer's token ids [n] from position 0 on: other ones in the store count as missing. Without num_tokens
-        the last one is not compared, as it may be that of the last token, which has no row
+        the last one is not compared, as it may be that of the last token, which has no row; a service compares them up
+        to the last multiple of the run's block_rows then, as it knows no token check in between
     content_id: what the ranks of the replica agreed on: the sample must be readable with this content, whatever
         `missing` says, or the fetch fails
     live: the ranks agreed that it falls back: nothing is read of it
@@ -52,7 +53,8 @@ class FetchSequence:
     content_id: int | None = None
     live: bool = False
 
-    def _json(self) -> dict[str, Any]:
+    def _json(self, check_every: int = 1) -> dict[str, Any]:
+        """check_every: as RowSource has it"""
         said: dict[str, Any] = {"sample": plain(self.sample, "sample")}
         if not isinstance(self.sample, str):
             said = {"handle": integer(self.sample, "sample")}
@@ -60,13 +62,21 @@ class FetchSequence:
             said["num_tokens"] = integer(self.num_tokens, "num_tokens", sample=self.sample)
         if self.tokens is not None:
             ids = token_ids(self.tokens, self.sample)
-            rows = max(0, min(ids.size, said.get("num_tokens", ids.size) - 1))
+            rows = _checked_rows(ids.size, said.get("num_tokens"), check_every)
             said["token_checks"] = [[rows, LIBRARY.rrt_token_check(0, ids.ctypes.data, rows)]]
         if self.content_id is not None:
             said["content_id"] = integer(self.content_id, "content_id", UINT64, self.sample)
         if self.live:
             said["live"] = True
         return said
+
+
+def _checked_rows(tokens: int, num_tokens: int | None, every: int) -> int:
+    """Up to which row a source can be asked whether its tokens are those of a trainer that has so many of them: of the
+    whole sample where its length is expected, of a prefix the last multiple of `every`, as the sample may go on."""
+    if num_tokens is not None:
+        return max(0, min(tokens, num_tokens - 1))
+    return max(0, tokens - 1) // every * every
 
 
 @dataclass(frozen=True)
@@ -115,9 +125,11 @@ class Source(Protocol):
 class _Fetch:
     """rrt_fetch, and the plan that must outlive it."""
 
-    def __init__(self, plan: Plan, sequences: Sequence[FetchSequence] | None, **options: Any) -> None:
+    def __init__(
+        self, plan: Plan, sequences: Sequence[FetchSequence] | None, check_every: int = 1, **options: Any
+    ) -> None:
         if sequences is not None:
-            options["sequences"] = [sequence._json() for sequence in sequences]
+            options["sequences"] = [sequence._json(check_every) for sequence in sequences]
         self._plan = plan
         self._handle = _core.Handle(
             LIBRARY.rrt_fetch_free, LIBRARY.rrt_fetch_new, plan.pointer, *_core.text(plain(options, "options"))
@@ -210,8 +222,8 @@ class Staged:
 class _Inspection:
     """rrt_inspect"""
 
-    def __init__(self, sequences: Sequence[FetchSequence], options: Mapping[str, Any]) -> None:
-        said = dict(options, sequences=[sequence._json() for sequence in sequences])
+    def __init__(self, sequences: Sequence[FetchSequence], options: Mapping[str, Any], check_every: int = 1) -> None:
+        said = dict(options, sequences=[sequence._json(check_every) for sequence in sequences])
         self._handle = _core.Handle(
             LIBRARY.rrt_inspect_free, LIBRARY.rrt_inspect_new, *_core.text(plain(said, "options"))
         )
@@ -238,6 +250,7 @@ class RowSource:
     stands between them and a trainer (`step.StepSource`) does the same with steps of its own in between."""
 
     keeps_rows = False  # Whether all rows are in this process's memory in any case.
+    check_every = 1  # Multiples of this many rows have token checks, beside the end of each sample.
 
     def fetch(
         self,
@@ -438,6 +451,7 @@ class ServiceSource(RowSource):
             "wait": wait,
             "geometry": geometry_json(run.geometry),
         }
+        self.check_every = integer(run.settings.block_rows, "run.settings.block_rows", (1, INT32[1]))
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
@@ -456,7 +470,7 @@ class ServiceSource(RowSource):
         return records
 
     def _inspected(self, sequences: Sequence[FetchSequence], seconds: float) -> list[dict[str, Any]]:
-        inspection = _Inspection(sequences, self._options)
+        inspection = _Inspection(sequences, self._options, self.check_every)
         try:
             if sequences:
                 for message in self._run.read_messages(inspection.request(), seconds):
@@ -467,7 +481,7 @@ class ServiceSource(RowSource):
         return inspection.result()
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        return _Fetch(plan, sequences, missing=missing, **self._options)
+        return _Fetch(plan, sequences, self.check_every, missing=missing, **self._options)
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         if fetch.needs_rows():
