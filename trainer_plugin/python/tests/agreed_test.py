@@ -293,8 +293,18 @@ class ReplicaTest(unittest.TestCase):
         with ThreadPoolExecutor(16) as pool:
             said = list(pool.map(begin, LocalGroup(16)))
         self.assertEqual(said.pop(3), "lengths: 5 for 6 sequences")
-        self.assertRegex(said[0], "sample_count: is 0 on one rank and 6 on another")
+        self.assertRegex(said[0], "rank 3 cannot take part: its arguments are wrong")
         self.assertEqual(len(set(said)), 1)
+
+    def test_a_source_that_answers_for_too_few(self) -> None:
+        def change(rank: int, rows: CountingSource) -> None:
+            inspect = rows.inspect
+            if rank == 4:
+                rows.inspect = lambda samples, timeout=None: inspect(samples)[:-1]  # type: ignore[method-assign]
+
+        said = self.step("live", change, max_fallback_fraction=0.5)
+        self.assertEqual(said.pop(4), (trainer.InvalidArgumentError, None))
+        self.assertEqual(set(said), {(trainer.FallbackLimitError, None)})
 
     def test_labels_are_versions_on_all_ranks(self) -> None:
         """And where sources tell different versions, all ranks come to the same: from the oldest to the newest."""

@@ -42,6 +42,9 @@ class Replay:
         self.opened.append(said)
         yield
 
+    def stay_away(self, wrong: Exception) -> None:
+        self.stayed = wrong
+
     def end_step(self) -> None:
         self.ended += 1
 
@@ -144,6 +147,10 @@ class ReplayedTest(unittest.TestCase):
         ):
             with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
                 self.run_(data_iterator=iterator)
+            self.assertRegex(str(self.replay.stayed), words)  # The other ranks are told.
+        with self.assertRaises(KeyError) as caught:
+            self.run_(lambda batch: {}[batch], data_iterator=iter("ab"))
+        self.assertIs(self.replay.stayed, caught.exception)
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "keyword arguments"):
             replayed(self.replay, schedule, describe)(taken, iter("ab"), "model", 2)
         self.assertEqual((self.replay.begun, self.replay.opened), ([], []))

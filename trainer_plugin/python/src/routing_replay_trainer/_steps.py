@@ -76,8 +76,8 @@ class Steps:
         try:
             version = _version(weight_version)
             samples = expected()
-        except Exception:
-            self._agreed.stay_away()
+        except Exception as error:
+            self._agreed.stay_away(error)
             raise
         if isinstance(self.source, StepSource):
             self.source.begin_step(goes_on=step is not None and step == self._step)
@@ -90,6 +90,12 @@ class Steps:
         self._counters.count("step_dropped_samples", len(begun.dropped))
         self.last = begun
         return begun
+
+    def stay_away(self, wrong: Exception) -> None:
+        """Instead of `begin`, of a rank that cannot say what the step has: the others raise that it cannot take part,
+        and do not wait for it."""
+        self.last = NO_STEP
+        self._agreed.stay_away(wrong)
 
     def fetch(
         self,

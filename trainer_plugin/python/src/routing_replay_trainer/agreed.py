@@ -15,7 +15,15 @@ from typing import Any
 from routing_replay_trainer import errors
 from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._values import invalid
-from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleReport, StepDecision, agree
+from routing_replay_trainer.collective import (
+    Collective,
+    Decision,
+    LocalGroup,
+    SampleReport,
+    StepDecision,
+    agree,
+    refuse,
+)
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, Source
 from routing_replay_trainer.on_policy import summarize
 
@@ -109,12 +117,12 @@ class AgreedSteps:
         self.weights = _weights(decision, records)
         return _begun(decision, summarize(self.weights, weight_version).lag)
 
-    def stay_away(self) -> None:
+    def stay_away(self, wrong: Exception) -> None:
         """Instead of `begin`, where this rank's arguments are wrong: the others are told, and need not wait for it."""
         self._decided, self._fetched, self.weights = None, Counter(), []
         if self._collective.size > 1:
-            with contextlib.suppress(errors.ReplayError):
-                agree(self._collective, [], self._missing, self._deadline, failed=True)
+            with contextlib.suppress(type(wrong), errors.ReplayError):
+                refuse(self._collective, self._deadline, wrong)
 
     @contextlib.contextmanager
     def _blaming(self, failure: Exception | None, told: Mapping[str | int, str]) -> Iterator[None]:
@@ -201,7 +209,12 @@ class AgreedSteps:
             if wrong is not None:
                 raise wrong
             # The rest of the time is for ranks to meet.
-            return self._source.inspect(samples, timeout=_ASKING * self._deadline), None
+            records = list(self._source.inspect(samples, timeout=_ASKING * self._deadline))
+            if len(records) != len(samples):
+                raise invalid("source", f"inspect says something of {len(records)} of {len(samples)} samples", "LENGTH")
+            for one, said in zip(samples, records, strict=True):
+                SampleReport.of(one.sample, said)
+            return records, None
         except Exception as error:
             return [{"status": "OK"} for _ in samples], error
 
