@@ -17,8 +17,8 @@ class Attached:
     _steps: Any = None
 
     def stay_away(self, wrong: Exception) -> None:
-        """Instead of begin_step, of a rank that cannot say what the step has: the others, which are in begin_step, raise
-        FailedPreconditionError naming this rank, and do not wait until the deadline.
+        """Instead of begin_step, of a rank that cannot say what the step has: the others, which are in begin_step,
+        raise FailedPreconditionError naming this rank, and do not wait until the deadline.
 
         wrong: why
         """

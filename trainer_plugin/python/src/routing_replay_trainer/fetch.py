@@ -466,7 +466,7 @@ class ServiceSource(RowSource):
             pause = min(2 * pause, _LONGEST_PAUSE)
             again = self._inspected([sequences[i] for i in open_ones], end - time.monotonic())
             for i, said in zip(open_ones, again, strict=True):
-                records[i] = said | {"sequence": i}
+                records[i] = said
         return records
 
     def _inspected(self, sequences: Sequence[FetchSequence], seconds: float) -> list[dict[str, Any]]:
