@@ -508,6 +508,17 @@ class OptionsTest(unittest.TestCase):
                 self.assertEqual(caught.exception.field, "agree")
 
 
+class HandlesTest(unittest.TestCase):
+    def test_a_tensor_of_handles(self) -> None:
+        """Or its elements, of which two that are equal are two objects."""
+        handles = np.array([2**62 + 1, -5])
+        for said in (handles, list(handles), [np.array(one) for one in handles], [[Sequence(handles[0])], -5]):
+            for one, handle in zip(expected(said, None, [3, 4], {}), handles.tolist(), strict=True):
+                self.assertEqual((type(one.sample), one.sample), (int, handle))
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: shape"):
+            expected(handles.reshape(2, 1), None, None, {})
+
+
 class ReplayedTest(unittest.TestCase):
     def test_chunks_take_turns(self) -> None:
         """Each virtual stage has an iterator of its own, and is at a micro-batch of its own."""

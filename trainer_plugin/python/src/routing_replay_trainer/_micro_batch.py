@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -135,7 +135,19 @@ def _parts(sequences: Listing[Any]) -> list[Any]:
     """Of each sequence its pieces."""
     if isinstance(sequences, (str, bytes)):
         raise invalid("sequences", f"{sequences!r} is one sample, and not a list of them")
-    return [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
+    if hasattr(sequences, "ndim"):  # Handles.
+        handles = host(sequences)
+        if handles.ndim != 1:
+            raise invalid("sequences", f"shape {handles.shape} is not (b,)", "SHAPE")
+        sequences = handles.tolist()
+    return [[_piece(one) for one in (part if isinstance(part, (list, tuple)) else [part])] for part in sequences]
+
+
+def _piece(said: Any) -> Any:
+    """Elements of tensors, of which each is another one, as the handles that they are."""
+    if isinstance(said, Sequence):
+        return said if isinstance(said.sample, str) else replace(said, sample=_piece(said.sample))
+    return host(said).item() if hasattr(said, "ndim") and said.ndim == 0 else said
 
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:

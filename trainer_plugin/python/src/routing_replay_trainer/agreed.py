@@ -194,10 +194,18 @@ class AgreedSteps:
         if decision is None and sequence.sample in self._rowless:
             return sequence  # Nothing is read of it.
         if decision is None:
-            raise _error(f"micro_batch: sample {sequence.sample} is none of those that begin_step was told", sequence)
+            what = f"sample {sequence.sample} is none of those that begin_step was told{self._hint(sequence)}"
+            raise _error(f"micro_batch: {what}", sequence)
         if decision.action != "replay":
             return dataclasses.replace(sequence, live=True, content_id=None)
         return dataclasses.replace(sequence, content_id=decision.content_id) if self._binds else sequence
+
+    def _hint(self, sequence: FetchSequence) -> str:
+        by_id = isinstance(sequence.sample, str)
+        if not self._decided or any(isinstance(sample, str) == by_id for sample in self._decided):
+            return ""
+        here, there = ("ids", "handles") if by_id else ("handles", "ids")
+        return f": these are {here}, and begin_step was told {there}. Name samples alike in both"
 
     def _inspect(
         self, samples: list[FetchSequence], wrong: Exception | None
