@@ -355,6 +355,7 @@ class FetchingTest(unittest.TestCase):
         contract.count_into(counters := Counters())
         self.assertEqual(counters.report()["routing_replay/weight_version/mixed_ratio"], 0)
         told[0] = told[0] | {"weights": weights["s1"]}
+        contract.end_pass()
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "MIXED_WEIGHTS"):
             fetching.read(PassKey(0, 1, 0), MicroBatch({}, []), plan, True)
 
