@@ -301,6 +301,10 @@ class RecipesTest(unittest.TestCase):
         self.assertIn("routing_replay/replayed_fraction", metrics)
         self.assertEqual((replay.begun, replay.reduced), (self.names, [None]))
         self.assert_replayed(replay)
+        said["data_iterator"] = iter([])
+        with self.assertRaises(StopIteration):
+            recipe["train_step"](replay, step, self.names, tokens, 17, **said)
+        self.assertEqual(replay.log[-2:], ["begin", "abandoned"])
 
     def attach_of_megatron(self) -> Any:
         return self.recipe("Megatron-LM")["attach"]

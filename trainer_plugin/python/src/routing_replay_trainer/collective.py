@@ -166,11 +166,12 @@ class TorchCollective:
     pipeline]. The ranks are a grid of which the groups are this rank's row, column, …; `rank` has its rank in the first
     group as its lowest digit.
 
-    groups: process groups, which this rank is in; None is the default one. Groups that other work waits on while these
-        calls run should not be given: make groups for this (torch.distributed.new_group)
+    groups: process groups, which this rank is in; None is the default one. They may be those of the framework, as long
+        as no other thread uses them meanwhile
     device: where tensors lie; that which the backend of each group needs if absent
 
-    A group whose call has failed cannot be used for anything else either: torch has no way to take a call back.
+    A group whose call has failed, as by a deadline, cannot be used for anything else either: torch has no way to take a
+    call back. Who wants to go on with the framework's groups then makes others for this (torch.distributed.new_group).
     """
 
     def __init__(self, groups: Sequence[Any], device: Any = None) -> None:
