@@ -11,6 +11,7 @@ import numpy as np
 from step_test import PLENTY, SAMPLES, CountingSource, expected_of, geometry_of, plan_of, rows_of, some
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer._micro_batch import Sequence, expected
 from routing_replay_trainer._steps import Steps
 from routing_replay_trainer.agreed import AgreedSteps, _with_numbers
 from routing_replay_trainer.collective import LocalGroup
@@ -67,6 +68,19 @@ class AgreedTest(unittest.TestCase):
                 self.source.fetch(plan_of(some(0, 1)), sequences=steps.apply(expected), missing=missing)
             self.assertEqual(caught.exception.field, "content_id")
             self.rows.add("s1", rows_of(SAMPLES["s1"], 77), tokens=np.arange(SAMPLES["s1"]))
+
+    def test_pieces_need_their_rows(self) -> None:
+        """What begin_step lets pass a fetch accepts, whichever of a sample's pieces needs most."""
+        tokens = SAMPLES["s0"]
+        for said, lengths in ((lambda *piece: [Sequence(*piece)], [9]), (lambda *piece: [[Sequence(*piece)]], None)):
+            for start, rows, status in ((tokens - 9, 8, "OK"), (tokens - 9, 9, "OUT_OF_RANGE")):
+                asked = expected([*said("s0", start, rows, 9), Sequence("s0", 0, 1, 2)], None, lengths and [9, 2], {})
+                begun = self.steps("drop").begin(asked)
+                self.assertEqual(begun.counts, {status: 1})
+        with self.assertRaisesRegex(
+            trainer.FailedPreconditionError, f"rows up to {tokens} asked, there are {tokens - 1}"
+        ):
+            self.steps("strict").begin(asked)
 
     def test_what_only_compares_binds_nothing(self) -> None:
         """A sample that turns out to be another one falls back, and is counted."""

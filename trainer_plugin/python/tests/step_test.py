@@ -391,6 +391,15 @@ class ServiceTest(unittest.TestCase):
             [("OK", 10), ("OK", SAMPLES["s0"])],
         )
 
+    def test_a_deadline_that_never_comes(self) -> None:
+        source = self.source(float("inf"))
+        source.begin_step()
+        self.assertEqual(
+            AgreedSteps(source, missing="strict", deadline=source.deadline).begin(expected_of(0)).replayed, 1
+        )
+        batch = source.fetch(plan_of(some(0)), sequences=expected_of(0))
+        self.assertEqual(batch.fallback_sequences, 0)
+
     def test_a_prefix_of_any_length_is_read_by_its_tokens(self) -> None:
         """The server knows token checks at block boundaries and at the end."""
         self.append("long", 601, 9)

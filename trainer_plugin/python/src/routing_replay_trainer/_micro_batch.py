@@ -104,9 +104,7 @@ def expected(
     parts = _parts(sequences)
     counts, ids = told(sequences, tokens, lengths, layout, documents, by)
     if counts is None:
-        return [
-            FetchSequence(piece.sample if isinstance(piece, Sequence) else piece) for part in parts for piece in part
-        ]
+        return [_named(piece) for part in parts for piece in part]
     said = []
     for part, count, own in zip(parts, counts, ids or [None] * len(parts), strict=True):
         said += _sequence(part, count, own, True)[1]
@@ -166,9 +164,19 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
         pieces.append({"sample": _name(piece.sample), "tokens": own, "start": piece.start, "rows": rows})
         # Tokens are checked from the sample's first one on.
         known = ids[offset : offset + rows + 1] if ids is not None and piece.start == 0 else None
-        fetch.append(FetchSequence(piece.sample, None, known if known is not None and len(known) else None))
+        known = known if known is not None and len(known) else None
+        needed = integer(piece.start, "start", sample=piece.sample) + integer(rows, "rows", sample=piece.sample)
+        fetch.append(FetchSequence(piece.sample, None, known, rows=needed))
         offset += own
     return {"tokens": count, "pieces": pieces}, fetch
+
+
+def _named(piece: Any) -> FetchSequence:
+    """Of which nothing but the piece is told."""
+    if not isinstance(piece, Sequence):
+        return FetchSequence(piece)
+    rows = piece.tokens - 1 if piece.rows is None and piece.tokens is not None else piece.rows
+    return FetchSequence(piece.sample, rows=None if rows is None else piece.start + rows)
 
 
 def _name(sample: str | int) -> Any:

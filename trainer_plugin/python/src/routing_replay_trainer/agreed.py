@@ -221,8 +221,8 @@ class AgreedSteps:
             if len(records) != len(samples):
                 raise invalid("source", f"inspect says something of {len(records)} of {len(samples)} samples", "LENGTH")
             for one, said in zip(samples, records, strict=True):
-                SampleReport.of(one.sample, said)
-            return records, None
+                SampleReport.of(one.sample, said)  # Of which the rest is made.
+            return [_judged(one, said) for one, said in zip(samples, records, strict=True)], None
         except Exception as error:
             return [{"status": "OK"} for _ in samples], error
 
@@ -230,11 +230,23 @@ class AgreedSteps:
 def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
     """A sample of several sequences is asked about once, with what is expected of it as far as one of them says."""
     samples: dict[str | int, FetchSequence] = {}
+    rows: dict[str | int, int] = {}
     for sequence in sequences:
         known = samples.get(sequence.sample)
         if known is None or (known.num_tokens is None and known.tokens is None):
             samples[sequence.sample] = sequence
-    return list(samples.values())
+        if sequence.rows is not None:
+            rows[sequence.sample] = max(sequence.rows, rows.get(sequence.sample, 0))
+    return [dataclasses.replace(one, rows=rows.get(one.sample)) for one in samples.values()]
+
+
+def _judged(expected: FetchSequence, said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a source says of a sample, whose rows must be as many as its sequences need."""
+    tokens = said.get("num_tokens")
+    if said["status"] != "OK" or expected.rows is None or tokens is None or expected.rows < tokens:
+        return said
+    message = f"rows up to {expected.rows} asked, there are {max(0, tokens - 1)}"
+    return {**said, "status": "OUT_OF_RANGE", "message": message}
 
 
 def _with_numbers(error: errors.ReplayError, told: Mapping[str | int, str]) -> errors.ReplayError:

@@ -45,6 +45,8 @@ class FetchSequence:
     content_id: what the ranks of the replica agreed on: the sample must be readable with this content, whatever
         `missing` says, or the fetch fails
     live: the ranks agreed that it falls back: nothing is read of it
+    rows: of a part of a sample, how many rows from the sample's first one on it needs; begin_step refuses a sample that
+        has fewer
     """
 
     sample: str | int
@@ -52,6 +54,7 @@ class FetchSequence:
     tokens: ArrayLike | None = None
     content_id: int | None = None
     live: bool = False
+    rows: int | None = None
 
     def _json(self, check_every: int = 1) -> dict[str, Any]:
         """check_every: as RowSource has it"""
