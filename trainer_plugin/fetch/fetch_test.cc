@@ -189,6 +189,15 @@ TEST_F(FetchTest, AnInspectionAsksForOneRowOfEachSample) {
   EXPECT_TRUE(none.empty());
 }
 
+TEST_F(FetchTest, AnInspectionTakesNoSampleThatMayGrow) {
+  run_.records = {{.index = 0, .status = SampleStatus::kOk, .committed_rows = 2, .content_id = 7},
+                  {.index = 1, .status = SampleStatus::kOk, .num_tokens = 4, .content_id = 8}};
+  ASSERT_OK_AND_ASSIGN(const auto records, InspectSamples(run_, sequences_, {}));
+  EXPECT_EQ(records[0].status, SampleStatus::kNotReady);
+  EXPECT_EQ(records[0].message, "not sealed; 2 rows committed");
+  EXPECT_EQ(records[1].status, SampleStatus::kOk);
+}
+
 TEST_F(FetchTest, AnInspectionSaysWhatCameInTime) {
   run_.records = {{.index = 0, .status = SampleStatus::kLost}};
   run_.end = absl::DeadlineExceededError("too late");

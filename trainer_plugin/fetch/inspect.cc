@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace routing_replay::trainer {
 namespace {
 
@@ -55,6 +57,11 @@ absl::Status InspectSink::OnRecord(const SampleRecord& record) {
   if (record.status == SampleStatus::kOutOfRange && record.num_tokens == 1 && may_have_no_rows_[record.index]) {
     kept.status = SampleStatus::kOk;
     kept.message.clear();
+  }
+  // What ranks agree on must be what each of them reads later: an unsealed sample grows, and its content id with it.
+  if (record.status == SampleStatus::kOk && !record.num_tokens) {
+    kept.status = SampleStatus::kNotReady;
+    kept.message = absl::StrCat("not sealed; ", record.committed_rows, " rows committed");
   }
   return absl::OkStatus();
 }

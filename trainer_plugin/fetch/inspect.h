@@ -20,7 +20,7 @@ ReadRequest MakeInspectRequest(const Geometry& geometry, absl::Span<const FetchS
                                const FetchOptions& options);
 
 // Keeps what the answer to MakeInspectRequest of these sequences says. A sample of one token, which has no rows, is kOk
-// although the first was asked for.
+// although the first was asked for; one that is not sealed yet is kNotReady, however many of its rows there are.
 class InspectSink final : public ReadSink {
  public:
   explicit InspectSink(absl::Span<const FetchSequence> sequences);

@@ -11,6 +11,7 @@ import numpy as np
 from step_test import PLENTY, SAMPLES, CountingSource, expected_of, geometry_of, plan_of, rows_of, some
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer._micro_batch import Sequence, expected
 from routing_replay_trainer._steps import Steps
 from routing_replay_trainer.agreed import AgreedSteps, _with_numbers
 from routing_replay_trainer.collective import LocalGroup
@@ -67,6 +68,34 @@ class AgreedTest(unittest.TestCase):
                 self.source.fetch(plan_of(some(0, 1)), sequences=steps.apply(expected), missing=missing)
             self.assertEqual(caught.exception.field, "content_id")
             self.rows.add("s1", rows_of(SAMPLES["s1"], 77), tokens=np.arange(SAMPLES["s1"]))
+
+    def test_pieces_need_their_rows(self) -> None:
+        """What begin_step lets pass a fetch accepts, whichever of a sample's pieces needs most."""
+        tokens = SAMPLES["s0"]
+        for said, lengths in ((lambda *piece: [Sequence(*piece)], [9]), (lambda *piece: [[Sequence(*piece)]], None)):
+            for start, rows, status in ((tokens - 9, 8, "OK"), (tokens - 9, 9, "OUT_OF_RANGE")):
+                asked = expected([*said("s0", start, rows, 9), Sequence("s0", 0, 1, 2)], None, lengths and [9, 2], {})
+                begun = self.steps("drop").begin(asked)
+                self.assertEqual(begun.counts, {status: 1})
+        with self.assertRaisesRegex(
+            trainer.FailedPreconditionError, f"rows up to {tokens} asked, there are {tokens - 1}"
+        ):
+            self.steps("strict").begin(asked)
+
+    def test_what_only_compares_binds_nothing(self) -> None:
+        """A sample that turns out to be another one falls back, and is counted."""
+        self.source.begin_step()
+        steps = AgreedSteps(self.source, missing="live", max_fallback_fraction=1.0, binds=False)
+        self.assertEqual(steps.begin([trainer.FetchSequence(name) for name in ("s0", "s1")]).replayed, 2)
+        said = steps.apply(
+            [
+                trainer.FetchSequence("s0", SAMPLES["s0"] + 1),
+                trainer.FetchSequence("s1", SAMPLES["s1"], np.arange(SAMPLES["s1"]) + 1),
+            ]
+        )
+        batch = self.source.fetch(plan_of(some(0, 1)), sequences=said, missing="live")
+        self.assertEqual([one["status"] for one in batch.sequences], ["LENGTH_MISMATCH", "TOKENS_MISMATCH"])
+        self.assertEqual(batch.fallback_sequences, 2)
 
     def test_other_tokens_and_lengths_fall_back(self) -> None:
         steps = self.steps("live")
@@ -180,6 +209,8 @@ class AgreedTest(unittest.TestCase):
         with self.assertRaises(trainer.FailedPreconditionError) as caught:
             steps.apply(expected_of(3))
         self.assertEqual(caught.exception.sample, "s3")
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "these are handles, and begin_step was told ids"):
+            steps.apply([trainer.FetchSequence(77)])
 
 
 class StepsTest(unittest.TestCase):
@@ -278,8 +309,18 @@ class ReplicaTest(unittest.TestCase):
         with ThreadPoolExecutor(16) as pool:
             said = list(pool.map(begin, LocalGroup(16)))
         self.assertEqual(said.pop(3), "lengths: 5 for 6 sequences")
-        self.assertRegex(said[0], "sample_count: is 0 on one rank and 6 on another")
+        self.assertRegex(said[0], "rank 3 cannot take part: its arguments are wrong")
         self.assertEqual(len(set(said)), 1)
+
+    def test_a_source_that_answers_for_too_few(self) -> None:
+        def change(rank: int, rows: CountingSource) -> None:
+            inspect = rows.inspect
+            if rank == 4:
+                rows.inspect = lambda samples, timeout=None: inspect(samples)[:-1]  # type: ignore[method-assign]
+
+        said = self.step("live", change, max_fallback_fraction=0.5)
+        self.assertEqual(said.pop(4), (trainer.InvalidArgumentError, None))
+        self.assertEqual(set(said), {(trainer.FallbackLimitError, None)})
 
     def test_labels_are_versions_on_all_ranks(self) -> None:
         """And where sources tell different versions, all ranks come to the same: from the oldest to the newest."""

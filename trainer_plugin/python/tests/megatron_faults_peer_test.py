@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import pickle
 import sys
 import types
@@ -23,8 +24,14 @@ try:
     from megatron.core.pipeline_parallel.schedules import set_current_microbatch
     from megatron_case import MegatronCase, Staged
     from megatron_rollouts import CHUNKS, LENGTHS, MICRO_BATCHES, Rollout
+    from step_test import SAMPLES, geometry_of, plan_of, rows_of, some
 
+    from routing_replay_trainer._fetching import Fetching
+    from routing_replay_trainer._micro_batch import MicroBatch
     from routing_replay_trainer.megatron import _replay
+    from routing_replay_trainer.metrics import Counters
+    from routing_replay_trainer.on_policy import Contract
+    from routing_replay_trainer.targets import PassKey
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
@@ -326,6 +333,31 @@ class FaultsTest(MegatronCase):
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "nonsense") as caught:
             replay.begin_step(rollout.samples(0), tokens=stream, **said, nonsense=3)
         self.assertEqual(caught.exception.field, "micro_batch.nonsense")
+
+
+class FetchingTest(unittest.TestCase):
+    def test_versions_of_what_falls_back_are_no_matter(self) -> None:
+        """Without begin_step as with it."""
+        rows = trainer.LocalSource(geometry_of())
+        for name in ("s0", "s1"):
+            rows.add(name, rows_of(SAMPLES[name], 1))
+        plan = plan_of(some(0, 1))
+        weights = {"s0": [[0, 4, 15, ""]], "s1": [[0, 4, 15, ""], [4, 9, 16, ""]]}
+        batch = rows.fetch(
+            plan, sequences=[trainer.FetchSequence("s0"), trainer.FetchSequence("s1", 9)], missing="live"
+        )
+        told = [one | {"weights": weights[one["sample"]]} for one in batch.sequences]
+        self.assertEqual([one["status"] for one in told], ["OK", "LENGTH_MISMATCH"])
+        buffers = mock.Mock(fetch=lambda *_, **__: dataclasses.replace(batch, sequences=tuple(told)))
+        contract = Contract("strict")
+        fetching = Fetching(mock.Mock(), "live", "replay", buffers, mock.Mock(), None, contract)
+        fetching.read(PassKey(0, 0, 0), MicroBatch({}, []), plan, True)
+        contract.count_into(counters := Counters())
+        self.assertEqual(counters.report()["routing_replay/weight_version/mixed_ratio"], 0)
+        told[0] = told[0] | {"weights": weights["s1"]}
+        contract.end_pass()
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "MIXED_WEIGHTS"):
+            fetching.read(PassKey(0, 1, 0), MicroBatch({}, []), plan, True)
 
 
 class StagedFaultsTest(Staged, FaultsTest):

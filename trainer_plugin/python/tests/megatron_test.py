@@ -179,7 +179,7 @@ class MicroBatchTest(unittest.TestCase):
                     [one._json() for one in expected], [one._json() for one in describe(["a", 7], **given).fetch]
                 )
         nothing = micro_batch.expect(["a", trainer.megatron.Sequence("b", rows=3)], None, None, None, {})
-        self.assertEqual(nothing, [trainer.FetchSequence("a"), trainer.FetchSequence("b")])
+        self.assertEqual(nothing, [trainer.FetchSequence("a"), trainer.FetchSequence("b", rows=3)])
         for field, wrong in (
             ("tokens", {"tokens": lists}),
             ("tokens", {"tokens": np.arange(5).reshape(1, 5), "lengths": [1, 2, 3]}),
@@ -463,6 +463,7 @@ class OptionsTest(unittest.TestCase):
         for change in (
             {},
             {"mode": "shadow", "agree": one},
+            {"fetch_deadline": float("inf")},
             recording,
             recording | {"writer": 1},
             {"mode": "disabled"},
@@ -476,6 +477,7 @@ class OptionsTest(unittest.TestCase):
             ("source", {"source": None}),
             ("cache_bytes", {"cache_bytes": -1}),
             ("fetch_deadline", {"fetch_deadline": -1}),
+            ("fetch_deadline", {"fetch_deadline": 0}),
             ("fetch_deadline", {"fetch_deadline": float("nan")}),
             ("max_fallback_fraction", {"max_fallback_fraction": 5}),
             ("alarm_no_overlap", {"alarm_no_overlap": "1%"}),
@@ -506,6 +508,17 @@ class OptionsTest(unittest.TestCase):
                 with self.assertRaisesRegex(trainer.InvalidArgumentError, f"missing='{missing}' all 6 ranks") as caught:
                     _options.check_agreement("R3", missing, agree, replica, sizes)
                 self.assertEqual(caught.exception.field, "agree")
+
+
+class HandlesTest(unittest.TestCase):
+    def test_a_tensor_of_handles(self) -> None:
+        """Or its elements, of which two that are equal are two objects."""
+        handles = np.array([2**62 + 1, -5])
+        for said in (handles, list(handles), [np.array(one) for one in handles], [[Sequence(handles[0])], -5]):
+            for one, handle in zip(expected(said, None, [3, 4], {}), handles.tolist(), strict=True):
+                self.assertEqual((type(one.sample), one.sample), (int, handle))
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "sequences: shape"):
+            expected(handles.reshape(2, 1), None, None, {})
 
 
 class ReplayedTest(unittest.TestCase):

@@ -107,7 +107,7 @@ class Replay:
         assert all(said is None for said in (packed_seq_params, attention_mask, position_ids, cu_seqlens))
         found = self._source.inspect(expected(sequences, tokens, lengths, {}))
         assert all(one["status"] == "OK" for one in found), found
-        self.begun, self.version = list(sequences), weight_version
+        self.begun, self.version, self.told = list(sequences), weight_version, tokens
         self.log.append("begin")
 
     def prefetch(self, micro_batches: Any, *, next_step: bool = False) -> None:
@@ -308,6 +308,10 @@ class RecipesTest(unittest.TestCase):
         self.assertIn("routing_replay/replayed_fraction", metrics)
         self.assertEqual((replay.begun, replay.reduced), (self.names, [None]))
         self.assert_replayed(replay)
+        said["data_iterator"] = iter([])
+        with self.assertRaises(StopIteration):
+            recipe["train_step"](replay, step, self.names, tokens, 17, **said)
+        self.assertEqual(replay.log[-2:], ["begin", "abandoned"])
 
     def attach_of_megatron(self) -> Any:
         return self.recipe("Megatron-LM")["attach"]
@@ -522,6 +526,8 @@ class RecipesTest(unittest.TestCase):
         self.assertEqual(self.attached[0].log, ["begin", "micro_batch", "micro_batch", "end"])
         self.assertEqual(len(logged), 1)
         self.assertEqual((self.attached[0].version, self.attached[0].reduced), (0, None))
+        told = [own.tolist() for own in self.attached[0].told]  # As micro_batch tells them.
+        self.assertEqual(told, [tokens_of(name).tolist() for name in SAMPLES])
 
 
 if __name__ == "__main__":

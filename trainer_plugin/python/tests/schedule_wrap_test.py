@@ -42,6 +42,9 @@ class Replay:
         self.opened.append(said)
         yield
 
+    def stay_away(self, wrong: Exception) -> None:
+        self.stayed = wrong
+
     def end_step(self) -> None:
         self.ended += 1
 
@@ -144,12 +147,16 @@ class ReplayedTest(unittest.TestCase):
         ):
             with self.subTest(words), self.assertRaisesRegex(trainer.InvalidArgumentError, words):
                 self.run_(data_iterator=iterator)
+            self.assertRegex(str(self.replay.stayed), words)  # The other ranks are told.
+        with self.assertRaises(KeyError) as caught:
+            self.run_(lambda batch: {}[batch], data_iterator=iter("ab"))
+        self.assertIs(self.replay.stayed, caught.exception)
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "keyword arguments"):
             replayed(self.replay, schedule, describe)(taken, iter("ab"), "model", 2)
         self.assertEqual((self.replay.begun, self.replay.opened), ([], []))
 
     def test_a_step_is_told_what_its_micro_batches_tell(self) -> None:
-        """Rectangles, packed streams and lists, together: tokens and lengths of each sequence."""
+        """Rectangles, packed streams and lists, together: tokens and lengths of each sequence, where one tells them."""
         packed = types.SimpleNamespace(qkv_format="thd", cu_seqlens_q=np.array([0, 2, 5]), cu_seqlens_q_padded=None)
         told = {
             "a": {"sequences": ["a", "b"], "tokens": np.arange(8).reshape(2, 4), "lengths": [4, 3]},
@@ -165,7 +172,14 @@ class ReplayedTest(unittest.TestCase):
         self.assertEqual([own.tolist() for own in begun["tokens"]], ids)
         self.run_(told.get, data_iterator=iter("ad"))
         self.assertEqual(self.replay.begun[-1]["lengths"], [4, 3, 9])
+        known = [own if own is None else own.tolist() for own in self.replay.begun[-1]["tokens"]]
+        self.assertEqual(known, [*ids[:2], None])
+        said = expected(self.replay.begun[-1]["sequences"], self.replay.begun[-1]["tokens"], [4, 3, 9], {})
+        self.assertEqual([(one.num_tokens, one.tokens is None) for one in said], [(4, False), (3, False), (9, True)])
+        self.run_(told.get, data_iterator=iter("d"), num_microbatches=1)
         self.assertNotIn("tokens", self.replay.begun[-1])
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "lengths: neither given nor said"):
+            expected(["a"], [None], None, {"format": "THD"})
 
     def test_ranks_without_an_iterator(self) -> None:
         chunks = [object(), object()]

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import types
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -191,6 +192,7 @@ class SourcesTest(unittest.TestCase):
     def test_an_answer_that_stops_early_is_an_error(self) -> None:
         class Run:
             name, geometry = "r", {"num_layers": 1, "num_experts": 8, "top_k": 2}
+            settings = types.SimpleNamespace(block_rows=256)
 
             def read_messages(self, request: bytes, timeout: float) -> list[bytes]:
                 return []

@@ -370,6 +370,55 @@ class ServiceTest(unittest.TestCase):
         self.run_.append("late", rows_of(10, 3)[4:], tokens=np.arange(4, 9), row_start=4, num_tokens=10, seal=True)
         self.run_.flush()
 
+    def test_an_unsealed_sample_is_not_ready(self) -> None:
+        """Whatever is known of its length: it grows, and ranks that ask at other times see other ones."""
+        self.run_.append("late", rows_of(10, 3)[:4], tokens=np.arange(4))
+        self.run_.flush()
+        asked = [trainer.FetchSequence(name) for name in ("late", "s0")]
+        now = trainer.ServiceSource(self.run_, wait=False).inspect(asked)
+        self.assertEqual([one["status"] for one in now], ["NOT_READY", "OK"])
+        self.assertIn("not sealed; 4 rows committed", now[0]["message"])
+        patient = trainer.ServiceSource(self.run_)
+        self.assertEqual(patient.inspect(asked, timeout=0.2)[0]["status"], "NOT_READY")
+        begun = AgreedSteps(
+            trainer.ServiceSource(self.run_, wait=False), missing="drop", max_fallback_fraction=1.0
+        ).begin(asked)
+        self.assertEqual((begun.dropped, begun.replayed), (("late",), 1))
+        threading.Timer(0.2, self.append_rest_of_late).start()
+        later = patient.inspect(asked, timeout=30.0)
+        self.assertEqual(
+            [(one["status"], one["num_tokens"]) for one in later],
+            [("OK", 10), ("OK", SAMPLES["s0"])],
+        )
+
+    def test_a_deadline_that_never_comes(self) -> None:
+        source = self.source(float("inf"))
+        source.begin_step()
+        self.assertEqual(
+            AgreedSteps(source, missing="strict", deadline=source.deadline).begin(expected_of(0)).replayed, 1
+        )
+        batch = source.fetch(plan_of(some(0)), sequences=expected_of(0))
+        self.assertEqual(batch.fallback_sequences, 0)
+
+    def test_a_prefix_of_any_length_is_read_by_its_tokens(self) -> None:
+        """The server knows token checks at block boundaries and at the end."""
+        self.append("long", 601, 9)
+        self.run_.flush()
+        service = trainer.ServiceSource(self.run_, wait=False)
+        lengths = [2, 4, 5, 256, 257, 258, 300, 512, 513, 514, 600, 601]
+        told = [trainer.FetchSequence("long", tokens=np.arange(n)) for n in lengths]
+        self.assertEqual({one["status"] for one in service.inspect(told)}, {"OK"})
+        local = CountingSource(geometry_of())
+        local.add("long", rows_of(601, 9), tokens=np.arange(601))
+        self.assertEqual({one["status"] for one in local.inspect(told)}, {"OK"})
+        other = [trainer.FetchSequence("long", tokens=np.arange(n) + 1) for n in lengths]
+        found = [one["status"] == "TOKENS_MISMATCH" for one in service.inspect(other)]
+        self.assertEqual(found, [n > 256 for n in lengths])
+        for n in lengths:
+            plan = plan_of({"long": n})
+            batch = service.fetch(plan, sequences=[trainer.FetchSequence("long", tokens=np.arange(n))])
+            self.assertEqual((batch.replayed_rows, batch.fallback_sequences), (n - 1, 0))
+
     def test_inspection_says_what_a_fetch_says(self) -> None:
         service = trainer.ServiceSource(self.run_, wait=False)
         self.run_.append("one", num_tokens=1, seal=True)

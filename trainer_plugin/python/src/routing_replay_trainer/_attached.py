@@ -27,6 +27,17 @@ class Attached:
     """A replay that is attached to a model of this process. It is neither copied nor pickled; the model may be, and the
     copy has none."""
 
+    _steps: Any = None
+
+    def stay_away(self, wrong: Exception) -> None:
+        """Instead of begin_step, of a rank that cannot say what the step has: the others, which are in begin_step,
+        raise FailedPreconditionError naming this rank, and do not wait until the deadline.
+
+        wrong: why
+        """
+        if self._steps is not None:
+            self._steps.stay_away(wrong)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise errors.FailedPreconditionError(
             "replay: is attached to a model of this process, and can be neither copied nor pickled: attach one to the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Listing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -104,9 +104,7 @@ def expected(
     parts = _parts(sequences)
     counts, ids = told(sequences, tokens, lengths, layout, documents, by)
     if counts is None:
-        return [
-            FetchSequence(piece.sample if isinstance(piece, Sequence) else piece) for part in parts for piece in part
-        ]
+        return [_named(piece) for part in parts for piece in part]
     said = []
     for part, count, own in zip(parts, counts, ids or [None] * len(parts), strict=True):
         said += _sequence(part, count, own, True)[1]
@@ -135,7 +133,19 @@ def _parts(sequences: Listing[Any]) -> list[Any]:
     """Of each sequence its pieces."""
     if isinstance(sequences, (str, bytes)):
         raise invalid("sequences", f"{sequences!r} is one sample, and not a list of them")
-    return [part if isinstance(part, (list, tuple)) else [part] for part in sequences]
+    if hasattr(sequences, "ndim"):  # Handles.
+        handles = host(sequences)
+        if handles.ndim != 1:
+            raise invalid("sequences", f"shape {handles.shape} is not (b,)", "SHAPE")
+        sequences = handles.tolist()
+    return [[_piece(one) for one in (part if isinstance(part, (list, tuple)) else [part])] for part in sequences]
+
+
+def _piece(said: Any) -> Any:
+    """Elements of tensors, of which each is another one, as the handles that they are."""
+    if isinstance(said, Sequence):
+        return said if isinstance(said.sample, str) else replace(said, sample=_piece(said.sample))
+    return host(said).item() if hasattr(said, "ndim") and said.ndim == 0 else said
 
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
@@ -154,9 +164,19 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
         pieces.append({"sample": _name(piece.sample), "tokens": own, "start": piece.start, "rows": rows})
         # Tokens are checked from the sample's first one on.
         known = ids[offset : offset + rows + 1] if ids is not None and piece.start == 0 else None
-        fetch.append(FetchSequence(piece.sample, None, known if known is not None and len(known) else None))
+        known = known if known is not None and len(known) else None
+        needed = integer(piece.start, "start", sample=piece.sample) + integer(rows, "rows", sample=piece.sample)
+        fetch.append(FetchSequence(piece.sample, None, known, rows=needed))
         offset += own
     return {"tokens": count, "pieces": pieces}, fetch
+
+
+def _named(piece: Any) -> FetchSequence:
+    """Of which nothing but the piece is told."""
+    if not isinstance(piece, Sequence):
+        return FetchSequence(piece)
+    rows = piece.tokens - 1 if piece.rows is None and piece.tokens is not None else piece.rows
+    return FetchSequence(piece.sample, rows=None if rows is None else piece.start + rows)
 
 
 def _name(sample: str | int) -> Any:
@@ -168,7 +188,8 @@ def _lengths(sequences: int, lengths: Any, tokens: Any, said: Mapping[str, Any],
     if isinstance(tokens, (list, tuple)):
         if len(tokens) != sequences:
             raise invalid("tokens", f"{len(tokens)} for {sequences} sequences", "LENGTH")
-        lengths = [len(own) for own in tokens] if lengths is None else lengths
+        if lengths is None and all(own is not None for own in tokens):
+            lengths = [len(own) for own in tokens]
     if lengths is None and "cu_seqlens" in said:
         lengths = np.diff(said["cu_seqlens"])[:sequences]
     if lengths is None and said.get("format") == "BSHD":
@@ -205,7 +226,7 @@ def _unnamed(sequences: int, documents: Listing[int], said: dict[str, Any]) -> l
 def _tokens(tokens: Any, counts: list[int], said: Mapping[str, Any]) -> list[Any]:
     """Of each sequence its ids: from a list of arrays, a rectangle [b, s] or a packed stream [total] or [1, total]."""
     if isinstance(tokens, (list, tuple)):
-        return [host(own)[:count] for own, count in zip(tokens, counts, strict=True)]
+        return [None if own is None else host(own)[:count] for own, count in zip(tokens, counts, strict=True)]
     ids = host(tokens)
     if said.get("format") == "THD":
         starts, stream = said["cu_seqlens_padded"], ids.reshape(-1)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from typing import Any
 
-from routing_replay_trainer._values import INT64, integer, invalid
+from routing_replay_trainer._values import INT64, integer, invalid, seconds
 
 MODES = ("disabled", "shadow", "R2", "R3")
 _MISSING = ("strict", "live", "drop")
@@ -35,7 +34,7 @@ def check(
     _check_has("source", source, ("fetch", "inspect"))
     _check_has("agree", agree, ("rank", "size"))
     _check_number("max_fallback_fraction", max_fallback_fraction, 1)
-    _check_number("fetch_deadline", fetch_deadline, math.inf)
+    seconds(fetch_deadline, "fetch_deadline")
     if alarm_no_overlap is not None:
         _check_number("alarm_no_overlap", alarm_no_overlap, 1)
     integer(cache_bytes, "cache_bytes", (0, INT64[1]))

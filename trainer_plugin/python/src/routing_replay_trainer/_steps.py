@@ -25,6 +25,7 @@ NO_STEP = BegunStep((), 0, 0, {}, (), (), None)
 class Steps:
     """source: as it was given; one of this package is read through a StepSource, which holds nothing of rows that are
     in memory anyway
+    binds: as AgreedSteps has it
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Steps:
         deadline: float,
         cache_bytes: int,
         contract: Contract,
+        binds: bool = True,
     ) -> None:
         self._made: StepSource | None = None
         self._reads_ahead = isinstance(source, StepSource)
@@ -52,6 +54,7 @@ class Steps:
             collective=collective,
             max_fallback_fraction=max_fallback_fraction,
             deadline=deadline,
+            binds=binds,
         )
         if hasattr(source, "stage"):
             self.stage = self._stage
@@ -73,8 +76,8 @@ class Steps:
         try:
             version = _version(weight_version)
             samples = expected()
-        except Exception:
-            self._agreed.stay_away()
+        except Exception as error:
+            self._agreed.stay_away(error)
             raise
         if isinstance(self.source, StepSource):
             self.source.begin_step(goes_on=step is not None and step == self._step)
@@ -87,6 +90,12 @@ class Steps:
         self._counters.count("step_dropped_samples", len(begun.dropped))
         self.last = begun
         return begun
+
+    def stay_away(self, wrong: Exception) -> None:
+        """Instead of `begin`, of a rank that cannot say what the step has: the others raise that it cannot take part,
+        and do not wait for it."""
+        self.last = NO_STEP
+        self._agreed.stay_away(wrong)
 
     def fetch(
         self,

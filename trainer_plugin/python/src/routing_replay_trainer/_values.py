@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 import operator
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,13 @@ def invalid(field: str, what: str, reason: str = "FIELD", sample: Any = None) ->
     known = sample if isinstance(sample, str) else None
     detail = {"code_name": "INVALID_ARGUMENT", "reason": reason, "field": field, "sample": known}
     return errors.InvalidArgumentError(f"{field}: {what}", **detail)
+
+
+def seconds(value: Any, field: str) -> float:
+    """A deadline, above 0; for ever is a hundred years."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not value > 0:
+        raise invalid(field, f"{value!r} is not a number of seconds above 0")
+    return min(float(value), 3.2e9)
 
 
 def integer(value: Any, field: str, bounds: tuple[int, int] = INT64, sample: Any = None) -> int:

@@ -15,7 +15,15 @@ from typing import Any
 from routing_replay_trainer import errors
 from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._values import invalid
-from routing_replay_trainer.collective import Collective, Decision, LocalGroup, SampleReport, StepDecision, agree
+from routing_replay_trainer.collective import (
+    Collective,
+    Decision,
+    LocalGroup,
+    SampleReport,
+    StepDecision,
+    agree,
+    refuse,
+)
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, Source
 from routing_replay_trainer.on_policy import summarize
 
@@ -52,6 +60,8 @@ class AgreedSteps:
     collective: of the ranks that must decide alike; without one this rank decides alone
     max_fallback_fraction: of a step's samples; FallbackLimitError if more fall back
     deadline: seconds that `begin` may take
+    binds: a sample that the ranks agreed on must still be what it was, or the fetch fails. False: such a sample falls
+        back as any other, of a replay that only compares
     """
 
     def __init__(
@@ -62,6 +72,7 @@ class AgreedSteps:
         collective: Collective | None = None,
         max_fallback_fraction: float = 0.05,
         deadline: float = 120.0,
+        binds: bool = True,
     ) -> None:
         if not 0 <= max_fallback_fraction <= 1:
             raise invalid("max_fallback_fraction", f"{max_fallback_fraction} is not in 0 … 1")
@@ -70,6 +81,7 @@ class AgreedSteps:
         self._collective = LocalGroup(1)[0] if collective is None else collective
         self._limit = max_fallback_fraction
         self._deadline = deadline
+        self._binds = binds
         self._decided: dict[str | int, Decision] | None = None
         self.weights: list[dict[str, Any]] = []  # "sample" and "weights" of those that the step replays.
         self._rowless: set[str | int] = set()  # Samples of the step of which no rows are.
@@ -105,12 +117,12 @@ class AgreedSteps:
         self.weights = _weights(decision, records)
         return _begun(decision, summarize(self.weights, weight_version).lag)
 
-    def stay_away(self) -> None:
+    def stay_away(self, wrong: Exception) -> None:
         """Instead of `begin`, where this rank's arguments are wrong: the others are told, and need not wait for it."""
         self._decided, self._fetched, self.weights = None, Counter(), []
         if self._collective.size > 1:
-            with contextlib.suppress(errors.ReplayError):
-                agree(self._collective, [], self._missing, self._deadline, failed=True)
+            with contextlib.suppress(type(wrong), errors.ReplayError):
+                refuse(self._collective, self._deadline, wrong)
 
     @contextlib.contextmanager
     def _blaming(self, failure: Exception | None, told: Mapping[str | int, str]) -> Iterator[None]:
@@ -182,10 +194,18 @@ class AgreedSteps:
         if decision is None and sequence.sample in self._rowless:
             return sequence  # Nothing is read of it.
         if decision is None:
-            raise _error(f"micro_batch: sample {sequence.sample} is none of those that begin_step was told", sequence)
+            what = f"sample {sequence.sample} is none of those that begin_step was told{self._hint(sequence)}"
+            raise _error(f"micro_batch: {what}", sequence)
         if decision.action != "replay":
             return dataclasses.replace(sequence, live=True, content_id=None)
-        return dataclasses.replace(sequence, content_id=decision.content_id)
+        return dataclasses.replace(sequence, content_id=decision.content_id) if self._binds else sequence
+
+    def _hint(self, sequence: FetchSequence) -> str:
+        by_id = isinstance(sequence.sample, str)
+        if not self._decided or any(isinstance(sample, str) == by_id for sample in self._decided):
+            return ""
+        here, there = ("ids", "handles") if by_id else ("handles", "ids")
+        return f": these are {here}, and begin_step was told {there}. Name samples alike in both"
 
     def _inspect(
         self, samples: list[FetchSequence], wrong: Exception | None
@@ -197,7 +217,12 @@ class AgreedSteps:
             if wrong is not None:
                 raise wrong
             # The rest of the time is for ranks to meet.
-            return self._source.inspect(samples, timeout=_ASKING * self._deadline), None
+            records = list(self._source.inspect(samples, timeout=_ASKING * self._deadline))
+            if len(records) != len(samples):
+                raise invalid("source", f"inspect says something of {len(records)} of {len(samples)} samples", "LENGTH")
+            for one, said in zip(samples, records, strict=True):
+                SampleReport.of(one.sample, said)  # Of which the rest is made.
+            return [_judged(one, said) for one, said in zip(samples, records, strict=True)], None
         except Exception as error:
             return [{"status": "OK"} for _ in samples], error
 
@@ -205,11 +230,23 @@ class AgreedSteps:
 def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
     """A sample of several sequences is asked about once, with what is expected of it as far as one of them says."""
     samples: dict[str | int, FetchSequence] = {}
+    rows: dict[str | int, int] = {}
     for sequence in sequences:
         known = samples.get(sequence.sample)
         if known is None or (known.num_tokens is None and known.tokens is None):
             samples[sequence.sample] = sequence
-    return list(samples.values())
+        if sequence.rows is not None:
+            rows[sequence.sample] = max(sequence.rows, rows.get(sequence.sample, 0))
+    return [dataclasses.replace(one, rows=rows.get(one.sample)) for one in samples.values()]
+
+
+def _judged(expected: FetchSequence, said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a source says of a sample, whose rows must be as many as its sequences need."""
+    tokens = said.get("num_tokens")
+    if said["status"] != "OK" or expected.rows is None or tokens is None or expected.rows < tokens:
+        return said
+    message = f"rows up to {expected.rows} asked, there are {max(0, tokens - 1)}"
+    return {**said, "status": "OUT_OF_RANGE", "message": message}
 
 
 def _with_numbers(error: errors.ReplayError, told: Mapping[str | int, str]) -> errors.ReplayError:

@@ -166,11 +166,12 @@ class TorchCollective:
     pipeline]. The ranks are a grid of which the groups are this rank's row, column, …; `rank` has its rank in the first
     group as its lowest digit.
 
-    groups: process groups, which this rank is in; None is the default one. Groups that other work waits on while these
-        calls run should not be given: make groups for this (torch.distributed.new_group)
+    groups: process groups, which this rank is in; None is the default one. They may be those of the framework, as long
+        as no other thread uses them meanwhile
     device: where tensors lie; that which the backend of each group needs if absent
 
-    A group whose call has failed cannot be used for anything else either: torch has no way to take a call back.
+    A group whose call has failed, as by a deadline, cannot be used for anything else either: torch has no way to take a
+    call back. Who wants to go on with the framework's groups then makes others for this (torch.distributed.new_group).
     """
 
     def __init__(self, groups: Sequence[Any], device: Any = None) -> None:
@@ -292,6 +293,19 @@ def agree(
         step = _describe(reports, policy, geometry, failed)
     except Exception as error:  # The other ranks must learn of it.
         step, wrong = None, error
+    return _decision(reports, _decided(collective, step, wrong, end))
+
+
+def refuse(collective: Collective, deadline: float, wrong: Exception) -> None:
+    """Instead of `agree`, of a rank that cannot say what its samples are: the others raise FailedPreconditionError that
+    names this rank. Raises `wrong`, or what the collective raises."""
+    _decided(collective, None, wrong, _end(deadline))
+
+
+def _decided(
+    collective: Collective, step: Mapping[str, Any] | None, wrong: Exception | None, end: float
+) -> dict[str, Any]:
+    """step: of this rank; None if it has none, `wrong` being why"""
     agreement = _core.Handle(LIBRARY.rrt_agreement_free, LIBRARY.rrt_agreement_new, collective.rank, *_core.text(step))
     while words := _core.give(LIBRARY.rrt_agreement_words, agreement.pointer):
         reduced = collective.all_reduce_max(np.frombuffer(words, np.int64), end - time.monotonic())
@@ -300,7 +314,7 @@ def agree(
             LIBRARY.rrt_agreement_push(agreement.pointer, reduced.ctypes.data, reduced.size)
         except errors.ReplayError as error:
             raise wrong or error from None
-    return _decision(reports, json.loads(_core.give(LIBRARY.rrt_agreement_decision, agreement.pointer)))
+    return json.loads(_core.give(LIBRARY.rrt_agreement_decision, agreement.pointer))
 
 
 def _describe(reports: Sequence[SampleReport], policy: str, geometry: int, failed: bool) -> dict[str, Any]:

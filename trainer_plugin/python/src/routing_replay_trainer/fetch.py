@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -17,6 +18,7 @@ from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._values import INT32, UINT64, geometry_json, integer, invalid, plain, token_ids
 from routing_replay_trainer.plan import Plan
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # Seconds between inspections of samples that are not sealed.
 REPLAYED, UNRECORDED, PAD = 0, 1, 2  # States of a local row.
 
 Missing = Literal["strict", "live", "drop"]
@@ -38,10 +40,13 @@ class FetchSequence:
     sample: id, or handle (routing_replay.sample_handle)
     num_tokens: expected T; another one counts as missing
     tokens: the trainer's token ids [n] from position 0 on: other ones in the store count as missing. Without num_tokens
-        the last one is not compared, as it may be that of the last token, which has no row
+        the last one is not compared, as it may be that of the last token, which has no row; a service compares them up
+        to the last multiple of the run's block_rows then, as it knows no token check in between
     content_id: what the ranks of the replica agreed on: the sample must be readable with this content, whatever
         `missing` says, or the fetch fails
     live: the ranks agreed that it falls back: nothing is read of it
+    rows: of a part of a sample, how many rows from the sample's first one on it needs; begin_step refuses a sample that
+        has fewer
     """
 
     sample: str | int
@@ -49,8 +54,10 @@ class FetchSequence:
     tokens: ArrayLike | None = None
     content_id: int | None = None
     live: bool = False
+    rows: int | None = None
 
-    def _json(self) -> dict[str, Any]:
+    def _json(self, check_every: int = 1) -> dict[str, Any]:
+        """check_every: as RowSource has it"""
         said: dict[str, Any] = {"sample": plain(self.sample, "sample")}
         if not isinstance(self.sample, str):
             said = {"handle": integer(self.sample, "sample")}
@@ -58,13 +65,21 @@ class FetchSequence:
             said["num_tokens"] = integer(self.num_tokens, "num_tokens", sample=self.sample)
         if self.tokens is not None:
             ids = token_ids(self.tokens, self.sample)
-            rows = max(0, min(ids.size, said.get("num_tokens", ids.size) - 1))
+            rows = _checked_rows(ids.size, said.get("num_tokens"), check_every)
             said["token_checks"] = [[rows, LIBRARY.rrt_token_check(0, ids.ctypes.data, rows)]]
         if self.content_id is not None:
             said["content_id"] = integer(self.content_id, "content_id", UINT64, self.sample)
         if self.live:
             said["live"] = True
         return said
+
+
+def _checked_rows(tokens: int, num_tokens: int | None, every: int) -> int:
+    """Up to which row a source can be asked whether its tokens are those of a trainer that has so many of them: of the
+    whole sample where its length is expected, of a prefix the last multiple of `every`, as the sample may go on."""
+    if num_tokens is not None:
+        return max(0, min(tokens, num_tokens - 1))
+    return max(0, tokens - 1) // every * every
 
 
 @dataclass(frozen=True)
@@ -113,9 +128,11 @@ class Source(Protocol):
 class _Fetch:
     """rrt_fetch, and the plan that must outlive it."""
 
-    def __init__(self, plan: Plan, sequences: Sequence[FetchSequence] | None, **options: Any) -> None:
+    def __init__(
+        self, plan: Plan, sequences: Sequence[FetchSequence] | None, check_every: int = 1, **options: Any
+    ) -> None:
         if sequences is not None:
-            options["sequences"] = [sequence._json() for sequence in sequences]
+            options["sequences"] = [sequence._json(check_every) for sequence in sequences]
         self._plan = plan
         self._handle = _core.Handle(
             LIBRARY.rrt_fetch_free, LIBRARY.rrt_fetch_new, plan.pointer, *_core.text(plain(options, "options"))
@@ -208,8 +225,8 @@ class Staged:
 class _Inspection:
     """rrt_inspect"""
 
-    def __init__(self, sequences: Sequence[FetchSequence], options: Mapping[str, Any]) -> None:
-        said = dict(options, sequences=[sequence._json() for sequence in sequences])
+    def __init__(self, sequences: Sequence[FetchSequence], options: Mapping[str, Any], check_every: int = 1) -> None:
+        said = dict(options, sequences=[sequence._json(check_every) for sequence in sequences])
         self._handle = _core.Handle(
             LIBRARY.rrt_inspect_free, LIBRARY.rrt_inspect_new, *_core.text(plain(said, "options"))
         )
@@ -236,6 +253,7 @@ class RowSource:
     stands between them and a trainer (`step.StepSource`) does the same with steps of its own in between."""
 
     keeps_rows = False  # Whether all rows are in this process's memory in any case.
+    check_every = 1  # Multiples of this many rows have token checks, beside the end of each sample.
 
     def fetch(
         self,
@@ -265,9 +283,10 @@ class RowSource:
         return Staged(plan, self._fetched(plan, sequences, missing))
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        """What a fetch would say of each sample (as `Batch.sequences`), before any of its rows is fetched.
+        """What a fetch would say of each sample (as `Batch.sequences`), before any of its rows is fetched; of one that
+        is not sealed, NOT_READY, as nobody knows what it will be.
 
-        timeout: seconds to wait for rows that are not committed yet; those of the source if absent
+        timeout: seconds to wait for rows that are not committed yet, and for the seal; those of the source if absent
         """
         raise NotImplementedError
 
@@ -435,10 +454,26 @@ class ServiceSource(RowSource):
             "wait": wait,
             "geometry": geometry_json(run.geometry),
         }
+        self.check_every = integer(run.settings.block_rows, "run.settings.block_rows", (1, INT32[1]))
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        inspection = _Inspection(sequences, self._options)
-        seconds = self._timeout if timeout is None else timeout
+        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        records = self._inspected(sequences, end - time.monotonic())
+        pause = _FIRST_PAUSE
+        # The server waits for rows, and for the seal only where the length is told.
+        while self._options["wait"] and end - time.monotonic() > pause:
+            open_ones = [i for i, said in enumerate(records) if said["status"] == "NOT_READY"]
+            if not open_ones:
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            again = self._inspected([sequences[i] for i in open_ones], end - time.monotonic())
+            for i, said in zip(open_ones, again, strict=True):
+                records[i] = said
+        return records
+
+    def _inspected(self, sequences: Sequence[FetchSequence], seconds: float) -> list[dict[str, Any]]:
+        inspection = _Inspection(sequences, self._options, self.check_every)
         try:
             if sequences:
                 for message in self._run.read_messages(inspection.request(), seconds):
@@ -449,7 +484,7 @@ class ServiceSource(RowSource):
         return inspection.result()
 
     def _start(self, plan: Plan, sequences: Sequence[FetchSequence] | None, missing: Missing) -> _Fetch:
-        return _Fetch(plan, sequences, missing=missing, **self._options)
+        return _Fetch(plan, sequences, self.check_every, missing=missing, **self._options)
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         if fetch.needs_rows():

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from routing_replay_trainer import _core, errors
 from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._prefetch import Job, Workers
-from routing_replay_trainer._values import INT64, integer, invalid
+from routing_replay_trainer._values import INT64, integer, invalid, seconds
 from routing_replay_trainer.fetch import Batch, FetchSequence, Missing, RowSource, Staged, _Fetch
 from routing_replay_trainer.plan import Plan
 
@@ -86,11 +86,9 @@ class StepSource:
     ) -> None:
         if not isinstance(source, RowSource):
             raise invalid("source", f"{type(source).__name__} is no source of this package")
-        if not deadline > 0:
-            raise invalid("deadline", f"{deadline} is not a number of seconds above 0")
         self._source = source
         self._cache_bytes = integer(cache_bytes, "cache_bytes", (0, INT64[1]))
-        self._deadline = float(deadline)
+        self._deadline = seconds(deadline, "deadline")
         self._thread_count = integer(threads, "threads", (1, 256))
         self._closed = False
         self._reset()

@@ -107,7 +107,8 @@ def attach(
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
     steps = None
     if mode in ("R3", "shadow"):
-        steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract)
+        binds = mode == "R3"
+        steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract, binds)
     placed = _Placed(dict(ranks or {}), cp_size, ep_size)
     return Replay(model, config, steps, mode, missing, pads, placed, watched, contract, writer)
 

@@ -113,7 +113,8 @@ def attach(
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
     steps = None
     if mode in ("R3", "shadow"):
-        steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract)
+        binds = mode == "R3"
+        steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract, binds)
     return Replay(chunks, config, steps, mode, inject, missing, ranks, watched, contract, writer)
 
 

@@ -40,7 +40,8 @@ def replayed(
     Under missing="drop" the loss function finds in `replay.last_step.dropped` the samples that it is to leave out.
 
     A schedule that is called with forward_only=True says so to `micro_batch`, unless `describe` does. Where the
-    iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs. An exception
+    iterators give no batches, or fewer than num_microbatches, InvalidArgumentError before anything runs; the other
+    ranks of the replica are told of what is wrong with the batches of this one (`Replay.stay_away`). An exception
     of the schedule gives up what was begun (`Replay.abandon_step`) and comes out as it is.
     """
 
@@ -50,9 +51,16 @@ def replayed(
         forward_step_func, data_iterator, num_microbatches = (schedule.pop(name) for name in _TAKEN)
         listed = isinstance(data_iterator, (list, tuple))
         iterators = list(data_iterator) if listed else [data_iterator]
-        batches, iterators = _batches(iterators, num_microbatches, peek)
         only = {"forward_only": True} if schedule.get("forward_only") else {}
-        described = [said if said is None else only | dict(said) for said in map(describe, batches)]
+        try:
+            batches, iterators = _batches(iterators, num_microbatches, peek)
+            described = [said if said is None else only | dict(said) for said in map(describe, batches)]
+            replays = [said for said in described if said is not None]
+            said = _step(replays)
+            name = _name(replay, said["sequences"]) if step is None else step
+        except Exception as error:
+            replay.stay_away(error)
+            raise
         places: Counter[tuple[int, int]] = Counter()  # Micro-batches that each model chunk has begun.
 
         def forward_step(iterator: Any, model: Any, *more: Any) -> Any:
@@ -64,10 +72,7 @@ def replayed(
             with replay.micro_batch(**said):
                 return forward_step_func(iterator, model, *more)
 
-        replays = [said for said in described if said is not None]
         if replays:
-            said = _step(replays)
-            name = _name(replay, said["sequences"]) if step is None else step
             replay.begin_step(**said, weight_version=weight_version, step=name)
             replay.prefetch(replays)
         try:
@@ -152,7 +157,9 @@ def _step(described: list[Mapping[str, Any]]) -> dict[str, Any]:
     """All micro-batches' sequences, and what each one tells of their lengths and tokens."""
     said: dict[str, Any] = {"sequences": [sequence for one in described for sequence in one["sequences"]]}
     told = [lengths_and_tokens(**one) for one in described]
-    for place, name in enumerate(("lengths", "tokens")):
-        if all(one[place] is not None for one in told):
-            said[name] = [value for one in told for value in one[place]]
+    if all(lengths is not None for lengths, _ in told):
+        said["lengths"] = [length for lengths, _ in told for length in lengths]
+        ids = [one for lengths, own in told for one in (own or [None] * len(lengths))]
+        if any(one is not None for one in ids):
+            said["tokens"] = ids
     return said
