@@ -310,7 +310,9 @@ class AppenderTest(ServerTest):
         self.assertIn("routing_replay_appends_total", info.counters)
         summary = next(run for run in client.runs() if run.run == self.run_name)
         self.assertEqual(summary.geometry, GEOMETRY)
-        self.assertEqual(summary.settings, rr.RunSettings(ttl=60, strict=False, block_rows=64, codec="RAW", durability="memory"))
+        self.assertEqual(
+            summary.settings, rr.RunSettings(ttl=60, strict=False, block_rows=64, codec="RAW", durability="memory")
+        )
         self.assertEqual(client.run(self.run_name).drop().samples, 0)
 
     def test_proxies_of_the_environment_are_ignored(self) -> None:
