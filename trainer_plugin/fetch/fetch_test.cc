@@ -3,6 +3,7 @@
 
 #include "routing_replay/trainer/buffer_layout.h"
 #include "tests/support/status_matchers.h"
+#include "trainer_plugin/fetch/inspect.h"
 
 namespace routing_replay::trainer {
 namespace {
@@ -190,12 +191,12 @@ TEST_F(FetchTest, AnInspectionAsksForOneRowOfEachSample) {
 }
 
 TEST_F(FetchTest, AnInspectionTakesNoSampleThatMayGrow) {
-  run_.records = {{.index = 0, .status = SampleStatus::kOk, .committed_rows = 2, .content_id = 7},
-                  {.index = 1, .status = SampleStatus::kOk, .num_tokens = 4, .content_id = 8}};
-  ASSERT_OK_AND_ASSIGN(const auto records, InspectSamples(run_, sequences_, {}));
-  EXPECT_EQ(records[0].status, SampleStatus::kNotReady);
-  EXPECT_EQ(records[0].message, "not sealed; 2 rows committed");
-  EXPECT_EQ(records[1].status, SampleStatus::kOk);
+  InspectSink sink(sequences_);
+  EXPECT_OK(sink.OnRecord({.index = 0, .status = SampleStatus::kOk, .committed_rows = 2, .content_id = 7}));
+  EXPECT_OK(sink.OnRecord({.index = 1, .status = SampleStatus::kOk, .num_tokens = 4, .content_id = 8}));
+  EXPECT_EQ(sink.records()[0].status, SampleStatus::kNotReady);
+  EXPECT_EQ(sink.records()[0].message, "not sealed; 2 rows committed");
+  EXPECT_EQ(sink.records()[1].status, SampleStatus::kOk);
 }
 
 TEST_F(FetchTest, AnInspectionSaysWhatCameInTime) {
