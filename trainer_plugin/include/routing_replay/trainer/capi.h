@@ -192,6 +192,7 @@ RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
 /* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each. Told as a
  * fetch, of which `geometry` and `sequences` are needed; then as there: send the request, push every message and
  * end it, or rrt_local_source_inspect. Result: per sequence as in rrt_fetch_result; FAILED_PRECONDITION before the end.
+ * A sample that is not sealed is NOT_READY: who wants to wait for the seal asks again.
  */
 typedef struct rrt_inspect rrt_inspect;
 RRT_API rrt_error* rrt_inspect_new(const char* json, size_t size, rrt_inspect** inspect);
