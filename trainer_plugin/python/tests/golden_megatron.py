@@ -6,11 +6,12 @@ where that is not installed. What is asked is the installed megatron-core with t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -115,8 +116,10 @@ def one_layer(given: dict[str, Any], num_experts: int, run: Callable[..., Any], 
     return model
 
 
-def replayed(model: OneLayer, given: dict[str, Any], inject: str, call: Callable[[], Any]) -> Any:
-    """What `call` gives while the plugin replays the indices; rows are s-major."""
+@contextlib.contextmanager
+def replayed(model: OneLayer, given: dict[str, Any], inject: str, call: Callable[[], Any]) -> Iterator[Any]:
+    """What `call` gives while the plugin replays the indices, rows s-major. The plugin is attached until the end, so
+    that the backward pass comes before."""
     length, batch = given["seq_length"], given["batch_size"]
     ids = np.array(given["replay_indices"], np.int32).reshape(length, batch, 1, given["topk"])
     geometry = {"num_layers": 1, "num_experts": model.config.num_moe_experts, "top_k": given["topk"]}
@@ -128,8 +131,10 @@ def replayed(model: OneLayer, given: dict[str, Any], inject: str, call: Callable
         shape = {"format": "BSHD", "batch_size": batch, "padded_length": length}
         parts = [megatron.Sequence(str(place), rows=length) for place in range(batch)]
         with replay.micro_batch(parts, lengths=[length] * batch, index=0, **shape):
-            return call()
+            outputs = call()
+        yield outputs
     finally:
+        replay.abandon_step()  # Some cases have no backward pass.
         replay.detach()
 
 
@@ -159,38 +164,41 @@ def router_forward(case: dict[str, Any]) -> None:
             raise
 
     for action, inject in (("replay", "native"), ("replay", "fused"), ("live", "native")):
-        model = one_layer(given, num_experts, run, **changes)
-        model.train(given["training"])
-        tracker = get_moe_metrics_tracker()
-        tracker._metrics.clear()
-        logits = tensor(given["logits"]).requires_grad_(given["grad_enabled"])
-        with torch.set_grad_enabled(given["grad_enabled"]):
-            if action == "replay":
-                probs, routing_map = replayed(model, given, inject, lambda model=model, x=logits: model(x))
-            else:
-                replay = model.router[0].router_replay
-                replay.set_router_replay_action(models.RouterReplayAction.RECORD)
-                probs, routing_map = model(logits)
-        expected, tolerances = case["expect"][action], case["tol"].get(action, {})
-        name = f"{action} ({inject})"
-        if action == "live":
-            recorded = replay.get_recorded_indices()
-            ordered = given["grad_enabled"]  # Without gradients the peer leaves the order of slots open.
-            theirs = torch.tensor(expected["recorded_indices"])
-            pair = (recorded, theirs) if ordered else (recorded.sort(1).values, theirs.sort(1).values)
-            check(f"{name}: recorded", pair[0].tolist(), pair[1].tolist())
-        check(f"{name}: routing_map", experts(routing_map), expected["routing_map"])
-        check_close(f"{name}: probs", probs, expected["probs"], tolerances.get("probs", 1e-6))
-        if "grad_logits" in expected:
-            (probs * tensor(given["grad_probs"])).sum().backward()
-            check_close(f"{name}: grad_logits", logits.grad, expected["grad_logits"], tolerances["grad"])
-        if "local_tokens_per_expert" in expected:
-            counted = model.router[0].local_tokens_per_expert.tolist()
-            check(f"{name}: local_tokens_per_expert", counted, expected["local_tokens_per_expert"])
-        logged = {key: entry.values.sum() for key, entry in tracker._metrics.items()}
-        check(f"{name}: logged", sorted(logged), sorted(expected["logged"]))
-        for key, value in logged.items():
-            check_close(f"{name}: {key}", value, expected["logged"][key], tolerances.get("logged", 1e-5))
+        with contextlib.ExitStack() as attached:
+            model = one_layer(given, num_experts, run, **changes)
+            model.train(given["training"])
+            tracker = get_moe_metrics_tracker()
+            tracker._metrics.clear()
+            logits = tensor(given["logits"]).requires_grad_(given["grad_enabled"])
+            with torch.set_grad_enabled(given["grad_enabled"]):
+                if action == "replay":
+                    probs, routing_map = attached.enter_context(
+                        replayed(model, given, inject, lambda model=model, x=logits: model(x))
+                    )
+                else:
+                    replay = model.router[0].router_replay
+                    replay.set_router_replay_action(models.RouterReplayAction.RECORD)
+                    probs, routing_map = model(logits)
+            expected, tolerances = case["expect"][action], case["tol"].get(action, {})
+            name = f"{action} ({inject})"
+            if action == "live":
+                recorded = replay.get_recorded_indices()
+                ordered = given["grad_enabled"]  # Without gradients the peer leaves the order of slots open.
+                theirs = torch.tensor(expected["recorded_indices"])
+                pair = (recorded, theirs) if ordered else (recorded.sort(1).values, theirs.sort(1).values)
+                check(f"{name}: recorded", pair[0].tolist(), pair[1].tolist())
+            check(f"{name}: routing_map", experts(routing_map), expected["routing_map"])
+            check_close(f"{name}: probs", probs, expected["probs"], tolerances.get("probs", 1e-6))
+            if "grad_logits" in expected:
+                (probs * tensor(given["grad_probs"])).sum().backward()
+                check_close(f"{name}: grad_logits", logits.grad, expected["grad_logits"], tolerances["grad"])
+            if "local_tokens_per_expert" in expected:
+                counted = model.router[0].local_tokens_per_expert.tolist()
+                check(f"{name}: local_tokens_per_expert", counted, expected["local_tokens_per_expert"])
+            logged = {key: entry.values.sum() for key, entry in tracker._metrics.items()}
+            check(f"{name}: logged", sorted(logged), sorted(expected["logged"]))
+            for key, value in logged.items():
+                check_close(f"{name}: {key}", value, expected["logged"][key], tolerances.get("logged", 1e-5))
 
 
 def router_parts(case: dict[str, Any]) -> None:
@@ -260,8 +268,8 @@ def whole_forward(given: dict[str, Any], expected: dict[str, Any], tolerances: d
         router = model.router[0]
         router.weight.data.copy_(weight)
         hidden = tensor(given["hidden"], dtype).view(shape).requires_grad_()
-        probs, routing_map = replayed(model, given, inject, lambda model=model, hidden=hidden: model(hidden))
-        (probs * tensor(given["grad_probs"], probs.dtype)).sum().backward()
+        with replayed(model, given, inject, lambda model=model, hidden=hidden: model(hidden)) as (probs, routing_map):
+            (probs * tensor(given["grad_probs"], probs.dtype)).sum().backward()
         check(f"{inject}: probs_dtype", str(probs.dtype), f"torch.{expected['probs_dtype']}")
         check(f"{inject}: routing_map", experts(routing_map), expected["routing_map"])
         check_close(f"{inject}: probs", probs, expected["probs"], tolerances["probs"])
