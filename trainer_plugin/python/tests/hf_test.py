@@ -42,6 +42,7 @@ class TransformersTest(RecordCases):
             model(**rollout.call, output_router_logits=True)
             with replay.micro_batch(rollout.samples, **rollout.said):
                 out = model(**rollout.call, output_router_logits=True).logits
+            out.sum().backward()
         self.assertTrue(torch.equal(out[rollout.call["attention_mask"].bool()], expected))
         # What that leaves on a model is its own method, and may be attached.
         peer(**rollout.call, output_router_logits=True)
