@@ -26,7 +26,7 @@ try:
     from torch import nn
     from torch.utils.checkpoint import checkpoint
 except ImportError as error:
-    print(json.dumps({"needs": "megatron-core 0.19 or later", "words": str(error)}))
+    print(json.dumps({"needs": "megatron-core", "words": str(error)}))
     sys.exit(0)
 
 import routing_replay_trainer as trainer
