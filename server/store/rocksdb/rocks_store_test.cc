@@ -53,6 +53,13 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
     if (made.ok()) *file = std::make_unique<File>(*this, std::move(*file));
     return made;
   }
+  // RocksDB goes on when there is room again, and not before: going on while writes fail may end it for good.
+  rocksdb::IOStatus GetFreeSpace(const std::string& path, const rocksdb::IOOptions& options, uint64_t* bytes,
+                                 rocksdb::IODebugContext* debug) override {
+    if (status().ok()) return FileSystemWrapper::GetFreeSpace(path, options, bytes, debug);
+    *bytes = 0;
+    return rocksdb::IOStatus::OK();
+  }
 
  private:
   class File final : public rocksdb::FSWritableFileOwnerWrapper {
