@@ -247,6 +247,7 @@ void CommandTree::AddTransfers() {
   imported->add_option("DIR", options.directory, "an exported run")->required();
   imported->add_option("RUN", options.run,
                        "name of the run, which is made if it is not there; left out: as it was exported");
+  AddGroups(imported, options.groups);
   CLI::App* verify = Add("verify", "read every row of a run and compare every checksum", &Session::Verify);
   AddRun(verify, options.run);
   AddGroups(verify, options.groups);

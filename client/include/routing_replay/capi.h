@@ -311,10 +311,11 @@ RR_API rr_error* rr_reader_take_ids(rr_reader* reader, size_t index, rr_bytes** 
 /* A run into a directory (proto/FORMAT.md, "Exported runs"; routing_replay/checkpoint.h tells the rules). States are
  * those of rr_appender_on_states, with "group", "unrecorded": [[b, e]], "weights": [[b, e, version, label]] and
  * "awaits_checkpoint".
- * options: {"directory", "groups": [begin, end], "producer", "drop_missing"}; groups are half-open, absent: all. */
+ * options: {"directory", "groups": [begin, end], "producer", "drop_missing", "release_awaiting"}; groups are half-open,
+ * absent: all. */
 RR_API rr_error* rr_export_new(const rr_run* run, const char* options, size_t size, rr_export** made);
 RR_API void rr_export_free(rr_export* export_);
-/* All samples of the run that are in the groups. */
+/* All samples of the run that are in the groups; with drop_missing of all groups. Listed after rr_export_new. */
 RR_API rr_error* rr_export_on_list(rr_export* export_, const char* states, size_t size);
 /* {"samples": […], "progress": {"samples", "total", "bytes"}}: ask Stat for these, read them whole and of all layers,
  * and rr_export_on_rows. None: rr_export_finish. */
@@ -322,12 +323,15 @@ RR_API rr_error* rr_export_next(rr_export* export_, rr_bytes** json);
 /* What Stat said before the read, and the reader of these samples in that order, which has ended well; takes its ids.
  */
 RR_API rr_error* rr_export_on_rows(rr_export* export_, const char* states, size_t size, rr_reader* reader);
-/* {"samples", "written", "dropped", "unsealed", "bytes", "awaited": […]}: samples that awaited a checkpoint and are in
- * this one, for Release with RELEASE_MODE_CHECKPOINTED. */
+/* {"samples", "written", "dropped", "unsealed", "bytes", "awaited": […], "awaited_content_ids": […]}: samples that
+ * awaited this checkpoint, for ReleaseForCheckpoint with RELEASE_MODE_CHECKPOINTED. */
 RR_API rr_error* rr_export_finish(rr_export* export_, rr_bytes** json);
+/* Null, or what kept a sample out while all others are in. */
+RR_API rr_error* rr_export_unread(const rr_export* export_);
 
-/* A directory into a run. FAILED_PRECONDITION (NOT_COMMITTED) where no export has ended. */
-RR_API rr_error* rr_import_new(const char* directory, size_t size, rr_import** made);
+/* A directory into a run: {"directory", "groups": [begin, end]}. FAILED_PRECONDITION (NOT_COMMITTED) where no export has
+ * ended. */
+RR_API rr_error* rr_import_new(const char* options, size_t size, rr_import** made);
 RR_API void rr_import_free(rr_import* import);
 /* {"run", "producer", "geometry", "samples": […]} */
 RR_API rr_error* rr_import_contents(const rr_import* import, rr_bytes** json);

@@ -228,7 +228,11 @@ struct SampleRows {
 
 struct ReleaseOptions {
   ReleaseMode mode = ReleaseMode::kNow;
-  std::optional<Producer> producer;  // Absent: both.
+  // Absent: both. But of both only the rollout's await a checkpoint, which holds the samples of one producer; the
+  // trainer's are given back at once.
+  std::optional<Producer> producer;
+  // Not empty: one per sample; one whose content is another by now is left as it is.
+  std::vector<uint64_t> content_ids;
 };
 
 struct ReleaseOutcome {
@@ -276,7 +280,7 @@ class Run {
   virtual absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>> groups = {},
                                                   absl::Span<const int32_t> layers = {},
                                                   Producer producer = Producer::kRollout) = 0;
-  // UNIMPLEMENTED (kVersionMismatch) from a server without the mode.
+  // UNIMPLEMENTED from a server without the mode.
   virtual absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples,
                                                  const ReleaseOptions& options = {}) = 0;
   // begin <= group < end.

@@ -326,9 +326,11 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
                                                   absl::Span<const SampleRef> samples, ReleaseMode mode) {
   std::vector<SampleName> names;
   std::set<std::pair<int64_t, std::string>> seen;
+  std::map<int64_t, uint64_t> contents;  // By handle, where one was asked for.
   for (const SampleRef& ref : samples) {
     for (const Producer p : kProducers) {
       SampleName name = NameOf(p, ref);
+      if (ref.content_id) contents[name.handle] = *ref.content_id;
       if (producer && *producer != p) continue;
       if (seen.emplace(name.handle, absl::StrCat(static_cast<int>(p), ref.sample)).second)
         names.push_back(std::move(name));
@@ -336,8 +338,11 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
   }
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
     ReleaseResult result;
-    const auto any = [](const RedisFound&) { return true; };
-    if (absl::Status status = ReleaseNames(found, names, any, mode, result); !status.ok()) return status;
+    const auto asked = [&](const RedisFound& one) {
+      const auto content = contents.find(context_.handle_of(one.stamp.sample));
+      return content == contents.end() || (one.content.ok() && (*one.content)->content_id == content->second);
+    };
+    if (absl::Status status = ReleaseNames(found, names, asked, mode, result); !status.ok()) return status;
     return result;
   });
 }

@@ -548,8 +548,12 @@ class Export:
     def on_rows(self, states: list[dict[str, Any]], reader: Reader) -> None:
         _lib.rr_export_on_rows(self.pointer, *_json(states), reader.pointer)
 
-    def finish(self) -> dict[str, int]:
+    def finish(self) -> dict[str, Any]:
         return json.loads(_give(_lib.rr_export_finish, self.pointer))
+
+    def raise_unread(self) -> None:
+        """The error that kept a sample out while all others are in, if there was one."""
+        _lib.rr_export_unread(self.pointer)
 
 
 class Import:
@@ -557,10 +561,9 @@ class Import:
 
     __slots__ = ("pointer",)
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, options: dict[str, Any]) -> None:
         self.pointer: int | None = None
-        path = os.fsencode(directory)
-        self.pointer = _make(_lib.rr_import_new, path, len(path))
+        self.pointer = _make(_lib.rr_import_new, *_json(options))
 
     def __del__(self) -> None:
         _lib.rr_import_free(self.pointer)

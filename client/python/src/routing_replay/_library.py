@@ -88,6 +88,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_export_next": (c_void_p, _out),
     "rr_export_on_rows": (c_void_p, *_text, c_void_p),
     "rr_export_finish": (c_void_p, _out),
+    "rr_export_unread": (c_void_p,),
     "rr_import_new": (*_text, _out),
     "rr_import_contents": (c_void_p, _out),
     "rr_import_begin": (c_void_p, c_size_t, *_text, _out),

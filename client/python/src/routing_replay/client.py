@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TypeVar
 
-from routing_replay import _calls, _checkpoint, _core
+from routing_replay import _calls, _checkpoint
 from routing_replay._transport import Transport
 from routing_replay.geometry import Geometry
 from routing_replay.run import Run
@@ -66,6 +65,7 @@ class Client:
         self,
         directory: _checkpoint.Directory,
         run: str | None = None,
+        groups: tuple[int, int] | None = None,
         *,
         timeout: float = 120.0,
         on_progress: _checkpoint.OnProgress | None = None,
@@ -74,6 +74,7 @@ class Client:
 
         run: name of the run, made if it is not there (with other settings than the server's: `run` first); as it was
             exported if absent
+        groups: samples of groups[0] <= group < groups[1]; all if absent
         timeout: seconds for the read of a sample that is there already
         on_progress: called on this thread
 
@@ -83,7 +84,7 @@ class Client:
         ended; DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and
         the token check at the end come back; revisions, content ids and provenance are those of new samples.
         """
-        source = _core.Import(os.fspath(directory))
+        source = _checkpoint.source(directory, groups)
         contents = source.contents()
         with self.run(contents["run"] if run is None else run, Geometry.from_json(contents["geometry"])) as opened:
             return _checkpoint.restore(source, opened, timeout, on_progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -263,17 +264,21 @@ class Run:
 
         keep_until_checkpoint: sealed samples stay, for their time to live, until a `checkpoint` holds them, so that
             training that has to go back to the checkpoint before can replay them again. Others, which no checkpoint
-            takes, are given back now. To truncate or restart a sample takes this back
+            takes, are given back now; so are the trainer's, unless producer="trainer" asks for them: a checkpoint holds
+            the samples of one producer. To truncate or restart a sample takes this back
         """
         mode = _calls.release_mode(keep_until_checkpoint)
-        return self._release(samples, mode, producer)
+        return _calls.sum_of(
+            self._do(_calls.release(self._name, mode, names, producer=producer))
+            for names in _calls.names_in_calls(samples)
+        )
 
     def release_groups(
         self, begin: int, end: int, *, keep_until_checkpoint: bool = False, producer: Producer | None = None
     ) -> ReleaseOutcome:
         """Gives back all samples with begin <= group < end; see `release`."""
         mode = _calls.release_mode(keep_until_checkpoint)
-        return self._do(_calls.release(self._name, self._opened, mode, groups=(begin, end), producer=producer))
+        return self._do(_calls.release(self._name, mode, groups=(begin, end), producer=producer))
 
     def checkpoint(
         self,
@@ -293,14 +298,15 @@ class Run:
             held before can be read until then
         groups: samples of groups[0] <= group < groups[1]; all if absent
         drop_missing: samples of these groups that the directory holds and the run does not (they were released) leave
-            the directory
+            the directory, but for those that the run gave back because the directory holds them
         release_awaiting: samples that were released with keep_until_checkpoint are given back once the directory holds
-            them; False for a copy that is no checkpoint
+            them, which may then be the only one; False for a copy that is no checkpoint
         timeout: seconds for one portion of some tens of MB
         on_progress: called on this thread
 
         FailedPreconditionError if the directory holds another run; AlreadyExistsError if it holds something else;
-        DataLossError naming a sample that the store lost; errors of `read`.
+        DataLossError naming a sample that the store lost, AbortedError naming one that changes whenever it is read: all
+        others are in the directory then; errors of `read`.
         """
         return _checkpoint.export(
             self, directory, groups, producer, drop_missing, release_awaiting, timeout, on_progress
@@ -336,9 +342,10 @@ class Run:
                 made.close()
         return self._appender
 
-    def _release(self, samples: Iterable[str], mode: str, producer: Producer | None) -> ReleaseOutcome:
+    def _checkpointed(self, samples: Sequence[str], content_ids: Sequence[int], producer: Producer) -> ReleaseOutcome:
+        ids = iter(content_ids)
         return _calls.sum_of(
-            self._do(_calls.release(self._name, self._opened, mode, names, producer=producer))
+            self._do(_calls.release(self._name, "checkpointed", names, None, producer, list(islice(ids, len(names)))))
             for names in _calls.names_in_calls(samples)
         )
 

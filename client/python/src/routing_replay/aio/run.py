@@ -224,10 +224,7 @@ class Run:
     ) -> ReleaseOutcome:
         """See routing_replay.Run.release."""
         mode = _calls.release_mode(keep_until_checkpoint)
-        calls = [
-            _calls.release(self._name, self._opened, mode, names, producer=producer)
-            for names in _calls.names_in_calls(samples)
-        ]
+        calls = [_calls.release(self._name, mode, names, producer=producer) for names in _calls.names_in_calls(samples)]
         return _calls.sum_of([await self._do(call) for call in calls])
 
     async def release_groups(
@@ -235,7 +232,7 @@ class Run:
     ) -> ReleaseOutcome:
         """Gives back all samples with begin <= group < end; see routing_replay.Run.release."""
         mode = _calls.release_mode(keep_until_checkpoint)
-        return await self._do(_calls.release(self._name, self._opened, mode, groups=(begin, end), producer=producer))
+        return await self._do(_calls.release(self._name, mode, groups=(begin, end), producer=producer))
 
     async def drop(self) -> ReleaseOutcome:
         """Removes the run and all that is in it."""
