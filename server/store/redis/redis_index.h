@@ -8,6 +8,8 @@
 #ifndef SERVER_STORE_REDIS_REDIS_INDEX_H_
 #define SERVER_STORE_REDIS_REDIS_INDEX_H_
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -37,6 +39,12 @@ class RedisIndex {
   // ended at `version`.
   RedisRequest Mark(const SampleName& name) const;
   RedisRequest Put(const SampleName& name, const RedisManifest& manifest) const;
+  // The same as a part of the commit script, where one server has all keys: these, and the words behind the version.
+  // `last_used_ms`: before the change; nothing for a new sample. What follows a use closely leaves the entry's times as
+  // they are: a sample that is looked after too early is looked after again.
+  std::vector<std::string> KeysOf(const SampleName& name) const;
+  std::vector<std::string> PutWords(const SampleName& name, const RedisManifest& manifest,
+                                    std::optional<int64_t> last_used_ms) const;
   RedisRequest Drop(const SampleName& name, int64_t version) const;
 
   struct Page {
@@ -59,7 +67,6 @@ class RedisIndex {
   std::vector<std::string> keys() const;
 
  private:
-  std::vector<std::string> KeysOf(const SampleName& name) const;
   std::string DueMs(int64_t last_used_ms) const;
   absl::Status AddEntries(Producer producer, std::vector<std::vector<std::string>>& names,
                           std::vector<RedisEntry>& entries) const;
@@ -67,6 +74,8 @@ class RedisIndex {
   RedisContext& context_;
   const RedisLives lives_;
   std::vector<RedisBucketKeys> buckets_;
+  // When an entry of the sample's producer last gave the keys of its part more time.
+  mutable std::array<std::array<std::atomic<int64_t>, RedisBucketKeys::kBuckets>, 2> kept_ms_{};
 };
 
 }  // namespace routing_replay
