@@ -25,13 +25,13 @@ for i = 2, chunks, 200 do
 end
 local time = redis.call('TIME')
 local now = math.max(time[1] * 1000000 + time[2], (tonumber(at[1]) or 0) + 1)
-local version = string.format('%.0f', now)
+local version = string.format('%d', now)
 local gone = 12 + tonumber(ARGV[11])
 local first = gone + 1 + tonumber(ARGV[gone])
 for i = gone + 1, first - 1 do redis.call('HDEL', KEYS[1], ARGV[i]) end
-local stamp = {'v', version, 'by', ARGV[2], 'u', ARGV[4]}
-if not at[1] then stamp = {'v', version, 'by', ARGV[2], 'u', ARGV[4], 'b', version, 'id', ARGV[3]} end
-for _, word in ipairs(stamp) do table.insert(ARGV, word) end
+local n = #ARGV
+ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4], ARGV[n + 5], ARGV[n + 6] = 'v', version, 'by', ARGV[2], 'u', ARGV[4]
+if not at[1] then ARGV[n + 7], ARGV[n + 8], ARGV[n + 9], ARGV[n + 10] = 'b', version, 'id', ARGV[3] end
 for i = first, #ARGV, 200 do redis.call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 199, #ARGV))) end
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
 for i = chunks + 1, replaced do redis.call('PEXPIRE', KEYS[i], ARGV[10]) end
@@ -75,11 +75,11 @@ return 1
 // `k`: where in KEYS the four keys of the index begin, and `a` where in ARGV what put() takes.
 constexpr absl::string_view kEntryFunctions = R"(
 local function split(entry)
-  local v, rows, sealed, bytes, group = string.match(entry, '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
-  return {v = tonumber(v), rows = tonumber(rows), sealed = tonumber(sealed), bytes = tonumber(bytes), group = group}
+  local v, rows, sealed, bytes = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) ')
+  return {v = tonumber(v), rows = tonumber(rows), sealed = tonumber(sealed), bytes = tonumber(bytes)}
 end
 local function add(k, field, number)
-  if number ~= 0 then redis.call('HINCRBY', KEYS[k + 3], field, string.format('%.0f', number)) end
+  if number ~= 0 then redis.call('HINCRBY', KEYS[k + 3], field, string.format('%d', number)) end
 end
 local function count(k, before, after)
   local function samples(entry) return entry.v == 0 and 0 or 1 end
@@ -100,9 +100,9 @@ local function put(k, a, sample, version)
   local old = redis.call('HGET', KEYS[k + 1], sample)
   local before = old and split(old) or nothing
   if before.v > tonumber(version) then return 0 end
-  local entry = table.concat({version, ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]}, ' ')
-  count(k, before, split(entry))
-  redis.call('HSET', KEYS[k + 1], sample, entry)
+  local rows, sealed, bytes = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
+  count(k, before, {v = tonumber(version), rows = tonumber(rows), sealed = tonumber(sealed), bytes = tonumber(bytes)})
+  redis.call('HSET', KEYS[k + 1], sample, table.concat({version, rows, sealed, bytes, ARGV[a + 6]}, ' '))
   if not old or ARGV[a + 2] == '1' then
     note(k, sample, ARGV[a])
     keep(k, ARGV[a + 1])

@@ -27,8 +27,7 @@ RedisExecution::RedisExecution(RedisTopology& topology, absl::Span<const RedisRe
       deadline_(deadline),
       clock_(*topology.options().clock),
       results_(requests.size()),
-      left_(requests.size()),
-      backoff_(kPauses) {
+      left_(requests.size()) {
   for (const RedisRequest& request : requests) states_.push_back({.slot = RedisSlotOf(request.key)});
 }
 
@@ -171,9 +170,10 @@ void RedisExecution::Pause() {
   if (++rounds_without_pause_ > kRoundsWithoutPause) pause_ = true;
   if (pause_) {
     rounds_without_pause_ = 0;
+    if (!backoff_) backoff_.emplace(kPauses);
     const Clock::Duration left = deadline_ - clock_.Now();
-    std::this_thread::sleep_for(
-        std::clamp<Clock::Duration>(backoff_.Next(), Clock::Duration::zero(), std::max(left, Clock::Duration::zero())));
+    std::this_thread::sleep_for(std::clamp<Clock::Duration>(backoff_->Next(), Clock::Duration::zero(),
+                                                            std::max(left, Clock::Duration::zero())));
   }
   // If nobody can say, the next round finds out what is still there.
   if (refresh_ && view_->clustered) topology_.Refresh(view_->generation, deadline_).IgnoreError();

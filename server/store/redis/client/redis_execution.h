@@ -69,7 +69,7 @@ class RedisExecution {
   std::vector<State> states_;
   std::vector<RedisResult> results_;
   size_t left_;
-  Backoff backoff_;
+  std::optional<Backoff> backoff_;  // Made when it is needed: most calls have no pause.
   std::shared_ptr<const RedisTopology::View> view_;
   int rounds_without_pause_ = 0;
   bool pause_ = false;    // Something must have time to pass before the next round.
