@@ -1,10 +1,11 @@
 // The index of a run: which samples it has, in order of id, and their sums. Spread over RedisBucketKeys::kBuckets
 // parts.
 //
-// The samples' manifests are the truth. An entry is noted before its sample is made and put after each change, so that
-// after a server's sudden end there may be entries without a sample, which whoever finds them takes out, and entries
-// that are behind, whose group is then marked as unknown. A sample without an entry is left only by the end of a server
-// between its making and its note while another one took the note away; its next append puts it in again.
+// The samples' manifests are the truth. On one server a change and its entry are one step. In a cluster they lie apart:
+// an entry is noted before its sample is made and put after each change, so that after a server's sudden end there may
+// be entries without a sample, which whoever finds them takes out, and entries that are behind, whose group is then
+// marked as unknown. A sample without an entry is left only by the end of a server between its making and its note
+// while another one took the note away; its next append puts it in again.
 #ifndef SERVER_STORE_REDIS_REDIS_INDEX_H_
 #define SERVER_STORE_REDIS_REDIS_INDEX_H_
 

@@ -1,7 +1,8 @@
 // One sample of the Redis store: the rules of ../sample over what Redis has now.
 //
-//   look ─▶ rules ─▶ Commit ─▶ done
-//     ◀── somebody else was first ──┘
+//   guess ─▶ rules ─▶ Commit ─▶ done
+//     └─ refused ─▶ look ─▶ rules ─▶ Commit ─▶ done
+//                    ◀── somebody else was first ──┘
 #ifndef SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 #define SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 
