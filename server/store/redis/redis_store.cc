@@ -114,7 +114,7 @@ class RedisStore final : public Store {
   RedisSample SampleOf(RunPtr run, Producer producer, const SampleRef& ref) {
     return RedisSample(context_, std::move(run), NameOf(producer, ref));
   }
-  absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, const AppendCommand& command);
+  absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, AppendCommand& command);
   // All samples with ids after `id`, by id, that may be in `groups`; entries without a sample are taken out.
   absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string id,
                      const Visitor& visitor);
@@ -187,7 +187,7 @@ absl::StatusOr<AppendAck> RedisStore::Append(AppendCommand command) {
   return WithRun(command.run, [&](const RunPtr& run) { return AppendTo(run, command); });
 }
 
-absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, const AppendCommand& command) {
+absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, AppendCommand& command) {
   const AppendHeader& header = command.header;
   if (absl::Status status = CheckAppend(header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(run->info, command); !status.ok()) {

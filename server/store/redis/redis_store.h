@@ -6,8 +6,11 @@
 //
 // A sample is a manifest and chunks of blocks (redis_keys.h). Servers that change a sample at the same time never
 // interleave: a change is made by one script, only if the manifest's version is still the one that it was made from.
-// A prefix is copied when a sample opens with it, which costs reading and writing its rows once: parent and child may
-// lie on different servers. The byte budget is not charged for rows in Redis: maxmemory bounds them there.
+// An append to a sample that this server changed or saw last is built on what it knew then: its chunks and the script
+// are one pipeline and one round trip. If others have changed the sample, the script refuses, the chunks are taken
+// away, and the append is made again after a look. With a cluster the run's index, which lies elsewhere, takes another
+// one. A prefix is copied when a sample opens with it, which costs reading and writing its rows once: parent and child
+// may lie on different servers. The byte budget is not charged for rows in Redis: maxmemory bounds them there.
 #ifndef SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SERVER_STORE_REDIS_REDIS_STORE_H_
 
