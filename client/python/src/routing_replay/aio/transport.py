@@ -37,7 +37,8 @@ class Transport:
         self._pid = os.getpid()
 
     async def channel(self) -> grpc.aio.Channel:
-        """Raises CancelledError once closed, FailedPreconditionError after a fork."""
+        """Raises CancelledError once closed, FailedPreconditionError after a fork. Who calls on it keeps it: a channel
+        that is freed ends its calls."""
         if self._closed:
             raise errors.CancelledError("the client is closed")
         if self._pid != os.getpid():
