@@ -121,9 +121,10 @@ void RedisCrashTest::Judge(const RunHandle& run, const std::string& sample, cons
   }
   if (known.released) return;  // The server that released it forgot it, and the failover brought it back as it was.
   const bool whole = state->committed_rows >= known.acknowledged && (!known.sealed || state->sealed());
-  if (whole && state->revision == 0) {
+  if (whole) {
+    // What the server had acknowledged beyond it, and was asked for in vain, may be lost, and said to be.
     ++verdicts_.exact;
-    EXPECT_FALSE(told);
+    EXPECT_TRUE(!told || state->revision > 0);
     return;
   }
   ++(told || state->revision > 0 ? verdicts_.lost : verdicts_.forgotten);
@@ -149,7 +150,8 @@ void RedisCrashTest::ExpectNotServed(const RunHandle& run, const std::string& sa
 TEST_F(RedisCrashTest, NothingIsLostWithAServer) {
   const int rounds = CrashRounds(3);
   int64_t samples = 0;
-  for (int round = 0; round < rounds && !HasFailure(); ++round) {
+  int round = 0;
+  for (; round < rounds && !HasFailure(); ++round) {
     SCOPED_TRACE(absl::StrCat("round ", round));
     ServerProcess server = StartServer();
     std::vector<CrashWriter> writers = NewWriters();
@@ -166,12 +168,13 @@ TEST_F(RedisCrashTest, NothingIsLostWithAServer) {
     }
     ASSERT_OK(run->Drop());
   }
-  std::printf("%d servers killed: %ld samples, all exact\n", rounds, static_cast<long>(samples));
+  std::printf("%d servers killed: %ld samples, all exact\n", round, static_cast<long>(samples));
 }
 
 TEST_F(RedisCrashTest, WhatIsLostWithAMasterIsNeverWrong) {
   const int rounds = CrashRounds(2);
-  for (int round = 0; round < rounds && !HasFailure(); ++round) {
+  int round = 0;
+  for (; round < rounds && !HasFailure(); ++round) {
     SCOPED_TRACE(absl::StrCat("round ", round));
     ServerProcess server = StartServer();
     RunHandle run = OpenRun(server);  // Before the load: all of it is one run's.
