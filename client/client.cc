@@ -37,11 +37,15 @@ class ClientImpl final : public Client {
   explicit ClientImpl(std::shared_ptr<const Caller> caller) : caller_(std::move(caller)) {}
 
   absl::StatusOr<std::shared_ptr<Run>> OpenRun(absl::string_view run, const Geometry& geometry,
-                                               const RunSettings& settings) override {
+                                               const RunSettings& settings, std::optional<int64_t> resume_at) override {
     v1::OpenRunRequest request;
     request.set_run(std::string(run));
     *request.mutable_geometry() = ToProto(geometry);
     if (AsksForSomething(settings)) *request.mutable_options() = ToProto(settings);
+    if (resume_at) {
+      request.set_resume_at(*resume_at);
+      request.add_required_features("resume-at");
+    }
     return OpenRunWith(caller_, std::move(request));
   }
 

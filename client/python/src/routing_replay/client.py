@@ -45,6 +45,7 @@ class Client:
         block_rows: int | None = None,
         codec: str | None = None,
         durability: str | None = None,
+        resume_at: int | None = None,
     ) -> Run:
         """Makes the run, or joins it; without a geometry it only joins.
 
@@ -54,11 +55,14 @@ class Client:
         codec: "RAW" or "PACKED"
         durability: what an acknowledged append has come through: "memory", "written" (to the operating system) or
             "synced" (to the disk); by default what the server does. More than its store can is an InvalidArgumentError
+        resume_at: training goes on from a checkpoint with this group: samples of this and of higher groups, of both
+            producers, are what an earlier life of the training left, and are removed; `Run.dropped` tells how much. For
+            the one coordinator, before any worker appends
 
         Raises FailedPreconditionError if the run has another geometry or other settings, NotFoundError (NO_RUN) if it
         is not there to join.
         """
-        opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability))
+        opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at))
         return Run(self._transport, name, opened)
 
     def restore(

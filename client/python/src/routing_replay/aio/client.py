@@ -31,9 +31,10 @@ class Client:
         block_rows: int | None = None,
         codec: str | None = None,
         durability: str | None = None,
+        resume_at: int | None = None,
     ) -> Run:
         """Makes the run, or joins it; see routing_replay.Client.run."""
-        opened = await self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability))
+        opened = await self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at))
         return Run(self._transport, name, opened)
 
     async def runs(self) -> list[RunSummary]:
