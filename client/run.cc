@@ -143,17 +143,13 @@ absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const T
 absl::Status RunImpl::Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) {
   request.run = name_;
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
-  absl::Status status = ReadInto(caller_->link()->channel(), *geometry_, request, sink, deadline);
-  caller_->link()->OnEnd(status);
-  return status;
+  return ReadInto(*caller_->link(), *geometry_, request, sink, deadline);
 }
 
 absl::StatusOr<std::vector<SampleRows>> RunImpl::ReadRows(ReadRequest request, std::chrono::milliseconds timeout) {
   request.run = name_;
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
-  auto rows = ReadDecoded(caller_->link()->channel(), *geometry_, request, deadline);
-  caller_->link()->OnEnd(rows.status());
-  return rows;
+  return ReadDecoded(*caller_->link(), *geometry_, request, deadline);
 }
 
 absl::StatusOr<SampleState> RunImpl::Seal(absl::string_view sample, Producer producer, int64_t num_tokens,

@@ -81,7 +81,9 @@ void CommandTree::AddProgram() {
   app_.require_subcommand(1);
   app_.fallthrough();
   app_.footer(kFooter);
-  app_.add_option("--endpoint", settings_.endpoint, "the server: host:port, [v6]:port, unix:PATH or file:PATH")
+  app_.add_option("--endpoint", settings_.endpoint,
+                  "the server: host:port, [v6]:port, a list of these with commas, dns:///host:port, "
+                  "unix:PATH or file:PATH")
       ->envname("ROUTING_REPLAY_ENDPOINT")
       ->type_name("ADDRESS");
   app_.add_option("--timeout", settings_.timeout_s, "longest wait for an answer")

@@ -120,7 +120,5 @@ def restore(source: _core.Import, run: Run, timeout: float, on_progress: OnProgr
 
 def _read_all(run: Run, samples: Iterable[SampleLike], producer: Producer, timeout: float) -> _core.Reader:
     reader = _read.make_reader(run._opened.core, samples, None, producer, False)
-    for message in run.read_messages(reader.request(), timeout):
-        reader.push(message)
-    reader.end()
+    run._read_into(reader, timeout)
     return reader

@@ -34,7 +34,8 @@ _append = (*_text, *_text, c_void_p, c_size_t, c_void_p, c_size_t, _out)
 # Functions that give an error or NULL.
 _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_defaults": (c_int32, _out),
-    "rr_endpoint_target": (*_text, c_int64, _out),
+    "rr_servers_new": (*_text, _out),
+    "rr_servers_present": (c_void_p, c_int64, _out),
     "rr_token_ids": (*_text, c_void_p, c_size_t, _out),
     "rr_sample_handle": (*_text, POINTER(c_int64)),
     "rr_geometry_new": (*_text, _out),
@@ -81,6 +82,7 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_reader_request": (c_void_p, _out),
     "rr_reader_push": (c_void_p, *_text),
     "rr_reader_end": (c_void_p,),
+    "rr_reader_break": (c_void_p,),
     "rr_reader_result": (c_void_p, _out),
     "rr_reader_take_ids": (c_void_p, c_size_t, _out),
     "rr_export_new": (c_void_p, *_text, _out),
@@ -132,6 +134,9 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rr_trajectory_on_truncate_failed": (None, (c_void_p,)),
     "rr_trajectory_next_row": (c_int64, (c_void_p, c_void_p, c_size_t)),
     "rr_reader_free": (None, (c_void_p,)),
+    "rr_servers_free": (None, (c_void_p,)),
+    "rr_servers_on_unavailable": (None, (c_void_p, *_text)),
+    "rr_servers_look_again": (None, (c_void_p,)),
     "rr_export_free": (None, (c_void_p,)),
     "rr_import_free": (None, (c_void_p,)),
     "rr_retry_free": (None, (c_void_p,)),

@@ -1,4 +1,4 @@
-"""One server."""
+"""One server, or several that share a store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ T = TypeVar("T")
 
 
 class Client:
-    """One server. Thread-safe. Does not wait for the server; connects when it is first used.
+    """One server, or several that share a store. Thread-safe. Does not wait for the server; connects when first used.
 
-    endpoint: "host:port", "[v6]:port" or "unix:PATH", or "file:PATH" of a file that holds one of these, which is waited
-        for within call_timeout when the client is first used, and read again whenever the server cannot be reached, as
-        one that was started anew may have another port; the environment's ROUTING_REPLAY_ENDPOINT if absent
+    endpoint: "host:port", "[v6]:port" or "unix:PATH": one server. "host:port,host:port,…": servers that share a store;
+        each client begins at one of them by chance and stays there until it is unavailable, then goes on to the next.
+        "dns:///host:port": the same of all addresses of a name, calls going to them in turn. "file:PATH": of a file
+        that holds one of these, which is waited for within call_timeout when the client is first used, and read again
+        whenever the server cannot be reached, as one that was started anew may have another port; the environment's
+        ROUTING_REPLAY_ENDPOINT if absent
     use_http_proxy: HTTP proxies of the environment are ignored unless this is set
     call_timeout: seconds for a call without a timeout of its own (default 30)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -12,7 +13,7 @@ import grpc
 import numpy as np
 
 from routing_replay import _append, _calls, _checkpoint, _core, _counters, _read, _turns, _values
-from routing_replay._transport import SERVICE, Transport
+from routing_replay._transport import SERVICE, Broken, Transport
 from routing_replay.appender import Appender
 from routing_replay.trajectory import Trajectory
 from routing_replay.types import (
@@ -179,12 +180,11 @@ class Run:
 
         A sample that cannot be read has a status that says why; it does not fail the others. Raises DataLossError
         naming sample, layer and row for damaged bytes; UnavailableError and DeadlineExceededError (`timeout` seconds)
-        are final.
+        are final. With several servers, what one of them did not bring to its end is asked of the next one;
+        AbortedError (OLD_REVISION) naming a sample that changed meanwhile.
         """
         reader = _read.make_reader(self._opened.core, samples, layers, producer, wait)
-        for message in self.read_messages(reader.request(), timeout):
-            reader.push(message)
-        reader.end()
+        self._read_into(reader, timeout)
         return _read.rows_from(reader)
 
     def read_one(
@@ -202,13 +202,48 @@ class Run:
     def read_messages(self, request: bytes, timeout: float = 120.0) -> Iterator[bytes]:
         """The messages of a Read as they come (read.proto), for callers with a core of their own.
 
-        `request` is a serialized ReadRequest. Closing the iterator ends the call. Raises RoutingReplayError.
+        `request` is a serialized ReadRequest. Closing the iterator ends the call. Raises RoutingReplayError. With
+        several servers, a read of which nothing came yet goes on to the next; after an UnavailableError in its middle
+        a new read does, if `has_other_servers`.
         """
-        call = self._transport.channel().unary_stream(SERVICE + "Read")(request, timeout=_values.seconds(timeout))
+        deadline = time.monotonic() + _values.seconds(timeout)
+        retry = _core.Retry(int(deadline * 1e9))
+        while True:
+            came = False
+            try:
+                for message in self._read_once(request, deadline):
+                    came = True
+                    yield message
+                return
+            except Broken as broken:
+                time.sleep(broken.wait(None if came else retry, self.has_other_servers))
+
+    @property
+    def has_other_servers(self) -> bool:
+        """Whether another server may be there when the present one is away."""
+        return self._transport.has_others
+
+    def _read_into(self, reader: _core.Reader, timeout: float) -> None:
+        deadline = time.monotonic() + _values.seconds(timeout)
+        retry = _core.Retry(int(deadline * 1e9))
+        while (request := reader.request()) is not None:
+            try:
+                for message in self._read_once(request, deadline):
+                    reader.push(message)
+                    retry = _core.Retry(int(deadline * 1e9))
+                reader.end()
+            except Broken as broken:
+                time.sleep(broken.wait(retry, self.has_other_servers))
+                reader.broke()
+
+    def _read_once(self, request: bytes, deadline: float) -> Iterator[bytes]:
+        channel = self._transport.channel()
+        left = max(0.0, deadline - time.monotonic())
+        call = channel.unary_stream(SERVICE + "Read")(request, timeout=left)
         try:
             yield from call
         except grpc.RpcError as failure:
-            raise self._transport.failed(failure).exception() from None
+            raise Broken(self._transport.failed(channel, failure)) from None
         finally:
             call.cancel()
 
