@@ -54,6 +54,12 @@ grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
   return builder.Build();
 }
 
+// Whether anything is asked for: joining workers need not repeat what the run has by default.
+bool AsksForSomething(const RunSettings& settings) {
+  return settings.ttl.count() != 0 || settings.strict || settings.block_rows != 0 || settings.codec ||
+         settings.durability;
+}
+
 class RunImpl final : public Run {
  public:
   RunImpl(std::shared_ptr<const Caller> caller, std::string name, Geometry geometry, const RunSettings& settings,
@@ -294,17 +300,40 @@ absl::StatusOr<RunSettings> FromProto(const v1::RunOptions& options) {
                      .durability = *durability};
 }
 
-absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {
+absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {
   request.set_client_version(ROUTING_REPLAY_VERSION);
-  const auto response = caller->Call(&Stub::OpenRun, request);
+  const auto response = caller.Call(&Stub::OpenRun, request);
   if (!response.ok()) return response.status();
   if (absl::Status status = CheckServerVersion(response->server_version()); !status.ok()) return status;
   auto geometry = FromProto(response->geometry());
   if (!geometry.ok()) return geometry.status();
   const auto settings = FromProto(response->options());
   if (!settings.ok()) return settings.status();
-  return std::make_shared<RunImpl>(std::move(caller), request.run(), *std::move(geometry), *settings,
-                                   LimitsFrom(response->max_message_bytes(), response->max_payload_bytes()));
+  return OpenedRun{*std::move(geometry), *settings,
+                   LimitsFrom(response->max_message_bytes(), response->max_payload_bytes())};
+}
+
+std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened) {
+  return std::make_shared<RunImpl>(std::move(caller), std::move(name), opened.geometry, opened.settings, opened.limits);
+}
+
+absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {
+  const auto opened = CallOpenRun(*caller, request);
+  if (!opened.ok()) return opened.status();
+  return MakeRun(std::move(caller), request.run(), *opened);
+}
+
+v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, const RunSettings& settings) {
+  v1::OpenRunRequest request = MakeJoinRun(run);
+  *request.mutable_geometry() = ToProto(geometry);
+  if (AsksForSomething(settings)) *request.mutable_options() = ToProto(settings);
+  return request;
+}
+
+v1::OpenRunRequest MakeJoinRun(absl::string_view run) {
+  v1::OpenRunRequest request;
+  request.set_run(std::string(run));
+  return request;
 }
 
 }  // namespace routing_replay

@@ -37,6 +37,13 @@ struct ClientOptions {
   // "host:port", "[v6]:port", "unix:PATH", or "file:PATH" of a file that holds one of these and is read again whenever
   // the server cannot be reached: one that was started anew may have another port. Empty: the environment's
   // ROUTING_REPLAY_ENDPOINT.
+  //
+  // "shard:a:7400,b:7400" stands for several servers that know nothing of each other, over which samples are spread: a
+  // sample goes to the member that rendezvous hashing of its handle says (client/shard/members.h), a fork to where its
+  // parent is. Every client of a run must state the same list, in any order. An id is opened as a fork or on its own,
+  // never once so and once so. A run is made on all members; it is joined, and used, without those that cannot be
+  // reached. Reads say UNAVAILABLE of their samples. Release leaves them out; List, CountExperts, Drop and ListRuns,
+  // whose answers would not be whole, fail with UNAVAILABLE naming one.
   std::string endpoint;
   // HTTP proxies of the environment are ignored unless this is set.
   bool use_http_proxy = false;
@@ -77,7 +84,7 @@ struct ServerSummary {
 
 class Run;
 
-// One server. Thread-safe. Destroy it after everything made from it.
+// One server, or several as one. Thread-safe. Destroy it after everything made from it.
 class Client {
  public:
   // Does not wait for the server, but for the file of a "file:PATH" for call_timeout: DEADLINE_EXCEEDED.
@@ -91,6 +98,7 @@ class Client {
   // NOT_FOUND (kNoRun) if there is none.
   virtual absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) = 0;
   virtual absl::StatusOr<std::vector<RunSummary>> ListRuns() = 0;
+  // Of several servers the sums, the shortest uptime, and what of versions and stores there is.
   virtual absl::StatusOr<ServerSummary> GetServerInfo() = 0;
 };
 
@@ -153,7 +161,7 @@ struct AppenderOptions {
   std::chrono::milliseconds append_timeout = std::chrono::seconds(120);
   // True: decode, narrow and tile here and send blocks. False: send what the engine gave and let the server do it.
   bool encode_blocks = true;
-  // Called once per append, in order per sample, from the appender's own thread. Must not call the appender.
+  // Called once per append, in order per sample, one at a time, from threads of the appender. Must not call it.
   std::function<void(const AppendOutcome&)> on_outcome;
 };
 
@@ -225,7 +233,7 @@ struct ReleaseOutcome {
   int64_t bytes = 0;
 };
 
-// One run of a server. Thread-safe. Keeps its client's channel alive.
+// One run of a server, or of several. Thread-safe. Keeps its client's channels alive.
 class Run {
  public:
   virtual ~Run() = default;
