@@ -297,7 +297,8 @@ absl::StatusOr<RunSettings> FromProto(const v1::RunOptions& options) {
                      .strict = options.strict(),
                      .block_rows = *block_rows == 0 ? kDefaultBlockRows : static_cast<int32_t>(*block_rows),
                      .codec = *codec,
-                     .durability = *durability};
+                     .durability = *durability,
+                     .shard_fingerprint = options.shard_fingerprint()};
 }
 
 absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {

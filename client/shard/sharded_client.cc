@@ -62,13 +62,15 @@ class ShardedClient final : public Client {
 
   absl::StatusOr<std::shared_ptr<Run>> OpenRun(absl::string_view run, const Geometry& geometry,
                                                const RunSettings& settings) override {
-    const v1::OpenRunRequest request = MakeOpenRun(run, geometry, settings);
+    v1::OpenRunRequest request = MakeOpenRun(run, geometry, settings);
+    request.set_shard_fingerprint(members_->names().fingerprint());
     return Opened(run, OfAll([&](const Member& member) { return CallOpenRun(*member.patient(), request); }));
   }
 
   // Members that are not there do not keep it from those that are.
   absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) override {
-    const v1::OpenRunRequest request = MakeJoinRun(run);
+    v1::OpenRunRequest request = MakeJoinRun(run);
+    request.set_shard_fingerprint(members_->names().fingerprint());
     auto answers = OfAll([&](const Member& member) { return CallOpenRun(*member.brief(), request); });
     const bool any =
         std::any_of(answers.begin(), answers.end(), [](const auto& answer) { return !IsUnreachable(answer.status()); });

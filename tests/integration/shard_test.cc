@@ -222,6 +222,26 @@ TEST_P(SameTest, AsOneServer) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, SameTest, ::testing::Values(1, 2, 3));
 
+TEST(ShardTest, EveryClientMustStateTheSameServers) {
+  Servers servers(3);
+  const auto client = ConnectTo(servers.endpoint());
+  ASSERT_OK_AND_ASSIGN(const auto run, client->OpenRun("run", ChaosGeometry(), {.block_rows = 64}));
+  EXPECT_NE(run->settings().shard_fingerprint, 0u);
+  std::reverse(servers.endpoints.begin(), servers.endpoints.end());
+  const auto same = ConnectTo(servers.endpoint());
+  EXPECT_OK(same->OpenRun("run", ChaosGeometry()));
+  EXPECT_OK(same->JoinRun("run"));
+  EXPECT_OK(ConnectTo(servers.endpoints[0])->JoinRun("run"));
+  servers.endpoints.pop_back();
+  const auto fewer = ConnectTo(servers.endpoint());
+  for (const absl::Status& status : {fewer->OpenRun("run", ChaosGeometry()).status(), fewer->JoinRun("run").status()}) {
+    EXPECT_THAT(status, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr(absl::StrCat(absl::Hex(run->settings().shard_fingerprint, absl::kZeroPad16))));
+  }
+  EXPECT_EQ(ConnectTo(servers.endpoints[0])->ListRuns()->front().settings.block_rows, 64);
+}
+
 TEST(ShardTest, AForkSharesTheBytesOfItsParent) {
   Servers servers(4);
   const auto client = ConnectTo(servers.endpoint());
@@ -261,7 +281,7 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
   const std::string endpoint = absl::StrCat("shard:", absl::StrJoin(endpoints, ","));
   const auto client = ConnectTo(endpoint);
   ASSERT_OK_AND_ASSIGN(const auto run, client->OpenRun("step", ChaosGeometry()));
-  std::vector<RandomRoutes> routes;  // Of sample i: i % 8. More than a server has on its way when it is killed.
+  std::vector<RandomRoutes> routes;  // Of sample i: i % 8.
   for (int i = 0; i < 8; ++i) routes.push_back(MakeRandomRoutes(ChaosGeometry(), kRows, i));
   ReadRequest request;
   {
@@ -305,11 +325,17 @@ TEST(ShardTest, AStepGoesOnWithoutTheServerThatIsKilled) {
     const int32_t at_;
   };
   request.max_message_bytes = 64 << 10;
+  // Every sample several times: more than a server can have on its way when it is killed.
+  constexpr int kTimes = 5;
+  ReadRequest step = request;
+  for (int i = 1; i < kTimes; ++i) {
+    step.samples.insert(step.samples.end(), request.samples.begin(), request.samples.end());
+  }
   KillingSink sink(*servers[3].process, kSamples / 4);
-  ASSERT_OK(run->Read(request, sink, kLong));
+  ASSERT_OK(run->Read(step, sink, kLong));
   int unavailable = 0;
-  for (int i = 0; i < kSamples; ++i) {
-    const bool is_dead = dead.contains(absl::StrCat("step1/", i));
+  for (int i = 0; i < kTimes * kSamples; ++i) {
+    const bool is_dead = dead.contains(absl::StrCat("step1/", i % kSamples));
     const SampleStatus status = sink.statuses.at(i);
     EXPECT_TRUE(status == SampleStatus::kOk || (is_dead && status == SampleStatus::kUnavailable)) << i;
     if (status == SampleStatus::kUnavailable) ++unavailable;

@@ -57,6 +57,8 @@ struct RunSettings {
   int32_t block_rows = 0;  // 0: the server's default.
   std::optional<Codec> codec;
   std::optional<Durability> durability;  // Nothing: the server's default. In an answer: what is in force.
+  // In an answer alone: of the list of servers that the run is spread over (ClientOptions::endpoint); 0: of one server.
+  uint64_t shard_fingerprint = 0;
 };
 
 struct RunSummary {
