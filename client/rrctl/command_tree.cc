@@ -144,7 +144,8 @@ void CommandTree::AddWatch(CLI::App* command) {
 }
 
 void CommandTree::AddLooks() {
-  AddWatch(AddLook("status", "the server: version, store, memory and counters", Layout::kRecords, DescribeServer));
+  AddWatch(
+      Add("status", "the server: version, store, memory and counters; of several a line each", &Session::ShowStatus));
   AddLook("runs", "all runs", Layout::kColumns, ListRuns);
   CLI::App* ls = AddLook("ls", "the samples of a run", Layout::kColumns,
                          [this](Client& client) { return ListSamples(client, settings_.run, settings_.producer); });
