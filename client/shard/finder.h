@@ -25,13 +25,10 @@ class Finder {
   // Asks all members, and remembers. Nothing if none of those that answered has it.
   std::optional<size_t> Search(Producer producer, int64_t handle);
 
-  // A fork goes where its parent is; a sample that is begun goes to its natural owner; one that goes on goes to where
-  // it is. Waits for answers where that is not known. Where a sample was begun is remembered.
+  // Where an append of `rows` rows goes (Places::Route). Waits for answers where that is not known.
   size_t PlaceOf(const AppendOptions& append, int64_t rows);
 
  private:
-  size_t FindOrSearch(Producer producer, int64_t handle);
-
   const std::shared_ptr<const MemberSet> members_;
   const std::string run_;
   Places places_;

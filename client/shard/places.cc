@@ -1,5 +1,6 @@
 #include "client/shard/places.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace routing_replay {
@@ -30,6 +31,27 @@ void Places::Forget(Producer producer, int64_t handle) {
   MutexLock lock(mutex_);
   newer_.erase(key);
   older_.erase(key);
+}
+
+std::optional<size_t> Places::Learn(Producer producer, int64_t handle, absl::Span<const size_t> members) {
+  if (members.empty()) return std::nullopt;
+  const size_t natural = members_.NaturalOwner(handle);
+  const bool is_natural = std::find(members.begin(), members.end(), natural) != members.end();
+  const size_t place = is_natural ? natural : members.front();
+  Remember(producer, handle, place);
+  return place;
+}
+
+AppendRoute Places::Route(const AppendFacts& append, bool searched) {
+  const int64_t handle = SampleHandle(append.sample);
+  if (const auto known = Find(append.producer, handle)) return {.place = known};
+  const bool forks = !append.prefix_sample.empty();
+  const int64_t leader = forks ? SampleHandle(append.prefix_sample) : handle;
+  const std::optional<size_t> place = forks ? Find(append.producer, leader) : std::nullopt;
+  if (!place && !searched && (forks || !append.begins)) return {.search_for = leader};
+  const size_t decided = place.value_or(members_.NaturalOwner(leader));
+  if (forks || append.begins) Remember(append.producer, handle, decided);
+  return {.place = decided};
 }
 
 void Places::Insert(uint64_t key, uint32_t member) {

@@ -7,11 +7,27 @@
 #include <optional>
 #include <unordered_map>
 
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "client/shard/members.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/sample_id.h"
 
 namespace routing_replay {
+
+// What an append says of where it goes.
+struct AppendFacts {
+  Producer producer = Producer::kRollout;
+  absl::string_view sample;
+  absl::string_view prefix_sample;  // Empty: it is no fork.
+  bool begins = false;              // It has the first rows of a sample's first life.
+};
+
+// Where an append goes, or what must be searched for first.
+struct AppendRoute {
+  std::optional<size_t> place;
+  int64_t search_for = 0;
+};
 
 // What a client has learned: forks live with their parent. A memory of bounded size, which forgets what was not asked
 // for in a long time; a place may be out of date. Thread-safe.
@@ -28,6 +44,11 @@ class Places {
   // The same, and where nothing is known the natural owner.
   size_t FindOrNatural(Producer producer, int64_t handle);
   void Remember(Producer producer, int64_t handle, size_t member);
+  // What a search found: remembers one of the `members` that have the sample, and gives it.
+  std::optional<size_t> Learn(Producer producer, int64_t handle, absl::Span<const size_t> members);
+  // A fork goes where its parent is; a sample that is begun goes to its natural owner; one that goes on goes to where
+  // it is. Where a sample is begun is remembered. `searched`: all was learned that can be.
+  AppendRoute Route(const AppendFacts& append, bool searched);
   void Forget(Producer producer, int64_t handle);
 
  private:
