@@ -81,7 +81,8 @@ void CommandTree::AddProgram() {
   app_.require_subcommand(1);
   app_.fallthrough();
   app_.footer(kFooter);
-  app_.add_option("--endpoint", settings_.endpoint, "the server: host:port, [v6]:port, unix:PATH or file:PATH")
+  app_.add_option("--endpoint", settings_.endpoint,
+                  "the server: host:port, [v6]:port, unix:PATH or file:PATH; shard:a:7400,b:7400 for several")
       ->envname("ROUTING_REPLAY_ENDPOINT")
       ->type_name("ADDRESS");
   app_.add_option("--timeout", settings_.timeout_s, "longest wait for an answer")

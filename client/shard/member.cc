@@ -12,15 +12,22 @@ namespace {
 
 // How long a server is tried that was not there the last time.
 constexpr std::chrono::milliseconds kBrief = std::chrono::seconds(1);
+constexpr std::chrono::milliseconds kNoTime(0);
 
 absl::StatusOr<std::vector<int64_t>> AskFor(const Member& member, const v1::StatRequest& request,
                                             Clock::Time deadline) {
-  grpc::ClientContext context;
-  context.set_deadline(GrpcDeadline(deadline));
-  const auto response = member.patient()->CallOnce(context, &v1::RoutingReplay::Stub::Stat, request);
+  absl::StatusOr<v1::StatResponse> response;
+  const auto once = [&] {
+    grpc::ClientContext context;
+    context.set_deadline(GrpcDeadline(deadline));
+    response = member.patient()->CallOnce(context, &v1::RoutingReplay::Stub::Stat, request);
+    return response.status();
+  };
+  const Clock::Time give_up = DeadlineAfter(Clock::Real().Now(), member.is_gone() ? kNoTime : kBrief);
+  const absl::Status status = RetryUnavailable(RetrySchedule(std::min(give_up, deadline)), RetryTime::Real(), once);
   std::vector<int64_t> handles;
-  if (IsNoRun(response.status())) return handles;
-  if (!response.ok()) return response.status();
+  if (IsNoRun(status)) return handles;
+  if (!status.ok()) return status;
   for (const v1::SampleState& state : response->found()) handles.push_back(state.handle());
   return handles;
 }

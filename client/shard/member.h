@@ -30,9 +30,9 @@ class Member {
   const std::shared_ptr<const Caller>& patient() const { return patient_; }
   // … for a moment: for a server that is not known to be there.
   const std::shared_ptr<const Caller>& brief() const { return brief_; }
-  // Whether the last call found no server.
+  // Whether the last call found no server, tried again and again.
   bool is_gone() const { return is_gone_; }
-  // What a call or a read ended with.
+  // What such a call ended with.
   void OnEnd(const absl::Status& status) { is_gone_ = IsUnreachable(status); }
 
  private:
@@ -53,8 +53,8 @@ class MemberSet {
   size_t size() const { return members_.size(); }
   Member& operator[](size_t member) const { return *members_[member]; }
 
-  // Of each member which of the handles it has, asked once and of all at the same time; nothing where it did not answer
-  // by `deadline` and within kAskTimeout.
+  // Of each member which of the handles it has, asked of all at the same time; nothing where it did not answer by
+  // `deadline` and within kAskTimeout. One that cannot be reached is tried for a moment, unless it is gone already.
   std::vector<std::optional<std::vector<int64_t>>> Locate(const std::string& run, Producer producer,
                                                           const std::vector<int64_t>& handles,
                                                           Clock::Time deadline) const;

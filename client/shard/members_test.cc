@@ -130,6 +130,32 @@ TEST(ShardMembersTest, ListsThatCannotBeAreRefused) {
   EXPECT_OK(ShardMembers::Parse("shard:a:1,[::1]:2,unix:/tmp/s,file:/tmp/f"));
 }
 
+TEST(PlacesTest, AppendsGoWhereTheirSampleIs) {
+  std::mt19937_64 random(5);
+  Places places(Parse(MakeMembers(8, random)));
+  const auto natural = [&](absl::string_view sample) { return places.members().NaturalOwner(SampleHandle(sample)); };
+  EXPECT_EQ(places.Route({.sample = "a", .begins = true}, false).place, natural("a"));
+  // Begun here, so that nobody need be asked of what goes on.
+  EXPECT_EQ(places.Route({.sample = "a"}, false).place, natural("a"));
+  EXPECT_EQ(places.Route({.sample = "fork", .prefix_sample = "a"}, false).place, natural("a"));
+  EXPECT_EQ(places.Route({.sample = "fork"}, false).place, natural("a"));
+  // Not begun here.
+  const AppendRoute unknown = places.Route({.sample = "b"}, false);
+  EXPECT_EQ(unknown.place, std::nullopt);
+  EXPECT_EQ(unknown.search_for, SampleHandle("b"));
+  EXPECT_EQ(places.Learn(Producer::kRollout, SampleHandle("b"), {}), std::nullopt);
+  EXPECT_EQ(places.Route({.sample = "b"}, true).place, natural("b"));
+  EXPECT_EQ(places.Route({.sample = "b"}, false).place, std::nullopt);
+  const AppendRoute of_parent = places.Route({.sample = "c", .prefix_sample = "b"}, false);
+  EXPECT_EQ(of_parent.search_for, SampleHandle("b"));
+  const size_t other = (natural("b") + 1) % 8;
+  EXPECT_EQ(places.Learn(Producer::kRollout, SampleHandle("b"), {other}), other);
+  EXPECT_EQ(places.Learn(Producer::kTrainer, SampleHandle("b"), {other, natural("b")}), natural("b"));
+  EXPECT_EQ(places.Route({.sample = "c", .prefix_sample = "b"}, true).place, other);
+  EXPECT_EQ(places.Route({.producer = Producer::kTrainer, .sample = "c", .prefix_sample = "b"}, true).place,
+            natural("b"));
+}
+
 TEST(PlacesTest, ForgetsWhatWasNotAskedFor) {
   std::mt19937_64 random(4);
   Places places(Parse(MakeMembers(4, random)), 20);

@@ -71,7 +71,8 @@ class ShardedClient final : public Client {
   absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) override {
     v1::OpenRunRequest request = MakeJoinRun(run);
     request.set_shard_fingerprint(members_->names().fingerprint());
-    auto answers = OfAll([&](const Member& member) { return CallOpenRun(*member.brief(), request); });
+    auto answers =
+        FanOut(members_->size(), [&](size_t member) { return CallOpenRun(*(*members_)[member].brief(), request); });
     const bool any =
         std::any_of(answers.begin(), answers.end(), [](const auto& answer) { return !IsUnreachable(answer.status()); });
     if (!any) answers = OfAll([&](const Member& member) { return CallOpenRun(*member.patient(), request); });

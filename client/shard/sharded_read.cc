@@ -31,7 +31,6 @@ class Streams {
       stream.bytes = **std::move(bytes);
       return merge.OnMessage(step.stream, stream.bytes->chain());
     }
-    members_[step.member].OnEnd(bytes.status());
     members_[step.member].link()->OnEnd(bytes.status());
     stream.call.reset();
     merge.OnEnd(step.stream, bytes.status());

@@ -8,6 +8,7 @@ import numpy as np
 from support import Server, random_routes
 
 import routing_replay as rr
+from routing_replay import aio
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=64, top_k=4)
 
@@ -23,7 +24,7 @@ class ShardedTest(unittest.TestCase):
         self.rng = np.random.default_rng(1)
 
     def connect(self, endpoint: str | None = None) -> rr.Client:
-        client = rr.Client(endpoint or self.endpoint, call_timeout=5)
+        client = rr.Client(endpoint or self.endpoint)
         self.addCleanup(client.close, 5)
         return client
 
@@ -119,8 +120,11 @@ class ShardedTest(unittest.TestCase):
         self.servers[2].process.wait()
         for run in (self.run_, self.connect().run("run")):
             self.expect(run, samples, gone)
-            with self.assertRaisesRegex(rr.UnavailableError, self.servers[2].endpoint):
-                run.list()
+            there = sorted(samples.keys() - gone)
+            self.assertEqual([state.sample for state in run.stat_many(there)], there)
+            for refused in (run.list, run.expert_load, lambda run=run: run.stat_many(samples)):
+                with self.assertRaisesRegex(rr.UnavailableError, self.servers[2].endpoint):
+                    refused()
         self.assertEqual(self.run_.release_groups(0, 4).samples, len(samples) - len(gone))
 
     def test_another_list_is_refused(self) -> None:
@@ -130,6 +134,8 @@ class ShardedTest(unittest.TestCase):
                 fewer.run("run", geometry)
         with self.assertRaises(rr.InvalidArgumentError):
             rr.Client("shard:a:1,a:1")
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "asyncio"):
+            aio.Client(self.endpoint)
 
 
 if __name__ == "__main__":

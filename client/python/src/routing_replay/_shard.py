@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,8 +47,10 @@ class ShardTransport:
             return self._open_run(request)
         if method == "List":
             return self._list(request)
-        answers = self._good(self._of_all(lambda member: self.call_member(member, method, request, repeat)), method)
-        return _MERGES[method](answers, request) if len(answers) > 1 else answers[0]
+        if method == "Stat":
+            return self._stat(request)
+        answers = self._of_all(lambda member: self.call_member(member, method, request, repeat))
+        return _MERGES[method](self._good(answers, without_unreachable=method == "Release"))
 
     def call_member(self, member: int, method: str, request: bytes, repeat: bool = True, brief: bool = False) -> bytes:
         """Of one of them. An error names it."""
@@ -55,27 +58,35 @@ class ShardTransport:
         try:
             answer = transport.call(method, request, repeat)
         except RoutingReplayError as error:
-            self.note(member, error)
+            if not brief:
+                self.note(member, error)
             raise self._named(member, error) from None
         self.note(member, None)
         return answer
 
     def note(self, member: int, error: RoutingReplayError | None) -> None:
-        """What a call of a member ended with."""
+        """What a call of a member ended with that was tried again and again."""
         self._gone[member] = isinstance(error, _UNREACHABLE)
 
     def locate(self, run: str, producer: str, handles: Sequence[int]) -> list[list[int] | None]:
-        """By member which of them it has; None if it did not answer at once."""
+        """By member which of them it has; None if it did not answer soon."""
         request = _messages.StatRequest(run=run, handles=handles, producer=2 if producer == "trainer" else 1)
         text = request.SerializeToString()
 
         def ask(member: int) -> bytes:
             transport = self.members[member]
-            stub = transport.channel().unary_unary(SERVICE + "Stat")
-            try:
-                return stub(text, timeout=DEFAULTS["ask_timeout_ms"] / 1000)
-            except grpc.RpcError as failure:
-                raise transport.failed(failure).exception() from None
+            patience = 0.0 if self._gone[member] else _BRIEF
+            retry = _core.Retry(int((time.monotonic() + patience) * 1e9))
+            while True:
+                stub = transport.channel().unary_unary(SERVICE + "Stat")
+                try:
+                    return stub(text, timeout=DEFAULTS["ask_timeout_ms"] / 1000)
+                except grpc.RpcError as failure:
+                    error = transport.failed(failure)
+                wait = retry.wait(error, time.monotonic_ns())
+                if wait is None:
+                    raise error.exception()
+                time.sleep(wait)
 
         located: list[list[int] | None] = []
         for member, answer in enumerate(self._of_all(ask)):
@@ -128,7 +139,7 @@ class ShardTransport:
             thread.join()
         return answers
 
-    def _good(self, answers: list[Answer], method: str) -> list[bytes]:
+    def _good(self, answers: list[Answer], without_unreachable: bool = False) -> list[bytes]:
         """Of the members that have the run; raises where the whole would be missing some of it."""
         good = [answer for answer in answers if isinstance(answer, bytes)]
         failures = [answer for answer in answers if isinstance(answer, RoutingReplayError)]
@@ -136,7 +147,7 @@ class ShardTransport:
             if not isinstance(failure, _UNREACHABLE) and not _is_no_run(failure):
                 raise failure
         unreachable = [failure for failure in failures if isinstance(failure, _UNREACHABLE)]
-        if unreachable and not (good and method in ("Release", "JoinRun")):
+        if unreachable and not (good and without_unreachable):
             raise unreachable[0]
         if not good:
             raise failures[0]
@@ -150,7 +161,7 @@ class ShardTransport:
         answers = self._of_all(lambda member: self.call_member(member, "OpenRun", text, brief=joins))
         if joins and all(isinstance(answer, _UNREACHABLE) for answer in answers):
             answers = self._of_all(lambda member: self.members[member].call("OpenRun", text))
-        good = self._good(answers, "JoinRun" if joins else "OpenRun")
+        good = self._good(answers, without_unreachable=joins)
         geometries = {_messages.OpenRunResponse.FromString(one).geometry.SerializeToString() for one in good}
         if len(geometries) > 1:
             raise errors.FailedPreconditionError(
@@ -171,6 +182,18 @@ class ShardTransport:
                 raise
         return self.call_member(found, method, request, repeat)
 
+    def _stat(self, request: bytes) -> bytes:
+        """Where all are found it does not matter who did not answer."""
+        answers = self._of_all(lambda member: self.call_member(member, "Stat", request))
+        found: dict[str, Any] = {}
+        for answer in self._good(answers, without_unreachable=True):
+            for state in _messages.StatResponse.FromString(answer).found:
+                found.setdefault(state.sample, state)
+        asked = _messages.StatRequest.FromString(request).samples
+        if not found.keys() >= set(asked):
+            self._good(answers)
+        return _messages.StatResponse(found=[found[name] for name in asked if name in found]).SerializeToString()
+
     def _list(self, request: bytes) -> bytes:
         def pages(member: int) -> bytes:
             whole, message = _messages.ListResponse(), _messages.ListRequest.FromString(request)
@@ -181,21 +204,12 @@ class ShardTransport:
                 if not message.page_token:
                     return whole.SerializeToString()
 
-        lists = [_messages.ListResponse.FromString(one) for one in self._good(self._of_all(pages), "List")]
+        lists = [_messages.ListResponse.FromString(one) for one in self._good(self._of_all(pages))]
         samples = sorted((state for one in lists for state in one.samples), key=lambda state: state.sample)
         return _messages.ListResponse(samples=samples).SerializeToString()
 
 
-def _merge_stat(answers: list[bytes], request: bytes) -> bytes:
-    found = {}
-    for answer in answers:
-        for state in _messages.StatResponse.FromString(answer).found:
-            found.setdefault(state.sample, state)
-    asked = _messages.StatRequest.FromString(request).samples
-    return _messages.StatResponse(found=[found[name] for name in asked if name in found]).SerializeToString()
-
-
-def _merge_runs(answers: list[bytes], request: bytes) -> bytes:
+def _merge_runs(answers: list[bytes]) -> bytes:
     runs: dict[str, Any] = {}
     for answer in answers:
         for state in _messages.ListRunsResponse.FromString(answer).runs:
@@ -205,7 +219,7 @@ def _merge_runs(answers: list[bytes], request: bytes) -> bytes:
     return merged.SerializeToString()
 
 
-def _merge_load(answers: list[bytes], request: bytes) -> bytes:
+def _merge_load(answers: list[bytes]) -> bytes:
     total, *others = map(_messages.ExpertLoadResponse.FromString, answers)
     for other in others:
         _add(total, other, ("rows", "samples"))
@@ -214,14 +228,14 @@ def _merge_load(answers: list[bytes], request: bytes) -> bytes:
     return total.SerializeToString()
 
 
-def _merge_released(answers: list[bytes], request: bytes) -> bytes:
+def _merge_released(answers: list[bytes]) -> bytes:
     total, *others = map(_messages.ReleaseResponse.FromString, answers)
     for other in others:
         _add(total, other, ("samples", "bytes"))
     return total.SerializeToString()
 
 
-def _merge_info(answers: list[bytes], request: bytes) -> bytes:
+def _merge_info(answers: list[bytes]) -> bytes:
     infos = list(map(_messages.ServerInfo.FromString, answers))
     total, *others = infos
     for other in others:
@@ -241,8 +255,7 @@ def _add(total: Any, other: Any, fields: Sequence[str]) -> None:
         setattr(total, field, getattr(total, field) + getattr(other, field))
 
 
-_MERGES: dict[str, Callable[[list[bytes], bytes], bytes]] = {
-    "Stat": _merge_stat,
+_MERGES: dict[str, Callable[[list[bytes]], bytes]] = {
     "ListRuns": _merge_runs,
     "ExpertLoad": _merge_load,
     "Release": _merge_released,

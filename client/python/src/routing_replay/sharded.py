@@ -96,9 +96,7 @@ class ShardedRun(Run):
         try:
             message = next(call, None)
         except grpc.RpcError as failure:
-            error = self._transport.members[member].failed(failure)
-            self._transport.note(member, error.exception())
-            return merge.on_end(stream, error)
+            return merge.on_end(stream, self._transport.members[member].failed(failure))
         if message is None:
             return merge.on_end(stream, None)
         return merge.on_message(stream, message)
