@@ -18,8 +18,8 @@ class ClientImpl final : public Client {
   explicit ClientImpl(std::shared_ptr<const Caller> caller) : caller_(std::move(caller)) {}
 
   absl::StatusOr<std::shared_ptr<Run>> OpenRun(absl::string_view run, const Geometry& geometry,
-                                               const RunSettings& settings) override {
-    return OpenRunWith(caller_, MakeOpenRun(run, geometry, settings));
+                                               const RunSettings& settings, std::optional<int64_t> resume_at) override {
+    return OpenRunWith(caller_, MakeOpenRun(run, geometry, settings, resume_at));
   }
 
   absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) override {

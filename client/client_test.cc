@@ -129,6 +129,19 @@ class StoppingSink final : public ReadSink {
   int32_t last_ = -1;
 };
 
+// One that does not know the mode would release at once.
+TEST_F(RunTest, AServerWithoutReleasesAfterCheckpointsIsNotAsked) {
+  ASSERT_OK(Put("s", ModelIds(random_, 30)));
+  for (const ReleaseMode mode : {ReleaseMode::kAfterCheckpoint, ReleaseMode::kCheckpointed}) {
+    EXPECT_THAT(run_->Release(std::vector<std::string>{"s"}, {.mode = mode}),
+                Fails(absl::StatusCode::kUnimplemented, Reason::kVersionMismatch));
+    EXPECT_THAT(run_->ReleaseGroups(0, 1, {.mode = mode}),
+                Fails(absl::StatusCode::kUnimplemented, Reason::kVersionMismatch));
+  }
+  EXPECT_EQ(service_.Calls("Release"), 0);
+  EXPECT_OK(run_->Release(std::vector<std::string>{"s"}));
+}
+
 TEST_F(RunTest, ASinkMayEndTheRead) {
   ASSERT_OK(Put("s", ModelIds(random_, 300)));
   ReadRequest request;

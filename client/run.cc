@@ -47,6 +47,11 @@ v1::StatRequest MakeStat(const std::string& run, Producer producer, absl::Span<c
   return request;
 }
 
+ReleaseOutcome Outcome(const v1::ReleaseResponse& response) {
+  return {static_cast<int64_t>(response.samples()), static_cast<int64_t>(response.bytes()),
+          static_cast<int64_t>(response.kept())};
+}
+
 grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
   ByteBufferBuilder builder;
   builder.Add(EncodePut(run, piece));
@@ -63,16 +68,19 @@ bool AsksForSomething(const RunSettings& settings) {
 class RunImpl final : public Run {
  public:
   RunImpl(std::shared_ptr<const Caller> caller, std::string name, Geometry geometry, const RunSettings& settings,
-          const ServerLimits& limits)
+          const ServerLimits& limits, const ReleaseOutcome& dropped, bool releases_after_checkpoint)
       : caller_(std::move(caller)),
         name_(std::move(name)),
         geometry_(std::make_shared<const Geometry>(std::move(geometry))),
         settings_(settings),
-        limits_(limits) {}
+        limits_(limits),
+        dropped_(dropped),
+        releases_after_checkpoint_(releases_after_checkpoint) {}
 
   const std::string& name() const override { return name_; }
   const Geometry& geometry() const override { return *geometry_; }
   const RunSettings& settings() const override { return settings_; }
+  const ReleaseOutcome& dropped() const override { return dropped_; }
 
   std::unique_ptr<Appender> NewAppender(AppenderOptions options) override;
   absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
@@ -90,18 +98,20 @@ class RunImpl final : public Run {
                                                 Producer producer) override;
   absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>> groups,
                                           absl::Span<const int32_t> layers, Producer producer) override;
-  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples) override;
-  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end) override;
+  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples, const ReleaseOptions& options) override;
+  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end, const ReleaseOptions& options) override;
   absl::StatusOr<ReleaseOutcome> Drop() override;
 
  private:
-  absl::StatusOr<ReleaseOutcome> CallRelease(const v1::ReleaseRequest& request);
+  absl::StatusOr<ReleaseOutcome> CallRelease(v1::ReleaseRequest request, const ReleaseOptions& options);
 
   const std::shared_ptr<const Caller> caller_;
   const std::string name_;
   const std::shared_ptr<const Geometry> geometry_;
   const RunSettings settings_;
   const ServerLimits limits_;
+  const ReleaseOutcome dropped_;
+  const bool releases_after_checkpoint_;  // The server knows ReleaseRequest.mode; one that does not would release now.
 };
 
 std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
@@ -238,32 +248,38 @@ absl::StatusOr<ExpertLoad> RunImpl::CountExperts(std::optional<std::pair<int64_t
   return load;
 }
 
-absl::StatusOr<ReleaseOutcome> RunImpl::CallRelease(const v1::ReleaseRequest& request) {
+absl::StatusOr<ReleaseOutcome> RunImpl::CallRelease(v1::ReleaseRequest request, const ReleaseOptions& options) {
+  if (options.mode != ReleaseMode::kNow && !releases_after_checkpoint_) {
+    return MakeError(absl::StatusCode::kUnimplemented, "the server has no releases that wait for a checkpoint",
+                     {.reason = Reason::kVersionMismatch, .client_version = ROUTING_REPLAY_VERSION});
+  }
+  request.set_run(name_);
+  request.set_mode(ToProto(options.mode));
+  if (options.producer) request.set_producer(ToProto(*options.producer));
   const auto response = caller_->Call(&Stub::Release, request);
   if (!response.ok()) return response.status();
-  return ReleaseOutcome{static_cast<int64_t>(response->samples()), static_cast<int64_t>(response->bytes())};
+  return Outcome(*response);
 }
 
-absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> samples) {
+absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> samples, const ReleaseOptions& options) {
   ReleaseOutcome total;
   for (size_t at = 0; at < samples.size(); at += kMaxNamesPerCall) {
     v1::ReleaseRequest request;
-    request.set_run(name_);
     for (const std::string& sample : samples.subspan(at, kMaxNamesPerCall)) request.add_samples(sample);
-    const auto part = CallRelease(request);
+    const auto part = CallRelease(std::move(request), options);
     if (!part.ok()) return part.status();
     total.samples += part->samples;
     total.bytes += part->bytes;
+    total.kept += part->kept;
   }
   return total;
 }
 
-absl::StatusOr<ReleaseOutcome> RunImpl::ReleaseGroups(int64_t begin, int64_t end) {
+absl::StatusOr<ReleaseOutcome> RunImpl::ReleaseGroups(int64_t begin, int64_t end, const ReleaseOptions& options) {
   v1::ReleaseRequest request;
-  request.set_run(name_);
   request.mutable_groups()->set_begin(begin);
   request.mutable_groups()->set_end(end);
-  return CallRelease(request);
+  return CallRelease(std::move(request), options);
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::Drop() {
@@ -310,12 +326,16 @@ absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest r
   if (!geometry.ok()) return geometry.status();
   const auto settings = FromProto(response->options());
   if (!settings.ok()) return settings.status();
+  const auto& features = response->features();
   return OpenedRun{*std::move(geometry), *settings,
-                   LimitsFrom(response->max_message_bytes(), response->max_payload_bytes())};
+                   LimitsFrom(response->max_message_bytes(), response->max_payload_bytes()),
+                   Outcome(response->dropped()),
+                   std::find(features.begin(), features.end(), "release-after-checkpoint") != features.end()};
 }
 
 std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened) {
-  return std::make_shared<RunImpl>(std::move(caller), std::move(name), opened.geometry, opened.settings, opened.limits);
+  return std::make_shared<RunImpl>(std::move(caller), std::move(name), opened.geometry, opened.settings, opened.limits,
+                                   opened.dropped, opened.releases_after_checkpoint);
 }
 
 absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {
@@ -324,10 +344,15 @@ absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> c
   return MakeRun(std::move(caller), request.run(), *opened);
 }
 
-v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, const RunSettings& settings) {
+v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, const RunSettings& settings,
+                               std::optional<int64_t> resume_at) {
   v1::OpenRunRequest request = MakeJoinRun(run);
   *request.mutable_geometry() = ToProto(geometry);
   if (AsksForSomething(settings)) *request.mutable_options() = ToProto(settings);
+  if (resume_at) {
+    request.set_resume_at(*resume_at);
+    request.add_required_features("resume-at");
+  }
   return request;
 }
 

@@ -3,6 +3,8 @@
 #define CLIENT_RUN_H_
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "client/caller.h"
@@ -20,12 +22,15 @@ struct OpenedRun {
   Geometry geometry;
   RunSettings settings;
   ServerLimits limits;
+  ReleaseOutcome dropped;
+  bool releases_after_checkpoint = false;  // The server knows ReleaseRequest.mode; one that does not would release now.
 };
 absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request);
 std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened);
 
 // Makes the run or joins it, as Client::OpenRun.
-v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, const RunSettings& settings);
+v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, const RunSettings& settings,
+                               std::optional<int64_t> resume_at);
 // As Client::JoinRun.
 v1::OpenRunRequest MakeJoinRun(absl::string_view run);
 

@@ -114,7 +114,8 @@ rr_error* rr_export_finish(rr_export* export_, rr_bytes** out) {
                      {"written", outcome->written},
                      {"dropped", outcome->dropped},
                      {"unsealed", outcome->unsealed},
-                     {"bytes", outcome->bytes}},
+                     {"bytes", outcome->bytes},
+                     {"awaited", export_->session->awaited()}},
                 out);
   });
 }

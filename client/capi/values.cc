@@ -63,6 +63,7 @@ absl::StatusOr<SampleState> StateFrom(const json& value, const std::string& path
   object.Read("num_tokens", state.num_tokens);
   object.Read("revision", state.revision);
   object.Read("content_id", state.content_id);
+  object.Read("awaits_checkpoint", state.awaits_checkpoint);
   const json* weights = object.Find("weights");
   const json* check = object.Find("token_check");
   std::vector<TokenCheck> checks;

@@ -153,7 +153,13 @@ absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& d
     if (absl::Status status = ExportPortion(run, **session, *names, options); !status.ok()) return status;
   }
   if (options.on_progress) options.on_progress((*session)->progress());
-  return (*session)->Finish();
+  auto outcome = (*session)->Finish();
+  if (!outcome.ok() || !options.release_awaiting || (*session)->awaited().empty()) return outcome;
+  const auto released =
+      run.Release((*session)->awaited(), {.mode = ReleaseMode::kCheckpointed, .producer = options.producer});
+  if (!released.ok()) return released.status();
+  outcome->released = released->samples;
+  return outcome;
 }
 
 absl::StatusOr<ImportOutcome> ImportRun(Client& client, const std::filesystem::path& directory,

@@ -45,6 +45,7 @@ void ExportSession::OnList(absl::Span<const SampleState> samples) {
     const ExportedSample* there = exporter_->Find(state.sample);
     if (there != nullptr && SameContent(*there, state)) {
       exporter_->SetGroup(state.sample, state.group);
+      if (state.awaits_checkpoint) awaited_.push_back(state.sample);
       ++progress_.samples;
       continue;
     }
@@ -120,6 +121,7 @@ absl::Status ExportSession::Write(const SampleState& state, const SamplePlanes& 
   if (state.token_check) sample.token_checks = {*state.token_check};
   const std::vector<uint8_t> ids = RowMajor(read);
   if (absl::Status status = exporter_->Add(std::move(sample), ids); !status.ok()) return status;
+  if (state.awaits_checkpoint) awaited_.push_back(state.sample);
   ++outcome_.written;
   ++progress_.samples;
   progress_.bytes += static_cast<int64_t>(ids.size());

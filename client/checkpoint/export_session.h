@@ -44,6 +44,9 @@ class ExportSession {
   // a sample that was lost; ABORTED for one that changes again and again; errors of RunExporter::Add.
   absl::Status OnRows(absl::Span<const SampleState> states, absl::Span<SamplePlanes> read);
   absl::StatusOr<ExportOutcome> Finish();
+  // Once Finish was OK: the samples that awaited a checkpoint and are in this one; ReleaseMode::kCheckpointed ends
+  // them.
+  const std::vector<std::string>& awaited() const { return awaited_; }
 
   const CheckpointProgress& progress() const { return progress_; }
   Producer producer() const { return scope_.producer; }
@@ -68,6 +71,7 @@ class ExportSession {
   std::deque<Wanted> queue_;
   std::vector<Wanted> reading_;
   std::vector<std::string> names_;  // … of these.
+  std::vector<std::string> awaited_;
   CheckpointProgress progress_;
   ExportOutcome outcome_;
 };

@@ -41,6 +41,7 @@ class FakeRun final : public Run {
   const std::string& name() const override { return name_; }
   const Geometry& geometry() const override { return geometry_; }
   const RunSettings& settings() const override { return settings_; }
+  const ReleaseOutcome& dropped() const override { return dropped_; }
 
   absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>>, Producer) override {
     std::vector<SampleState> states;
@@ -74,8 +75,10 @@ class FakeRun final : public Run {
                                           Producer) override {
     return None();
   }
-  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string>) override { return None(); }
-  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t, int64_t) override { return None(); }
+  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string>, const ReleaseOptions&) override {
+    return None();
+  }
+  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t, int64_t, const ReleaseOptions&) override { return None(); }
   absl::StatusOr<ReleaseOutcome> Drop() override { return None(); }
 
  private:
@@ -119,6 +122,7 @@ class FakeRun final : public Run {
   const Geometry geometry_ =
       *Geometry::Create({.num_layers = 12, .moe_layer_ids = {3, 5, 7, 11}, .num_experts = {8}, .top_k = {2}});
   const RunSettings settings_{.block_rows = kBlockRows};
+  const ReleaseOutcome dropped_;
 };
 
 class VerifyTest : public ::testing::Test {

@@ -239,6 +239,8 @@ void CommandTree::AddTransfers() {
   AddGroups(exported, options.groups);
   exported->add_flag("--drop-missing", options.drop_missing,
                      "drop what the directory has of these groups and the run has not any more");
+  exported->add_flag("--checkpoint", options.checkpoint,
+                     "give back what the run keeps until a checkpoint holds it: this is one");
   AddTrainerFlag(exported, options.producer);
   CLI::App* imported = Add("import",
                            "append the samples of a directory to a run, those that are not there yet\n"

@@ -29,6 +29,7 @@ absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions
                                  {.groups = options.groups,
                                   .producer = options.producer,
                                   .drop_missing = options.drop_missing,
+                                  .release_awaiting = options.checkpoint,
                                   .on_progress = InWords(progress)});
   if (!outcome.ok()) return outcome.status();
   return Document{{"run", options.run},
@@ -37,6 +38,7 @@ absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions
                   {"written", outcome->written},
                   {"dropped", outcome->dropped},
                   {"unsealed", outcome->unsealed},
+                  {"released", outcome->released},
                   {"written_bytes", outcome->bytes}};
 }
 

@@ -21,6 +21,7 @@ struct TransferOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;
   Producer producer = Producer::kRollout;
   bool drop_missing = false;
+  bool checkpoint = false;
 };
 
 // How far it is, in words.

@@ -61,8 +61,8 @@ class ShardedClient final : public Client {
   explicit ShardedClient(std::shared_ptr<const MemberSet> members) : members_(std::move(members)) {}
 
   absl::StatusOr<std::shared_ptr<Run>> OpenRun(absl::string_view run, const Geometry& geometry,
-                                               const RunSettings& settings) override {
-    v1::OpenRunRequest request = MakeOpenRun(run, geometry, settings);
+                                               const RunSettings& settings, std::optional<int64_t> resume_at) override {
+    v1::OpenRunRequest request = MakeOpenRun(run, geometry, settings, resume_at);
     request.set_shard_fingerprint(members_->names().fingerprint());
     return Opened(run, OfAll([&](const Member& member) { return CallOpenRun(*member.patient(), request); }));
   }
@@ -111,14 +111,18 @@ class ShardedClient final : public Client {
                                               bool without_unreachable = false) {
     const auto opened = AnswersOf<OpenedRun>(*members_, std::move(answers), without_unreachable);
     if (!opened.ok()) return opened.status();
+    OpenedRun whole = opened->front();
+    whole.dropped = {};
     for (const OpenedRun& other : *opened) {
+      AddTo(other.dropped, whole.dropped);
+      whole.releases_after_checkpoint = whole.releases_after_checkpoint && other.releases_after_checkpoint;
       if (other.geometry == opened->front().geometry) continue;
       return MakeError(absl::StatusCode::kFailedPrecondition,
                        absl::StrCat("run \"", run, "\" has ", opened->front().geometry.DebugString(),
                                     " on one server, ", other.geometry.DebugString(), " on another"),
                        {.reason = Reason::kGeometryMismatch, .field = "geometry"});
     }
-    return MakeShardedRun(members_, std::string(run), opened->front());
+    return MakeShardedRun(members_, std::string(run), whole);
   }
 
   const std::shared_ptr<const MemberSet> members_;

@@ -19,10 +19,7 @@ namespace {
 absl::StatusOr<ReleaseOutcome> Sum(const absl::StatusOr<std::vector<ReleaseOutcome>>& parts) {
   if (!parts.ok()) return parts.status();
   ReleaseOutcome total;
-  for (const ReleaseOutcome& part : *parts) {
-    total.samples += part.samples;
-    total.bytes += part.bytes;
-  }
+  for (const ReleaseOutcome& part : *parts) AddTo(part, total);
   return total;
 }
 
@@ -48,6 +45,7 @@ class ShardedRun final : public Run {
   const std::string& name() const override { return patient_[0]->name(); }
   const Geometry& geometry() const override { return patient_[0]->geometry(); }
   const RunSettings& settings() const override { return patient_[0]->settings(); }
+  const ReleaseOutcome& dropped() const override { return patient_[0]->dropped(); }
 
   std::unique_ptr<Appender> NewAppender(AppenderOptions options) override {
     return MakeShardedAppender(finder_, patient_, std::move(options));
@@ -77,11 +75,12 @@ class ShardedRun final : public Run {
                                                 Producer producer) override;
   absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>> groups,
                                           absl::Span<const int32_t> layers, Producer producer) override;
-  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples) override {
-    return Sum(OfAll<ReleaseOutcome>([&](Run& run) { return run.Release(samples); }, true));
+  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples,
+                                         const ReleaseOptions& options) override {
+    return Sum(OfAll<ReleaseOutcome>([&](Run& run) { return run.Release(samples, options); }, true));
   }
-  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end) override {
-    return Sum(OfAll<ReleaseOutcome>([&](Run& run) { return run.ReleaseGroups(begin, end); }, true));
+  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end, const ReleaseOptions& options) override {
+    return Sum(OfAll<ReleaseOutcome>([&](Run& run) { return run.ReleaseGroups(begin, end, options); }, true));
   }
   absl::StatusOr<ReleaseOutcome> Drop() override {
     return Sum(OfAll<ReleaseOutcome>([](Run& run) { return run.Drop(); }));
@@ -181,6 +180,12 @@ absl::StatusOr<ExpertLoad> ShardedRun::CountExperts(std::optional<std::pair<int6
 }
 
 }  // namespace
+
+void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total) {
+  total.samples += part.samples;
+  total.bytes += part.bytes;
+  total.kept += part.kept;
+}
 
 std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name,
                                     const OpenedRun& opened) {

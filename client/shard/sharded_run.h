@@ -11,7 +11,9 @@
 
 namespace routing_replay {
 
-// `opened`: what any of the members says of the run.
+void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total);
+
+// `opened`: what the members say of the run.
 std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name,
                                     const OpenedRun& opened);
 

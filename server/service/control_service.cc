@@ -82,6 +82,12 @@ absl::StatusOr<std::optional<RunOptions>> OptionsFor(ServiceContext& context, co
   return options;
 }
 
+void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response) {
+  response.set_samples(released.samples);
+  response.set_bytes(released.bytes);
+  response.set_kept(released.kept);
+}
+
 absl::Status DoOpenRun(ServiceContext& context, const v1::OpenRunRequest& request, v1::OpenRunResponse& response) {
   const std::vector<std::string> required(request.required_features().begin(), request.required_features().end());
   absl::Status status = CheckClient(ROUTING_REPLAY_VERSION, request.client_version(), required);
@@ -97,6 +103,11 @@ absl::Status DoOpenRun(ServiceContext& context, const v1::OpenRunRequest& reques
   if (!options.ok()) return options.status();
   auto run = context.store.OpenRun(request.run(), geometry ? &*geometry : nullptr, *options);
   if (!run.ok()) return run.status();
+  if (request.has_resume_at()) {
+    const auto dropped = context.store.ReleaseGroups(request.run(), std::nullopt, {request.resume_at(), INT64_MAX});
+    if (!dropped.ok()) return dropped.status();
+    WriteReleased(*dropped, *response.mutable_dropped());
+  }
   response.set_server_version(ROUTING_REPLAY_VERSION);
   for (const char* feature : ServerFeatures()) response.add_features(feature);
   *response.mutable_geometry() = ToProto(*run->geometry);
@@ -212,19 +223,20 @@ absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& reques
     if (!read.ok()) return read.status();
     producer = *read;
   }
+  const auto mode = FromProto(request.mode(), "mode");
+  if (!mode.ok()) return mode.status();
   const std::vector<SampleRef> refs = ReadRefs(request.samples(), request.handles());
   if (request.has_groups() && !refs.empty()) return Invalid("groups", "given together with samples or handles");
   absl::StatusOr<ReleaseResult> result;
   if (request.has_groups()) {
     auto groups = ReadGroups(request.groups());
     if (!groups.ok()) return groups.status();
-    result = context.store.ReleaseGroups(request.run(), producer, *groups);
+    result = context.store.ReleaseGroups(request.run(), producer, *groups, *mode);
   } else {
-    result = context.store.Release(request.run(), producer, refs);
+    result = context.store.Release(request.run(), producer, refs, *mode);
   }
   if (!result.ok()) return result.status();
-  response.set_samples(result->samples);
-  response.set_bytes(result->bytes);
+  WriteReleased(*result, response);
   return absl::OkStatus();
 }
 

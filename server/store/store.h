@@ -29,6 +29,7 @@
 #include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/expert_load.h"
 #include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/release_mode.h"
 #include "routing_replay/wire/sample_state.h"
 #include "server/admission/byte_budget.h"
 #include "server/store/kept_block.h"
@@ -101,6 +102,7 @@ struct GroupRange {
 struct ReleaseResult {
   int64_t samples = 0;
   int64_t bytes = 0;  // Given back to the budget now.
+  int64_t kept = 0;   // Samples that await a checkpoint now; see release_mode.h.
 };
 
 struct ListPage {
@@ -160,9 +162,10 @@ class Store {
 
   // Unknown samples are skipped.
   virtual absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
-                                                absl::Span<const SampleRef> samples) = 0;
+                                                absl::Span<const SampleRef> samples,
+                                                ReleaseMode mode = ReleaseMode::kNow) = 0;
   virtual absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                                      GroupRange groups) = 0;
+                                                      GroupRange groups, ReleaseMode mode = ReleaseMode::kNow) = 0;
 
   // Calls `changed` once, from any thread and without a lock held, after the next change of the sample (append, seal,
   // truncate, release, drop; also its creation). Register, then look with Snapshot, so that no change is missed. The

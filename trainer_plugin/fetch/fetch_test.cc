@@ -42,6 +42,7 @@ class ScriptedRun final : public Run {
   const std::string& name() const override { return name_; }
   const Geometry& geometry() const override { return geometry_; }
   const RunSettings& settings() const override { return settings_; }
+  const ReleaseOutcome& dropped() const override { return dropped_; }
   std::unique_ptr<Appender> NewAppender(AppenderOptions) override { return nullptr; }
   absl::StatusOr<AppendOutcome> Put(const AppendOptions&, const TensorDescription&,
                                     absl::Span<const uint8_t>) override {
@@ -63,8 +64,10 @@ class ScriptedRun final : public Run {
                                           Producer) override {
     return unused_;
   }
-  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string>) override { return unused_; }
-  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t, int64_t) override { return unused_; }
+  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string>, const ReleaseOptions&) override {
+    return unused_;
+  }
+  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t, int64_t, const ReleaseOptions&) override { return unused_; }
   absl::StatusOr<ReleaseOutcome> Drop() override { return unused_; }
 
   std::vector<SampleRecord> records;
@@ -74,6 +77,7 @@ class ScriptedRun final : public Run {
   const Geometry geometry_;
   const std::string name_ = "scripted";
   const RunSettings settings_;
+  const ReleaseOutcome dropped_;
   const absl::Status unused_ = absl::UnimplementedError("not scripted");
   ReadRequest request_;
 };

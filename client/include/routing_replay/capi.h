@@ -359,7 +359,8 @@ RR_API rr_error* rr_merge_on_end(rr_merge* merge, size_t stream, const rr_error*
 RR_API rr_error* rr_merge_on_located(rr_merge* merge, const char* json, size_t size);
 
 /* A run into a directory (proto/FORMAT.md, "Exported runs"; routing_replay/checkpoint.h tells the rules). States are
- * those of rr_appender_on_states, with "group", "unrecorded": [[b, e]] and "weights": [[b, e, version, label]].
+ * those of rr_appender_on_states, with "group", "unrecorded": [[b, e]], "weights": [[b, e, version, label]] and
+ * "awaits_checkpoint".
  * options: {"directory", "groups": [begin, end], "producer", "drop_missing"}; groups are half-open, absent: all. */
 RR_API rr_error* rr_export_new(const rr_run* run, const char* options, size_t size, rr_export** made);
 RR_API void rr_export_free(rr_export* export_);
@@ -371,7 +372,8 @@ RR_API rr_error* rr_export_next(rr_export* export_, rr_bytes** json);
 /* What Stat said before the read, and the reader of these samples in that order, which has ended well; takes its ids.
  */
 RR_API rr_error* rr_export_on_rows(rr_export* export_, const char* states, size_t size, rr_reader* reader);
-/* {"samples", "written", "dropped", "unsealed", "bytes"} */
+/* {"samples", "written", "dropped", "unsealed", "bytes", "awaited": […]}: samples that awaited a checkpoint and are in
+ * this one, for Release with RELEASE_MODE_CHECKPOINTED. */
 RR_API rr_error* rr_export_finish(rr_export* export_, rr_bytes** json);
 
 /* A directory into a run. FAILED_PRECONDITION (NOT_COMMITTED) where no export has ended. */

@@ -36,6 +36,9 @@ struct ExportOptions {
   Producer producer = Producer::kRollout;
   // True: samples of the groups that the directory holds and the run does not (they were released) leave the directory.
   bool drop_missing = false;
+  // This is the checkpoint that samples await (ReleaseMode::kAfterCheckpoint): they are released once the directory
+  // holds them to its last file. If that fails, the directory is whole, and the next call does it.
+  bool release_awaiting = true;
   std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // Of one portion, some tens of MB.
   OnCheckpointProgress on_progress;
 };
@@ -45,6 +48,7 @@ struct ExportOutcome {
   int64_t written = 0;   // … of them, now: new ones and changed ones.
   int64_t dropped = 0;   // Left the directory.
   int64_t unsealed = 0;  // Of the run, left out: more rows may come.
+  int64_t released = 0;  // Of the run, with release_awaiting.
   int64_t bytes = 0;     // Of rows written, in the dtype of storage.
 };
 

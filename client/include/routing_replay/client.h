@@ -27,6 +27,7 @@
 #include "routing_replay/wire/expert_load.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
+#include "routing_replay/wire/release_mode.h"
 #include "routing_replay/wire/row_range.h"
 #include "routing_replay/wire/sample_state.h"
 #include "routing_replay/wire/tensor.h"
@@ -95,8 +96,13 @@ class Client {
   virtual ~Client() = default;
 
   // Makes the run or joins it; another geometry or other settings than its own: FAILED_PRECONDITION.
+  //
+  // `resume_at`: training goes on from a checkpoint with this group. The samples of this and of higher groups, of both
+  // producers, are what an earlier life of the training left, and are removed; Run::dropped() tells how much. For the
+  // one coordinator, before any worker appends. UNIMPLEMENTED (kVersionMismatch) from a server without it.
   virtual absl::StatusOr<std::shared_ptr<Run>> OpenRun(absl::string_view run, const Geometry& geometry,
-                                                       const RunSettings& settings = {}) = 0;
+                                                       const RunSettings& settings = {},
+                                                       std::optional<int64_t> resume_at = {}) = 0;
   // NOT_FOUND (kNoRun) if there is none.
   virtual absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) = 0;
   virtual absl::StatusOr<std::vector<RunSummary>> ListRuns() = 0;
@@ -230,9 +236,15 @@ struct SampleRows {
   std::vector<std::vector<uint16_t>> layers;
 };
 
+struct ReleaseOptions {
+  ReleaseMode mode = ReleaseMode::kNow;
+  std::optional<Producer> producer;  // Absent: both.
+};
+
 struct ReleaseOutcome {
-  int64_t samples = 0;
-  int64_t bytes = 0;
+  int64_t samples = 0;  // Given back now …
+  int64_t bytes = 0;    // … and what that freed.
+  int64_t kept = 0;     // Await a checkpoint now, with ReleaseMode::kAfterCheckpoint.
 };
 
 // One run of a server, or of several. Thread-safe. Keeps its client's channels alive.
@@ -242,6 +254,8 @@ class Run {
   virtual const std::string& name() const = 0;
   virtual const Geometry& geometry() const = 0;
   virtual const RunSettings& settings() const = 0;  // In force, defaults filled in.
+  // What OpenRun's resume_at removed.
+  virtual const ReleaseOutcome& dropped() const = 0;
 
   virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
   // One append in one call per weight version; the payload is sent as it is and decoded by the server.
@@ -272,8 +286,12 @@ class Run {
   virtual absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>> groups = {},
                                                   absl::Span<const int32_t> layers = {},
                                                   Producer producer = Producer::kRollout) = 0;
-  virtual absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples) = 0;
-  virtual absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end) = 0;
+  // UNIMPLEMENTED (kVersionMismatch) from a server without the mode.
+  virtual absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples,
+                                                 const ReleaseOptions& options = {}) = 0;
+  // begin <= group < end.
+  virtual absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end,
+                                                       const ReleaseOptions& options = {}) = 0;
   virtual absl::StatusOr<ReleaseOutcome> Drop() = 0;
 };
 

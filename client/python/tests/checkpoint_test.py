@@ -50,7 +50,7 @@ class CheckpointTest(ServerTest):
         steps: list[rr.CheckpointProgress] = []
         done = self.run_.checkpoint(self.directory, on_progress=steps.append)
         size = sum((30 + 400 * i) * 3 * 4 * 2 for i in range(3)) + 10 * 3 * 4 * 2
-        self.assertEqual(done, rr.CheckpointOutcome(samples=SEALED, written=SEALED, dropped=0, unsealed=1, bytes=size))
+        self.assertEqual(done, rr.CheckpointOutcome(SEALED, SEALED, dropped=0, unsealed=1, released=0, bytes=size))
         self.assertEqual(steps[-1], rr.CheckpointProgress(SEALED, SEALED, size))
         name = self.run_name + "-copy"
         restored = self.client.restore(str(self.directory), name, on_progress=steps.append)

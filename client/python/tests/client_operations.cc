@@ -43,6 +43,7 @@ json ToJson(const SampleState& state) {
               {"committed_rows", state.committed_rows},
               {"revision", state.revision},
               {"content_id", state.content_id},
+              {"awaits_checkpoint", state.awaits_checkpoint},
               {"unrecorded", RangesToJson(state.unrecorded)},
               {"weights", std::move(weights)},
               {"provenance", std::move(provenance)},
@@ -64,7 +65,9 @@ json ToJson(const SampleRows& sample) {
   return out;
 }
 
-json ToJson(const ReleaseOutcome& outcome) { return {{"samples", outcome.samples}, {"bytes", outcome.bytes}}; }
+json ToJson(const ReleaseOutcome& outcome) {
+  return {{"samples", outcome.samples}, {"bytes", outcome.bytes}, {"kept", outcome.kept}};
+}
 
 template <typename T>
 json Result(const absl::StatusOr<T>& result) {
@@ -103,8 +106,14 @@ class Operations {
     }
     if (what == "stat") return Result(run_->Stat(sample, ProducerOf(operation)));
     if (what == "list") return Results(run_->List({}, ProducerOf(operation)));
-    if (what == "release") return Result(run_->Release(operation.at("samples").get<std::vector<std::string>>()));
-    if (what == "release_groups") return Result(run_->ReleaseGroups(operation.at("begin"), operation.at("end")));
+    const ReleaseOptions release{.mode = operation.value("keep_until_checkpoint", false) ? ReleaseMode::kAfterCheckpoint
+                                                                                         : ReleaseMode::kNow};
+    if (what == "release") {
+      return Result(run_->Release(operation.at("samples").get<std::vector<std::string>>(), release));
+    }
+    if (what == "release_groups") {
+      return Result(run_->ReleaseGroups(operation.at("begin"), operation.at("end"), release));
+    }
     return Result(run_->Drop());
   }
 

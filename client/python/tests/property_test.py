@@ -145,10 +145,12 @@ class Python:
         return out
 
     def _release(self, operation: dict[str, Any]) -> Any:
-        return vars(self._run.release(operation["samples"]))
+        keep = operation["keep_until_checkpoint"]
+        return vars(self._run.release(operation["samples"], keep_until_checkpoint=keep))
 
     def _release_groups(self, operation: dict[str, Any]) -> Any:
-        return vars(self._run.release_groups(operation["begin"], operation["end"]))
+        keep = operation["keep_until_checkpoint"]
+        return vars(self._run.release_groups(operation["begin"], operation["end"], keep_until_checkpoint=keep))
 
     def _drop(self, operation: dict[str, Any]) -> Any:
         return vars(self._run.drop())
@@ -416,11 +418,14 @@ class Generator:
         return {"producer": self._producer()}
 
     def _release(self) -> dict[str, Any]:
-        return {"samples": [self._sample() for _ in range(self._number(1, 3))]}
+        return {"samples": [self._sample() for _ in range(self._number(1, 3))], **self._keep()}
 
     def _release_groups(self) -> dict[str, Any]:
         begin = self._number(-3, 5)
-        return {"begin": begin, "end": begin + self._number(-1, 3)}
+        return {"begin": begin, "end": begin + self._number(-1, 3), **self._keep()}
+
+    def _keep(self) -> dict[str, Any]:
+        return {"keep_until_checkpoint": self._number(0, 1) == 1}
 
 
 class PropertyTest(ServerTest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import unittest
 
 import numpy as np
@@ -112,6 +113,17 @@ class ShardedTest(unittest.TestCase):
         self.run_.flush()
         self.assertTrue(all(fork.metrics()["shared_rows"] for fork in forks))
         self.expect(self.run_, {f"turns/{i}": whole for i in range(1, 8)})
+
+    def test_checkpoints(self) -> None:
+        samples = self.fill()
+        with tempfile.TemporaryDirectory() as directory:
+            self.assertEqual(self.run_.release_groups(0, 2, keep_until_checkpoint=True).kept, 20)
+            self.assertEqual(self.run_.checkpoint(directory).written, 40)
+            self.assertEqual(len(self.run_.list()), 20)
+            again = self.client.run("run", GEOMETRY, resume_at=3)
+            self.assertEqual((again.dropped.samples, len(again.list())), (10, 10))
+            self.client.restore(directory)
+            self.expect(self.run_, samples)
 
     def test_without_one_server(self) -> None:
         samples = self.fill()

@@ -44,9 +44,9 @@ class MemoryStore final : public Store {
   absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                           absl::Span<const int32_t> layers, const std::function<bool()>& stop) override;
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
-                                        absl::Span<const SampleRef> samples) override;
+                                        absl::Span<const SampleRef> samples, ReleaseMode mode) override;
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                              GroupRange groups) override;
+                                              GroupRange groups, ReleaseMode mode) override;
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override;
   int64_t Sweep(int64_t limit) override;
@@ -208,17 +208,17 @@ absl::StatusOr<ExpertLoad> MemoryStore::CountExperts(absl::string_view run, Prod
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::Release(absl::string_view run, std::optional<Producer> producer,
-                                                   absl::Span<const SampleRef> samples) {
+                                                   absl::Span<const SampleRef> samples, ReleaseMode mode) {
   const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
-  return (*found)->Release(producer, samples);
+  return (*found)->Release(producer, samples, mode);
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                                         GroupRange groups) {
+                                                         GroupRange groups, ReleaseMode mode) {
   const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
-  return (*found)->ReleaseGroups(producer, groups);
+  return (*found)->ReleaseGroups(producer, groups, mode);
 }
 
 absl::StatusOr<std::unique_ptr<Store::Watch>> MemoryStore::WatchSample(absl::string_view run, Producer producer,

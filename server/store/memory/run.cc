@@ -109,10 +109,11 @@ absl::StatusOr<ExpertLoad> MemoryRun::CountExperts(Producer producer, const std:
   return expert_counts_.Count(producer, groups, by_group, layers, stop);
 }
 
-absl::Status MemoryRun::Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result) {
-  absl::StatusOr<std::optional<MemorySample::Remains>> remains = sample.Remove(unused_since);
-  if (!remains.ok()) return remains.status();
-  if (*remains) Bury(sample, **std::move(remains), result);
+absl::Status MemoryRun::ReleaseOne(MemorySample& sample, ReleaseMode mode, ReleaseResult& result) {
+  absl::StatusOr<MemorySample::Released> released = sample.Release(mode);
+  if (!released.ok()) return released.status();
+  if (released->step == ReleaseStep::kKeep) ++result.kept;
+  if (released->remains) Bury(sample, *std::move(released->remains), result);
   return absl::OkStatus();
 }
 
@@ -124,21 +125,22 @@ void MemoryRun::Bury(MemorySample& sample, MemorySample::Remains remains, Releas
   sample.Notify();
 }
 
-absl::StatusOr<ReleaseResult> MemoryRun::Release(std::optional<Producer> producer,
-                                                 absl::Span<const SampleRef> samples) {
+absl::StatusOr<ReleaseResult> MemoryRun::Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples,
+                                                 ReleaseMode mode) {
   ReleaseResult result;
   for (const SampleRef& ref : samples) {
     for (Producer p : kProducers) {
       if (producer && *producer != p) continue;
       const auto sample = Find(p, ref);
       if (!sample.ok()) continue;
-      if (absl::Status status = Remove(**sample, Clock::Time::max(), result); !status.ok()) return status;
+      if (absl::Status status = ReleaseOne(**sample, mode, result); !status.ok()) return status;
     }
   }
   return result;
 }
 
-absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> producer, GroupRange groups) {
+absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> producer, GroupRange groups,
+                                                       ReleaseMode mode) {
   ReleaseResult result;
   for (Producer p : kProducers) {
     if (producer && *producer != p) continue;
@@ -148,7 +150,7 @@ absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> p
       for (const std::shared_ptr<MemorySample>& sample : batch) {
         const std::optional<int64_t> group = sample->group();
         if (!group || !groups.contains(*group)) continue;
-        if (absl::Status status = Remove(*sample, Clock::Time::max(), result); !status.ok()) return status;
+        if (absl::Status status = ReleaseOne(*sample, mode, result); !status.ok()) return status;
       }
       if (batch.size() < kScanBatch) break;
       after = batch.back()->id();
@@ -170,8 +172,9 @@ int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
   // A use that cannot be written down counts from now on all the same, as long as this process lives.
   for (const std::shared_ptr<MemorySample>& sample : looked.used) sample->NoteUse().IgnoreError();
   for (const std::shared_ptr<MemorySample>& sample : looked.idle) {
+    absl::StatusOr<std::optional<MemorySample::Remains>> remains = sample->Remove(now - info().options.ttl);
     // One that cannot be removed now is idle the next time, too.
-    Remove(*sample, now - info().options.ttl, result).IgnoreError();
+    if (remains.ok() && *remains) Bury(*sample, **std::move(remains), result);
   }
   return result.samples;
 }

@@ -40,8 +40,9 @@ class MemoryRun {
   absl::StatusOr<ExpertLoad> CountExperts(Producer producer, const std::optional<GroupRange>& groups,
                                           absl::Span<const int32_t> layers, const std::function<bool()>& stop);
 
-  absl::StatusOr<ReleaseResult> Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples);
-  absl::StatusOr<ReleaseResult> ReleaseGroups(std::optional<Producer> producer, GroupRange groups);
+  absl::StatusOr<ReleaseResult> Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples,
+                                        ReleaseMode mode);
+  absl::StatusOr<ReleaseResult> ReleaseGroups(std::optional<Producer> producer, GroupRange groups, ReleaseMode mode);
   std::unique_ptr<Store::Watch> WatchSample(Producer producer, const SampleRef& ref, std::function<void()> changed);
   // Removes at most `limit` idle samples of one shard of the index.
   int64_t Sweep(size_t shard, int64_t limit);
@@ -50,7 +51,7 @@ class MemoryRun {
 
  private:
   ParentRows FindParent(const AppendHeader& header) const;
-  absl::Status Remove(MemorySample& sample, Clock::Time unused_since, ReleaseResult& result);
+  absl::Status ReleaseOne(MemorySample& sample, ReleaseMode mode, ReleaseResult& result);
   void Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result);
 
   const std::shared_ptr<const RunContext> context_;

@@ -147,6 +147,26 @@ absl::StatusOr<std::optional<CountedSample::RowsSince>> MemorySample::RecordedSi
 absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock::Time unused_since) {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive || last_used() > unused_since) return std::nullopt;
+  return RemoveLocked();
+}
+
+absl::StatusOr<MemorySample::Released> MemorySample::Release(ReleaseMode mode) {
+  MutexLock lock(mutex_);
+  if (life_ != Life::kAlive) return Released{};
+  Released released{.step = CheckRelease(content_, mode)};
+  if (released.step == ReleaseStep::kKeep) {
+    if (absl::Status status = WriteHead(KeptContent(content_)); !status.ok()) return status;
+    content_.awaits_checkpoint = true;
+    Touch();
+  } else if (released.step == ReleaseStep::kEnd) {
+    absl::StatusOr<Remains> remains = RemoveLocked();
+    if (!remains.ok()) return remains.status();
+    released.remains = *std::move(remains);
+  }
+  return released;
+}
+
+absl::StatusOr<MemorySample::Remains> MemorySample::RemoveLocked() {
   if (run_->journal != nullptr) {
     if (absl::Status status = run_->journal->Remove(producer_, id_); !status.ok()) return status;
   }

@@ -70,7 +70,14 @@ class MemorySample final : public CountedSample {
   };
   // Ends an alive sample, if it was last used at or before `unused_since`. Tells no watcher: see Notify. Errors of
   // SampleJournal::Remove: it lives on.
-  absl::StatusOr<std::optional<Remains>> Remove(Clock::Time unused_since = Clock::Time::max());
+  absl::StatusOr<std::optional<Remains>> Remove(Clock::Time unused_since);
+  struct Released {
+    ReleaseStep step = ReleaseStep::kNothing;
+    std::optional<Remains> remains;  // Of kEnd.
+  };
+  // What the mode asks of an alive sample; to keep it is a use. Tells no watcher. Errors of SampleJournal: nothing was
+  // done.
+  absl::StatusOr<Released> Release(ReleaseMode mode);
   // Writes down, where samples last, that it was used. Errors of SampleJournal::NoteUse.
   absl::Status NoteUse();
   // Ends an alive sample of a run that ends.
@@ -101,10 +108,12 @@ class MemorySample final : public CountedSample {
   absl::Status Write(int64_t first_window, const Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteContent(const SampleContent& next, int64_t first_window, absl::Span<const RowPiece> pieces,
                             absl::Span<const std::shared_ptr<StoredBlock>> added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteGroup(int64_t group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes a content that differs from the present one in nothing that windows hold.
+  absl::Status WriteHead(const SampleContent& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Puts work.next in the place of the content. Cannot fail.
   void Commit(Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  absl::StatusOr<Remains> RemoveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Remains EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SampleState> SealLocked(int64_t num_tokens, int64_t revision, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -41,7 +41,9 @@ absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, Par
     if (absl::Status status = Write(first_window, work); !status.ok()) return status;
     Commit(work);
   } else if (header.group && *header.group != content_.group) {
-    if (absl::Status status = WriteGroup(*header.group); !status.ok()) return status;
+    SampleContent next = content_.WithoutPieces();
+    next.group = *header.group;
+    if (absl::Status status = WriteHead(next); !status.ok()) return status;
     content_.group = *header.group;
   }
   return AckOf(id_, content_, *plan);
@@ -59,10 +61,8 @@ absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& pla
   return change.Merge();
 }
 
-absl::Status MemorySample::WriteGroup(int64_t group) {
+absl::Status MemorySample::WriteHead(const SampleContent& next) {
   if (run_->journal == nullptr) return absl::OkStatus();
-  SampleContent next = content_.WithoutPieces();
-  next.group = group;
   return WriteContent(next, WindowCount(next.rows(), run_->info.options.block_rows), {}, {});
 }
 

@@ -98,6 +98,7 @@ class Assembly {
     content.engine = head_.engine();
     if (head_.has_num_tokens()) content.num_tokens = head_.num_tokens();
     content.lost_end = head_.lost_end();
+    content.awaits_checkpoint = head_.awaits_checkpoint();
     content.unrecorded = std::move(unrecorded_);
     content.provenance = std::move(provenance_);
     content.pieces = std::move(pieces_);
@@ -145,6 +146,7 @@ SampleHead CutHead(SampleHead head, int64_t rows, absl::string_view last_window)
   const bool known = UnframeRecord(last_window, last).ok() && last.has_token_check();
   head.set_rows(rows);
   head.clear_num_tokens();
+  head.clear_awaits_checkpoint();
   head.clear_token_check();
   if (known) head.set_token_check(last.token_check());
   std::vector<RowRange> tokens;
@@ -173,6 +175,7 @@ std::string EncodeHead(const SampleContent& content) {
   head.set_rows(content.rows());
   if (content.num_tokens) head.set_num_tokens(*content.num_tokens);
   head.set_lost_end(content.lost_end);
+  head.set_awaits_checkpoint(content.awaits_checkpoint);
   if (const auto check = content.tokens.At(content.rows())) head.set_token_check(*check);
   AddRanges(content.tokens.known(), 0, *head.mutable_known_tokens());
   return FrameRecord(head);

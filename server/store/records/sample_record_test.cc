@@ -31,6 +31,8 @@ class RandomContent {
     content_.engine = absl::StrCat("engine ", seed);
     while (content_.rows() < rows) Add({content_.rows(), std::min(rows, content_.rows() + 1 + Below(70))});
     if (Below(2) == 1) content_.num_tokens = rows + 1;
+    content_.awaits_checkpoint = Below(2) == 1;
+    content_.lost_end = Below(2) * (rows + 7);
     if (Below(2) == 1) content_.Truncate(Below(rows + 1));
   }
 
@@ -40,7 +42,12 @@ class RandomContent {
     Add({content_.rows(), content_.rows() + 1 + Below(40)});
   }
 
-  void Truncate(int64_t rows) { content_.Truncate(rows); }
+  // What was lost before stays lost.
+  void Truncate(int64_t rows) {
+    const int64_t lost_end = content_.lost_end;
+    content_.Truncate(rows);
+    content_.lost_end = lost_end;
+  }
 
   std::string head() const { return EncodeHead(content_); }
   std::vector<std::string> windows() const {
@@ -62,7 +69,8 @@ class RandomContent {
     const auto& ids = &content == &content_ ? ids_ : decoded_ids_;
     std::string text =
         absl::StrCat(content.revision, " ", content.content_id, " ", content.restart_nonce, " ", content.group, " ",
-                     content.engine, " ", content.rows(), " T ", content.num_tokens.value_or(-1));
+                     content.engine, " ", content.rows(), " T ", content.num_tokens.value_or(-1), " lost ",
+                     content.lost_end, " awaits ", content.awaits_checkpoint);
     if (content.prefix) {
       absl::StrAppend(&text, " of ", content.prefix->sample, content.prefix->rows, " ", content.prefix->revision);
     }

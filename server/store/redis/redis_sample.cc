@@ -100,10 +100,8 @@ absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportLoss(const RedisF
                                                                     const AcknowledgedSample& acknowledged) {
   const SampleContent& content = **found.content;
   SampleContent next = RemainingContent(content, acknowledged.rows, context_.content_ids);
-  for (const RowPiece& piece : content.pieces.all()) next.pieces.Append(piece);
   next.revision = std::max(next.revision, acknowledged.revision + 1);
-  const int64_t windows = WindowCount(content.rows(), run_->info.options.block_rows);
-  const auto now = Commit(context_, *run_, {name_, found, std::move(next), windows, {}});
+  const auto now = Commit(context_, *run_, HeadChange(found, std::move(next)));
   if (!now.ok()) return now.status();
   if (!*now) return std::optional<absl::Status>();
   ErrorDetail detail{.reason = Reason::kNotCommitted, .sample = name_.sample};
@@ -182,8 +180,7 @@ absl::StatusOr<RedisChange> RedisSample::PlanChange(const RedisFound& found, con
   const int32_t block_rows = run_->info.options.block_rows;
   SampleContent next = NextContent(content, new_life, command.header, plan, context_.content_ids);
   if (!new_life && KeepsContent(plan)) {  // Another group, and no more.
-    for (const RowPiece& piece : content.pieces.all()) next.pieces.Append(piece);
-    return RedisChange{name_, found, std::move(next), WindowCount(content.rows(), block_rows), {}};
+    return HeadChange(found, std::move(next));
   }
   std::vector<Block> blocks;
   const RowPieces none;
@@ -221,6 +218,12 @@ RedisChange RedisSample::TruncateChange(const RedisFound& found, int64_t rows) {
   SampleContent next = TruncatedContent(content, rows, context_.content_ids);
   for (RowPiece& piece : content.pieces.Find({0, rows})) next.pieces.Append(std::move(piece));
   return {name_, found, std::move(next), rows / run_->info.options.block_rows, {}};
+}
+
+RedisChange RedisSample::HeadChange(const RedisFound& found, SampleContent next) {
+  for (const RowPiece& piece : (*found.content)->pieces.all()) next.pieces.Append(piece);
+  const int64_t windows = WindowCount(next.rows(), run_->info.options.block_rows);
+  return {name_, found, std::move(next), windows, {}};
 }
 
 // `make_change`: the change of what was found, nothing if none is needed, or an error.
@@ -264,6 +267,19 @@ absl::StatusOr<SampleState> RedisSample::Truncate(int64_t rows, std::optional<in
     if (absl::Status status = CheckTruncate(**found.content, rows, expected_revision); !status.ok()) return status;
     return TruncateChange(found, rows);
   });
+}
+
+absl::StatusOr<bool> RedisSample::Keep(const std::function<bool(const RedisFound&)>& asked) {
+  bool keeps = false;
+  const auto state = Change([&](const RedisFound& found) -> absl::StatusOr<std::optional<RedisChange>> {
+    const SampleContent& content = **found.content;
+    keeps = asked(found) && CheckRelease(content, ReleaseMode::kAfterCheckpoint) == ReleaseStep::kKeep;
+    if (!keeps || content.awaits_checkpoint) return std::optional<RedisChange>();
+    return HeadChange(found, KeptContent(content));
+  });
+  if (absl::IsNotFound(state.status())) return false;
+  if (!state.ok()) return state.status();
+  return keeps;
 }
 
 absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> rows) {

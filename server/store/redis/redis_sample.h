@@ -6,6 +6,7 @@
 #define SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -35,6 +36,8 @@ class RedisSample {
   absl::StatusOr<AppendAck> Append(const AppendCommand& command, RedisSample* parent);
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
+  // What a release after a checkpoint asks of a sealed sample that `asked` is true of. False: there is none.
+  absl::StatusOr<bool> Keep(const std::function<bool(const RedisFound&)>& asked);
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows);
   absl::StatusOr<SampleState> Stat();
   absl::StatusOr<std::optional<bool>> MatchesTokens(const TokenCheck& check);
@@ -55,6 +58,8 @@ class RedisSample {
                                          const AppendCommand& command, const AppendPlan& plan);
   absl::StatusOr<RedisChange> SealChange(const RedisFound& found, int64_t num_tokens);
   RedisChange TruncateChange(const RedisFound& found, int64_t rows);
+  // `next`, which has no pieces, differs in nothing that windows hold.
+  RedisChange HeadChange(const RedisFound& found, SampleContent next);
   template <typename MakeChange>
   absl::StatusOr<SampleState> Change(const MakeChange& make_change);
 

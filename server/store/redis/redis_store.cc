@@ -92,9 +92,9 @@ class RedisStore final : public Store {
   absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                           absl::Span<const int32_t> layers, const std::function<bool()>& stop) override;
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
-                                        absl::Span<const SampleRef> samples) override;
+                                        absl::Span<const SampleRef> samples, ReleaseMode mode) override;
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                              GroupRange groups) override;
+                                              GroupRange groups, ReleaseMode mode) override;
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override;
   int64_t Sweep(int64_t limit) override;
@@ -118,6 +118,9 @@ class RedisStore final : public Store {
   // All samples with ids after `id`, by id, that may be in `groups`; entries without a sample are taken out.
   absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string id,
                      const Visitor& visitor);
+  // Ends or keeps those of the samples that `asked` is true of.
+  absl::Status ReleaseNames(const RunPtr& run, const std::vector<SampleName>& names, const RedisRemoval::Filter& asked,
+                            ReleaseMode mode, ReleaseResult& result);
   absl::StatusOr<int64_t> SweepRun(const RunPtr& run, int64_t limit);
   absl::StatusOr<std::vector<RunState>> RunStates();
 
@@ -298,8 +301,29 @@ absl::StatusOr<ExpertLoad> RedisStore::CountExperts(absl::string_view run, Produ
   });
 }
 
+absl::Status RedisStore::ReleaseNames(const RunPtr& run, const std::vector<SampleName>& names,
+                                      const RedisRemoval::Filter& asked, ReleaseMode mode, ReleaseResult& result) {
+  const auto ends = [&](const RedisFound& one) {
+    if (!asked(one)) return false;
+    // A damaged one no checkpoint will ever hold.
+    if (!one.content.ok()) return mode != ReleaseMode::kCheckpointed;
+    return CheckRelease(**one.content, mode) == ReleaseStep::kEnd;
+  };
+  RedisRemoval removal(context_, *run, ends, /*unused=*/false);
+  absl::Status status = removal.Remove(names);
+  result.samples += removal.result().samples;
+  result.bytes += removal.result().bytes;
+  if (!status.ok() || mode != ReleaseMode::kAfterCheckpoint) return status;
+  for (const SampleName& name : names) {
+    const absl::StatusOr<bool> kept = RedisSample(context_, run, name).Keep(asked);
+    if (!kept.ok()) return kept.status();
+    result.kept += *kept ? 1 : 0;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::optional<Producer> producer,
-                                                  absl::Span<const SampleRef> samples) {
+                                                  absl::Span<const SampleRef> samples, ReleaseMode mode) {
   std::vector<SampleName> names;
   std::set<std::pair<int64_t, std::string>> seen;
   for (const SampleRef& ref : samples) {
@@ -311,20 +335,20 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
     }
   }
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
-    RedisRemoval removal(
-        context_, *found, [](const RedisFound&) { return true; }, /*unused=*/false);
-    if (absl::Status status = removal.Remove(names); !status.ok()) return status;
-    return removal.result();
+    ReleaseResult result;
+    const auto any = [](const RedisFound&) { return true; };
+    if (absl::Status status = ReleaseNames(found, names, any, mode, result); !status.ok()) return status;
+    return result;
   });
 }
 
 absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                                        GroupRange groups) {
+                                                        GroupRange groups, ReleaseMode mode) {
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
     const auto inside = [&](const RedisFound& one) {
       return one.content.ok() && groups.contains((*one.content)->group);
     };
-    RedisRemoval removal(context_, *found, inside, /*unused=*/false);
+    ReleaseResult result;
     for (const Producer p : kProducers) {
       if (producer && *producer != p) continue;
       std::vector<SampleName> names;
@@ -332,10 +356,10 @@ absl::StatusOr<ReleaseResult> RedisStore::ReleaseGroups(absl::string_view run, s
         if (inside(one)) names.push_back(name);
         return true;
       });
-      if (status.ok()) status = removal.Remove(std::move(names));
+      if (status.ok()) status = ReleaseNames(found, names, inside, mode, result);
       if (!status.ok()) return status;
     }
-    return removal.result();
+    return result;
   });
 }
 

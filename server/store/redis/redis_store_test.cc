@@ -80,12 +80,12 @@ class Pair final : public Store {
     return Next().CountExperts(run, producer, groups, layers, stop);
   }
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
-                                        absl::Span<const SampleRef> samples) override {
-    return Next().Release(run, producer, samples);
+                                        absl::Span<const SampleRef> samples, ReleaseMode mode) override {
+    return Next().Release(run, producer, samples, mode);
   }
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
-                                              GroupRange groups) override {
-    return Next().ReleaseGroups(run, producer, groups);
+                                              GroupRange groups, ReleaseMode mode) override {
+    return Next().ReleaseGroups(run, producer, groups, mode);
   }
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override {

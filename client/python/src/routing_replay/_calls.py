@@ -10,7 +10,7 @@ import numpy as np
 
 from routing_replay import _core, _messages, _values
 from routing_replay._transport import DEFAULTS
-from routing_replay.errors import NotFoundError
+from routing_replay.errors import NotFoundError, UnimplementedError
 from routing_replay.geometry import Geometry
 from routing_replay.types import (
     Provenance,
@@ -29,6 +29,7 @@ _PRODUCERS = {"rollout": 1, "trainer": 2}
 _PRODUCER_NAMES = {number: name for name, number in _PRODUCERS.items()}
 _CODECS = {None: 0, "": 0, "RAW": 1, "PACKED": 2}
 _CODEC_NAMES = {0: "", 1: "RAW", 2: "PACKED"}
+_RELEASE_MODES = {"now": 1, "after_checkpoint": 2, "checkpointed": 3}
 _DURABILITIES = {None: 0, "": 0, "memory": 1, "written": 2, "synced": 3}
 _DURABILITY_NAMES = {0: "", 1: "memory", 2: "written", 3: "synced"}
 
@@ -47,6 +48,8 @@ class OpenedRun(NamedTuple):
     core: _core.Run
     geometry: Geometry
     settings: RunSettings
+    features: frozenset[str]
+    dropped: ReleaseOutcome
 
 
 def open_run(
@@ -57,6 +60,7 @@ def open_run(
     block_rows: int | None,
     codec: str | None,
     durability: str | None,
+    resume_at: int | None,
 ) -> Call[OpenedRun]:
     request = _messages.OpenRunRequest(run=_values.text(run, "run"), client_version=DEFAULTS["version"])
     if geometry is not None:
@@ -75,6 +79,10 @@ def open_run(
         request.options.codec = number
         request.options.durability = level
 
+    if resume_at is not None:
+        request.resume_at = _values.integer(resume_at, "resume_at", _values.INT64)
+        request.required_features.append("resume-at")
+
     def read(answer: bytes) -> OpenedRun:
         response = _messages.OpenRunResponse.FromString(answer)
         core = _core.Run(
@@ -88,7 +96,13 @@ def open_run(
                 "max_payload_bytes": response.max_payload_bytes,
             }
         )
-        return OpenedRun(core, _geometry(response.geometry), _settings(response.options))
+        return OpenedRun(
+            core,
+            _geometry(response.geometry),
+            _settings(response.options),
+            frozenset(response.features),
+            _released(response.dropped),
+        )
 
     return Call("OpenRun", request.SerializeToString(), read)
 
@@ -173,15 +187,37 @@ def list_runs() -> Call[list[RunSummary]]:
     return Call("ListRuns", _messages.ListRunsRequest().SerializeToString(), read)
 
 
-def release(run: str, samples: Sequence[str], groups: tuple[int, int] | None) -> Call[ReleaseOutcome]:
-    request = _messages.ReleaseRequest(run=run, samples=samples)
+def release(
+    run: str,
+    opened: OpenedRun,
+    mode: str,
+    samples: Sequence[str] = (),
+    groups: tuple[int, int] | None = None,
+    producer: str | None = None,
+) -> Call[ReleaseOutcome]:
+    if mode != "now" and "release-after-checkpoint" not in opened.features:  # It would release them now.
+        raise UnimplementedError("the server has no releases that wait for a checkpoint", reason="VERSION_MISMATCH")
+    request = _messages.ReleaseRequest(
+        run=run,
+        samples=samples,
+        producer=_values.choice(producer, "producer", {None: 0, **_PRODUCERS}),
+        mode=_RELEASE_MODES[mode],
+    )
     _set_groups(request, groups)
 
     def read(answer: bytes) -> ReleaseOutcome:
-        response = _messages.ReleaseResponse.FromString(answer)
-        return ReleaseOutcome(response.samples, response.bytes)
+        return _released(_messages.ReleaseResponse.FromString(answer))
 
     return Call("Release", request.SerializeToString(), read)
+
+
+def release_mode(keep_until_checkpoint: bool) -> str:
+    return "after_checkpoint" if keep_until_checkpoint else "now"
+
+
+def sum_of(parts: Iterable[ReleaseOutcome]) -> ReleaseOutcome:
+    counts = [(part.samples, part.bytes, part.kept) for part in parts]
+    return ReleaseOutcome(*map(sum, zip(*counts, strict=True))) if counts else ReleaseOutcome()
 
 
 def drop(run: str) -> Call[ReleaseOutcome]:
@@ -238,6 +274,7 @@ def states_for_core(states: list[SampleState]) -> list[dict[str, Any]]:
             "content_id": state.content_id,
             "unrecorded": [list(rows) for rows in state.unrecorded],
             "weights": [[span.begin, span.end, span.version, span.label] for span in state.weights],
+            "awaits_checkpoint": state.awaits_checkpoint,
             "token_check": state.token_check and [state.token_check.rows, state.token_check.crc32c],
         }
         for state in states
@@ -309,4 +346,9 @@ def _state(state: Any) -> SampleState:
             Provenance(p.rows.begin, p.rows.end, p.weight_version, p.weight_label, p.engine, p.appends)
             for p in state.provenance
         ),
+        awaits_checkpoint=state.awaits_checkpoint,
     )
+
+
+def _released(response: Any) -> ReleaseOutcome:
+    return ReleaseOutcome(response.samples, response.bytes, response.kept)

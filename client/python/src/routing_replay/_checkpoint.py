@@ -33,6 +33,7 @@ def export(
     groups: tuple[int, int] | None,
     producer: Producer,
     drop_missing: bool,
+    release_awaiting: bool,
     timeout: float,
     on_progress: OnProgress | None,
 ) -> CheckpointOutcome:
@@ -47,9 +48,13 @@ def export(
         if on_progress is not None:
             on_progress(CheckpointProgress(**progress))
         if not names:
-            return CheckpointOutcome(**core.finish())
+            break
         found = run.stat_many(names, producer=producer)
         core.on_rows(_calls.states_for_core(found), _read_all(run, names, producer, timeout))
+    outcome = core.finish()
+    awaited = outcome.pop("awaited")
+    released = run._release(awaited if release_awaiting else (), "checkpointed", producer).samples
+    return CheckpointOutcome(**outcome, released=released)
 
 
 def restore(source: _core.Import, run: Run, timeout: float, on_progress: OnProgress | None) -> RestoreOutcome:

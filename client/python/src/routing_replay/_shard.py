@@ -9,12 +9,13 @@ from typing import Any
 
 import grpc
 
-from routing_replay import _core, _messages, errors
+from routing_replay import _core, _messages, _shard_core, errors
 from routing_replay._transport import DEFAULTS, SERVICE, Transport, call_seconds
 from routing_replay.errors import RoutingReplayError
 
 _BRIEF = 1.0  # Seconds that a server is tried which was not there the last time.
 _PRODUCERS = {0: "rollout", 1: "rollout", 2: "trainer"}
+_RELEASED = ("samples", "bytes", "kept")
 _UNREACHABLE = (errors.UnavailableError, errors.DeadlineExceededError)
 
 Answer = bytes | RoutingReplayError
@@ -27,17 +28,17 @@ def _is_no_run(answer: Answer) -> bool:
 class ShardTransport:
     """As Transport, of the members of a sharded endpoint. Thread-safe."""
 
-    def __init__(self, servers: _core.Shard, use_http_proxy: bool, call_timeout: float | None) -> None:
+    def __init__(self, servers: _shard_core.Shard, use_http_proxy: bool, call_timeout: float | None) -> None:
         self.shard = servers
         self.call_timeout = call_seconds(call_timeout)
         self.members = [Transport(one, use_http_proxy, self.call_timeout) for one in servers.members]
         brief = min(_BRIEF, self.call_timeout)
         self._brief = [Transport(one, use_http_proxy, brief) for one in servers.members]
         self._gone = [False] * len(servers.members)  # No server was there at the last call.
-        self._places: dict[str, _core.Places] = {}
+        self._places: dict[str, _shard_core.Places] = {}
 
-    def places(self, run: str) -> _core.Places:
-        return self._places.setdefault(run, _core.Places(self.shard))
+    def places(self, run: str) -> _shard_core.Places:
+        return self._places.setdefault(run, _shard_core.Places(self.shard))
 
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
         """As Transport.call: of all members, or of the one that has the sample."""
@@ -162,12 +163,15 @@ class ShardTransport:
         if joins and all(isinstance(answer, _UNREACHABLE) for answer in answers):
             answers = self._of_all(lambda member: self.members[member].call("OpenRun", text))
         good = self._good(answers, without_unreachable=joins)
-        geometries = {_messages.OpenRunResponse.FromString(one).geometry.SerializeToString() for one in good}
-        if len(geometries) > 1:
+        whole, *others = map(_messages.OpenRunResponse.FromString, good)
+        for other in others:
+            _add(whole.dropped, other.dropped, _RELEASED)
+            whole.features[:] = [feature for feature in whole.features if feature in other.features]
+        if any(other.geometry != whole.geometry for other in others):
             raise errors.FailedPreconditionError(
                 f"run {message.run} has another geometry on one server than on another", reason="GEOMETRY_MISMATCH"
             )
-        return good[0]
+        return whole.SerializeToString()
 
     def _call_at_sample(self, method: str, request: bytes, repeat: bool) -> bytes:
         kind = {"Seal": _messages.SealRequest, "Truncate": _messages.TruncateRequest}[method]
@@ -231,7 +235,7 @@ def _merge_load(answers: list[bytes]) -> bytes:
 def _merge_released(answers: list[bytes]) -> bytes:
     total, *others = map(_messages.ReleaseResponse.FromString, answers)
     for other in others:
-        _add(total, other, ("samples", "bytes"))
+        _add(total, other, _RELEASED)
     return total.SerializeToString()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-from routing_replay import _calls, _checkpoint, _core
+from routing_replay import _calls, _checkpoint, _core, _shard_core
 from routing_replay._shard import ShardTransport
 from routing_replay._transport import Transport
 from routing_replay.geometry import Geometry
@@ -34,7 +34,7 @@ class Client:
     def __init__(
         self, endpoint: str | None = None, *, use_http_proxy: bool = False, call_timeout: float | None = None
     ) -> None:
-        servers = _core.shard(endpoint)
+        servers = _shard_core.shard(endpoint)
         self._transport: Transport | ShardTransport
         if servers is None:
             self._transport = Transport(endpoint, use_http_proxy, call_timeout)
@@ -51,6 +51,7 @@ class Client:
         block_rows: int | None = None,
         codec: str | None = None,
         durability: str | None = None,
+        resume_at: int | None = None,
     ) -> Run:
         """Makes the run, or joins it; without a geometry it only joins.
 
@@ -60,11 +61,14 @@ class Client:
         codec: "RAW" or "PACKED"
         durability: what an acknowledged append has come through: "memory", "written" (to the operating system) or
             "synced" (to the disk); by default what the server does. More than its store can is an InvalidArgumentError
+        resume_at: training goes on from a checkpoint with this group: samples of this and of higher groups, of both
+            producers, are what an earlier life of the training left, and are removed; `Run.dropped` tells how much. For
+            the one coordinator, before any worker appends
 
         Raises FailedPreconditionError if the run has another geometry or other settings, NotFoundError (NO_RUN) if it
         is not there to join.
         """
-        opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability))
+        opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at))
         if isinstance(self._transport, ShardTransport):
             return ShardedRun(self._transport, name, opened)
         return Run(self._transport, name, opened)

@@ -60,6 +60,11 @@ class Run:
         return self._opened.geometry
 
     @property
+    def dropped(self) -> ReleaseOutcome:
+        """What resume_at of `Client.run` removed."""
+        return self._opened.dropped
+
+    @property
     def settings(self) -> RunSettings:
         """In force, defaults filled in."""
         return self._opened.settings
@@ -251,17 +256,24 @@ class Run:
         """
         return self._do(_calls.expert_load(self._name, group, groups, layers, producer))
 
-    def release(self, samples: Iterable[str]) -> ReleaseOutcome:
-        """Gives samples back, of both producers. Unknown ones are not counted, so a retry is harmless."""
-        total, size = 0, 0
-        for names in _calls.names_in_calls(samples):
-            part = self._do(_calls.release(self._name, names, None))
-            total, size = total + part.samples, size + part.bytes
-        return ReleaseOutcome(total, size)
+    def release(
+        self, samples: Iterable[str], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
+    ) -> ReleaseOutcome:
+        """Gives samples back, by default of both producers. Unknown ones are not counted, so a retry is harmless.
 
-    def release_groups(self, begin: int, end: int) -> ReleaseOutcome:
-        """Gives back all samples with begin <= group < end."""
-        return self._do(_calls.release(self._name, (), (begin, end)))
+        keep_until_checkpoint: sealed samples stay, for their time to live, until a `checkpoint` holds them, so that
+            training that has to go back to the checkpoint before can replay them again. Others, which no checkpoint
+            takes, are given back now. To truncate or restart a sample takes this back
+        """
+        mode = _calls.release_mode(keep_until_checkpoint)
+        return self._release(samples, mode, producer)
+
+    def release_groups(
+        self, begin: int, end: int, *, keep_until_checkpoint: bool = False, producer: Producer | None = None
+    ) -> ReleaseOutcome:
+        """Gives back all samples with begin <= group < end; see `release`."""
+        mode = _calls.release_mode(keep_until_checkpoint)
+        return self._do(_calls.release(self._name, self._opened, mode, groups=(begin, end), producer=producer))
 
     def checkpoint(
         self,
@@ -270,6 +282,7 @@ class Run:
         *,
         producer: Producer = "rollout",
         drop_missing: bool = False,
+        release_awaiting: bool = True,
         timeout: float = 120.0,
         on_progress: _checkpoint.OnProgress | None = None,
     ) -> CheckpointOutcome:
@@ -281,13 +294,17 @@ class Run:
         groups: samples of groups[0] <= group < groups[1]; all if absent
         drop_missing: samples of these groups that the directory holds and the run does not (they were released) leave
             the directory
+        release_awaiting: samples that were released with keep_until_checkpoint are given back once the directory holds
+            them; False for a copy that is no checkpoint
         timeout: seconds for one portion of some tens of MB
         on_progress: called on this thread
 
         FailedPreconditionError if the directory holds another run; AlreadyExistsError if it holds something else;
         DataLossError naming a sample that the store lost; errors of `read`.
         """
-        return _checkpoint.export(self, directory, groups, producer, drop_missing, timeout, on_progress)
+        return _checkpoint.export(
+            self, directory, groups, producer, drop_missing, release_awaiting, timeout, on_progress
+        )
 
     def drop(self) -> ReleaseOutcome:
         """Removes the run and all that is in it."""
@@ -318,6 +335,12 @@ class Run:
             if self._appender is not made:  # Another thread was faster.
                 made.close()
         return self._appender
+
+    def _release(self, samples: Iterable[str], mode: str, producer: Producer | None) -> ReleaseOutcome:
+        return _calls.sum_of(
+            self._do(_calls.release(self._name, self._opened, mode, names, producer=producer))
+            for names in _calls.names_in_calls(samples)
+        )
 
     def _do(self, call: _calls.Call[T]) -> T:
         return call.read(self._transport.call(call.method, call.request, call.repeat))

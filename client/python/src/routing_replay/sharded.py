@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from routing_replay import _append, _calls, _core, _values
+from routing_replay import _append, _calls, _core, _shard_core, _values
 from routing_replay._shard import ShardTransport
 from routing_replay._transport import SERVICE
 from routing_replay.appender import Appender, Note, queue_options
@@ -71,7 +71,7 @@ class ShardedRun(Run):
     def read_messages(self, request: bytes, timeout: float = 120.0) -> Iterator[bytes]:
         """As `Run.read_messages`: those that one server with all the samples would send."""
         deadline = time.monotonic() + _values.seconds(timeout)
-        merge = _core.Merge(self._opened.core, self._transport.places(self._name), request)
+        merge = _shard_core.Merge(self._opened.core, self._transport.places(self._name), request)
         streams: list[Any] = []
         try:
             while True:
@@ -92,7 +92,7 @@ class ShardedRun(Run):
             for call in streams:
                 call.cancel()
 
-    def _receive(self, merge: _core.Merge, stream: int, member: int, call: Any) -> None:
+    def _receive(self, merge: _shard_core.Merge, stream: int, member: int, call: Any) -> None:
         try:
             message = next(call, None)
         except grpc.RpcError as failure:

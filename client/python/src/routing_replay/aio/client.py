@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from routing_replay import _calls, _core, _values
+from routing_replay import _calls, _shard_core, _values
 from routing_replay.aio.run import Run
 from routing_replay.aio.transport import Transport
 from routing_replay.geometry import Geometry
@@ -22,7 +22,7 @@ class Client:
     def __init__(
         self, endpoint: str | None = None, *, use_http_proxy: bool = False, call_timeout: float | None = None
     ) -> None:
-        if _core.shard(endpoint) is not None:
+        if _shard_core.shard(endpoint) is not None:
             raise _values.invalid("endpoint", "several servers as one are for routing_replay.Client, not for asyncio")
         self._transport = Transport(endpoint, use_http_proxy, call_timeout)
 
@@ -36,9 +36,10 @@ class Client:
         block_rows: int | None = None,
         codec: str | None = None,
         durability: str | None = None,
+        resume_at: int | None = None,
     ) -> Run:
         """Makes the run, or joins it; see routing_replay.Client.run."""
-        opened = await self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability))
+        opened = await self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at))
         return Run(self._transport, name, opened)
 
     async def runs(self) -> list[RunSummary]:

@@ -56,6 +56,11 @@ class Run:
         return self._opened.geometry
 
     @property
+    def dropped(self) -> ReleaseOutcome:
+        """What resume_at of `Client.run` removed."""
+        return self._opened.dropped
+
+    @property
     def settings(self) -> RunSettings:
         """In force, defaults filled in."""
         return self._opened.settings
@@ -214,14 +219,23 @@ class Run:
         """See routing_replay.Run.expert_load."""
         return await self._do(_calls.expert_load(self._name, group, groups, layers, producer))
 
-    async def release(self, samples: Iterable[str]) -> ReleaseOutcome:
-        """Gives samples back, of both producers."""
-        parts = [await self._do(_calls.release(self._name, names, None)) for names in _calls.names_in_calls(samples)]
-        return ReleaseOutcome(sum(part.samples for part in parts), sum(part.bytes for part in parts))
+    async def release(
+        self, samples: Iterable[str], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
+    ) -> ReleaseOutcome:
+        """See routing_replay.Run.release."""
+        mode = _calls.release_mode(keep_until_checkpoint)
+        calls = [
+            _calls.release(self._name, self._opened, mode, names, producer=producer)
+            for names in _calls.names_in_calls(samples)
+        ]
+        return _calls.sum_of([await self._do(call) for call in calls])
 
-    async def release_groups(self, begin: int, end: int) -> ReleaseOutcome:
-        """Gives back all samples with begin <= group < end."""
-        return await self._do(_calls.release(self._name, (), (begin, end)))
+    async def release_groups(
+        self, begin: int, end: int, *, keep_until_checkpoint: bool = False, producer: Producer | None = None
+    ) -> ReleaseOutcome:
+        """Gives back all samples with begin <= group < end; see routing_replay.Run.release."""
+        mode = _calls.release_mode(keep_until_checkpoint)
+        return await self._do(_calls.release(self._name, self._opened, mode, groups=(begin, end), producer=producer))
 
     async def drop(self) -> ReleaseOutcome:
         """Removes the run and all that is in it."""
