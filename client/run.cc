@@ -59,6 +59,12 @@ grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
   return builder.Build();
 }
 
+// Whether anything is asked for: joining workers need not repeat what the run has by default.
+bool AsksForSomething(const RunSettings& settings) {
+  return settings.ttl.count() != 0 || settings.strict || settings.block_rows != 0 || settings.codec ||
+         settings.durability;
+}
+
 class RunImpl final : public Run {
  public:
   RunImpl(std::shared_ptr<const Caller> caller, std::string name, Geometry geometry, const RunSettings& settings,
@@ -307,23 +313,53 @@ absl::StatusOr<RunSettings> FromProto(const v1::RunOptions& options) {
                      .strict = options.strict(),
                      .block_rows = *block_rows == 0 ? kDefaultBlockRows : static_cast<int32_t>(*block_rows),
                      .codec = *codec,
-                     .durability = *durability};
+                     .durability = *durability,
+                     .shard_fingerprint = options.shard_fingerprint()};
 }
 
-absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {
+absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request) {
   request.set_client_version(ROUTING_REPLAY_VERSION);
   // What was removed is told once.
   const Repeat repeat = request.has_resume_at() ? Repeat::kNever : Repeat::kAlways;
-  const auto response = caller->Call(&Stub::OpenRun, request, repeat);
+  const auto response = caller.Call(&Stub::OpenRun, request, repeat);
   if (!response.ok()) return response.status();
   if (absl::Status status = CheckServerVersion(response->server_version()); !status.ok()) return status;
   auto geometry = FromProto(response->geometry());
   if (!geometry.ok()) return geometry.status();
   const auto settings = FromProto(response->options());
   if (!settings.ok()) return settings.status();
-  return std::make_shared<RunImpl>(std::move(caller), request.run(), *std::move(geometry), *settings,
-                                   LimitsFrom(response->max_message_bytes(), response->max_payload_bytes()),
-                                   Outcome(response->dropped()));
+  return OpenedRun{*std::move(geometry), *settings,
+                   LimitsFrom(response->max_message_bytes(), response->max_payload_bytes()),
+                   Outcome(response->dropped())};
+}
+
+std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened) {
+  return std::make_shared<RunImpl>(std::move(caller), std::move(name), opened.geometry, opened.settings, opened.limits,
+                                   opened.dropped);
+}
+
+absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {
+  const auto opened = CallOpenRun(*caller, request);
+  if (!opened.ok()) return opened.status();
+  return MakeRun(std::move(caller), request.run(), *opened);
+}
+
+v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, const RunSettings& settings,
+                               std::optional<int64_t> resume_at) {
+  v1::OpenRunRequest request = MakeJoinRun(run);
+  *request.mutable_geometry() = ToProto(geometry);
+  if (AsksForSomething(settings)) *request.mutable_options() = ToProto(settings);
+  if (resume_at) {
+    request.set_resume_at(*resume_at);
+    request.add_required_features("resume-at");
+  }
+  return request;
+}
+
+v1::OpenRunRequest MakeJoinRun(absl::string_view run) {
+  v1::OpenRunRequest request;
+  request.set_run(std::string(run));
+  return request;
 }
 
 }  // namespace routing_replay

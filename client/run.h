@@ -3,9 +3,12 @@
 #define CLIENT_RUN_H_
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "client/caller.h"
+#include "client/server_limits.h"
 #include "routing_replay/client.h"
 
 namespace routing_replay {
@@ -13,6 +16,22 @@ namespace routing_replay {
 // Makes or joins a run: `request` with geometry makes it, without joins. Exchanges versions: FAILED_PRECONDITION
 // (kVersionMismatch) naming both if the server is of another major version.
 absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request);
+
+// The two halves of it: what the server says of the run, and the run over a channel.
+struct OpenedRun {
+  Geometry geometry;
+  RunSettings settings;
+  ServerLimits limits;
+  ReleaseOutcome dropped;
+};
+absl::StatusOr<OpenedRun> CallOpenRun(const Caller& caller, v1::OpenRunRequest request);
+std::shared_ptr<Run> MakeRun(std::shared_ptr<const Caller> caller, std::string name, const OpenedRun& opened);
+
+// Makes the run or joins it, as Client::OpenRun.
+v1::OpenRunRequest MakeOpenRun(absl::string_view run, const Geometry& geometry, const RunSettings& settings,
+                               std::optional<int64_t> resume_at);
+// As Client::JoinRun.
+v1::OpenRunRequest MakeJoinRun(absl::string_view run);
 
 // Settings as a message, and back.
 v1::RunOptions ToProto(const RunSettings& settings);

@@ -16,6 +16,8 @@
 #include "client/reader/resumable_read.h"
 #include "client/reader/row_planes.h"
 #include "client/retry.h"
+#include "client/shard/places.h"
+#include "client/shard/read_merge.h"
 #include "client/trajectory/trajectory.h"
 #include "proto/capi/bytes.h"
 #include "proto/capi/error.h"
@@ -73,6 +75,23 @@ struct rr_servers final {
   explicit rr_servers(std::string endpoint) : choice(std::move(endpoint), routing_replay::ServerChoice::AnyBegin()) {}
 
   routing_replay::ServerChoice choice;
+};
+
+struct rr_shard final {
+  const routing_replay::ShardMembers members;
+};
+
+struct rr_places final {
+  explicit rr_places(const routing_replay::ShardMembers& members) : places(members) {}
+
+  routing_replay::Places places;
+};
+
+struct rr_merge final {
+  rr_merge(routing_replay::ReadRequest request, size_t layers, routing_replay::Places& places)
+      : merge(std::move(request), layers, places) {}
+
+  routing_replay::ReadMerge merge;
 };
 
 struct rr_retry final {

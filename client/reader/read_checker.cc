@@ -79,7 +79,8 @@ absl::Span<const uint8_t> ReadChecker::Gather(ChainCursor& payload, size_t bytes
 }
 
 absl::Status ReadChecker::OnRecord(const SampleRecord& record) {
-  const bool taken_back = record.index == sample_ && record.status == SampleStatus::kLost;
+  const bool takes_back = record.status == SampleStatus::kLost || record.status == SampleStatus::kUnavailable;
+  const bool taken_back = record.index == sample_ && takes_back;
   if (!taken_back) {
     if (record.index != sample_ + 1 || record.index >= static_cast<int64_t>(request_.samples.size())) {
       return Error(absl::StatusCode::kInternal, Reason::kUnspecified,

@@ -83,7 +83,7 @@ void CommandTree::AddProgram() {
   app_.footer(kFooter);
   app_.add_option("--endpoint", settings_.endpoint,
                   "the server: host:port, [v6]:port, a list of these with commas, dns:///host:port, "
-                  "unix:PATH or file:PATH")
+                  "unix:PATH or file:PATH; shard:a:7400,b:7400 for several that share nothing")
       ->envname("ROUTING_REPLAY_ENDPOINT")
       ->type_name("ADDRESS");
   app_.add_option("--timeout", settings_.timeout_s, "longest wait for an answer")
@@ -146,7 +146,8 @@ void CommandTree::AddWatch(CLI::App* command) {
 }
 
 void CommandTree::AddLooks() {
-  AddWatch(AddLook("status", "the server: version, store, memory and counters", Layout::kRecords, DescribeServer));
+  AddWatch(
+      Add("status", "the server: version, store, memory and counters; of several a line each", &Session::ShowStatus));
   AddLook("runs", "all runs", Layout::kColumns, ListRuns);
   CLI::App* ls = AddLook("ls", "the samples of a run", Layout::kColumns,
                          [this](Client& client) { return ListSamples(client, settings_.run, settings_.producer); });

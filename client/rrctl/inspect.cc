@@ -7,6 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/shard/fan_out.h"
+#include "client/shard/members.h"
 #include "proto/json/geometry_json.h"
 #include "proto/json/status_json.h"
 #include "routing_replay/wire/error_detail.h"
@@ -60,6 +62,18 @@ Document DescribeFully(const SampleState& s) {
   return row;
 }
 
+Document Describe(const ServerSummary& info) {
+  return {{"version", info.version},
+          {"store", info.store},
+          {"state", info.draining ? "draining" : "serving"},
+          {"uptime_ms", info.uptime.count()},
+          {"budget_bytes", info.budget_bytes},
+          {"stored_bytes", info.stored_bytes},
+          {"reserved_bytes", info.reserved_bytes},
+          {"runs", info.runs},
+          {"samples", info.samples}};
+}
+
 Document Describe(const RunSummary& run) {
   return {{"run", run.run},
           {"geometry", run.geometry.DebugString()},
@@ -74,18 +88,31 @@ Document Describe(const RunSummary& run) {
 absl::StatusOr<Document> DescribeServer(Client& client) {
   const auto info = client.GetServerInfo();
   if (!info.ok()) return info.status();
-  Document server = {{"version", info->version},
-                     {"store", info->store},
-                     {"state", info->draining ? "draining" : "serving"},
-                     {"uptime_ms", info->uptime.count()},
-                     {"budget_bytes", info->budget_bytes},
-                     {"stored_bytes", info->stored_bytes},
-                     {"reserved_bytes", info->reserved_bytes},
-                     {"runs", info->runs},
-                     {"samples", info->samples},
-                     {"counters", Document::object()}};
+  Document server = Describe(*info);
+  server["counters"] = Document::object();
   for (const auto& [name, value] : info->counters) server["counters"][name] = value;
   return server;
+}
+
+absl::StatusOr<Document> DescribeMembers(const ClientOptions& options) {
+  const auto members = ShardMembers::Parse(options.endpoint);
+  if (!members.ok()) return members.status();
+  const std::vector<Document> rows = FanOut(members->size(), [&](size_t member) -> Document {
+    const std::string& endpoint = members->endpoints()[member];
+    ClientOptions alone = options;
+    alone.endpoint = endpoint;
+    const auto client = Client::Connect(alone);
+    const auto info = client.ok() ? (*client)->GetServerInfo() : client.status();
+    Document row = {{"server", endpoint}};
+    row.update(Describe(info.ok() ? *info : ServerSummary()));
+    if (info.ok()) return row;
+    for (auto& [key, value] : row.items()) {
+      if (key != "server") value = nullptr;
+    }
+    row["state"] = "unreachable";
+    return row;
+  });
+  return Document(rows);
 }
 
 absl::StatusOr<Document> ListRuns(Client& client) {
@@ -109,6 +136,9 @@ absl::StatusOr<Document> DescribeRun(Client& client, const std::string& run) {
     object["block_rows"] = settings.block_rows;
     object["codec"] = CodecName(settings.codec.value_or(summary.geometry.default_codec()));
     if (settings.durability) object["durability"] = DurabilityName(*settings.durability);
+    if (settings.shard_fingerprint != 0) {
+      object["shard_fingerprint"] = absl::StrCat(absl::Hex(settings.shard_fingerprint, absl::kZeroPad16));
+    }
     return object;
   }
   return MakeError(absl::StatusCode::kNotFound, absl::StrCat("there is no run \"", run, "\""),

@@ -17,6 +17,8 @@ namespace routing_replay {
 
 // An object, counters in it.
 absl::StatusOr<Document> DescribeServer(Client& client);
+// An array: a server of a "shard:…" endpoint each, also those that cannot be reached.
+absl::StatusOr<Document> DescribeMembers(const ClientOptions& options);
 // An array.
 absl::StatusOr<Document> ListRuns(Client& client);
 // An object. NOT_FOUND (kNoRun).

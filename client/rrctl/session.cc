@@ -7,8 +7,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "client/channel/endpoint.h"
 #include "client/rrctl/bench/figures.h"
 #include "client/rrctl/completion.h"
+#include "client/shard/members.h"
 #include "trainer_plugin/layout/explain_json.h"
 #include "trainer_plugin/layout/plan_json.h"
 
@@ -47,6 +49,14 @@ absl::Status Session::Show(Layout layout, const Query& query) {
   if (!document.ok()) return document.status();
   output_.Print(*document, layout);
   return output_.Flush();
+}
+
+absl::Status Session::ShowStatus() {
+  ClientOptions options{.call_timeout = std::chrono::seconds(settings_.timeout_s)};
+  auto endpoint = EndpointOrEnvironment(settings_.endpoint);
+  if (!endpoint.ok() || !ShardMembers::IsShardEndpoint(*endpoint)) return Show(Layout::kRecords, DescribeServer);
+  options.endpoint = *std::move(endpoint);
+  return Show(Layout::kColumns, [&options](Client&) { return DescribeMembers(options); });
 }
 
 absl::Status Session::WatchQuery(Layout layout, const Query& query) {

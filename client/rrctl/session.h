@@ -23,6 +23,8 @@ class Session {
 
   // Shows the answer, again and again where the settings say so.
   absl::Status Show(Layout layout, const Query& query);
+  // Of a server everything, of several a line each.
+  absl::Status ShowStatus();
   absl::Status Get();
   absl::Status Put();
   absl::Status Bench();

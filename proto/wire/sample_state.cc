@@ -26,6 +26,8 @@ const char* SampleStatusName(SampleStatus status) {
       return "TOKENS_MISMATCH";
     case SampleStatus::kOutOfRange:
       return "OUT_OF_RANGE";
+    case SampleStatus::kUnavailable:
+      return "UNAVAILABLE";
   }
   return "UNKNOWN";
 }

@@ -48,6 +48,7 @@ void WriteOptions(const RunOptions& options, v1::RunOptions& out) {
   out.set_block_rows(options.block_rows);
   out.set_codec(ToProto(options.codec));
   out.set_durability(ToProto(options.durability));
+  out.set_shard_fingerprint(options.shard_fingerprint);
 }
 
 template <typename Samples, typename Handles>
@@ -63,15 +64,22 @@ absl::StatusOr<GroupRange> ReadGroups(const v1::GroupRange& groups) {
   return GroupRange{groups.begin(), groups.end()};
 }
 
-// The options asked for, if any; the store has the defaults.
+// The options asked for, if any; the store has the defaults. A fingerprint alone is asked for with what the run has.
 absl::StatusOr<std::optional<RunOptions>> OptionsFor(ServiceContext& context, const v1::OpenRunRequest& request,
                                                      const std::optional<Geometry>& geometry) {
-  if (!request.has_options()) return std::nullopt;
+  if (!request.has_options() && request.shard_fingerprint() == 0) return std::nullopt;
   auto existing = context.store.GetRun(request.run());
   if (!geometry && !existing.ok()) return existing.status();
-  auto options = ReadOptions(request.options(), geometry ? *geometry : *existing->geometry, context.config.default_ttl);
-  if (!options.ok()) return options.status();
-  return *std::move(options);
+  RunOptions options;
+  if (existing.ok() && !request.has_options()) {
+    options = existing->options;
+  } else {
+    auto read = ReadOptions(request.options(), geometry ? *geometry : *existing->geometry, context.config.default_ttl);
+    if (!read.ok()) return read.status();
+    options = *read;
+  }
+  options.shard_fingerprint = request.shard_fingerprint();
+  return options;
 }
 
 void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response) {

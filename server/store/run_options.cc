@@ -18,11 +18,15 @@ absl::Status Mismatch(absl::string_view field, absl::string_view why) {
                    {.reason = Reason::kGeometryMismatch, .field = std::string(field)});
 }
 
+std::string Hex(uint64_t number) { return absl::StrCat(absl::Hex(number, absl::kZeroPad16)); }
+
 std::string Describe(const RunOptions& options) {
   return absl::StrCat("ttl ", std::chrono::duration_cast<std::chrono::milliseconds>(options.ttl).count(), " ms, ",
                       options.strict ? "strict" : "not strict", ", block_rows ", options.block_rows, ", codec ",
                       CodecName(options.codec), options.durability ? ", durability " : "",
-                      options.durability ? DurabilityName(*options.durability) : "");
+                      options.durability ? DurabilityName(*options.durability) : "",
+                      options.shard_fingerprint != 0 ? ", spread over the servers of fingerprint " : "",
+                      options.shard_fingerprint != 0 ? Hex(options.shard_fingerprint) : "");
 }
 
 }  // namespace
@@ -59,6 +63,7 @@ absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::
   if (!options) return absl::OkStatus();
   RunOptions meant = *options;
   if (!meant.durability) meant.durability = run.options.durability;
+  if (meant.shard_fingerprint == 0) meant.shard_fingerprint = run.options.shard_fingerprint;
   if (meant == run.options) return absl::OkStatus();
   return Mismatch("options",
                   absl::StrCat("run \"", run.run, "\" has ", Describe(run.options), ", not ", Describe(*options)));

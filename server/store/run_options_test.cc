@@ -1,5 +1,6 @@
 #include "server/store/run_options.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -43,6 +44,18 @@ TEST(RunOptionsTest, JoiningWithoutADurabilityTakesWhatTheRunHas) {
   EXPECT_OK(CheckJoin(run, nullptr, RunOptions{}));
   EXPECT_OK(CheckJoin(run, nullptr, RunOptions{.durability = Durability::kSynced}));
   EXPECT_THAT(CheckJoin(run, nullptr, RunOptions{.durability = Durability::kWritten}),
+              Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+}
+
+TEST(RunOptionsTest, AnotherListOfServersIsRefusedNamingBoth) {
+  const RunInfo run{.run = "r", .options = {.shard_fingerprint = 0xabc}}, alone{.run = "r"};
+  EXPECT_OK(CheckJoin(run, nullptr, RunOptions{}));
+  EXPECT_OK(CheckJoin(run, nullptr, RunOptions{.shard_fingerprint = 0xabc}));
+  const absl::Status refused = CheckJoin(run, nullptr, RunOptions{.shard_fingerprint = 0xdef});
+  EXPECT_THAT(refused, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::AllOf(::testing::HasSubstr("0000000000000abc"), ::testing::HasSubstr("0000000000000def")));
+  EXPECT_THAT(CheckJoin(alone, nullptr, RunOptions{.shard_fingerprint = 0xabc}),
               Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
 }
 

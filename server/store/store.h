@@ -43,6 +43,7 @@ struct RunOptions {
   int32_t block_rows = kDefaultBlockRows;
   Codec codec = Codec::kRaw;
   std::optional<Durability> durability;  // Set of every run; asked for without: whatever the store does by default.
+  uint64_t shard_fingerprint = 0;        // Of the list of servers that the run is spread over; 0: none was stated.
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
 };
 

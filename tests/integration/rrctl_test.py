@@ -231,6 +231,38 @@ class CommandsTest(RrctlTest):
         self.assertIn("rrctl: INVALID_ARGUMENT", self.run_rrctl("plan", stdin=b"{", code=1))
 
 
+class ShardTest(unittest.TestCase):
+    def rrctl(self, *words, **options):
+        words = [RRCTL, "--endpoint", self.endpoint, "--timeout", "2", "-w", "json", *words]
+        done = subprocess.run(words, check=False, capture_output=True, timeout=PATIENCE, **options)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        return json.loads(done.stdout)
+
+    def test_several_servers_as_one(self):
+        servers = [Server() for _ in range(3)]
+        self.addCleanup(lambda: [server.stop() for server in servers])
+        self.endpoint = "shard:" + ",".join(server.endpoint for server in servers)
+        for i in range(12):
+            self.rrctl("put", "run", f"s{i}", "-", "--experts", "128", "--seal", input=rows_file(5, 2, 4))
+        self.assertEqual({row["sample"] for row in self.rrctl("ls", "run")}, {f"s{i}" for i in range(12)})
+        self.assertEqual(len(self.rrctl("get", "run", "s7")), 10)
+        (run,) = self.rrctl("runs")
+        self.assertEqual((run["samples"], run["rows"]), (12, 60))
+        self.assertEqual(len(self.rrctl("stat", "run")["shard_fingerprint"]), 16)
+        with tempfile.TemporaryDirectory() as directory:
+            self.assertEqual(self.rrctl("export", "run", str(Path(directory, "out")))["samples"], 12)
+        lines = self.rrctl("status")
+        self.assertEqual([line["server"] for line in lines], sorted(server.endpoint for server in servers))
+        self.assertEqual({line["state"] for line in lines}, {"serving"})
+        self.assertEqual(sum(line["samples"] for line in lines), 12)
+        self.assertEqual(self.rrctl("rm", "run", "s0", "s1", "s2")["samples"], 3)
+        servers[1].process.kill()
+        servers[1].process.wait()
+        states = {line["server"]: line["state"] for line in self.rrctl("status")}
+        self.assertEqual(states.pop(servers[1].endpoint), "unreachable")
+        self.assertEqual(set(states.values()), {"serving"})
+
+
 class LayoutTest(RrctlTest):
     """Two samples, packed, over two pipeline, two context and two tensor ranks."""
 

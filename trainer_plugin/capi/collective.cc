@@ -40,8 +40,7 @@ Collective::Deadline After(int64_t timeout_ms) {
 
 std::vector<std::pair<const char*, SampleStatus>> StatusNames() {
   std::vector<std::pair<const char*, SampleStatus>> names;
-  for (auto number = static_cast<int>(SampleStatus::kOk); number <= static_cast<int>(SampleStatus::kOutOfRange);
-       ++number) {
+  for (auto number = static_cast<int>(SampleStatus::kOk); number <= static_cast<int>(kLastSampleStatus); ++number) {
     const auto status = static_cast<SampleStatus>(number);
     names.emplace_back(SampleStatusName(status), status);
   }

@@ -34,7 +34,7 @@ absl::Status CheckStep(const StepReport& step) {
       return Wrong(absl::StrCat("samples[", i, "].", field), what);
     };
     const bool unknown = report.status == SampleStatus::kUnspecified && !step.source_failed;
-    if (unknown || report.status > SampleStatus::kOutOfRange) return wrong("status", "is none");
+    if (unknown || report.status > kLastSampleStatus) return wrong("status", "is none");
     if (report.num_tokens.value_or(0) < 0) return wrong("num_tokens", "is below 0");
     if (report.revision.value_or(0) < 0) return wrong("revision", "is below 0");
     if (report.oldest_weight_version.value_or(0) < kUnknownWeightVersion)
@@ -59,7 +59,7 @@ int64_t Badness(SampleStatus status) {
 }
 absl::StatusOr<SampleStatus> StatusOf(int64_t badness) {
   if (badness == kSourceFailed) return SampleStatus::kUnspecified;
-  if (badness < Badness(SampleStatus::kOk) || badness > Badness(SampleStatus::kOutOfRange)) {
+  if (badness < Badness(SampleStatus::kOk) || badness > Badness(kLastSampleStatus)) {
     return Wrong("words", absl::StrCat(badness, " is no status"));
   }
   return static_cast<SampleStatus>(badness);

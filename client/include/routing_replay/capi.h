@@ -28,6 +28,9 @@ typedef struct rr_plan rr_plan;
 typedef struct rr_message rr_message;
 typedef struct rr_appender rr_appender;
 typedef struct rr_reader rr_reader;
+typedef struct rr_shard rr_shard;
+typedef struct rr_places rr_places;
+typedef struct rr_merge rr_merge;
 typedef struct rr_retry rr_retry;
 typedef struct rr_servers rr_servers;
 typedef struct rr_trajectory rr_trajectory;
@@ -321,6 +324,53 @@ RR_API rr_error* rr_reader_result(const rr_reader* reader, rr_bytes** json);
 /* The ids of a sample, once: [layers][rows][top_k], little-endian, id_bytes each; slots beyond a layer's own K are 0.
  */
 RR_API rr_error* rr_reader_take_ids(rr_reader* reader, size_t index, rr_bytes** ids);
+
+/* Several servers as one ("shard:a:7400,b:7400"): where samples are, and reads of all of them. What is sent to whom is
+ * for the host; a member is a position in the list that rr_shard_members gives.
+ *
+ * Of an endpoint as users write it (empty: the environment's); NULL of one that is of one server. Immutable. */
+RR_API rr_error* rr_shard_new(const char* endpoint, size_t size, rr_shard** shard);
+RR_API void rr_shard_free(rr_shard* shard);
+/* {"members": ["a:7400", …], "fingerprint": 1}: what to connect to, and OpenRunRequest.shard_fingerprint. */
+RR_API rr_error* rr_shard_members(const rr_shard* shard, rr_bytes** json);
+/* What is known of the places of a run's samples. Thread-safe. Producers are "rollout" and "trainer". */
+RR_API rr_error* rr_places_new(const rr_shard* shard, rr_places** places);
+RR_API void rr_places_free(rr_places* places);
+/* Where a sample is, as far as is known. */
+RR_API rr_error* rr_places_find(rr_places* places, const char* producer, size_t producer_size, int64_t handle,
+                                int32_t* member);
+/* All members were asked for the sample: those that have it. `member`: where it is; -1: nowhere. */
+RR_API rr_error* rr_places_learn(rr_places* places, const char* producer, size_t producer_size, int64_t handle,
+                                 const int32_t* members, size_t count, int32_t* member);
+/* Where the plan of an append goes, before an appender took it. -1: every member is to be asked for `search` first,
+ * {"producer", "handles": [one]}, then rr_places_learn, and again with `searched`, which always gives a member. */
+RR_API rr_error* rr_places_route(rr_places* places, const rr_plan* plan, int32_t searched, int32_t* member,
+                                 rr_bytes** search);
+
+/* A read of several servers. `request`: bytes of a ReadRequest; `places` must live as long. Not thread-safe. */
+RR_API rr_error* rr_merge_new(const rr_run* run, rr_places* places, const void* request, size_t size, rr_merge** merge);
+RR_API void rr_merge_free(rr_merge* merge);
+enum {
+  RR_MERGE_START = 0,   /* Begin stream `stream`: a Read at `member`; bytes: its ReadRequest. */
+  RR_MERGE_RECEIVE = 1, /* Give rr_merge_on_message or rr_merge_on_end of the stream. */
+  RR_MERGE_LOCATE = 2,  /* Ask every member; bytes: {"producer", "handles"}; then rr_merge_on_located. */
+  RR_MERGE_DELIVER = 3, /* bytes: the next ReadResponse of the merged read. */
+  RR_MERGE_DONE = 4     /* The end. */
+};
+typedef struct rr_merge_step {
+  int32_t kind;
+  size_t stream;
+  size_t member;
+  rr_bytes* bytes; /* NULL where there are none. */
+} rr_merge_step;
+/* What to do next; the error that the read ends with. */
+RR_API rr_error* rr_merge_next(rr_merge* merge, rr_merge_step* step);
+/* `data` must live until the stream's next RR_MERGE_RECEIVE. */
+RR_API rr_error* rr_merge_on_message(rr_merge* merge, size_t stream, const void* data, size_t size);
+/* The stream's call ended: well (NULL) or with an error. */
+RR_API rr_error* rr_merge_on_end(rr_merge* merge, size_t stream, const rr_error* error);
+/* [[handle, …] | null, …]: by member which of the handles it has, or that it did not answer. */
+RR_API rr_error* rr_merge_on_located(rr_merge* merge, const char* json, size_t size);
 
 /* A run into a directory (proto/FORMAT.md, "Exported runs"; routing_replay/checkpoint.h tells the rules). States are
  * those of rr_appender_on_states, with "group", "unrecorded": [[b, e]], "weights": [[b, e, version, label]] and

@@ -40,6 +40,13 @@ struct ClientOptions {
   // UNAVAILABLE, then goes on to the next. "dns:///host:port": the same of all addresses of a name, calls going to them
   // in turn. "file:PATH": of a file that holds one of these and is read again whenever the server cannot be reached:
   // one that was started anew may have another port. Empty: the environment's ROUTING_REPLAY_ENDPOINT.
+  //
+  // "shard:a:7400,b:7400" stands for several servers that know nothing of each other, over which samples are spread: a
+  // sample goes to the member that rendezvous hashing of its handle says (client/shard/members.h), a fork to where its
+  // parent is. Every client of a run must state the same list, in any order. An id is opened as a fork or on its own,
+  // never once so and once so. A run is made on all members; it is joined, and used, without those that cannot be
+  // reached. Reads say UNAVAILABLE of their samples. Release leaves them out; List, CountExperts, Drop and ListRuns,
+  // whose answers would not be whole, fail with UNAVAILABLE naming one.
   std::string endpoint;
   // HTTP proxies of the environment are ignored unless this is set.
   bool use_http_proxy = false;
@@ -54,6 +61,8 @@ struct RunSettings {
   int32_t block_rows = 0;  // 0: the server's default.
   std::optional<Codec> codec;
   std::optional<Durability> durability;  // Nothing: the server's default. In an answer: what is in force.
+  // In an answer alone: of the list of servers that the run is spread over (ClientOptions::endpoint); 0: of one server.
+  uint64_t shard_fingerprint = 0;
 };
 
 struct RunSummary {
@@ -81,7 +90,7 @@ struct ServerSummary {
 
 class Run;
 
-// One server, or several that share a store. Thread-safe. Destroy it after everything made from it.
+// One server, several that share a store, or several as one. Thread-safe. Destroy it after everything made from it.
 class Client {
  public:
   // Does not wait for the server, but for the file of a "file:PATH" for call_timeout: DEADLINE_EXCEEDED.
@@ -100,6 +109,7 @@ class Client {
   // NOT_FOUND (kNoRun) if there is none.
   virtual absl::StatusOr<std::shared_ptr<Run>> JoinRun(absl::string_view run) = 0;
   virtual absl::StatusOr<std::vector<RunSummary>> ListRuns() = 0;
+  // Of several servers the sums, the shortest uptime, and what of versions and stores there is.
   virtual absl::StatusOr<ServerSummary> GetServerInfo() = 0;
 };
 
@@ -162,7 +172,7 @@ struct AppenderOptions {
   std::chrono::milliseconds append_timeout = std::chrono::seconds(120);
   // True: decode, narrow and tile here and send blocks. False: send what the engine gave and let the server do it.
   bool encode_blocks = true;
-  // Called once per append, in order per sample, from the appender's own thread. Must not call the appender.
+  // Called once per append, in order per sample, one at a time, from threads of the appender. Must not call it.
   std::function<void(const AppendOutcome&)> on_outcome;
 };
 
@@ -244,7 +254,7 @@ struct ReleaseOutcome {
   int64_t kept = 0;     // Await a checkpoint now, with ReleaseMode::kAfterCheckpoint.
 };
 
-// One run of a server. Thread-safe. Keeps its client's channel alive.
+// One run of a server, or of several. Thread-safe. Keeps its client's channels alive.
 class Run {
  public:
   virtual ~Run() = default;

@@ -135,7 +135,7 @@ std::string EncodeRecord(const SampleRecord& record) {
 // A status of a later version is not OK, and more is not known of it here.
 SampleStatus ReadSampleStatus(MessageReader& r) {
   const uint64_t value = r.Unsigned("status");
-  const bool known = value <= static_cast<uint64_t>(SampleStatus::kOutOfRange);
+  const bool known = value <= static_cast<uint64_t>(kLastSampleStatus);
   return known ? static_cast<SampleStatus>(value) : SampleStatus::kUnspecified;
 }
 

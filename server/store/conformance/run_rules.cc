@@ -48,6 +48,17 @@ TEST_P(StoreConformance, RunsAreMadeOnceAndJoined) {
   EXPECT_EQ(packed.options.codec, other.default_codec());
 }
 
+TEST_P(StoreConformance, ARunKeepsTheFingerprintOfItsServers) {
+  ASSERT_OK_AND_ASSIGN(const RunInfo made, store_->OpenRun("r", &TestGeometry(), RunOptions{.shard_fingerprint = 7}));
+  EXPECT_EQ(made.options.shard_fingerprint, 7u);
+  RunOptions options = made.options;
+  EXPECT_OK(store_->OpenRun("r", nullptr, options));
+  options.shard_fingerprint = 8;
+  EXPECT_THAT(store_->OpenRun("r", nullptr, options),
+              Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+  EXPECT_EQ(store_->GetRun("r")->options.shard_fingerprint, 7u);
+}
+
 TEST_P(StoreConformance, RunsAreListedWithTheirTotals) {
   OpenRun("another", {.block_rows = kWindow});
   ASSERT_OK(Append({.rows = {0, 50}, .seal_num_tokens = 51}));

@@ -20,6 +20,7 @@ std::string EncodeRun(const RunInfo& run) {
   record.set_block_rows(run.options.block_rows);
   record.set_codec(static_cast<int32_t>(run.options.codec));
   record.set_durability(ToProto(run.options.durability));
+  record.set_shard_fingerprint(run.options.shard_fingerprint);
   return FrameRecord(record);
 }
 
@@ -37,7 +38,8 @@ absl::StatusOr<RunInfo> DecodeRun(absl::string_view bytes) {
                  .strict = record.strict(),
                  .block_rows = record.block_rows(),
                  .codec = static_cast<Codec>(record.codec()),
-                 .durability = *durability};
+                 .durability = *durability,
+                 .shard_fingerprint = record.shard_fingerprint()};
   if (absl::Status status = CheckRunOptions(run.options); !status.ok()) return DamagedRecord(status.message());
   return run;
 }

@@ -21,6 +21,12 @@ class Span(Structure):
     _fields_ = (("data", c_void_p), ("size", c_size_t))
 
 
+class MergeStep(Structure):
+    """rr_merge_step"""
+
+    _fields_ = (("kind", c_int32), ("stream", c_size_t), ("member", c_size_t), ("bytes", c_void_p))
+
+
 class Action(Structure):
     """rr_action"""
 
@@ -85,6 +91,17 @@ _FALLIBLE: dict[str, tuple[Any, ...]] = {
     "rr_reader_break": (c_void_p,),
     "rr_reader_result": (c_void_p, _out),
     "rr_reader_take_ids": (c_void_p, c_size_t, _out),
+    "rr_shard_new": (*_text, _out),
+    "rr_shard_members": (c_void_p, _out),
+    "rr_places_new": (c_void_p, _out),
+    "rr_places_find": (c_void_p, *_text, c_int64, POINTER(c_int32)),
+    "rr_places_learn": (c_void_p, *_text, c_int64, POINTER(c_int32), c_size_t, POINTER(c_int32)),
+    "rr_places_route": (c_void_p, c_void_p, c_int32, POINTER(c_int32), _out),
+    "rr_merge_new": (c_void_p, c_void_p, *_text, _out),
+    "rr_merge_next": (c_void_p, POINTER(MergeStep)),
+    "rr_merge_on_message": (c_void_p, c_size_t, *_text),
+    "rr_merge_on_end": (c_void_p, c_size_t, c_void_p),
+    "rr_merge_on_located": (c_void_p, *_text),
     "rr_export_new": (c_void_p, *_text, _out),
     "rr_export_on_list": (c_void_p, *_text),
     "rr_export_next": (c_void_p, _out),
@@ -137,6 +154,9 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rr_servers_free": (None, (c_void_p,)),
     "rr_servers_on_unavailable": (None, (c_void_p, *_text)),
     "rr_servers_look_again": (None, (c_void_p,)),
+    "rr_shard_free": (None, (c_void_p,)),
+    "rr_places_free": (None, (c_void_p,)),
+    "rr_merge_free": (None, (c_void_p,)),
     "rr_export_free": (None, (c_void_p,)),
     "rr_import_free": (None, (c_void_p,)),
     "rr_retry_free": (None, (c_void_p,)),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from routing_replay import _calls, _checkpoint
+from routing_replay import _calls, _checkpoint, _shard_core
+from routing_replay._shard import ShardTransport
 from routing_replay._transport import Transport
 from routing_replay.geometry import Geometry
 from routing_replay.run import Run
+from routing_replay.sharded import ShardedRun
 from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 
 T = TypeVar("T")
@@ -21,7 +23,9 @@ class Client:
         "dns:///host:port": the same of all addresses of a name, calls going to them in turn. "file:PATH": of a file
         that holds one of these, which is waited for within call_timeout when the client is first used, and read again
         whenever the server cannot be reached, as one that was started anew may have another port; the environment's
-        ROUTING_REPLAY_ENDPOINT if absent
+        ROUTING_REPLAY_ENDPOINT if absent.
+        "shard:a:7400,b:7400" stands for several servers that know nothing of each other, over which samples are
+        spread: see ShardedRun
     use_http_proxy: HTTP proxies of the environment are ignored unless this is set
     call_timeout: seconds for a call without a timeout of its own (default 30)
 
@@ -32,7 +36,12 @@ class Client:
     def __init__(
         self, endpoint: str | None = None, *, use_http_proxy: bool = False, call_timeout: float | None = None
     ) -> None:
-        self._transport = Transport(endpoint, use_http_proxy, call_timeout)
+        servers = _shard_core.shard(endpoint)
+        self._transport: Transport | ShardTransport
+        if servers is None:
+            self._transport = Transport(endpoint, use_http_proxy, call_timeout)
+        else:
+            self._transport = ShardTransport(servers, use_http_proxy, call_timeout)
 
     def run(
         self,
@@ -62,6 +71,8 @@ class Client:
         is not there to join.
         """
         opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at))
+        if isinstance(self._transport, ShardTransport):
+            return ShardedRun(self._transport, name, opened)
         return Run(self._transport, name, opened)
 
     def restore(

@@ -236,7 +236,7 @@ class SampleRows:
     """One sample that was read.
 
     status: "OK", or why not: "NOT_FOUND", "NOT_RECORDED", "NOT_READY", "LOST", "VERSION_REFUSED", "LENGTH_MISMATCH",
-        "TOKENS_MISMATCH", "OUT_OF_RANGE"
+        "TOKENS_MISMATCH", "OUT_OF_RANGE", "UNAVAILABLE"
     rows: ids [rows, layers, K], or None if status is not "OK". dtype uint8 if every layer read has E <= 256, else
         uint16. The axis of rows holds those of `row_ranges` one after the other; that of layers the layers asked for;
         slots beyond a layer's own K are 0. A view of layer-major memory: rows[:, i] is contiguous.

@@ -45,7 +45,9 @@ enum class SampleStatus : uint8_t {
   kLengthMismatch = 7,
   kTokensMismatch = 8,
   kOutOfRange = 9,
+  kUnavailable = 10,
 };
+inline constexpr SampleStatus kLastSampleStatus = SampleStatus::kUnavailable;
 const char* SampleStatusName(SampleStatus status);
 
 struct SampleRecord {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from routing_replay import _calls
+from routing_replay import _calls, _shard_core, _values
 from routing_replay.aio.run import Run
 from routing_replay.aio.transport import Transport
 from routing_replay.geometry import Geometry
@@ -14,11 +14,16 @@ T = TypeVar("T")
 
 
 class Client:
-    """As routing_replay.Client, for the event loop in which it is first used. Meanings and errors are the same."""
+    """As routing_replay.Client, for the event loop in which it is first used. Meanings and errors are the same.
+
+    Endpoints "shard:…" are refused with InvalidArgumentError.
+    """
 
     def __init__(
         self, endpoint: str | None = None, *, use_http_proxy: bool = False, call_timeout: float | None = None
     ) -> None:
+        if _shard_core.shard(endpoint) is not None:
+            raise _values.invalid("endpoint", "several servers as one are for routing_replay.Client, not for asyncio")
         self._transport = Transport(endpoint, use_http_proxy, call_timeout)
 
     async def run(

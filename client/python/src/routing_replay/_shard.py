@@ -1,0 +1,276 @@
+"""Calls of several servers as one: who is asked, and how their answers become one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+
+from routing_replay import _core, _messages, _shard_core, errors
+from routing_replay._transport import DEFAULTS, SERVICE, Transport, call_seconds
+from routing_replay.errors import RoutingReplayError
+
+_BRIEF = 1.0  # Seconds that a server is tried which was not there the last time.
+_PRODUCERS = {0: "rollout", 1: "rollout", 2: "trainer"}
+_RELEASED = ("samples", "bytes", "kept")
+_UNREACHABLE = (errors.UnavailableError, errors.DeadlineExceededError)
+
+Answer = bytes | RoutingReplayError
+
+
+def _is_no_run(answer: Answer) -> bool:
+    return isinstance(answer, errors.NotFoundError) and answer.reason == "NO_RUN"
+
+
+class ShardTransport:
+    """As Transport, of the members of a sharded endpoint. Thread-safe."""
+
+    def __init__(self, servers: _shard_core.Shard, use_http_proxy: bool, call_timeout: float | None) -> None:
+        self.shard = servers
+        self.call_timeout = call_seconds(call_timeout)
+        self.members = [Transport(one, use_http_proxy, self.call_timeout) for one in servers.members]
+        brief = min(_BRIEF, self.call_timeout)
+        self._brief = [Transport(one, use_http_proxy, brief) for one in servers.members]
+        self._gone = [False] * len(servers.members)  # No server was there at the last call.
+        self._places: dict[str, _shard_core.Places] = {}
+
+    @property
+    def has_others(self) -> bool:
+        """Each server has its own samples."""
+        return False
+
+    def places(self, run: str) -> _shard_core.Places:
+        return self._places.setdefault(run, _shard_core.Places(self.shard))
+
+    def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
+        """As Transport.call: of all members, or of the one that has the sample."""
+        if method in ("Seal", "Truncate"):
+            return self._call_at_sample(method, request, repeat)
+        if method == "OpenRun":
+            return self._open_run(request)
+        if method == "List":
+            return self._list(request)
+        if method == "Stat":
+            return self._stat(request)
+        answers = self._of_all(lambda member: self.call_member(member, method, request, repeat))
+        return _MERGES[method](self._good(answers, without_unreachable=method.startswith("Release")))
+
+    def call_member(self, member: int, method: str, request: bytes, repeat: bool = True, brief: bool = False) -> bytes:
+        """Of one of them. An error names it."""
+        transport = (self._brief if brief or self._gone[member] else self.members)[member]
+        try:
+            answer = transport.call(method, request, repeat)
+        except RoutingReplayError as error:
+            if not brief:
+                self.note(member, error)
+            raise self._named(member, error) from None
+        self.note(member, None)
+        return answer
+
+    def note(self, member: int, error: RoutingReplayError | None) -> None:
+        """What a call of a member ended with that was tried again and again."""
+        self._gone[member] = isinstance(error, _UNREACHABLE)
+
+    def locate(self, run: str, producer: str, handles: Sequence[int]) -> list[list[int] | None]:
+        """By member which of them it has; None if it did not answer soon."""
+        request = _messages.StatRequest(run=run, handles=handles, producer=2 if producer == "trainer" else 1)
+        text = request.SerializeToString()
+
+        def ask(member: int) -> bytes:
+            transport = self.members[member]
+            patience = 0.0 if self._gone[member] else _BRIEF
+            retry = _core.Retry(int((time.monotonic() + patience) * 1e9))
+            while True:
+                channel = transport.channel()
+                stub = channel.unary_unary(SERVICE + "Stat")
+                try:
+                    return stub(text, timeout=DEFAULTS["ask_timeout_ms"] / 1000)
+                except grpc.RpcError as failure:
+                    error = transport.failed(channel, failure)
+                wait = retry.wait(error, time.monotonic_ns())
+                if wait is None:
+                    raise error.exception()
+                time.sleep(wait)
+
+        located: list[list[int] | None] = []
+        for member, answer in enumerate(self._of_all(ask)):
+            self.note(member, answer if isinstance(answer, RoutingReplayError) else None)
+            if isinstance(answer, bytes):
+                located.append([state.handle for state in _messages.StatResponse.FromString(answer).found])
+            else:
+                located.append([] if _is_no_run(answer) else None)
+        return located
+
+    def search(self, run: str, producer: str, handle: int) -> int | None:
+        """The member that has it, remembered."""
+        found = self.locate(run, producer, [handle])
+        return self.places(run).learn(producer, handle, [member for member, have in enumerate(found) if have])
+
+    def route(self, run: str, plan: _core.Plan) -> int:
+        """The member that the plan of an append goes to."""
+        places = self.places(run)
+        member, search = places.route(plan, False)
+        if search is not None:
+            self.search(run, search["producer"], search["handles"][0])
+            member, _ = places.route(plan, True)
+        return member
+
+    def close(self, timeout: float) -> None:
+        for transport in [*self.members, *self._brief]:
+            transport.close(timeout)
+
+    def _named(self, member: int, error: RoutingReplayError) -> RoutingReplayError:
+        error.args = (f"server {self.shard.members[member]}: {error}", *error.args[1:])
+        return error
+
+    def _of_all(self, call: Callable[[int], bytes]) -> list[Answer]:
+        """call(0), call(1), … at the same time."""
+        answers: list[Answer] = [b""] * len(self.members)
+
+        def ask(member: int) -> None:
+            try:
+                answers[member] = call(member)
+            except RoutingReplayError as error:
+                answers[member] = error
+            except BaseException as error:
+                answers[member] = errors.InternalError(repr(error))
+
+        threads = [threading.Thread(target=ask, args=(member,), daemon=True) for member in range(1, len(answers))]
+        for thread in threads:
+            thread.start()
+        ask(0)
+        for thread in threads:
+            thread.join()
+        return answers
+
+    def _good(self, answers: list[Answer], without_unreachable: bool = False) -> list[bytes]:
+        """Of the members that have the run; raises where the whole would be missing some of it."""
+        good = [answer for answer in answers if isinstance(answer, bytes)]
+        failures = [answer for answer in answers if isinstance(answer, RoutingReplayError)]
+        for failure in failures:
+            if not isinstance(failure, _UNREACHABLE) and not _is_no_run(failure):
+                raise failure
+        unreachable = [failure for failure in failures if isinstance(failure, _UNREACHABLE)]
+        if unreachable and not (good and without_unreachable):
+            raise unreachable[0]
+        if not good:
+            raise failures[0]
+        return good
+
+    def _open_run(self, request: bytes) -> bytes:
+        message = _messages.OpenRunRequest.FromString(request)
+        message.shard_fingerprint = self.shard.fingerprint
+        text = message.SerializeToString()
+        joins = not message.HasField("geometry")
+        repeat = not message.HasField("resume_at")
+        answers = self._of_all(lambda member: self.call_member(member, "OpenRun", text, repeat, brief=joins))
+        if joins and all(isinstance(answer, _UNREACHABLE) for answer in answers):
+            answers = self._of_all(lambda member: self.members[member].call("OpenRun", text))
+        good = self._good(answers, without_unreachable=joins)
+        whole, *others = map(_messages.OpenRunResponse.FromString, good)
+        for other in others:
+            _add(whole.dropped, other.dropped, _RELEASED)
+            whole.features[:] = [feature for feature in whole.features if feature in other.features]
+        if any(other.geometry != whole.geometry for other in others):
+            raise errors.FailedPreconditionError(
+                f"run {message.run} has another geometry on one server than on another", reason="GEOMETRY_MISMATCH"
+            )
+        return whole.SerializeToString()
+
+    def _call_at_sample(self, method: str, request: bytes, repeat: bool) -> bytes:
+        kind = {"Seal": _messages.SealRequest, "Truncate": _messages.TruncateRequest}[method]
+        message = kind.FromString(request)
+        producer, handle = _PRODUCERS[message.producer], _core.sample_handle(message.sample)
+        place = self.places(message.run).find(producer, handle)
+        try:
+            return self.call_member(place, method, request, repeat)
+        except (errors.NotFoundError, *_UNREACHABLE):
+            found = self.search(message.run, producer, handle)
+            if found is None or found == place:
+                raise
+        return self.call_member(found, method, request, repeat)
+
+    def _stat(self, request: bytes) -> bytes:
+        """Where all are found it does not matter who did not answer."""
+        answers = self._of_all(lambda member: self.call_member(member, "Stat", request))
+        found: dict[str, Any] = {}
+        for answer in self._good(answers, without_unreachable=True):
+            for state in _messages.StatResponse.FromString(answer).found:
+                found.setdefault(state.sample, state)
+        asked = _messages.StatRequest.FromString(request).samples
+        if not found.keys() >= set(asked):
+            self._good(answers)
+        return _messages.StatResponse(found=[found[name] for name in asked if name in found]).SerializeToString()
+
+    def _list(self, request: bytes) -> bytes:
+        def pages(member: int) -> bytes:
+            whole, message = _messages.ListResponse(), _messages.ListRequest.FromString(request)
+            while True:
+                page = _messages.ListResponse.FromString(self.call_member(member, "List", message.SerializeToString()))
+                whole.samples.extend(page.samples)
+                message.page_token = page.next_page_token
+                if not message.page_token:
+                    return whole.SerializeToString()
+
+        lists = [_messages.ListResponse.FromString(one) for one in self._good(self._of_all(pages))]
+        samples = sorted((state for one in lists for state in one.samples), key=lambda state: state.sample)
+        return _messages.ListResponse(samples=samples).SerializeToString()
+
+
+def _merge_runs(answers: list[bytes]) -> bytes:
+    runs: dict[str, Any] = {}
+    for answer in answers:
+        for state in _messages.ListRunsResponse.FromString(answer).runs:
+            if (run := runs.setdefault(state.run, state)) is not state:
+                _add(run, state, ("samples", "sealed_samples", "committed_rows", "stored_bytes"))
+    merged = _messages.ListRunsResponse(runs=[runs[name] for name in sorted(runs)])
+    return merged.SerializeToString()
+
+
+def _merge_load(answers: list[bytes]) -> bytes:
+    total, *others = map(_messages.ExpertLoadResponse.FromString, answers)
+    for other in others:
+        _add(total, other, ("rows", "samples"))
+        for layer, more in zip(total.layers, other.layers, strict=True):
+            layer.counts[:] = [a + b for a, b in zip(layer.counts, more.counts, strict=True)]
+    return total.SerializeToString()
+
+
+def _merge_released(answers: list[bytes]) -> bytes:
+    total, *others = map(_messages.ReleaseResponse.FromString, answers)
+    for other in others:
+        _add(total, other, _RELEASED)
+    return total.SerializeToString()
+
+
+def _merge_info(answers: list[bytes]) -> bytes:
+    infos = list(map(_messages.ServerInfo.FromString, answers))
+    total, *others = infos
+    for other in others:
+        _add(total, other, ("budget_bytes", "stored_bytes", "reserved_bytes", "samples"))
+        for name, value in other.counters.items():
+            total.counters[name] += value
+    total.version = ", ".join(sorted({info.version for info in infos}))
+    total.store = ", ".join(sorted({info.store for info in infos}))
+    total.runs = max(info.runs for info in infos)
+    total.uptime_ms = min(info.uptime_ms for info in infos)
+    total.draining = any(info.draining for info in infos)
+    return total.SerializeToString()
+
+
+def _add(total: Any, other: Any, fields: Sequence[str]) -> None:
+    for field in fields:
+        setattr(total, field, getattr(total, field) + getattr(other, field))
+
+
+_MERGES: dict[str, Callable[[list[bytes]], bytes]] = {
+    "ListRuns": _merge_runs,
+    "ExpertLoad": _merge_load,
+    "Release": _merge_released,
+    "ReleaseForCheckpoint": _merge_released,
+    "DropRun": _merge_released,
+    "GetServerInfo": _merge_info,
+}

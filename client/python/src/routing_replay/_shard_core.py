@@ -1,0 +1,99 @@
+"""Several servers as one, as the core sees them: Python objects over the C core."""
+
+from __future__ import annotations
+
+import json
+import os
+from ctypes import byref, c_int32, c_void_p
+from typing import Any
+
+from routing_replay import _library
+from routing_replay._core import CoreError, Plan, Run, _Bytes, _give, _json, _lib, _make, defaults
+
+
+class Shard:
+    """rr_shard: the servers of an endpoint "shard:…". Immutable."""
+
+    __slots__ = ("fingerprint", "members", "pointer")
+
+    def __init__(self, pointer: int) -> None:
+        self.pointer = pointer
+        described = json.loads(_give(_lib.rr_shard_members, pointer))
+        self.members: list[str] = described["members"]
+        self.fingerprint: int = described["fingerprint"]
+
+    def __del__(self) -> None:
+        _lib.rr_shard_free(self.pointer)
+
+
+def shard(endpoint: str | None) -> Shard | None:
+    """None for an endpoint (or the environment's) of one server. InvalidArgumentError for a bad list of them."""
+    text = (endpoint or os.environ.get(defaults()["endpoint_variable"], "")).encode()
+    out = c_void_p()
+    _lib.rr_shard_new(text, len(text), byref(out))
+    return None if out.value is None else Shard(out.value)
+
+
+class Places:
+    """rr_places: where samples of a run are. Thread-safe."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, of: Shard) -> None:
+        self.pointer: int | None = None
+        self.pointer = _make(_lib.rr_places_new, of.pointer)
+
+    def __del__(self) -> None:
+        _lib.rr_places_free(self.pointer)
+
+    def find(self, producer: str, handle: int) -> int:
+        member = c_int32()
+        _lib.rr_places_find(self.pointer, producer.encode(), len(producer), handle, byref(member))
+        return member.value
+
+    def learn(self, producer: str, handle: int, members: list[int]) -> int | None:
+        """Those that have it, of all; which one it is."""
+        member = c_int32()
+        having = (c_int32 * len(members))(*members)
+        _lib.rr_places_learn(
+            self.pointer, producer.encode(), len(producer), handle, having, len(members), byref(member)
+        )
+        return None if member.value < 0 else member.value
+
+    def route(self, plan: Plan, searched: bool) -> tuple[int, dict[str, Any] | None]:
+        """Where the plan goes; or what is to be searched for first: {"producer", "handles": [one]}."""
+        member, search = c_int32(), c_void_p()
+        _lib.rr_places_route(self.pointer, plan.pointer, int(searched), byref(member), byref(search))
+        return member.value, None if search.value is None else json.loads(_Bytes(search.value).copy())
+
+
+class Merge:
+    """rr_merge: a read of several servers. Not thread-safe."""
+
+    START, RECEIVE, LOCATE, DELIVER, DONE = range(5)
+    __slots__ = ("_places", "_present", "pointer")
+
+    def __init__(self, run: Run, places: Places, request: bytes) -> None:
+        self.pointer: int | None = None
+        self._places = places
+        self._present: dict[int, bytes] = {}  # The core reads them where they are.
+        self.pointer = _make(_lib.rr_merge_new, run.pointer, places.pointer, request, len(request))
+
+    def __del__(self) -> None:
+        _lib.rr_merge_free(self.pointer)
+
+    def next(self) -> tuple[int, int, int, bytes]:
+        """Kind, stream, member, bytes; those of LOCATE are JSON, the arguments of a search."""
+        step = _library.MergeStep()
+        _lib.rr_merge_next(self.pointer, byref(step))
+        return step.kind, step.stream, step.member, b"" if step.bytes is None else _Bytes(step.bytes).copy()
+
+    def on_message(self, stream: int, message: bytes) -> None:
+        self._present[stream] = message
+        _lib.rr_merge_on_message(self.pointer, stream, message, len(message))
+
+    def on_end(self, stream: int, error: CoreError | None) -> None:
+        _lib.rr_merge_on_end(self.pointer, stream, None if error is None else error.pointer)
+
+    def on_located(self, found: list[list[int] | None]) -> None:
+        _lib.rr_merge_on_located(self.pointer, *_json(found))

@@ -1,0 +1,154 @@
+"""Several servers as one."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+
+import numpy as np
+from support import Server, random_routes
+
+import routing_replay as rr
+from routing_replay import aio
+
+GEOMETRY = rr.Geometry(num_layers=3, num_experts=64, top_k=4)
+
+
+class ShardedTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.servers = [Server() for _ in range(4)]
+        for server in self.servers:
+            self.addCleanup(server.stop)
+        self.endpoint = "shard:" + ",".join(server.endpoint for server in self.servers)
+        self.client = self.connect()
+        self.run_ = self.client.run("run", GEOMETRY)
+        self.rng = np.random.default_rng(1)
+
+    def connect(self, endpoint: str | None = None) -> rr.Client:
+        client = rr.Client(endpoint or self.endpoint)
+        self.addCleanup(client.close, 5)
+        return client
+
+    def routes(self, rows: int) -> np.ndarray:
+        return random_routes(self.rng, rows, 3, 64, 4)
+
+    def fill(self, count: int = 40) -> dict[str, np.ndarray]:
+        samples = {f"s/{i}": self.routes(20 + i) for i in range(count)}
+        for i, (name, rows) in enumerate(samples.items()):
+            self.run_.append(name, rows, group=i % 4, seal=True)
+        self.run_.flush()
+        return samples
+
+    def held_by(self, server: Server) -> set[str]:
+        return {state.sample for state in self.connect(server.endpoint).run("run").list()}
+
+    def expect(self, run: rr.Run, samples: dict[str, np.ndarray], missing: set[str] = frozenset()) -> None:
+        names = list(samples)
+        read = run.read([rr.sample_handle(name) if i % 2 else name for i, name in enumerate(names)])
+        for name, got in zip(names, read, strict=True):
+            if name in missing:
+                self.assertEqual((got.status, got.rows), ("UNAVAILABLE", None))
+            else:
+                self.assertEqual((name, got.status, got.message), (name, "OK", ""))
+                np.testing.assert_array_equal(got.rows, samples[name], name)
+
+    def test_as_one_server(self) -> None:
+        samples = self.fill()
+        self.assertTrue(all(self.held_by(server) for server in self.servers))
+        for run in (self.run_, self.connect().run("run")):
+            self.expect(run, samples)
+            self.assertEqual([state.sample for state in run.list()], sorted(samples))
+            self.assertEqual([state.sample for state in run.stat_many(["s/7", "no", "s/3"])], ["s/7", "s/3"])
+            self.assertEqual(run.read_one("no").status, "NOT_FOUND")
+            with self.assertRaises(rr.NotFoundError):
+                run.stat("no")
+        rows = sum(map(len, samples.values()))
+        np.testing.assert_array_equal(self.run_.expert_load().sum(axis=1), [4 * rows] * 3)
+        self.assertEqual(self.run_.metrics()["rows"], rows)
+        (summary,) = self.client.runs()
+        self.assertEqual((summary.samples, summary.committed_rows), (len(samples), rows))
+        self.assertEqual(self.client.server_info().samples, len(samples))
+        self.assertEqual(self.run_.release(["s/0", "no"]).samples, 1)
+        self.assertEqual(self.run_.release_groups(1, 3).samples, 20)
+        self.assertEqual(self.run_.drop().samples, 19)
+        with self.assertRaises(rr.NotFoundError):
+            self.client.run("run")
+
+    def test_writes_of_all_kinds(self) -> None:
+        rows = self.routes(30)
+        outcomes: list[rr.AppendOutcome] = []
+        with self.run_.appender(on_outcome=outcomes.append) as appender:
+            numbers = [appender.append(f"a/{i}", rows[:10]) for i in range(8)]
+        self.assertEqual(sorted(one.sequence for one in outcomes), sorted(numbers))
+        for i in range(8):
+            put = self.run_.put(f"a/{i}", rows[10:], row_start=10)
+            self.assertEqual(put.committed_rows, 30)
+            self.assertEqual(self.run_.truncate(f"a/{i}", 20).revision, 1)
+            self.assertTrue(self.run_.seal(f"a/{i}", 21, revision=1).num_tokens)
+        self.expect(self.run_, {f"a/{i}": rows[:20] for i in range(8)})
+        with self.assertRaises(rr.InvalidArgumentError):
+            self.run_.append("bad", np.full((2, 3, 4), 64, np.int32))
+        self.assertEqual(self.run_.metrics()["refused_appends"], 1)
+
+    def test_forks_are_found_by_who_did_not_make_them(self) -> None:
+        rows, more = self.routes(30), self.routes(5)
+        self.run_.put("parent", rows)
+        for i in range(8):
+            prefix = rr.Prefix("parent", 30)
+            self.run_.append(f"fork/{i}", more, row_start=30, prefix=prefix)
+        self.run_.flush()
+        other = self.connect().run("run")
+        whole = np.concatenate([rows, more])
+        self.expect(other, {f"fork/{i}": whole for i in range(8)})
+        other = self.connect().run("run")
+        for i in range(8):
+            other.append(f"fork/{i}", more, row_start=35, seal=True)
+            other.flush()
+        self.expect(self.run_, {f"fork/{i}": np.concatenate([whole, more]) for i in range(8)})
+        trajectory = self.run_.trajectory("turns/0")
+        trajectory.add(rows, tokens=np.arange(31))
+        forks = trajectory.siblings([f"turns/{i}" for i in range(1, 8)])
+        for fork in forks:
+            fork.add(whole, tokens=np.arange(36), seal=True)
+        self.run_.flush()
+        self.assertTrue(all(fork.metrics()["shared_rows"] for fork in forks))
+        self.expect(self.run_, {f"turns/{i}": whole for i in range(1, 8)})
+
+    def test_checkpoints(self) -> None:
+        samples = self.fill()
+        with tempfile.TemporaryDirectory() as directory:
+            self.assertEqual(self.run_.release_groups(0, 2, keep_until_checkpoint=True).kept, 20)
+            self.assertEqual(self.run_.checkpoint(directory).written, 40)
+            self.assertEqual(len(self.run_.list()), 20)
+            again = self.client.run("run", GEOMETRY, resume_at=3)
+            self.assertEqual((again.dropped.samples, len(again.list())), (10, 10))
+            self.client.restore(directory)
+            self.expect(self.run_, samples)
+
+    def test_without_one_server(self) -> None:
+        samples = self.fill()
+        gone = self.held_by(self.servers[2])
+        self.servers[2].process.kill()
+        self.servers[2].process.wait()
+        for run in (self.run_, self.connect().run("run")):
+            self.expect(run, samples, gone)
+            there = sorted(samples.keys() - gone)
+            self.assertEqual([state.sample for state in run.stat_many(there)], there)
+            for refused in (run.list, run.expert_load, lambda run=run: run.stat_many(samples)):
+                with self.assertRaisesRegex(rr.UnavailableError, self.servers[2].endpoint):
+                    refused()
+        self.assertEqual(self.run_.release_groups(0, 4).samples, len(samples) - len(gone))
+
+    def test_another_list_is_refused(self) -> None:
+        fewer = self.connect("shard:" + ",".join(server.endpoint for server in self.servers[1:]))
+        for geometry in (GEOMETRY, None):
+            with self.assertRaisesRegex(rr.FailedPreconditionError, "fingerprint"):
+                fewer.run("run", geometry)
+        with self.assertRaises(rr.InvalidArgumentError):
+            rr.Client("shard:a:1,a:1")
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "asyncio"):
+            aio.Client(self.endpoint)
+
+
+if __name__ == "__main__":
+    unittest.main()

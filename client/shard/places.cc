@@ -1,0 +1,65 @@
+#include "client/shard/places.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace routing_replay {
+
+std::optional<size_t> Places::Find(Producer producer, int64_t handle) {
+  const uint64_t key = Key(producer, handle);
+  MutexLock lock(mutex_);
+  if (const auto found = newer_.find(key); found != newer_.end()) return found->second;
+  const auto found = older_.find(key);
+  if (found == older_.end()) return std::nullopt;
+  const uint32_t member = found->second;
+  Insert(key, member);
+  return member;
+}
+
+size_t Places::FindOrNatural(Producer producer, int64_t handle) {
+  const std::optional<size_t> known = Find(producer, handle);
+  return known ? *known : members_.NaturalOwner(handle);
+}
+
+void Places::Remember(Producer producer, int64_t handle, size_t member) {
+  MutexLock lock(mutex_);
+  Insert(Key(producer, handle), static_cast<uint32_t>(member));
+}
+
+void Places::Forget(Producer producer, int64_t handle) {
+  const uint64_t key = Key(producer, handle);
+  MutexLock lock(mutex_);
+  newer_.erase(key);
+  older_.erase(key);
+}
+
+std::optional<size_t> Places::Learn(Producer producer, int64_t handle, absl::Span<const size_t> members) {
+  if (members.empty()) return std::nullopt;
+  const size_t natural = members_.NaturalOwner(handle);
+  const bool is_natural = std::find(members.begin(), members.end(), natural) != members.end();
+  const size_t place = is_natural ? natural : members.front();
+  Remember(producer, handle, place);
+  return place;
+}
+
+AppendRoute Places::Route(const AppendFacts& append, bool searched) {
+  const int64_t handle = SampleHandle(append.sample);
+  if (const auto known = Find(append.producer, handle)) return {.place = known};
+  const bool forks = !append.prefix_sample.empty();
+  const int64_t leader = forks ? SampleHandle(append.prefix_sample) : handle;
+  const std::optional<size_t> place = forks ? Find(append.producer, leader) : std::nullopt;
+  if (!place && !searched && (forks || !append.begins)) return {.search_for = leader};
+  const size_t decided = place.value_or(members_.NaturalOwner(leader));
+  if (forks || append.begins) Remember(append.producer, handle, decided);
+  return {.place = decided};
+}
+
+void Places::Insert(uint64_t key, uint32_t member) {
+  if (newer_.size() >= half_) {
+    older_ = std::move(newer_);
+    newer_.clear();
+  }
+  newer_[key] = member;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,97 @@
+#include "client/shard/sharded_appender.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "proto/wire/clock.h"
+#include "proto/wire/mutex.h"
+
+namespace routing_replay {
+namespace {
+
+void Add(const AppenderMetrics& part, AppenderMetrics& total) {
+  static constexpr int64_t AppenderMetrics::*kCounters[] = {
+      &AppenderMetrics::appends,          &AppenderMetrics::acknowledged,
+      &AppenderMetrics::failed,           &AppenderMetrics::rows,
+      &AppenderMetrics::trimmed_rows,     &AppenderMetrics::conflicting_rows,
+      &AppenderMetrics::unrecorded_rows,  &AppenderMetrics::payload_bytes,
+      &AppenderMetrics::resent_bytes,     &AppenderMetrics::reconnects,
+      &AppenderMetrics::credit_refusals,  &AppenderMetrics::dropped_appends,
+      &AppenderMetrics::dropped_rows,     &AppenderMetrics::refused_appends,
+      &AppenderMetrics::narrowed_appends, &AppenderMetrics::unrecorded_appends,
+      &AppenderMetrics::surplus_rows,
+  };
+  for (const auto counter : kCounters) total.*counter += part.*counter;
+  for (const auto& [reason, count] : part.refused_by_reason) total.refused_by_reason[reason] += count;
+}
+
+class ShardedAppender final : public Appender {
+ public:
+  ShardedAppender(std::shared_ptr<Finder> finder, std::vector<std::shared_ptr<Run>> runs, AppenderOptions options)
+      : finder_(std::move(finder)), runs_(std::move(runs)), options_(std::move(options)), parts_(runs_.size()) {
+    options_.max_queued_bytes = std::max<int64_t>(1, options_.max_queued_bytes / static_cast<int64_t>(runs_.size()));
+    if (!options_.on_outcome) return;
+    options_.on_outcome = [this, tell = std::move(options_.on_outcome)](const AppendOutcome& outcome) {
+      MutexLock lock(telling_);
+      tell(outcome);
+    };
+  }
+
+  absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
+                      absl::Span<const uint8_t> payload) override {
+    return Part(finder_->PlaceOf(options, 1)).Append(options, tensor, payload);
+  }
+
+  absl::Status AppendUnrecorded(const AppendOptions& options, int64_t rows) override {
+    return Part(finder_->PlaceOf(options, rows)).AppendUnrecorded(options, rows);
+  }
+
+  absl::Status Flush(std::chrono::milliseconds timeout) override {
+    const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
+    absl::Status first;
+    for (size_t member = 0; member < runs_.size(); ++member) {
+      Appender* part = PartIfAny(member);
+      if (part == nullptr) continue;
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::Real().Now());
+      const absl::Status status = part->Flush(std::max(left, std::chrono::milliseconds(0)));
+      first.Update(WithServer(status, finder_->members()[member].endpoint()));
+    }
+    return first;
+  }
+
+  AppenderMetrics metrics() const override {
+    AppenderMetrics total;
+    for (size_t member = 0; member < runs_.size(); ++member) {
+      if (const Appender* part = PartIfAny(member)) Add(part->metrics(), total);
+    }
+    return total;
+  }
+
+ private:
+  Appender& Part(size_t member) {
+    MutexLock lock(mutex_);
+    if (!parts_[member]) parts_[member] = runs_[member]->NewAppender(options_);
+    return *parts_[member];
+  }
+  Appender* PartIfAny(size_t member) const {
+    MutexLock lock(mutex_);
+    return parts_[member].get();
+  }
+
+  const std::shared_ptr<Finder> finder_;
+  const std::vector<std::shared_ptr<Run>> runs_;
+  AppenderOptions options_;
+  Mutex telling_;
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<Appender>> parts_ ABSL_GUARDED_BY(mutex_);  // What is there stays.
+};
+
+}  // namespace
+
+std::unique_ptr<Appender> MakeShardedAppender(std::shared_ptr<Finder> finder, std::vector<std::shared_ptr<Run>> runs,
+                                              AppenderOptions options) {
+  return std::make_unique<ShardedAppender>(std::move(finder), std::move(runs), std::move(options));
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,195 @@
+#include "client/shard/sharded_run.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/reader/read_checker.h"
+#include "client/reader/read_rows.h"
+#include "client/shard/finder.h"
+#include "client/shard/sharded_appender.h"
+#include "client/shard/sharded_read.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+absl::StatusOr<ReleaseOutcome> Sum(const absl::StatusOr<std::vector<ReleaseOutcome>>& parts) {
+  if (!parts.ok()) return parts.status();
+  ReleaseOutcome total;
+  for (const ReleaseOutcome& part : *parts) AddTo(part, total);
+  return total;
+}
+
+void Add(const ExpertLoad& part, ExpertLoad& total) {
+  total.rows += part.rows;
+  total.samples += part.samples;
+  for (size_t layer = 0; layer < total.layers.size(); ++layer) {
+    std::vector<int64_t>& counts = total.layers[layer].counts;
+    for (size_t expert = 0; expert < counts.size(); ++expert) counts[expert] += part.layers[layer].counts[expert];
+  }
+}
+
+class ShardedRun final : public Run {
+ public:
+  ShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened)
+      : members_(std::move(members)), finder_(std::make_shared<Finder>(members_, name)) {
+    for (size_t member = 0; member < members_->size(); ++member) {
+      patient_.push_back(MakeRun((*members_)[member].patient(), name, opened));
+      brief_.push_back(MakeRun((*members_)[member].brief(), name, opened));
+    }
+  }
+
+  const std::string& name() const override { return patient_[0]->name(); }
+  const Geometry& geometry() const override { return patient_[0]->geometry(); }
+  const RunSettings& settings() const override { return patient_[0]->settings(); }
+  const ReleaseOutcome& dropped() const override { return patient_[0]->dropped(); }
+
+  std::unique_ptr<Appender> NewAppender(AppenderOptions options) override {
+    return MakeShardedAppender(finder_, patient_, std::move(options));
+  }
+  absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
+                                    absl::Span<const uint8_t> payload) override {
+    return At(finder_->PlaceOf(options, 1), [&](Run& run) { return run.Put(options, tensor, payload); });
+  }
+
+  absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) override;
+  absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout) override;
+
+  absl::StatusOr<SampleState> Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
+                                   int64_t revision) override {
+    return AtSample(sample, producer, [&](Run& run) { return run.Seal(sample, producer, num_tokens, revision); });
+  }
+  absl::StatusOr<SampleState> Truncate(absl::string_view sample, Producer producer, int64_t rows,
+                                       std::optional<int64_t> expected_revision) override {
+    return AtSample(sample, producer,
+                    [&](Run& run) { return run.Truncate(sample, producer, rows, expected_revision); });
+  }
+  absl::StatusOr<SampleState> Stat(absl::string_view sample, Producer producer) override {
+    return AtSample(sample, producer, [&](Run& run) { return run.Stat(sample, producer); });
+  }
+  absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string> samples, Producer producer) override;
+  absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>> groups,
+                                                Producer producer) override;
+  absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>> groups,
+                                          absl::Span<const int32_t> layers, Producer producer) override;
+  absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples,
+                                         const ReleaseOptions& options) override {
+    return Sum(OfAll<ReleaseOutcome>([&](Run& run) { return run.Release(samples, options); }, true));
+  }
+  absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end, const ReleaseOptions& options) override {
+    return Sum(OfAll<ReleaseOutcome>([&](Run& run) { return run.ReleaseGroups(begin, end, options); }, true));
+  }
+  absl::StatusOr<ReleaseOutcome> Drop() override {
+    return Sum(OfAll<ReleaseOutcome>([](Run& run) { return run.Drop(); }));
+  }
+
+ private:
+  // Calls one member.
+  template <typename Call>
+  std::invoke_result_t<Call, Run&> At(size_t member, const Call& call) {
+    Member& at = (*members_)[member];
+    auto result = call(at.is_gone() ? *brief_[member] : *patient_[member]);
+    at.OnEnd(result.status());
+    return result;
+  }
+
+  // Calls the member that has the sample, after a search for it where it is not found where it should be.
+  template <typename Call>
+  absl::StatusOr<SampleState> AtSample(absl::string_view sample, Producer producer, const Call& call) {
+    const int64_t handle = SampleHandle(sample);
+    const size_t place = finder_->places().FindOrNatural(producer, handle);
+    auto result = At(place, call);
+    const absl::Status status = result.status();
+    if (!IsNoSample(status) && !IsNoRun(status) && !IsUnreachable(status)) return result;
+    const auto found = finder_->Search(producer, handle);
+    if (found && *found != place) return At(*found, call);
+    return result;
+  }
+
+  template <typename T, typename Call>
+  absl::StatusOr<std::vector<T>> OfAll(const Call& call, bool without_unreachable = false) {
+    auto answers = FanOut(members_->size(), [&](size_t member) { return At(member, call); });
+    return AnswersOf<T>(*members_, std::move(answers), without_unreachable);
+  }
+
+  const std::shared_ptr<const MemberSet> members_;
+  const std::shared_ptr<Finder> finder_;
+  std::vector<std::shared_ptr<Run>> patient_;  // By member.
+  std::vector<std::shared_ptr<Run>> brief_;
+};
+
+absl::Status ShardedRun::Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) {
+  request.run = name();
+  const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
+  return ReadSharded(*members_, finder_->places(), geometry(), request, sink, deadline);
+}
+
+absl::StatusOr<std::vector<SampleRows>> ShardedRun::ReadRows(ReadRequest request, std::chrono::milliseconds timeout) {
+  auto ordinals = LayerOrdinals(geometry(), request.layers);
+  if (!ordinals.ok()) return ordinals.status();
+  RowCollector rows(geometry(), *std::move(ordinals));
+  if (absl::Status status = Read(std::move(request), rows, timeout); !status.ok()) return status;
+  return rows.Take();
+}
+
+// Every member is asked for every sample: a fork may be with any.
+absl::StatusOr<std::vector<SampleState>> ShardedRun::StatMany(absl::Span<const std::string> samples,
+                                                              Producer producer) {
+  auto answers = FanOut(members_->size(), [&](size_t member) {
+    return At(member, [&](Run& run) { return run.StatMany(samples, producer); });
+  });
+  const absl::Status all_answered = AnswersOf<std::vector<SampleState>>(*members_, answers).status();
+  auto parts = AnswersOf<std::vector<SampleState>>(*members_, std::move(answers), true);
+  if (!parts.ok()) return parts.status();
+  std::unordered_map<std::string, SampleState> found;
+  for (std::vector<SampleState>& part : *parts) {
+    for (SampleState& state : part) found.try_emplace(state.sample, std::move(state));
+  }
+  std::vector<SampleState> states;
+  for (const std::string& sample : samples) {
+    const auto at = found.find(sample);
+    if (at != found.end()) {
+      states.push_back(at->second);
+    } else if (!all_answered.ok()) {
+      return all_answered;
+    }
+  }
+  return states;
+}
+
+absl::StatusOr<std::vector<SampleState>> ShardedRun::List(std::optional<std::pair<int64_t, int64_t>> groups,
+                                                          Producer producer) {
+  auto parts = OfAll<std::vector<SampleState>>([&](Run& run) { return run.List(groups, producer); });
+  if (!parts.ok()) return parts.status();
+  std::vector<SampleState> all;
+  for (std::vector<SampleState>& part : *parts) std::move(part.begin(), part.end(), std::back_inserter(all));
+  std::sort(all.begin(), all.end(), [](const SampleState& a, const SampleState& b) { return a.sample < b.sample; });
+  return all;
+}
+
+absl::StatusOr<ExpertLoad> ShardedRun::CountExperts(std::optional<std::pair<int64_t, int64_t>> groups,
+                                                    absl::Span<const int32_t> layers, Producer producer) {
+  auto parts = OfAll<ExpertLoad>([&](Run& run) { return run.CountExperts(groups, layers, producer); });
+  if (!parts.ok()) return parts.status();
+  ExpertLoad total = std::move(parts->front());
+  for (size_t i = 1; i < parts->size(); ++i) Add((*parts)[i], total);
+  return total;
+}
+
+}  // namespace
+
+void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total) {
+  total.samples += part.samples;
+  total.bytes += part.bytes;
+  total.kept += part.kept;
+}
+
+std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name,
+                                    const OpenedRun& opened) {
+  return std::make_shared<ShardedRun>(std::move(members), std::move(name), opened);
+}
+
+}  // namespace routing_replay
