@@ -15,6 +15,8 @@ namespace {
 
 // Samples looked at in one go while filtering by group.
 constexpr size_t kScanBatch = 1024;
+// What an append may add to what is known of a sample, but for long lists.
+constexpr int64_t kMetadataRoom = 4 << 10;
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 
 }  // namespace
@@ -31,6 +33,13 @@ absl::Status MemoryRun::Adopt(KeptSample kept) {
       index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer, context_->clock.Now() - idle);
   if (!sample.ok()) return sample.status();
   return (*sample)->Adopt(std::move(kept.content));
+}
+
+int64_t MemoryRun::RoomFor(const AppendCommand& command) const {
+  const auto cost = [this](int64_t rows, Codec codec) { return context_->home->Cost(*info().geometry, rows, codec); };
+  int64_t bytes = kMetadataRoom + cost(info().options.block_rows, Codec::kRaw);  // A window that a reader holds.
+  for (const Block& block : command.blocks) bytes += cost(block.rows.size(), block.codec);
+  return bytes - command.reservation.bytes();
 }
 
 absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
@@ -161,6 +170,18 @@ std::unique_ptr<Store::Watch> MemoryRun::WatchSample(Producer producer, const Sa
                                                      std::function<void()> changed) {
   const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
   return context_->watches->Add(handle, producer, ref.sample, std::move(changed));
+}
+
+void MemoryRun::Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const {
+  for (size_t shard = 0; shard < SampleIndex::kShards; ++shard) {
+    std::string after;
+    for (;;) {
+      std::vector<std::shared_ptr<MemorySample>> batch = index_.OfShard(shard, after, kScanBatch);
+      if (batch.empty()) break;
+      after = batch.back()->id();
+      for (std::shared_ptr<MemorySample>& sample : batch) look(std::move(sample));
+    }
+  }
 }
 
 int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {

@@ -22,13 +22,13 @@ absl::Status MemorySample::Adopt(SampleContent content) {
   std::vector<StoredBlock*> blocks;  // Those that no sample before has brought in.
   int64_t bytes = content.metadata_bytes();
   for (const RowPiece& piece : content.pieces.all()) {
-    if (piece.stored->charge.bytes() != 0) continue;
+    if (piece.stored->charged()) continue;
     blocks.push_back(piece.stored.get());
-    bytes += piece.stored->cost;
+    bytes += piece.stored->cost();
   }
   ByteReservation pool;
   if (absl::Status status = Pay(bytes, pool); !status.ok()) return status;
-  for (StoredBlock* block : blocks) block->charge = StoredCharge(pool.Split(block->cost), run_->usage);
+  for (StoredBlock* block : blocks) block->Charge(pool, run_->usage);
   content_ = std::move(content);
   ChargeMetadata(pool);
   life_ = Life::kAlive;
@@ -124,6 +124,32 @@ absl::StatusOr<SampleContent> MemorySample::Prefix(const PrefixReference& prefix
   return TakePrefix(content_, prefix);
 }
 
+std::vector<std::shared_ptr<StoredBlock>> MemorySample::SealedBlocks() const {
+  std::vector<std::shared_ptr<StoredBlock>> blocks;
+  MutexLock lock(mutex_);
+  if (life_ != Life::kAlive || !content_.sealed()) return blocks;
+  for (const RowPiece& piece : content_.pieces.all()) blocks.push_back(piece.stored);
+  return blocks;
+}
+
+int64_t MemorySample::spillable_bytes() const {
+  MutexLock lock(mutex_);
+  if (life_ != Life::kAlive || !content_.sealed()) return 0;
+  int64_t bytes = 0;
+  for (const RowPiece& piece : content_.pieces.all()) bytes += piece.stored->spillable_bytes();
+  return bytes;
+}
+
+absl::StatusOr<int64_t> MemorySample::Spill() const {
+  int64_t freed = 0;
+  for (const std::shared_ptr<StoredBlock>& block : SealedBlocks()) {
+    const int64_t bytes = block->spillable_bytes();
+    if (absl::Status status = block->Spill(); !status.ok()) return status;
+    freed += bytes;
+  }
+  return freed;
+}
+
 bool MemorySample::alive() const {
   MutexLock lock(mutex_);
   return life_ == Life::kAlive;
@@ -177,7 +203,7 @@ int64_t MemorySample::Remains::Free() {
   int64_t bytes = metadata_charge.bytes();
   metadata_charge.Take().Release();
   for (RowPiece& piece : content.pieces.TakeFrom(0)) {
-    if (piece.exclusive()) bytes += piece.stored->cost;
+    if (piece.exclusive()) bytes += piece.stored->cost();
     piece.stored.reset();
   }
   return bytes;

@@ -53,6 +53,12 @@ class MemorySample final : public CountedSample {
   // The rows [0, prefix.rows) for a child. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
   absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix) const;
 
+  // So much of the budget would Spill give back now: nothing unless it is alive and sealed.
+  int64_t spillable_bytes() const;
+  // Moves the bytes of a sealed sample's blocks to the disk that its run's home has. What that gave back. Errors of
+  // StoredBlock::Spill: some may have moved all the same.
+  absl::StatusOr<int64_t> Spill() const;
+
   bool alive() const;
   // Its group, if alive.
   std::optional<int64_t> group() const;
@@ -105,6 +111,8 @@ class MemorySample final : public CountedSample {
   // Puts work.next in the place of the content. Cannot fail.
   void Commit(Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Its blocks, if it is alive and sealed.
+  std::vector<std::shared_ptr<StoredBlock>> SealedBlocks() const;
   Remains EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SampleState> SealLocked(int64_t num_tokens, int64_t revision, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -96,6 +96,19 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::After(Producer producer,
   return found;
 }
 
+std::vector<std::shared_ptr<MemorySample>> SampleIndex::OfShard(size_t shard_index, absl::string_view id,
+                                                                size_t limit) const {
+  std::vector<std::shared_ptr<MemorySample>> found;
+  const Shard& shard = shards_[shard_index];
+  MutexLock lock(shard.mutex);
+  for (auto it = shard.slots.upper_bound(std::string(id)); it != shard.slots.end() && limit > 0; ++it, --limit) {
+    for (const Entry& entry : it->second.entries) {
+      if (entry.sample != nullptr) found.push_back(entry.sample);
+    }
+  }
+  return found;
+}
+
 SampleIndex::Looked SampleIndex::FindIdle(size_t shard_index, Clock::Time now, int64_t limit) {
   Shard& shard = shards_[shard_index];
   const Clock::Duration ttl = run_->info.options.ttl;

@@ -38,6 +38,8 @@ class SampleIndex {
 
   // At most `limit` of a producer's samples with ids after `id`, by id.
   std::vector<std::shared_ptr<MemorySample>> After(Producer producer, absl::string_view id, size_t limit) const;
+  // At most `limit` ids of a shard after `id`, by id: the samples of each.
+  std::vector<std::shared_ptr<MemorySample>> OfShard(size_t shard, absl::string_view id, size_t limit) const;
   struct Looked {
     std::vector<std::shared_ptr<MemorySample>> idle;  // At most `limit`: not used for the run's TTL.
     std::vector<std::shared_ptr<MemorySample>> used;  // Since they were looked at the last time, at least a TTL ago.

@@ -6,30 +6,16 @@
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 
-#include <filesystem>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
 #include "server/store/conformance/conformance.h"
 #include "server/store/rocksdb/rocks_keys.h"
+#include "tests/support/scratch_directory.h"
 
 namespace routing_replay::testing {
 namespace {
-
-// A directory that is gone afterwards.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "rocks_store_test_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~ScratchDirectory() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Writes fail with a status while one is set.
 class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
