@@ -80,6 +80,8 @@ absl::StatusOr<Document> DescribeServer(Client& client) {
                      {"budget_bytes", info->budget_bytes},
                      {"stored_bytes", info->stored_bytes},
                      {"reserved_bytes", info->reserved_bytes},
+                     {"spill_budget_bytes", info->spill_budget_bytes},
+                     {"spilled_bytes", info->spilled_bytes},
                      {"runs", info->runs},
                      {"samples", info->samples},
                      {"counters", Document::object()}};
