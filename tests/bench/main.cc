@@ -13,6 +13,7 @@
 #include "tests/bench/common/host.h"
 #include "tests/bench/common/options.h"
 #include "tests/bench/handoff/handoff.h"
+#include "tests/bench/index/index.h"
 #include "tests/bench/plan/plan.h"
 #include "tests/bench/serve/serve.h"
 #include "tests/bench/spill/spill.h"
@@ -108,6 +109,7 @@ int Main(int argc, char** argv) {
     app.add_subcommand(name, help)->callback([&, b] { benchmark = b; });
   };
   add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", {BenchHandoff, true});
+  add("index", "Memory and time of a million small samples in a store", {BenchIndex, false});
   add("plan", "Replay plans of a micro-batch of 2^20 tokens", {BenchPlan, false});
   add("serve", "The server's ingest and egress, beside plain TCP and plain gRPC", {BenchServe, true});
   add("spill", "Spilled blocks: RocksDB beside segment files", {BenchSpill, false});

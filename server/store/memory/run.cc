@@ -127,7 +127,7 @@ absl::Status MemoryRun::Remove(MemorySample& sample, Clock::Time unused_since, R
 
 void MemoryRun::Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result) {
   index_.Remove(sample);
-  expert_counts_.Forget(sample.producer(), remains.content.group);
+  expert_counts_.Forget(sample.producer(), remains.group);
   ++result.samples;
   result.bytes += remains.Free();
   sample.Notify();

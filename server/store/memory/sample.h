@@ -20,6 +20,7 @@
 #include "server/store/expert_counts.h"
 #include "server/store/memory/run_context.h"
 #include "server/store/sample/piece_change.h"
+#include "server/store/sample/resting_content.h"
 #include "server/store/sample/sample_rules.h"
 
 namespace routing_replay {
@@ -51,7 +52,7 @@ class MemorySample final : public CountedSample {
   absl::StatusOr<SampleState> Stat() const;
   absl::StatusOr<std::optional<bool>> MatchesTokens(const TokenCheck& check) const;
   // The rows [0, prefix.rows) for a child. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
-  absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix) const;
+  absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
 
   // So much of the budget would Spill give back now: nothing unless it is alive and sealed.
   int64_t spillable_bytes() const;
@@ -68,7 +69,8 @@ class MemorySample final : public CountedSample {
 
   // What is left of a sample that ended: to be destroyed without a lock, once the index has let go of it.
   struct Remains {
-    SampleContent content;
+    int64_t group = 0;
+    RowPieces pieces;
     StoredCharge metadata_charge;
 
     // Destroys it, and tells how many bytes went back to the budget.
@@ -126,10 +128,33 @@ class MemorySample final : public CountedSample {
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `status` with the sample, its committed rows and its revision in the detail.
   absl::Status Describe(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null unless alive.
+  // The present content, awake or not; `lists` may lack the pieces.
+  class Look {
+   public:
+    Look(const SampleContent* awake, const RestingContent& resting, int32_t block_rows);
+    Look(const Look&) = delete;
+    Look& operator=(const Look&) = delete;
+
+    const SampleContent& lists() const { return *lists_; }
+    const RowPieces& pieces() const { return *pieces_; }
+
+   private:
+    std::optional<SampleContent> unpacked_;
+    const SampleContent* lists_;
+    const RowPieces* pieces_;
+  };
+  Look LookAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return Look(content_.get(), resting_, run_->info.options.block_rows);
+  }
+  SampleState State(const Look& look) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return State(LookAt()); }
+  // Between the two `content_` is there to be changed. A sealed sample rests again afterwards.
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Rest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool resting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return content_ == nullptr; }
+  // Null unless alive. Requires that it is awake.
   const SampleContent* living() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return life_ == Life::kAlive ? &content_ : nullptr;
+    return life_ == Life::kAlive ? content_.get() : nullptr;
   }
   // Adds (+1) or takes back (-1) the content in the run's totals.
   void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -144,7 +169,8 @@ class MemorySample final : public CountedSample {
 
   mutable Mutex mutex_;
   Life life_ ABSL_GUARDED_BY(mutex_) = Life::kUnborn;
-  SampleContent content_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<SampleContent> content_ ABSL_GUARDED_BY(mutex_);  // Null of a sealed sample, which rests.
+  RestingContent resting_ ABSL_GUARDED_BY(mutex_);
   StoredCharge metadata_charge_ ABSL_GUARDED_BY(mutex_);
 };
 
