@@ -97,7 +97,7 @@ absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupR
       page.samples.push_back(*std::move(state));
     }
     if (batch.size() < kScanBatch) return page;
-    after = batch.back()->id();
+    after = std::string(batch.back()->id());
   }
 }
 
@@ -113,7 +113,7 @@ absl::StatusOr<ExpertLoad> MemoryRun::CountExperts(Producer producer, const std:
       if (group && (!groups || groups->contains(*group))) by_group[*group].push_back(sample);
     }
     more = batch.size() == kScanBatch;
-    if (more) after = batch.back()->id();
+    if (more) after = std::string(batch.back()->id());
   }
   return expert_counts_.Count(producer, groups, by_group, layers, stop);
 }
@@ -160,7 +160,7 @@ absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> p
         if (absl::Status status = Remove(*sample, Clock::Time::max(), result); !status.ok()) return status;
       }
       if (batch.size() < kScanBatch) break;
-      after = batch.back()->id();
+      after = std::string(batch.back()->id());
     }
   }
   return result;
@@ -178,7 +178,7 @@ void MemoryRun::Visit(const std::function<void(std::shared_ptr<MemorySample>)>& 
     for (;;) {
       std::vector<std::shared_ptr<MemorySample>> batch = index_.OfShard(shard, after, kScanBatch);
       if (batch.empty()) break;
-      after = batch.back()->id();
+      after = std::string(batch.back()->id());
       for (std::shared_ptr<MemorySample>& sample : batch) look(std::move(sample));
     }
   }

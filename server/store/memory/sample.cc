@@ -7,15 +7,29 @@
 
 namespace routing_replay {
 
-MemorySample::MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer,
-                           Clock::Time last_used)
+namespace {
+
+std::unique_ptr<const char[]> CopyOf(absl::string_view id) {
+  auto copy = std::make_unique<char[]>(id.size());
+  std::copy(id.begin(), id.end(), copy.get());
+  return copy;
+}
+
+}  // namespace
+
+MemorySample::MemorySample(std::shared_ptr<const RunContext> run, absl::string_view id, int64_t handle,
+                           Producer producer, Clock::Time last_used)
     : run_(std::move(run)),
-      id_(std::move(id)),
+      id_(CopyOf(id)),
       handle_(handle),
-      producer_(producer),
       birth_(run_->content_ids.Next()),
       last_used_(last_used),
+      mutex_(run_->mutexes->Of(handle)),
+      id_size_(static_cast<uint16_t>(id.size())),
+      producer_(producer),
       content_(std::make_unique<SampleContent>(TokenChecks(run_->info.options.block_rows))) {}
+
+MemorySample::~MemorySample() { TakeMetadata().Release(); }
 
 absl::Status MemorySample::Adopt(SampleContent content) {
   MutexLock lock(mutex_);
@@ -204,7 +218,7 @@ absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock:
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive || last_used() > unused_since) return std::nullopt;
   if (run_->journal != nullptr) {
-    if (absl::Status status = run_->journal->Remove(producer_, id_); !status.ok()) return status;
+    if (absl::Status status = run_->journal->Remove(producer_, id()); !status.ok()) return status;
   }
   return EndLocked();
 }
@@ -212,7 +226,7 @@ absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock:
 absl::Status MemorySample::NoteUse() {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive || run_->journal == nullptr) return absl::OkStatus();
-  return run_->journal->NoteUse(producer_, id_);
+  return run_->journal->NoteUse(producer_, id());
 }
 
 std::optional<MemorySample::Remains> MemorySample::End() {
@@ -224,7 +238,7 @@ std::optional<MemorySample::Remains> MemorySample::End() {
 MemorySample::Remains MemorySample::EndLocked() {
   CountUsage(-1);
   life_ = Life::kRemoved;
-  Remains remains{.metadata_charge = std::move(metadata_charge_)};
+  Remains remains{.metadata = TakeMetadata()};
   if (resting()) {
     remains.group = resting_.group();
     remains.pieces = std::move(resting_).TakePieces();
@@ -237,8 +251,8 @@ MemorySample::Remains MemorySample::EndLocked() {
 }
 
 int64_t MemorySample::Remains::Free() {
-  int64_t bytes = metadata_charge.bytes();
-  metadata_charge.Take().Release();
+  int64_t bytes = metadata.bytes();
+  metadata.Release();
   for (RowPiece& piece : pieces.TakeFrom(0)) {
     if (piece.exclusive()) bytes += piece.stored->cost();
     piece.stored.reset();
@@ -271,7 +285,7 @@ absl::Status MemorySample::WriteContent(const SampleContent& next, int64_t first
                                         absl::Span<const std::shared_ptr<StoredBlock>> added) {
   const int32_t block_rows = run_->info.options.block_rows;
   return run_->journal->Write({.producer = producer_,
-                               .sample = id_,
+                               .sample = id(),
                                .block_rows = block_rows,
                                .lists = next,
                                .first_window = first_window,
@@ -283,7 +297,7 @@ absl::Status MemorySample::WriteContent(const SampleContent& next, int64_t first
 void MemorySample::Commit(Work& work) {
   CountUsage(-1);
   RowPieces& pieces = work.life ? work.life->pieces : content_->pieces;
-  work.pool.Merge(metadata_charge_.Take());
+  work.pool.Merge(TakeMetadata());
   if (work.life) content_->pieces.TakeExclusiveCharges(work.pool);
   work.replaced = work.change->Commit(pieces, work.pool, run_->usage);
   work.next->pieces = std::move(pieces);
@@ -302,21 +316,27 @@ absl::Status MemorySample::Pay(int64_t bytes, ByteReservation& pool) const {
   return absl::OkStatus();
 }
 
+ByteReservation MemorySample::TakeMetadata() {
+  run_->usage->stored_bytes -= metadata_bytes_;
+  return run_->budget.Attach(std::exchange(metadata_bytes_, 0));
+}
+
 void MemorySample::ChargeMetadata(ByteReservation& pool) {
-  pool.Merge(metadata_charge_.Take());
-  metadata_charge_ = StoredCharge(pool.Split(content_->metadata_bytes()), run_->usage);
+  pool.Merge(TakeMetadata());
+  metadata_bytes_ = pool.Split(content_->metadata_bytes()).Detach();
+  run_->usage->stored_bytes += metadata_bytes_;
 }
 
 absl::Status MemorySample::CheckAlive() const {
   if (life_ == Life::kAlive) return absl::OkStatus();
-  return NoSampleError(id_);
+  return NoSampleError(id());
 }
 
-absl::Status MemorySample::Describe(const absl::Status& status) const { return WithContent(status, id_, living()); }
+absl::Status MemorySample::Describe(const absl::Status& status) const { return WithContent(status, id(), living()); }
 
 SampleState MemorySample::State(const Look& look) const {
-  SampleState state = StateOf({id_, handle_, producer_}, look.lists());
-  state.stored_bytes = metadata_charge_.bytes() + look.pieces().charged_bytes();
+  SampleState state = StateOf({std::string(id()), handle_, producer_}, look.lists());
+  state.stored_bytes = metadata_bytes_ + look.pieces().charged_bytes();
   state.idle_ms = std::chrono::duration_cast<std::chrono::milliseconds>(run_->clock.Now() - last_used()).count();
   return state;
 }

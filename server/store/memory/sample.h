@@ -32,10 +32,11 @@ using ParentRows = std::optional<absl::StatusOr<SampleContent>>;
 // Thread-safe. Errors as in store.h; NOT_FOUND (kNoSample) unless alive.
 class MemorySample final : public CountedSample {
  public:
-  MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer,
+  MemorySample(std::shared_ptr<const RunContext> run, absl::string_view id, int64_t handle, Producer producer,
                Clock::Time last_used);
+  ~MemorySample() override ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
-  const std::string& id() const override { return id_; }
+  absl::string_view id() const override { return {id_.get(), id_size_}; }
   int64_t handle() const { return handle_; }
   Producer producer() const { return producer_; }
   Clock::Time last_used() const { return last_used_.load(std::memory_order_relaxed); }
@@ -71,7 +72,7 @@ class MemorySample final : public CountedSample {
   struct Remains {
     int64_t group = 0;
     RowPieces pieces;
-    StoredCharge metadata_charge;
+    ByteReservation metadata;
 
     // Destroys it, and tells how many bytes went back to the budget.
     int64_t Free();
@@ -87,10 +88,10 @@ class MemorySample final : public CountedSample {
   bool RemoveUnborn();
   // Calls the watchers, who may call the store again. No lock may be held, and an ended sample must be out of the
   // index.
-  void Notify() const { run_->watches->Notify(handle_, producer_, id_); }
+  void Notify() const { run_->watches->Notify(handle_, producer_, id()); }
 
  private:
-  enum class Life { kUnborn, kAlive, kRemoved };
+  enum class Life : uint8_t { kUnborn, kAlive, kRemoved };
   // What a change prepares, and afterwards what it freed: made before the lock is taken, destroyed after it is gone.
   struct Work {
     std::optional<SampleContent> life;  // The life that the append begins.
@@ -123,6 +124,8 @@ class MemorySample final : public CountedSample {
 
   // Tops `pool` up to `bytes`. RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status Pay(int64_t bytes, ByteReservation& pool) const;
+  // What is charged for the metadata, no longer counted as stored.
+  ByteReservation TakeMetadata() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Charges what the metadata now takes, from the charge before and `pool`.
   void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -161,17 +164,19 @@ class MemorySample final : public CountedSample {
   void Touch() { last_used_.store(run_->clock.Now(), std::memory_order_relaxed); }
 
   const std::shared_ptr<const RunContext> run_;
-  const std::string id_;
+  // A run may have a million samples: the id is no std::string, and small members stand side by side.
+  const std::unique_ptr<const char[]> id_;
   const int64_t handle_;
-  const Producer producer_;
   const uint64_t birth_;
   std::atomic<Clock::Time> last_used_;
+  Mutex& mutex_;
+  const uint16_t id_size_;
+  const Producer producer_;
 
-  mutable Mutex mutex_;
   Life life_ ABSL_GUARDED_BY(mutex_) = Life::kUnborn;
   std::unique_ptr<SampleContent> content_ ABSL_GUARDED_BY(mutex_);  // Null of a sealed sample, which rests.
   RestingContent resting_ ABSL_GUARDED_BY(mutex_);
-  StoredCharge metadata_charge_ ABSL_GUARDED_BY(mutex_);
+  int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Detached from the run's budget, counted in its usage.
 };
 
 }  // namespace routing_replay

@@ -46,14 +46,14 @@ absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, Par
     if (absl::Status status = WriteGroup(*header.group); !status.ok()) return status;
     content_->group = *header.group;
   }
-  return AckOf(id_, *content_, *plan);
+  return AckOf(id(), *content_, *plan);
 }
 
 absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& plan, Work& work) {
   const SampleContent& content = work.life ? *work.life : *content_;
   PieceChange& change =
       work.change.emplace(run_->info, *run_->home, content.pieces, std::move(command.blocks), plan.added, plan.seals);
-  int64_t bytes = change.cost() - change.reclaimable_bytes() - metadata_charge_.bytes() + content.metadata_bytes() +
+  int64_t bytes = change.cost() - change.reclaimable_bytes() - metadata_bytes_ + content.metadata_bytes() +
                   content.growth_bytes(plan.added.end, plan.unrecorded.size());
   if (work.life) bytes -= content_->pieces.exclusive_bytes();
   work.pool = std::move(command.reservation);

@@ -78,8 +78,8 @@ class SampleIndex {
       return order != 0 ? order < 0 : a->producer() < b->producer();
     }
     // All samples of an id are the same beside an id.
-    bool operator()(const MemorySample* a, absl::string_view b) const { return absl::string_view(a->id()) < b; }
-    bool operator()(absl::string_view a, const MemorySample* b) const { return a < absl::string_view(b->id()); }
+    bool operator()(const MemorySample* a, absl::string_view b) const { return a->id() < b; }
+    bool operator()(absl::string_view a, const MemorySample* b) const { return a < b->id(); }
   };
   using Due = std::pair<Clock::Time, const MemorySample*>;
   // A million samples are a few dozen bytes each here: no nodes, and the id is where the sample is.
