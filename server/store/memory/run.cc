@@ -199,9 +199,14 @@ int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
 
 ReleaseResult MemoryRun::Drop() {
   ReleaseResult result;
-  for (const std::shared_ptr<MemorySample>& sample : index_.Close()) {
+  for (std::shared_ptr<MemorySample>& sample : index_.Close()) {
     sample->RemoveUnborn();  // An append that is about to open it looks again, and finds no run.
-    if (std::optional<MemorySample::Remains> remains = sample->End()) Bury(*sample, *std::move(remains), result);
+    if (std::optional<MemorySample::Remains> remains = sample->End()) {
+      ++result.samples;
+      result.bytes += remains->Free();
+      sample->Notify();
+    }
+    sample.reset();
   }
   expert_counts_.Clear();
   context_->watches->NotifyAll();

@@ -139,6 +139,8 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::Close() {
     shard.by_id.clear();
     shard.due.clear();
   }
+  // A million samples are freed several times as fast in the order in which they lie in memory.
+  std::sort(all.begin(), all.end());
   return all;
 }
 
