@@ -50,7 +50,9 @@ absl::StatusOr<ServerSummary> CallServerInfo(const Caller& caller) {
                         .samples = static_cast<int64_t>(info->samples()),
                         .runs = static_cast<int64_t>(info->runs()),
                         .uptime = std::chrono::milliseconds(info->uptime_ms()),
-                        .draining = info->draining()};
+                        .draining = info->draining(),
+                        .spill_budget_bytes = static_cast<int64_t>(info->spill_budget_bytes()),
+                        .spilled_bytes = static_cast<int64_t>(info->spilled_bytes())};
   for (const auto& [name, value] : info->counters()) {
     summary.counters.emplace_back(name, static_cast<int64_t>(value));
   }

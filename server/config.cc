@@ -91,6 +91,10 @@ class Parser {
         "system) or synced (to the disk); by default written, of the store memory memory");
     BytesKey("memory-budget", config_.memory_budget, kAnyBytes,
              "bytes of routing data held and on their way; of rocksdb a quarter, at most 4 GiB, is its cache");
+    Key("spill-directory", config_.spill_directory,
+        "directory to which the store memory moves sealed samples that were not used for long, from three quarters of "
+        "the memory budget on; its files are removed at every start");
+    BytesKey("spill-budget", config_.spill_budget, kAnyBytes, "bytes that the files in the spill directory may take");
     TimeKey("default-ttl", config_.default_ttl, kSomeTime,
             "a sample idle for so long is removed, where its run does not say");
     TimeKey("sweep-interval", config_.sweep_interval, kSomeTime, "how often idle samples are looked for");
@@ -228,6 +232,7 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
     return absl::InvalidArgumentError(error.what());
   }
   if (absl::Status status = CheckStoreName(config.store); !status.ok()) return status;
+  if (absl::Status status = CheckSpill(config.store, config.spill_directory); !status.ok()) return status;
   if (absl::Status status = CheckDurability(config.store, config.durability); !status.ok()) return status;
   for (const std::string& address : config.listen) {
     if (absl::Status status = CheckListenAddress(address); !status.ok()) return status;
@@ -245,6 +250,8 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "store" << YAML::Value << c.store;
   out << YAML::Key << "durability" << YAML::Value << c.durability;
   out << YAML::Key << "memory-budget" << YAML::Value << Bytes(c.memory_budget);
+  out << YAML::Key << "spill-directory" << YAML::Value << c.spill_directory;
+  out << YAML::Key << "spill-budget" << YAML::Value << Bytes(c.spill_budget);
   out << YAML::Key << "default-ttl" << YAML::Value << Time(c.default_ttl);
   out << YAML::Key << "sweep-interval" << YAML::Value << Time(c.sweep_interval);
   out << YAML::Key << "max-message-bytes" << YAML::Value << Bytes(c.max_message_bytes);

@@ -20,6 +20,8 @@ struct ServerConfig {
   std::string store = "memory";  // As OpenStore names it.
   std::string durability;  // Of runs that ask for none: "memory", "written", "synced"; empty: what the store does.
   int64_t memory_budget = int64_t{4} << 30;
+  std::string spill_directory;               // Of the store memory: where cold samples go; empty: nowhere.
+  int64_t spill_budget = int64_t{64} << 30;  // Of that directory.
   std::chrono::milliseconds default_ttl = std::chrono::hours(24);
   std::chrono::milliseconds sweep_interval = std::chrono::seconds(1);
   int64_t max_message_bytes = int64_t{64} << 20;                  // Of one received message.

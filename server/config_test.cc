@@ -44,8 +44,8 @@ TEST(ConfigTest, FlagBeatsVariableBeatsFile) {
 }
 
 TEST(ConfigTest, PrintedYamlReadsBack) {
-  ASSERT_OK_AND_ASSIGN(const ServerConfig c,
-                       Parse({"--threads", "9", "--max-wait", "1500ms", "--memory-budget", "3MiB"}));
+  ASSERT_OK_AND_ASSIGN(const ServerConfig c, Parse({"--threads", "9", "--max-wait", "1500ms", "--memory-budget", "3MiB",
+                                                    "--spill-directory", "/var/spill", "--spill-budget", "5GiB"}));
   const std::string path = FileWith(ToYaml(c));
   ASSERT_OK_AND_ASSIGN(const ServerConfig again, Parse({"--config", path.c_str()}));
   EXPECT_EQ(ToYaml(again), ToYaml(c));
@@ -62,6 +62,8 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--durability", "maybe"}, "maybe"},
            {{"--durability", "written"}, "--durability"},
            {{"--store", "redis://host", "--durability", "synced"}, "--durability"},
+           {{"--store", "rocksdb:/tmp/x", "--spill-directory", "/tmp/y"}, "--spill-directory"},
+           {{"--spill-budget", "0"}, "spill-budget"},
            {{"--threads", "0"}, "threads"},
            {{"--allocator", "mine"}, "allocator"},
            {{"--listen", "7400"}, "--listen"},

@@ -51,7 +51,7 @@ int Serve(const ServerConfig& config) {
     spdlog::error("--exit-with-pid: {}", std::string(watch.status().message()));
     return kExitNoProcess;
   }
-  auto server = Server::Start(config);
+  auto server = Server::Start(config, Clock::Real(), [](const std::string& line) { spdlog::warn("{}", line); });
   if (!server.ok()) {
     spdlog::error("{}", std::string(server.status().message()));
     return kExitListen;

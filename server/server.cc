@@ -43,7 +43,9 @@ class GrpcServer final : public Server {
   std::string StartLine() const override {
     return absl::StrCat("routing-replay-server ", ROUTING_REPLAY_VERSION, " listening on ",
                         absl::StrJoin(addresses_, ", "), " store ", store_.store->name(), " budget ",
-                        config_.memory_budget >> 20, " MiB", store_.found.empty() ? "" : "; ", store_.found);
+                        config_.memory_budget >> 20, " MiB",
+                        config_.spill_directory.empty() ? "" : absl::StrCat(" spill ", config_.spill_directory),
+                        store_.found.empty() ? "" : "; ", store_.found);
   }
   const std::vector<std::string>& warnings() const override { return store_.warnings; }
   void Shutdown(std::chrono::milliseconds patience) override;
@@ -113,11 +115,19 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const Clock& clock) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const Clock& clock,
+                                                      const std::function<void(const std::string&)>& warn) {
+  SpillOptions spill{.budget_bytes = config.spill_budget, .warn = warn};
+  if (!config.spill_directory.empty()) {
+    auto disk = OpenSpillDirectory(config.spill_directory);
+    if (!disk.ok()) return disk.status();
+    spill.disk = *std::move(disk);
+  }
   const int64_t cache_bytes = CacheBytes(config.store, config.memory_budget);
   auto budget = std::make_unique<ByteBudget>(config.memory_budget - cache_bytes);
-  auto store = OpenStore(config.store, config.durability, cache_bytes,
-                         {.clock = &clock, .budget = budget.get(), .default_ttl = config.default_ttl});
+  auto store = OpenStore(
+      config.store, config.durability, cache_bytes,
+      {.clock = &clock, .budget = budget.get(), .default_ttl = config.default_ttl, .spill = std::move(spill)});
   if (!store.ok()) return store.status();
   auto server = std::make_unique<GrpcServer>(std::move(config), clock, std::move(budget), *std::move(store));
   if (absl::Status status = server->Listen(); !status.ok()) return status;

@@ -70,6 +70,8 @@ Document Describe(const ServerSummary& info) {
           {"budget_bytes", info.budget_bytes},
           {"stored_bytes", info.stored_bytes},
           {"reserved_bytes", info.reserved_bytes},
+          {"spill_budget_bytes", info.spill_budget_bytes},
+          {"spilled_bytes", info.spilled_bytes},
           {"runs", info.runs},
           {"samples", info.samples}};
 }

@@ -44,6 +44,8 @@ ServerSummary Merged(const std::vector<ServerSummary>& parts) {
     all.budget_bytes += part.budget_bytes;
     all.stored_bytes += part.stored_bytes;
     all.reserved_bytes += part.reserved_bytes;
+    all.spill_budget_bytes += part.spill_budget_bytes;
+    all.spilled_bytes += part.spilled_bytes;
     all.samples += part.samples;
     all.runs = std::max(all.runs, part.runs);
     all.uptime = std::min(all.uptime, part.uptime);

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -28,6 +29,8 @@ class ByteReservation {
   void Merge(ByteReservation other);
   // Gives everything back now.
   void Release();
+  // The bytes, which stay taken until ByteBudget::Attach has them again.
+  int64_t Detach() { return std::exchange(bytes_, 0); }
 
  private:
   friend class ByteBudget;
@@ -46,6 +49,9 @@ class ByteBudget {
 
   // RESOURCE_EXHAUSTED (kOverBudget, retry_after_ms) if the limit would be passed; then nothing is taken.
   absl::StatusOr<ByteReservation> Reserve(int64_t bytes);
+
+  // Bytes of this budget that were detached.
+  ByteReservation Attach(int64_t bytes) { return ByteReservation(this, bytes); }
 
   int64_t limit() const { return limit_; }
   int64_t used() const { return used_.load(std::memory_order_relaxed); }

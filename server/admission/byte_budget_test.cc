@@ -28,6 +28,19 @@ TEST(ByteBudgetTest, GivesUpToTheLimitAndTakesBack) {
   EXPECT_OK(budget.Reserve(60));
 }
 
+TEST(ByteBudgetTest, DetachedBytesStayTaken) {
+  ByteBudget budget(100);
+  int64_t detached = 0;
+  {
+    ASSERT_OK_AND_ASSIGN(ByteReservation reservation, budget.Reserve(60));
+    detached = reservation.Split(40).Detach();
+  }
+  EXPECT_EQ(detached, 40);
+  EXPECT_EQ(budget.used(), 40);
+  budget.Attach(detached).Release();
+  EXPECT_EQ(budget.used(), 0);
+}
+
 TEST(ByteBudgetTest, NothingAtAllFitsAnywhere) {
   ByteBudget budget(0);
   EXPECT_OK(budget.Reserve(0));

@@ -90,7 +90,9 @@ Credit AppendCall::Grant(uint64_t want_bytes) {
   const int64_t window = std::max(context_.config.stream_window_bytes, context_.config.max_message_bytes);
   const int64_t room = window - credit_.bytes();
   absl::StatusOr<ByteReservation> reservation = WindowIsFull(window);
-  if (room > 0) reservation = context_.budget.Reserve(static_cast<int64_t>(std::min<uint64_t>(want_bytes, room)));
+  if (room > 0)
+    reservation =
+        ReserveOrMakeRoom(context_.store, context_.budget, static_cast<int64_t>(std::min<uint64_t>(want_bytes, room)));
   context_.metrics.CountCredit(reservation.ok());
   if (!reservation.ok()) return {.granted_bytes = 0, .refusal = reservation.status()};
   const auto granted = static_cast<uint64_t>(reservation->bytes());

@@ -89,7 +89,7 @@ absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequ
     // Decompression may need far more than what was credited for the bytes on the wire. What is over the limit is
     // refused before it takes any.
     const bool inflates = tensor->compression == Compression::kZstd && tensor->raw_size <= options_.max_payload_bytes;
-    auto extra = budget_.Reserve(inflates ? tensor->raw_size : 0);
+    auto extra = ReserveOrMakeRoom(store_, budget_, inflates ? tensor->raw_size : 0);
     if (!extra.ok()) return extra.status();
     Buffer scratch;
     auto decoded = DecodeTensor(geometry, *tensor, request.payload.Flatten(scratch),

@@ -266,6 +266,17 @@ absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& reques
   return absl::OkStatus();
 }
 
+void DescribeSpill(const Store::Totals::Spill& spill, v1::ServerInfo& info) {
+  info.set_spill_budget_bytes(spill.budget_bytes);
+  info.set_spilled_bytes(spill.disk_bytes);
+  const std::pair<std::string, int64_t> counters[] = {{"routing_replay_spilled_samples_total", spill.samples},
+                                                      {"routing_replay_spilled_bytes_total", spill.bytes},
+                                                      {"routing_replay_spill_loads_total", spill.loads},
+                                                      {"routing_replay_spill_lost_blocks_total", spill.lost_blocks},
+                                                      {"routing_replay_spill_failures_total", spill.write_failures}};
+  for (const auto& [name, value] : counters) (*info.mutable_counters())[name] = value;
+}
+
 }  // namespace
 
 grpc::Status ControlService::OpenRun(grpc::ServerContext*, const v1::OpenRunRequest* request,
@@ -343,6 +354,7 @@ grpc::Status ControlService::GetServerInfo(grpc::ServerContext*, const v1::GetSe
   response->set_uptime_ms(ToMs(context_->clock.Now() - context_->started).count());
   response->set_draining(context_->draining);
   for (const auto& [name, value] : context_->metrics.Values()) (*response->mutable_counters())[name] = value;
+  if (totals.spill) DescribeSpill(*totals.spill, *response);
   return grpc::Status::OK;
 }
 

@@ -37,7 +37,7 @@ absl::StatusOr<AppendAck> PutCall::Handle() {
   }
   const auto payload_bytes = static_cast<int64_t>(request->payload.size());
   const int64_t rows = request->append->rows.size();
-  auto reservation = context_.budget.Reserve(payload_bytes);
+  auto reservation = ReserveOrMakeRoom(context_.store, context_.budget, payload_bytes);
   AppendAck ack;
   if (reservation.ok()) {
     const std::string run = request->run;

@@ -51,7 +51,7 @@ class CountedSample {
  public:
   virtual ~CountedSample() = default;
 
-  virtual const std::string& id() const = 0;
+  virtual absl::string_view id() const = 0;
   // No other sample of the store has or had it, whatever its id.
   virtual uint64_t birth() const = 0;
   struct RowsSince {

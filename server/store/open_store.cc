@@ -83,6 +83,11 @@ absl::Status CheckDurability(absl::string_view store, absl::string_view durabili
                        absl::StrCat(durability, " is more than this store can, which is ", DurabilityName(best)));
 }
 
+absl::Status CheckSpill(absl::string_view store, absl::string_view directory) {
+  if (directory.empty() || store == kMemory) return absl::OkStatus();
+  return InvalidOption("spill-directory", absl::StrCat("the store ", store, " does not spill; memory does"));
+}
+
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {
   return absl::StartsWith(name, kRocksPrefix) ? std::min(memory_bytes / 4, kMostCacheBytes) : 0;
 }

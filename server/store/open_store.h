@@ -20,6 +20,9 @@ absl::Status CheckStoreName(absl::string_view name);
 // of "memory", "written" and "synced", or above what the store can.
 absl::Status CheckDurability(absl::string_view store, absl::string_view durability);
 
+// `directory`: where it spills to; empty: nowhere. INVALID_ARGUMENT of a store that does not.
+absl::Status CheckSpill(absl::string_view store, absl::string_view directory);
+
 struct OpenedStore {
   std::unique_ptr<Store> store;
   std::string found;  // One line on what was there already; empty of a store that begins anew.

@@ -187,9 +187,32 @@ class Store {
     int64_t runs = 0;
     int64_t samples = 0;
     int64_t stored_bytes = 0;  // Charged to the budget for committed data.
+    // Of a store that moves cold samples to a disk.
+    struct Spill {
+      int64_t budget_bytes = 0;  // Of the disk.
+      int64_t disk_bytes = 0;    // What the files there take.
+      // Since the store was made:
+      int64_t samples = 0;         // That were moved.
+      int64_t bytes = 0;           // Of memory that this gave back.
+      int64_t loads = 0;           // Blocks read back.
+      int64_t lost_blocks = 0;     // Loads that found other bytes than were written, or none.
+      int64_t write_failures = 0;  // Blocks that stayed in memory because the disk is full or broken.
+    };
+    std::optional<Spill> spill;
   };
   virtual Totals GetTotals() = 0;
+
+  // Moves cold data to where it takes nothing of the budget until `bytes` of it are free: false where that cannot be
+  // had. May wait for a disk.
+  virtual bool MakeRoom(int64_t /*bytes*/) { return false; }
 };
+
+// ByteBudget::Reserve of the budget that `store` is on, after the store has made room where there is none.
+inline absl::StatusOr<ByteReservation> ReserveOrMakeRoom(Store& store, ByteBudget& budget, int64_t bytes) {
+  absl::StatusOr<ByteReservation> reservation = budget.Reserve(bytes);
+  if (reservation.ok() || !store.MakeRoom(bytes)) return reservation;
+  return budget.Reserve(bytes);
+}
 
 }  // namespace routing_replay
 

@@ -45,6 +45,7 @@ class TokenChecks {
               std::vector<std::optional<uint32_t>> boundaries, std::vector<RowRange> known)
       : block_rows_(block_rows), rows_(rows), end_(end), boundaries_(std::move(boundaries)), known_(std::move(known)) {}
 
+  int32_t block_rows() const { return block_rows_; }
   int64_t rows() const { return rows_; }
   int64_t memory_bytes() const {
     return static_cast<int64_t>(boundaries_.size() * sizeof(boundaries_[0]) + known_.size() * sizeof(RowRange));

@@ -13,8 +13,10 @@
 #include "tests/bench/common/host.h"
 #include "tests/bench/common/options.h"
 #include "tests/bench/handoff/handoff.h"
+#include "tests/bench/index/index.h"
 #include "tests/bench/plan/plan.h"
 #include "tests/bench/serve/serve.h"
+#include "tests/bench/spill/spill.h"
 #include "tests/bench/store/store_bench.h"
 #include "tests/bench/wire/wire.h"
 
@@ -108,8 +110,10 @@ int Main(int argc, char** argv) {
     app.add_subcommand(name, help)->callback([&, b] { benchmark = b; });
   };
   add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", {BenchHandoff, true});
+  add("index", "Memory and time of a million small samples in a store", {BenchIndex, false});
   add("plan", "Replay plans of a micro-batch of 2^20 tokens", {BenchPlan, false});
   add("serve", "The server's ingest and egress, beside plain TCP and plain gRPC", {BenchServe, true});
+  add("spill", "Spilled blocks: RocksDB beside segment files", {BenchSpill, false});
   add("store", "Every store beside the engine that it is built on, without gRPC", {BenchStore, false});
   add("wire", "The codecs beside memcpy, and what the wire takes beside the ids", {BenchWire, false});
   CLI11_PARSE(app, argc, argv);

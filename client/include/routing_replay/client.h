@@ -85,6 +85,8 @@ struct ServerSummary {
   int64_t runs = 0;
   std::chrono::milliseconds uptime{0};
   bool draining = false;
+  int64_t spill_budget_bytes = 0;  // Of the directory to which cold samples go; 0: they go nowhere.
+  int64_t spilled_bytes = 0;       // That the files there take.
   std::vector<std::pair<std::string, int64_t>> counters;
 };
 

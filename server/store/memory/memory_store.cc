@@ -8,8 +8,10 @@
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/memory/run.h"
+#include "server/store/memory/spiller.h"
 #include "server/store/run_options.h"
 #include "server/store/sample/content_ids.h"
+#include "server/store/spill/spill_home.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay {
@@ -18,8 +20,7 @@ namespace {
 
 class MemoryStore final : public Store {
  public:
-  MemoryStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper)
-      : options_(std::move(options)), keeper_(std::move(keeper)) {}
+  MemoryStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper);
   ~MemoryStore() override;
   absl::Status Adopt(KeptRun run);
 
@@ -51,6 +52,7 @@ class MemoryStore final : public Store {
                                                      std::function<void()> changed) override;
   int64_t Sweep(int64_t limit) override;
   Totals GetTotals() override;
+  bool MakeRoom(int64_t bytes) override { return spiller_ != nullptr && spiller_->MakeRoom(bytes); }
 
  private:
   absl::StatusOr<std::shared_ptr<MemoryRun>> FindRun(absl::string_view run) const;
@@ -60,6 +62,7 @@ class MemoryStore final : public Store {
                                                          absl::string_view sample) const;
   std::vector<std::shared_ptr<MemoryRun>> AllRuns() const;
   std::shared_ptr<MemoryRun> NewRun(const RunInfo& info, RunPlace place);
+  absl::StatusOr<RunPlace> PlaceOf(const RunInfo& info);
 
   const MemoryStoreOptions options_;
   const std::shared_ptr<RunKeeper> keeper_;  // None: runs end with the process.
@@ -68,7 +71,20 @@ class MemoryStore final : public Store {
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<MemoryRun>> runs_ ABSL_GUARDED_BY(mutex_);
   size_t sweep_start_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  const std::unique_ptr<Spiller> spiller_;  // Null where there is no disk to spill to. Ends before what it looks at.
 };
+
+MemoryStore::MemoryStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper)
+    : options_(std::move(options)),
+      keeper_(std::move(keeper)),
+      spiller_(options_.spill.disk == nullptr
+                   ? nullptr
+                   : std::make_unique<Spiller>(options_.spill, *options_.budget, [this](const auto& look) {
+                       for (const auto& run : AllRuns()) {
+                         run->Visit(look);
+                       }
+                     })) {}
 
 MemoryStore::~MemoryStore() {
   if (keeper_ != nullptr) keeper_->End();
@@ -94,15 +110,17 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
                      keeper_ != nullptr ? keeper_->durability() : DurabilityLevels());
   if (!in_force.ok()) return in_force.status();
   info.options = *in_force;
-  RunPlace place{.home = std::make_shared<MemoryHome>()};
-  if (keeper_ != nullptr) {
-    absl::StatusOr<RunPlace> kept = keeper_->Create(info);
-    if (!kept.ok()) return kept.status();
-    place = *std::move(kept);
-  }
-  runs_.emplace(info.run, NewRun(info, std::move(place)));
+  absl::StatusOr<RunPlace> place = PlaceOf(info);
+  if (!place.ok()) return place.status();
+  runs_.emplace(info.run, NewRun(info, *std::move(place)));
   info.created = true;
   return info;
+}
+
+absl::StatusOr<RunPlace> MemoryStore::PlaceOf(const RunInfo& info) {
+  if (keeper_ != nullptr) return keeper_->Create(info);
+  if (spiller_ == nullptr) return RunPlace{.home = std::make_shared<MemoryHome>()};
+  return RunPlace{.home = std::make_shared<SpillHome>(info.geometry, spiller_->area())};
 }
 
 std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, RunPlace place) {
@@ -155,14 +173,20 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
 absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
   const absl::StatusOr<std::shared_ptr<MemoryRun>> run = FindRun(command.run);
   if (!run.ok()) return run.status();
-  return (*run)->Append(std::move(command));
+  if (spiller_ == nullptr) return (*run)->Append(std::move(command));
+  spiller_->MakeRoom((*run)->RoomFor(command));  // Where it cannot, the append is refused if it needs it.
+  absl::StatusOr<AppendAck> ack = (*run)->Append(std::move(command));
+  spiller_->Look();
+  return ack;
 }
 
 absl::StatusOr<SampleState> MemoryStore::Seal(absl::string_view run, Producer producer, absl::string_view sample,
                                               int64_t num_tokens, int64_t revision) {
   const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindById(run, producer, sample);
   if (!found.ok()) return found.status();
-  return (*found)->Seal(num_tokens, revision);
+  absl::StatusOr<SampleState> state = (*found)->Seal(num_tokens, revision);
+  if (spiller_ != nullptr) spiller_->Look();
+  return state;
 }
 
 absl::StatusOr<SampleState> MemoryStore::Truncate(absl::string_view run, Producer producer, absl::string_view sample,
@@ -256,6 +280,7 @@ Store::Totals MemoryStore::GetTotals() {
     totals.samples += run.samples;
     totals.stored_bytes += run.stored_bytes;
   }
+  if (spiller_ != nullptr) totals.spill = spiller_->GetTotals();
   return totals;
 }
 

@@ -3,7 +3,9 @@
 //   MemoryStore ─▶ MemoryRun ─▶ SampleIndex (16 shards) ─▶ MemorySample ─▶ RowPieces ─▶ counted blocks, charged to the
 //   budget
 //
-// Samples are gone after a restart of the process; reads then say NOT_FOUND at once.
+// Samples are gone after a restart of the process; reads then say NOT_FOUND at once. With a disk to spill to, the bytes
+// of sealed samples that were not used for long go there when the budget gets short (spiller.h); what is known of them
+// stays in memory, and so do samples that are not sealed.
 #ifndef SERVER_STORE_MEMORY_MEMORY_STORE_H_
 #define SERVER_STORE_MEMORY_MEMORY_STORE_H_
 
@@ -13,6 +15,7 @@
 #include "proto/wire/clock.h"
 #include "server/admission/byte_budget.h"
 #include "server/store/memory/run_keeper.h"
+#include "server/store/memory/spill_options.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
@@ -22,6 +25,7 @@ struct MemoryStoreOptions {
   ByteBudget* budget = nullptr;                    // Required. Outlives the store and every snapshot.
   Clock::Duration default_ttl = RunOptions{}.ttl;  // Of runs that are made without options.
   HandleFunction handle_of = SampleHandle;         // Tests inject collisions here.
+  SpillOptions spill;                              // Not of a kept store, whose blocks lie elsewhere already.
 };
 
 std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options);

@@ -15,6 +15,8 @@ namespace {
 
 // Samples looked at in one go while filtering by group.
 constexpr size_t kScanBatch = 1024;
+// What an append may add to what is known of a sample, but for long lists.
+constexpr int64_t kMetadataRoom = 4 << 10;
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 
 }  // namespace
@@ -31,6 +33,13 @@ absl::Status MemoryRun::Adopt(KeptSample kept) {
       index_.FindOrInsert(handle_of_(kept.sample), kept.sample, kept.producer, context_->clock.Now() - idle);
   if (!sample.ok()) return sample.status();
   return (*sample)->Adopt(std::move(kept.content));
+}
+
+int64_t MemoryRun::RoomFor(const AppendCommand& command) const {
+  const auto cost = [this](int64_t rows, Codec codec) { return context_->home->Cost(*info().geometry, rows, codec); };
+  int64_t bytes = kMetadataRoom + cost(info().options.block_rows, Codec::kRaw);  // A window that a reader holds.
+  for (const Block& block : command.blocks) bytes += cost(block.rows.size(), block.codec);
+  return bytes - command.reservation.bytes();
 }
 
 absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
@@ -88,7 +97,7 @@ absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupR
       page.samples.push_back(*std::move(state));
     }
     if (batch.size() < kScanBatch) return page;
-    after = batch.back()->id();
+    after = std::string(batch.back()->id());
   }
 }
 
@@ -104,7 +113,7 @@ absl::StatusOr<ExpertLoad> MemoryRun::CountExperts(Producer producer, const std:
       if (group && (!groups || groups->contains(*group))) by_group[*group].push_back(sample);
     }
     more = batch.size() == kScanBatch;
-    if (more) after = batch.back()->id();
+    if (more) after = std::string(batch.back()->id());
   }
   return expert_counts_.Count(producer, groups, by_group, layers, stop);
 }
@@ -120,7 +129,7 @@ absl::Status MemoryRun::ReleaseOne(MemorySample& sample, ReleaseMode mode, std::
 
 void MemoryRun::Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result) {
   index_.Remove(sample);
-  expert_counts_.Forget(sample.producer(), remains.content.group);
+  expert_counts_.Forget(sample.producer(), remains.group);
   ++result.samples;
   result.bytes += remains.Free();
   sample.Notify();
@@ -154,7 +163,7 @@ absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> p
         if (absl::Status status = ReleaseOne(*sample, mode, std::nullopt, result); !status.ok()) return status;
       }
       if (batch.size() < kScanBatch) break;
-      after = batch.back()->id();
+      after = std::string(batch.back()->id());
     }
   }
   return result;
@@ -164,6 +173,18 @@ std::unique_ptr<Store::Watch> MemoryRun::WatchSample(Producer producer, const Sa
                                                      std::function<void()> changed) {
   const int64_t handle = ref.sample.empty() ? ref.handle : handle_of_(ref.sample);
   return context_->watches->Add(handle, producer, ref.sample, std::move(changed));
+}
+
+void MemoryRun::Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const {
+  for (size_t shard = 0; shard < SampleIndex::kShards; ++shard) {
+    std::string after;
+    for (;;) {
+      std::vector<std::shared_ptr<MemorySample>> batch = index_.OfShard(shard, after, kScanBatch);
+      if (batch.empty()) break;
+      after = std::string(batch.back()->id());
+      for (std::shared_ptr<MemorySample>& sample : batch) look(std::move(sample));
+    }
+  }
 }
 
 int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
@@ -182,9 +203,14 @@ int64_t MemoryRun::Sweep(size_t shard, int64_t limit) {
 
 ReleaseResult MemoryRun::Drop() {
   ReleaseResult result;
-  for (const std::shared_ptr<MemorySample>& sample : index_.Close()) {
+  for (std::shared_ptr<MemorySample>& sample : index_.Close()) {
     sample->RemoveUnborn();  // An append that is about to open it looks again, and finds no run.
-    if (std::optional<MemorySample::Remains> remains = sample->End()) Bury(*sample, *std::move(remains), result);
+    if (std::optional<MemorySample::Remains> remains = sample->End()) {
+      ++result.samples;
+      result.bytes += remains->Free();
+      sample->Notify();
+    }
+    sample.reset();
   }
   expert_counts_.Clear();
   context_->watches->NotifyAll();

@@ -32,6 +32,8 @@ class MemoryRun {
   // A sample as it was found. RESOURCE_EXHAUSTED (kOverBudget), ALREADY_EXISTS (kHandleCollision).
   absl::Status Adopt(KeptSample sample);
 
+  // At most so much of the budget will Append take beside the command's reservation.
+  int64_t RoomFor(const AppendCommand& command) const;
   absl::StatusOr<AppendAck> Append(AppendCommand command);
   // Never null. NOT_FOUND (kNoSample).
   absl::StatusOr<std::shared_ptr<MemorySample>> Find(Producer producer, const SampleRef& ref) const;
@@ -44,6 +46,8 @@ class MemoryRun {
                                         ReleaseMode mode);
   absl::StatusOr<ReleaseResult> ReleaseGroups(std::optional<Producer> producer, GroupRange groups, ReleaseMode mode);
   std::unique_ptr<Store::Watch> WatchSample(Producer producer, const SampleRef& ref, std::function<void()> changed);
+  // Calls `look` for every sample of one producer or the other; none is locked meanwhile.
+  void Visit(const std::function<void(std::shared_ptr<MemorySample>)>& look) const;
   // Removes at most `limit` idle samples of one shard of the index.
   int64_t Sweep(size_t shard, int64_t limit);
   // Ends every sample. The run takes no new ones.

@@ -2,9 +2,12 @@
 #ifndef SERVER_STORE_MEMORY_RUN_CONTEXT_H_
 #define SERVER_STORE_MEMORY_RUN_CONTEXT_H_
 
+#include <array>
+#include <cstdint>
 #include <memory>
 
 #include "proto/wire/clock.h"
+#include "proto/wire/mutex.h"
 #include "server/admission/byte_budget.h"
 #include "server/store/memory/sample_journal.h"
 #include "server/store/sample/content_ids.h"
@@ -15,6 +18,16 @@
 
 namespace routing_replay {
 
+// Locks that the samples of a run share, many samples to one: a lock of its own would be a good part of what a small
+// sample takes. No two samples are ever locked together.
+class SampleMutexes {
+ public:
+  Mutex& Of(int64_t handle) { return mutexes_[static_cast<uint64_t>(handle) % mutexes_.size()]; }
+
+ private:
+  std::array<Mutex, 509> mutexes_;  // Prime, so that samples of one shard of the index share none more than others.
+};
+
 // Budget, clock and content ids belong to the store and outlive it.
 struct RunContext {
   RunInfo info;
@@ -24,6 +37,7 @@ struct RunContext {
   std::shared_ptr<BlockHome> home = std::make_shared<MemoryHome>();
   std::shared_ptr<SampleJournal> journal;  // None: samples do not outlive the process.
   std::shared_ptr<RunUsage> usage = std::make_shared<RunUsage>();
+  std::shared_ptr<SampleMutexes> mutexes = std::make_shared<SampleMutexes>();
   std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
 };
 

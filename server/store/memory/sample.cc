@@ -7,32 +7,47 @@
 
 namespace routing_replay {
 
-MemorySample::MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer,
-                           Clock::Time last_used)
+namespace {
+
+std::unique_ptr<const char[]> CopyOf(absl::string_view id) {
+  auto copy = std::make_unique<char[]>(id.size());
+  std::copy(id.begin(), id.end(), copy.get());
+  return copy;
+}
+
+}  // namespace
+
+MemorySample::MemorySample(std::shared_ptr<const RunContext> run, absl::string_view id, int64_t handle,
+                           Producer producer, Clock::Time last_used)
     : run_(std::move(run)),
-      id_(std::move(id)),
+      id_(CopyOf(id)),
       handle_(handle),
-      producer_(producer),
       birth_(run_->content_ids.Next()),
       last_used_(last_used),
-      content_(TokenChecks(run_->info.options.block_rows)) {}
+      mutex_(run_->mutexes->Of(handle)),
+      id_size_(static_cast<uint16_t>(id.size())),
+      producer_(producer),
+      content_(std::make_unique<SampleContent>(TokenChecks(run_->info.options.block_rows))) {}
+
+MemorySample::~MemorySample() { TakeMetadata().Release(); }
 
 absl::Status MemorySample::Adopt(SampleContent content) {
   MutexLock lock(mutex_);
   std::vector<StoredBlock*> blocks;  // Those that no sample before has brought in.
   int64_t bytes = content.metadata_bytes();
   for (const RowPiece& piece : content.pieces.all()) {
-    if (piece.stored->charge.bytes() != 0) continue;
+    if (piece.stored->charged()) continue;
     blocks.push_back(piece.stored.get());
-    bytes += piece.stored->cost;
+    bytes += piece.stored->cost();
   }
   ByteReservation pool;
   if (absl::Status status = Pay(bytes, pool); !status.ok()) return status;
-  for (StoredBlock* block : blocks) block->charge = StoredCharge(pool.Split(block->cost), run_->usage);
-  content_ = std::move(content);
+  for (StoredBlock* block : blocks) block->Charge(pool, run_->usage);
+  *content_ = std::move(content);
   ChargeMetadata(pool);
   life_ = Life::kAlive;
   CountUsage(+1);
+  Rest();
   return absl::OkStatus();
 }
 
@@ -42,22 +57,25 @@ absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revis
   {
     MutexLock lock(mutex_);
     if (absl::Status status = CheckAlive(); !status.ok()) return status;
+    Wake();
     state = SealLocked(num_tokens, revision, work);
-    if (!state.ok()) return Describe(state.status());
+    if (!state.ok()) state = Describe(state.status());
+    Rest();
   }
+  if (!state.ok()) return state;
   if (work.changed) Notify();
   return state;
 }
 
 absl::StatusOr<SampleState> MemorySample::SealLocked(int64_t num_tokens, int64_t revision, Work& work) {
-  if (absl::Status status = CheckSeal(content_, num_tokens, revision); !status.ok()) return status;
-  if (!content_.sealed()) {
-    const int64_t rows = content_.rows();
-    PieceChange& change =
-        work.change.emplace(run_->info, *run_->home, content_.pieces, std::vector<Block>(), RowRange{rows, rows}, true);
+  if (absl::Status status = CheckSeal(*content_, num_tokens, revision); !status.ok()) return status;
+  if (!content_->sealed()) {
+    const int64_t rows = content_->rows();
+    PieceChange& change = work.change.emplace(run_->info, *run_->home, content_->pieces, std::vector<Block>(),
+                                              RowRange{rows, rows}, true);
     if (absl::Status status = Pay(change.cost() - change.reclaimable_bytes(), work.pool); !status.ok()) return status;
     if (absl::Status status = change.Merge(); !status.ok()) return status;
-    work.next = SealedContent(content_, num_tokens);
+    work.next = SealedContent(*content_, num_tokens);
     if (absl::Status status = Write(rows / run_->info.options.block_rows, work); !status.ok()) return status;
     Commit(work);
   }
@@ -71,22 +89,25 @@ absl::StatusOr<SampleState> MemorySample::Truncate(int64_t rows, std::optional<i
   {
     MutexLock lock(mutex_);
     if (absl::Status status = CheckAlive(); !status.ok()) return status;
+    Wake();
     state = TruncateLocked(rows, expected_revision, work);
-    if (!state.ok()) return Describe(state.status());
+    if (!state.ok()) state = Describe(state.status());
+    Rest();
   }
+  if (!state.ok()) return state;
   Notify();
   return state;
 }
 
 absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision,
                                                          Work& work) {
-  if (absl::Status status = CheckTruncate(content_, rows, expected_revision); !status.ok()) return status;
-  work.next = TruncatedContent(content_, rows, run_->content_ids);
+  if (absl::Status status = CheckTruncate(*content_, rows, expected_revision); !status.ok()) return status;
+  work.next = TruncatedContent(*content_, rows, run_->content_ids);
   if (absl::Status status = Write(rows / run_->info.options.block_rows, work); !status.ok()) return status;
   CountUsage(-1);
-  work.replaced = content_.pieces.Truncate(rows);
-  work.next->pieces = std::move(content_.pieces);
-  std::swap(content_, *work.next);
+  work.replaced = content_->pieces.Truncate(rows);
+  work.next->pieces = std::move(content_->pieces);
+  std::swap(*content_, *work.next);
   ChargeMetadata(work.pool);
   CountUsage(+1);
   Touch();
@@ -97,9 +118,10 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   Touch();
-  SampleSnapshot snapshot{.state = State()};
+  const Look look = LookAt();
+  SampleSnapshot snapshot{.state = State(look)};
   for (RowRange range : rows) {
-    for (RowPiece& piece : content_.pieces.Find(range)) {
+    for (RowPiece& piece : look.pieces().Find(range)) {
       snapshot.rows.push_back({std::move(piece.stored), piece.rows});
     }
   }
@@ -115,13 +137,59 @@ absl::StatusOr<SampleState> MemorySample::Stat() const {
 absl::StatusOr<std::optional<bool>> MemorySample::MatchesTokens(const TokenCheck& check) const {
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
-  return FitsTokens(content_, check);
+  return FitsTokens(LookAt().lists(), check);
 }
 
-absl::StatusOr<SampleContent> MemorySample::Prefix(const PrefixReference& prefix) const {
+absl::StatusOr<SampleContent> MemorySample::Prefix(const PrefixReference& prefix) {
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
-  return TakePrefix(content_, prefix);
+  Wake();
+  absl::StatusOr<SampleContent> taken = TakePrefix(*content_, prefix);
+  Rest();
+  return taken;
+}
+
+void MemorySample::Wake() {
+  if (content_ != nullptr) return;
+  content_ = std::make_unique<SampleContent>(resting_.Wake(run_->info.options.block_rows));
+}
+
+void MemorySample::Rest() {
+  if (life_ != Life::kAlive || !content_->sealed()) return;
+  resting_ = RestingContent(std::move(*content_));
+  content_.reset();
+}
+
+MemorySample::Look::Look(const SampleContent* awake, const RestingContent& resting, int32_t block_rows) {
+  if (awake == nullptr) unpacked_ = resting.Lists(block_rows);
+  lists_ = awake == nullptr ? &*unpacked_ : awake;
+  pieces_ = awake == nullptr ? &resting.pieces() : &awake->pieces;
+}
+
+std::vector<std::shared_ptr<StoredBlock>> MemorySample::SealedBlocks() const {
+  std::vector<std::shared_ptr<StoredBlock>> blocks;
+  MutexLock lock(mutex_);
+  if (life_ != Life::kAlive || !resting()) return blocks;
+  for (const RowPiece& piece : resting_.pieces().all()) blocks.push_back(piece.stored);
+  return blocks;
+}
+
+int64_t MemorySample::spillable_bytes() const {
+  MutexLock lock(mutex_);
+  if (life_ != Life::kAlive || !resting()) return 0;
+  int64_t bytes = 0;
+  for (const RowPiece& piece : resting_.pieces().all()) bytes += piece.stored->spillable_bytes();
+  return bytes;
+}
+
+absl::StatusOr<int64_t> MemorySample::Spill() const {
+  int64_t freed = 0;
+  for (const std::shared_ptr<StoredBlock>& block : SealedBlocks()) {
+    const int64_t bytes = block->spillable_bytes();
+    if (absl::Status status = block->Spill(); !status.ok()) return status;
+    freed += bytes;
+  }
+  return freed;
 }
 
 bool MemorySample::alive() const {
@@ -132,16 +200,18 @@ bool MemorySample::alive() const {
 std::optional<int64_t> MemorySample::group() const {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive) return std::nullopt;
-  return content_.group;
+  return resting() ? resting_.group() : content_->group;
 }
 
 absl::StatusOr<std::optional<CountedSample::RowsSince>> MemorySample::RecordedSince(int64_t row) const {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive) return std::nullopt;
-  return RowsSince{.revision = content_.revision,
-                   .group = content_.group,
-                   .committed_rows = content_.rows(),
-                   .pieces = content_.pieces.Find({row, std::max(row, content_.rows())})};
+  const Look look = LookAt();
+  const int64_t rows = look.lists().rows();
+  return RowsSince{.revision = look.lists().revision,
+                   .group = look.lists().group,
+                   .committed_rows = rows,
+                   .pieces = look.pieces().Find({row, std::max(row, rows)})};
 }
 
 absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock::Time unused_since) {
@@ -153,11 +223,16 @@ absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock:
 absl::StatusOr<MemorySample::Released> MemorySample::Release(ReleaseMode mode, std::optional<uint64_t> content_id) {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive) return Released{};
-  Released released{.step = CheckRelease(content_, mode, content_id)};
+  Released released{.step = CheckRelease(LookAt().lists(), mode, content_id)};
   if (released.step == ReleaseStep::kKeep) {
-    if (absl::Status status = WriteHead(KeptContent(content_)); !status.ok()) return status;
-    content_.awaits_checkpoint = true;
-    Touch();
+    Wake();
+    const absl::Status status = WriteHead(KeptContent(*content_));
+    if (status.ok()) {
+      content_->awaits_checkpoint = true;
+      Touch();
+    }
+    Rest();
+    if (!status.ok()) return status;
   } else if (released.step == ReleaseStep::kEnd) {
     absl::StatusOr<Remains> remains = RemoveLocked();
     if (!remains.ok()) return remains.status();
@@ -168,7 +243,7 @@ absl::StatusOr<MemorySample::Released> MemorySample::Release(ReleaseMode mode, s
 
 absl::StatusOr<MemorySample::Remains> MemorySample::RemoveLocked() {
   if (run_->journal != nullptr) {
-    if (absl::Status status = run_->journal->Remove(producer_, id_); !status.ok()) return status;
+    if (absl::Status status = run_->journal->Remove(producer_, id()); !status.ok()) return status;
   }
   return EndLocked();
 }
@@ -176,7 +251,7 @@ absl::StatusOr<MemorySample::Remains> MemorySample::RemoveLocked() {
 absl::Status MemorySample::NoteUse() {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive || run_->journal == nullptr) return absl::OkStatus();
-  return run_->journal->NoteUse(producer_, id_);
+  return run_->journal->NoteUse(producer_, id());
 }
 
 std::optional<MemorySample::Remains> MemorySample::End() {
@@ -188,16 +263,23 @@ std::optional<MemorySample::Remains> MemorySample::End() {
 MemorySample::Remains MemorySample::EndLocked() {
   CountUsage(-1);
   life_ = Life::kRemoved;
-  Remains remains{SampleContent{TokenChecks(run_->info.options.block_rows)}, std::move(metadata_charge_)};
-  std::swap(remains.content, content_);
+  Remains remains{.metadata = TakeMetadata()};
+  if (resting()) {
+    remains.group = resting_.group();
+    remains.pieces = std::move(resting_).TakePieces();
+  } else {
+    remains.group = content_->group;
+    remains.pieces = std::move(content_->pieces);
+    content_.reset();
+  }
   return remains;
 }
 
 int64_t MemorySample::Remains::Free() {
-  int64_t bytes = metadata_charge.bytes();
-  metadata_charge.Take().Release();
-  for (RowPiece& piece : content.pieces.TakeFrom(0)) {
-    if (piece.exclusive()) bytes += piece.stored->cost;
+  int64_t bytes = metadata.bytes();
+  metadata.Release();
+  for (RowPiece& piece : pieces.TakeFrom(0)) {
+    if (piece.exclusive()) bytes += piece.stored->cost();
     piece.stored.reset();
   }
   return bytes;
@@ -212,7 +294,7 @@ bool MemorySample::RemoveUnborn() {
 
 absl::Status MemorySample::Write(int64_t first_window, const Work& work) {
   if (run_->journal == nullptr) return absl::OkStatus();
-  const RowPieces& pieces = work.life ? work.life->pieces : content_.pieces;
+  const RowPieces& pieces = work.life ? work.life->pieces : content_->pieces;
   const int64_t first_row = first_window * run_->info.options.block_rows;
   if (!work.change) {
     return WriteContent(*work.next, first_window, pieces.Find({first_row, work.next->rows()}), {});
@@ -228,23 +310,23 @@ absl::Status MemorySample::WriteContent(const SampleContent& next, int64_t first
                                         absl::Span<const std::shared_ptr<StoredBlock>> added) {
   const int32_t block_rows = run_->info.options.block_rows;
   return run_->journal->Write({.producer = producer_,
-                               .sample = id_,
+                               .sample = id(),
                                .block_rows = block_rows,
                                .lists = next,
                                .first_window = first_window,
-                               .windows_before = WindowCount(content_.rows(), block_rows),
+                               .windows_before = WindowCount(content_->rows(), block_rows),
                                .pieces = pieces,
                                .added = added});
 }
 
 void MemorySample::Commit(Work& work) {
   CountUsage(-1);
-  RowPieces& pieces = work.life ? work.life->pieces : content_.pieces;
-  work.pool.Merge(metadata_charge_.Take());
-  if (work.life) content_.pieces.TakeExclusiveCharges(work.pool);
+  RowPieces& pieces = work.life ? work.life->pieces : content_->pieces;
+  work.pool.Merge(TakeMetadata());
+  if (work.life) content_->pieces.TakeExclusiveCharges(work.pool);
   work.replaced = work.change->Commit(pieces, work.pool, run_->usage);
   work.next->pieces = std::move(pieces);
-  std::swap(content_, *work.next);
+  std::swap(*content_, *work.next);
   ChargeMetadata(work.pool);
   life_ = Life::kAlive;
   CountUsage(+1);
@@ -259,21 +341,27 @@ absl::Status MemorySample::Pay(int64_t bytes, ByteReservation& pool) const {
   return absl::OkStatus();
 }
 
+ByteReservation MemorySample::TakeMetadata() {
+  run_->usage->stored_bytes -= metadata_bytes_;
+  return run_->budget.Attach(std::exchange(metadata_bytes_, 0));
+}
+
 void MemorySample::ChargeMetadata(ByteReservation& pool) {
-  pool.Merge(metadata_charge_.Take());
-  metadata_charge_ = StoredCharge(pool.Split(content_.metadata_bytes()), run_->usage);
+  pool.Merge(TakeMetadata());
+  metadata_bytes_ = pool.Split(content_->metadata_bytes()).Detach();
+  run_->usage->stored_bytes += metadata_bytes_;
 }
 
 absl::Status MemorySample::CheckAlive() const {
   if (life_ == Life::kAlive) return absl::OkStatus();
-  return NoSampleError(id_);
+  return NoSampleError(id());
 }
 
-absl::Status MemorySample::Describe(const absl::Status& status) const { return WithContent(status, id_, living()); }
+absl::Status MemorySample::Describe(const absl::Status& status) const { return WithContent(status, id(), living()); }
 
-SampleState MemorySample::State() const {
-  SampleState state = StateOf({id_, handle_, producer_}, content_);
-  state.stored_bytes = metadata_charge_.bytes() + content_.pieces.charged_bytes();
+SampleState MemorySample::State(const Look& look) const {
+  SampleState state = StateOf({std::string(id()), handle_, producer_}, look.lists());
+  state.stored_bytes = metadata_bytes_ + look.pieces().charged_bytes();
   state.idle_ms = std::chrono::duration_cast<std::chrono::milliseconds>(run_->clock.Now() - last_used()).count();
   return state;
 }
@@ -281,8 +369,8 @@ SampleState MemorySample::State() const {
 void MemorySample::CountUsage(int sign) const {
   if (life_ != Life::kAlive) return;
   run_->usage->samples += sign;
-  run_->usage->sealed_samples += content_.sealed() ? sign : 0;
-  run_->usage->committed_rows += sign * content_.rows();
+  run_->usage->sealed_samples += resting() || content_->sealed() ? sign : 0;
+  run_->usage->committed_rows += sign * (resting() ? resting_.rows() : content_->rows());
 }
 
 }  // namespace routing_replay

@@ -20,6 +20,7 @@
 #include "server/store/expert_counts.h"
 #include "server/store/memory/run_context.h"
 #include "server/store/sample/piece_change.h"
+#include "server/store/sample/resting_content.h"
 #include "server/store/sample/sample_rules.h"
 
 namespace routing_replay {
@@ -31,10 +32,11 @@ using ParentRows = std::optional<absl::StatusOr<SampleContent>>;
 // Thread-safe. Errors as in store.h; NOT_FOUND (kNoSample) unless alive.
 class MemorySample final : public CountedSample {
  public:
-  MemorySample(std::shared_ptr<const RunContext> run, std::string id, int64_t handle, Producer producer,
+  MemorySample(std::shared_ptr<const RunContext> run, absl::string_view id, int64_t handle, Producer producer,
                Clock::Time last_used);
+  ~MemorySample() override ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
-  const std::string& id() const override { return id_; }
+  absl::string_view id() const override { return {id_.get(), id_size_}; }
   int64_t handle() const { return handle_; }
   Producer producer() const { return producer_; }
   Clock::Time last_used() const { return last_used_.load(std::memory_order_relaxed); }
@@ -51,7 +53,13 @@ class MemorySample final : public CountedSample {
   absl::StatusOr<SampleState> Stat() const;
   absl::StatusOr<std::optional<bool>> MatchesTokens(const TokenCheck& check) const;
   // The rows [0, prefix.rows) for a child. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
-  absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix) const;
+  absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
+
+  // So much of the budget would Spill give back now: nothing unless it is alive and sealed.
+  int64_t spillable_bytes() const;
+  // Moves the bytes of a sealed sample's blocks to the disk that its run's home has. What that gave back. Errors of
+  // StoredBlock::Spill: some may have moved all the same.
+  absl::StatusOr<int64_t> Spill() const;
 
   bool alive() const;
   // Its group, if alive.
@@ -62,8 +70,9 @@ class MemorySample final : public CountedSample {
 
   // What is left of a sample that ended: to be destroyed without a lock, once the index has let go of it.
   struct Remains {
-    SampleContent content;
-    StoredCharge metadata_charge;
+    int64_t group = 0;
+    RowPieces pieces;
+    ByteReservation metadata;
 
     // Destroys it, and tells how many bytes went back to the budget.
     int64_t Free();
@@ -86,10 +95,10 @@ class MemorySample final : public CountedSample {
   bool RemoveUnborn();
   // Calls the watchers, who may call the store again. No lock may be held, and an ended sample must be out of the
   // index.
-  void Notify() const { run_->watches->Notify(handle_, producer_, id_); }
+  void Notify() const { run_->watches->Notify(handle_, producer_, id()); }
 
  private:
-  enum class Life { kUnborn, kAlive, kRemoved };
+  enum class Life : uint8_t { kUnborn, kAlive, kRemoved };
   // What a change prepares, and afterwards what it freed: made before the lock is taken, destroyed after it is gone.
   struct Work {
     std::optional<SampleContent> life;  // The life that the append begins.
@@ -114,6 +123,8 @@ class MemorySample final : public CountedSample {
   void Commit(Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::StatusOr<Remains> RemoveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its blocks, if it is alive and sealed.
+  std::vector<std::shared_ptr<StoredBlock>> SealedBlocks() const;
   Remains EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<SampleState> SealLocked(int64_t num_tokens, int64_t revision, Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -122,31 +133,59 @@ class MemorySample final : public CountedSample {
 
   // Tops `pool` up to `bytes`. RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status Pay(int64_t bytes, ByteReservation& pool) const;
+  // What is charged for the metadata, no longer counted as stored.
+  ByteReservation TakeMetadata() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Charges what the metadata now takes, from the charge before and `pool`.
   void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `status` with the sample, its committed rows and its revision in the detail.
   absl::Status Describe(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null unless alive.
+  // The present content, awake or not; `lists` may lack the pieces.
+  class Look {
+   public:
+    Look(const SampleContent* awake, const RestingContent& resting, int32_t block_rows);
+    Look(const Look&) = delete;
+    Look& operator=(const Look&) = delete;
+
+    const SampleContent& lists() const { return *lists_; }
+    const RowPieces& pieces() const { return *pieces_; }
+
+   private:
+    std::optional<SampleContent> unpacked_;
+    const SampleContent* lists_;
+    const RowPieces* pieces_;
+  };
+  Look LookAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return Look(content_.get(), resting_, run_->info.options.block_rows);
+  }
+  SampleState State(const Look& look) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return State(LookAt()); }
+  // Between the two `content_` is there to be changed. A sealed sample rests again afterwards.
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Rest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool resting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return content_ == nullptr; }
+  // Null unless alive. Requires that it is awake.
   const SampleContent* living() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return life_ == Life::kAlive ? &content_ : nullptr;
+    return life_ == Life::kAlive ? content_.get() : nullptr;
   }
   // Adds (+1) or takes back (-1) the content in the run's totals.
   void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Touch() { last_used_.store(run_->clock.Now(), std::memory_order_relaxed); }
 
   const std::shared_ptr<const RunContext> run_;
-  const std::string id_;
+  // A run may have a million samples: the id is no std::string, and small members stand side by side.
+  const std::unique_ptr<const char[]> id_;
   const int64_t handle_;
-  const Producer producer_;
   const uint64_t birth_;
   std::atomic<Clock::Time> last_used_;
+  Mutex& mutex_;
+  const uint16_t id_size_;
+  const Producer producer_;
 
-  mutable Mutex mutex_;
   Life life_ ABSL_GUARDED_BY(mutex_) = Life::kUnborn;
-  SampleContent content_ ABSL_GUARDED_BY(mutex_);
-  StoredCharge metadata_charge_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<SampleContent> content_ ABSL_GUARDED_BY(mutex_);  // Null of a sealed sample, which rests.
+  RestingContent resting_ ABSL_GUARDED_BY(mutex_);
+  int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Detached from the run's budget, counted in its usage.
 };
 
 }  // namespace routing_replay

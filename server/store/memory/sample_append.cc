@@ -11,12 +11,14 @@ std::optional<absl::StatusOr<AppendAck>> MemorySample::Append(AppendCommand& com
   {
     MutexLock lock(mutex_);
     if (life_ == Life::kRemoved) return std::nullopt;
+    Wake();
     ack = AppendLocked(command, parent, work);
     if (ack->ok()) {
       Touch();
     } else {
       ack = Describe(ack->status());
     }
+    Rest();
   }
   if (work.changed) Notify();
   return ack;
@@ -31,7 +33,7 @@ absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, Par
     if (!life.ok()) return life.status();
     work.life = *std::move(life);
   }
-  const SampleContent& content = work.life ? *work.life : content_;
+  const SampleContent& content = work.life ? *work.life : *content_;
   const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
   if (!plan.ok()) return plan.status();
   if (work.life || !KeepsContent(*plan)) {
@@ -40,22 +42,22 @@ absl::StatusOr<AppendAck> MemorySample::AppendLocked(AppendCommand& command, Par
     const int64_t first_window = work.life ? 0 : plan->added.begin / run_->info.options.block_rows;
     if (absl::Status status = Write(first_window, work); !status.ok()) return status;
     Commit(work);
-  } else if (header.group && *header.group != content_.group) {
-    SampleContent next = content_.WithoutPieces();
+  } else if (header.group && *header.group != content_->group) {
+    SampleContent next = content_->WithoutPieces();
     next.group = *header.group;
     if (absl::Status status = WriteHead(next); !status.ok()) return status;
-    content_.group = *header.group;
+    content_->group = *header.group;
   }
-  return AckOf(id_, content_, *plan);
+  return AckOf(id(), *content_, *plan);
 }
 
 absl::Status MemorySample::Prepare(AppendCommand& command, const AppendPlan& plan, Work& work) {
-  const SampleContent& content = work.life ? *work.life : content_;
+  const SampleContent& content = work.life ? *work.life : *content_;
   PieceChange& change =
       work.change.emplace(run_->info, *run_->home, content.pieces, std::move(command.blocks), plan.added, plan.seals);
-  int64_t bytes = change.cost() - change.reclaimable_bytes() - metadata_charge_.bytes() + content.metadata_bytes() +
+  int64_t bytes = change.cost() - change.reclaimable_bytes() - metadata_bytes_ + content.metadata_bytes() +
                   content.growth_bytes(plan.added.end, plan.unrecorded.size());
-  if (work.life) bytes -= content_.pieces.exclusive_bytes();
+  if (work.life) bytes -= content_->pieces.exclusive_bytes();
   work.pool = std::move(command.reservation);
   if (absl::Status status = Pay(bytes, work.pool); !status.ok()) return status;
   return change.Merge();

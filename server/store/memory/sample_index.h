@@ -4,13 +4,14 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/wire/mutex.h"
@@ -38,6 +39,8 @@ class SampleIndex {
 
   // At most `limit` of a producer's samples with ids after `id`, by id.
   std::vector<std::shared_ptr<MemorySample>> After(Producer producer, absl::string_view id, size_t limit) const;
+  // The samples of a shard whose ids come after `id`, by id; `limit` of them, and all of the last one's id.
+  std::vector<std::shared_ptr<MemorySample>> OfShard(size_t shard, absl::string_view id, size_t limit) const;
   struct Looked {
     std::vector<std::shared_ptr<MemorySample>> idle;  // At most `limit`: not used for the run's TTL.
     std::vector<std::shared_ptr<MemorySample>> used;  // Since they were looked at the last time, at least a TTL ago.
@@ -50,26 +53,49 @@ class SampleIndex {
  private:
   struct Entry {
     std::shared_ptr<MemorySample> sample;
-    Clock::Time due;  // Its key in Shard::due: not later than last use + TTL.
+    mutable Clock::Time due;  // Its key in Shard::due, and none here: not later than last use + TTL.
   };
-  struct Slot {
+  struct HandleKey {
     int64_t handle = 0;
-    std::array<Entry, 2> entries;  // By producer.
-    bool empty() const { return entries[0].sample == nullptr && entries[1].sample == nullptr; }
+    Producer producer = Producer::kRollout;
+    friend bool operator==(const HandleKey&, const HandleKey&) = default;
   };
-  using Slots = std::map<std::string, Slot, std::less<>>;
+  struct HandleHash {
+    using is_transparent = void;
+    size_t operator()(const HandleKey& key) const { return absl::Hash<int64_t>()(key.handle); }
+    size_t operator()(const Entry& entry) const { return (*this)(KeyOf(entry)); }
+  };
+  struct HandleEqual {
+    using is_transparent = void;
+    bool operator()(const Entry& a, const Entry& b) const { return KeyOf(a) == KeyOf(b); }
+    bool operator()(const Entry& a, const HandleKey& b) const { return KeyOf(a) == b; }
+    bool operator()(const HandleKey& a, const Entry& b) const { return a == KeyOf(b); }
+  };
+  struct IdLess {
+    using is_transparent = void;
+    bool operator()(const MemorySample* a, const MemorySample* b) const {
+      const int order = a->id().compare(b->id());
+      return order != 0 ? order < 0 : a->producer() < b->producer();
+    }
+    // All samples of an id are the same beside an id.
+    bool operator()(const MemorySample* a, absl::string_view b) const { return a->id() < b; }
+    bool operator()(absl::string_view a, const MemorySample* b) const { return a < b->id(); }
+  };
   using Due = std::pair<Clock::Time, const MemorySample*>;
+  // A million samples are a few dozen bytes each here: no nodes, and the id is where the sample is.
   struct Shard {
     mutable Mutex mutex;
     bool closed ABSL_GUARDED_BY(mutex) = false;
-    Slots slots ABSL_GUARDED_BY(mutex);
-    std::unordered_map<int64_t, Slots::iterator> by_handle ABSL_GUARDED_BY(mutex);
-    std::map<Due, Entry*> due ABSL_GUARDED_BY(mutex);  // When to look at a sample again.
+    absl::flat_hash_set<Entry, HandleHash, HandleEqual> by_handle ABSL_GUARDED_BY(mutex);  // And producer.
+    absl::btree_set<MemorySample*, IdLess> by_id ABSL_GUARDED_BY(mutex);                   // And producer.
+    absl::btree_set<Due> due ABSL_GUARDED_BY(mutex);  // When to look at a sample again.
   };
 
-  static size_t IndexOf(Producer producer) { return producer == Producer::kTrainer ? 1 : 0; }
+  static HandleKey KeyOf(const Entry& entry) { return {entry.sample->handle(), entry.sample->producer()}; }
   Shard& ShardOf(int64_t handle) { return shards_[static_cast<uint64_t>(handle) % kShards]; }
   const Shard& ShardOf(int64_t handle) const { return shards_[static_cast<uint64_t>(handle) % kShards]; }
+  static std::shared_ptr<MemorySample> FindIn(const Shard& shard, const HandleKey& key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
   std::shared_ptr<MemorySample> Insert(Shard& shard, int64_t handle, const std::string& id, Producer producer,
                                        Clock::Time last_used) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
 

@@ -34,7 +34,7 @@ class CountedRedisSample final : public CountedSample {
   CountedRedisSample(RedisContext& context, std::shared_ptr<RedisRun> run, SampleName name, int64_t birth)
       : context_(context), run_(std::move(run)), name_(std::move(name)), birth_(birth) {}
 
-  const std::string& id() const override { return name_.sample; }
+  absl::string_view id() const override { return name_.sample; }
   // The time is that of one server of several, so it alone would not do.
   uint64_t birth() const override {
     return static_cast<uint64_t>(birth_) ^

@@ -153,7 +153,7 @@ absl::Status RocksRun::Commit(rocksdb::WriteBatch batch) {
 }
 
 void RocksRun::Forget(uint64_t block) {
-  if (!*forgets_) return;
+  if (!*forgets_ || family_->dropped) return;
   {
     MutexLock lock(mutex_);
     forgotten_.push_back(block);

@@ -31,6 +31,7 @@ struct RocksFamily {
 
   const std::shared_ptr<rocksdb::DB> db;
   rocksdb::ColumnFamilyHandle* const handle;
+  std::atomic<bool> dropped{false};  // With all that is in it: nothing needs to be taken away any more.
 };
 
 // Thread-safe.

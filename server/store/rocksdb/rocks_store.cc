@@ -137,8 +137,10 @@ absl::Status RocksKeeper::DropFamily(const std::string& name) {
   if (family == families_.end()) return absl::OkStatus();
   const absl::Status status =
       FromRocks(db_->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped");
-  if (status.ok()) families_.erase(family);
-  return status;
+  if (!status.ok()) return status;
+  family->second->dropped = true;
+  families_.erase(family);
+  return absl::OkStatus();
 }
 
 }  // namespace

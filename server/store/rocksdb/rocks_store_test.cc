@@ -6,30 +6,16 @@
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 
-#include <filesystem>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
 #include "server/store/conformance/conformance.h"
 #include "server/store/rocksdb/rocks_keys.h"
+#include "tests/support/scratch_directory.h"
 
 namespace routing_replay::testing {
 namespace {
-
-// A directory that is gone afterwards.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "rocks_store_test_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~ScratchDirectory() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Writes fail with a status while one is set.
 class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
@@ -41,6 +27,8 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
     MutexLock lock(mutex_);
     status_ = status;
   }
+  // Bytes that were to be written, to all files.
+  int64_t appended() const { return appended_; }
   rocksdb::IOStatus status() const {
     MutexLock lock(mutex_);
     return status_;
@@ -69,6 +57,7 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
     rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
                              rocksdb::IODebugContext* debug) override {
       const rocksdb::IOStatus status = files_.status();
+      files_.appended_ += static_cast<int64_t>(data.size());
       return status.ok() ? FSWritableFileOwnerWrapper::Append(data, options, debug) : status;
     }
     rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
@@ -81,6 +70,7 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
     const FaultyFileSystem& files_;
   };
 
+  mutable std::atomic<int64_t> appended_{0};
   mutable Mutex mutex_;
   rocksdb::IOStatus status_ ABSL_GUARDED_BY(mutex_);
 };
@@ -256,6 +246,18 @@ TEST_F(RocksStoreTest, OfADamagedSampleTheRowsBeforeAreLeft) {
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {64, 100}, .revision = before.revision + 1})));
   EXPECT_EQ(Stat("a").lost_end, 0);
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+}
+
+// Its column family goes as a whole: to take its blocks out one by one would be work for nothing.
+TEST_F(RocksStoreTest, ADroppedRunIsNotWrittenTo) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = absl::StrCat(i), .rows = {0, 1000}})));
+  }
+  const int64_t before = files_->appended();
+  ASSERT_OK(store_->DropRun("run"));
+  EXPECT_LT(files_->appended() - before, 10'000);
 }
 
 TEST_F(RocksStoreTest, WhatEndedStaysGone) {

@@ -81,7 +81,7 @@ void PieceChange::Count(const Group& group) {
       cost_ += home_.Cost(*run_.geometry, part.block.rows.size(), part.block.codec);
     }
     if (part.piece && group.merge && pieces_[*part.piece].exclusive()) {
-      reclaimable_bytes_ += pieces_[*part.piece].stored->cost;
+      reclaimable_bytes_ += pieces_[*part.piece].stored->cost();
     }
   }
 }
@@ -148,13 +148,11 @@ std::vector<RowPiece> PieceChange::Commit(RowPieces& pieces, ByteReservation& po
       if (!group.merge) {
         piece.stored.reset();  // It stays, in tail_.
       } else if (piece.exclusive()) {
-        pool.Merge(piece.stored->charge.Take());
+        pool.Merge(piece.stored->TakeCharge());
       }
     }
   }
-  for (const std::shared_ptr<StoredBlock>& block : added_) {
-    block->charge = StoredCharge(pool.Split(block->cost), usage);
-  }
+  for (const std::shared_ptr<StoredBlock>& block : added_) block->Charge(pool, usage);
   added_.clear();
   for (RowPiece& piece : tail_) pieces.Append(std::move(piece));
   std::erase_if(old, [](const RowPiece& piece) { return piece.stored == nullptr; });

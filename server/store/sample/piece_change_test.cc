@@ -139,7 +139,7 @@ TEST_F(PieceChangeTest, BlocksThatOthersHoldAreNotReclaimed) {
   ByteReservation pool = *budget_.Reserve(change.cost());
   ASSERT_OK(change.Merge());
   EXPECT_THAT(change.Commit(pieces_, pool, usage_), SizeIs(1));
-  EXPECT_EQ(budget_.used(), pieces_.charged_bytes() + held->cost);
+  EXPECT_EQ(budget_.used(), pieces_.charged_bytes() + held->cost());
 }
 
 TEST_F(PieceChangeTest, ACompletedForkLeavesASharedBlockWhole) {

@@ -5,40 +5,35 @@
 #include <utility>
 
 namespace routing_replay {
-namespace {
-
-int64_t ChargedBytes(const RowPiece& piece) { return piece.shared ? 0 : piece.stored->cost; }
-
-}  // namespace
-
 size_t FirstEndingAfter(absl::Span<const RowPiece> pieces, int64_t row) {
   const auto first = std::partition_point(pieces.begin(), pieces.end(),
                                           [row](const RowPiece& piece) { return piece.rows.end <= row; });
   return first - pieces.begin();
 }
 
+int64_t RowPieces::charged_bytes() const {
+  int64_t bytes = 0;
+  for (const RowPiece& piece : pieces_) bytes += piece.shared ? 0 : piece.stored->cost();
+  return bytes;
+}
+
 int64_t RowPieces::exclusive_bytes() const {
   int64_t bytes = 0;
-  for (const RowPiece& piece : pieces_) bytes += piece.exclusive() ? piece.stored->cost : 0;
+  for (const RowPiece& piece : pieces_) bytes += piece.exclusive() ? piece.stored->cost() : 0;
   return bytes;
 }
 
 void RowPieces::TakeExclusiveCharges(ByteReservation& pool) {
   for (RowPiece& piece : pieces_) {
-    if (piece.exclusive()) pool.Merge(piece.stored->charge.Take());
+    if (piece.exclusive()) pool.Merge(piece.stored->TakeCharge());
   }
-  charged_bytes_ = 0;
 }
 
-void RowPieces::Append(RowPiece piece) {
-  charged_bytes_ += ChargedBytes(piece);
-  pieces_.push_back(std::move(piece));
-}
+void RowPieces::Append(RowPiece piece) { pieces_.push_back(std::move(piece)); }
 
 std::vector<RowPiece> RowPieces::TakeFrom(size_t first) {
   std::vector<RowPiece> taken(std::make_move_iterator(pieces_.begin() + first), std::make_move_iterator(pieces_.end()));
   pieces_.resize(first);
-  for (const RowPiece& piece : taken) charged_bytes_ -= ChargedBytes(piece);
   return taken;
 }
 

@@ -41,13 +41,15 @@ class RowPieces {
   const RowPiece& operator[](size_t i) const { return pieces_[i]; }
   size_t FirstEndingAfter(int64_t row) const { return routing_replay::FirstEndingAfter(pieces_, row); }
   // Bytes charged for the pieces that are not shared.
-  int64_t charged_bytes() const { return charged_bytes_; }
+  int64_t charged_bytes() const;
   // Bytes charged for the blocks that nobody else holds.
   int64_t exclusive_bytes() const;
   // Moves exclusive_bytes() into `pool`, for pieces that are about to go.
   void TakeExclusiveCharges(ByteReservation& pool);
 
   void Append(RowPiece piece);
+  // Takes no more memory than the pieces need.
+  void Tighten() { pieces_.shrink_to_fit(); }
   // Removes the pieces from index `first` on.
   std::vector<RowPiece> TakeFrom(size_t first);
   // Keeps rows [0, rows): a piece across the end is cut, its block stays whole.
@@ -60,7 +62,6 @@ class RowPieces {
 
  private:
   std::vector<RowPiece> pieces_;
-  int64_t charged_bytes_ = 0;
 };
 
 }  // namespace routing_replay

@@ -16,7 +16,8 @@ class RowPiecesTest : public ::testing::Test {
     Block block{.rows = block_rows};
     const int64_t cost = MemoryHome().Cost(TestGeometry(), block_rows.size(), Codec::kRaw);
     std::shared_ptr<StoredBlock> stored = MemoryHome().Keep(std::move(block), cost);
-    stored->charge = StoredCharge(*budget_.Reserve(cost), usage_);
+    ByteReservation pool = *budget_.Reserve(cost);
+    stored->Charge(pool, usage_);
     return {std::move(stored), rows};
   }
   // [0, 32) [32, 40) gap [50, 64) [64, 90)
@@ -60,7 +61,7 @@ TEST_F(RowPiecesTest, TruncateCutsAtAnyRow) {
     const std::vector<RowPiece> removed = pieces.Truncate(rows);
     EXPECT_EQ(Rows(pieces.all()), expected) << rows;
     int64_t charged = 0;
-    for (const RowPiece& piece : pieces.all()) charged += piece.stored->cost;
+    for (const RowPiece& piece : pieces.all()) charged += piece.stored->cost();
     EXPECT_EQ(pieces.charged_bytes(), charged);
     EXPECT_LE(charged, before);
   }

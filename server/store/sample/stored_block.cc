@@ -1,5 +1,8 @@
 #include "server/store/sample/stored_block.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "server/store/sample/row_pieces.h"
 
 namespace routing_replay {
@@ -18,6 +21,33 @@ class ResidentBlock final : public StoredBlock {
   const Block block_;
 };
 
+// A block of a few rows: its bytes and CRCs copied side by side, where the allocations of a Block would take as much
+// again.
+class SmallBlock final : public StoredBlock {
+ public:
+  static constexpr size_t kMostBytes = 4 << 10;
+
+  SmallBlock(const Block& block, int64_t cost)
+      : StoredBlock(block.rows, block.codec, cost),
+        planes_(static_cast<uint32_t>(block.plane_crc32c.size())),
+        bytes_(static_cast<uint32_t>(block.bytes.size())),
+        data_(std::make_unique<uint32_t[]>(planes_ + (bytes_ + sizeof(uint32_t) - 1) / sizeof(uint32_t))) {
+    std::copy(block.plane_crc32c.begin(), block.plane_crc32c.end(), data_.get());
+    if (bytes_ > 0) std::memcpy(data_.get() + planes_, block.bytes.data(), bytes_);
+  }
+
+  absl::StatusOr<LoadedBlock> Load() const override {
+    const BlockView view{
+        rows(), codec(), {data_.get(), planes_}, {reinterpret_cast<const uint8_t*>(data_.get() + planes_), bytes_}};
+    return LoadedBlock{shared_from_this(), view};
+  }
+
+ private:
+  const uint32_t planes_;
+  const uint32_t bytes_;
+  const std::unique_ptr<uint32_t[]> data_;  // CRCs, then the bytes.
+};
+
 }  // namespace
 
 int64_t MemoryHome::Cost(const Geometry& geometry, int64_t rows, Codec codec) const {
@@ -27,6 +57,7 @@ int64_t MemoryHome::Cost(const Geometry& geometry, int64_t rows, Codec codec) co
 }
 
 std::shared_ptr<StoredBlock> MemoryHome::Keep(Block block, int64_t cost) {
+  if (block.bytes.size() <= SmallBlock::kMostBytes) return std::make_shared<SmallBlock>(block, cost);
   return std::make_shared<ResidentBlock>(std::move(block), cost);
 }
 

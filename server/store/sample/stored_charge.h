@@ -43,6 +43,12 @@ class StoredCharge {
     usage_.reset();
     return std::move(bytes_);
   }
+  // Keeps `bytes` of them; the others are no longer counted as stored.
+  ByteReservation ShrinkTo(int64_t bytes) {
+    ByteReservation rest = bytes_.Split(bytes_.bytes() - bytes);
+    usage_->stored_bytes -= rest.bytes();
+    return rest;
+  }
 
  private:
   ByteReservation bytes_;

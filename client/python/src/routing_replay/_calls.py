@@ -241,6 +241,8 @@ def server_info() -> Call[ServerInfo]:
             uptime=info.uptime_ms / 1000,
             draining=info.draining,
             counters=dict(info.counters),
+            spill_budget_bytes=info.spill_budget_bytes,
+            spilled_bytes=info.spilled_bytes,
         )
 
     return Call("GetServerInfo", _messages.GetServerInfoRequest().SerializeToString(), read)

@@ -16,6 +16,7 @@ from routing_replay.errors import RoutingReplayError
 _BRIEF = 1.0  # Seconds that a server is tried which was not there the last time.
 _PRODUCERS = {0: "rollout", 1: "rollout", 2: "trainer"}
 _RELEASED = ("samples", "bytes", "kept")
+_SUMMED = ("budget_bytes", "stored_bytes", "reserved_bytes", "spill_budget_bytes", "spilled_bytes", "samples")
 _UNREACHABLE = (errors.UnavailableError, errors.DeadlineExceededError)
 
 Answer = bytes | RoutingReplayError
@@ -250,7 +251,7 @@ def _merge_info(answers: list[bytes]) -> bytes:
     infos = list(map(_messages.ServerInfo.FromString, answers))
     total, *others = infos
     for other in others:
-        _add(total, other, ("budget_bytes", "stored_bytes", "reserved_bytes", "samples"))
+        _add(total, other, _SUMMED)
         for name, value in other.counters.items():
             total.counters[name] += value
     total.version = ", ".join(sorted({info.version for info in infos}))

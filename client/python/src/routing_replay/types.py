@@ -335,7 +335,10 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """A server. uptime in seconds; counters are monotonic since its start, by metric name."""
+    """A server. uptime in seconds; counters are monotonic since its start, by metric name.
+
+    spill_budget_bytes: of the directory to which cold samples go, 0 where they go nowhere; spilled_bytes: that its files
+    take."""
 
     version: str
     store: str
@@ -347,6 +350,8 @@ class ServerInfo:
     uptime: float
     draining: bool
     counters: dict[str, int] = field(default_factory=dict)
+    spill_budget_bytes: int = 0
+    spilled_bytes: int = 0
 
 
 if TYPE_CHECKING:

@@ -1,0 +1,36 @@
+// The things that BenchSpill compares.
+#ifndef TESTS_BENCH_SPILL_SPILL_WAY_H_
+#define TESTS_BENCH_SPILL_SPILL_WAY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace routing_replay::bench {
+
+// Keeps blocks on a disk. Of one thread.
+class SpillWay {
+ public:
+  virtual ~SpillWay() = default;
+
+  virtual absl::Status Write(absl::Span<const uint8_t> block) = 0;
+  // What was written takes no memory of this process any more.
+  virtual absl::Status Flush() = 0;
+  // What `look` says of the n-th block that was written; false if it cannot be read.
+  virtual bool Read(size_t n, size_t bytes, const std::function<bool(absl::Span<const uint8_t>)>& look) = 0;
+};
+
+// In an empty directory.
+using MakeSpillWay = absl::StatusOr<std::unique_ptr<SpillWay>> (*)(const std::string& directory);
+absl::StatusOr<std::unique_ptr<SpillWay>> SegmentFiles(const std::string& directory);
+absl::StatusOr<std::unique_ptr<SpillWay>> RocksBlobs(const std::string& directory);
+
+}  // namespace routing_replay::bench
+
+#endif  // TESTS_BENCH_SPILL_SPILL_WAY_H_
