@@ -580,6 +580,18 @@ TEST_F(ContinuedExportTest, FilesAreSyncedTogetherAndTheNamesThatLeadToThem) {
   EXPECT_EQ(files.synced, std::vector<RecordingFiles::Paths>{{inner}});
 }
 
+TEST_F(ContinuedExportTest, FilesOfAnUnfinishedExportAreSynced) {
+  {
+    ASSERT_OK_AND_ASSIGN(const auto exporter, Continue());
+    ASSERT_OK(Add(*exporter, "a", 1));
+  }
+  RecordingFiles files;
+  ASSERT_OK_AND_ASSIGN(const auto exporter, Continue(files));
+  files.synced.clear();
+  ASSERT_OK(exporter->Finish());
+  EXPECT_EQ(files.synced[0], RecordingFiles::Paths{directory_ / "00000000.npy"});
+}
+
 TEST_F(ContinuedExportTest, AFileIsCheckedBeforeItIsTrusted) {
   ASSERT_OK(Export(before_));
   Flip("00000001.npy");
