@@ -53,7 +53,10 @@ void ExportSession::OnList(absl::Span<const SampleState> samples) {
 void ExportSession::OnSealed(const SampleState& state) {
   ++progress_.total;
   const ExportedSample* there = exporter_->Find(state.sample);
-  if (there != nullptr && SameContent(*there, state)) {
+  bool held = there != nullptr && SameContent(*there, state);
+  // The run is about to rely on it.
+  if (held && scope_.release_awaiting && state.awaits_checkpoint) held = exporter_->CheckFile(state.sample).ok();
+  if (held) {
     exporter_->SetGroup(state.sample, state.group);
     NoteHeld(state);
     return;
@@ -166,7 +169,12 @@ std::vector<uint8_t> ExportSession::RowMajor(const SamplePlanes& read) const {
 }
 
 absl::StatusOr<ExportOutcome> ExportSession::Finish() {
-  if (absl::Status status = exporter_->Finish(); !status.ok()) return status;
+  const absl::Status status = exporter_->Finish();
+  if (absl::IsDataLoss(status)) {  // Of a file that an export before this one wrote. All else is there.
+    unread_.Update(status);
+  } else if (!status.ok()) {
+    return status;
+  }
   outcome_.samples = static_cast<int64_t>(exporter_->contents().samples.size());
   outcome_.bytes = progress_.bytes;
   return outcome_;

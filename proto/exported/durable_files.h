@@ -10,24 +10,31 @@
 
 namespace routing_replay {
 
-// All of them: INTERNAL with what the system says.
+// All of them: INTERNAL with what the system says. None follows a link in the place of a file that it writes.
 class DurableFiles {
  public:
   static DurableFiles& Real();  // Thread-safe.
   virtual ~DurableFiles() = default;
 
-  // A whole file. On the disk when this returns, but its name is only after SyncDirectory.
+  // A whole new file, in the hands of the operating system when this returns. ALREADY_EXISTS if the name is taken.
   virtual absl::Status Write(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts);
   // Behind what the file holds. In the hands of the operating system when this returns.
   virtual absl::Status Append(const std::filesystem::path& path, absl::Span<const uint8_t> bytes);
+  // What these files hold is on the disk; their names are only after SyncDirectory. Several at a time.
+  virtual absl::Status Sync(absl::Span<const std::filesystem::path> files);
   // In place of a file that has the name already.
   virtual absl::Status Rename(const std::filesystem::path& from, const std::filesystem::path& to);
-  // One that is not there is removed.
+  // One that is not there is removed; a folder is not.
   virtual absl::Status Remove(const std::filesystem::path& path);
+  // The names in it, where the file system syncs such.
   virtual absl::Status SyncDirectory(const std::filesystem::path& directory);
 
-  // `path` with these parts, or as it was: written as "<path>.part" first.
-  absl::Status Replace(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts);
+  // With those above it, as far as they are not there. Their names are on the disk when this returns, also that of a
+  // directory that was there, unless the one above it is not ours to read.
+  absl::Status MakeDirectories(const std::filesystem::path& directory);
+  // `path` with these parts, or as it was: written and synced as `part` first. The name is as with Rename.
+  absl::Status Replace(const std::filesystem::path& path, const std::filesystem::path& part,
+                       absl::Span<const absl::Span<const uint8_t>> parts);
 };
 
 }  // namespace routing_replay

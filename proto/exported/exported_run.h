@@ -2,8 +2,8 @@
 //
 //   writer: RunExporter::Create or Continue → Add each sample → Finish     reader: ReadExportedRun → ReadExportedFile
 //
-// The marker DONE comes last and carries the CRC32C of the index, the index that of every file: what is read is what
-// was written, or an error says that it is not.
+// The marker DONE comes last; it names an index and carries its CRC32C, the index that of every file: what is read is
+// what was written, or an error says that it is not.
 #ifndef PROTO_EXPORTED_EXPORTED_RUN_H_
 #define PROTO_EXPORTED_EXPORTED_RUN_H_
 
@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -38,11 +39,12 @@ struct ExportedSample {
   std::vector<RowRange> unrecorded;  // Normal list, inside its rows.
   std::vector<WeightSpan> weights;
   std::vector<TokenCheck> token_checks;  // Those that are known.
-  bool released = false;                 // The run gave it back, trusting this directory.
   // Of its .npy file: a name without a folder, its size and CRC32C. Filled by RunExporter.
   std::string file;
   int64_t file_bytes = 0;
   uint32_t crc32c = 0;
+  // The run gave it back, trusting this directory: no other copy needs to be anywhere.
+  bool released = false;
 
   int64_t recorded_rows() const { return num_tokens - 1 - TotalRows(unrecorded); }
 };
@@ -51,29 +53,40 @@ struct ExportedRun {
   std::string run;
   Producer producer = Producer::kRollout;
   Geometry geometry;
+  int64_t generation = 0;               // Each index of a directory has a higher one. Filled by RunExporter.
   std::vector<ExportedSample> samples;  // In the order written; no id twice.
 };
 
-// Writes one directory, which no other exporter does meanwhile. Every file gets its name when it is on the disk, the
-// index and then the marker come last, and an export before this one can be read until then: the process may end at any
-// moment, and Continue goes on. Not thread-safe.
+// Writes one directory, which no other exporter does meanwhile. The export before this one can be read until the marker
+// is replaced in one step, and this one from then on: the process, or the machine, may end at any moment, and Continue
+// goes on. Of what is in the directory it writes over nothing, and removes only what its own indexes and journals name:
+// files that the index before the last one named, one export later, so that a reader of the last one still finds its
+// files. Not thread-safe.
 class RunExporter {
  public:
   // Makes the directory if it is not there. ALREADY_EXISTS if it is not empty; INTERNAL with what the system says.
   static absl::StatusOr<std::unique_ptr<RunExporter>> Create(const std::filesystem::path& directory, std::string run,
                                                              Producer producer, Geometry geometry);
   // Goes on with what is there: nothing, an exported run, or what an export left that did not end (its files are read
-  // and checked). FAILED_PRECONDITION (kGeometryMismatch, or kField naming run or producer) if another run is there,
-  // ALREADY_EXISTS for something else, ABORTED while another exporter is there; DATA_LOSS for a damaged index. `files`
-  // must outlive the exporter.
+  // and checked). What is refused is left as it is: FAILED_PRECONDITION (kGeometryMismatch, or kField naming run or
+  // producer) if another run is there, or one of another version (kVersionMismatch), or if the file system has no
+  // locks; ALREADY_EXISTS where nothing shows that it is an exported run; ABORTED while another exporter is there;
+  // DATA_LOSS (kChecksum) for a damaged index. `files` must outlive the exporter.
   static absl::StatusOr<std::unique_ptr<RunExporter>> Continue(const std::filesystem::path& directory, std::string run,
                                                                Producer producer, Geometry geometry,
                                                                DurableFiles& files = DurableFiles::Real());
 
   // What is there, samples of exports before this one included, in the order written.
   const ExportedRun& contents() const { return run_; }
-  // Null if it is not there, or if its file is gone.
+  // Null if it is not there, or damaged.
   const ExportedSample* Find(const std::string& sample) const;
+  // Samples of an export before this one whose files are gone, cut, or known to hold something else. They stay in the
+  // index, which names the file that would be needed, until they are added again or dropped.
+  const std::set<std::string>& damaged() const { return damaged_; }
+  // Reads the sample's file and compares size and CRC32C with its entry: whether this directory can be trusted with it.
+  // DATA_LOSS (kChecksum) naming the sample if it does not fit, which is damaged from then on; NOT_FOUND if it is not
+  // there.
+  absl::Status CheckFile(const std::string& sample);
 
   // ids: of the recorded rows, [rows][MoE layers][K], K and dtype as of the geometry's arrays, little-endian; slots
   // beyond a layer's own K are 0. In place of what an export before this one wrote of the sample. INVALID_ARGUMENT
@@ -82,12 +95,14 @@ class RunExporter {
   absl::Status Add(ExportedSample sample, absl::Span<const uint8_t> ids);
   // Of a sample that is there: its group can change without its rows.
   void SetGroup(const std::string& sample, int64_t group);
-  // Of a sample that is there; see ExportedSample.
+  // Of a sample that is there, from its next index on; see ExportedSample. Adding it again takes it back.
   void SetReleased(const std::string& sample, bool released);
   // These will not be in the index, but for released ones, which stay. How many they are.
   int64_t DropIf(const std::function<bool(const ExportedSample&)>& gone);
-  // The index and then the marker: now the run can be read. Files that it does not name are removed. DATA_LOSS
-  // (kChecksum) naming a sample of a finished export whose file is gone, if it was neither added again nor dropped.
+  // The index and then the marker: now the run can be read, and is on the disk with all names that lead to it. Then
+  // removes what no reader needs any more; what cannot be removed is tried again by the next export. DATA_LOSS
+  // (kChecksum) naming the first of damaged(), if it is not empty: all else that was added is in the directory then,
+  // which is as whole as it can be. After any other error, the run can be read as before.
   absl::Status Finish();
 
  private:
@@ -97,9 +112,15 @@ class RunExporter {
   absl::Status Begin();
   void IndexPlaces();
   absl::Status CheckFits(const ExportedSample& sample, absl::Span<const uint8_t> ids) const;
-  absl::Status StartJournal(const std::set<std::string>& journalled);
+  absl::Status StartJournal();
+  absl::Status AppendToJournal(const ExportedSample& sample);
+  absl::Status SyncWritten();
   absl::Status WriteIndex();
-  absl::Status RemoveLeftovers();
+  void RemoveUnmarkedIndexes();
+  void RemoveLeftovers();
+  // The files that the index names, if it is one of this run.
+  std::optional<std::set<std::string>> FilesOf(int64_t index) const;
+  bool RemoveFiles(const std::set<std::string>& files, const std::set<std::string>& but);
 
   const std::filesystem::path directory_;
   ExportedRun run_;
@@ -109,12 +130,23 @@ class RunExporter {
   std::set<std::string> added_;                     // By this exporter.
   std::set<std::string> damaged_;
   int64_t next_file_ = 0;
-  bool finished_ = false;  // The directory's marker and index are those of run_.
+  int64_t index_ = 0;          // The number of the index that holds; 0: none.
+  int64_t former_index_ = 0;   // … of the one that held before.
+  std::set<int64_t> indexes_;  // All that are there.
+  bool is_unsure_ = false;     // The marker may name an index above index_.
+  bool has_journal_ = false;   // Of what is added now.
+  bool journal_is_torn_ = false;
+  std::vector<std::string> journal_files_;      // Named in the journal.
+  std::vector<std::filesystem::path> written_;  // Not synced yet, …
+  int64_t written_bytes_ = 0;                   // … of so many bytes.
+  absl::Status sync_status_;                    // What a sync lost once, a second one does not find.
+  bool finished_ = false;                       // The directory's marker and index are those of run_.
 };
 
-// The index of a directory. FAILED_PRECONDITION: kNotCommitted without a marker (the export did not end, or there is no
-// such directory), kVersionMismatch for another version of the format; DATA_LOSS (kChecksum) for an index that is not
-// as it was written. Reads no rows.
+// The index of a directory, also while exports end. FAILED_PRECONDITION: kNotCommitted without a marker (no export
+// ended, or there is no such directory), kVersionMismatch for another version of the format; DATA_LOSS (kChecksum) for
+// an index that is not as it was written. Reads no rows. The files that it names stay until a second export into the
+// directory has ended after this one, and those of samples that do not change longer.
 absl::StatusOr<ExportedRun> ReadExportedRun(const std::filesystem::path& directory);
 
 // One sample's .npy file, checked. DATA_LOSS (kChecksum) naming the sample if it is not as it was written, or gone.

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "proto/exported/files.h"
-#include "proto/exported/index_json.h"
+#include "proto/exported/layout.h"
 #include "proto/wire/payload/npy.h"
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
@@ -17,9 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::Fails;
 
-absl::Span<const uint8_t> AsBytes(const std::string& text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
+constexpr char kIndex[] = "index.1.json";
 
 class ExportedRunTest : public ::testing::Test {
  protected:
@@ -50,23 +48,25 @@ class ExportedRunTest : public ::testing::Test {
     ASSERT_OK(exporter->Add({.sample = "b", .num_tokens = 1}, {}));
     ASSERT_OK(exporter->Finish());
   }
+  void Overwrite(const std::string& file, absl::Span<const uint8_t> bytes) {
+    std::filesystem::remove(directory_ / file);
+    ASSERT_OK(WriteNewFile(directory_ / file, {bytes}));
+  }
   void Change(const std::string& file, size_t at) {
     auto bytes = ReadFile(directory_ / file);
     ASSERT_OK(bytes);
     (*bytes)[at] ^= 1;
-    ASSERT_OK(WriteFile(directory_ / file, {*bytes}));
+    Overwrite(file, *bytes);
   }
   // An index that says something else, with a marker that fits.
   void Rewrite(const std::string& from, const std::string& to) {
-    const auto bytes = ReadFile(directory_ / "index.json");
+    const auto bytes = ReadFile(directory_ / kIndex);
     std::string index(bytes->begin(), bytes->end());
     const size_t at = index.find(from);
     ASSERT_NE(at, std::string::npos) << index;
     index.replace(at, from.size(), to);
-    char marker[16];
-    snprintf(marker, sizeof(marker), "%08x\n", Crc32c(AsBytes(index)));
-    ASSERT_OK(WriteFile(directory_ / "index.json", {AsBytes(index)}));
-    ASSERT_OK(WriteFile(directory_ / "DONE", {AsBytes(marker)}));
+    Overwrite(kIndex, AsBytes(index));
+    Overwrite(kExportMarker, AsBytes(ExportMarker{1, Crc32c(AsBytes(index))}.ToText()));
   }
 
   const Geometry geometry_ = Geometry::Uniform(2, 8, 2);
@@ -112,9 +112,13 @@ TEST_F(ExportedRunTest, WidthAndKAreThoseOfTheLargestLayer) {
     EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(bytes)),
                 Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
   }
-  // So many rows that their ids, counted in 64 bits, are none.
-  EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = (int64_t{1} << 62) + 1}, {}),
+  EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = kMaxRows + 1}, {}),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kLength));
+  // More rows than a sample can have, and so many that their ids, counted in 64 bits, are none.
+  for (const int64_t tokens : {kMaxRows + 2, (int64_t{1} << 62) + 1}) {
+    EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = tokens}, {}),
+                Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  }
   EXPECT_OK(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3 * 2)));
   EXPECT_THAT(exporter->Add({.sample = "a", .num_tokens = 5}, Ids(4 * 2 * 3 * 2)),
               Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
@@ -144,18 +148,18 @@ TEST_F(ExportedRunTest, EveryChangedByteIsFound) {
   }
   std::filesystem::remove(directory_ / sample.file);
   EXPECT_THAT(ReadExportedFile(directory_, sample), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
-  const auto size = static_cast<size_t>(std::filesystem::file_size(directory_ / "index.json"));
+  const auto size = static_cast<size_t>(std::filesystem::file_size(directory_ / kIndex));
   for (size_t at = 0; at < size; at += 7) {
-    Change("index.json", at);
+    Change(kIndex, at);
     ASSERT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << at;
-    Change("index.json", at);
+    Change(kIndex, at);
   }
-  std::filesystem::remove(directory_ / "index.json");
+  std::filesystem::remove(directory_ / kIndex);
   EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
 }
 
 TEST_F(ExportedRunTest, AFolderIsNoFile) {
-  for (const char* name : {"00000000.npy", "index.json", "DONE"}) {
+  for (const char* name : {"00000000.npy", kIndex, "DONE"}) {
     std::filesystem::remove_all(directory_);
     Export();
     ASSERT_OK_AND_ASSIGN(const ExportedRun run, ReadExportedRun(directory_));
@@ -174,6 +178,12 @@ TEST_F(ExportedRunTest, AnIndexThatSaysNonsenseIsRefused) {
   const std::pair<const char*, const char*> changes[] = {
       {"\"num_tokens\":6", "\"num_tokens\":0"},
       {"\"num_tokens\":6", "\"num_tokens\":3"},
+      {"\"num_tokens\":6", "\"num_tokens\":4194306"},
+      {"\"num_tokens\":6", "\"num_tokens\":4611686018427387904"},
+      {"\"file_bytes\":", "\"file_bytes\":99"},
+      {"\"file_bytes\":", "\"file_bytes\":-"},
+      {"\"released\":false", "\"released\":0"},
+      {"\"generation\":1", "\"generation\":-1"},
       {"\"00000000.npy\"", "\"../secrets.npy\""},
       {"\"00000000.npy\"", "\".hidden\""},
       {"\"sample\":\"b\"", "\"sample\":\"a/0\""},
@@ -196,7 +206,36 @@ TEST_F(ExportedRunTest, AnIndexThatSaysNonsenseIsRefused) {
     Rewrite(from, to);
     EXPECT_EQ(ReadExportedRun(directory_).status().code(), absl::StatusCode::kInvalidArgument) << to;
   }
-  Rewrite("\"version\":1", "\"version\":2");
+  for (const char* version : {"1", "3", "\"2\""}) {
+    std::filesystem::remove_all(directory_);
+    Export();
+    Rewrite("\"version\":2", std::string("\"version\":") + version);
+    EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kVersionMismatch));
+  }
+}
+
+TEST_F(ExportedRunTest, TheLargestSampleHasAnIndexEntry) {
+  Export();
+  Rewrite("\"num_tokens\":6", "\"num_tokens\":4194305");
+  EXPECT_OK(ReadExportedRun(directory_));
+}
+
+TEST_F(ExportedRunTest, TheMarkerNamesAnIndexOrNothingIsRead) {
+  Export();
+  const auto marker = ReadFile(directory_ / kExportMarker);
+  ASSERT_OK(marker);
+  const std::string right(AsText(*marker));
+  EXPECT_EQ(right.substr(0, 13), "index.1.json ");
+  for (size_t at = 0; at < right.size(); ++at) {
+    Change(kExportMarker, at);
+    EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << at;
+    Change(kExportMarker, at);
+  }
+  for (const std::string& wrong : {std::string(), right + "\n", "index.01" + right.substr(7), "../" + right}) {
+    Overwrite(kExportMarker, AsBytes(wrong));
+    EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << wrong;
+  }
+  Overwrite(kExportMarker, AsBytes("0123abcd\n"));
   EXPECT_THAT(ReadExportedRun(directory_), Fails(absl::StatusCode::kFailedPrecondition, Reason::kVersionMismatch));
 }
 

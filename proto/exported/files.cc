@@ -1,5 +1,8 @@
 #include "proto/exported/files.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <fstream>
 #include <string>
@@ -15,16 +18,28 @@ std::string Failure(const std::filesystem::path& path, absl::string_view what) {
   return absl::StrCat(path.string(), ": ", what, ": ", std::generic_category().message(errno));
 }
 
+bool WriteAll(int descriptor, absl::Span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
 }  // namespace
 
-absl::Status WriteFile(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  for (const absl::Span<const uint8_t> part : parts) {
-    file.write(reinterpret_cast<const char*>(part.data()), static_cast<std::streamsize>(part.size()));
-  }
-  file.close();
-  return file ? absl::OkStatus() : absl::InternalError(Failure(path, "cannot be written"));
+absl::Status WriteNewFile(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts) {
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (descriptor < 0 && errno == EEXIST) return absl::AlreadyExistsError(Failure(path, "cannot be written"));
+  if (descriptor < 0) return absl::InternalError(Failure(path, "cannot be written"));
+  bool written = true;
+  for (const absl::Span<const uint8_t> part : parts) written = written && WriteAll(descriptor, part);
+  absl::Status status = written ? absl::OkStatus() : absl::InternalError(Failure(path, "cannot be written"));
+  if (close(descriptor) != 0) status.Update(absl::InternalError(Failure(path, "cannot be written")));
+  if (!status.ok()) unlink(path.c_str());
+  return status;
 }
 
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path) {

@@ -12,8 +12,9 @@
 
 namespace routing_replay {
 
-// INTERNAL with what the system says.
-absl::Status WriteFile(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts);
+// A file that was not there, by this very name: no link is followed. ALREADY_EXISTS if the name is taken; INTERNAL with
+// what the system says, and then there is no such file.
+absl::Status WriteNewFile(const std::filesystem::path& path, absl::Span<const absl::Span<const uint8_t>> parts);
 // NOT_FOUND if it cannot be opened, INTERNAL if it cannot be read or is no regular file.
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path);
 

@@ -5,60 +5,28 @@
 #include <unordered_map>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "proto/exported/directory_lock.h"
 #include "proto/exported/files.h"
 #include "proto/exported/index_json.h"
-#include "routing_replay/wire/checksum.h"
+#include "proto/exported/layout.h"
+#include "proto/exported/marked_run.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
 namespace {
 
-constexpr size_t kCrcDigits = 8;
-
-absl::string_view AsText(absl::Span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+bool IsOtherVersion(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  return detail && detail->reason == Reason::kVersionMismatch;
 }
 
-// What the file holds, or nothing if it cannot be read.
-std::string TextOf(const std::filesystem::path& path) {
+// Errors of ReadFile and ExportedIndexFromJson.
+absl::StatusOr<ExportedRun> ReadIndex(const std::filesystem::path& path) {
   const auto bytes = ReadFile(path);
-  return bytes.ok() ? std::string(AsText(*bytes)) : std::string();
-}
-
-// The JSON of the whole lines up to the first one that is not as it was written.
-std::vector<absl::string_view> JournalLines(absl::string_view text) {
-  std::vector<absl::string_view> lines;
-  while (!text.empty()) {
-    const size_t end = text.find('\n');
-    if (end == text.npos || end <= kCrcDigits) break;
-    const absl::string_view json = text.substr(kCrcDigits + 1, end - kCrcDigits - 1);
-    if (text.substr(0, end + 1) != JournalLine(json)) break;
-    lines.push_back(json);
-    text.remove_prefix(end + 1);
-  }
-  return lines;
-}
-
-absl::Status CheckSame(const std::filesystem::path& directory, const ExportedRun& there, const ExportedRun& wanted) {
-  const auto other = [&](Reason reason, absl::string_view field, absl::string_view is, absl::string_view not_this) {
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition,
-        absl::StrCat(directory.string(), ": holds an exported run of ", field, " ", is, ", not ", not_this),
-        {.reason = reason, .field = std::string(field)});
-  };
-  if (there.run != wanted.run) return other(Reason::kField, "run", there.run, wanted.run);
-  if (there.producer != wanted.producer) {
-    return other(Reason::kField, "producer", ProducerName(there.producer), ProducerName(wanted.producer));
-  }
-  if (there.geometry == wanted.geometry) return absl::OkStatus();
-  return other(Reason::kGeometryMismatch, "geometry", there.geometry.DebugString(), wanted.geometry.DebugString());
+  if (!bytes.ok()) return bytes.status();
+  return ExportedIndexFromJson(AsText(*bytes));
 }
 
 class Finder {
@@ -67,8 +35,11 @@ class Finder {
 
   absl::StatusOr<FoundRun> Find() {
     absl::Status status = LookAround();
-    if (status.ok()) status = found_.finished ? ReadFinished() : ReadUnfinished();
-    if (status.ok()) status = ReadJournal();
+    if (status.ok() && found_.has_journal) journal_status_ = ReadJournal();
+    if (IsOtherVersion(journal_status_)) return journal_status_;
+    if (status.ok()) status = has_marker_ ? ReadMarked() : ReadHighest();
+    if (status.ok()) status = is_ours_ ? journal_status_ : CheckEmpty();
+    if (status.ok() && !lines_.empty()) status = TakeJournal();
     if (!status.ok()) return status;
     return std::move(found_);
   }
@@ -76,69 +47,116 @@ class Finder {
  private:
   absl::Status LookAround() {
     std::error_code error;
-    bool foreign = false, exported = false;
     auto entry = std::filesystem::directory_iterator(directory_, error);
     for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
       const std::string name = entry->path().filename().string();
-      const absl::string_view stem = absl::StripSuffix(name, ".part");
-      int64_t number = 0;
-      if (IsExportFileName(name) && absl::SimpleAtoi(name.substr(0, name.find('.')), &number)) {
-        found_.next_file = std::max(found_.next_file, number + 1);
-      } else if (stem == kExportIndex || stem == kExportMarker || stem == kExportJournal) {
-        exported = true;
-        found_.finished |= name == kExportMarker;
-      } else {
-        foreign = true;
-      }
+      if (const auto number = IndexNumber(name)) found_.indexes.insert(*number);
+      CountFile(name);
+      has_marker_ |= name == kExportMarker;
+      found_.has_journal |= name == kExportJournal;
+      names_.insert(name);
     }
-    if (error) return absl::InternalError(absl::StrCat(directory_.string(), ": ", error.message()));
-    if (!foreign || exported) return absl::OkStatus();
-    return absl::AlreadyExistsError(absl::StrCat(directory_.string(), ": holds something else than an exported run"));
+    return error ? absl::InternalError(absl::StrCat(directory_.string(), ": ", error.message())) : absl::OkStatus();
   }
 
-  absl::Status ReadFinished() {
-    auto run = ReadExportedRun(directory_);
-    if (!run.ok()) return run.status();
-    if (absl::Status status = CheckSame(directory_, *run, wanted_); !status.ok()) return status;
-    for (ExportedSample& sample : run->samples) {
+  void CountFile(const std::string& name) {
+    if (const auto number = ExportFileNumber(name)) found_.next_file = std::max(found_.next_file, *number + 1);
+  }
+
+  absl::Status SomethingElse() const {
+    return absl::AlreadyExistsError(
+        absl::StrCat(directory_.string(), ": holds something else than an exported run, or nothing that shows it"));
+  }
+
+  // Nothing is of an export, as far as can be told: then nothing may be there, but for what one leaves before its first
+  // journal has its name.
+  absl::Status CheckEmpty() const {
+    for (const std::string& name : names_) {
+      std::error_code error;
+      if (name == kExportLock && std::filesystem::file_size(directory_ / name, error) == 0 && !error) continue;
+      if (name != kJournalPart) return SomethingElse();
+      const auto part = ReadFile(directory_ / name);
+      if (!part.ok() || !absl::StartsWith(JournalStart(wanted_, 1), AsText(*part))) return SomethingElse();
+    }
+    return absl::OkStatus();
+  }
+
+  // An index or a marker that cannot be used: of an exported run, if anything else is.
+  absl::Status Unusable(const absl::Status& status) {
+    if (IsOtherVersion(status)) return status;
+    const bool shown = is_ours_ || std::any_of(found_.indexes.begin(), found_.indexes.end(), [this](int64_t number) {
+                         return ReadIndex(directory_ / IndexFileName(number)).ok();
+                       });
+    return shown ? Damaged(status.message()) : SomethingElse();
+  }
+
+  absl::Status ReadMarked() {
+    auto marked = ReadMarkedRun(directory_);
+    if (!marked.ok()) {
+      const auto text = ReadFile(directory_ / kExportMarker);
+      is_ours_ |= text.ok() && ExportMarker::FromText(AsText(*text));
+      return Unusable(marked.status());
+    }
+    found_.marked = true;
+    return TakeIndex(marked->index, std::move(marked->run));
+  }
+
+  // An export that put its index in place and then not its marker, or somebody removed the marker.
+  absl::Status ReadHighest() {
+    if (found_.indexes.empty()) return absl::OkStatus();
+    const int64_t number = *found_.indexes.rbegin();
+    auto run = ReadIndex(directory_ / IndexFileName(number));
+    if (!run.ok()) return Unusable(run.status());
+    return TakeIndex(number, *std::move(run));
+  }
+
+  absl::Status TakeIndex(int64_t number, ExportedRun run) {
+    if (absl::Status status = CheckSameRun(directory_, run, wanted_); !status.ok()) return status;
+    is_ours_ = true;
+    found_.index = number;
+    for (ExportedSample& sample : run.samples) {
       std::error_code error;
       const uintmax_t size = std::filesystem::file_size(directory_ / sample.file, error);
-      if (error || size != static_cast<uintmax_t>(sample.file_bytes)) found_.damaged.insert(sample.sample);
+      const bool fits = found_.marked ? !error && size == static_cast<uintmax_t>(sample.file_bytes)
+                                      : ReadExportedFile(directory_, sample).ok();
+      if (!fits) found_.damaged.insert(sample.sample);
+      CountFile(sample.file);
       Take(std::move(sample));
     }
     return absl::OkStatus();
   }
 
-  // An export that put its index in place and then not its marker.
-  absl::Status ReadUnfinished() {
-    auto run = ExportedIndexFromJson(TextOf(directory_ / kExportIndex));
-    if (!run.ok()) return absl::OkStatus();
-    if (absl::Status status = CheckSame(directory_, *run, wanted_); !status.ok()) return status;
-    for (ExportedSample& sample : run->samples) TakeIfWhole(std::move(sample));
-    return absl::OkStatus();
+  absl::Status ReadJournal() {
+    const auto bytes = ReadFile(directory_ / kExportJournal);
+    journal_ = bytes.ok() ? std::string(AsText(*bytes)) : std::string();
+    lines_ = JournalLines(journal_);
+    if (lines_.empty() || !absl::StartsWith(journal_, JournalLine(lines_[0]))) {
+      lines_.clear();
+      return Damaged(absl::StrCat((directory_ / kExportJournal).string(),
+                                  ": does not start as a journal does; without it, what an export that was stopped "
+                                  "wrote is not gone on with"));
+    }
+    const auto run = ExportedIndexFromJson(lines_[0]);
+    if (!run.ok()) return run.status();
+    is_ours_ = true;
+    generation_ = run->generation;
+    return CheckSameRun(directory_, *run, wanted_);
   }
 
-  absl::Status ReadJournal() {
-    const std::string text = TextOf(directory_ / kExportJournal);
-    const std::vector<absl::string_view> lines = JournalLines(text);
-    if (lines.empty()) return absl::OkStatus();
-    const auto run = ExportedIndexFromJson(lines[0]);
-    if (!run.ok()) return run.status();
-    if (absl::Status status = CheckSame(directory_, *run, wanted_); !status.ok()) return status;
-    for (size_t i = 1; i < lines.size(); ++i) {
-      auto sample = ExportedSampleFromJson(lines[i]);
+  absl::Status TakeJournal() {
+    found_.journal_is_past = found_.index >= generation_;
+    found_.journal_is_torn = !absl::EndsWith(journal_, "\n");
+    for (size_t i = 1; i < lines_.size(); ++i) {
+      auto sample = ExportedSampleFromJson(lines_[i]);
       if (!sample.ok()) return sample.status();
-      const std::string name = sample->sample;
-      if (TakeIfWhole(*std::move(sample))) found_.journalled.insert(name);
+      CountFile(sample->file);
+      found_.journal_files.push_back(sample->file);
+      if (found_.journal_is_past || !ReadExportedFile(directory_, *sample).ok()) continue;
+      found_.damaged.erase(sample->sample);
+      found_.resumed.push_back(sample->file);
+      Take(*std::move(sample));
     }
     return absl::OkStatus();
-  }
-
-  bool TakeIfWhole(ExportedSample sample) {
-    if (!ReadExportedFile(directory_, sample).ok()) return false;
-    found_.damaged.erase(sample.sample);
-    Take(std::move(sample));
-    return true;
   }
 
   void Take(ExportedSample sample) {
@@ -153,6 +171,13 @@ class Finder {
   const std::filesystem::path& directory_;
   const ExportedRun& wanted_;
   FoundRun found_;
+  std::set<std::string> names_;
+  bool has_marker_ = false;
+  bool is_ours_ = false;
+  std::string journal_;
+  std::vector<absl::string_view> lines_;  // … of it.
+  absl::Status journal_status_;
+  int64_t generation_ = 0;  // Of the journal.
   std::unordered_map<std::string, size_t> places_;
 };
 
@@ -162,18 +187,24 @@ absl::StatusOr<FoundRun> FindExported(const std::filesystem::path& directory, co
   return Finder(directory, run).Find();
 }
 
-std::string JournalLine(absl::string_view json) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(json.data());
-  return absl::StrFormat("%08x %s\n", Crc32c({bytes, json.size()}), json);
+absl::Status CheckSameRun(const std::filesystem::path& directory, const ExportedRun& there, const ExportedRun& wanted) {
+  const auto other = [&](Reason reason, absl::string_view field, absl::string_view is, absl::string_view not_this) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrCat(directory.string(), ": holds an exported run of ", field, " ", is, ", not ", not_this),
+        {.reason = reason, .field = std::string(field)});
+  };
+  if (there.run != wanted.run) return other(Reason::kField, "run", there.run, wanted.run);
+  if (there.producer != wanted.producer) {
+    return other(Reason::kField, "producer", ProducerName(there.producer), ProducerName(wanted.producer));
+  }
+  if (there.geometry == wanted.geometry) return absl::OkStatus();
+  return other(Reason::kGeometryMismatch, "geometry", there.geometry.DebugString(), wanted.geometry.DebugString());
 }
 
-std::string ExportFileName(int64_t number) { return absl::StrFormat("%08d.npy", number); }
-
-bool IsExportFileName(absl::string_view name) {
-  absl::ConsumeSuffix(&name, ".part");
-  if (!absl::ConsumeSuffix(&name, ".npy")) return false;
-  return name.size() >= 8 && name.size() <= 18 &&
-         std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isdigit(c); });
+std::string JournalStart(const ExportedRun& run, int64_t generation) {
+  return JournalLine(ExportedIndexToJson(
+      {.run = run.run, .producer = run.producer, .geometry = run.geometry, .generation = generation, .samples = {}}));
 }
 
 }  // namespace routing_replay

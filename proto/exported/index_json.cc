@@ -17,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
+constexpr int64_t kMostHeaderBytes = 4096;  // Of a .npy file.
 
 json ToJson(const ExportedSample& sample) {
   json weights = json::array(), checks = json::array();
@@ -75,10 +76,10 @@ absl::Status ReadSample(const json& value, const std::string& path, ExportedSamp
   object.Read("num_tokens", sample.num_tokens);
   object.Read("revision", sample.revision);
   object.Read("content_id", sample.content_id);
-  object.Read("released", sample.released);
   object.Read("file", sample.file);
   object.Read("file_bytes", sample.file_bytes);
   object.Read("crc32c", crc32c);
+  object.Read("released", sample.released);
   absl::Status status = ReadRanges(object, "unrecorded", sample.unrecorded);
   status.Update(ReadWeights(object, std::max<int64_t>(sample.num_tokens, 1) - 1, sample.weights));
   status.Update(ReadTokenChecks(object, "token_checks", sample.token_checks));
@@ -86,6 +87,9 @@ absl::Status ReadSample(const json& value, const std::string& path, ExportedSamp
   status.Update(CheckId(sample.sample, path));
   if (!status.ok()) return status;
   if (sample.num_tokens < 1) return Invalid(object.PathOf("num_tokens"), "is below 1");
+  if (sample.num_tokens > kMaxRows + 1) {
+    return Invalid(object.PathOf("num_tokens"), absl::StrCat("is above the limit of ", kMaxRows + 1));
+  }
   if (sample.revision < 0) return Invalid(object.PathOf("revision"), "is below 0");
   if (crc32c < 0 || crc32c > UINT32_MAX) return Invalid(object.PathOf("crc32c"), "is no CRC32C");
   if (!IsFileName(sample.file)) return Invalid(object.PathOf("file"), "is not the name of a file beside the index");
@@ -108,6 +112,7 @@ std::string ExportedIndexToJson(const ExportedRun& run) {
   json samples = json::array();
   for (const ExportedSample& sample : run.samples) samples.push_back(ToJson(sample));
   return DumpJson({{"version", kVersion},
+                   {"generation", run.generation},
                    {"run", run.run},
                    {"producer", run.producer == Producer::kTrainer ? "trainer" : "rollout"},
                    {"geometry", GeometryToJson(run.geometry)},
@@ -119,10 +124,11 @@ absl::StatusOr<ExportedRun> ExportedIndexFromJson(absl::string_view text) {
   if (!value.ok()) return value.status();
   if (absl::Status status = CheckVersion(*value); !status.ok()) return status;
   JsonObject object(*value, "");
-  int64_t version = 0;
+  int64_t version = 0, generation = 0;
   std::string run;
   Producer producer = Producer::kRollout;
   object.Read("version", version);
+  object.Read("generation", generation);
   object.Read("run", run);
   ReadProducer(object, producer);
   for (const char* key : {"geometry", "samples"}) object.Require(key);
@@ -133,14 +139,21 @@ absl::StatusOr<ExportedRun> ExportedIndexFromJson(absl::string_view text) {
   if (!options.ok()) return options.status();
   auto geometry = Geometry::Create(*options);
   if (!geometry.ok()) return geometry.status();
-  ExportedRun out{.run = std::move(run), .producer = producer, .geometry = *std::move(geometry)};
+  if (generation < 0) return Invalid("generation", "is below 0");
+  ExportedRun out{
+      .run = std::move(run), .producer = producer, .geometry = *std::move(geometry), .generation = generation};
   if (!list->is_array()) return Invalid("samples", "is not a list");
   std::set<std::string> names;
   for (const json& item : *list) {
     const std::string path = absl::StrCat("samples[", out.samples.size(), "]");
     absl::Status status = ReadSample(item, path, out.samples.emplace_back());
     if (!status.ok()) return status;
-    if (!names.insert(out.samples.back().sample).second) return Invalid(path, "is there already");
+    const ExportedSample& sample = out.samples.back();
+    if (!names.insert(sample.sample).second) return Invalid(path, "is there already");
+    const int64_t most = *out.geometry.array_ids(sample.recorded_rows()) * out.geometry.max_id_bytes();
+    if (sample.file_bytes < 0 || sample.file_bytes > most + kMostHeaderBytes) {
+      return Invalid(path + ".file_bytes", "is not the size of a file of such a sample");
+    }
   }
   return out;
 }

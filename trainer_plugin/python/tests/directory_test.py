@@ -58,9 +58,9 @@ def write(directory: Path, scenario: Scenario, **changes: Any) -> None:
                 "crc32c": crc32c(data),
             }
         )
-    index = json.dumps({"version": 1, "run": "r", "geometry": geometry, "samples": samples} | changes).encode()
-    (directory / "index.json").write_bytes(index)
-    (directory / "DONE").write_text(f"{crc32c(index):08x}\n")
+    index = json.dumps({"version": 2, "run": "r", "geometry": geometry, "samples": samples} | changes).encode()
+    (directory / "index.3.json").write_bytes(index)
+    (directory / "DONE").write_text(f"index.3.json {crc32c(index):08x}\n")
 
 
 class DirectoryTest(unittest.TestCase):
@@ -149,11 +149,11 @@ class DirectoryTest(unittest.TestCase):
         with self.assertRaises(trainer.InvalidArgumentError) as other:
             source.fetch(wider.plan(0, 0), missing="live")
         self.assertEqual(other.exception.reason, "GEOMETRY_MISMATCH")
-        write(directory, scenario, version=2)
+        write(directory, scenario, version=3)
         with self.assertRaises(trainer.FailedPreconditionError) as newer:
             trainer.DirectorySource(directory)
         self.assertEqual(newer.exception.reason, "VERSION_MISMATCH")
-        (directory / "DONE").write_text("00000000\n")
+        (directory / "DONE").write_text("index.3.json 00000000\n")
         with self.assertRaises(trainer.DataLossError):
             trainer.DirectorySource(directory)
 

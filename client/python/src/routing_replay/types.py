@@ -337,8 +337,8 @@ class RunSummary:
 class ServerInfo:
     """A server. uptime in seconds; counters are monotonic since its start, by metric name.
 
-    spill_budget_bytes: of the directory to which cold samples go, 0 where they go nowhere; spilled_bytes: that its files
-    take."""
+    spill_budget_bytes: of the directory to which cold samples go, 0 where they go nowhere; spilled_bytes: that its
+    files take."""
 
     version: str
     store: str
