@@ -29,7 +29,7 @@ class AwayHome final : public BlockHome {
   class AwayBlock final : public StoredBlock {
    public:
     AwayBlock(const std::atomic<bool>& away, std::shared_ptr<StoredBlock> block)
-        : StoredBlock(block->rows(), block->codec(), block->cost), away_(away), block_(std::move(block)) {}
+        : StoredBlock(block->rows(), block->codec(), block->cost()), away_(away), block_(std::move(block)) {}
     absl::StatusOr<LoadedBlock> Load() const override {
       if (away_) return absl::UnavailableError("the disk is away");
       return block_->Load();

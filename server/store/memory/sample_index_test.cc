@@ -51,7 +51,7 @@ TEST_F(SampleIndexTest, AHandleIsFreeAgainOnceItsSamplesAreGone) {
   const auto trainer = *index_.FindOrInsert(7, "a", Producer::kTrainer, clock_.Now());
   EXPECT_THAT(index_.FindOrInsert(7, "b", kRollout, clock_.Now()),
               Fails(absl::StatusCode::kAlreadyExists, Reason::kHandleCollision));
-  ASSERT_OK_AND_ASSIGN(const auto remains, sample->Remove());
+  ASSERT_OK_AND_ASSIGN(const auto remains, sample->Remove(Clock::Time::max()));
   EXPECT_TRUE(remains.has_value());
   index_.Remove(*sample);
   index_.Remove(*sample);
@@ -62,7 +62,7 @@ TEST_F(SampleIndexTest, AHandleIsFreeAgainOnceItsSamplesAreGone) {
 
 TEST_F(SampleIndexTest, RemovingAnOldSampleLeavesTheNewOne) {
   const auto old = Open("a", 7);
-  ASSERT_OK(old->Remove());
+  ASSERT_OK(old->Remove(Clock::Time::max()));
   index_.Remove(*old);
   const auto fresh = Open("a", 7);
   index_.Remove(*old);
