@@ -42,9 +42,10 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Drop(absl::string_view run) override;
 
  private:
+  // Of a run without a record. Nothing is written to it afterwards, even if this fails.
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) const {
-    return std::make_shared<RocksRun>(std::move(family), run.geometry, *run.options.durability, time_, forgets_);
+    return std::make_shared<RocksRun>(std::move(family), run, time_, forgets_);
   }
 
   const std::string path_;
@@ -55,7 +56,8 @@ class RocksKeeper final : public RunKeeper {
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<rocksdb::DB> db_;
   std::shared_ptr<RocksFamily> default_;
-  std::map<std::string, std::shared_ptr<RocksFamily>> families_;  // Of runs, by name. Under the store's lock.
+  // Of runs, by name; also of those dropped whose family is left.
+  std::map<std::string, std::shared_ptr<RocksFamily>> families_;
 };
 
 absl::Status RocksKeeper::Open() {
@@ -107,8 +109,9 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
 absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
   const std::string name = rocks::RunFamily(info.run);
   rocksdb::ColumnFamilyHandle* handle = nullptr;
-  absl::Status status =
-      FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), "the run cannot be kept");
+  absl::Status status = DropFamily(name);
+  if (!status.ok()) return status;
+  status = FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), "the run cannot be kept");
   if (!status.ok()) return status;
   auto family = std::make_shared<RocksFamily>(db_, handle);
   rocksdb::WriteBatch batch;
@@ -129,12 +132,16 @@ absl::Status RocksKeeper::Drop(absl::string_view run) {
   const absl::Status status =
       FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped");
   if (!status.ok()) return status;
-  return DropFamily(rocks::RunFamily(run));
+  // Without its record the run is gone, whatever becomes of its family: one that cannot be dropped now goes when the
+  // run is made again, or at the next start.
+  DropFamily(rocks::RunFamily(run)).IgnoreError();
+  return absl::OkStatus();
 }
 
 absl::Status RocksKeeper::DropFamily(const std::string& name) {
   const auto family = families_.find(name);
   if (family == families_.end()) return absl::OkStatus();
+  family->second->writes.Close();
   const absl::Status status =
       FromRocks(db_->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped");
   if (status.ok()) families_.erase(family);

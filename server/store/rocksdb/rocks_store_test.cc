@@ -6,8 +6,10 @@
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 
+#include <atomic>
 #include <filesystem>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
@@ -31,26 +33,27 @@ class ScratchDirectory {
   std::string path_;
 };
 
-// Writes fail with a status while one is set.
+// Writes to files with a name that contains `of` fail with a status while one is set.
 class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
  public:
   FaultyFileSystem() : FileSystemWrapper(rocksdb::FileSystem::Default()) {}
 
   const char* Name() const override { return "faulty"; }
-  void Fail(const rocksdb::IOStatus& status) {
+  void Fail(const rocksdb::IOStatus& status, const std::string& of = "") {
     MutexLock lock(mutex_);
     status_ = status;
+    of_ = of;
   }
-  rocksdb::IOStatus status() const {
+  rocksdb::IOStatus status(const std::string& name = "") const {
     MutexLock lock(mutex_);
-    return status_;
+    return name.find(of_) == std::string::npos ? rocksdb::IOStatus::OK() : status_;
   }
   rocksdb::IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSWritableFile>* file,
                                     rocksdb::IODebugContext* debug) override {
-    if (!status().ok()) return status();
+    if (!status(name).ok()) return status(name);
     const rocksdb::IOStatus made = FileSystemWrapper::NewWritableFile(name, options, file, debug);
-    if (made.ok()) *file = std::make_unique<File>(*this, std::move(*file));
+    if (made.ok()) *file = std::make_unique<File>(*this, name, std::move(*file));
     return made;
   }
   // RocksDB goes on when there is room again, and not before: going on while writes fail may end it for good.
@@ -64,25 +67,27 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
  private:
   class File final : public rocksdb::FSWritableFileOwnerWrapper {
    public:
-    File(const FaultyFileSystem& files, std::unique_ptr<rocksdb::FSWritableFile> file)
-        : FSWritableFileOwnerWrapper(std::move(file)), files_(files) {}
+    File(const FaultyFileSystem& files, std::string name, std::unique_ptr<rocksdb::FSWritableFile> file)
+        : FSWritableFileOwnerWrapper(std::move(file)), files_(files), name_(std::move(name)) {}
     rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
                              rocksdb::IODebugContext* debug) override {
-      const rocksdb::IOStatus status = files_.status();
+      const rocksdb::IOStatus status = files_.status(name_);
       return status.ok() ? FSWritableFileOwnerWrapper::Append(data, options, debug) : status;
     }
     rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
                              const rocksdb::DataVerificationInfo& info, rocksdb::IODebugContext* debug) override {
-      const rocksdb::IOStatus status = files_.status();
+      const rocksdb::IOStatus status = files_.status(name_);
       return status.ok() ? FSWritableFileOwnerWrapper::Append(data, options, info, debug) : status;
     }
 
    private:
     const FaultyFileSystem& files_;
+    const std::string name_;
   };
 
   mutable Mutex mutex_;
   rocksdb::IOStatus status_ ABSL_GUARDED_BY(mutex_);
+  std::string of_ ABSL_GUARDED_BY(mutex_);
 };
 
 class RocksStoreTest : public ::testing::Test {
@@ -255,6 +260,71 @@ TEST_F(RocksStoreTest, OfADamagedSampleTheRowsBeforeAreLeft) {
               Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {64, 100}, .revision = before.revision + 1})));
   EXPECT_EQ(Stat("a").lost_end, 0);
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+}
+
+// A write to what is dropped would make the database refuse all writes.
+TEST_F(RocksStoreTest, DroppingABigRunUnderWritersLeavesOthersAlone) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  const RunInfo other = *store_->OpenRun("other", &TestGeometry(), RunOptions{.block_rows = 32});
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = absl::StrCat("s", i), .rows = {0, 4}})));
+  }
+  std::atomic<int> writing{0};
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < 4; ++writer) {
+    writers.emplace_back([&, writer] {
+      for (int i = 0;; ++i) {
+        const auto ack = store_->Append(MakeAppend(run, {.sample = absl::StrCat(writer, "/", i), .rows = {0, 4}}));
+        if (i == 0) ++writing;
+        if (ack.ok()) continue;
+        EXPECT_THAT(ack, Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+        return;
+      }
+    });
+  }
+  while (writing < 4) std::this_thread::yield();
+  ASSERT_OK(store_->DropRun("run"));
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_OK(store_->Append(MakeAppend(other, {.run = "other", .sample = "a", .rows = {0, 100}})));
+  EXPECT_OK(store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32}));
+  EXPECT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  Open();
+  EXPECT_EQ(report_.runs, 2);
+  EXPECT_EQ(report_.samples, 2);
+}
+
+// Its record goes first; what cannot be dropped then goes later.
+TEST_F(RocksStoreTest, ARunWhoseRowsCannotBeDroppedIsGone) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  files_->Fail(rocksdb::IOStatus::IOError("broken"), "MANIFEST");
+  EXPECT_OK(store_->DropRun("run"));
+  EXPECT_THAT(store_->GetRun("run"), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}})),
+              Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  EXPECT_THAT(store_->OpenRun("run", &TestGeometry(), std::nullopt),
+              Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified));
+  files_->Fail(rocksdb::IOStatus::OK());
+  Open();
+  EXPECT_EQ(report_.runs, 0);
+  ASSERT_OK(store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32}));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 40}})));
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 40));
+}
+
+TEST_F(RocksStoreTest, ARunThatCannotBeDroppedGoesOn) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  files_->Fail(rocksdb::IOStatus::IOError("broken"));
+  EXPECT_THAT(store_->DropRun("run"), Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified));
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+  files_->Fail(rocksdb::IOStatus::OK());
+  Open();
+  EXPECT_EQ(report_.runs, 1);
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
 }
 
