@@ -7,28 +7,37 @@
 
 namespace routing_replay {
 
-absl::Status Caller::Attempt(Repeat repeat, const std::function<absl::Status(grpc::ClientContext&)>& attempt) const {
+absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout_);
-  const auto once = [&] {
+  const auto once = [&](bool wait_for_ready, const OneCall& call) {
     grpc::ClientContext context;
     context.set_deadline(GrpcDeadline(deadline));
-    context.set_wait_for_ready(repeat == Repeat::kNever);
-    absl::Status status = attempt(context);
-    link_->OnEnd(status);
+    context.set_wait_for_ready(wait_for_ready);
+    const Channel channel = link_->channel();
+    absl::Status status = call(channel, context);
+    link_->OnEnd(channel, status);
     return status;
   };
-  if (repeat == Repeat::kNever) {
-    link_->LookAgain();  // Otherwise it would wait for a server that will not come back there.
-    return once();
+  const auto again = [&](const OneCall& call) {
+    return RetryUnavailable(RetrySchedule(deadline), RetryTime::Real(), [&] { return once(false, call); });
+  };
+  if (repeat == Repeat::kAlways) return again(attempt);
+  link_->LookAgain();  // Otherwise it would wait for a server that will not come back there.
+  if (link_->HasOthers()) {
+    const absl::Status found = again([](const Channel& channel, grpc::ClientContext& context) {
+      v1::ServerInfo info;
+      return FromGrpcStatus(NewStub(channel)->GetServerInfo(&context, v1::GetServerInfoRequest(), &info));
+    });
+    if (!found.ok()) return found;
   }
-  return RetryUnavailable(RetrySchedule(deadline), RetryTime::Real(), once);
+  return once(true, attempt);
 }
 
 absl::StatusOr<grpc::ByteBuffer> Caller::CallRaw(const std::string& method,
                                                  const std::function<grpc::ByteBuffer()>& make_request) const {
   grpc::ByteBuffer response;
-  const absl::Status status = Attempt(Repeat::kAlways, [&](grpc::ClientContext& context) {
-    grpc::GenericStub stub(link_->channel());
+  const absl::Status status = Attempt(Repeat::kAlways, [&](const Channel& channel, grpc::ClientContext& context) {
+    grpc::GenericStub stub(channel);
     grpc::CompletionQueue queue;
     grpc::Status result;
     const grpc::ByteBuffer request = make_request();

@@ -21,8 +21,8 @@ namespace routing_replay {
 
 // What happens to a call whose answer may have been lost.
 enum class Repeat {
-  kAlways,  // Idempotent: made again.
-  kNever,   // Waits for a connection, then is made once.
+  kAlways,  // Idempotent: made again, on another server where there is one.
+  kNever,   // Waits for a connection, then is made once. Of several servers one is looked for first that answers.
 };
 
 // Thread-safe.
@@ -38,21 +38,22 @@ class Caller {
   absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                 const Request& request, Repeat repeat = Repeat::kAlways) const {
     Response response;
-    const absl::Status status = Attempt(repeat, [&](grpc::ClientContext& context) {
-      return FromGrpcStatus((NewStub().get()->*method)(&context, request, &response));
+    const absl::Status status = Attempt(repeat, [&](const Channel& channel, grpc::ClientContext& context) {
+      return FromGrpcStatus((NewStub(channel).get()->*method)(&context, request, &response));
     });
     if (!status.ok()) return status;
     return response;
   }
 
-  // One attempt under `context`, without a retry.
+  // One attempt under `context`, without a retry. An answer that did not come in time is no server, either.
   template <typename Request, typename Response>
   absl::StatusOr<Response> CallOnce(grpc::ClientContext& context,
                                     grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                     const Request& request) const {
     Response response;
-    const absl::Status status = FromGrpcStatus((NewStub().get()->*method)(&context, request, &response));
-    link_->OnEnd(status);
+    const Channel channel = link_->channel();
+    const absl::Status status = FromGrpcStatus((NewStub(channel).get()->*method)(&context, request, &response));
+    link_->OnEnd(channel, absl::IsDeadlineExceeded(status) ? absl::UnavailableError(status.message()) : status);
     if (!status.ok()) return status;
     return response;
   }
@@ -62,8 +63,11 @@ class Caller {
                                            const std::function<grpc::ByteBuffer()>& make_request) const;
 
  private:
-  std::unique_ptr<Stub> NewStub() const { return v1::RoutingReplay::NewStub(link_->channel()); }
-  absl::Status Attempt(Repeat repeat, const std::function<absl::Status(grpc::ClientContext&)>& attempt) const;
+  using Channel = std::shared_ptr<grpc::Channel>;
+  using OneCall = std::function<absl::Status(const Channel&, grpc::ClientContext&)>;
+
+  static std::unique_ptr<Stub> NewStub(const Channel& channel) { return v1::RoutingReplay::NewStub(channel); }
+  absl::Status Attempt(Repeat repeat, const OneCall& attempt) const;
 
   const std::shared_ptr<Link> link_;
   const std::chrono::milliseconds timeout_;

@@ -62,14 +62,13 @@ grpc::ByteBuffer PutMessage(const std::string& run, const AppendPiece& piece) {
 class RunImpl final : public Run {
  public:
   RunImpl(std::shared_ptr<const Caller> caller, std::string name, Geometry geometry, const RunSettings& settings,
-          const ServerLimits& limits, const ReleaseOutcome& dropped, bool releases_after_checkpoint)
+          const ServerLimits& limits, const ReleaseOutcome& dropped)
       : caller_(std::move(caller)),
         name_(std::move(name)),
         geometry_(std::make_shared<const Geometry>(std::move(geometry))),
         settings_(settings),
         limits_(limits),
-        dropped_(dropped),
-        releases_after_checkpoint_(releases_after_checkpoint) {}
+        dropped_(dropped) {}
 
   const std::string& name() const override { return name_; }
   const Geometry& geometry() const override { return *geometry_; }
@@ -105,7 +104,6 @@ class RunImpl final : public Run {
   const RunSettings settings_;
   const ServerLimits limits_;
   const ReleaseOutcome dropped_;
-  const bool releases_after_checkpoint_;  // The server knows ReleaseRequest.mode; one that does not would release now.
 };
 
 std::unique_ptr<Appender> RunImpl::NewAppender(AppenderOptions options) {
@@ -145,17 +143,13 @@ absl::StatusOr<AppendOutcome> RunImpl::Put(const AppendOptions& options, const T
 absl::Status RunImpl::Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) {
   request.run = name_;
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
-  absl::Status status = ReadInto(caller_->link()->channel(), *geometry_, request, sink, deadline);
-  caller_->link()->OnEnd(status);
-  return status;
+  return ReadInto(*caller_->link(), *geometry_, request, sink, deadline);
 }
 
 absl::StatusOr<std::vector<SampleRows>> RunImpl::ReadRows(ReadRequest request, std::chrono::milliseconds timeout) {
   request.run = name_;
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
-  auto rows = ReadDecoded(caller_->link()->channel(), *geometry_, request, deadline);
-  caller_->link()->OnEnd(rows.status());
-  return rows;
+  return ReadDecoded(*caller_->link(), *geometry_, request, deadline);
 }
 
 absl::StatusOr<SampleState> RunImpl::Seal(absl::string_view sample, Producer producer, int64_t num_tokens,
@@ -243,23 +237,29 @@ absl::StatusOr<ExpertLoad> RunImpl::CountExperts(std::optional<std::pair<int64_t
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::CallRelease(v1::ReleaseRequest request, const ReleaseOptions& options) {
-  if (options.mode != ReleaseMode::kNow && !releases_after_checkpoint_) {
-    return MakeError(absl::StatusCode::kUnimplemented, "the server has no releases that wait for a checkpoint",
-                     {.reason = Reason::kVersionMismatch, .client_version = ROUTING_REPLAY_VERSION});
-  }
   request.set_run(name_);
   request.set_mode(ToProto(options.mode));
   if (options.producer) request.set_producer(ToProto(*options.producer));
-  const auto response = caller_->Call(&Stub::Release, request);
+  const auto method = options.mode == ReleaseMode::kNow ? &Stub::Release : &Stub::ReleaseForCheckpoint;
+  const auto response = caller_->Call(method, request);
   if (!response.ok()) return response.status();
   return Outcome(*response);
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::Release(absl::Span<const std::string> samples, const ReleaseOptions& options) {
+  if (!options.content_ids.empty() && options.content_ids.size() != samples.size()) {
+    return MakeError(absl::StatusCode::kInvalidArgument,
+                     absl::StrCat("content_ids: ", options.content_ids.size(), " for ", samples.size(), " samples"),
+                     {.reason = Reason::kField, .field = "content_ids"});
+  }
   ReleaseOutcome total;
   for (size_t at = 0; at < samples.size(); at += kMaxNamesPerCall) {
     v1::ReleaseRequest request;
     for (const std::string& sample : samples.subspan(at, kMaxNamesPerCall)) request.add_samples(sample);
+    for (const uint64_t id :
+         absl::MakeConstSpan(options.content_ids).subspan(std::min(at, options.content_ids.size()), kMaxNamesPerCall)) {
+      request.add_content_ids(id);
+    }
     const auto part = CallRelease(std::move(request), options);
     if (!part.ok()) return part.status();
     total.samples += part->samples;
@@ -312,18 +312,18 @@ absl::StatusOr<RunSettings> FromProto(const v1::RunOptions& options) {
 
 absl::StatusOr<std::shared_ptr<Run>> OpenRunWith(std::shared_ptr<const Caller> caller, v1::OpenRunRequest request) {
   request.set_client_version(ROUTING_REPLAY_VERSION);
-  const auto response = caller->Call(&Stub::OpenRun, request);
+  // What was removed is told once.
+  const Repeat repeat = request.has_resume_at() ? Repeat::kNever : Repeat::kAlways;
+  const auto response = caller->Call(&Stub::OpenRun, request, repeat);
   if (!response.ok()) return response.status();
   if (absl::Status status = CheckServerVersion(response->server_version()); !status.ok()) return status;
   auto geometry = FromProto(response->geometry());
   if (!geometry.ok()) return geometry.status();
   const auto settings = FromProto(response->options());
   if (!settings.ok()) return settings.status();
-  const auto& features = response->features();
-  return std::make_shared<RunImpl>(
-      std::move(caller), request.run(), *std::move(geometry), *settings,
-      LimitsFrom(response->max_message_bytes(), response->max_payload_bytes()), Outcome(response->dropped()),
-      std::find(features.begin(), features.end(), "release-after-checkpoint") != features.end());
+  return std::make_shared<RunImpl>(std::move(caller), request.run(), *std::move(geometry), *settings,
+                                   LimitsFrom(response->max_message_bytes(), response->max_payload_bytes()),
+                                   Outcome(response->dropped()));
 }
 
 }  // namespace routing_replay

@@ -74,6 +74,7 @@ class AppenderImpl final : public Appender {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* stat_context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the call in progress.
 
+  std::shared_ptr<grpc::Channel> channel_;  // Of the stream.
   std::unique_ptr<AppendStream> stream_;
   std::thread thread_;
 };
@@ -187,13 +188,15 @@ void AppenderImpl::Do(AppendSession::Action action) {
       return session_.OnStates(states, Clock::Real().Now());
     }
     case AppendSession::Step::kConnect: {
-      grpc::GenericStub stub(run_.link->channel());
+      channel_ = run_.link->channel();
+      grpc::GenericStub stub(channel_);
       stream_ = std::make_unique<AppendStream>(stub, events_);
       return;
     }
     case AppendSession::Step::kSend:
       return stream_->Write(std::move(action.message));
     case AppendSession::Step::kCancel:
+      run_.link->OnEnd(channel_, absl::UnavailableError("the server does not answer"));
       return stream_->Cancel();
   }
 }
@@ -232,7 +235,7 @@ void AppenderImpl::OnMessage(grpc::ByteBuffer message) {
 
 void AppenderImpl::OnStreamEnd(absl::Status why) {
   stream_.reset();
-  run_.link->OnEnd(why);
+  run_.link->OnEnd(channel_, why);
   MutexLock lock(mutex_);
   session_.OnStreamEnd(std::move(why), Clock::Real().Now());
 }

@@ -423,13 +423,36 @@ TEST_F(CapiTest, SmallThings) {
   EXPECT_EQ(Take(rr_sample_handle("a b", 3, &handle)).code, 3);
   const uint32_t tokens[] = {1, 2, 3};
   EXPECT_EQ(rr_token_check(rr_token_check(0, tokens, 1), tokens + 1, 2), rr_token_check(0, tokens, 3));
-  ASSERT_EQ(rr_endpoint_target("[::1]:7", 7, 0, &bytes), nullptr);
-  EXPECT_EQ(TakeText(bytes), "dns:///%5B::1%5D:7");
   rr_geometry_free(nullptr);
   rr_plan_free(nullptr);
   rr_message_free(nullptr);
   rr_bytes_free(nullptr);
   rr_error_free(nullptr);
+}
+
+TEST_F(CapiTest, ServersOfAnEndpoint) {
+  rr_servers* servers = nullptr;
+  rr_bytes* bytes = nullptr;
+  const auto present = [&] {
+    EXPECT_EQ(rr_servers_present(servers, 0, &bytes), nullptr);
+    return json::parse(TakeText(bytes));
+  };
+  ASSERT_EQ(rr_servers_new("[::1]:7", 7, &servers), nullptr);
+  EXPECT_EQ(present(),
+            (json{{"target", "dns:///%5B::1%5D:7"}, {"channel_options", json::array()}, {"has_others", false}}));
+  rr_servers_free(servers);
+  ASSERT_EQ(rr_servers_new("a:1,b:1", 7, &servers), nullptr);
+  const std::string first = present()["target"];
+  rr_servers_on_unavailable(servers, first.data(), first.size());
+  EXPECT_NE(present()["target"], first);
+  EXPECT_EQ(present()["has_others"], true);
+  rr_servers_look_again(servers);
+  rr_servers_free(servers);
+  ASSERT_EQ(rr_servers_new("dns:///a:1", 10, &servers), nullptr);
+  EXPECT_EQ(present()["channel_options"], json::array({json::array({"grpc.lb_policy_name", "round_robin"})}));
+  rr_servers_free(servers);
+  EXPECT_EQ(Take(rr_servers_new("a:1,a:1", 7, &servers)).code, 3);
+  rr_servers_free(nullptr);
 }
 
 TEST_F(CapiTest, WeightVersionsOfOutputTokens) {

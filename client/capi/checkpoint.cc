@@ -34,22 +34,29 @@ struct ExportTo {
   ExportSession::Scope scope;
 };
 
+absl::StatusOr<std::optional<std::pair<int64_t, int64_t>>> ReadGroups(JsonObject& object) {
+  std::optional<std::pair<int64_t, int64_t>> none;
+  if (object.Find("groups") == nullptr) return none;
+  std::vector<int64_t> groups;
+  object.Read("groups", groups);
+  if (groups.size() != 2) return Invalid(object.PathOf("groups"), "is not [begin, end]");
+  return std::optional(std::pair(groups[0], groups[1]));
+}
+
 absl::StatusOr<ExportTo> ExportFrom(absl::string_view text) {
   const auto value = ParseJson(text, "export");
   if (!value.ok()) return value.status();
   ExportTo to;
-  std::vector<int64_t> groups;
   JsonObject object(*value, "export");
   object.Require("directory");
   object.Read("directory", to.directory);
-  object.Read("groups", groups);
+  auto groups = ReadGroups(object);
+  if (!groups.ok()) return groups.status();
+  to.scope.groups = *groups;
   object.Read("drop_missing", to.scope.drop_missing);
+  object.Read("release_awaiting", to.scope.release_awaiting);
   ReadProducer(object, to.scope.producer);
-  const bool has_groups = object.Find("groups") != nullptr;
   if (absl::Status status = object.status(); !status.ok()) return status;
-  if (!has_groups) return to;
-  if (groups.size() != 2) return Invalid(object.PathOf("groups"), "is not [begin, end]");
-  to.scope.groups = {groups[0], groups[1]};
   return to;
 }
 
@@ -108,24 +115,39 @@ rr_error* rr_export_on_rows(rr_export* export_, const char* states, size_t size,
 
 rr_error* rr_export_finish(rr_export* export_, rr_bytes** out) {
   return Guard([&]() -> absl::Status {
-    const auto outcome = export_->session->Finish();
+    ExportSession& session = *export_->session;
+    const auto outcome = session.Finish();
     if (!outcome.ok()) return outcome.status();
     return Give(json{{"samples", outcome->samples},
                      {"written", outcome->written},
                      {"dropped", outcome->dropped},
                      {"unsealed", outcome->unsealed},
                      {"bytes", outcome->bytes},
-                     {"awaited", export_->session->awaited()}},
+                     {"awaited", session.awaited().samples},
+                     {"awaited_content_ids", session.awaited().content_ids}},
                 out);
   });
 }
 
-rr_error* rr_import_new(const char* directory, size_t size, rr_import** made) {
+rr_error* rr_export_unread(const rr_export* export_) {
+  return Guard([&] { return export_->session->unread(); });
+}
+
+rr_error* rr_import_new(const char* options, size_t size, rr_import** made) {
   return Guard([&]() -> absl::Status {
-    std::filesystem::path path{std::string(Text(directory, size))};
-    auto exported = ReadExportedRun(path);
+    const auto value = ParseJson(Text(options, size), "import");
+    if (!value.ok()) return value.status();
+    std::string directory;
+    JsonObject object(*value, "import");
+    object.Require("directory");
+    object.Read("directory", directory);
+    const auto groups = ReadGroups(object);
+    if (!groups.ok()) return groups.status();
+    if (absl::Status status = object.status(); !status.ok()) return status;
+    auto exported = ReadExportedRun(directory);
     if (!exported.ok()) return exported.status();
-    *made = new rr_import{std::move(path), *std::move(exported), std::nullopt, {}};
+    KeepGroups(*groups, *exported);
+    *made = new rr_import{directory, *std::move(exported), std::nullopt, {}};
     return absl::OkStatus();
   });
 }

@@ -54,13 +54,36 @@ rr_error* rr_defaults(int32_t use_http_proxy, rr_bytes** json) {
   });
 }
 
-rr_error* rr_endpoint_target(const char* endpoint, size_t size, int64_t timeout_ms, rr_bytes** target) {
+rr_error* rr_servers_new(const char* endpoint, size_t size, rr_servers** servers) {
   return Guard([&] {
-    auto resolved = ResolveEndpoint(Text(endpoint, size), std::chrono::milliseconds(timeout_ms));
-    if (!resolved.ok()) return resolved.status();
-    return Give(*std::move(resolved), target);
+    auto made = std::make_unique<rr_servers>(std::string(Text(endpoint, size)));
+    const absl::Status known = made->choice.Wait(std::chrono::milliseconds(0)).status();
+    if (!known.ok() && !absl::IsDeadlineExceeded(known)) return known;
+    *servers = made.release();
+    return absl::OkStatus();
   });
 }
+
+void rr_servers_free(rr_servers* servers) { delete servers; }
+
+rr_error* rr_servers_present(rr_servers* servers, int64_t timeout_ms, rr_bytes** json) {
+  return Guard([&]() -> absl::Status {
+    const auto present = servers->choice.Wait(std::chrono::milliseconds(timeout_ms));
+    if (!present.ok()) return present.status();
+    nlohmann::json options = nlohmann::json::array();
+    if (present->round_robin) options.push_back({kPolicyOption, kRoundRobin});
+    return Give(nlohmann::json{{"target", present->target},
+                               {"channel_options", std::move(options)},
+                               {"has_others", servers->choice.HasOthers()}},
+                json);
+  });
+}
+
+void rr_servers_on_unavailable(rr_servers* servers, const char* target, size_t size) {
+  servers->choice.OnUnavailable(Text(target, size));
+}
+
+void rr_servers_look_again(rr_servers* servers) { servers->choice.LookAgain(); }
 
 rr_error* rr_sample_handle(const char* sample, size_t size, int64_t* handle) {
   return Guard([&] {

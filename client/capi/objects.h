@@ -12,7 +12,8 @@
 
 #include "client/appender/append_session.h"
 #include "client/capi/values.h"
-#include "client/reader/read_checker.h"
+#include "client/channel/server_choice.h"
+#include "client/reader/resumable_read.h"
 #include "client/reader/row_planes.h"
 #include "client/retry.h"
 #include "client/trajectory/trajectory.h"
@@ -63,9 +64,15 @@ struct rr_reader final {
   const routing_replay::Geometry geometry;
   const routing_replay::ReadRequest request;
   std::unique_ptr<routing_replay::PlaneCollector> collector;
-  std::unique_ptr<routing_replay::ReadChecker> checker;
+  std::unique_ptr<routing_replay::ResumableRead> read;
   std::set<size_t> taken;
   bool ended = false;  // Well: all that was asked for is there.
+};
+
+struct rr_servers final {
+  explicit rr_servers(std::string endpoint) : choice(std::move(endpoint), routing_replay::ServerChoice::AnyBegin()) {}
+
+  routing_replay::ServerChoice choice;
 };
 
 struct rr_retry final {

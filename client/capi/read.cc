@@ -17,9 +17,9 @@ rr_error* rr_reader_new(const rr_run* run, const char* json, size_t size, rr_rea
     auto ordinals = LayerOrdinals(made->geometry, made->request.layers);
     if (!ordinals.ok()) return ordinals.status();
     made->collector = std::make_unique<PlaneCollector>(made->geometry, made->request, *std::move(ordinals));
-    auto checker = ReadChecker::Create(made->geometry, made->request, *made->collector);
-    if (!checker.ok()) return checker.status();
-    made->checker = *std::move(checker);
+    auto read = ResumableRead::Create(made->geometry, made->request, *made->collector);
+    if (!read.ok()) return read.status();
+    made->read = *std::move(read);
     *reader = made.release();
     return absl::OkStatus();
   });
@@ -28,21 +28,35 @@ rr_error* rr_reader_new(const rr_run* run, const char* json, size_t size, rr_rea
 void rr_reader_free(rr_reader* reader) { delete reader; }
 
 rr_error* rr_reader_request(const rr_reader* reader, rr_bytes** request) {
-  return Guard([&] { return Give(EncodeReadRequest(reader->request), request); });
+  return Guard([&] {
+    const ReadRequest* part = reader->read->part();
+    *request = nullptr;
+    return part == nullptr ? absl::OkStatus() : Give(EncodeReadRequest(*part), request);
+  });
 }
 
 rr_error* rr_reader_push(rr_reader* reader, const void* data, size_t size) {
   return Guard([&]() -> absl::Status {
     if (absl::Status status = CheckEnded(reader, false); !status.ok()) return status;
-    return reader->checker->OnBytes(ByteChain(Bytes(data, size)));
+    return reader->read->OnBytes(ByteChain(Bytes(data, size)));
   });
 }
 
 rr_error* rr_reader_end(rr_reader* reader) {
-  return Guard([&] {
-    absl::Status status = reader->checker->OnEnd();
-    reader->ended = status.ok();
-    return status;
+  return Guard([&]() -> absl::Status {
+    if (absl::Status status = CheckEnded(reader, false); !status.ok()) return status;
+    if (absl::Status status = reader->read->OnEnd(); !status.ok()) return status;
+    reader->ended = reader->read->part() == nullptr;
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rr_reader_break(rr_reader* reader) {
+  return Guard([&]() -> absl::Status {
+    if (absl::Status status = CheckEnded(reader, false); !status.ok()) return status;
+    reader->read->OnBreak();
+    reader->ended = reader->read->part() == nullptr;
+    return absl::OkStatus();
   });
 }
 

@@ -8,10 +8,11 @@
 
 namespace routing_replay {
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, bool use_http_proxy) {
+std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, bool use_http_proxy) {
   grpc::ChannelArguments arguments;
   for (const ChannelOption& option : ChannelOptions(use_http_proxy)) arguments.SetInt(option.name, option.value);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  if (target.round_robin) arguments.SetString(kPolicyOption, kRoundRobin);
+  return grpc::CreateCustomChannel(target.target, grpc::InsecureChannelCredentials(), arguments);
 }
 
 }  // namespace routing_replay

@@ -6,15 +6,15 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
 
+#include "client/channel/endpoint.h"
 #include "proto/wire/clock.h"
 
 namespace routing_replay {
 
-// A channel to `target` (from GrpcTarget) over a connection of its own. Does not wait for the server. HTTP proxies of
-// the environment are ignored unless `use_http_proxy`.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, bool use_http_proxy);
+// A channel to `target` (from ServerTargets) over a connection of its own. Does not wait for the server. HTTP proxies
+// of the environment are ignored unless `use_http_proxy`.
+std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, bool use_http_proxy);
 
 // The deadline of a call in the clock that gRPC takes.
 inline std::chrono::system_clock::time_point GrpcDeadline(Clock::Time deadline) {

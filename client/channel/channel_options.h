@@ -11,12 +11,16 @@ struct ChannelOption {
   int value;
 };
 
+// Of a channel with ServerTarget::round_robin: how calls are spread over the addresses of a name.
+inline constexpr char kPolicyOption[] = "grpc.lb_policy_name";
+inline constexpr char kRoundRobin[] = "round_robin";
+
 // HTTP proxies of the environment are ignored unless `use_http_proxy`.
-constexpr std::array<ChannelOption, 10> ChannelOptions(bool use_http_proxy) {
+constexpr std::array<ChannelOption, 11> ChannelOptions(bool use_http_proxy) {
   return {{
       {"grpc.enable_http_proxy", use_http_proxy ? 1 : 0},
-      // Channels of one process to one server do not share a connection: also, a forked child must not find those of its
-      // parent, which never answer.
+      // Channels of one process to one server do not share a connection: also, a forked child must not find those of
+      // its parent, which never answer.
       {"grpc.use_local_subchannel_pool", 1},
       {"grpc.max_receive_message_length", -1},
       {"grpc.max_send_message_length", -1},
@@ -28,6 +32,8 @@ constexpr std::array<ChannelOption, 10> ChannelOptions(bool use_http_proxy) {
       {"grpc.initial_reconnect_backoff_ms", 100},
       {"grpc.min_reconnect_backoff_ms", 100},
       {"grpc.max_reconnect_backoff_ms", 2'000},
+      // And one that came back with another address; a name is asked for only after a connection broke.
+      {"grpc.dns_min_time_between_resolutions_ms", 1'000},
   }};
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/clock.h"
 #include "routing_replay/wire/error_detail.h"
@@ -20,11 +21,14 @@ namespace routing_replay {
 namespace {
 
 constexpr std::chrono::milliseconds kFilePoll(20);
+constexpr absl::string_view kUnixPrefix = "unix:";
+constexpr absl::string_view kDnsPrefix = "dns:///";
 
 absl::Status InvalidEndpoint(absl::string_view endpoint, absl::string_view why) {
   return MakeError(absl::StatusCode::kInvalidArgument,
                    absl::StrCat("endpoint: \"", endpoint, "\" ", why,
-                                "; write host:port, [v6-address]:port, unix:PATH or file:PATH"),
+                                "; write host:port, [v6-address]:port, a list of these with commas, dns:///host:port, "
+                                "unix:PATH or file:PATH"),
                    {.reason = Reason::kField, .field = "endpoint"});
 }
 
@@ -99,7 +103,7 @@ absl::StatusOr<std::string> EndpointOrEnvironment(absl::string_view endpoint) {
 
 absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
   absl::string_view rest = endpoint;
-  if (absl::ConsumePrefix(&rest, "unix:")) return UnixTarget(endpoint, rest);
+  if (absl::ConsumePrefix(&rest, kUnixPrefix)) return UnixTarget(endpoint, rest);
   if (absl::StartsWith(endpoint, "[")) return V6Target(endpoint);
   const size_t colon = endpoint.find(':');
   if (colon == absl::string_view::npos) return InvalidEndpoint(endpoint, "has no port");
@@ -114,15 +118,39 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
   return absl::StrCat("dns:///", endpoint);
 }
 
-absl::StatusOr<std::string> ResolveEndpoint(absl::string_view endpoint, std::chrono::milliseconds timeout) {
+absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoint) {
+  absl::string_view name = endpoint;
+  if (absl::ConsumePrefix(&name, kDnsPrefix)) {
+    auto target = absl::StrContains(name, ',') ? InvalidEndpoint(endpoint, "is a list of names") : GrpcTarget(name);
+    if (!target.ok()) return target.status();
+    return std::vector<ServerTarget>{{*std::move(target), true}};
+  }
+  const std::vector<absl::string_view> members = absl::StrSplit(endpoint, ',');
+  std::vector<ServerTarget> targets;
+  for (const absl::string_view member : members) {
+    if (members.size() > 1 && absl::StartsWith(member, kUnixPrefix)) {
+      return InvalidEndpoint(member, "is a socket, which cannot be in a list, nor have a comma in its path");
+    }
+    auto target = GrpcTarget(member);
+    if (!target.ok()) return target.status();
+    targets.push_back({*std::move(target)});
+    if (std::count(targets.begin(), targets.end(), targets.back()) > 1) {
+      return InvalidEndpoint(member, absl::StrCat("is in the list \"", endpoint, "\" twice"));
+    }
+  }
+  return targets;
+}
+
+absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endpoint,
+                                                          std::chrono::milliseconds timeout) {
   const absl::StatusOr<std::string> given = EndpointOrEnvironment(endpoint);
   if (!given.ok()) return given.status();
   absl::string_view path = *given;
-  if (!absl::ConsumePrefix(&path, "file:")) return GrpcTarget(*given);
+  if (!absl::ConsumePrefix(&path, "file:")) return ServerTargets(*given);
   if (path.empty()) return InvalidEndpoint(*given, "has no path");
   const absl::StatusOr<std::string> written = WaitForFile(std::string(path), timeout);
   if (!written.ok()) return written.status();
-  return GrpcTarget(*written);
+  return ServerTargets(*written);
 }
 
 }  // namespace routing_replay

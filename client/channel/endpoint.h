@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -20,10 +21,26 @@ absl::StatusOr<std::string> EndpointOrEnvironment(absl::string_view endpoint);
 // resolve names.
 absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint);
 
-// The gRPC target of `endpoint` (or of the environment's). An endpoint "file:PATH" stands for what is in that file, as
-// routing-replay-server --endpoint-file writes it: waits for the file to be there for at most `timeout`, then
+// What a channel is made to.
+struct ServerTarget {
+  std::string target;
+  // Every address behind the target's name is a server; calls go to them in turn, past those that are away.
+  bool round_robin = false;
+  friend bool operator==(const ServerTarget&, const ServerTarget&) = default;
+};
+
+// Where an endpoint leads: one target, or several, any of which serves any sample.
+//   host:port, [v6]:port, unix:PATH        one server
+//   host:port,host:port,...                 several; each as above, none unix:, none twice
+//   dns:///host:port                       every address of the name
+// INVALID_ARGUMENT (kField) naming the member that is wrong.
+absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoint);
+
+// Those of `endpoint` (or of the environment's). An endpoint "file:PATH" stands for what is in the first line of that
+// file, as routing-replay-server --endpoint-file writes it: waits for the file to be there for at most `timeout`, then
 // DEADLINE_EXCEEDED.
-absl::StatusOr<std::string> ResolveEndpoint(absl::string_view endpoint, std::chrono::milliseconds timeout);
+absl::StatusOr<std::vector<ServerTarget>> ResolveEndpoint(absl::string_view endpoint,
+                                                          std::chrono::milliseconds timeout);
 
 }  // namespace routing_replay
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "client/channel/channel.h"
-#include "client/channel/endpoint.h"
 
 namespace routing_replay {
 
@@ -11,16 +10,13 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Open(absl::string_view endpoint, boo
                                                  std::chrono::milliseconds timeout) {
   auto given = EndpointOrEnvironment(endpoint);
   if (!given.ok()) return given.status();
-  auto target = ResolveEndpoint(*given, timeout);
+  std::shared_ptr<Link> link(new Link(*std::move(given), use_http_proxy));
+  const auto target = link->choice_.Wait(timeout);
   if (!target.ok()) return target.status();
-  return std::shared_ptr<Link>(new Link(*std::move(given), *std::move(target), use_http_proxy));
+  MutexLock lock(link->mutex_);
+  link->Follow();
+  return link;
 }
-
-Link::Link(std::string endpoint, std::string target, bool use_http_proxy)
-    : endpoint_(std::move(endpoint)),
-      use_http_proxy_(use_http_proxy),
-      target_(std::move(target)),
-      channel_(MakeChannel(target_, use_http_proxy)) {}
 
 std::shared_ptr<grpc::Channel> Link::channel() const {
   MutexLock lock(mutex_);
@@ -28,16 +24,24 @@ std::shared_ptr<grpc::Channel> Link::channel() const {
 }
 
 void Link::LookAgain() {
-  auto target = ResolveEndpoint(endpoint_, std::chrono::milliseconds(0));
-  if (!target.ok()) return;
+  choice_.LookAgain();
   MutexLock lock(mutex_);
-  if (*target == target_) return;
-  target_ = *std::move(target);
-  channel_ = MakeChannel(target_, use_http_proxy_);
+  Follow();
 }
 
-void Link::OnEnd(const absl::Status& status) {
-  if (absl::IsUnavailable(status)) LookAgain();
+void Link::OnEnd(const std::shared_ptr<grpc::Channel>& channel, const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return;
+  MutexLock lock(mutex_);
+  if (channel != channel_) return;
+  choice_.OnUnavailable(target_.target);
+  Follow();
+}
+
+void Link::Follow() {
+  const auto target = choice_.Wait(std::chrono::milliseconds(0));
+  if (!target.ok() || (channel_ != nullptr && *target == target_)) return;
+  target_ = *target;
+  channel_ = MakeChannel(target_, use_http_proxy_);
 }
 
 }  // namespace routing_replay

@@ -1,4 +1,4 @@
-// The channel to an endpoint, which may come to name another server.
+// Channels to the servers of an endpoint.
 #ifndef CLIENT_CHANNEL_LINK_H_
 #define CLIENT_CHANNEL_LINK_H_
 
@@ -7,9 +7,11 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/channel/server_choice.h"
 #include "proto/wire/mutex.h"
 
 namespace routing_replay {
@@ -21,22 +23,25 @@ class Link {
   static absl::StatusOr<std::shared_ptr<Link>> Open(absl::string_view endpoint, bool use_http_proxy,
                                                     std::chrono::milliseconds timeout);
 
-  // To where the endpoint led when it was last looked at. Calls that are made on it stay on it.
+  // To the present server. Calls that are made on it stay on it.
   std::shared_ptr<grpc::Channel> channel() const;
-  // Reads the file of a "file:PATH" again: a server that was started anew may have another port. Where nothing is in it
-  // (no server is there) or nothing new, the channel stays.
+  // As those of ServerChoice.
+  bool HasOthers() const { return choice_.HasOthers(); }
   void LookAgain();
-  // LookAgain after a call that found no server.
-  void OnEnd(const absl::Status& status);
+  // The end of a call on `channel`: after UNAVAILABLE the next calls go to another server, if there is one.
+  void OnEnd(const std::shared_ptr<grpc::Channel>& channel, const absl::Status& status);
 
  private:
-  Link(std::string endpoint, std::string target, bool use_http_proxy);
+  Link(std::string endpoint, bool use_http_proxy)
+      : use_http_proxy_(use_http_proxy), choice_(std::move(endpoint), ServerChoice::AnyBegin()) {}
+  // Makes the channel to the present server, if it is another one than before.
+  void Follow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::string endpoint_;
   const bool use_http_proxy_;
+  ServerChoice choice_;
   mutable Mutex mutex_;
-  std::string target_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);
+  ServerTarget target_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);  // To target_.
 };
 
 }  // namespace routing_replay

@@ -141,12 +141,14 @@ class Importer {
 
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options) {
-  const auto samples = run.List(options.groups, options.producer);
-  if (!samples.ok()) return samples.status();
-  const auto session = ExportSession::Open(
-      directory, run.name(), run.geometry(),
-      {.groups = options.groups, .producer = options.producer, .drop_missing = options.drop_missing});
+  const auto session = ExportSession::Open(directory, run.name(), run.geometry(),
+                                           {.groups = options.groups,
+                                            .producer = options.producer,
+                                            .drop_missing = options.drop_missing,
+                                            .release_awaiting = options.release_awaiting});
   if (!session.ok()) return session.status();
+  const auto samples = run.List((*session)->lists_all_groups() ? std::nullopt : options.groups, options.producer);
+  if (!samples.ok()) return samples.status();
   (*session)->OnList(*samples);
   for (auto* names = &(*session)->Next(); !names->empty(); names = &(*session)->Next()) {
     if (options.on_progress) options.on_progress((*session)->progress());
@@ -154,18 +156,22 @@ absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& d
   }
   if (options.on_progress) options.on_progress((*session)->progress());
   auto outcome = (*session)->Finish();
-  if (!outcome.ok() || !options.release_awaiting || (*session)->awaited().empty()) return outcome;
-  const auto released =
-      run.Release((*session)->awaited(), {.mode = ReleaseMode::kCheckpointed, .producer = options.producer});
+  if (!outcome.ok()) return outcome;
+  const ExportSession::Awaited& awaited = (*session)->awaited();
+  const auto released = run.Release(
+      awaited.samples,
+      {.mode = ReleaseMode::kCheckpointed, .producer = options.producer, .content_ids = awaited.content_ids});
   if (!released.ok()) return released.status();
+  if (!(*session)->unread().ok()) return (*session)->unread();
   outcome->released = released->samples;
   return outcome;
 }
 
 absl::StatusOr<ImportOutcome> ImportRun(Client& client, const std::filesystem::path& directory,
                                         const ImportOptions& options) {
-  const auto exported = ReadExportedRun(directory);
+  auto exported = ReadExportedRun(directory);
   if (!exported.ok()) return exported.status();
+  KeepGroups(options.groups, *exported);
   auto run = client.OpenRun(options.run.empty() ? exported->run : options.run, exported->geometry, options.settings);
   if (!run.ok()) return run.status();
   return Importer(directory, *exported, *std::move(run), options).Import();

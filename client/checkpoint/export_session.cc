@@ -33,28 +33,48 @@ absl::StatusOr<std::unique_ptr<ExportSession>> ExportSession::Open(const std::fi
 }
 
 void ExportSession::OnList(absl::Span<const SampleState> samples) {
-  const Geometry& geometry = exporter_->contents().geometry;
   std::unordered_set<std::string> in_run;
   for (const SampleState& state : samples) {
     in_run.insert(state.sample);
-    if (!state.sealed()) {
-      ++outcome_.unsealed;
-      continue;
+    if (!InGroups(scope_.groups, state.group)) {
+      if (exporter_->Find(state.sample) != nullptr) exporter_->SetGroup(state.sample, state.group);
+    } else if (state.sealed()) {
+      OnSealed(state);
+    } else {
+      OnUnsealed(state);
     }
-    ++progress_.total;
-    const ExportedSample* there = exporter_->Find(state.sample);
-    if (there != nullptr && SameContent(*there, state)) {
-      exporter_->SetGroup(state.sample, state.group);
-      if (state.awaits_checkpoint) awaited_.push_back(state.sample);
-      ++progress_.samples;
-      continue;
-    }
-    queue_.push_back({state.sample, state.committed_rows * geometry.raw_row_bytes()});
   }
   if (!scope_.drop_missing) return;
-  outcome_.dropped = exporter_->DropIf([&](const ExportedSample& sample) {
+  outcome_.dropped += exporter_->DropIf([&](const ExportedSample& sample) {
     return InGroups(scope_.groups, sample.group) && in_run.count(sample.sample) == 0;
   });
+}
+
+void ExportSession::OnSealed(const SampleState& state) {
+  ++progress_.total;
+  const ExportedSample* there = exporter_->Find(state.sample);
+  if (there != nullptr && SameContent(*there, state)) {
+    exporter_->SetGroup(state.sample, state.group);
+    NoteHeld(state);
+    return;
+  }
+  queue_.push_back({state.sample, state.committed_rows * exporter_->contents().geometry.raw_row_bytes()});
+}
+
+void ExportSession::OnUnsealed(const SampleState& state) {
+  ++outcome_.unsealed;
+  // Rows that were taken back leave the directory, too.
+  if (exporter_->Find(state.sample) == nullptr) return;
+  outcome_.dropped += exporter_->DropIf([&](const ExportedSample& sample) { return sample.sample == state.sample; });
+}
+
+void ExportSession::NoteHeld(const SampleState& state) {
+  ++progress_.samples;
+  const bool released = scope_.release_awaiting && state.awaits_checkpoint;
+  exporter_->SetReleased(state.sample, released);
+  if (!released) return;
+  awaited_.samples.push_back(state.sample);
+  awaited_.content_ids.push_back(state.content_id);
 }
 
 const std::vector<std::string>& ExportSession::Next() {
@@ -88,8 +108,10 @@ absl::Status ExportSession::OnRows(absl::Span<const SampleState> states, absl::S
 absl::Status ExportSession::OnSample(Wanted wanted, const SampleState* state, SamplePlanes& read) {
   const SampleRecord& record = read.record;
   if (record.status == SampleStatus::kLost) {
-    return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("sample ", wanted.sample, " was lost: ", record.message),
-                     {.sample = wanted.sample, .revision = record.revision});
+    unread_.Update(MakeError(absl::StatusCode::kDataLoss,
+                             absl::StrCat("sample ", wanted.sample, " was lost: ", record.message),
+                             {.sample = wanted.sample, .revision = record.revision}));
+    return absl::OkStatus();
   }
   const bool there = record.status == SampleStatus::kOk || record.status == SampleStatus::kNotRecorded;
   if (state == nullptr || record.status == SampleStatus::kNotFound) {  // Released meanwhile.
@@ -106,8 +128,10 @@ absl::Status ExportSession::OnSample(Wanted wanted, const SampleState* state, Sa
     queue_.push_back(std::move(wanted));
     return absl::OkStatus();
   }
-  return MakeError(absl::StatusCode::kAborted, absl::StrCat("sample ", wanted.sample, " changes whenever it is read"),
-                   {.sample = wanted.sample, .revision = record.revision});
+  unread_.Update(MakeError(absl::StatusCode::kAborted,
+                           absl::StrCat("sample ", wanted.sample, " changes whenever it is read"),
+                           {.sample = wanted.sample, .revision = record.revision}));
+  return absl::OkStatus();
 }
 
 absl::Status ExportSession::Write(const SampleState& state, const SamplePlanes& read) {
@@ -121,9 +145,8 @@ absl::Status ExportSession::Write(const SampleState& state, const SamplePlanes& 
   if (state.token_check) sample.token_checks = {*state.token_check};
   const std::vector<uint8_t> ids = RowMajor(read);
   if (absl::Status status = exporter_->Add(std::move(sample), ids); !status.ok()) return status;
-  if (state.awaits_checkpoint) awaited_.push_back(state.sample);
+  NoteHeld(state);
   ++outcome_.written;
-  ++progress_.samples;
   progress_.bytes += static_cast<int64_t>(ids.size());
   return absl::OkStatus();
 }

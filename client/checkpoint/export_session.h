@@ -1,6 +1,10 @@
 // What an export decides. Knows no gRPC: whoever drives it lists, asks and reads.
 //
-//   Open → OnList → while Next names samples: Stat them, read them, OnRows → Finish
+//   Open → list → OnList → while Next names samples: Stat them, read them, OnRows → Finish → let the run release those
+//   that awaited it
+//
+// Open comes before the list, as it keeps other exports out: one that came in between could have released what the list
+// still has.
 #ifndef CLIENT_CHECKPOINT_EXPORT_SESSION_H_
 #define CLIENT_CHECKPOINT_EXPORT_SESSION_H_
 
@@ -27,6 +31,8 @@ class ExportSession {
     std::optional<std::pair<int64_t, int64_t>> groups;
     Producer producer = Producer::kRollout;
     bool drop_missing = false;
+    // This is the checkpoint that samples await.
+    bool release_awaiting = false;
   };
 
   // Errors of RunExporter::Continue. `files` must outlive the session.
@@ -35,18 +41,27 @@ class ExportSession {
                                                              const Scope& scope,
                                                              DurableFiles& files = DurableFiles::Real());
 
-  // All samples of the run that are in the scope.
+  // Whether the list must be of all groups: a sample that is in none of the scope's any more is not missing.
+  bool lists_all_groups() const { return scope_.drop_missing; }
+  // All samples of the run in the scope's groups, or of all groups.
   void OnList(absl::Span<const SampleState> samples);
   // The samples to be read now, whole and of all layers. Empty: Finish.
   const std::vector<std::string>& Next();
   // `states` are those that exist of Next, asked before the read; `read` is one entry per name of Next, in that order.
-  // Samples that changed in between come again, ones that are not there or not sealed any more do not. DATA_LOSS naming
-  // a sample that was lost; ABORTED for one that changes again and again; errors of RunExporter::Add.
+  // Samples that changed in between come again, ones that are not there or not sealed any more do not, nor ones of
+  // which unread() then tells. Errors of RunExporter::Add.
   absl::Status OnRows(absl::Span<const SampleState> states, absl::Span<SamplePlanes> read);
   absl::StatusOr<ExportOutcome> Finish();
-  // Once Finish was OK: the samples that awaited a checkpoint and are in this one; ReleaseMode::kCheckpointed ends
-  // them.
-  const std::vector<std::string>& awaited() const { return awaited_; }
+  // Once Finish was OK, for ReleaseMode::kCheckpointed: samples that awaited this checkpoint, with the contents that
+  // the directory holds and its index calls released.
+  struct Awaited {
+    std::vector<std::string> samples;
+    std::vector<uint64_t> content_ids;
+  };
+  const Awaited& awaited() const { return awaited_; }
+  // What kept a sample out, while all others are in: DATA_LOSS for the first that was lost, ABORTED for one that
+  // changes whenever it is read.
+  const absl::Status& unread() const { return unread_; }
 
   const CheckpointProgress& progress() const { return progress_; }
   Producer producer() const { return scope_.producer; }
@@ -61,7 +76,11 @@ class ExportSession {
   ExportSession(std::unique_ptr<RunExporter> exporter, const Scope& scope)
       : exporter_(std::move(exporter)), scope_(scope) {}
 
+  void OnSealed(const SampleState& state);
+  void OnUnsealed(const SampleState& state);
   absl::Status OnSample(Wanted wanted, const SampleState* state, SamplePlanes& read);
+  // `state` is in the directory as it is.
+  void NoteHeld(const SampleState& state);
   absl::Status Write(const SampleState& state, const SamplePlanes& read);
   // The planes of a sample as rows: [layers][rows][K] → [rows][layers][K].
   std::vector<uint8_t> RowMajor(const SamplePlanes& read) const;
@@ -71,7 +90,8 @@ class ExportSession {
   std::deque<Wanted> queue_;
   std::vector<Wanted> reading_;
   std::vector<std::string> names_;  // … of these.
-  std::vector<std::string> awaited_;
+  Awaited awaited_;
+  absl::Status unread_;
   CheckpointProgress progress_;
   ExportOutcome outcome_;
 };

@@ -68,6 +68,13 @@ uint32_t StateBeforeToken(uint32_t state) {
 
 }  // namespace
 
+void KeepGroups(std::optional<std::pair<int64_t, int64_t>> groups, ExportedRun& exported) {
+  if (!groups) return;
+  std::erase_if(exported.samples, [&](const ExportedSample& sample) {
+    return sample.group < groups->first || sample.group >= groups->second;
+  });
+}
+
 std::vector<uint32_t> TokensWithCheck(int64_t rows, uint32_t check) {
   std::vector<uint32_t> tokens(static_cast<size_t>(rows));
   const auto* bytes = reinterpret_cast<const uint8_t*>(tokens.data());
@@ -104,6 +111,7 @@ absl::StatusOr<SampleImport> SampleImport::Begin(const std::filesystem::path& di
 absl::Status SampleImport::CheckState(const SampleState& there) {
   const int64_t rows = sample_->num_tokens - 1;
   committed_ = there.committed_rows;
+  other_group_ = there.group != sample_->group;
   revision_ = there.revision;
   sealed_ = there.sealed();
   if (committed_ > rows || (sealed_ && committed_ != rows)) {
@@ -147,8 +155,11 @@ absl::Status SampleImport::Compare(const SamplePlanes& read) const {
 
 std::vector<ImportAppend> SampleImport::Appends() const {
   std::vector<ImportAppend> appends;
-  if (sealed_) return appends;
   const int64_t rows = sample_->num_tokens - 1;
+  if (sealed_) {
+    if (other_group_) appends.push_back(MakeAppend({rows, rows}));
+    return appends;
+  }
   std::optional<uint32_t> check;
   for (const TokenCheck& known : sample_->token_checks) {
     if (known.rows == rows) check = known.crc32c;
@@ -192,6 +203,7 @@ int64_t SampleImport::row_bytes() const {
 int64_t SampleImport::RecordedBefore(int64_t row) const { return row - TotalRows(Clip(sample_->unrecorded, {0, row})); }
 
 absl::Span<const uint8_t> SampleImport::IdsOf(RowRange rows) const {
+  if (rows.empty()) return {};  // Also of a file that was not read.
   const int64_t begin = RecordedBefore(rows.begin), end = RecordedBefore(rows.end);
   return ids_.ids().subspan(static_cast<size_t>(begin * row_bytes()), static_cast<size_t>((end - begin) * row_bytes()));
 }

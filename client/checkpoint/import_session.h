@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -68,8 +69,12 @@ class SampleImport {
   int64_t committed_ = 0;
   int64_t revision_ = 0;
   bool sealed_ = false;
+  bool other_group_ = false;  // The run has it in another group.
   std::vector<RowRange> to_compare_;
 };
+
+// Leaves the samples of these groups; half-open, absent: all.
+void KeepGroups(std::optional<std::pair<int64_t, int64_t>> groups, ExportedRun& exported);
 
 // Token ids of `rows` positions whose token check at the end is `check`: zeros, then the one that makes it so. rows >
 // 0.

@@ -171,6 +171,13 @@ absl::Status ReadChecker::OnEnd() {
   return absl::DataLossError(absl::StrCat("the read ended after ", sample_ + 1, " of ", samples, " samples"));
 }
 
+ReadProgress ReadChecker::progress() const {
+  return {.sample = sample_,
+          .missing = {missing_.begin() + static_cast<std::ptrdiff_t>(next_missing_), missing_.end()},
+          .open_rows = open_rows_,
+          .open_layers = next_layer_};
+}
+
 absl::Status ReadChecker::Error(absl::StatusCode code, Reason reason, absl::string_view what) const {
   return MakeError(code, absl::StrCat("sample ", SampleName(), ": ", what), {.reason = reason, .sample = SampleName()});
 }

@@ -16,6 +16,14 @@
 
 namespace routing_replay {
 
+// How far a read has come.
+struct ReadProgress {
+  int32_t sample = -1;            // Whose record came last; -1: none has.
+  std::vector<RowRange> missing;  // Its rows that have not begun to come.
+  RowRange open_rows;             // Rows of which only the first `open_layers` layers have come, where those are not 0.
+  int32_t open_layers = 0;
+};
+
 // Hands records and pieces to a sink after checking that they are what was asked for: samples in the order asked, the
 // pieces of a sample by rows and then by layers, every length as the geometry says, every cut fitting its CRC, and at
 // the end of an OK sample no row missing. Not thread-safe.
@@ -32,6 +40,7 @@ class ReadChecker {
   absl::Status OnBytes(const ByteChain& bytes);
   // The stream has ended well: DATA_LOSS if something is missing.
   absl::Status OnEnd();
+  ReadProgress progress() const;
 
  private:
   ReadChecker(const Geometry& geometry, const ReadRequest& request, ReadSink& sink)

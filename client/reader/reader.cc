@@ -1,34 +1,66 @@
 #include "client/reader/reader.h"
 
+#include <memory>
+#include <thread>
 #include <utility>
 
-#include "client/reader/read_checker.h"
 #include "client/reader/read_rows.h"
 #include "client/reader/read_stream.h"
+#include "client/reader/resumable_read.h"
+#include "client/retry.h"
 #include "proto/wire/message/read_message.h"
 
 namespace routing_replay {
 
-absl::Status ReadInto(const std::shared_ptr<grpc::Channel>& channel, const Geometry& geometry,
-                      const ReadRequest& request, ReadSink& sink, Clock::Time deadline) {
-  auto checker = ReadChecker::Create(geometry, request, sink);
-  if (!checker.ok()) return checker.status();
-  ReadStream stream(channel, EncodeReadRequest(request), deadline);
-  while (true) {
+namespace {
+
+// What became of asking one server for what is missing.
+struct Answer {
+  absl::Status status;
+  bool broke = false;    // The server went away.
+  bool brought = false;  // Some of it came.
+};
+
+Answer AskOnce(Link& link, ResumableRead& read, Clock::Time deadline) {
+  const std::shared_ptr<grpc::Channel> channel = link.channel();
+  ReadStream stream(channel, EncodeReadRequest(*read.part()), deadline);
+  for (Answer answer;; answer.brought = true) {
     const auto bytes = stream.Next();
-    if (!bytes.ok()) return bytes.status();
-    if (!bytes->has_value()) return (*checker)->OnEnd();
-    if (absl::Status status = (*checker)->OnBytes((*bytes)->chain()); !status.ok()) return status;
+    answer.status = bytes.status();
+    answer.broke = absl::IsUnavailable(bytes.status());
+    link.OnEnd(channel, bytes.status());
+    const bool more = bytes.ok() && bytes->has_value();
+    if (bytes.ok()) answer.status = more ? read.OnBytes((*bytes)->chain()) : read.OnEnd();
+    if (!more || !answer.status.ok()) return answer;
   }
 }
 
-absl::StatusOr<std::vector<SampleRows>> ReadDecoded(const std::shared_ptr<grpc::Channel>& channel,
-                                                    const Geometry& geometry, const ReadRequest& request,
+}  // namespace
+
+absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
+                      Clock::Time deadline) {
+  auto read = ResumableRead::Create(geometry, request, sink);
+  if (!read.ok()) return read.status();
+  RetrySchedule schedule(deadline);
+  while ((*read)->part() != nullptr) {
+    const Answer answer = AskOnce(link, **read, deadline);
+    if (answer.status.ok()) continue;
+    if (!answer.broke || !link.HasOthers()) return answer.status;
+    if (answer.brought) schedule = RetrySchedule(deadline);
+    const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());
+    if (!wait) return answer.status;
+    (*read)->OnBreak();
+    std::this_thread::sleep_for(*wait);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SampleRows>> ReadDecoded(Link& link, const Geometry& geometry, const ReadRequest& request,
                                                     Clock::Time deadline) {
   auto ordinals = LayerOrdinals(geometry, request.layers);
   if (!ordinals.ok()) return ordinals.status();
   RowCollector rows(geometry, *std::move(ordinals));
-  if (absl::Status status = ReadInto(channel, geometry, request, rows, deadline); !status.ok()) return status;
+  if (absl::Status status = ReadInto(link, geometry, request, rows, deadline); !status.ok()) return status;
   return rows.Take();
 }
 

@@ -1,23 +1,21 @@
-// Read and ReadRows over a channel.
+// Read and ReadRows over a link.
 #ifndef CLIENT_READER_READER_H_
 #define CLIENT_READER_READER_H_
 
-#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "grpcpp/channel.h"
+#include "client/channel/link.h"
 #include "proto/wire/clock.h"
 #include "routing_replay/client.h"
 
 namespace routing_replay {
 
 // As Run::Read in client.h, with request.run filled in.
-absl::Status ReadInto(const std::shared_ptr<grpc::Channel>& channel, const Geometry& geometry,
-                      const ReadRequest& request, ReadSink& sink, Clock::Time deadline);
+absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& request, ReadSink& sink,
+                      Clock::Time deadline);
 // As Run::ReadRows in client.h.
-absl::StatusOr<std::vector<SampleRows>> ReadDecoded(const std::shared_ptr<grpc::Channel>& channel,
-                                                    const Geometry& geometry, const ReadRequest& request,
+absl::StatusOr<std::vector<SampleRows>> ReadDecoded(Link& link, const Geometry& geometry, const ReadRequest& request,
                                                     Clock::Time deadline);
 
 }  // namespace routing_replay

@@ -81,7 +81,9 @@ void CommandTree::AddProgram() {
   app_.require_subcommand(1);
   app_.fallthrough();
   app_.footer(kFooter);
-  app_.add_option("--endpoint", settings_.endpoint, "the server: host:port, [v6]:port, unix:PATH or file:PATH")
+  app_.add_option("--endpoint", settings_.endpoint,
+                  "the server: host:port, [v6]:port, a list of these with commas, dns:///host:port, "
+                  "unix:PATH or file:PATH")
       ->envname("ROUTING_REPLAY_ENDPOINT")
       ->type_name("ADDRESS");
   app_.add_option("--timeout", settings_.timeout_s, "longest wait for an answer")
@@ -247,6 +249,7 @@ void CommandTree::AddTransfers() {
   imported->add_option("DIR", options.directory, "an exported run")->required();
   imported->add_option("RUN", options.run,
                        "name of the run, which is made if it is not there; left out: as it was exported");
+  AddGroups(imported, options.groups);
   CLI::App* verify = Add("verify", "read every row of a run and compare every checksum", &Session::Verify);
   AddRun(verify, options.run);
   AddGroups(verify, options.groups);

@@ -44,7 +44,8 @@ absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions
 
 absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
                                              const ShowProgress& progress) {
-  const auto outcome = ImportRun(client, options.directory, {.run = options.run, .on_progress = InWords(progress)});
+  const auto outcome = ImportRun(client, options.directory,
+                                 {.groups = options.groups, .run = options.run, .on_progress = InWords(progress)});
   if (!outcome.ok()) return outcome.status();
   return Document{{"run", outcome->run},
                   {"directory", options.directory},

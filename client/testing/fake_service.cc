@@ -44,7 +44,7 @@ void WaitForCancel(grpc::ServerContext& context) {
 
 }  // namespace
 
-FakeService::FakeService() {
+FakeService::FakeService(std::shared_ptr<FakeStore> store) : store_(std::move(store)) {
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -76,9 +76,14 @@ void FakeService::OnRead(std::function<bool(v1::ReadResponse&)> change) {
   change_ = std::move(change);
 }
 
-ModelSample FakeService::Sample(const std::string& name) {
+void FakeService::BreakNextReads(int count) {
   MutexLock lock(mutex_);
-  return model_.samples[name];
+  broken_reads_ = count;
+}
+
+ModelSample FakeService::Sample(const std::string& name) {
+  MutexLock lock(store_->mutex);
+  return store_->model.samples[name];
 }
 
 int FakeService::Calls(const std::string& method) {
@@ -103,8 +108,8 @@ AppendAck FakeService::Apply(const AppendRequest& request, Do action) {
   if (action == Do::kRefuse) {
     return {.append_id = request.append->append_id, .sample = request.append->sample, .error = OverBudget()};
   }
-  MutexLock lock(mutex_);
-  return model_.Apply(request);
+  MutexLock lock(store_->mutex);
+  return store_->model.Apply(request);
 }
 
 grpc::Status FakeService::OpenRun(grpc::ServerContext*, const v1::OpenRunRequest* request,
@@ -169,22 +174,22 @@ grpc::Status FakeService::Put(grpc::ServerContext*, const v1::AppendRequest* req
 grpc::Status FakeService::Truncate(grpc::ServerContext*, const v1::TruncateRequest* request,
                                    v1::SampleState* response) {
   if (grpc::Status status = Begin("Truncate"); !status.ok()) return status;
-  MutexLock lock(mutex_);
-  ModelSample& sample = model_.samples[request->sample()];
+  MutexLock lock(store_->mutex);
+  ModelSample& sample = store_->model.samples[request->sample()];
   sample.rows.resize(request->rows());
   sample.num_tokens.reset();
   ++sample.revision;
-  *response = ToProto(model_.State(request->sample()));
+  *response = ToProto(store_->model.State(request->sample()));
   return grpc::Status::OK;
 }
 
 grpc::Status FakeService::Stat(grpc::ServerContext* context, const v1::StatRequest* request,
                                v1::StatResponse* response) {
   if (grpc::Status status = Begin("Stat"); !status.ok()) return status;
-  MutexLock lock(mutex_);
+  MutexLock lock(store_->mutex);
   for (const std::string& name : request->samples()) {
-    if (model_.samples.count(name)) {
-      *response->add_found() = ToProto(model_.State(name));
+    if (store_->model.samples.count(name)) {
+      *response->add_found() = ToProto(store_->model.State(name));
     } else {
       response->add_missing(name);
     }
@@ -195,37 +200,41 @@ grpc::Status FakeService::Stat(grpc::ServerContext* context, const v1::StatReque
 // One sample a page.
 grpc::Status FakeService::List(grpc::ServerContext*, const v1::ListRequest* request, v1::ListResponse* response) {
   if (grpc::Status status = Begin("List"); !status.ok()) return status;
-  MutexLock lock(mutex_);
-  for (auto it = model_.samples.upper_bound(request->page_token()); it != model_.samples.end(); ++it) {
+  MutexLock lock(store_->mutex);
+  for (auto it = store_->model.samples.upper_bound(request->page_token()); it != store_->model.samples.end(); ++it) {
     if (request->has_groups() &&
         (it->second.group < request->groups().begin() || it->second.group >= request->groups().end())) {
       continue;
     }
-    *response->add_samples() = ToProto(model_.State(it->first));
+    *response->add_samples() = ToProto(store_->model.State(it->first));
     response->set_next_page_token(it->first);
     return grpc::Status::OK;
   }
   return grpc::Status::OK;
 }
 
+grpc::Status FakeService::GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*, v1::ServerInfo*) {
+  return Begin("GetServerInfo");
+}
+
 grpc::Status FakeService::Release(grpc::ServerContext*, const v1::ReleaseRequest* request,
                                   v1::ReleaseResponse* response) {
   if (grpc::Status status = Begin("Release"); !status.ok()) return status;
-  MutexLock lock(mutex_);
+  MutexLock lock(store_->mutex);
   uint64_t released = 0;
-  for (const std::string& name : request->samples()) released += model_.samples.erase(name);
+  for (const std::string& name : request->samples()) released += store_->model.samples.erase(name);
   response->set_samples(released);
   return grpc::Status::OK;
 }
 
 v1::ReadResponse FakeService::Answer(int index, const std::string& name) {
-  MutexLock lock(mutex_);
+  MutexLock lock(store_->mutex);
   v1::ReadResponse response;
   v1::SampleRecord& record = *response.add_records();
   record.set_index(index);
-  const auto found = model_.samples.find(name);
-  record.set_status(found == model_.samples.end() ? v1::SampleRecord::NOT_FOUND : v1::SampleRecord::OK);
-  if (found == model_.samples.end()) return response;
+  const auto found = store_->model.samples.find(name);
+  record.set_status(found == store_->model.samples.end() ? v1::SampleRecord::NOT_FOUND : v1::SampleRecord::OK);
+  if (found == store_->model.samples.end()) return response;
   const ModelSample& sample = found->second;
   const auto rows = static_cast<int64_t>(sample.rows.size());
   record.set_committed_rows(rows);
@@ -252,16 +261,19 @@ grpc::Status FakeService::Read(grpc::ServerContext* context, const v1::ReadReque
   if (grpc::Status status = Begin("Read"); !status.ok()) return status;
   for (int i = 0; i < request->samples_size(); ++i) {
     v1::ReadResponse response = Answer(i, request->samples(i).sample());
-    bool go_on = true;
+    bool go_on = true, breaks = false;
     {
       MutexLock lock(mutex_);
       if (change_) go_on = change_(response);
+      breaks = go_on && broken_reads_ > 0;
+      broken_reads_ -= breaks ? 1 : 0;
     }
     if (!go_on) {
       WaitForCancel(*context);
       return grpc::Status::CANCELLED;
     }
     if (!writer->Write(response)) return grpc::Status::CANCELLED;
+    if (breaks) return Broken();
   }
   return grpc::Status::OK;
 }

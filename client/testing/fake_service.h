@@ -24,10 +24,16 @@ enum class Do {
   kHang,         // No answer until the call is cancelled.
 };
 
+// What several servers may share.
+struct FakeStore {
+  Mutex mutex;
+  ModelServer model ABSL_GUARDED_BY(mutex);
+};
+
 // Listens on a free port of the loopback interface. Thread-safe.
 class FakeService final : public v1::RoutingReplay::Service {
  public:
-  FakeService();
+  explicit FakeService(std::shared_ptr<FakeStore> store = std::make_shared<FakeStore>());
   ~FakeService() override;
 
   const std::string& endpoint() const { return endpoint_; }
@@ -41,6 +47,9 @@ class FakeService final : public v1::RoutingReplay::Service {
   // Called for each message of a Read before it is sent; false: the stream hangs there until it is cancelled.
   void OnRead(std::function<bool(v1::ReadResponse&)> change);
 
+  // The next `count` Reads break off behind their first message.
+  void BreakNextReads(int count);
+
   ModelSample Sample(const std::string& name);
   int Calls(const std::string& method);
 
@@ -51,6 +60,7 @@ class FakeService final : public v1::RoutingReplay::Service {
   grpc::Status Read(grpc::ServerContext*, const v1::ReadRequest*, grpc::ServerWriter<v1::ReadResponse>*) override;
   grpc::Status Stat(grpc::ServerContext*, const v1::StatRequest*, v1::StatResponse*) override;
   grpc::Status List(grpc::ServerContext*, const v1::ListRequest*, v1::ListResponse*) override;
+  grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*, v1::ServerInfo*) override;
   grpc::Status Release(grpc::ServerContext*, const v1::ReleaseRequest*, v1::ReleaseResponse*) override;
 
  private:
@@ -60,13 +70,14 @@ class FakeService final : public v1::RoutingReplay::Service {
   AppendAck Apply(const AppendRequest& request, Do action);
   v1::ReadResponse Answer(int index, const std::string& name);
 
+  const std::shared_ptr<FakeStore> store_;
   Mutex mutex_;
-  ModelServer model_ ABSL_GUARDED_BY(mutex_);
   std::function<Do(const AppendRequest&)> decide_ ABSL_GUARDED_BY(mutex_);
   std::function<bool(v1::ReadResponse&)> change_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int> calls_ ABSL_GUARDED_BY(mutex_);
   std::string version_ ABSL_GUARDED_BY(mutex_) = ROUTING_REPLAY_VERSION;
   int failures_ ABSL_GUARDED_BY(mutex_) = 0;
+  int broken_reads_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string endpoint_;
   std::unique_ptr<grpc::Server> server_;
 };

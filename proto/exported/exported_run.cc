@@ -142,10 +142,16 @@ void RunExporter::SetGroup(const std::string& sample, int64_t group) {
   known = group;
 }
 
+void RunExporter::SetReleased(const std::string& sample, bool released) {
+  bool& known = run_.samples[places_.at(sample)].released;
+  if (known != released) finished_ = false;
+  known = released;
+}
+
 int64_t RunExporter::DropIf(const std::function<bool(const ExportedSample&)>& gone) {
   std::vector<ExportedSample> kept;
   for (ExportedSample& sample : run_.samples) {
-    if (gone(sample)) {
+    if (!sample.released && gone(sample)) {
       damaged_.erase(sample.sample);
     } else {
       kept.push_back(std::move(sample));

@@ -38,6 +38,7 @@ struct ExportedSample {
   std::vector<RowRange> unrecorded;  // Normal list, inside its rows.
   std::vector<WeightSpan> weights;
   std::vector<TokenCheck> token_checks;  // Those that are known.
+  bool released = false;                 // The run gave it back, trusting this directory.
   // Of its .npy file: a name without a folder, its size and CRC32C. Filled by RunExporter.
   std::string file;
   int64_t file_bytes = 0;
@@ -81,7 +82,9 @@ class RunExporter {
   absl::Status Add(ExportedSample sample, absl::Span<const uint8_t> ids);
   // Of a sample that is there: its group can change without its rows.
   void SetGroup(const std::string& sample, int64_t group);
-  // These will not be in the index. How many they are.
+  // Of a sample that is there; see ExportedSample.
+  void SetReleased(const std::string& sample, bool released);
+  // These will not be in the index, but for released ones, which stay. How many they are.
   int64_t DropIf(const std::function<bool(const ExportedSample&)>& gone);
   // The index and then the marker: now the run can be read. Files that it does not name are removed. DATA_LOSS
   // (kChecksum) naming a sample of a finished export whose file is gone, if it was neither added again nor dropped.

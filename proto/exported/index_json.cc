@@ -35,7 +35,8 @@ json ToJson(const ExportedSample& sample) {
           {"token_checks", std::move(checks)},
           {"file", sample.file},
           {"file_bytes", sample.file_bytes},
-          {"crc32c", sample.crc32c}};
+          {"crc32c", sample.crc32c},
+          {"released", sample.released}};
 }
 
 bool IsInt64(const json& value) {
@@ -74,6 +75,7 @@ absl::Status ReadSample(const json& value, const std::string& path, ExportedSamp
   object.Read("num_tokens", sample.num_tokens);
   object.Read("revision", sample.revision);
   object.Read("content_id", sample.content_id);
+  object.Read("released", sample.released);
   object.Read("file", sample.file);
   object.Read("file_bytes", sample.file_bytes);
   object.Read("crc32c", crc32c);

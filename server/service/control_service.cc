@@ -208,7 +208,29 @@ absl::Status DoExpertLoad(ServiceContext& context, const grpc::ServerContext& ca
   return absl::OkStatus();
 }
 
-absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& request, v1::ReleaseResponse& response) {
+absl::StatusOr<std::vector<SampleRef>> ReadReleaseRefs(const v1::ReleaseRequest& request) {
+  std::vector<SampleRef> refs = ReadRefs(request.samples(), request.handles());
+  if (request.has_groups() && !refs.empty()) return Invalid("groups", "given together with samples or handles");
+  if (request.content_ids().empty()) return refs;
+  if (static_cast<size_t>(request.content_ids_size()) != refs.size()) {
+    return Invalid("content_ids", absl::StrCat(request.content_ids_size(), " for ", refs.size(), " samples"));
+  }
+  for (size_t i = 0; i < refs.size(); ++i) refs[i].content_id = request.content_ids(static_cast<int>(i));
+  return refs;
+}
+
+// Who is released how. A checkpoint holds the samples of one producer, so of both only the rollout's await it.
+struct ReleasePart {
+  std::optional<Producer> producer;
+  ReleaseMode mode;
+};
+std::vector<ReleasePart> PartsOf(std::optional<Producer> producer, ReleaseMode mode) {
+  if (producer || mode != ReleaseMode::kAfterCheckpoint) return {{producer, mode}};
+  return {{Producer::kRollout, mode}, {Producer::kTrainer, ReleaseMode::kNow}};
+}
+
+absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& request, bool for_checkpoint,
+                       v1::ReleaseResponse& response) {
   std::optional<Producer> producer;
   if (request.producer() != v1::PRODUCER_UNSPECIFIED) {
     auto read = FromProto(request.producer(), "producer");
@@ -217,18 +239,22 @@ absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& reques
   }
   const auto mode = FromProto(request.mode(), "mode");
   if (!mode.ok()) return mode.status();
-  const std::vector<SampleRef> refs = ReadRefs(request.samples(), request.handles());
-  if (request.has_groups() && !refs.empty()) return Invalid("groups", "given together with samples or handles");
-  absl::StatusOr<ReleaseResult> result;
-  if (request.has_groups()) {
-    auto groups = ReadGroups(request.groups());
-    if (!groups.ok()) return groups.status();
-    result = context.store.ReleaseGroups(request.run(), producer, *groups, *mode);
-  } else {
-    result = context.store.Release(request.run(), producer, refs, *mode);
+  if ((*mode != ReleaseMode::kNow) != for_checkpoint) return Invalid("mode", "is not one of this call");
+  const auto refs = ReadReleaseRefs(request);
+  if (!refs.ok()) return refs.status();
+  const auto groups = ReadGroups(request.groups());
+  if (!groups.ok()) return groups.status();
+  ReleaseResult sum;
+  for (const ReleasePart& part : PartsOf(producer, *mode)) {
+    const auto result = request.has_groups()
+                            ? context.store.ReleaseGroups(request.run(), part.producer, *groups, part.mode)
+                            : context.store.Release(request.run(), part.producer, *refs, part.mode);
+    if (!result.ok()) return result.status();
+    sum.samples += result->samples;
+    sum.bytes += result->bytes;
+    sum.kept += result->kept;
   }
-  if (!result.ok()) return result.status();
-  WriteReleased(*result, response);
+  WriteReleased(sum, response);
   return absl::OkStatus();
 }
 
@@ -278,7 +304,12 @@ grpc::Status ControlService::ListRuns(grpc::ServerContext*, const v1::ListRunsRe
 
 grpc::Status ControlService::Release(grpc::ServerContext*, const v1::ReleaseRequest* request,
                                      v1::ReleaseResponse* response) {
-  return ToGrpcStatus(DoRelease(*context_, *request, *response));
+  return ToGrpcStatus(DoRelease(*context_, *request, false, *response));
+}
+
+grpc::Status ControlService::ReleaseForCheckpoint(grpc::ServerContext*, const v1::ReleaseRequest* request,
+                                                  v1::ReleaseResponse* response) {
+  return ToGrpcStatus(DoRelease(*context_, *request, true, *response));
 }
 
 grpc::Status ControlService::DropRun(grpc::ServerContext*, const v1::DropRunRequest* request,

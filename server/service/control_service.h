@@ -21,6 +21,7 @@ class ControlService : public v1::RoutingReplay::Service {
   grpc::Status ExpertLoad(grpc::ServerContext*, const v1::ExpertLoadRequest*, v1::ExpertLoadResponse*) override;
   grpc::Status ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*, v1::ListRunsResponse*) override;
   grpc::Status Release(grpc::ServerContext*, const v1::ReleaseRequest*, v1::ReleaseResponse*) override;
+  grpc::Status ReleaseForCheckpoint(grpc::ServerContext*, const v1::ReleaseRequest*, v1::ReleaseResponse*) override;
   grpc::Status DropRun(grpc::ServerContext*, const v1::DropRunRequest*, v1::DropRunResponse*) override;
   grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*, v1::ServerInfo*) override;
 

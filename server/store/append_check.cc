@@ -1,5 +1,6 @@
 #include "server/store/append_check.h"
 
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -53,6 +54,12 @@ absl::Status CheckSeal(const AppendHeader& header) {
   return absl::OkStatus();
 }
 
+// So that every group lies in some half-open range of groups.
+absl::Status CheckGroup(const AppendHeader& header) {
+  if (header.group != std::numeric_limits<int64_t>::max()) return absl::OkStatus();
+  return BadField("append.group", "is 2^63 - 1, one more than the highest group");
+}
+
 absl::Status CheckTexts(const AppendHeader& header) {
   if (header.weight_label.size() > kMaxTextBytes) return BadField("append.weight_label", "is over 128 bytes");
   if (header.engine.size() > kMaxTextBytes) return BadField("append.engine", "is over 128 bytes");
@@ -90,7 +97,7 @@ absl::Status CheckCoverage(const AppendHeader& header, absl::Span<const Block> b
 
 absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blocks) {
   if (absl::Status status = CheckId(header.sample, "append.sample"); !status.ok()) return status;
-  for (auto check : {CheckRows, CheckTokens, CheckSeal, CheckTexts, CheckPrefix}) {
+  for (auto check : {CheckRows, CheckTokens, CheckSeal, CheckGroup, CheckTexts, CheckPrefix}) {
     if (absl::Status status = check(header); !status.ok()) return status;
   }
   return CheckCoverage(header, blocks);

@@ -58,6 +58,7 @@ TEST(AppendCheckTest, NamesTheBadField) {
   const std::vector<BadHeader> cases = {
       {"append.sample", Reason::kField, [](AppendHeader& h) { h.sample = "a b"; }},
       {"append.sample", Reason::kField, [](AppendHeader& h) { h.sample.clear(); }},
+      {"append.group", Reason::kField, [](AppendHeader& h) { h.group = INT64_MAX; }},
       {"append.rows", Reason::kField,
        [](AppendHeader& h) {
          h.rows = {-1, 4};

@@ -65,6 +65,7 @@ struct RunState {
 struct SampleRef {
   std::string sample;
   int64_t handle = 0;
+  std::optional<uint64_t> content_id;  // Of a release alone: a sample of another content is left as it is.
 };
 
 struct AppendCommand {

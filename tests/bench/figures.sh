@@ -53,6 +53,7 @@ bench() {
 }
 bench handoff handoff
 bench serve serve
+bench store store
 bench wire wire
 bench plan plan
 echo "producer.py" >&2
@@ -62,7 +63,7 @@ PYTHONPATH=$PWD/client/python/src PYTHONDONTWRITEBYTECODE=1 ROUTING_REPLAY_LIBRA
 # Twice the processes share the caches here: of these only what is compared in the same rounds counts.
 bench handoff-allocator handoff --allocator both
 bench serve-allocator serve --allocator both
-results=("$out"/{handoff,serve,producer,wire,plan,handoff-allocator,serve-allocator}.json)
+results=("$out"/{handoff,serve,store,producer,wire,plan,handoff-allocator,serve-allocator}.json)
 
 if [ -n "${RR_PEERS:-}" ]; then
   echo "peers.sh" >&2

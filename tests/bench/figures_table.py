@@ -24,6 +24,7 @@ TABLES = (
     ("The allocator's settings: without them, beside with them", r".*\.untuned(\..*)?"),
     ("The standard hand-off, C++ at both ends", r"handoff\..*"),
     ("The server, one client", r"serve\..*"),
+    ("The stores, beside the engines that they are built on", r"store\..*"),
     ("Rollout workers of Python beside the C++ client, GB/s of ids", r"producer\..*"),
     ("Bytes beside the ids, in per cent of the ids", r"wire\.overhead\..*"),
     ("Codecs, one core, one sample of 4096 tokens", r"wire\..*"),

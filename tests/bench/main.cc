@@ -15,6 +15,7 @@
 #include "tests/bench/handoff/handoff.h"
 #include "tests/bench/plan/plan.h"
 #include "tests/bench/serve/serve.h"
+#include "tests/bench/store/store_bench.h"
 #include "tests/bench/wire/wire.h"
 
 namespace routing_replay::bench {
@@ -109,6 +110,7 @@ int Main(int argc, char** argv) {
   add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", {BenchHandoff, true});
   add("plan", "Replay plans of a micro-batch of 2^20 tokens", {BenchPlan, false});
   add("serve", "The server's ingest and egress, beside plain TCP and plain gRPC", {BenchServe, true});
+  add("store", "Every store beside the engine that it is built on, without gRPC", {BenchStore, false});
   add("wire", "The codecs beside memcpy, and what the wire takes beside the ids", {BenchWire, false});
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);

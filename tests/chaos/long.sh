@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The long runs that kill processes: 200 servers under load, each with a store that has to survive it.
+# The long runs that kill processes: 200 servers under load with each store that has to survive it, and 200 masters of a
+# Redis Cluster.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 cmake --preset release >/dev/null
-cmake --build build/release -j "$(nproc)" --target durable_store_test
+cmake --build build/release -j "$(nproc)" --target durable_store_test redis_crash_test
 RR_CRASH_ROUNDS=200 build/release/tests/chaos/durable_store_test
+RR_CRASH_ROUNDS=200 build/release/tests/chaos/redis_crash_test

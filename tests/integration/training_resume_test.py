@@ -3,7 +3,7 @@
     training_resume_test.py
 
 The trainer is a process of its own: it reads the rows of a step, releases them for a checkpoint to come, and writes a
-checkpoint every few steps. It is killed with SIGKILL at points that a seed chooses.
+checkpoint every few steps. It is killed with SIGKILL in each of its phases.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from support import Server, random_routes
 RUN = "training"
 STEPS = 9
 SAMPLES = 3
+PHASES = ("read", "replayed", "released", "state", "exporting", "exported")
 STEPS_PER_CHECKPOINT = 3
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=200, top_k=4)
 
@@ -57,6 +58,7 @@ class Training:
 
     def __init__(self, directory: Path) -> None:
         self.replayed = directory / "replayed"
+        self.phase = directory / "phase"
         self.state = directory / "state"
         self.samples = directory / "samples"
 
@@ -69,37 +71,54 @@ class Training:
         lines = [line.split() for line in self.replayed.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return [(int(step), digest) for step, digest in lines]
 
+    def enter(self, step: int, phase: str) -> None:
+        """Says where it is, and stays there long enough to be killed there."""
+        written = self.phase.with_suffix(".new")
+        written.write_text(f"{step} {phase}")
+        written.replace(self.phase)
+        time.sleep(0.01)
+
     def train(self, endpoint: str) -> None:
         with rr.Client(endpoint) as client, self.replayed.open("a") as log:
             run = client.run(RUN)
             for step in range(self.next_step(), STEPS):
+                self.enter(step, "read")
                 digest = hashlib.sha256()
                 for rows in run.read(names(step), wait=True):
                     if not rows.ok:
                         raise RuntimeError(f"step {step}: {rows.status}: {rows.message}")
                     digest.update(rows.rows.astype(np.uint8).tobytes())
                 print(step, digest.hexdigest(), file=log, flush=True)
-                time.sleep(0.03)  # The step itself.
+                self.enter(step, "replayed")
                 run.release_groups(step, step + 1, keep_until_checkpoint=True)
+                self.enter(step, "released")
                 if (step + 1) % STEPS_PER_CHECKPOINT == 0:
                     # First its own: what the run's checkpoint gives back, this training never asks for again.
                     written = self.state.with_suffix(".new")
                     written.write_text(json.dumps(step + 1))
                     written.replace(self.state)
-                    run.checkpoint(self.samples, (0, step + 1))
+                    self.enter(step, "state")
+                    exporting = partial(self.enter, step, "exporting")
+                    run.checkpoint(self.samples, (0, step + 1), on_progress=lambda _, enter=exporting: enter())
+                    self.enter(step, "exported")
 
-    def run_until(self, endpoint: str, lines: int, delay: float) -> bool:
-        """Kills it `delay` seconds after it has replayed so many steps. False: it came to its end before."""
-        command = [sys.executable, __file__, "train", endpoint, str(self.state.parent)]
-        trainer = subprocess.Popen(command)
-        while trainer.poll() is None and len(self.steps()) < lines:
-            time.sleep(0.002)
-        time.sleep(delay)
+    def run_until(self, endpoint: str, phase: str, step: int) -> bool:
+        """Kills it in this phase of the first step from `step` on that has it. False: it came to its end before."""
+        self.phase.unlink(missing_ok=True)
+        trainer = subprocess.Popen([sys.executable, __file__, "train", endpoint, str(self.state.parent)])
+        while trainer.poll() is None:
+            at = self.phase.read_text().split() if self.phase.exists() else ["-1", ""]
+            if int(at[0]) >= step and at[1] == phase:
+                break
+            time.sleep(0.001)
         killed = trainer.poll() is None
         trainer.kill()
         if trainer.wait() != 0 and not killed:
             raise RuntimeError("the trainer failed")
         return killed
+
+    def run_to_end(self, endpoint: str) -> bool:
+        return not self.run_until(endpoint, "never", 0)
 
 
 class TrainingResumeTest(unittest.TestCase):
@@ -116,52 +135,64 @@ class TrainingResumeTest(unittest.TestCase):
         self.addCleanup(client.close)
         return client
 
-    def test_killed_anywhere_it_replays_the_same_rows(self) -> None:
-        choose = random.Random(1)
+    def test_killed_in_every_phase_it_replays_the_same_rows(self) -> None:
         client = self.serve()
         run = client.run(RUN, GEOMETRY)
         expected = roll_out(run, range(STEPS))
-        self.assertTrue(self.training.run_until(self.server.endpoint, STEPS_PER_CHECKPOINT - 1, 0))
-        while self.training.run_until(
-            self.server.endpoint, len(self.training.steps()) + choose.randint(1, 4), choose.random() * 0.02
-        ):
-            pass
+        for phase in PHASES:
+            self.assertTrue(self.training.run_until(self.server.endpoint, phase, 0), phase)
+        self.assertTrue(self.training.run_to_end(self.server.endpoint))
         replayed = self.training.steps()
         self.assertGreater(len(replayed), STEPS, "no step was replayed again")
         self.assertEqual({step for step, _ in replayed}, set(range(STEPS)))
         for step, digest in replayed:
             self.assertEqual(digest, expected[step], f"step {step}")
         self.assertEqual(run.list(), [])
+        # Nothing that was given back is gone.
+        restored = client.restore(self.training.samples, RUN + "-copy")
+        self.assertEqual(restored.samples, STEPS * SAMPLES)
 
-    def test_a_server_that_is_lost_comes_back_from_the_checkpoint(self) -> None:
+    def test_a_server_that_is_lost(self) -> None:
         client = self.serve()
-        expected = roll_out(client.run(RUN, GEOMETRY), range(STEPS))
-        self.assertTrue(self.training.run_until(self.server.endpoint, 2 * STEPS_PER_CHECKPOINT + 1, 0))
+        run = client.run(RUN, GEOMETRY)
+        expected = roll_out(run, range(STEPS))
+        digests = self.digests_of(run, range(STEPS_PER_CHECKPOINT))
+        self.assertTrue(self.training.run_until(self.server.endpoint, "released", STEPS_PER_CHECKPOINT + 1))
         next_step = self.training.next_step()
-        client.run(RUN).checkpoint(self.training.samples, release_awaiting=False)
+        self.assertEqual(next_step, STEPS_PER_CHECKPOINT)
         self.server.stop()
         client = self.serve()
-        restored = client.restore(self.training.samples)
-        self.assertEqual(restored.samples, STEPS * SAMPLES)
-        self.assertFalse(self.training.run_until(self.server.endpoint, 10 * STEPS, 0))
-        again = [step for step, _ in self.training.steps()][-(STEPS - next_step) :]
-        self.assertEqual(again, list(range(next_step, STEPS)))
+        client.restore(self.training.samples, groups=(0, next_step))
+        run = client.run(RUN, GEOMETRY, resume_at=next_step)
+        self.assertEqual(run.dropped.samples, 0)
+        self.assertEqual(self.digests_of(run, range(next_step)), digests)
+        # The steps since the checkpoint are lost with the server, and rolled out anew.
+        self.assertEqual([rows.status for rows in run.read(names(next_step))], ["NOT_FOUND"] * SAMPLES)
+        self.assertEqual(roll_out(run, range(next_step, STEPS)), expected[next_step:])
+        self.assertTrue(self.training.run_to_end(self.server.endpoint))
         for step, digest in self.training.steps():
             self.assertEqual(digest, expected[step], f"step {step}")
 
     def test_what_is_rolled_out_anew_replaces_what_was_left(self) -> None:
         client = self.serve()
         old = roll_out(client.run(RUN, GEOMETRY), range(STEPS))
-        self.assertTrue(self.training.run_until(self.server.endpoint, STEPS_PER_CHECKPOINT + 2, 0))
+        self.assertTrue(self.training.run_until(self.server.endpoint, "released", STEPS_PER_CHECKPOINT + 1))
         next_step = self.training.next_step()
         run = client.run(RUN, GEOMETRY, resume_at=next_step)
         self.assertEqual(run.dropped.samples, (STEPS - next_step) * SAMPLES)
         before = len(self.training.steps())
         new = roll_out(run, range(next_step, STEPS), life=1)
-        self.assertFalse(self.training.run_until(self.server.endpoint, 10 * STEPS, 0))
+        self.assertTrue(self.training.run_to_end(self.server.endpoint))
         self.assertEqual(self.training.steps()[before:], list(zip(range(next_step, STEPS), new, strict=True)))
         for step, digest in self.training.steps()[:before]:
             self.assertEqual(digest, old[step], f"step {step}")
+
+    @staticmethod
+    def digests_of(run: rr.Run, steps: range) -> list[str]:
+        return [
+            hashlib.sha256(b"".join(rows.rows.tobytes() for rows in run.read(names(step)))).hexdigest()
+            for step in steps
+        ]
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ typedef struct rr_message rr_message;
 typedef struct rr_appender rr_appender;
 typedef struct rr_reader rr_reader;
 typedef struct rr_retry rr_retry;
+typedef struct rr_servers rr_servers;
 typedef struct rr_trajectory rr_trajectory;
 typedef struct rr_export rr_export;
 typedef struct rr_import rr_import;
@@ -55,9 +56,18 @@ RR_API void rr_bytes_free(rr_bytes* bytes);
 /* {"version", "endpoint_variable", "call_timeout_ms", "ask_timeout_ms", "queue_timeout_ms", "append_timeout_ms",
  *  "max_queued_bytes", "max_names_per_call", "channel_options": [["grpc.…", 1], …]} */
 RR_API rr_error* rr_defaults(int32_t use_http_proxy, rr_bytes** json);
-/* The gRPC target of an endpoint as users write it; empty: of the environment's. A "file:PATH" is waited for for at
+/* The servers of an endpoint as users write it; empty: of the environment's. INVALID_ARGUMENT for one that cannot be an
+ * endpoint; a "file:PATH" need not be there yet. Thread-safe. */
+RR_API rr_error* rr_servers_new(const char* endpoint, size_t size, rr_servers** servers);
+RR_API void rr_servers_free(rr_servers* servers);
+/* {"target": the gRPC target of the one to talk to, "channel_options": [["grpc.…", "…"], …] beside those of
+ * rr_defaults, "has_others": whether another may be there when this one is away}. A "file:PATH" is waited for for at
  * most timeout_ms: DEADLINE_EXCEEDED. */
-RR_API rr_error* rr_endpoint_target(const char* endpoint, size_t size, int64_t timeout_ms, rr_bytes** target);
+RR_API rr_error* rr_servers_present(rr_servers* servers, int64_t timeout_ms, rr_bytes** json);
+/* A call to this target found no server. */
+RR_API void rr_servers_on_unavailable(rr_servers* servers, const char* target, size_t size);
+/* Reads the file of a "file:PATH" again. */
+RR_API void rr_servers_look_again(rr_servers* servers);
 /* The handle of a sample id. */
 RR_API rr_error* rr_sample_handle(const char* sample, size_t size, int64_t* handle);
 /* Token ids as functions take them, u32 little-endian, from an array of the host. What the array is:
@@ -293,13 +303,17 @@ RR_API rr_error* rr_trajectory_state(const rr_trajectory* trajectory, rr_bytes**
  *                 "min_weight_version", "max_weight_version"}]} */
 RR_API rr_error* rr_reader_new(const rr_run* run, const char* json, size_t size, rr_reader** reader);
 RR_API void rr_reader_free(rr_reader* reader);
-/* The request to send. */
+/* The request to send: at first what was asked for, after rr_reader_break what is missing. NULL once nothing is. */
 RR_API rr_error* rr_reader_request(const rr_reader* reader, rr_bytes** request);
 /* A message of the stream: checked and decoded. DATA_LOSS naming sample, layer and row if bytes are damaged. An error
  * is the end of the read: all later calls but free give one. */
 RR_API rr_error* rr_reader_push(rr_reader* reader, const void* data, size_t size);
-/* The stream ended well: DATA_LOSS if something is missing. What follows is refused before. */
+/* The stream ended well: DATA_LOSS if something is missing. Where rr_reader_request then gives another request, that is
+ * to be sent; what follows is refused before. */
 RR_API rr_error* rr_reader_end(rr_reader* reader);
+/* The stream broke off; another server may be asked for the rest, and has to have the same content: else push gives
+ * ABORTED (OLD_REVISION) naming the sample. */
+RR_API rr_error* rr_reader_break(rr_reader* reader);
 /* {"layers": [3, 4], "top_k": 8, "id_bytes": 1, "samples": [{"status": "OK", "message", "committed_rows", "num_tokens",
  *  "revision", "content_id", "unrecorded": [[b, e]], "weights": [[b, e, version, label]], "rows": [[b, e]]}]}: one per
  * sample asked for, in that order; rows are those that were read; num_tokens and content_id where they are known. */
@@ -311,10 +325,11 @@ RR_API rr_error* rr_reader_take_ids(rr_reader* reader, size_t index, rr_bytes** 
 /* A run into a directory (proto/FORMAT.md, "Exported runs"; routing_replay/checkpoint.h tells the rules). States are
  * those of rr_appender_on_states, with "group", "unrecorded": [[b, e]], "weights": [[b, e, version, label]] and
  * "awaits_checkpoint".
- * options: {"directory", "groups": [begin, end], "producer", "drop_missing"}; groups are half-open, absent: all. */
+ * options: {"directory", "groups": [begin, end], "producer", "drop_missing", "release_awaiting"}; groups are half-open,
+ * absent: all. */
 RR_API rr_error* rr_export_new(const rr_run* run, const char* options, size_t size, rr_export** made);
 RR_API void rr_export_free(rr_export* export_);
-/* All samples of the run that are in the groups. */
+/* All samples of the run that are in the groups; with drop_missing of all groups. Listed after rr_export_new. */
 RR_API rr_error* rr_export_on_list(rr_export* export_, const char* states, size_t size);
 /* {"samples": […], "progress": {"samples", "total", "bytes"}}: ask Stat for these, read them whole and of all layers,
  * and rr_export_on_rows. None: rr_export_finish. */
@@ -322,12 +337,15 @@ RR_API rr_error* rr_export_next(rr_export* export_, rr_bytes** json);
 /* What Stat said before the read, and the reader of these samples in that order, which has ended well; takes its ids.
  */
 RR_API rr_error* rr_export_on_rows(rr_export* export_, const char* states, size_t size, rr_reader* reader);
-/* {"samples", "written", "dropped", "unsealed", "bytes", "awaited": […]}: samples that awaited a checkpoint and are in
- * this one, for Release with RELEASE_MODE_CHECKPOINTED. */
+/* {"samples", "written", "dropped", "unsealed", "bytes", "awaited": […], "awaited_content_ids": […]}: samples that
+ * awaited this checkpoint, for ReleaseForCheckpoint with RELEASE_MODE_CHECKPOINTED. */
 RR_API rr_error* rr_export_finish(rr_export* export_, rr_bytes** json);
+/* Null, or what kept a sample out while all others are in. */
+RR_API rr_error* rr_export_unread(const rr_export* export_);
 
-/* A directory into a run. FAILED_PRECONDITION (NOT_COMMITTED) where no export has ended. */
-RR_API rr_error* rr_import_new(const char* directory, size_t size, rr_import** made);
+/* A directory into a run: {"directory", "groups": [begin, end]}. FAILED_PRECONDITION (NOT_COMMITTED) where no export has
+ * ended. */
+RR_API rr_error* rr_import_new(const char* options, size_t size, rr_import** made);
 RR_API void rr_import_free(rr_import* import);
 /* {"run", "producer", "geometry", "samples": […]} */
 RR_API rr_error* rr_import_contents(const rr_import* import, rr_bytes** json);

@@ -34,11 +34,13 @@ using OnCheckpointProgress = std::function<void(const CheckpointProgress&)>;
 struct ExportOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
   Producer producer = Producer::kRollout;
-  // True: samples of the groups that the directory holds and the run does not (they were released) leave the directory.
+  // True: samples of the groups that the directory holds and the run does not (they were released) leave the directory,
+  // but for those that the run gave back because the directory holds them.
   bool drop_missing = false;
-  // This is the checkpoint that samples await (ReleaseMode::kAfterCheckpoint): they are released once the directory
-  // holds them to its last file. If that fails, the directory is whole, and the next call does it.
-  bool release_awaiting = true;
+  // True: this is the checkpoint that samples await (ReleaseMode::kAfterCheckpoint): they are given back once the
+  // directory holds them, which may then be the only one. If that fails, the directory is whole, and the next call does
+  // it.
+  bool release_awaiting = false;
   std::chrono::milliseconds read_timeout = std::chrono::seconds(120);  // Of one portion, some tens of MB.
   OnCheckpointProgress on_progress;
 };
@@ -47,7 +49,7 @@ struct ExportOutcome {
   int64_t samples = 0;   // In the directory now.
   int64_t written = 0;   // … of them, now: new ones and changed ones.
   int64_t dropped = 0;   // Left the directory.
-  int64_t unsealed = 0;  // Of the run, left out: more rows may come.
+  int64_t unsealed = 0;  // Of the run, left out: more rows may come. What was held of them is dropped.
   int64_t released = 0;  // Of the run, with release_awaiting.
   int64_t bytes = 0;     // Of rows written, in the dtype of storage.
 };
@@ -56,14 +58,16 @@ struct ExportOutcome {
 // revision and content id is not read again. Whatever a sample shares with another one is written with each. Holds the
 // rows of a portion in memory, or of one sample where that is larger.
 //
-// Errors: those of RunExporter::Continue and of Run::Read (UNAVAILABLE and DEADLINE_EXCEEDED are final: call again);
-// DATA_LOSS naming a sample that the store lost.
+// Errors: those of RunExporter::Continue and of Run::Read (UNAVAILABLE and DEADLINE_EXCEEDED are final: call again).
+// DATA_LOSS naming a sample that the store lost, ABORTED naming one that changes whenever it is read: all others are in
+// the directory, and released if asked for.
 absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& directory,
                                         const ExportOptions& options = {});
 
 struct ImportOptions {
-  std::string run;       // Empty: the name that it was exported under.
-  RunSettings settings;  // Of the run, if it has to be made.
+  std::optional<std::pair<int64_t, int64_t>> groups;  // Of the directory; half-open, absent: all.
+  std::string run;                                    // Empty: the name that it was exported under.
+  RunSettings settings;                               // Of the run, if it has to be made.
   std::chrono::milliseconds read_timeout = std::chrono::seconds(120);
   AppenderOptions appender;  // on_outcome is not used.
   OnCheckpointProgress on_progress;
@@ -71,7 +75,7 @@ struct ImportOptions {
 
 struct ImportOutcome {
   std::string run;
-  int64_t samples = 0;   // Of the directory, all in the run now.
+  int64_t samples = 0;   // Of the directory, in these groups, all in the run now.
   int64_t appended = 0;  // … of them, with rows or the seal appended now.
   int64_t bytes = 0;     // Of rows appended, in the dtype of storage.
 };
@@ -79,10 +83,10 @@ struct ImportOutcome {
 // The samples of the directory into a run, which is made if it is not there. What is in the run already must be the
 // same, row by row, and is appended to where it ends; a sample of the same content id is not read for that.
 //
-// A sample keeps its rows, unrecorded rows, weights, group (unless it was there to its end), seal and the token check
-// at its end. The protocol takes no token checks without tokens, but a CRC can be continued to any value by one token:
-// the last row is given the token that does this. Checks at rows between, which only the first server knew, are not
-// known. Revision, content id and provenance (engine "import") are those of a new sample, and prefixes are copies.
+// A sample keeps its rows, unrecorded rows, weights, group, seal and the token check at its end. The protocol takes no
+// token checks without tokens, but a CRC can be continued to any value by one token: the last row is given the token
+// that does this. Checks at rows between, which only the first server knew, are not known. Revision, content id and
+// provenance (engine "import") are those of a new sample, and prefixes are copies.
 //
 // Errors: those of ReadExportedRun and ReadExportedFile, OpenRun, Appender and Read; ALREADY_EXISTS (kConflictingRows)
 // naming sample and row, and the layer of a route, where the run holds something else; FAILED_PRECONDITION

@@ -35,13 +35,16 @@
 namespace routing_replay {
 
 struct ClientOptions {
-  // "host:port", "[v6]:port", "unix:PATH", or "file:PATH" of a file that holds one of these and is read again whenever
-  // the server cannot be reached: one that was started anew may have another port. Empty: the environment's
-  // ROUTING_REPLAY_ENDPOINT.
+  // "host:port", "[v6]:port" or "unix:PATH": one server. "host:port,host:port,…": servers of one store that they share,
+  // any of which serves any sample; each client begins at one of them by chance and stays there until it is
+  // UNAVAILABLE, then goes on to the next. "dns:///host:port": the same of all addresses of a name, calls going to them
+  // in turn. "file:PATH": of a file that holds one of these and is read again whenever the server cannot be reached:
+  // one that was started anew may have another port. Empty: the environment's ROUTING_REPLAY_ENDPOINT.
   std::string endpoint;
   // HTTP proxies of the environment are ignored unless this is set.
   bool use_http_proxy = false;
-  // For a call without a deadline of its own; transient failures (UNAVAILABLE) are retried within it.
+  // For a call without a deadline of its own; transient failures (UNAVAILABLE) are retried within it, on the next
+  // server where there are several.
   std::chrono::milliseconds call_timeout = std::chrono::seconds(30);
 };
 
@@ -78,7 +81,7 @@ struct ServerSummary {
 
 class Run;
 
-// One server. Thread-safe. Destroy it after everything made from it.
+// One server, or several that share a store. Thread-safe. Destroy it after everything made from it.
 class Client {
  public:
   // Does not wait for the server, but for the file of a "file:PATH" for call_timeout: DEADLINE_EXCEEDED.
@@ -176,10 +179,10 @@ struct AppenderMetrics {
   int64_t surplus_rows = 0;                       // AppendOptions::surplus_rows.
 };
 
-// Rows in. Many samples in flight on one stream; survives broken connections: on a new one it asks for the committed
-// rows and sends only what is missing. A run that is gone (dropped, or lost with a server that keeps runs in memory) is
-// not made anew: its appends end with NOT_FOUND (kNoRun) until OpenRun has made it again. Appends of one sample are
-// applied in the order of the calls. Thread-safe.
+// Rows in. Many samples in flight on one stream; survives broken connections: on a new one, to the next server where
+// there are several, it asks for the committed rows and sends only what is missing. A run that is gone (dropped, or
+// lost with a server that keeps runs in memory) is not made anew: its appends end with NOT_FOUND (kNoRun) until OpenRun
+// has made it again. Appends of one sample are applied in the order of the calls. Thread-safe.
 class Appender {
  public:
   virtual ~Appender() = default;  // Abandons what is not acknowledged; Flush first.
@@ -228,7 +231,11 @@ struct SampleRows {
 
 struct ReleaseOptions {
   ReleaseMode mode = ReleaseMode::kNow;
-  std::optional<Producer> producer;  // Absent: both.
+  // Absent: both. But of both only the rollout's await a checkpoint, which holds the samples of one producer; the
+  // trainer's are given back at once.
+  std::optional<Producer> producer;
+  // Not empty: one per sample; one whose content is another by now is left as it is.
+  std::vector<uint64_t> content_ids;
 };
 
 struct ReleaseOutcome {
@@ -253,7 +260,10 @@ class Run {
                                             absl::Span<const uint8_t> payload) = 0;
 
   // request.run is filled in. Streams into `sink` on the calling thread while the next messages arrive.
-  // DEADLINE_EXCEEDED and UNAVAILABLE are final: a sink that saw some pieces cannot be rewound, so the caller decides.
+  // With several servers, a read whose server goes away is continued on the next one within `timeout`: the sink sees
+  // each record and each row once, all of one content; ABORTED (kOldRevision) naming a sample that changed meanwhile.
+  // Else UNAVAILABLE is final, as DEADLINE_EXCEEDED always is: a sink that saw some pieces cannot be rewound, so the
+  // caller decides.
   virtual absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) = 0;
   // Reads and decodes. One entry per request.samples.
   virtual absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout) = 0;
@@ -276,7 +286,7 @@ class Run {
   virtual absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>> groups = {},
                                                   absl::Span<const int32_t> layers = {},
                                                   Producer producer = Producer::kRollout) = 0;
-  // UNIMPLEMENTED (kVersionMismatch) from a server without the mode.
+  // UNIMPLEMENTED from a server without the mode.
   virtual absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples,
                                                  const ReleaseOptions& options = {}) = 0;
   // begin <= group < end.

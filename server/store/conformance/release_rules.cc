@@ -54,6 +54,25 @@ TEST_P(StoreConformance, ACheckpointReleasesOnlyWhatAwaitsIt) {
   EXPECT_TRUE(Stat("b", kTrainer).awaits_checkpoint);
 }
 
+TEST_P(StoreConformance, AReleaseOfAnotherContentLeavesTheSampleAlone) {
+  Fill("a", 40);
+  Fill("b", 40);
+  const uint64_t content_id = Stat("a").content_id;
+  for (const char* sample : {"a", "b"}) ASSERT_OK(store_->Seal("run", kRollout, sample, 41, 0));
+  const std::vector<SampleRef> others{{.sample = "a", .content_id = content_id + 1},
+                                      {.handle = SampleHandle("b"), .content_id = content_id}};
+  for (const ReleaseMode mode : {ReleaseMode::kNow, kAfter, kCheckpointed}) {
+    ASSERT_OK_AND_ASSIGN(const ReleaseResult none, store_->Release("run", kRollout, others, mode));
+    EXPECT_EQ(none.samples + none.kept, 0);
+  }
+  EXPECT_FALSE(Stat("a").awaits_checkpoint);
+  const std::vector<SampleRef> one{{.sample = "a", .content_id = Stat("a").content_id}, {.sample = "b"}};
+  ASSERT_OK_AND_ASSIGN(const ReleaseResult kept, store_->Release("run", kRollout, one, kAfter));
+  EXPECT_EQ(kept.kept, 2);
+  ASSERT_OK_AND_ASSIGN(const ReleaseResult held, store_->Release("run", kRollout, one, kCheckpointed));
+  EXPECT_EQ(held.samples, 2);
+}
+
 TEST_P(StoreConformance, ANewLifeAwaitsNoCheckpoint) {
   Fill("a", 40);
   Fill("b", 40);

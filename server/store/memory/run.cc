@@ -109,8 +109,9 @@ absl::StatusOr<ExpertLoad> MemoryRun::CountExperts(Producer producer, const std:
   return expert_counts_.Count(producer, groups, by_group, layers, stop);
 }
 
-absl::Status MemoryRun::ReleaseOne(MemorySample& sample, ReleaseMode mode, ReleaseResult& result) {
-  absl::StatusOr<MemorySample::Released> released = sample.Release(mode);
+absl::Status MemoryRun::ReleaseOne(MemorySample& sample, ReleaseMode mode, std::optional<uint64_t> content_id,
+                                   ReleaseResult& result) {
+  absl::StatusOr<MemorySample::Released> released = sample.Release(mode, content_id);
   if (!released.ok()) return released.status();
   if (released->step == ReleaseStep::kKeep) ++result.kept;
   if (released->remains) Bury(sample, *std::move(released->remains), result);
@@ -133,7 +134,7 @@ absl::StatusOr<ReleaseResult> MemoryRun::Release(std::optional<Producer> produce
       if (producer && *producer != p) continue;
       const auto sample = Find(p, ref);
       if (!sample.ok()) continue;
-      if (absl::Status status = ReleaseOne(**sample, mode, result); !status.ok()) return status;
+      if (absl::Status status = ReleaseOne(**sample, mode, ref.content_id, result); !status.ok()) return status;
     }
   }
   return result;
@@ -150,7 +151,7 @@ absl::StatusOr<ReleaseResult> MemoryRun::ReleaseGroups(std::optional<Producer> p
       for (const std::shared_ptr<MemorySample>& sample : batch) {
         const std::optional<int64_t> group = sample->group();
         if (!group || !groups.contains(*group)) continue;
-        if (absl::Status status = ReleaseOne(*sample, mode, result); !status.ok()) return status;
+        if (absl::Status status = ReleaseOne(*sample, mode, std::nullopt, result); !status.ok()) return status;
       }
       if (batch.size() < kScanBatch) break;
       after = batch.back()->id();

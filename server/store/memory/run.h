@@ -51,7 +51,8 @@ class MemoryRun {
 
  private:
   ParentRows FindParent(const AppendHeader& header) const;
-  absl::Status ReleaseOne(MemorySample& sample, ReleaseMode mode, ReleaseResult& result);
+  absl::Status ReleaseOne(MemorySample& sample, ReleaseMode mode, std::optional<uint64_t> content_id,
+                          ReleaseResult& result);
   void Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result);
 
   const std::shared_ptr<const RunContext> context_;

@@ -150,10 +150,10 @@ absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock:
   return RemoveLocked();
 }
 
-absl::StatusOr<MemorySample::Released> MemorySample::Release(ReleaseMode mode) {
+absl::StatusOr<MemorySample::Released> MemorySample::Release(ReleaseMode mode, std::optional<uint64_t> content_id) {
   MutexLock lock(mutex_);
   if (life_ != Life::kAlive) return Released{};
-  Released released{.step = CheckRelease(content_, mode)};
+  Released released{.step = CheckRelease(content_, mode, content_id)};
   if (released.step == ReleaseStep::kKeep) {
     if (absl::Status status = WriteHead(KeptContent(content_)); !status.ok()) return status;
     content_.awaits_checkpoint = true;

@@ -77,7 +77,7 @@ class MemorySample final : public CountedSample {
   };
   // What the mode asks of an alive sample; to keep it is a use. Tells no watcher. Errors of SampleJournal: nothing was
   // done.
-  absl::StatusOr<Released> Release(ReleaseMode mode);
+  absl::StatusOr<Released> Release(ReleaseMode mode, std::optional<uint64_t> content_id = {});
   // Writes down, where samples last, that it was used. Errors of SampleJournal::NoteUse.
   absl::Status NoteUse();
   // Ends an alive sample of a run that ends.

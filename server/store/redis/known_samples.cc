@@ -17,14 +17,17 @@ int64_t BytesOf(const SampleContent& content) {
 std::shared_ptr<const SampleContent> KnownSamples::Content(const std::string& key, int64_t version, int64_t birth) {
   MutexLock lock(mutex_);
   const Entry* entry = Find(key);
-  if (entry == nullptr || entry->version != version || entry->birth != birth) return nullptr;
-  return entry->content;
+  if (entry == nullptr || entry->manifest.stamp.version != version || entry->manifest.stamp.birth != birth) {
+    return nullptr;
+  }
+  return entry->manifest.content;
 }
 
-bool KnownSamples::HasContent(const std::string& key) {
+std::optional<RedisManifest> KnownSamples::Last(const std::string& key) {
   MutexLock lock(mutex_);
   const Entry* entry = Find(key);
-  return entry != nullptr && entry->content != nullptr;
+  if (entry == nullptr || entry->manifest.content == nullptr) return std::nullopt;
+  return entry->manifest;
 }
 
 std::optional<AcknowledgedSample> KnownSamples::Acknowledged(const std::string& key) {
@@ -33,17 +36,14 @@ std::optional<AcknowledgedSample> KnownSamples::Acknowledged(const std::string& 
   return entry == nullptr ? std::nullopt : entry->acknowledged;
 }
 
-void KnownSamples::PutContent(const std::string& key, int64_t version, int64_t birth,
-                              std::shared_ptr<const SampleContent> content) {
+void KnownSamples::PutContent(const std::string& key, const RedisManifest& manifest) {
   MutexLock lock(mutex_);
   Entry& entry = FindOrAdd(key);
   // A look that was on its way for long must not take the place of a newer one.
-  if (entry.content != nullptr && entry.version > version) return;
+  if (entry.manifest.content != nullptr && entry.manifest.stamp.version > manifest.stamp.version) return;
   DropContent(entry);
-  entry.version = version;
-  entry.birth = birth;
-  entry.bytes = BytesOf(*content);
-  entry.content = std::move(content);
+  entry.manifest = manifest;
+  entry.bytes = BytesOf(*manifest.content);
   bytes_ += entry.bytes;
   for (auto it = entries_.rbegin(); it != entries_.rend() && bytes_ > byte_limit_; ++it) DropContent(*it);
 }
@@ -84,7 +84,7 @@ KnownSamples::Entry& KnownSamples::FindOrAdd(const std::string& key) {
 void KnownSamples::DropContent(Entry& entry) {
   bytes_ -= entry.bytes;
   entry.bytes = 0;
-  entry.content.reset();
+  entry.manifest.content.reset();
 }
 
 }  // namespace routing_replay

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "proto/wire/mutex.h"
+#include "server/store/redis/redis_manifest.h"
 #include "server/store/sample/sample_content.h"
 
 namespace routing_replay {
@@ -38,19 +39,18 @@ class KnownSamples {
 
   // Null unless the content of this very version and birth is known.
   std::shared_ptr<const SampleContent> Content(const std::string& key, int64_t version, int64_t birth);
-  bool HasContent(const std::string& key);
+  // As it was when it was last looked at or changed by this server, if that is still known. It may be another by now.
+  std::optional<RedisManifest> Last(const std::string& key);
   std::optional<AcknowledgedSample> Acknowledged(const std::string& key);
 
-  void PutContent(const std::string& key, int64_t version, int64_t birth, std::shared_ptr<const SampleContent> content);
+  void PutContent(const std::string& key, const RedisManifest& manifest);
   void Acknowledge(const std::string& key, const AcknowledgedSample& sample);
   void Forget(const std::string& key);
 
  private:
   struct Entry {
     std::string key;
-    int64_t version = 0;
-    int64_t birth = 0;
-    std::shared_ptr<const SampleContent> content;
+    RedisManifest manifest;  // Without content if that is not known.
     int64_t bytes = 0;
     std::optional<AcknowledgedSample> acknowledged;
   };

@@ -16,19 +16,26 @@ std::shared_ptr<const SampleContent> ContentOf(int64_t revision, int64_t rows, b
   return std::make_shared<const SampleContent>(std::move(content));
 }
 
+RedisManifest ManifestOf(int64_t version, int64_t birth, std::shared_ptr<const SampleContent> content) {
+  return {{.version = version, .birth = birth}, std::move(content)};
+}
+
 TEST(KnownSamplesTest, OnlyThisVersionOfThisBirthIsKnown) {
   KnownSamples known(10, 1 << 20);
   const auto content = ContentOf(0, 5, false);
-  known.PutContent("k", 7, 3, content);
-  EXPECT_TRUE(known.HasContent("k"));
+  EXPECT_FALSE(known.Last("k"));
+  known.PutContent("k", ManifestOf(7, 3, content));
+  ASSERT_TRUE(known.Last("k"));
+  EXPECT_EQ(known.Last("k")->stamp.version, 7);
+  EXPECT_EQ(known.Last("k")->content, content);
   EXPECT_EQ(known.Content("k", 7, 3), content);
   EXPECT_EQ(known.Content("k", 8, 3), nullptr);
   EXPECT_EQ(known.Content("k", 7, 4), nullptr);
   EXPECT_EQ(known.Content("other", 7, 3), nullptr);
-  known.PutContent("k", 6, 3, ContentOf(0, 4, false));  // Read before the other one, and late.
+  known.PutContent("k", ManifestOf(6, 3, ContentOf(0, 4, false)));  // Read before the other one, and late.
   EXPECT_EQ(known.Content("k", 7, 3), content);
   known.Forget("k");
-  EXPECT_FALSE(known.HasContent("k"));
+  EXPECT_FALSE(known.Last("k"));
 }
 
 TEST(KnownSamplesTest, WhatWasNotUsedForLongestGoesFirst) {
@@ -42,15 +49,15 @@ TEST(KnownSamplesTest, WhatWasNotUsedForLongestGoesFirst) {
   KnownSamples by_bytes(1000, 10 * content->metadata_bytes());
   for (int i = 0; i < 100; ++i) {
     by_bytes.Acknowledge(absl::StrCat(i), {.birth = 1});
-    by_bytes.PutContent(absl::StrCat(i), 1, 1, content);
+    by_bytes.PutContent(absl::StrCat(i), ManifestOf(1, 1, content));
   }
   int kept = 0;
   for (int i = 0; i < 100; ++i) {
     EXPECT_TRUE(by_bytes.Acknowledged(absl::StrCat(i)));
-    kept += by_bytes.HasContent(absl::StrCat(i));
+    kept += by_bytes.Last(absl::StrCat(i)).has_value();
   }
   EXPECT_EQ(kept, 10);
-  EXPECT_TRUE(by_bytes.HasContent("99"));
+  EXPECT_TRUE(by_bytes.Last("99").has_value());
 }
 
 TEST(KnownSamplesTest, WhatIsLessThanWasAcknowledged) {

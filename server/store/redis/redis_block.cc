@@ -39,22 +39,19 @@ std::vector<std::string> RedisBlock::chunk_keys() const {
   return keys;
 }
 
-Buffer RedisBlock::FirstChunk() const {
-  const int64_t crc_bytes = CrcBytes(*place_->geometry);
-  Buffer value(std::min(bytes(), kRedisChunkBytes));
-  std::memcpy(value.data(), unwritten_->plane_crc32c.data(), crc_bytes);
-  std::memcpy(value.data() + crc_bytes, unwritten_->bytes.data(), value.size() - crc_bytes);
-  return value;
-}
-
-std::vector<absl::Span<const uint8_t>> RedisBlock::OtherChunks() const {
-  const int64_t crc_bytes = CrcBytes(*place_->geometry);
-  std::vector<absl::Span<const uint8_t>> chunks;
-  for (int64_t begin = kRedisChunkBytes; begin < bytes(); begin += kRedisChunkBytes) {
+void RedisBlock::AddPuts(std::chrono::milliseconds life, std::vector<RedisCommand>& commands) const {
+  const std::vector<uint32_t>& crcs = unwritten_->plane_crc32c;
+  const absl::Span<const uint8_t> head(reinterpret_cast<const uint8_t*>(crcs.data()), CrcBytes(*place_->geometry));
+  const int64_t before = CrcBytes(*place_->geometry);  // The bytes of the value in front of the block's.
+  int64_t begin = 0;
+  for (const std::string& key : chunk_keys()) {
     const int64_t end = std::min(begin + kRedisChunkBytes, bytes());
-    chunks.push_back(unwritten_->bytes.span().subspan(begin - crc_bytes, end - begin));
+    const int64_t in_block = std::max<int64_t>(0, begin - before);
+    const absl::Span<const uint8_t> part = unwritten_->bytes.span().subspan(in_block, end - before - in_block);
+    commands.push_back(RedisCommand({"SET", key}));
+    commands.back().AddBorrowed(begin == 0 ? head : absl::Span<const uint8_t>(), part).Add("PX").Add(life.count());
+    begin = end;
   }
-  return chunks;
 }
 
 void RedisBlock::AddGets(std::vector<RedisRequest>& requests) const {

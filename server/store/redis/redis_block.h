@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/wire/clock.h"
@@ -46,11 +47,12 @@ class RedisBlock final : public StoredBlock {
   int64_t bytes() const;  // Of the value, of all chunks together.
   std::vector<std::string> chunk_keys() const;
 
-  // Of a block that is to be written: its first chunk, and what is in the others, which the block owns.
-  Buffer FirstChunk() const;
-  std::vector<absl::Span<const uint8_t>> OtherChunks() const;
+  // Of a block that is to be written: the commands that put its chunks, with this time to live. They borrow its bytes.
+  void AddPuts(std::chrono::milliseconds life, std::vector<RedisCommand>& commands) const;
   // It is in Redis now: its bytes are let go of. Before anybody else sees the block.
   void Written() { unwritten_.reset(); }
+  // It will not be written: its bytes, if it has not given them back before.
+  std::optional<Block> TakeBack() { return std::exchange(unwritten_, std::nullopt); }
 
   // The commands that get its chunks, and the block out of their answers, in order.
   void AddGets(std::vector<RedisRequest>& requests) const;

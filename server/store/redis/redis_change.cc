@@ -12,9 +12,9 @@
 namespace routing_replay {
 namespace {
 
-// So much comes along with the commit, which saves a round trip. Scripts copy what they are given; from some size on
-// that costs more.
-constexpr int64_t kBytesAlong = int64_t{16} << 10;
+Producer OtherProducer(Producer producer) {
+  return producer == Producer::kTrainer ? Producer::kRollout : Producer::kTrainer;
+}
 
 const RedisBlock& BlockOf(const RowPiece& piece) { return static_cast<const RedisBlock&>(*piece.stored); }
 const RedisBlock& BlockOf(const std::shared_ptr<StoredBlock>& block) { return static_cast<const RedisBlock&>(*block); }
@@ -29,69 +29,71 @@ class CommitWork {
         key_(keys_.Manifest(change.name.producer)) {}
 
   absl::StatusOr<std::optional<RedisFound>> Run() {
-    absl::Status status = Prepare();
-    if (!status.ok()) {
-      Discard();
-      return status;
-    }
-    const RedisResult answer = context_.cluster->ExecuteOne(CommitRequest(), context_.Deadline());
+    if (absl::Status status = Mark(); !status.ok()) return status;
+    std::vector<RedisRequest> requests = {CommitRequest()};
+    if (change_.before.guessed) requests.push_back(AskForLife(context_, run_));
+    const std::vector<RedisResult> answers = context_.cluster->Execute(requests, context_.Deadline());
+    const RedisResult& answer = answers.front();
     if (!answer.reply.ok()) {
-      if (answer.reply.status().code() == absl::StatusCode::kResourceExhausted) Discard();
+      if (answer.reply.status().code() == absl::StatusCode::kResourceExhausted) Discard(answer);
       return answer.reply.status();
     }
     const std::vector<RedisReply>& said = answer.reply->elements;
     if (said.size() != 2) return absl::InternalError("redis: the script gave another answer");
     if (said[0].integer != redis_scripts::kDone) {
-      Discard();
+      Discard(answer);
       if (said[0].integer == redis_scripts::kCollision) return HandleCollisionError(change_.name.sample, said[1].text);
       return std::nullopt;
     }
-    return Finish(said[1].text);
+    absl::StatusOr<RedisFound> now = Finish(said[1].text);
+    if (!now.ok()) return now.status();
+    if (change_.before.guessed) {
+      if (absl::Status life = CheckLifeOf(run_, answers.back()); !life.ok()) {
+        if (absl::IsNotFound(life)) TakeAway(*now);
+        return life;
+      }
+    }
+    return *std::move(now);
   }
 
  private:
   const SampleContent* before() const {
     return change_.before.exists() && change_.before.content.ok() ? change_.before.content->get() : nullptr;
   }
+  // One server has the sample and its place in the index, so that both change in one step.
+  bool with_index() const { return !context_.cluster->clustered(); }
 
-  // Chunks before the manifest, and the sample's note in the index before the sample.
-  absl::Status Prepare() {
-    std::vector<RedisRequest> requests;
-    if (before() == nullptr || before()->group != change_.next.group) {
-      requests.push_back(run_.index.Mark(change_.name));
-    }
-    int64_t bytes = 0;
-    for (const auto& block : change_.added) bytes += BlockOf(block).bytes();
-    along_ = bytes <= kBytesAlong;
-    for (const auto& block : change_.added) {
-      const std::vector<std::string> keys = BlockOf(block).chunk_keys();
-      chunk_keys_.insert(chunk_keys_.end(), keys.begin(), keys.end());
-      first_chunks_.push_back(BlockOf(block).FirstChunk());
-      if (along_) continue;
-      requests.push_back(PutRequest(keys[0], first_chunks_.back().span()));
-      const std::vector<absl::Span<const uint8_t>> others = BlockOf(block).OtherChunks();
-      for (size_t i = 0; i < others.size(); ++i) requests.push_back(PutRequest(keys[i + 1], others[i]));
-    }
-    if (requests.empty()) return absl::OkStatus();
-    for (const RedisResult& result : context_.cluster->Execute(requests, context_.Deadline())) {
-      if (!result.reply.ok()) return result.reply.status();
-    }
-    return absl::OkStatus();
+  // The sample's note in the index, before the sample.
+  absl::Status Mark() {
+    if (with_index() || (before() != nullptr && before()->group == change_.next.group)) return absl::OkStatus();
+    return context_.cluster->ExecuteOne(run_.index.Mark(change_.name), context_.Deadline()).reply.status();
   }
 
-  RedisRequest PutRequest(const std::string& key, absl::Span<const uint8_t> value) const {
-    RedisRequest request{.command = RedisCommand({"SET", key}), .key = key};
-    request.command.AddBorrowed(value).Add("PX").Add(run_.lives.chunk().count());
-    return request;
-  }
-
+  // Chunks in front of the manifest, in one pipeline: the script looks whether they are there.
   RedisRequest CommitRequest() {
-    const bool trainer = change_.name.producer == Producer::kTrainer;
-    std::vector<std::string> keys = {key_, keys_.Manifest(trainer ? Producer::kRollout : Producer::kTrainer)};
+    const std::vector<std::string> replaced = ReplacedKeys();
+    std::vector<std::string> keys = {key_};
+    std::vector<RedisCommand> puts;
+    for (const auto& block : change_.added) {
+      const std::vector<std::string> chunks = BlockOf(block).chunk_keys();
+      chunk_keys_.insert(chunk_keys_.end(), chunks.begin(), chunks.end());
+      BlockOf(block).AddPuts(run_.lives.chunk(), puts);
+    }
     keys.insert(keys.end(), chunk_keys_.begin(), chunk_keys_.end());
-    const RedisScript& script = redis_scripts::Commit();
-    RedisRequest request{.command = script.Call(keys), .key = key_, .script = &script};
+    keys.insert(keys.end(), replaced.begin(), replaced.end());
+    if (!change_.before.exists()) keys.push_back(keys_.Manifest(OtherProducer(change_.name.producer)));
     now_ms_ = context_.time.NowMs();
+    next_ = std::make_shared<const SampleContent>(std::move(change_.next));
+    std::vector<std::string> words;
+    if (with_index()) {
+      const std::vector<std::string> index = run_.index.KeysOf(change_.name);
+      keys.insert(keys.end(), index.begin(), index.end());
+      const std::optional<int64_t> used =
+          before() == nullptr ? std::nullopt : std::optional(change_.before.stamp.last_used_ms);
+      words = run_.index.PutWords(change_.name, {{.last_used_ms = now_ms_}, next_}, used);
+    }
+    const RedisScript& script = redis_scripts::Commit();
+    RedisRequest request{.command = script.Call(keys), .key = key_, .script = &script, .before = std::move(puts)};
     request.command.Add(change_.before.stamp.version)
         .Add(absl::StrCat(context_.server, ".", context_.content_ids.Next()))
         .Add(change_.name.sample)
@@ -99,31 +101,30 @@ class CommitWork {
         .Add(run_.lives.manifest().count())
         .Add(keys_.Channel())
         .Add(ChangeMessage(context_, change_.name))
-        .Add(run_.lives.chunk().count())
-        .Add(static_cast<int64_t>(along_ ? chunk_keys_.size() : 0));
-    if (along_) {
-      for (const Buffer& chunk : first_chunks_) request.command.AddBorrowed(chunk.span());
-    }
+        .Add(static_cast<int64_t>(chunk_keys_.size()))
+        .Add(static_cast<int64_t>(replaced.size()))
+        .Add(context_.reader_grace.count())
+        .Add(static_cast<int64_t>(words.size()));
+    for (const std::string& word : words) request.command.Add(word);
     AddFields(request.command);
     return request;
   }
 
   void AddFields(RedisCommand& command) {
     const int32_t block_rows = run_.info.options.block_rows;
-    const int64_t windows = WindowCount(change_.next.rows(), block_rows);
+    const int64_t windows = WindowCount(next_->rows(), block_rows);
     const int64_t windows_before = before() == nullptr ? 0 : WindowCount(before()->rows(), block_rows);
     command.Add(std::max<int64_t>(0, windows_before - windows));
     for (int64_t window = windows; window < windows_before; ++window) command.Add(WindowField(window));
-    command.Add("head").Add(EncodeHead(change_.next));
+    command.Add("head").Add(EncodeHead(*next_));
     const auto id_of = [](const StoredBlock& block) { return static_cast<const RedisBlock&>(block).id(); };
     for (int64_t window = change_.first_window; window < windows; ++window) {
-      command.Add(WindowField(window))
-          .Add(EncodeWindow(change_.next, change_.next.pieces.all(), block_rows, window, id_of));
+      command.Add(WindowField(window)).Add(EncodeWindow(*next_, next_->pieces.all(), block_rows, window, id_of));
     }
     if (!change_.before.exists()) command.Add("x").Add(now_ms_ + run_.lives.chunk().count());
   }
 
-  absl::StatusOr<std::optional<RedisFound>> Finish(const std::string& version) {
+  absl::StatusOr<RedisFound> Finish(const std::string& version) {
     RedisFound now{.stamp = change_.before.stamp};
     if (!absl::SimpleAtoi(version, &now.stamp.version)) return absl::InternalError("redis: a version is no number");
     if (!change_.before.exists()) {
@@ -133,47 +134,56 @@ class CommitWork {
     }
     now.stamp.last_used_ms = now_ms_;
     for (const auto& block : change_.added) static_cast<RedisBlock&>(*block).Written();
-    auto content = std::make_shared<const SampleContent>(std::move(change_.next));
-    context_.known.PutContent(key_, now.stamp.version, now.stamp.birth, content);
-    context_.known.Acknowledge(key_, {now.stamp.birth, content->revision, content->rows(), content->sealed()});
-    now.content = std::move(content);
-    Tidy(now);
+    now.content = next_;
+    context_.known.PutContent(key_, now.manifest());
+    context_.known.Acknowledge(key_, {now.stamp.birth, next_->revision, next_->rows(), next_->sealed()});
+    // If it fails, the index is behind until the sample's next change.
+    if (!with_index()) {
+      context_.cluster->ExecuteOne(run_.index.Put(change_.name, now.manifest()), context_.Deadline())
+          .reply.status()
+          .IgnoreError();
+    }
     return now;
   }
 
-  // What need not be there for the change to stand. If it fails, the index is behind until the sample's next change,
-  // and what nobody shows any more goes when its time is up.
-  void Tidy(const RedisFound& now) {
-    std::vector<RedisRequest> requests = {run_.index.Put(change_.name, now.manifest())};
-    AddExpiries(Replaced(**now.content), context_.reader_grace, requests);  // Readers may still hold them.
-    for (const RedisResult& result : context_.cluster->Execute(requests, context_.Deadline())) {
-      result.reply.status().IgnoreError();
-    }
-  }
-
-  std::vector<RowPiece> Replaced(const SampleContent& now) const {
-    std::vector<RowPiece> replaced;
-    if (before() == nullptr) return replaced;
+  // Readers may still hold what the change replaces: it goes some time later.
+  std::vector<std::string> ReplacedKeys() const {
+    std::vector<std::string> keys;
+    if (before() == nullptr) return keys;
     const int64_t first_row = change_.first_window * run_.info.options.block_rows;
-    std::set<uint64_t> stay;
-    for (size_t i = now.pieces.FirstEndingAfter(first_row); i < now.pieces.size(); ++i) {
-      stay.insert(BlockOf(now.pieces[i]).id());
-    }
+    std::set<uint64_t> seen;
+    const RowPieces& now = change_.next.pieces;
+    for (size_t i = now.FirstEndingAfter(first_row); i < now.size(); ++i) seen.insert(BlockOf(now[i]).id());
     const RowPieces& pieces = before()->pieces;
     for (size_t i = pieces.FirstEndingAfter(first_row); i < pieces.size(); ++i) {
-      if (!stay.contains(BlockOf(pieces[i]).id())) replaced.push_back(pieces[i]);
+      if (!seen.insert(BlockOf(pieces[i]).id()).second) continue;
+      const std::vector<std::string> chunks = BlockOf(pieces[i]).chunk_keys();
+      keys.insert(keys.end(), chunks.begin(), chunks.end());
     }
-    return replaced;
+    return keys;
   }
 
-  // Nobody has seen the blocks.
-  void Discard() {
-    if (along_) return;
-    std::vector<RedisRequest> requests;
-    for (const std::string& key : chunk_keys_) {
-      requests.push_back({.command = RedisCommand({"UNLINK", key}), .key = key});
-    }
-    if (!requests.empty()) context_.cluster->Execute(requests, context_.Deadline());
+  // Nobody has seen the blocks, unless an earlier sending of the same commit was carried out and others have changed
+  // the sample since: where that cannot be told, they are left to their time to live.
+  void Discard(const RedisResult& answer) {
+    if (!answer.repeated) Unlink(chunk_keys_);
+  }
+
+  // The run was dropped before, so nobody clears away what was made in it now.
+  void TakeAway(const RedisFound& now) {
+    context_.known.Forget(key_);
+    if (change_.before.exists()) return;  // Who clears the run away needs its manifest to find the blocks.
+    std::vector<std::string> keys = chunk_keys_;
+    keys.push_back(key_);
+    Unlink(keys);
+    context_.cluster->ExecuteOne(run_.index.Drop(change_.name, now.stamp.version), context_.Deadline());
+  }
+
+  void Unlink(const std::vector<std::string>& keys) {
+    if (keys.empty()) return;
+    RedisRequest request{.command = RedisCommand({"UNLINK"}), .key = keys.front()};
+    for (const std::string& key : keys) request.command.Add(key);
+    context_.cluster->ExecuteOne(request, context_.Deadline());
   }
 
   RedisContext& context_;
@@ -182,8 +192,7 @@ class CommitWork {
   const RedisSampleKeys keys_;
   const std::string key_;
   std::vector<std::string> chunk_keys_;
-  std::vector<Buffer> first_chunks_;  // Of each block; commands borrow them.
-  bool along_ = false;                // The chunks come with the commit.
+  std::shared_ptr<const SampleContent> next_;
   int64_t now_ms_ = 0;
 };
 
@@ -227,6 +236,7 @@ void Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFo
       .Add(run.lives.manifest().count())
       .Add(chunks ? absl::StrCat(found.stamp.kept_until_ms) : "");
   context.cluster->ExecuteOne(request, context.Deadline());
+  context.known.PutContent(key, found.manifest());
 }
 
 std::string ChangeMessage(const RedisContext& context, const SampleName& name) {

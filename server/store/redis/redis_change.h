@@ -26,9 +26,10 @@ struct RedisChange {
   std::vector<std::shared_ptr<StoredBlock>> added;
 };
 
-// The sample as it is now; nothing if somebody else changed it meanwhile: look again. Nothing is left behind then, nor
-// after an error, but that after UNAVAILABLE and DEADLINE_EXCEEDED the change may have been made all the same. Watchers
-// in this server are not told. ALREADY_EXISTS (kHandleCollision), RESOURCE_EXHAUSTED, NOT_FOUND (kNoRun).
+// The sample as it is now; nothing if somebody else changed it meanwhile, or the guess was wrong: look again. Nothing
+// is left behind then, nor after an error, but that after UNAVAILABLE and DEADLINE_EXCEEDED the change may have been
+// made all the same, and that what a lost connection left in doubt goes when its time is up. Watchers in this server
+// are not told. ALREADY_EXISTS (kHandleCollision), RESOURCE_EXHAUSTED, NOT_FOUND (kNoRun).
 absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun& run, RedisChange change);
 
 // Notes the use of a sample, if that was not done lately, and gives its keys time to live. `found` is as it is then. If

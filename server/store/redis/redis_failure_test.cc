@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
+#include "server/store/redis/redis_scripts.h"
 #include "server/store/redis/redis_store.h"
 #include "tests/support/redis/redis_process.h"
 
@@ -17,6 +18,36 @@ namespace {
 
 constexpr auto kRollout = Producer::kRollout;
 constexpr Trajectory kOther{.tokens = 2, .routes = 2};
+
+// Loses the answer to one commit: calls `meanwhile` and sends it again.
+class LossyCluster final : public RedisCluster {
+ public:
+  explicit LossyCluster(std::shared_ptr<RedisCluster> redis) : redis_(std::move(redis)) {}
+
+  std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) override {
+    std::vector<RedisResult> results = redis_->Execute(requests, deadline);
+    const bool commit = std::any_of(requests.begin(), requests.end(), [](const RedisRequest& request) {
+      return request.script == &redis_scripts::Commit();
+    });
+    if (!commit || meanwhile == nullptr) return results;
+    std::exchange(meanwhile, nullptr)();
+    results = redis_->Execute(requests, deadline);
+    for (RedisResult& result : results) result.repeated = true;
+    return results;
+  }
+  std::vector<RedisAddress> Masters() override { return redis_->Masters(); }
+  RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) override {
+    return redis_->ExecuteAt(server, command, deadline);
+  }
+  bool clustered() const override { return redis_->clustered(); }
+  RedisClusterCounters counters() const override { return redis_->counters(); }
+  std::shared_ptr<RedisTopology> topology() override { return redis_->topology(); }
+
+  std::function<void()> meanwhile;
+
+ private:
+  const std::shared_ptr<RedisCluster> redis_;
+};
 
 class RedisFailureTest : public ::testing::Test {
  protected:
@@ -28,11 +59,15 @@ class RedisFailureTest : public ::testing::Test {
     run_ = *one_->OpenRun("run", &TestGeometry(), RunOptions{.ttl = std::chrono::hours(10), .block_rows = 32});
   }
 
-  std::unique_ptr<Store> NewStore() {
+  std::unique_ptr<Store> NewStore() { return NewStore(Connect()); }
+  std::unique_ptr<Store> NewStore(std::shared_ptr<RedisCluster> cluster) {
+    return NewRedisStore("redis", std::move(cluster),
+                         {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::seconds(2)});
+  }
+  std::shared_ptr<RedisCluster> Connect() {
     auto cluster = RedisCluster::Connect(redis_->endpoint(), {}, Clock::Real().Now() + std::chrono::seconds(10));
     EXPECT_OK(cluster);
-    return NewRedisStore("redis", *std::move(cluster),
-                         {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::seconds(2)});
+    return *std::move(cluster);
   }
   RedisReply Ask(const RedisCommand& command) {
     const absl::StatusOr<RedisReply> reply = redis_->Ask(command);
@@ -244,6 +279,70 @@ TEST_F(RedisFailureTest, EntriesWithoutASampleAreTakenOut) {
   EXPECT_TRUE(other_->List("run", kRollout, std::nullopt, 0, "")->samples.empty());
   EXPECT_EQ(one_->GetTotals().samples, 0);
   EXPECT_EQ(one_->GetTotals().stored_bytes, 0);
+}
+
+// A server that goes by what it knew is refused, and must leave as little behind as one that looked.
+TEST_F(RedisFailureTest, AnAppendOnAnOldGuessIsTriedAgainAndLeavesNothing) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 32}}));
+  ASSERT_OK(Append(*other_, {.rows = {32, 40}}));
+  // Whole windows and a part: what was taken for the first try must be there for the second.
+  const auto ack = one_->Append(MakeAppend(run_, {.rows = {32, 140}}));
+  ASSERT_OK(ack);
+  EXPECT_EQ(ack->committed_rows, 140);
+  EXPECT_EQ(ack->trimmed_rows, 8);
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 140));
+  int64_t lasting = 0;
+  for (const std::string& key : Keys(":1:")) lasting += Ask(RedisCommand({"PTTL", key})).integer > 60000;
+  EXPECT_EQ(lasting, 5);
+  // Nobody is refused, or answered, on a guess alone.
+  ASSERT_OK(Append(*other_, {.rows = {140, 150}}));
+  ASSERT_OK(Append(*one_, {.rows = {150, 160}}));
+  ASSERT_OK(other_->Truncate("run", kRollout, "s", 20, std::nullopt));
+  EXPECT_THAT(Append(*one_, {.rows = {0, 20}}), Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
+  EXPECT_OK(Append(*one_, {.rows = {20, 160}, .revision = 1}));
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 160));
+}
+
+// The sample is new to this server, but not new.
+TEST_F(RedisFailureTest, ASampleThatAnotherServerBeganIsFound) {
+  ASSERT_OK(Append(*other_, {.rows = {0, 70}}));
+  const size_t keys = Keys().size();
+  const auto ack = one_->Append(MakeAppend(run_, {.rows = {0, 64}}));
+  ASSERT_OK(ack);
+  EXPECT_EQ(ack->trimmed_rows, 64);
+  EXPECT_EQ(ack->committed_rows, 70);
+  EXPECT_EQ(Keys().size(), keys);
+  EXPECT_THAT(Append(*NewStore(), {.from = kOther, .rows = {0, 64}}),
+              Fails(absl::StatusCode::kAlreadyExists, Reason::kOtherTokens));
+  EXPECT_EQ(Keys().size(), keys);
+}
+
+TEST_F(RedisFailureTest, AnAppendToARunThatAnotherServerDroppedIsRefused) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 32}}));
+  ASSERT_OK(other_->DropRun("run"));
+  EXPECT_THAT(Append(*one_, {.sample = "t", .rows = {0, 32}}), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  EXPECT_EQ(Keys(":1:").size(), 1u);
+  EXPECT_EQ(Keys(":m").size(), 1u);
+  EXPECT_THAT(Append(*one_, {.rows = {32, 64}}), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  run_ = *other_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  EXPECT_OK(Append(*one_, {.from = kOther, .rows = {0, 64}}));
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), kOther, 64));
+}
+
+// The commit was carried out, its answer lost, and another server went on: sent again it is told that the sample has
+// changed, but its chunks are shown.
+TEST_F(RedisFailureTest, ACommitThatIsSentAgainKeepsItsChunks) {
+  const auto lossy = std::make_shared<LossyCluster>(Connect());
+  const std::unique_ptr<Store> store = NewStore(lossy);
+  lossy->meanwhile = [&] { ASSERT_OK(Append(*other_, {.rows = {32, 64}})); };
+  const auto ack = store->Append(MakeAppend(run_, {.rows = {0, 32}}));
+  ASSERT_OK(ack);
+  EXPECT_EQ(ack->committed_rows, 64);
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 64));
+  lossy->meanwhile = [] {};  // Nothing happens in between: it is the same commit.
+  ASSERT_OK(Append(*store, {.rows = {64, 96}}));
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 96));
+  EXPECT_EQ(other_->ListRuns()[0].committed_rows, 96);
 }
 
 TEST_F(RedisFailureTest, ServersDoNotInterleave) {

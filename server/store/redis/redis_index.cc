@@ -56,17 +56,26 @@ RedisRequest RedisIndex::Mark(const SampleName& name) const {
 RedisRequest RedisIndex::Put(const SampleName& name, const RedisManifest& manifest) const {
   const std::vector<std::string> keys = KeysOf(name);
   const RedisScript& script = redis_scripts::PutEntry();
-  const SampleContent& content = *manifest.content;
   RedisRequest request{.command = script.Call(keys), .key = keys[0], .script = &script};
-  request.command.Add(name.sample)
-      .Add(DueMs(manifest.stamp.last_used_ms))
-      .Add(lives_.index().count())
-      .Add(manifest.stamp.version)
-      .Add(content.rows())
-      .Add(int64_t{content.sealed()})
-      .Add(manifest.stored_bytes())
-      .Add(content.group);
+  request.command.Add(name.sample).Add(manifest.stamp.version);
+  for (const std::string& word : PutWords(name, manifest, std::nullopt)) request.command.Add(word);
   return request;
+}
+
+std::vector<std::string> RedisIndex::PutWords(const SampleName& name, const RedisManifest& manifest,
+                                              std::optional<int64_t> last_used_ms) const {
+  const SampleContent& content = *manifest.content;
+  const int64_t now_ms = manifest.stamp.last_used_ms;
+  std::atomic<int64_t>& kept_ms = kept_ms_[name.producer == Producer::kTrainer][RedisBucketKeys::Of(name.handle)];
+  const bool note = !last_used_ms || std::min(*last_used_ms, kept_ms.load()) + lives_.grain().count() <= now_ms;
+  if (note) kept_ms = now_ms;
+  return {DueMs(now_ms),
+          absl::StrCat(lives_.index().count()),
+          note ? "1" : "0",
+          absl::StrCat(content.rows()),
+          content.sealed() ? "1" : "0",
+          absl::StrCat(manifest.stored_bytes()),
+          absl::StrCat(content.group)};
 }
 
 RedisRequest RedisIndex::Drop(const SampleName& name, int64_t version) const {

@@ -1,13 +1,16 @@
 // The index of a run: which samples it has, in order of id, and their sums. Spread over RedisBucketKeys::kBuckets
 // parts.
 //
-// The samples' manifests are the truth. An entry is noted before its sample is made and put after each change, so that
-// after a server's sudden end there may be entries without a sample, which whoever finds them takes out, and entries
-// that are behind, whose group is then marked as unknown. A sample without an entry is left only by the end of a server
-// between its making and its note while another one took the note away; its next append puts it in again.
+// The samples' manifests are the truth. On one server a change and its entry are one step. In a cluster they lie apart:
+// an entry is noted before its sample is made and put after each change, so that after a server's sudden end there may
+// be entries without a sample, which whoever finds them takes out, and entries that are behind, whose group is then
+// marked as unknown. A sample without an entry is left only by the end of a server between its making and its note
+// while another one took the note away; its next append puts it in again.
 #ifndef SERVER_STORE_REDIS_REDIS_INDEX_H_
 #define SERVER_STORE_REDIS_REDIS_INDEX_H_
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -37,6 +40,12 @@ class RedisIndex {
   // ended at `version`.
   RedisRequest Mark(const SampleName& name) const;
   RedisRequest Put(const SampleName& name, const RedisManifest& manifest) const;
+  // The same as a part of the commit script, where one server has all keys: these, and the words behind the version.
+  // `last_used_ms`: before the change; nothing for a new sample. What follows a use closely leaves the entry's times as
+  // they are: a sample that is looked after too early is looked after again.
+  std::vector<std::string> KeysOf(const SampleName& name) const;
+  std::vector<std::string> PutWords(const SampleName& name, const RedisManifest& manifest,
+                                    std::optional<int64_t> last_used_ms) const;
   RedisRequest Drop(const SampleName& name, int64_t version) const;
 
   struct Page {
@@ -59,7 +68,6 @@ class RedisIndex {
   std::vector<std::string> keys() const;
 
  private:
-  std::vector<std::string> KeysOf(const SampleName& name) const;
   std::string DueMs(int64_t last_used_ms) const;
   absl::Status AddEntries(Producer producer, std::vector<std::vector<std::string>>& names,
                           std::vector<RedisEntry>& entries) const;
@@ -67,6 +75,8 @@ class RedisIndex {
   RedisContext& context_;
   const RedisLives lives_;
   std::vector<RedisBucketKeys> buckets_;
+  // When an entry of the sample's producer last gave the keys of its part more time.
+  mutable std::array<std::array<std::atomic<int64_t>, RedisBucketKeys::kBuckets>, 2> kept_ms_{};
 };
 
 }  // namespace routing_replay

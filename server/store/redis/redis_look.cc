@@ -25,7 +25,7 @@ class Look {
     std::vector<bool> known;
     for (const SampleName& name : names_) {
       keys_.push_back(RedisSampleKeys(context_.keys, run_.life, name.handle).Manifest(name.producer));
-      known.push_back(context_.known.HasContent(keys_.back()));
+      known.push_back(context_.known.Last(keys_.back()).has_value());
       RedisCommand command = known.back() ? GetStampCommand(keys_.back()) : RedisCommand({"HGETALL", keys_.back()});
       requests.push_back({.command = std::move(command), .key = keys_.back()});
     }
@@ -63,7 +63,7 @@ class Look {
     if (!found_[i].exists()) return absl::OkStatus();
     found_[i].content = std::move(parsed->content);
     if (found_[i].content.ok()) {
-      context_.known.PutContent(keys_[i], found_[i].stamp.version, found_[i].stamp.birth, *found_[i].content);
+      context_.known.PutContent(keys_[i], found_[i].manifest());
     }
     return absl::OkStatus();
   }

@@ -19,6 +19,9 @@ struct RedisFound {
   RedisStamp stamp;  // Version 0: there is no such sample.
   // DATA_LOSS if its records are damaged.
   absl::StatusOr<std::shared_ptr<const SampleContent>> content = nullptr;
+  // True: as this server knew it last, or took it to be, without a look. Only a change may be built on it, which finds
+  // out whether that is so, and asks whether the run lives.
+  bool guessed = false;
 
   bool exists() const { return stamp.version != 0; }
   RedisManifest manifest() const { return {stamp, *content}; }

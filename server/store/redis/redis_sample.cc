@@ -1,5 +1,6 @@
 #include "server/store/redis/redis_sample.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,21 +26,43 @@ Block CopyOf(const Block& block) {
   return copy;
 }
 
-// The append may have to be tried again: its blocks stay as they are.
-absl::Status CopyBlocks(const Geometry& geometry, absl::Span<const Block> from, RowRange rows,
-                        std::vector<Block>& blocks) {
-  for (const Block& block : from) {
+// A whole window is merged with nothing, so that it can be had back.
+bool StaysAsItIs(const RunInfo& run, const Block& block) {
+  return block.rows.size() == run.options.block_rows && block.codec == Codec::kRaw && run.options.codec == Codec::kRaw;
+}
+
+// The append may have to be tried again: what may be merged is copied.
+absl::Status TakeBlocks(const RunInfo& run, std::vector<Block>& from, RowRange rows, std::vector<Block>& blocks) {
+  for (Block& block : from) {
     const BlockRows part{block.view(), Intersect(block.rows, rows)};
     if (part.rows.empty()) continue;
     if (part.rows == block.rows) {
-      blocks.push_back(CopyOf(block));
+      blocks.push_back(StaysAsItIs(run, block) ? std::move(block) : CopyOf(block));
       continue;
     }
-    absl::StatusOr<Block> cut = Merge(geometry, {&part, 1}, block.codec);
+    absl::StatusOr<Block> cut = Merge(*run.geometry, {&part, 1}, block.codec);
     if (!cut.ok()) return cut.status();
     blocks.push_back(*std::move(cut));
   }
   return absl::OkStatus();
+}
+
+void PutBack(Block block, std::vector<Block>& blocks) {
+  const auto place = std::find_if(blocks.begin(), blocks.end(),
+                                  [&](const Block& taken) { return taken.bytes.empty() && taken.rows == block.rows; });
+  if (place != blocks.end()) *place = std::move(block);
+}
+
+// Gives an append that was not stored its blocks back.
+void PutBack(absl::Span<const std::shared_ptr<StoredBlock>> added, std::vector<Block>& blocks) {
+  for (const std::shared_ptr<StoredBlock>& stored : added) {
+    if (auto block = static_cast<RedisBlock&>(*stored).TakeBack()) PutBack(*std::move(block), blocks);
+  }
+}
+
+// The server has refused it, and would again as long as nothing changes.
+bool IsRefusal(const absl::Status& status) {
+  return !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) && !absl::IsNotFound(status);
 }
 
 // The rows that a child opens with, as blocks of its own: those of another sample may lie on another server.
@@ -126,8 +149,26 @@ absl::StatusOr<SampleContent> RedisSample::Prefix(const PrefixReference& prefix)
   return TakePrefix(**found->content, prefix);
 }
 
-absl::StatusOr<AppendAck> RedisSample::Append(const AppendCommand& command, RedisSample* parent) {
+std::optional<RedisFound> RedisSample::Guess(const AppendHeader& header) {
+  if (header.prefix) return std::nullopt;
+  const std::string key = RedisSampleKeys(context_.keys, run_->life, name_.handle).Manifest(name_.producer);
+  const std::optional<RedisManifest> last = context_.known.Last(key);
+  const std::optional<AcknowledgedSample> acknowledged = context_.known.Acknowledged(key);
+  if (!last) {  // Whatever begins is most likely new.
+    return acknowledged || header.rows.begin > 0 ? std::nullopt : std::optional(RedisFound{.guessed = true});
+  }
+  if (last->stamp.sample != name_.sample) return std::nullopt;
+  if (acknowledged && acknowledged->IsMoreThan(last->stamp.birth, *last->content)) return std::nullopt;
+  return RedisFound{last->stamp, last->content, /*guessed=*/true};
+}
+
+absl::StatusOr<AppendAck> RedisSample::Append(AppendCommand& command, RedisSample* parent) {
   MutexLock lock(context_.WriterLock(name_.handle));
+  if (const std::optional<RedisFound> guess = Guess(command.header)) {
+    const absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *guess);
+    if (!ack.ok()) return WithSample(ack.status(), name_.sample);
+    if (*ack) return **ack;
+  }
   for (const Clock::Time deadline = context_.Deadline();;) {
     const absl::StatusOr<RedisFound> found = Find();
     if (!found.ok()) return WithSample(found.status(), name_.sample);
@@ -138,32 +179,36 @@ absl::StatusOr<AppendAck> RedisSample::Append(const AppendCommand& command, Redi
   }
 }
 
-absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendCommand& command, RedisSample* parent,
+absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(AppendCommand& command, RedisSample* parent,
                                                                 const RedisFound& found) {
+  // Nobody is refused on a guess.
+  const auto refuse = [&](const absl::Status& status) -> absl::StatusOr<std::optional<AppendAck>> {
+    if (found.guessed) return std::nullopt;
+    return status;
+  };
   const AppendHeader& header = command.header;
   const SampleContent* before = found.exists() ? found.content->get() : nullptr;
   const absl::StatusOr<LifeStep> step = CheckLife(before, header);
-  if (!step.ok()) return step.status();
+  if (!step.ok()) return refuse(step.status());
   std::optional<SampleContent> life;
   if (*step != LifeStep::kContinue) {
     std::optional<absl::StatusOr<SampleContent>> prefix;
     if (parent != nullptr) prefix = parent->Prefix(*header.prefix);
     absl::StatusOr<SampleContent> made = NewLife(*step, before, header, run_->info.options.block_rows, prefix);
-    if (!made.ok()) return made.status();
+    if (!made.ok()) return refuse(made.status());
     life = *std::move(made);
   }
   const SampleContent& content = life ? *life : *before;
   const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
-  if (!plan.ok()) return plan.status();
+  if (!plan.ok()) return refuse(plan.status());
   const bool other_group = header.group && *header.group != content.group;
   if (!life && KeepsContent(*plan) && !other_group) {
+    if (found.guessed) return std::nullopt;
     RedisFound used = found;
     Touch(context_, *run_, name_, used);
     return AckOf(name_.sample, content, *plan);
   }
-  absl::StatusOr<RedisChange> change = PlanChange(found, content, life.has_value(), command, *plan);
-  if (!change.ok()) return change.status();
-  absl::StatusOr<std::optional<RedisFound>> now = Commit(context_, *run_, *std::move(change));
+  absl::StatusOr<std::optional<RedisFound>> now = StoreAppend(command, found, content, life.has_value(), *plan);
   if (!now.ok()) return now.status();
   if (!*now) return std::optional<AppendAck>();
   changed_ = changed_ || life || !KeepsContent(*plan);
@@ -174,9 +219,23 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(const AppendComm
   return AckOf(name_.sample, **(*now)->content, *plan);
 }
 
+absl::StatusOr<std::optional<RedisFound>> RedisSample::StoreAppend(AppendCommand& command, const RedisFound& found,
+                                                                   const SampleContent& content, bool new_life,
+                                                                   const AppendPlan& plan) {
+  absl::StatusOr<RedisChange> change = PlanChange(found, content, new_life, command, plan);
+  if (!change.ok()) {
+    if (found.guessed) return std::nullopt;
+    return change.status();
+  }
+  const std::vector<std::shared_ptr<StoredBlock>> added = change->added;
+  absl::StatusOr<std::optional<RedisFound>> now = Commit(context_, *run_, *std::move(change));
+  if (!now.ok() || !*now) PutBack(added, command.blocks);
+  if (!now.ok() && found.guessed && IsRefusal(now.status())) return std::nullopt;
+  return now;
+}
+
 absl::StatusOr<RedisChange> RedisSample::PlanChange(const RedisFound& found, const SampleContent& content,
-                                                    bool new_life, const AppendCommand& command,
-                                                    const AppendPlan& plan) {
+                                                    bool new_life, AppendCommand& command, const AppendPlan& plan) {
   const int32_t block_rows = run_->info.options.block_rows;
   SampleContent next = NextContent(content, new_life, command.header, plan, context_.content_ids);
   if (!new_life && KeepsContent(plan)) {  // Another group, and no more.
@@ -187,13 +246,17 @@ absl::StatusOr<RedisChange> RedisSample::PlanChange(const RedisFound& found, con
   if (new_life) {
     if (absl::Status status = CopyRows(run_->info, content.pieces, blocks); !status.ok()) return status;
   }
-  absl::Status copied = CopyBlocks(*run_->info.geometry, command.blocks, plan.added, blocks);
-  if (!copied.ok()) return copied;
+  absl::Status taken = TakeBlocks(run_->info, command.blocks, plan.added, blocks);
+  if (!taken.ok()) return taken;
   RedisHome home(PlaceOf(context_, *run_, name_), context_.block_ids);
   const RowRange committed{new_life ? 0 : plan.added.begin, plan.added.end};
   const RowPieces& pieces = new_life ? none : content.pieces;
   PieceChange change(run_->info, home, pieces, std::move(blocks), committed, plan.seals);
-  if (absl::Status status = change.Merge(); !status.ok()) return status;
+  if (absl::Status status = change.Merge(); !status.ok()) {
+    PutBack(change.added(), command.blocks);
+    for (Block& block : change.TakeRest()) PutBack(std::move(block), command.blocks);
+    return status;
+  }
   next.pieces = PiecesAfter(pieces, change);
   return RedisChange{
       name_, found, std::move(next), committed.begin / block_rows, {change.added().begin(), change.added().end()}};

@@ -1,7 +1,8 @@
 // One sample of the Redis store: the rules of ../sample over what Redis has now.
 //
-//   look ─▶ rules ─▶ Commit ─▶ done
-//     ◀── somebody else was first ──┘
+//   guess ─▶ rules ─▶ Commit ─▶ done
+//     └─ refused ─▶ look ─▶ rules ─▶ Commit ─▶ done
+//                    ◀── somebody else was first ──┘
 #ifndef SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 #define SERVER_STORE_REDIS_REDIS_SAMPLE_H_
 
@@ -33,7 +34,8 @@ class RedisSample {
   ~RedisSample();
 
   // `parent`: the sample that the header's prefix names, if it names one.
-  absl::StatusOr<AppendAck> Append(const AppendCommand& command, RedisSample* parent);
+  // Blocks are taken out of the command when they are stored, and are in it again after an error.
+  absl::StatusOr<AppendAck> Append(AppendCommand& command, RedisSample* parent);
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
   // What a release after a checkpoint asks of a sealed sample that `asked` is true of. False: there is none.
@@ -52,10 +54,16 @@ class RedisSample {
   absl::StatusOr<std::optional<absl::Status>> ReportLoss(const RedisFound& found,
                                                          const AcknowledgedSample& acknowledged);
 
-  absl::StatusOr<std::optional<AppendAck>> TryAppend(const AppendCommand& command, RedisSample* parent,
+  // What the append will most likely find; nothing if there is no telling, or more than that is needed.
+  std::optional<RedisFound> Guess(const AppendHeader& header);
+  // Nothing: look again, and try again.
+  absl::StatusOr<std::optional<AppendAck>> TryAppend(AppendCommand& command, RedisSample* parent,
                                                      const RedisFound& found);
+  absl::StatusOr<std::optional<RedisFound>> StoreAppend(AppendCommand& command, const RedisFound& found,
+                                                        const SampleContent& content, bool new_life,
+                                                        const AppendPlan& plan);
   absl::StatusOr<RedisChange> PlanChange(const RedisFound& found, const SampleContent& content, bool new_life,
-                                         const AppendCommand& command, const AppendPlan& plan);
+                                         AppendCommand& command, const AppendPlan& plan);
   absl::StatusOr<RedisChange> SealChange(const RedisFound& found, int64_t num_tokens);
   RedisChange TruncateChange(const RedisFound& found, int64_t rows);
   // `next`, which has no pieces, differs in nothing that windows hold.

@@ -11,29 +11,32 @@ constexpr absl::string_view kCommit = R"(
 local at = redis.call('HMGET', KEYS[1], 'v', 'by')
 if at[2] == ARGV[2] then return {1, at[1]} end
 if (at[1] or '0') ~= ARGV[1] then return {0, at[1] or '0'} end
+local chunks = 1 + tonumber(ARGV[8])
+local replaced = chunks + tonumber(ARGV[9])
+local rest = replaced + 1
 if not at[1] then
-  local other = redis.call('HGET', KEYS[2], 'id')
+  local other = redis.call('HGET', KEYS[rest], 'id')
   if other and other ~= ARGV[3] then return {2, other} end
+  rest = rest + 1
 end
-local chunks = tonumber(ARGV[9])
-for i = 3, #KEYS do
-  if chunks > 0 then
-    redis.call('SET', KEYS[i], ARGV[7 + i], 'PX', ARGV[8])
-  elseif redis.call('EXISTS', KEYS[i]) == 0 then
-    return {3, '0'}
-  end
+for i = 2, chunks, 200 do
+  local last = math.min(i + 199, chunks)
+  if redis.call('EXISTS', unpack(KEYS, i, last)) ~= last - i + 1 then return {3, '0'} end
 end
 local time = redis.call('TIME')
 local now = math.max(time[1] * 1000000 + time[2], (tonumber(at[1]) or 0) + 1)
-local version = string.format('%.0f', now)
-local gone = 10 + chunks
+local version = string.format('%d', now)
+local gone = 12 + tonumber(ARGV[11])
 local first = gone + 1 + tonumber(ARGV[gone])
 for i = gone + 1, first - 1 do redis.call('HDEL', KEYS[1], ARGV[i]) end
-for i = first, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
-redis.call('HSET', KEYS[1], 'v', version, 'by', ARGV[2], 'u', ARGV[4])
-if not at[1] then redis.call('HSET', KEYS[1], 'b', version, 'id', ARGV[3]) end
+local n = #ARGV
+ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4], ARGV[n + 5], ARGV[n + 6] = 'v', version, 'by', ARGV[2], 'u', ARGV[4]
+if not at[1] then ARGV[n + 7], ARGV[n + 8], ARGV[n + 9], ARGV[n + 10] = 'b', version, 'id', ARGV[3] end
+for i = first, #ARGV, 200 do redis.call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 199, #ARGV))) end
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
+for i = chunks + 1, replaced do redis.call('PEXPIRE', KEYS[i], ARGV[10]) end
 redis.call('SPUBLISH', ARGV[6], ARGV[7])
+if gone > 12 then put(rest, 12, ARGV[3], version) end
 return {1, version}
 )";
 
@@ -69,60 +72,66 @@ return 1
 )";
 
 // What an entry adds to the counts is taken back before it is replaced, so that they are always the entries' sum.
+// `k`: where in KEYS the four keys of the index begin, and `a` where in ARGV what put() takes.
 constexpr absl::string_view kEntryFunctions = R"(
 local function split(entry)
-  local v, rows, sealed, bytes, group = string.match(entry, '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
-  return {v = tonumber(v), rows = tonumber(rows), sealed = tonumber(sealed), bytes = tonumber(bytes), group = group}
+  local v, rows, sealed, bytes = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) ')
+  return {v = tonumber(v), rows = tonumber(rows), sealed = tonumber(sealed), bytes = tonumber(bytes)}
 end
-local function add(field, number)
-  if number ~= 0 then redis.call('HINCRBY', KEYS[4], field, string.format('%.0f', number)) end
+local function add(k, field, number)
+  if number ~= 0 then redis.call('HINCRBY', KEYS[k + 3], field, string.format('%d', number)) end
 end
-local function count(entry, sign)
-  if entry.v == 0 then return end
-  add('samples', sign)
-  add('sealed', sign * entry.sealed)
-  add('rows', sign * entry.rows)
-  add('bytes', sign * entry.bytes)
+local function count(k, before, after)
+  local function samples(entry) return entry.v == 0 and 0 or 1 end
+  add(k, 'samples', samples(after) - samples(before))
+  add(k, 'sealed', after.sealed - before.sealed)
+  add(k, 'rows', after.rows - before.rows)
+  add(k, 'bytes', after.bytes - before.bytes)
 end
-local function keep(milliseconds)
-  for i = 1, 4 do redis.call('PEXPIRE', KEYS[i], milliseconds) end
+local nothing = {v = 0, rows = 0, sealed = 0, bytes = 0}
+local function note(k, sample, due)
+  redis.call('ZADD', KEYS[k], 0, sample)
+  redis.call('ZADD', KEYS[k + 2], due, sample)
 end
-local old = redis.call('HGET', KEYS[2], ARGV[1])
+local function keep(k, milliseconds)
+  for i = k, k + 3 do redis.call('PEXPIRE', KEYS[i], milliseconds) end
+end
+local function put(k, a, sample, version)
+  local old = redis.call('HGET', KEYS[k + 1], sample)
+  local before = old and split(old) or nothing
+  if before.v > tonumber(version) then return 0 end
+  local rows, sealed, bytes = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
+  count(k, before, {v = tonumber(version), rows = tonumber(rows), sealed = tonumber(sealed), bytes = tonumber(bytes)})
+  redis.call('HSET', KEYS[k + 1], sample, table.concat({version, rows, sealed, bytes, ARGV[a + 6]}, ' '))
+  if not old or ARGV[a + 2] == '1' then
+    note(k, sample, ARGV[a])
+    keep(k, ARGV[a + 1])
+  end
+  return 1
+end
 )";
 
 constexpr absl::string_view kMarkEntry = R"(
+local old = redis.call('HGET', KEYS[2], ARGV[1])
 if old then
   old = string.gsub(old, '%S+$', '?')
 else
   old = '0 0 0 0 ?'
-  redis.call('ZADD', KEYS[1], 0, ARGV[1])
-  redis.call('ZADD', KEYS[3], ARGV[2], ARGV[1])
+  note(1, ARGV[1], ARGV[2])
 end
 redis.call('HSET', KEYS[2], ARGV[1], old)
-keep(ARGV[3])
+keep(1, ARGV[3])
 return 1
 )";
 
-constexpr absl::string_view kPutEntry = R"(
-local entry = table.concat({ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]}, ' ')
-if old then
-  local before = split(old)
-  if before.v > tonumber(ARGV[4]) then return 0 end
-  count(before, -1)
-end
-count(split(entry), 1)
-redis.call('HSET', KEYS[2], ARGV[1], entry)
-redis.call('ZADD', KEYS[1], 0, ARGV[1])
-redis.call('ZADD', KEYS[3], ARGV[2], ARGV[1])
-keep(ARGV[3])
-return 1
-)";
+constexpr absl::string_view kPutEntry = "return put(1, 3, ARGV[1], ARGV[2])";
 
 constexpr absl::string_view kDropEntry = R"(
+local old = redis.call('HGET', KEYS[2], ARGV[1])
 if not old then return 0 end
 local before = split(old)
 if before.v > tonumber(ARGV[2]) then return 0 end
-count(before, -1)
+count(1, before, nothing)
 redis.call('HDEL', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
@@ -141,7 +150,7 @@ RedisScript MakeWithoutRoom(absl::string_view source, absl::string_view function
 }  // namespace
 
 const RedisScript& Commit() {
-  static const RedisScript script = Make(kCommit);
+  static const RedisScript script = MakeEntry(kCommit);
   return script;
 }
 

@@ -16,11 +16,13 @@ enum Answer : int64_t {
   kNoSample = 4,
 };
 
-// The one step by which a sample changes: compare its version, then write.
-// KEYS: manifest, the other producer's manifest, the new chunks. ARGV: version expected ("0": there is no such sample),
-// a token of this change, sample id, now (ms), time to live (ms), channel, message, the chunks' time to live (ms), how
-// many of them come along (all or none; if none, they must be there already), these, how many fields go, these fields,
-// and pairs of field and value. Gives {Answer, version or id}.
+// The one step by which a sample changes: compare its version, see that the new chunks are there, then write.
+// KEYS: manifest, the new chunks, the chunks that nobody shows any more then, if the sample is a new one the other
+// producer's manifest, and the index where its entry is put in the same step (four keys).
+// ARGV: version expected ("0": there is no such sample), a token of this change, sample id, now (ms), time to live
+// (ms), channel, message, how many chunks are new, how many are shown no more, and for how long they still live (ms),
+// how many words follow for the index (none, or those of PutEntry from `due` on), these, how many fields go, these
+// fields, and pairs of field and value. Gives {Answer, version or id}.
 const RedisScript& Commit();
 
 // Marks the sample as used. KEYS: manifest. ARGV: its birth, now (ms), time to live (ms), until when its chunks live
@@ -41,8 +43,8 @@ const RedisScript& DropRun();
 // KEYS of all: names, entries, due, counts.
 // Notes a sample before it changes in a way that a list looks at. ARGV: sample id, due (ms), time to live (ms).
 const RedisScript& MarkEntry();
-// Puts what the sample is at `version`, unless something later is known. ARGV: sample id, due (ms), time to live (ms),
-// version, rows, sealed, bytes, group.
+// Puts what the sample is at `version`, unless something later is known. ARGV: sample id, version, due (ms), time to
+// live (ms), 1 if these two are to be written down although there is an entry, rows, sealed, bytes, group.
 const RedisScript& PutEntry();
 // Takes an entry out, unless something later than `version` is known. ARGV: sample id, version.
 const RedisScript& DropEntry();

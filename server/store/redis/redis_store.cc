@@ -114,7 +114,7 @@ class RedisStore final : public Store {
   RedisSample SampleOf(RunPtr run, Producer producer, const SampleRef& ref) {
     return RedisSample(context_, std::move(run), NameOf(producer, ref));
   }
-  absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, const AppendCommand& command);
+  absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, AppendCommand& command);
   // All samples with ids after `id`, by id, that may be in `groups`; entries without a sample are taken out.
   absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string id,
                      const Visitor& visitor);
@@ -187,7 +187,7 @@ absl::StatusOr<AppendAck> RedisStore::Append(AppendCommand command) {
   return WithRun(command.run, [&](const RunPtr& run) { return AppendTo(run, command); });
 }
 
-absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, const AppendCommand& command) {
+absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, AppendCommand& command) {
   const AppendHeader& header = command.header;
   if (absl::Status status = CheckAppend(header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(run->info, command); !status.ok()) {
@@ -326,9 +326,11 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
                                                   absl::Span<const SampleRef> samples, ReleaseMode mode) {
   std::vector<SampleName> names;
   std::set<std::pair<int64_t, std::string>> seen;
+  std::map<int64_t, uint64_t> contents;  // By handle, where one was asked for.
   for (const SampleRef& ref : samples) {
     for (const Producer p : kProducers) {
       SampleName name = NameOf(p, ref);
+      if (ref.content_id) contents[name.handle] = *ref.content_id;
       if (producer && *producer != p) continue;
       if (seen.emplace(name.handle, absl::StrCat(static_cast<int>(p), ref.sample)).second)
         names.push_back(std::move(name));
@@ -336,8 +338,11 @@ absl::StatusOr<ReleaseResult> RedisStore::Release(absl::string_view run, std::op
   }
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ReleaseResult> {
     ReleaseResult result;
-    const auto any = [](const RedisFound&) { return true; };
-    if (absl::Status status = ReleaseNames(found, names, any, mode, result); !status.ok()) return status;
+    const auto asked = [&](const RedisFound& one) {
+      const auto content = contents.find(context_.handle_of(one.stamp.sample));
+      return content == contents.end() || (one.content.ok() && (*one.content)->content_id == content->second);
+    };
+    if (absl::Status status = ReleaseNames(found, names, asked, mode, result); !status.ok()) return status;
     return result;
   });
 }

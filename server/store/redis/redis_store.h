@@ -6,8 +6,23 @@
 //
 // A sample is a manifest and chunks of blocks (redis_keys.h). Servers that change a sample at the same time never
 // interleave: a change is made by one script, only if the manifest's version is still the one that it was made from.
-// A prefix is copied when a sample opens with it, which costs reading and writing its rows once: parent and child may
-// lie on different servers. The byte budget is not charged for rows in Redis: maxmemory bounds them there.
+// An append to a sample that this server changed or saw last is built on what it knew then: its chunks and the script
+// are one pipeline and one round trip. If others have changed the sample, the script refuses, the chunks are taken
+// away, and the append is made again after a look. With a cluster the run's index, which lies elsewhere, takes another
+// one. A prefix is copied when a sample opens with it, which costs reading and writing its rows once: parent and child
+// may lie on different servers. The byte budget is not charged for rows in Redis: maxmemory bounds them there.
+//
+// Redis replicates behind its answers: a master that fails may take what it acknowledged last. All keys of a sample are
+// on one master and are replicated in their order, so what is left is the sample as it was after some earlier change,
+// never a part of one. What a server acknowledged it remembers (known_samples), and so it notices:
+//   rows are gone         DATA_LOSS (kNotCommitted) once, a new revision, then LOST for reads of what is gone
+//   only the seal is gone the same, but then reads say NOT_READY: all rows are there. Who seals again, under the new
+//                         revision, loses nothing
+// Nobody remembers where that server died as well, where it has forgotten the sample (known_samples is bounded), or for
+// servers that did not acknowledge it. Then the sample is shorter or unsealed at its revision: reads of the rest say
+// NOT_READY, an append behind the gap is refused (kGap) with the committed count, and one that repeats what is gone
+// brings it back. A sample of which nothing is left is NOT_FOUND, for a server that remembers it, too: it cannot tell
+// that from a release through another server.
 #ifndef SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SERVER_STORE_REDIS_REDIS_STORE_H_
 

@@ -106,6 +106,16 @@ absl::Status PieceChange::Merge() {
   return absl::OkStatus();
 }
 
+std::vector<Block> PieceChange::TakeRest() {
+  std::vector<Block> rest;
+  for (Group& group : groups_) {
+    for (Part& part : group.parts) {
+      if (!part.piece && !part.block.bytes.empty()) rest.push_back(std::move(part.block));
+    }
+  }
+  return rest;
+}
+
 absl::StatusOr<Block> PieceChange::MergeParts(const Group& group) const {
   std::vector<LoadedBlock> loaded;  // Keeps what `parts` shows.
   std::vector<BlockRows> parts;

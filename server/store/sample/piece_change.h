@@ -48,6 +48,8 @@ class PieceChange {
   absl::Span<const RowPiece> tail() const { return tail_; }
   // Of those, the blocks that are new.
   absl::Span<const std::shared_ptr<StoredBlock>> added() const { return added_; }
+  // After Merge, if there will be no Commit: the new blocks, as they were given, that are in none of added().
+  std::vector<Block> TakeRest();
   // Requires that Merge was OK. Takes cost() bytes out of `pool` after putting reclaimable_bytes() into it. Gives back
   // the pieces that it replaced.
   std::vector<RowPiece> Commit(RowPieces& pieces, ByteReservation& pool, const std::shared_ptr<RunUsage>& usage);

@@ -124,7 +124,8 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens) {
   return next;
 }
 
-ReleaseStep CheckRelease(const SampleContent& content, ReleaseMode mode) {
+ReleaseStep CheckRelease(const SampleContent& content, ReleaseMode mode, std::optional<uint64_t> content_id) {
+  if (content_id && *content_id != content.content_id) return ReleaseStep::kNothing;
   switch (mode) {
     case ReleaseMode::kNow:
       return ReleaseStep::kEnd;

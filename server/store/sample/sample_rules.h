@@ -58,7 +58,8 @@ SampleContent SealedContent(const SampleContent& content, int64_t num_tokens);
 
 // What a release means for a sample.
 enum class ReleaseStep { kNothing, kKeep, kEnd };
-ReleaseStep CheckRelease(const SampleContent& content, ReleaseMode mode);
+// `content_id`: that was asked for, if any.
+ReleaseStep CheckRelease(const SampleContent& content, ReleaseMode mode, std::optional<uint64_t> content_id = {});
 // What kKeep makes of it.
 SampleContent KeptContent(const SampleContent& content);
 

@@ -4,11 +4,14 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -59,6 +62,27 @@ absl::Status TcpSocket::Send(absl::Span<const uint8_t> bytes) {
     if (sent < 0 && errno == EINTR) continue;
     if (sent <= 0) return SocketError("send");
     bytes.remove_prefix(static_cast<size_t>(sent));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TcpSocket::SendAll(absl::Span<const absl::Span<const uint8_t>> pieces) {
+  std::vector<iovec> left;
+  for (const absl::Span<const uint8_t> piece : pieces) {
+    left.push_back({const_cast<uint8_t*>(piece.data()), piece.size()});
+  }
+  for (size_t first = 0; first < left.size();) {
+    msghdr message{};
+    message.msg_iov = left.data() + first;
+    message.msg_iovlen = std::min<size_t>(left.size() - first, IOV_MAX);
+    const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return SocketError("send");
+    auto done = static_cast<size_t>(sent);
+    while (first < left.size() && done >= left[first].iov_len) done -= left[first++].iov_len;
+    if (first == left.size()) break;
+    left[first].iov_base = static_cast<uint8_t*>(left[first].iov_base) + done;
+    left[first].iov_len -= done;
   }
   return absl::OkStatus();
 }

@@ -23,6 +23,8 @@ class TcpSocket {
   bool open() const { return fd_ >= 0; }
 
   absl::Status Send(absl::Span<const uint8_t> bytes);
+  // The pieces one after the other, gathered by the kernel.
+  absl::Status SendAll(absl::Span<const absl::Span<const uint8_t>> pieces);
   // Fills `bytes`, at most `piece` bytes per system call. UNAVAILABLE if the other end closes.
   absl::Status Receive(absl::Span<uint8_t> bytes, size_t piece = size_t{1} << 20);
 

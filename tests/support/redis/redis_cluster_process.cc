@@ -154,6 +154,10 @@ absl::Status RedisClusterProcess::MoveSlot(int slot, int to) {
   const RedisCommand assign({"CLUSTER", "SETSLOT", number, "NODE", *to_id});
   if (status.ok()) status = AskAll(to, {assign});
   if (status.ok()) status = AskAll(*from, {assign});
+  // The others need not hear of it by and by.
+  for (int i = 0; i < kNodes && status.ok(); ++i) {
+    if (i != to && i != *from) AskAll(i, {assign}).IgnoreError();  // Replicas refuse it.
+  }
   return status;
 }
 
@@ -162,6 +166,33 @@ absl::Status RedisClusterProcess::AwaitFailover(int slot, int dead) {
     const auto master = MasterOf(slot);
     return master.ok() && *master != dead && InfoHas(*master, RedisCommand({"CLUSTER", "INFO"}), "cluster_state:ok");
   });
+}
+
+absl::Status RedisClusterProcess::Heal() {
+  for (const auto& node : nodes_) {
+    if (node->Ask(RedisCommand({"PING"})).ok()) continue;
+    if (auto status = node->Restart(); !status.ok()) return status;
+  }
+  const auto count = [&](const std::string& text) {
+    int nodes = 0;
+    for (int i = 0; i < kNodes; ++i) nodes += InfoHas(i, RedisCommand({"INFO", "replication"}), text);
+    return nodes;
+  };
+  return Await("the cluster did not heal", [&] {
+    for (int i = 0; i < kNodes; ++i) {
+      if (!InfoHas(i, RedisCommand({"CLUSTER", "INFO"}), "cluster_state:ok")) return false;
+    }
+    return count("role:master") == kMasters && count("master_link_status:up") == kMasters &&
+           count("connected_slaves:1") == kMasters;
+  });
+}
+
+std::string RedisClusterProcess::url() const {
+  std::string url = "redis://";
+  for (const auto& node : nodes_) {
+    absl::StrAppend(&url, url.size() > 8 ? "," : "", kHost, ":", node->ports().client);
+  }
+  return url;
 }
 
 }  // namespace routing_replay::testing

@@ -32,6 +32,12 @@ class RedisClusterProcess {
   absl::Status MoveSlot(int slot, int to);
   // Waits until the living nodes agree that all is well and that `slot` is not at node `dead` any longer.
   absl::Status AwaitFailover(int slot, int dead);
+  // The other one of the pair of master and replica that `node` is of.
+  static int PartnerOf(int node) { return (node + kMasters) % kNodes; }
+  // Starts what was killed again and waits until every master has a replica that has caught up.
+  absl::Status Heal();
+  // "redis://" and all nodes.
+  std::string url() const;
 
  private:
   absl::Status Form();

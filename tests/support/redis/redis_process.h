@@ -49,6 +49,8 @@ class RedisProcess {
   const RedisAddress& address() const { return endpoint_.seeds.front(); }
   RedisPorts ports() const { return ports_; }
   // Not after Kill.
+  pid_t pid() const { return process_->pid(); }
+  // Not after Kill.
   void Signal(int signal) const { process_->Signal(signal); }
   // As a crash would.
   void Kill() { process_.reset(); }

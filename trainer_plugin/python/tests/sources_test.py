@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 import unittest
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,26 @@ import numpy as np
 import routing_replay_trainer as trainer
 
 HAS_GRPC = importlib.util.find_spec("grpc") is not None and importlib.util.find_spec("google.protobuf") is not None
+
+
+class LeavingRun:
+    """A run of several servers, of which one goes away in the middle of every other read."""
+
+    has_other_servers = True
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
+
+    def read_messages(self, request: bytes, timeout: float) -> Iterator[bytes]:
+        self.reads += 1
+        for message in self._run.read_messages(request, timeout):
+            yield message
+            if self.reads % 2:
+                raise ConnectionError("the server is gone")
 
 
 @dataclass
@@ -173,7 +194,10 @@ class SourcesTest(unittest.TestCase):
                         )
                 run.flush()
                 service = trainer.ServiceSource(run, wait=False)
-                self.compare(scenario, [scenario.local_source(), service])
+                leaving = LeavingRun(run)
+                again = trainer.ServiceSource(leaving, wait=False)
+                self.compare(scenario, [scenario.local_source(), service, again])
+                self.assertGreater(leaving.reads, 1)
                 other = trainer.plan(
                     scenario.geometry | {"num_experts": scenario.geometry["num_experts"] + 1},
                     {

@@ -10,7 +10,7 @@ import numpy as np
 
 from routing_replay import _core, _messages, _values
 from routing_replay._transport import DEFAULTS
-from routing_replay.errors import NotFoundError, UnimplementedError
+from routing_replay.errors import NotFoundError
 from routing_replay.geometry import Geometry
 from routing_replay.types import (
     Provenance,
@@ -48,7 +48,6 @@ class OpenedRun(NamedTuple):
     core: _core.Run
     geometry: Geometry
     settings: RunSettings
-    features: frozenset[str]
     dropped: ReleaseOutcome
 
 
@@ -100,11 +99,11 @@ def open_run(
             core,
             _geometry(response.geometry),
             _settings(response.options),
-            frozenset(response.features),
             _released(response.dropped),
         )
 
-    return Call("OpenRun", request.SerializeToString(), read)
+    # What was removed is told once.
+    return Call("OpenRun", request.SerializeToString(), read, repeat=resume_at is None)
 
 
 def seal(run: str, sample: str, num_tokens: int, revision: int, producer: str) -> Call[SampleState]:
@@ -189,26 +188,26 @@ def list_runs() -> Call[list[RunSummary]]:
 
 def release(
     run: str,
-    opened: OpenedRun,
     mode: str,
     samples: Sequence[str] = (),
     groups: tuple[int, int] | None = None,
     producer: str | None = None,
+    content_ids: Sequence[int] = (),
 ) -> Call[ReleaseOutcome]:
-    if mode != "now" and "release-after-checkpoint" not in opened.features:  # It would release them now.
-        raise UnimplementedError("the server has no releases that wait for a checkpoint", reason="VERSION_MISMATCH")
     request = _messages.ReleaseRequest(
         run=run,
         samples=samples,
         producer=_values.choice(producer, "producer", {None: 0, **_PRODUCERS}),
         mode=_RELEASE_MODES[mode],
+        content_ids=content_ids,
     )
     _set_groups(request, groups)
 
     def read(answer: bytes) -> ReleaseOutcome:
         return _released(_messages.ReleaseResponse.FromString(answer))
 
-    return Call("Release", request.SerializeToString(), read)
+    method = "Release" if mode == "now" else "ReleaseForCheckpoint"
+    return Call(method, request.SerializeToString(), read)
 
 
 def release_mode(keep_until_checkpoint: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from routing_replay import _calls, _core, _read, _values
 from routing_replay.errors import AlreadyExistsError
@@ -37,11 +37,16 @@ def export(
     timeout: float,
     on_progress: OnProgress | None,
 ) -> CheckpointOutcome:
-    options = {"directory": os.fspath(directory), "producer": producer, "drop_missing": bool(drop_missing)}
-    if groups is not None:
-        options["groups"] = list(_values.row_ranges([groups], "groups")[0])
-    states = run.list(groups=groups, producer=producer)
+    options: dict[str, Any] = {
+        "directory": os.fspath(directory),
+        "producer": producer,
+        "drop_missing": bool(drop_missing),
+        "release_awaiting": bool(release_awaiting),
+    }
+    _set_groups(options, groups)
     core = _core.Export(run._opened.core, options)
+    # Only now: until here another export could have released what the list has.
+    states = run.list(groups=None if drop_missing else groups, producer=producer)
     core.on_list(_calls.states_for_core(states))
     while True:
         names, progress = core.next()
@@ -52,9 +57,20 @@ def export(
         found = run.stat_many(names, producer=producer)
         core.on_rows(_calls.states_for_core(found), _read_all(run, names, producer, timeout))
     outcome = core.finish()
-    awaited = outcome.pop("awaited")
-    released = run._release(awaited if release_awaiting else (), "checkpointed", producer).samples
-    return CheckpointOutcome(**outcome, released=released)
+    released = run._checkpointed(outcome.pop("awaited"), outcome.pop("awaited_content_ids"), producer)
+    core.raise_unread()
+    return CheckpointOutcome(**outcome, released=released.samples)
+
+
+def source(directory: Directory, groups: tuple[int, int] | None) -> _core.Import:
+    options: dict[str, Any] = {"directory": os.fspath(directory)}
+    _set_groups(options, groups)
+    return _core.Import(options)
+
+
+def _set_groups(options: dict[str, Any], groups: tuple[int, int] | None) -> None:
+    if groups is not None:
+        options["groups"] = list(_values.row_ranges([groups], "groups")[0])
 
 
 def restore(source: _core.Import, run: Run, timeout: float, on_progress: OnProgress | None) -> RestoreOutcome:
@@ -104,7 +120,5 @@ def restore(source: _core.Import, run: Run, timeout: float, on_progress: OnProgr
 
 def _read_all(run: Run, samples: Iterable[SampleLike], producer: Producer, timeout: float) -> _core.Reader:
     reader = _read.make_reader(run._opened.core, samples, None, producer, False)
-    for message in run.read_messages(reader.request(), timeout):
-        reader.push(message)
-    reader.end()
+    run._read_into(reader, timeout)
     return reader

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_int64, c_size_t, c_uint64, c_void_p
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -114,35 +113,40 @@ def defaults(use_http_proxy: bool = False) -> dict[str, Any]:
     return json.loads(_give(_lib.rr_defaults, int(use_http_proxy)))
 
 
-def endpoint_target(endpoint: str, timeout: float) -> str:
-    """The gRPC target; waits `timeout` seconds for the file of a "file:PATH", then DeadlineExceededError."""
-    text = endpoint.encode()
-    return _give(_lib.rr_endpoint_target, text, len(text), round(timeout * 1000)).decode()
+class Server(NamedTuple):
+    target: str  # Of gRPC.
+    channel_options: list[tuple[str, str]]  # Beside those of defaults().
+    has_others: bool  # Whether another may be there when this one is away.
 
 
-class Target:
-    """The target of an endpoint, which may have to be waited for. InvalidArgumentError at once for a bad endpoint."""
+class Servers:
+    """rr_servers: those of an endpoint. InvalidArgumentError for a bad endpoint. Thread-safe."""
+
+    __slots__ = ("endpoint", "pointer")
 
     def __init__(self, endpoint: str | None) -> None:
+        self.pointer: int | None = None
         # The environment of now, whatever becomes of it.
-        self._endpoint = endpoint or os.environ.get(defaults()["endpoint_variable"], "")
-        self.known: str | None = None
-        with contextlib.suppress(errors.DeadlineExceededError):
-            self.known = endpoint_target(self._endpoint, 0)
+        self.endpoint = endpoint or os.environ.get(defaults()["endpoint_variable"], "")
+        text = self.endpoint.encode()
+        self.pointer = _make(_lib.rr_servers_new, text, len(text))
 
-    def look_again(self) -> bool:
-        """Whether the endpoint's file names another server by now: one that was started anew has another port."""
-        if self.known is None:
-            return False
-        before = self.known
-        with contextlib.suppress(errors.RoutingReplayError):  # Nothing is there while no server is.
-            self.known = endpoint_target(self._endpoint, 0)
-        return self.known != before
+    def __del__(self) -> None:
+        _lib.rr_servers_free(self.pointer)
 
-    def wait(self, timeout: float) -> str:
-        if self.known is None:
-            self.known = endpoint_target(self._endpoint, timeout)
-        return self.known
+    def present(self, timeout: float) -> Server:
+        """The one to talk to; waits `timeout` seconds for the file of a "file:PATH", then DeadlineExceededError."""
+        said = json.loads(_give(_lib.rr_servers_present, self.pointer, round(timeout * 1000)))
+        return Server(said["target"], [(name, value) for name, value in said["channel_options"]], said["has_others"])
+
+    def on_unavailable(self, server: Server) -> None:
+        """A call found no server there."""
+        target = server.target.encode()
+        _lib.rr_servers_on_unavailable(self.pointer, target, len(target))
+
+    def look_again(self) -> None:
+        """Reads the endpoint's file again: a server that was started anew has another port."""
+        _lib.rr_servers_look_again(self.pointer)
 
 
 def sample_handle(sample: str) -> int:
@@ -504,14 +508,22 @@ class Reader:
     def __del__(self) -> None:
         _lib.rr_reader_free(self.pointer)
 
-    def request(self) -> bytes:
-        return _give(_lib.rr_reader_request, self.pointer)
+    def request(self) -> bytes | None:
+        """What to ask a server for now; None once nothing is missing."""
+        out = c_void_p()
+        _lib.rr_reader_request(self.pointer, byref(out))
+        return None if out.value is None else _Bytes(out.value).copy()
 
     def push(self, message: bytes) -> None:
         _lib.rr_reader_push(self.pointer, message, len(message))
 
     def end(self) -> None:
+        """The answer ended well."""
         _lib.rr_reader_end(self.pointer)
+
+    def broke(self) -> None:
+        """The answer broke off; another server may be asked for the rest."""
+        _lib.rr_reader_break(self.pointer)
 
     def result(self) -> dict[str, Any]:
         return json.loads(_give(_lib.rr_reader_result, self.pointer))
@@ -548,8 +560,12 @@ class Export:
     def on_rows(self, states: list[dict[str, Any]], reader: Reader) -> None:
         _lib.rr_export_on_rows(self.pointer, *_json(states), reader.pointer)
 
-    def finish(self) -> dict[str, int]:
+    def finish(self) -> dict[str, Any]:
         return json.loads(_give(_lib.rr_export_finish, self.pointer))
+
+    def raise_unread(self) -> None:
+        """The error that kept a sample out while all others are in, if there was one."""
+        _lib.rr_export_unread(self.pointer)
 
 
 class Import:
@@ -557,10 +573,9 @@ class Import:
 
     __slots__ = ("pointer",)
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, options: dict[str, Any]) -> None:
         self.pointer: int | None = None
-        path = os.fsencode(directory)
-        self.pointer = _make(_lib.rr_import_new, path, len(path))
+        self.pointer = _make(_lib.rr_import_new, *_json(options))
 
     def __del__(self) -> None:
         _lib.rr_import_free(self.pointer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -58,6 +59,21 @@ def channel_options(use_http_proxy: bool) -> list[tuple[str, int]]:
     return [(name, value) for name, value in _core.defaults(use_http_proxy)["channel_options"]]
 
 
+class Broken(Exception):
+    """A stream that ended with an error."""
+
+    def __init__(self, error: _core.CoreError) -> None:
+        super().__init__()
+        self.error = error
+
+    def wait(self, retry: _core.Retry | None, has_others: bool) -> float:
+        """Seconds until another server is asked. Raises the error where it is final."""
+        wait = None if retry is None or not has_others else retry.wait(self.error, time.monotonic_ns())
+        if wait is None:
+            raise self.error.exception() from None
+        return wait
+
+
 class Closing(Protocol):
     """What a transport closes before it closes itself."""
 
@@ -80,7 +96,8 @@ class Transport:
     """A channel that is made when it is first used, anew in a process that was forked. Thread-safe."""
 
     def __init__(self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None) -> None:
-        self._target = _core.Target(endpoint)
+        self._servers = _core.Servers(endpoint)
+        self._server: _core.Server | None = None  # That the channel leads to.
         self.call_timeout = call_seconds(call_timeout)
         self._options = channel_options(use_http_proxy)
         self._lock = threading.Lock()
@@ -94,42 +111,72 @@ class Transport:
         """Raises CancelledError once closed, and what `check_fork` says."""
         check_fork()
         note_use()
-        target = self._target.wait(self.call_timeout)
+        with self._lock:
+            if self._channel is not None and not self._closed:
+                return self._channel
+        server = self._servers.present(self.call_timeout)
         with self._lock:
             if self._closed:
                 raise errors.CancelledError("the client is closed")
             if self._channel is None:
-                self._channel = grpc.insecure_channel(target, [*self._options, _READ_WITHOUT_THREAD])
+                options = [*self._options, *server.channel_options, _READ_WITHOUT_THREAD]
+                self._channel, self._server = grpc.insecure_channel(server.target, options), server
                 _fork.note_channel()
             return self._channel
 
-    def failed(self, failure: grpc.RpcError) -> _core.CoreError:
-        """What a call on the channel says that failed. The next channel leads to where the endpoint's file says now, if
-        there was no server."""
+    @property
+    def has_others(self) -> bool:
+        """Whether another server may be there when the present one is away."""
+        try:
+            return self._servers.present(0).has_others
+        except errors.DeadlineExceededError:
+            return False
+
+    def failed(self, channel: grpc.Channel | None, failure: grpc.RpcError) -> _core.CoreError:
+        """What a call on the channel says that failed. If there was no server, the next channel leads to another one,
+        or to where the endpoint's file says now."""
         if failure.code() is grpc.StatusCode.UNAVAILABLE:
-            self._look_again()
+            self.leave(channel)
         return core_error(failure)
 
-    def _look_again(self) -> None:
-        if self._target.look_again():
+    def leave(self, channel: grpc.Channel | None) -> None:
+        """No server answers there."""
+        with self._lock:
+            server = self._server if channel is self._channel else None
+        if server is not None:
+            self._servers.on_unavailable(server)
+            self._follow()
+
+    def _follow(self) -> None:
+        """Lets go of a channel that leads elsewhere by now."""
+        with contextlib.suppress(errors.DeadlineExceededError):
+            target = self._servers.present(0).target
             with self._lock:
-                self._channel = None
+                if self._server is not None and self._server.target != target:
+                    self._channel = self._server = None
 
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
-        """A unary call under the client's deadline. `repeat`: made again while the server is unavailable.
+        """A unary call under the client's deadline. `repeat`: made again while the server is unavailable, on the next
+        one where there are several.
 
         Raises the RoutingReplayError of the last attempt.
         """
-        deadline = time.monotonic() + self.call_timeout
+        return self._call(method, request, repeat, time.monotonic() + self.call_timeout)
+
+    def _call(self, method: str, request: bytes, repeat: bool, deadline: float) -> bytes:
         retry = _core.Retry(int(deadline * 1e9))
         if not repeat:  # Otherwise it would wait for a server that will not come back there.
-            self._look_again()
+            self._servers.look_again()
+            self._follow()
+            if self.has_others:
+                self._call("GetServerInfo", b"", True, deadline)  # Goes on to one that answers.
         while True:
-            stub = self.channel().unary_unary(SERVICE + method)
+            channel = self.channel()
+            stub = channel.unary_unary(SERVICE + method)
             try:
                 return stub(request, timeout=max(0.0, deadline - time.monotonic()), wait_for_ready=not repeat)
             except grpc.RpcError as failure:
-                error = self.failed(failure)
+                error = self.failed(channel, failure)
             wait = retry.wait(error, time.monotonic_ns()) if repeat else None
             if wait is None:
                 raise error.exception()
@@ -170,9 +217,10 @@ class Transport:
         """The parent's threads are not here, and its channel must not be touched, not even freed."""
         self._lock = threading.Lock()
         self._grpc_threads = set()
-        if self._channel is not None:
-            _core.leak(self._channel)
-            self._channel = None
+        endpoint = self._servers.endpoint
+        _core.leak((self._channel, self._servers))  # Somebody may have been in there.
+        self._channel = self._server = None
+        self._servers = _core.Servers(endpoint)
 
 
 def _after_fork() -> None:

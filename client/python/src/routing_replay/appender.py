@@ -305,6 +305,7 @@ class Appender:
 
     def _ask(self, producer: str, samples: list[str]) -> None:
         call = _calls.stat(self._name, samples, producer)
+        channel = None
         try:
             channel = self._channel()
             if channel is None:
@@ -312,18 +313,20 @@ class Appender:
             stub = channel.unary_unary(SERVICE + call.method)
             states = call.read(stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
         except (grpc.RpcError, RoutingReplayError) as failure:
-            error = self._error_of(failure)
+            error = self._error_of(channel, failure)
+            if isinstance(failure, grpc.RpcError) and failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._transport.leave(channel)
             with self._lock:
                 self._core.on_ask_error(error, time.monotonic_ns())
             return
         with self._lock:
             self._core.on_states(_calls.states_for_core(states), time.monotonic_ns())
 
-    def _error_of(self, failure: grpc.RpcError | RoutingReplayError) -> _core.CoreError:
+    def _error_of(self, channel: grpc.Channel | None, failure: grpc.RpcError | RoutingReplayError) -> _core.CoreError:
         """What the core is told; an endpoint that cannot be told yet is a server that is not there."""
         if isinstance(failure, RoutingReplayError):
             return _core.rpc_error(grpc.StatusCode.UNAVAILABLE.value[0], str(failure), b"")
-        return self._transport.failed(failure)
+        return self._transport.failed(channel, failure)
 
     def _converse(self) -> None:
         """One stream, from its start to its end."""
@@ -332,11 +335,12 @@ class Appender:
             number = self._stream
         why: _core.CoreError | None = None
         told = False
+        channel = None
         try:
             channel = self._channel()
             if channel is None:
                 return
-            call = channel.stream_stream(SERVICE + "Append")(self._requests(number))
+            call = channel.stream_stream(SERVICE + "Append")(self._requests(number, channel))
             ended = threading.Event()
             told = call.add_callback(lambda: self._note_grpc_thread(ended))
             with self._lock:
@@ -351,7 +355,7 @@ class Appender:
                     self._changed.notify_all()
                 self._deliver()
         except (grpc.RpcError, RoutingReplayError) as failure:
-            why = self._error_of(failure)
+            why = self._error_of(channel, failure)
         if told:
             ended.wait(_transport.REST_TIMEOUT)
         with self._lock:
@@ -360,7 +364,7 @@ class Appender:
             self._core.on_stream_end(why, time.monotonic_ns())
             self._changed.notify_all()
 
-    def _requests(self, number: int) -> Iterator[bytes]:
+    def _requests(self, number: int, channel: grpc.Channel) -> Iterator[bytes]:
         """Consumed by a thread of grpc, which comes back when the message before is on its way."""
         with self._lock:
             self._grpc_threads = {threading.current_thread()}
@@ -377,6 +381,7 @@ class Appender:
             if action.step == _core.SEND:
                 yield action.take_message()
             elif action.step == _core.CANCEL and call is not None:
+                self._transport.leave(channel)  # The server does not answer.
                 call.cancel()
             self._deliver()
 

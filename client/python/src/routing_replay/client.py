@@ -1,11 +1,10 @@
-"""One server."""
+"""One server, or several that share a store."""
 
 from __future__ import annotations
 
-import os
 from typing import TypeVar
 
-from routing_replay import _calls, _checkpoint, _core
+from routing_replay import _calls, _checkpoint
 from routing_replay._transport import Transport
 from routing_replay.geometry import Geometry
 from routing_replay.run import Run
@@ -15,11 +14,14 @@ T = TypeVar("T")
 
 
 class Client:
-    """One server. Thread-safe. Does not wait for the server; connects when it is first used.
+    """One server, or several that share a store. Thread-safe. Does not wait for the server; connects when first used.
 
-    endpoint: "host:port", "[v6]:port" or "unix:PATH", or "file:PATH" of a file that holds one of these, which is waited
-        for within call_timeout when the client is first used, and read again whenever the server cannot be reached, as
-        one that was started anew may have another port; the environment's ROUTING_REPLAY_ENDPOINT if absent
+    endpoint: "host:port", "[v6]:port" or "unix:PATH": one server. "host:port,host:port,…": servers that share a store;
+        each client begins at one of them by chance and stays there until it is unavailable, then goes on to the next.
+        "dns:///host:port": the same of all addresses of a name, calls going to them in turn. "file:PATH": of a file
+        that holds one of these, which is waited for within call_timeout when the client is first used, and read again
+        whenever the server cannot be reached, as one that was started anew may have another port; the environment's
+        ROUTING_REPLAY_ENDPOINT if absent
     use_http_proxy: HTTP proxies of the environment are ignored unless this is set
     call_timeout: seconds for a call without a timeout of its own (default 30)
 
@@ -66,6 +68,7 @@ class Client:
         self,
         directory: _checkpoint.Directory,
         run: str | None = None,
+        groups: tuple[int, int] | None = None,
         *,
         timeout: float = 120.0,
         on_progress: _checkpoint.OnProgress | None = None,
@@ -74,6 +77,7 @@ class Client:
 
         run: name of the run, made if it is not there (with other settings than the server's: `run` first); as it was
             exported if absent
+        groups: samples of groups[0] <= group < groups[1]; all if absent
         timeout: seconds for the read of a sample that is there already
         on_progress: called on this thread
 
@@ -83,7 +87,7 @@ class Client:
         ended; DataLossError naming a sample whose file is damaged. Rows, unrecorded rows, weights, groups, seals and
         the token check at the end come back; revisions, content ids and provenance are those of new samples.
         """
-        source = _core.Import(os.fspath(directory))
+        source = _checkpoint.source(directory, groups)
         contents = source.contents()
         with self.run(contents["run"] if run is None else run, Geometry.from_json(contents["geometry"])) as opened:
             return _checkpoint.restore(source, opened, timeout, on_progress)

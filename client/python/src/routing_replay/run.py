@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import numpy as np
 
 from routing_replay import _append, _calls, _checkpoint, _core, _counters, _read, _turns, _values
-from routing_replay._transport import SERVICE, Transport
+from routing_replay._transport import SERVICE, Broken, Transport
 from routing_replay.appender import Appender
 from routing_replay.trajectory import Trajectory
 from routing_replay.types import (
@@ -178,12 +180,11 @@ class Run:
 
         A sample that cannot be read has a status that says why; it does not fail the others. Raises DataLossError
         naming sample, layer and row for damaged bytes; UnavailableError and DeadlineExceededError (`timeout` seconds)
-        are final.
+        are final. With several servers, what one of them did not bring to its end is asked of the next one;
+        AbortedError (OLD_REVISION) naming a sample that changed meanwhile.
         """
         reader = _read.make_reader(self._opened.core, samples, layers, producer, wait)
-        for message in self.read_messages(reader.request(), timeout):
-            reader.push(message)
-        reader.end()
+        self._read_into(reader, timeout)
         return _read.rows_from(reader)
 
     def read_one(
@@ -201,13 +202,48 @@ class Run:
     def read_messages(self, request: bytes, timeout: float = 120.0) -> Iterator[bytes]:
         """The messages of a Read as they come (read.proto), for callers with a core of their own.
 
-        `request` is a serialized ReadRequest. Closing the iterator ends the call. Raises RoutingReplayError.
+        `request` is a serialized ReadRequest. Closing the iterator ends the call. Raises RoutingReplayError. With
+        several servers, a read of which nothing came yet goes on to the next; after an UnavailableError in its middle
+        a new read does, if `has_other_servers`.
         """
-        call = self._transport.channel().unary_stream(SERVICE + "Read")(request, timeout=_values.seconds(timeout))
+        deadline = time.monotonic() + _values.seconds(timeout)
+        retry = _core.Retry(int(deadline * 1e9))
+        while True:
+            came = False
+            try:
+                for message in self._read_once(request, deadline):
+                    came = True
+                    yield message
+                return
+            except Broken as broken:
+                time.sleep(broken.wait(None if came else retry, self.has_other_servers))
+
+    @property
+    def has_other_servers(self) -> bool:
+        """Whether another server may be there when the present one is away."""
+        return self._transport.has_others
+
+    def _read_into(self, reader: _core.Reader, timeout: float) -> None:
+        deadline = time.monotonic() + _values.seconds(timeout)
+        retry = _core.Retry(int(deadline * 1e9))
+        while (request := reader.request()) is not None:
+            try:
+                for message in self._read_once(request, deadline):
+                    reader.push(message)
+                    retry = _core.Retry(int(deadline * 1e9))
+                reader.end()
+            except Broken as broken:
+                time.sleep(broken.wait(retry, self.has_other_servers))
+                reader.broke()
+
+    def _read_once(self, request: bytes, deadline: float) -> Iterator[bytes]:
+        channel = self._transport.channel()
+        left = max(0.0, deadline - time.monotonic())
+        call = channel.unary_stream(SERVICE + "Read")(request, timeout=left)
         try:
             yield from call
         except grpc.RpcError as failure:
-            raise self._transport.failed(failure).exception() from None
+            raise Broken(self._transport.failed(channel, failure)) from None
         finally:
             call.cancel()
 
@@ -263,17 +299,21 @@ class Run:
 
         keep_until_checkpoint: sealed samples stay, for their time to live, until a `checkpoint` holds them, so that
             training that has to go back to the checkpoint before can replay them again. Others, which no checkpoint
-            takes, are given back now. To truncate or restart a sample takes this back
+            takes, are given back now; so are the trainer's, unless producer="trainer" asks for them: a checkpoint holds
+            the samples of one producer. To truncate or restart a sample takes this back
         """
         mode = _calls.release_mode(keep_until_checkpoint)
-        return self._release(samples, mode, producer)
+        return _calls.sum_of(
+            self._do(_calls.release(self._name, mode, names, producer=producer))
+            for names in _calls.names_in_calls(samples)
+        )
 
     def release_groups(
         self, begin: int, end: int, *, keep_until_checkpoint: bool = False, producer: Producer | None = None
     ) -> ReleaseOutcome:
         """Gives back all samples with begin <= group < end; see `release`."""
         mode = _calls.release_mode(keep_until_checkpoint)
-        return self._do(_calls.release(self._name, self._opened, mode, groups=(begin, end), producer=producer))
+        return self._do(_calls.release(self._name, mode, groups=(begin, end), producer=producer))
 
     def checkpoint(
         self,
@@ -293,14 +333,15 @@ class Run:
             held before can be read until then
         groups: samples of groups[0] <= group < groups[1]; all if absent
         drop_missing: samples of these groups that the directory holds and the run does not (they were released) leave
-            the directory
+            the directory, but for those that the run gave back because the directory holds them
         release_awaiting: samples that were released with keep_until_checkpoint are given back once the directory holds
-            them; False for a copy that is no checkpoint
+            them, which may then be the only one; False for a copy that is no checkpoint
         timeout: seconds for one portion of some tens of MB
         on_progress: called on this thread
 
         FailedPreconditionError if the directory holds another run; AlreadyExistsError if it holds something else;
-        DataLossError naming a sample that the store lost; errors of `read`.
+        DataLossError naming a sample that the store lost, AbortedError naming one that changes whenever it is read: all
+        others are in the directory then; errors of `read`.
         """
         return _checkpoint.export(
             self, directory, groups, producer, drop_missing, release_awaiting, timeout, on_progress
@@ -336,9 +377,10 @@ class Run:
                 made.close()
         return self._appender
 
-    def _release(self, samples: Iterable[str], mode: str, producer: Producer | None) -> ReleaseOutcome:
+    def _checkpointed(self, samples: Sequence[str], content_ids: Sequence[int], producer: Producer) -> ReleaseOutcome:
+        ids = iter(content_ids)
         return _calls.sum_of(
-            self._do(_calls.release(self._name, self._opened, mode, names, producer=producer))
+            self._do(_calls.release(self._name, "checkpointed", names, None, producer, list(islice(ids, len(names)))))
             for names in _calls.names_in_calls(samples)
         )
 

@@ -32,6 +32,11 @@ struct RedisRequest {
   // If `command` was made by script->Call: sent again with the source where the server does not know the script. Must
   // live until the call returns.
   const RedisScript* script = nullptr;
+  // Sent in front of the command, over the same connection, and carried out in this order before it; keys of the same
+  // slot. If one of them fails, that is the request's result, whatever the commands behind it did: let the last one
+  // look for itself whether those before it were carried out. What is sent again is sent whole. Only if `idempotent`,
+  // of all of them together.
+  std::vector<RedisCommand> before = {};
 };
 
 // Never a reply of type kError: that is a status here (StatusOfRedisError). Errors inside an array stay in it.
@@ -46,6 +51,8 @@ struct RedisResult {
   // True: the command was sent whole, was not idempotent, and its answer is lost (reply is UNAVAILABLE): it may have
   // been executed once or not at all. False with any error: it was not executed, or is idempotent.
   bool outcome_unknown = false;
+  // True: it was sent again although it may have been carried out before. The answer is to the last time.
+  bool repeated = false;
 };
 
 struct RedisClusterOptions {
@@ -91,7 +98,7 @@ class RedisCluster {
   // growing pauses until the deadline.
   //
   // There is no order among the requests of one call, not even of one key: what must come after something else goes
-  // into a later call.
+  // into a later call, or into the same request.
   virtual std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) = 0;
   RedisResult ExecuteOne(const RedisRequest& request, Clock::Time deadline);
 

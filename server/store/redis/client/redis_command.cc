@@ -10,6 +10,12 @@ namespace {
 // Below this a copy is cheaper than a piece of its own.
 constexpr size_t kReferencedBytes = 4096;
 
+absl::string_view TextOf(absl::Span<const uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+size_t BytesOf(const RedisCommand::Pieces& pieces) { return pieces[0].size() + pieces[1].size(); }
+
 }  // namespace
 
 RedisCommand::RedisCommand(std::initializer_list<absl::string_view> arguments) {
@@ -24,49 +30,53 @@ RedisCommand& RedisCommand::Add(absl::string_view argument) {
 RedisCommand& RedisCommand::Add(int64_t argument) { return Add(absl::StrCat(argument)); }
 
 RedisCommand& RedisCommand::AddBorrowed(absl::string_view argument) {
-  arguments_.emplace_back(argument);
+  arguments_.emplace_back(Pieces{argument, ""});
   return *this;
 }
 
-RedisCommand& RedisCommand::AddBorrowed(absl::Span<const uint8_t> argument) {
-  return AddBorrowed(absl::string_view(reinterpret_cast<const char*>(argument.data()), argument.size()));
+RedisCommand& RedisCommand::AddBorrowed(absl::Span<const uint8_t> argument) { return AddBorrowed(TextOf(argument)); }
+
+RedisCommand& RedisCommand::AddBorrowed(absl::Span<const uint8_t> first, absl::Span<const uint8_t> second) {
+  arguments_.emplace_back(Pieces{TextOf(first), TextOf(second)});
+  return *this;
 }
 
 void RedisCommand::Replace(size_t index, absl::string_view argument) { arguments_[index] = std::string(argument); }
 
-absl::string_view RedisCommand::argument(size_t index) const {
+RedisCommand::Pieces RedisCommand::pieces(size_t index) const {
   const auto& argument = arguments_[index];
-  if (const auto* owned = std::get_if<std::string>(&argument)) return *owned;
-  return std::get<absl::string_view>(argument);
+  if (const auto* owned = std::get_if<std::string>(&argument)) return {*owned, ""};
+  return std::get<Pieces>(argument);
 }
 
 size_t RedisCommand::argument_bytes() const {
   size_t bytes = 0;
-  for (size_t i = 0; i < size(); ++i) bytes += argument(i).size();
+  for (size_t i = 0; i < size(); ++i) bytes += BytesOf(pieces(i));
   return bytes;
 }
 
 void RedisCommandQueue::Text(absl::string_view text) {
+  if (text.empty()) return;
   if (pieces_.empty() || pieces_.back().borrowed != nullptr) pieces_.push_back({nullptr, text_.size(), 0});
   text_.append(text.data(), text.size());
   pieces_.back().size += text.size();
   total_ += text.size();
 }
 
-void RedisCommandQueue::Argument(absl::string_view argument) {
-  Text(absl::StrCat("$", argument.size(), "\r\n"));
-  if (argument.size() < kReferencedBytes) {
-    Text(argument);
-  } else {
-    pieces_.push_back({argument.data(), 0, argument.size()});
-    total_ += argument.size();
-  }
-  Text("\r\n");
+void RedisCommandQueue::Part(absl::string_view part) {
+  if (part.size() < kReferencedBytes) return Text(part);
+  pieces_.push_back({part.data(), 0, part.size()});
+  total_ += part.size();
 }
 
 void RedisCommandQueue::Push(const RedisCommand& command) {
   Text(absl::StrCat("*", command.size(), "\r\n"));
-  for (size_t i = 0; i < command.size(); ++i) Argument(command.argument(i));
+  for (size_t i = 0; i < command.size(); ++i) {
+    const RedisCommand::Pieces pieces = command.pieces(i);
+    Text(absl::StrCat("$", BytesOf(pieces), "\r\n"));
+    for (const absl::string_view piece : pieces) Part(piece);
+    Text("\r\n");
+  }
   ends_.push_back(total_);
 }
 

@@ -4,6 +4,7 @@
 
 #include <sys/uio.h>
 
+#include <array>
 #include <initializer_list>
 #include <string>
 #include <variant>
@@ -28,18 +29,24 @@ class RedisCommand {
   // Keeps a reference: `argument` must stay as it is until the last call with this command or a copy of it returned.
   RedisCommand& AddBorrowed(absl::string_view argument);
   RedisCommand& AddBorrowed(absl::Span<const uint8_t> argument);
+  // One argument, which lies in two pieces.
+  RedisCommand& AddBorrowed(absl::Span<const uint8_t> first, absl::Span<const uint8_t> second);
   // Puts another argument in the place of the one at `index`, which must be there.
   void Replace(size_t index, absl::string_view argument);
 
   size_t size() const { return arguments_.size(); }
-  absl::string_view argument(size_t index) const;
+  // The two pieces of an argument, one after the other; of most the second one is empty.
+  using Pieces = std::array<absl::string_view, 2>;
+  Pieces pieces(size_t index) const;
+  // Of an argument in one piece.
+  absl::string_view argument(size_t index) const { return pieces(index)[0]; }
   // Bytes of all arguments.
   size_t argument_bytes() const;
   // The first word, for messages; never a key or a value.
   std::string name() const { return arguments_.empty() ? "" : std::string(argument(0)); }
 
  private:
-  std::vector<std::variant<std::string, absl::string_view>> arguments_;
+  std::vector<std::variant<std::string, Pieces>> arguments_;
 };
 
 // Commands on their way into a socket: RESP headers and small arguments in one text, large borrowed ones by reference.
@@ -64,7 +71,7 @@ class RedisCommandQueue {
     size_t size;
   };
   void Text(absl::string_view text);
-  void Argument(absl::string_view argument);
+  void Part(absl::string_view part);
 
   std::string text_;
   std::vector<Piece> pieces_;

@@ -13,9 +13,23 @@ namespace {
 std::string Text(const RedisCommand& command) {
   std::string text = absl::StrCat("*", command.size(), "\r\n");
   for (size_t i = 0; i < command.size(); ++i) {
-    absl::StrAppend(&text, "$", command.argument(i).size(), "\r\n", command.argument(i), "\r\n");
+    const RedisCommand::Pieces pieces = command.pieces(i);
+    absl::StrAppend(&text, "$", pieces[0].size() + pieces[1].size(), "\r\n", pieces[0], pieces[1], "\r\n");
   }
   return text;
+}
+
+absl::Span<const uint8_t> Bytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+TEST(RedisCommandTest, AnArgumentInTwoPieces) {
+  const std::string first = "a\r\n", second(5000, 'b');
+  RedisCommand command({"SET", "key"});
+  command.AddBorrowed(Bytes(first), Bytes(second));
+  EXPECT_EQ(command.size(), 3u);
+  EXPECT_EQ(Text(command), absl::StrCat("*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5003\r\na\r\n", second, "\r\n"));
+  EXPECT_EQ(command.argument_bytes(), 3u + 3 + 5003);
 }
 
 TEST(RedisCommandTest, ArgumentsAreAnyBytes) {
@@ -38,7 +52,16 @@ TEST(RedisCommandQueueTest, WhatIsWrittenInPiecesIsWhatWasPushed) {
     for (RedisCommand& command : commands) {
       for (uint64_t n = 1 + random() % 5; n > 0; --n) {
         const std::string& value = values[random() % values.size()];
-        random() % 2 == 0 ? command.Add(value) : command.AddBorrowed(value);
+        switch (random() % 3) {
+          case 0:
+            command.Add(value);
+            break;
+          case 1:
+            command.AddBorrowed(value);
+            break;
+          default:
+            command.AddBorrowed(Bytes(value), Bytes(values[random() % values.size()]));
+        }
       }
     }
     RedisCommandQueue queue;

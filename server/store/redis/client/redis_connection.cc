@@ -88,18 +88,20 @@ absl::Status RedisConnection::WriteQueue() {
 absl::Status RedisConnection::ReadReplies(std::vector<RedisReply>& replies) {
   for (int i = 0; i < kReadsPerMove; ++i) {
     const absl::Span<char> direct = parser_.Direct();
-    const auto got = socket_->Read(direct.empty() ? absl::MakeSpan(buffer_.get(), kReadBytes) : direct);
+    const absl::Span<char> into = direct.empty() ? absl::MakeSpan(buffer_.get(), kReadBytes) : direct;
+    const auto got = socket_->Read(into);
     if (!got.ok()) return got.status();
     if (*got == 0) break;
     bytes_moved_ += *got;
     if (!direct.empty()) {
       parser_.Filled(*got);
-      continue;
+    } else {
+      if (auto status = parser_.Feed({buffer_.get(), *got}); !status.ok()) return status;
+      if (auto status = TakeReplies(replies); !status.ok()) return status;
+      // A server that hangs up after its last answer has answered.
+      if (!pushes_ && due() == 0) break;
     }
-    if (auto status = parser_.Feed({buffer_.get(), *got}); !status.ok()) return status;
-    if (auto status = TakeReplies(replies); !status.ok()) return status;
-    // A server that hangs up after its last answer has answered.
-    if (!pushes_ && due() == 0) break;
+    if (*got < into.size() && !socket_->may_hold_more()) break;
   }
   return absl::OkStatus();
 }

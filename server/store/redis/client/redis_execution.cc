@@ -27,8 +27,7 @@ RedisExecution::RedisExecution(RedisTopology& topology, absl::Span<const RedisRe
       deadline_(deadline),
       clock_(*topology.options().clock),
       results_(requests.size()),
-      left_(requests.size()),
-      backoff_(kPauses) {
+      left_(requests.size()) {
   for (const RedisRequest& request : requests) states_.push_back({.slot = RedisSlotOf(request.key)});
 }
 
@@ -79,35 +78,42 @@ std::map<RedisAddress, RedisExecution::Batch> RedisExecution::Route() {
 
 RedisExchange RedisExecution::Prepare(const RedisLease& lease, Batch& batch) {
   RedisExchange exchange{.connection = &*lease};
-  const auto add = [&](const RedisCommand& command, std::optional<size_t> owner) {
-    exchange.commands.push_back(&command);
-    batch.owners.push_back(owner);
-  };
   for (const size_t request : batch.requests) {
     State& state = states_[request];
-    if (state.redirection && state.redirection->asking) add(Asking(), std::nullopt);
+    const bool asking = state.redirection && state.redirection->asking;
     state.redirection.reset();
-    add(state.with_source ? *state.with_source : requests_[request].command, request);
+    const size_t begin = exchange.commands.size();
+    const auto add = [&](const RedisCommand& command) {
+      if (asking) exchange.commands.push_back(&Asking());
+      exchange.commands.push_back(&command);
+    };
+    for (const RedisCommand& command : requests_[request].before) add(command);
+    add(state.with_source ? *state.with_source : requests_[request].command);
+    batch.places.push_back({begin, exchange.commands.size(), size_t{asking ? 2u : 1u}});
   }
   return exchange;
 }
 
 void RedisExecution::Evaluate(RedisExchange& exchange, const Batch& batch) {
   if (!exchange.status.ok()) ++topology_.counters().lost_connections;
-  for (size_t i = 0; i < batch.owners.size(); ++i) {
-    if (!batch.owners[i]) continue;
-    if (i < exchange.replies.size()) {
-      Judge(*batch.owners[i], std::move(exchange.replies[i]), exchange.connection->address());
-    } else {
-      Lost(*batch.owners[i], exchange.status, /*written=*/i < exchange.written);
+  for (size_t i = 0; i < batch.requests.size(); ++i) {
+    const Place& place = batch.places[i];
+    if (place.end > exchange.replies.size()) {
+      Lost(batch.requests[i], exchange.status, /*written=*/place.end <= exchange.written);
+      continue;
     }
+    size_t decides = place.begin + place.step - 1;
+    while (decides + 1 < place.end && !exchange.replies[decides].is_error()) decides += place.step;
+    states_[batch.requests[i]].repeated |= decides + 1 < place.end && !exchange.replies[place.end - 1].is_error();
+    Judge(batch.requests[i], *exchange.commands[decides], std::move(exchange.replies[decides]),
+          exchange.connection->address());
   }
 }
 
-void RedisExecution::Judge(size_t request, RedisReply reply, const RedisAddress& server) {
+void RedisExecution::Judge(size_t request, const RedisCommand& command, RedisReply reply, const RedisAddress& server) {
   State& state = states_[request];
   if (!reply.is_error()) return Finish(request, {.reply = std::move(reply)});
-  const std::string name = requests_[request].command.name();
+  const std::string name = command.name();
   RedisError error = ParseRedisError(reply.text);
   if (error.address.host.empty()) error.address.host = server.host;
   switch (error.kind) {
@@ -143,6 +149,7 @@ void RedisExecution::Lost(size_t request, const absl::Status& status, bool writt
                             .outcome_unknown = true});
   }
   if (IsFinalRedisError(status)) return Finish(request, {.reply = status});
+  states_[request].repeated |= written;
   RetryLater(request, status);
 }
 
@@ -154,6 +161,7 @@ void RedisExecution::RetryLater(size_t request, absl::Status why) {
 
 void RedisExecution::Finish(size_t request, RedisResult result) {
   states_[request].done = true;
+  result.repeated = states_[request].repeated;
   results_[request] = std::move(result);
   --left_;
 }
@@ -162,9 +170,10 @@ void RedisExecution::Pause() {
   if (++rounds_without_pause_ > kRoundsWithoutPause) pause_ = true;
   if (pause_) {
     rounds_without_pause_ = 0;
+    if (!backoff_) backoff_.emplace(kPauses);
     const Clock::Duration left = deadline_ - clock_.Now();
-    std::this_thread::sleep_for(
-        std::clamp<Clock::Duration>(backoff_.Next(), Clock::Duration::zero(), std::max(left, Clock::Duration::zero())));
+    std::this_thread::sleep_for(std::clamp<Clock::Duration>(backoff_->Next(), Clock::Duration::zero(),
+                                                            std::max(left, Clock::Duration::zero())));
   }
   // If nobody can say, the next round finds out what is still there.
   if (refresh_ && view_->clustered) topology_.Refresh(view_->generation, deadline_).IgnoreError();

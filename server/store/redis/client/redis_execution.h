@@ -34,12 +34,19 @@ class RedisExecution {
     std::optional<Redirection> redirection;
     std::optional<RedisCommand> with_source;  // In place of the request's command.
     absl::Status last_error;
+    bool repeated = false;
     bool done = false;
   };
-  // The requests that go to one server, and which of them each command of the pipeline is (ASKING is none).
+  // Where a request is in a pipeline.
+  struct Place {
+    size_t begin;  // Of its commands, all of them together …
+    size_t end;
+    size_t step;  // … of which each so many-th is one of its own, and the others are ASKING.
+  };
+  // The requests that go to one server, and their places.
   struct Batch {
     std::vector<size_t> requests;
-    std::vector<std::optional<size_t>> owners;
+    std::vector<Place> places;
   };
 
   // Asks for everything that is not done once.
@@ -47,7 +54,8 @@ class RedisExecution {
   std::map<RedisAddress, Batch> Route();
   RedisExchange Prepare(const RedisLease& lease, Batch& batch);
   void Evaluate(RedisExchange& exchange, const Batch& batch);
-  void Judge(size_t request, RedisReply reply, const RedisAddress& server);
+  // `reply`: to `command`, which is the last one of the request, or one that failed.
+  void Judge(size_t request, const RedisCommand& command, RedisReply reply, const RedisAddress& server);
   void Lost(size_t request, const absl::Status& status, bool written);
   void RetryLater(size_t request, absl::Status why);
   void Finish(size_t request, RedisResult result);
@@ -61,7 +69,7 @@ class RedisExecution {
   std::vector<State> states_;
   std::vector<RedisResult> results_;
   size_t left_;
-  Backoff backoff_;
+  std::optional<Backoff> backoff_;  // Made when it is needed: most calls have no pause.
   std::shared_ptr<const RedisTopology::View> view_;
   int rounds_without_pause_ = 0;
   bool pause_ = false;    // Something must have time to pass before the next round.

@@ -100,6 +100,69 @@ TEST_F(TwoServers, AskIsForThisOnce) {
   EXPECT_THAT(seen[2], ElementsAre("GET", key_of_a_));
 }
 
+// SET a, SET b, GET key.
+RedisRequest Sequence(const std::string& key) {
+  RedisRequest request = Get(key);
+  for (const char* value : {"a", "b"}) request.before.push_back(RedisCommand({"SET", key, value}));
+  return request;
+}
+
+std::vector<std::string> Words(const std::vector<Command>& commands, size_t from) {
+  std::vector<std::string> words;
+  for (size_t i = from; i < commands.size(); ++i) words.push_back(commands[i].back());
+  return words;
+}
+
+TEST_F(TwoServers, CommandsOfOneRequestStayTogetherAndInOrder) {
+  const auto cluster = Connect(a_.endpoint());
+  const size_t before = a_.commands().size();
+  a_.SetHandler(Cluster([](const Command& command) -> Answer { return {absl::StrCat("+", command[0], "\r\n")}; }));
+  const std::vector<RedisRequest> requests = {Sequence(key_of_a_), Get(key_of_b_), Sequence(key_of_a_)};
+  const auto results = cluster->Execute(requests, Soon());
+  EXPECT_EQ(results[0].reply->text, "GET");
+  EXPECT_EQ(results[2].reply->text, "GET");
+  EXPECT_FALSE(results[0].repeated);
+  EXPECT_THAT(Words(a_.commands(), before), ElementsAre("a", "b", key_of_a_, "a", "b", key_of_a_));
+}
+
+TEST_F(TwoServers, ARedirectedRequestIsSentWhole) {
+  const auto cluster = Connect(a_.endpoint());
+  // The second one goes elsewhere: what is behind it was carried out at the wrong place.
+  a_.SetHandler(Cluster([&](const Command& command) -> Answer {
+    return {command.back() == "b" ? Error("ASK", key_of_a_, b_) : "+a\r\n"};
+  }));
+  const size_t before = b_.commands().size();
+  const RedisResult result = cluster->ExecuteOne(Sequence(key_of_a_), Soon());
+  EXPECT_EQ(result.reply->text, "b");
+  EXPECT_TRUE(result.repeated);
+  auto words = Words(b_.commands(), before);
+  if (!words.empty() && words.front() == "routing-replay") words.erase(words.begin());  // The login.
+  EXPECT_THAT(words, ElementsAre("ASKING", "a", "ASKING", "b", "ASKING", key_of_a_));
+}
+
+TEST_F(TwoServers, TheFirstErrorOfARequestIsItsResult) {
+  const auto cluster = Connect(a_.endpoint());
+  a_.SetHandler(Cluster([&](const Command& command) -> Answer {
+    return {command.back() == "a" ? "-OOM command not allowed\r\n" : "+a\r\n"};
+  }));
+  EXPECT_THAT(cluster->ExecuteOne(Sequence(key_of_a_), Soon()).reply,
+              Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+}
+
+TEST_F(TwoServers, ARequestWhoseAnswerWasLostIsRepeated) {
+  const auto cluster = Connect(a_.endpoint());
+  for (const char* cut : {"b", key_of_a_.c_str()}) {
+    std::atomic<int> asked{0};
+    a_.SetHandler(Cluster([&](const Command& command) -> Answer {
+      if (command.back() == cut && asked++ == 0) return {"", true};
+      return {"+a\r\n"};
+    }));
+    const RedisResult result = cluster->ExecuteOne(Sequence(key_of_a_), Soon());
+    EXPECT_OK(result.reply);
+    EXPECT_TRUE(result.repeated);
+  }
+}
+
 TEST_F(TwoServers, PassingErrorsAreRetried) {
   for (const char* error : {"TRYAGAIN x", "CLUSTERDOWN x", "LOADING x", "READONLY x", "MASTERDOWN x"}) {
     std::atomic<int> asked{0};

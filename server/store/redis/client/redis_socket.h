@@ -28,6 +28,9 @@ class RedisSocket {
 
   // Bytes moved without waiting; 0: none now. UNAVAILABLE: the connection is over. Not empty spans only.
   absl::StatusOr<size_t> Read(absl::Span<char> into);
+  // After a Read that filled less than it was given: true if the next one may find something without a poll. TLS may
+  // have taken more out of the socket than it gave.
+  bool may_hold_more() const { return ssl_ != nullptr; }
   // A later call must begin with the bytes that this one did not take.
   absl::StatusOr<size_t> Write(absl::Span<const iovec> pieces);
 

@@ -473,11 +473,11 @@ class ServiceSource(RowSource):
         return records
 
     def _inspected(self, sequences: Sequence[FetchSequence], seconds: float) -> list[dict[str, Any]]:
+        end = time.monotonic() + seconds
         inspection = _Inspection(sequences, self._options, self.check_every)
         try:
-            if sequences:
-                for message in self._run.read_messages(inspection.request(), seconds):
-                    inspection.push(message)
+            while sequences and not self._read(inspection, end - time.monotonic()):
+                inspection = _Inspection(sequences, self._options, self.check_every)
             inspection.end()
         except TimeoutError as error:
             inspection.give_up(str(error))
@@ -488,10 +488,21 @@ class ServiceSource(RowSource):
 
     def _bring(self, fetch: _Fetch, timeout: float | None) -> None:
         if fetch.needs_rows():
-            seconds = self._timeout if timeout is None else timeout
-            for message in self._run.read_messages(fetch.request(), seconds):
-                fetch.push(message)
+            end = time.monotonic() + (self._timeout if timeout is None else timeout)
+            while not self._read(fetch, end - time.monotonic()):
+                fetch.restart()
         fetch.end()
+
+    def _read(self, reading: _Fetch | _Inspection, seconds: float) -> bool:
+        """False if the server went away in the middle, and another may have it all."""
+        try:
+            for message in self._run.read_messages(reading.request(), max(0.0, seconds)):
+                reading.push(message)
+        except ConnectionError:
+            if not getattr(self._run, "has_other_servers", False):
+                raise
+            return False
+        return True
 
 
 def _utf8(text: str) -> tuple[bytes, int]:

@@ -220,12 +220,14 @@ class Appender:
 
     async def _ask(self, producer: str, samples: list[str]) -> None:
         call = _calls.stat(self._name, samples, producer)
+        channel = await self._transport.channel()
         try:
-            channel = await self._transport.channel()
             stub = channel.unary_unary(SERVICE + call.method)
             states = call.read(await stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
         except grpc.aio.AioRpcError as failure:
-            self._core.on_ask_error(self._transport.failed(failure), time.monotonic_ns())
+            if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._transport.leave(channel)
+            self._core.on_ask_error(self._transport.failed(channel, failure), time.monotonic_ns())
             return
         self._core.on_states(_calls.states_for_core(states), time.monotonic_ns())
 
@@ -233,15 +235,16 @@ class Appender:
         """One stream, from its start to its end."""
         why: _core.CoreError | None = None
         self._gave_up = False
-        call = (await self._transport.channel()).stream_stream(SERVICE + "Append")()
-        sender = asyncio.get_running_loop().create_task(self._send(call))
+        channel = await self._transport.channel()
+        call = channel.stream_stream(SERVICE + "Append")()
+        sender = asyncio.get_running_loop().create_task(self._send(call, channel))
         try:
             while (message := await call.read()) is not grpc.aio.EOF:
                 self._core.on_message(message, time.monotonic_ns())
                 await self._deliver()
                 self._changed.notify()
         except grpc.aio.AioRpcError as failure:
-            why = self._transport.failed(failure)
+            why = self._transport.failed(channel, failure)
         except asyncio.CancelledError:
             if not self._gave_up:
                 raise
@@ -252,7 +255,7 @@ class Appender:
             await asyncio.gather(sender, return_exceptions=True)
         self._core.on_stream_end(why, time.monotonic_ns())
 
-    async def _send(self, call: Any) -> None:
+    async def _send(self, call: Any, channel: grpc.aio.Channel) -> None:
         while True:
             action = self._core.next(time.monotonic_ns(), True)
             if action.step == _core.SEND:
@@ -262,6 +265,7 @@ class Appender:
                     return  # The reader learns why.
             elif action.step == _core.CANCEL:
                 self._gave_up = True
+                self._transport.leave(channel)  # The server does not answer.
                 call.cancel()
                 return
             elif not self._core.has_finished():

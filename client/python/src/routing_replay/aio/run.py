@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -11,7 +13,7 @@ import grpc.aio
 import numpy as np
 
 from routing_replay import _append, _calls, _core, _counters, _read, _turns, _values
-from routing_replay._transport import SERVICE
+from routing_replay._transport import SERVICE, Broken
 from routing_replay.aio import threads
 from routing_replay.aio.appender import Appender
 from routing_replay.aio.trajectory import Trajectory
@@ -154,9 +156,7 @@ class Run:
     ) -> Sequence[SampleRows]:
         """Reads and decodes: one result per sample, in the order asked."""
         reader = _read.make_reader(self._opened.core, samples, layers, producer, wait)
-        async for message in self.read_messages(reader.request(), timeout):
-            reader.push(message)
-        reader.end()
+        await self._read_into(reader, timeout)
         return _read.rows_from(reader)
 
     async def read_one(
@@ -173,15 +173,46 @@ class Run:
         return rows[0]
 
     async def read_messages(self, request: bytes, timeout: float = 120.0) -> AsyncIterator[bytes]:
-        """The messages of a Read as they come."""
-        call = (await self._transport.channel()).unary_stream(SERVICE + "Read")(
-            request, timeout=_values.seconds(timeout)
-        )
+        """The messages of a Read as they come; see routing_replay.Run.read_messages."""
+        deadline = time.monotonic() + _values.seconds(timeout)
+        retry = _core.Retry(int(deadline * 1e9))
+        while True:
+            came = False
+            try:
+                async for message in self._read_once(request, deadline):
+                    came = True
+                    yield message
+                return
+            except Broken as broken:
+                await asyncio.sleep(broken.wait(None if came else retry, self.has_other_servers))
+
+    @property
+    def has_other_servers(self) -> bool:
+        """Whether another server may be there when the present one is away."""
+        return self._transport.has_others
+
+    async def _read_into(self, reader: _core.Reader, timeout: float) -> None:
+        deadline = time.monotonic() + _values.seconds(timeout)
+        retry = _core.Retry(int(deadline * 1e9))
+        while (request := reader.request()) is not None:
+            try:
+                async for message in self._read_once(request, deadline):
+                    reader.push(message)
+                    retry = _core.Retry(int(deadline * 1e9))
+                reader.end()
+            except Broken as broken:
+                await asyncio.sleep(broken.wait(retry, self.has_other_servers))
+                reader.broke()
+
+    async def _read_once(self, request: bytes, deadline: float) -> AsyncIterator[bytes]:
+        channel = await self._transport.channel()
+        left = max(0.0, deadline - time.monotonic())
+        call = channel.unary_stream(SERVICE + "Read")(request, timeout=left)
         try:
             async for message in call:
                 yield message
         except grpc.aio.AioRpcError as failure:
-            raise self._transport.failed(failure).exception() from None
+            raise Broken(self._transport.failed(channel, failure)) from None
         finally:
             call.cancel()
 
@@ -224,10 +255,7 @@ class Run:
     ) -> ReleaseOutcome:
         """See routing_replay.Run.release."""
         mode = _calls.release_mode(keep_until_checkpoint)
-        calls = [
-            _calls.release(self._name, self._opened, mode, names, producer=producer)
-            for names in _calls.names_in_calls(samples)
-        ]
+        calls = [_calls.release(self._name, mode, names, producer=producer) for names in _calls.names_in_calls(samples)]
         return _calls.sum_of([await self._do(call) for call in calls])
 
     async def release_groups(
@@ -235,7 +263,7 @@ class Run:
     ) -> ReleaseOutcome:
         """Gives back all samples with begin <= group < end; see routing_replay.Run.release."""
         mode = _calls.release_mode(keep_until_checkpoint)
-        return await self._do(_calls.release(self._name, self._opened, mode, groups=(begin, end), producer=producer))
+        return await self._do(_calls.release(self._name, mode, groups=(begin, end), producer=producer))
 
     async def drop(self) -> ReleaseOutcome:
         """Removes the run and all that is in it."""

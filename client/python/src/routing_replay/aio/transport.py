@@ -27,7 +27,8 @@ class Transport:
     """A channel that is made when it is first used. For one event loop."""
 
     def __init__(self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None) -> None:
-        self._target = _core.Target(endpoint)
+        self._servers = _core.Servers(endpoint)
+        self._server: _core.Server | None = None  # That the channel leads to.
         self.call_timeout = call_seconds(call_timeout)
         self._options = channel_options(use_http_proxy)
         self._channel: grpc.aio.Channel | None = None
@@ -36,7 +37,8 @@ class Transport:
         self._pid = os.getpid()
 
     async def channel(self) -> grpc.aio.Channel:
-        """Raises CancelledError once closed, FailedPreconditionError after a fork."""
+        """Raises CancelledError once closed, FailedPreconditionError after a fork. Who calls on it keeps it: a channel
+        that is freed ends its calls."""
         if self._closed:
             raise errors.CancelledError("the client is closed")
         if self._pid != os.getpid():
@@ -44,44 +46,65 @@ class Transport:
         check_fork()
         if self._channel is None:
             note_use()
-            target = self._target.known
-            if target is None:
-                target = await self._wait_for_target()
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(target, self._options)
+            server = await self._wait_for_server()
+            if self._channel is None:
+                options = [*self._options, *server.channel_options]
+                self._channel, self._server = grpc.aio.insecure_channel(server.target, options), server
         return self._channel
 
-    async def _wait_for_target(self) -> str:
-        """As Target.wait; the loop goes on, and no thread waits."""
+    async def _wait_for_server(self) -> _core.Server:
+        """As Servers.present; the loop goes on, and no thread waits."""
         deadline = time.monotonic() + self.call_timeout
         while time.monotonic() + _POLL_SECONDS < deadline:
             with contextlib.suppress(errors.DeadlineExceededError):
-                return self._target.wait(0)
+                return self._servers.present(0)
             await asyncio.sleep(_POLL_SECONDS)
-        return self._target.wait(max(0.0, deadline - time.monotonic()))
+        return self._servers.present(max(0.0, deadline - time.monotonic()))
 
-    def failed(self, failure: grpc.aio.AioRpcError) -> _core.CoreError:
+    @property
+    def has_others(self) -> bool:
+        """As routing_replay._transport.Transport.has_others."""
+        try:
+            return self._servers.present(0).has_others
+        except errors.DeadlineExceededError:
+            return False
+
+    def failed(self, channel: grpc.aio.Channel | None, failure: grpc.aio.AioRpcError) -> _core.CoreError:
         """As routing_replay._transport.Transport.failed."""
         if failure.code() is grpc.StatusCode.UNAVAILABLE:
-            self._look_again()
+            self.leave(channel)
         return core_error(failure)
 
-    def _look_again(self) -> None:
-        if self._target.look_again():
-            self._channel = None
+    def leave(self, channel: grpc.aio.Channel | None) -> None:
+        """As routing_replay._transport.Transport.leave."""
+        if self._server is not None and channel is self._channel:
+            self._servers.on_unavailable(self._server)
+            self._follow()
+
+    def _follow(self) -> None:
+        with contextlib.suppress(errors.DeadlineExceededError):
+            target = self._servers.present(0).target
+            if self._server is not None and self._server.target != target:
+                self._channel = self._server = None
 
     async def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
         """As routing_replay._transport.Transport.call."""
-        deadline = time.monotonic() + self.call_timeout
+        return await self._call(method, request, repeat, time.monotonic() + self.call_timeout)
+
+    async def _call(self, method: str, request: bytes, repeat: bool, deadline: float) -> bytes:
         retry = _core.Retry(int(deadline * 1e9))
         if not repeat:
-            self._look_again()
+            self._servers.look_again()
+            self._follow()
+            if self.has_others:
+                await self._call("GetServerInfo", b"", True, deadline)
         while True:
-            stub = (await self.channel()).unary_unary(SERVICE + method)
+            channel = await self.channel()
+            stub = channel.unary_unary(SERVICE + method)
             try:
                 return await stub(request, timeout=max(0.0, deadline - time.monotonic()), wait_for_ready=not repeat)
             except grpc.aio.AioRpcError as failure:
-                error = self.failed(failure)
+                error = self.failed(channel, failure)
             wait = retry.wait(error, time.monotonic_ns()) if repeat else None
             if wait is None:
                 raise error.exception()

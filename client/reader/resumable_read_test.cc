@@ -1,0 +1,165 @@
+#include "client/reader/resumable_read.h"
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "client/reader/read_rows.h"
+#include "client/reader/row_planes.h"
+#include "client/testing/served_read.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::Fails;
+using testing::Messages;
+using testing::RandomRanges;
+
+class ResumableReadTest : public testing::ServedReadTest {
+ protected:
+  ReadRequest RandomRequest() {
+    ReadRequest request;
+    for (const LayerRouting& layer : geometry_.layers()) {
+      if (random_() % 2) request.layers.push_back(layer.layer_id);
+    }
+    for (uint64_t n = 1 + random_() % 4; n > 0; --n) {
+      request.samples.push_back({.sample = absl::StrCat("s", n)});
+      if (random_() % 3) request.samples.back().rows = RandomRanges(random_, kRows);
+    }
+    return request;
+  }
+  Messages Serve(const ReadRequest& request) {
+    return ServedReadTest::Serve(request, random_() % 2 ? Codec::kRaw : Codec::kPacked, 1 + random_() % 9);
+  }
+  // Takes the first `count` messages, and then the server is gone.
+  static absl::Status TakeSome(ResumableRead& read, const Messages& served, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      if (absl::Status status = read.OnMessage(served.messages[i]); !status.ok()) return status;
+    }
+    read.OnBreak();
+    return absl::OkStatus();
+  }
+  static absl::Status TakeAll(ResumableRead& read, const Messages& served) {
+    for (const ReadResponse& message : served.messages) {
+      if (absl::Status status = read.OnMessage(message); !status.ok()) return status;
+    }
+    return read.OnEnd();
+  }
+
+  std::mt19937_64 random_{3};
+};
+
+// Whatever breaks, and how often: the sink gets what one undisturbed read gives. Codecs and the sizes of messages
+// differ from server to server.
+TEST_F(ResumableReadTest, BreaksAreNotSeen) {
+  int64_t breaks = 0, layers_cut = 0;
+  for (int round = 0; round < 400; ++round) {
+    const ReadRequest request = RandomRequest();
+    const std::vector<int32_t> ordinals = *LayerOrdinals(geometry_, request.layers);
+    RowCollector rows(geometry_, ordinals);
+    ASSERT_OK_AND_ASSIGN(const auto read, ResumableRead::Create(geometry_, request, rows));
+    while (read->part() != nullptr) {
+      const Messages served = Serve(*read->part());
+      layers_cut += read->part()->layers.size() != request.layers.size();
+      if (random_() % 3 == 0) {
+        ASSERT_OK(TakeAll(*read, served));
+      } else {
+        ASSERT_OK(TakeSome(*read, served, random_() % (served.messages.size() + 1)));
+        ++breaks;
+      }
+    }
+    RowCollector whole(geometry_, ordinals);
+    ASSERT_OK_AND_ASSIGN(const auto undisturbed, ResumableRead::Create(geometry_, request, whole));
+    ASSERT_OK(TakeAll(*undisturbed, Serve(*undisturbed->part())));
+    const std::vector<SampleRows> got = rows.Take(), expected = whole.Take();
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].record.index, static_cast<int32_t>(i));
+      ASSERT_EQ(got[i].rows, expected[i].rows);
+      ASSERT_EQ(got[i].layers, expected[i].layers);
+    }
+  }
+  EXPECT_GT(breaks, 400);
+  EXPECT_GT(layers_cut, 50);
+}
+
+// Only what is missing is asked for again.
+TEST_F(ResumableReadTest, NothingComesTwice) {
+  const ReadRequest request{.samples = {{.sample = "a"}, {.sample = "b"}}};
+  const Messages served = ServedReadTest::Serve(request, Codec::kRaw, 1);
+  for (size_t count = 0; count <= served.messages.size(); ++count) {
+    RowCollector rows(geometry_, *LayerOrdinals(geometry_, {}));
+    ASSERT_OK_AND_ASSIGN(const auto read, ResumableRead::Create(geometry_, request, rows));
+    ASSERT_OK(TakeSome(*read, served, count));
+    size_t rest = 0;
+    while (read->part() != nullptr) {
+      const Messages more = ServedReadTest::Serve(*read->part(), Codec::kRaw, 1);
+      rest += more.messages.size();
+      ASSERT_OK(TakeAll(*read, more));
+    }
+    EXPECT_EQ(rest, served.messages.size() - count);
+  }
+}
+
+TEST_F(ResumableReadTest, AChangedSampleIsNamed) {
+  const ReadRequest request{.samples = {{.sample = "a"}, {.sample = "b"}}};
+  const SampleRecord before = record_;
+  const auto resume = [&](const SampleRecord& now) {
+    record_ = before;
+    RowCollector rows(geometry_, *LayerOrdinals(geometry_, {}));
+    auto read = ResumableRead::Create(geometry_, request, rows);
+    EXPECT_OK(TakeSome(**read, ServedReadTest::Serve(request, Codec::kRaw, 1), 3));
+    record_ = now;
+    return TakeAll(**read, ServedReadTest::Serve(*(*read)->part(), Codec::kRaw, 1));
+  };
+  SampleRecord other = before;
+  other.content_id = 7;
+  SampleRecord new_life = before;
+  new_life.revision = 1;
+  SampleRecord gone{.status = SampleStatus::kNotFound};
+  for (const SampleRecord& now : {other, new_life, gone}) {
+    const absl::Status status = resume(now);
+    EXPECT_THAT(status, Fails(absl::StatusCode::kAborted, Reason::kOldRevision));
+    EXPECT_EQ(GetErrorDetail(status)->sample, "a");
+  }
+  EXPECT_OK(resume(before));
+}
+
+// A sample that a later server has lost is taken back, as if the first one had said so.
+TEST_F(ResumableReadTest, ALostSampleIsTakenBack) {
+  const ReadRequest request{.samples = {{.sample = "a"}, {.sample = "b"}}};
+  const Messages served = ServedReadTest::Serve(request, Codec::kRaw, 1);
+  const SampleRecord good = record_;
+  for (const size_t count : {1, 3, 4, 5}) {
+    PlaneCollector planes(geometry_, request, *LayerOrdinals(geometry_, {}));
+    ASSERT_OK_AND_ASSIGN(const auto read, ResumableRead::Create(geometry_, request, planes));
+    ASSERT_OK(TakeSome(*read, served, count));
+    ReadResponse lost;
+    lost.records.push_back({.status = SampleStatus::kLost});
+    ASSERT_OK(read->OnMessage(lost));
+    read->OnBreak();
+    ASSERT_NE(read->part(), nullptr);
+    ASSERT_EQ(read->part()->samples.size(), 1u);
+    ASSERT_EQ(read->part()->samples[0].sample, "b");
+    ASSERT_OK(TakeAll(*read, ServedReadTest::Serve(*read->part(), Codec::kRaw, 1)));
+    ASSERT_EQ(read->part(), nullptr);
+    ASSERT_EQ(planes.samples().size(), 2u);
+    EXPECT_EQ(planes.samples()[0].record.status, SampleStatus::kLost);
+    EXPECT_EQ(planes.samples()[1].record.status, SampleStatus::kOk);
+  }
+}
+
+TEST_F(ResumableReadTest, ErrorsOfTheCheckerStay) {
+  RowCollector rows(geometry_, *LayerOrdinals(geometry_, {}));
+  EXPECT_EQ(ResumableRead::Create(geometry_, {.layers = {0}}, rows).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  const ReadRequest request{.samples = {{.sample = "a"}}};
+  ASSERT_OK_AND_ASSIGN(const auto read, ResumableRead::Create(geometry_, request, rows));
+  const Messages served = ServedReadTest::Serve(request, Codec::kRaw, 1);
+  ASSERT_OK(read->OnMessage(served.messages[0]));
+  EXPECT_EQ(read->OnEnd().code(), absl::StatusCode::kDataLoss);
+  (*served.bytes[1])[0] ^= 1;
+  EXPECT_THAT(read->OnMessage(served.messages[1]), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+}
+
+}  // namespace
+}  // namespace routing_replay

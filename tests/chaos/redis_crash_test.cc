@@ -1,0 +1,221 @@
+// Servers over a real Redis Cluster of six are killed at random points under load, with and without one of the masters.
+// What was acknowledged is compared with what is there afterwards.
+//
+// As long as all masters live nothing may be lost. A master that dies takes what it had acknowledged and its replica
+// had not heard of; then of a sample
+//  - rows up to the end of an earlier append are left, bit for bit, or nothing at all (NOT_FOUND);
+//  - nobody is given the rest: it is LOST where the server that acknowledged it still lives, under a new revision; it
+//    is not committed where that server died as well. That is the one thing that is not reported.
+//
+// RR_CRASH_ROUNDS: rounds of each test; a few if it is not set.
+#include <signal.h>
+
+#include <atomic>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/chaos/crash_load.h"
+#include "tests/support/redis/redis_cluster_process.h"
+#include "tests/support/server_process.h"
+
+namespace routing_replay::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kWriters = 4;
+
+// How the samples of a test ended.
+struct Verdicts {
+  int64_t samples = 0, exact = 0, lost = 0, forgotten = 0, gone = 0;
+};
+
+class RedisCrashTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (NoRedisReason().empty()) cluster_ = *RedisClusterProcess::Start();
+  }
+  static void TearDownTestSuite() { cluster_.reset(); }
+
+  void SetUp() override {
+    if (!NoRedisReason().empty()) GTEST_SKIP() << NoRedisReason();
+    ASSERT_OK(cluster_->Heal());
+  }
+
+  ServerProcess StartServer() {
+    auto server = StartServerProcess(RR_SERVER, {"--store", cluster_->url(), "--sweep-interval", "50ms"});
+    EXPECT_OK(server);
+    return *std::move(server);
+  }
+  static RunHandle OpenRun(const ServerProcess& server) {
+    client_ = *Client::Connect({.endpoint = server.endpoint, .call_timeout = kCallTimeout});
+    auto run = client_->OpenRun("crash", CrashGeometry());
+    EXPECT_OK(run);
+    return *std::move(run);
+  }
+  std::vector<CrashWriter> NewWriters() {
+    std::vector<CrashWriter> writers;
+    for (int i = 0; i < kWriters; ++i) writers.emplace_back(i, random_());
+    return writers;
+  }
+  milliseconds Between(int64_t low, int64_t high) {
+    return milliseconds(low + static_cast<int64_t>(random_() % static_cast<uint64_t>(high - low)));
+  }
+  void Sleep(int64_t low, int64_t high) { std::this_thread::sleep_for(Between(low, high)); }
+
+  int KillMaster(int slot);
+  void Judge(const RunHandle& run, const std::string& sample, const Known& known, bool remembers);
+  static void ExpectNotServed(const RunHandle& run, const std::string& sample, const Known& known,
+                              const SampleState& state, bool remembers);
+
+  static std::unique_ptr<RedisClusterProcess> cluster_;
+  static std::unique_ptr<Client> client_;
+  std::mt19937_64 random_{7};
+  Verdicts verdicts_;
+};
+
+std::unique_ptr<RedisClusterProcess> RedisCrashTest::cluster_;
+std::unique_ptr<Client> RedisCrashTest::client_;
+
+// The master of the slot, most often some time after its replica has stopped hearing of it.
+int RedisCrashTest::KillMaster(int slot) {
+  const int master = *cluster_->MasterOf(slot);
+  const int replica = RedisClusterProcess::PartnerOf(master);
+  const bool lags = random_() % 4 != 0;
+  if (lags) {
+    cluster_->node(replica).Signal(SIGSTOP);
+    EXPECT_OK(cluster_->node(master).Ask(RedisCommand({"CLIENT", "KILL", "TYPE", "replica"})));
+    Sleep(0, 300);
+  }
+  cluster_->node(master).Kill();
+  if (lags) cluster_->node(replica).Signal(SIGCONT);
+  return master;
+}
+
+void RedisCrashTest::Judge(const RunHandle& run, const std::string& sample, const Known& known, bool remembers) {
+  SCOPED_TRACE(absl::StrCat(sample, " with ", known.acknowledged, " acknowledged rows"));
+  ++verdicts_.samples;
+  bool told = known.told_lost;
+  absl::StatusOr<SampleState> state = run->Stat(sample);
+  if (absl::IsDataLoss(state.status())) {
+    told = true;
+    EXPECT_THAT(state, Fails(absl::StatusCode::kDataLoss, Reason::kNotCommitted));
+    state = run->Stat(sample);
+  }
+  if (absl::IsNotFound(state.status())) {
+    if (!known.released && known.acknowledged > 0) ++verdicts_.gone;
+    return;
+  }
+  ASSERT_OK(state);
+  EXPECT_TRUE(known.ends.contains(state->committed_rows)) << state->committed_rows << " rows: a part of an append";
+  const std::vector<RowRange> left = {{0, state->committed_rows}};
+  const auto read = run->ReadRows({.samples = {{.sample = sample, .rows = left}}}, kCallTimeout);
+  ASSERT_OK(read);
+  ASSERT_EQ((*read)[0].record.status, SampleStatus::kOk) << (*read)[0].record.message;
+  const RandomRoutes routes = known.Routes();
+  for (int32_t i = 0; i < run->geometry().num_moe_layers(); ++i) {
+    ASSERT_EQ((*read)[0].layers[static_cast<size_t>(i)], routes.Slice(i, left)) << "layer ordinal " << i;
+  }
+  if (known.released) return;  // The server that released it forgot it, and the failover brought it back as it was.
+  const bool whole = state->committed_rows >= known.acknowledged && (!known.sealed || state->sealed());
+  if (whole) {
+    // What the server had acknowledged beyond it, and was asked for in vain, may be lost, and said to be.
+    ++verdicts_.exact;
+    EXPECT_TRUE(!told || state->revision > 0);
+    return;
+  }
+  ++(told || state->revision > 0 ? verdicts_.lost : verdicts_.forgotten);
+  EXPECT_EQ(told || remembers, state->revision > 0)
+      << state->committed_rows << " rows are left, sealed " << state->sealed() << ", revision " << state->revision;
+  ExpectNotServed(run, sample, known, *state, remembers);
+}
+
+// Neither all rows that were acknowledged, nor a sample of the length that it was sealed with.
+void RedisCrashTest::ExpectNotServed(const RunHandle& run, const std::string& sample, const Known& known,
+                                     const SampleState& state, bool remembers) {
+  SampleRead asked{.sample = sample};
+  if (known.sealed) asked.num_tokens = known.acknowledged + 1;
+  if (!known.sealed) asked.rows = {{0, known.acknowledged}};
+  const auto read = run->ReadRows({.samples = {asked}}, kCallTimeout);
+  ASSERT_OK(read);
+  const SampleStatus status = (*read)[0].record.status;
+  const bool rows_are_gone = state.committed_rows < known.acknowledged;
+  EXPECT_EQ(status, remembers && rows_are_gone ? SampleStatus::kLost : SampleStatus::kNotReady)
+      << SampleStatusName(status) << ": " << (*read)[0].record.message;
+}
+
+TEST_F(RedisCrashTest, NothingIsLostWithAServer) {
+  const int rounds = CrashRounds(3);
+  int64_t samples = 0;
+  int round = 0;
+  for (; round < rounds && !HasFailure(); ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    ServerProcess server = StartServer();
+    std::vector<CrashWriter> writers = NewWriters();
+    std::vector<std::thread> threads;
+    for (CrashWriter& writer : writers) threads.emplace_back([&] { writer.Write(server.endpoint); });
+    Sleep(100, 800);
+    server.process->Signal(SIGKILL);
+    for (std::thread& thread : threads) thread.join();
+    server = StartServer();
+    const RunHandle run = OpenRun(server);
+    for (const CrashWriter& writer : writers) {
+      for (const auto& [sample, known] : writer.samples()) ExpectNothingLost(*run, sample, known);
+      samples += static_cast<int64_t>(writer.samples().size());
+    }
+    ASSERT_OK(run->Drop());
+  }
+  std::printf("%d servers killed: %ld samples, all exact\n", round, static_cast<long>(samples));
+}
+
+TEST_F(RedisCrashTest, WhatIsLostWithAMasterIsNeverWrong) {
+  const int rounds = CrashRounds(2);
+  int round = 0;
+  for (; round < rounds && !HasFailure(); ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    ServerProcess server = StartServer();
+    RunHandle run = OpenRun(server);  // Before the load: all of it is one run's.
+    std::vector<CrashWriter> writers = NewWriters();
+    std::vector<std::thread> threads;
+    std::atomic<bool> server_lives{true}, stop{false};
+    for (CrashWriter& writer : writers) {
+      threads.emplace_back([&] {
+        writer.WriteWhile(server.endpoint,
+                          [&](const absl::Status& last) { return !stop && (server_lives || last.ok()); });
+      });
+    }
+    Sleep(200, 900);
+    const int slot = static_cast<int>(random_() % 16384);
+    const int master = KillMaster(slot);
+    const bool remembers = round % 2 == 0;
+    if (!remembers) {
+      if (random_() % 2) Sleep(0, 2500);
+      server_lives = false;
+      server.process->Signal(SIGKILL);
+    }
+    ASSERT_OK(cluster_->AwaitFailover(slot, master));
+    if (remembers) Sleep(0, 500);
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+    if (!remembers) {
+      server = StartServer();
+      run = OpenRun(server);
+    }
+    for (const CrashWriter& writer : writers) {
+      for (const auto& [sample, known] : writer.samples()) Judge(run, sample, known, remembers);
+    }
+    ASSERT_OK(run->Drop());
+    ASSERT_OK(cluster_->Heal());
+  }
+  std::printf(
+      "%d masters killed: %ld samples, %ld exact, %ld lost and told so, %ld shorter (the server died, too), "
+      "%ld gone whole\n",
+      rounds, static_cast<long>(verdicts_.samples), static_cast<long>(verdicts_.exact),
+      static_cast<long>(verdicts_.lost), static_cast<long>(verdicts_.forgotten), static_cast<long>(verdicts_.gone));
+}
+
+}  // namespace
+}  // namespace routing_replay::testing
