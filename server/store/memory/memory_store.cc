@@ -37,8 +37,6 @@ class MemoryStore final : public Store {
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                           absl::Span<const RowRange> rows) override;
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
-  absl::StatusOr<std::optional<bool>> MatchesTokens(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                    const TokenCheck& check) override;
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override;
   absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
@@ -183,13 +181,6 @@ absl::StatusOr<SampleState> MemoryStore::Stat(absl::string_view run, Producer pr
   const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
   if (!found.ok()) return found.status();
   return (*found)->Stat();
-}
-
-absl::StatusOr<std::optional<bool>> MemoryStore::MatchesTokens(absl::string_view run, Producer producer,
-                                                               const SampleRef& sample, const TokenCheck& check) {
-  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
-  if (!found.ok()) return found.status();
-  return (*found)->MatchesTokens(check);
 }
 
 absl::StatusOr<ListPage> MemoryStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,

@@ -97,7 +97,7 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   Touch();
-  SampleSnapshot snapshot{.state = State()};
+  SampleSnapshot snapshot{.state = State(), .tokens = content_.tokens};
   for (RowRange range : rows) {
     for (RowPiece& piece : content_.pieces.Find(range)) {
       snapshot.rows.push_back({std::move(piece.stored), piece.rows});
@@ -110,12 +110,6 @@ absl::StatusOr<SampleState> MemorySample::Stat() const {
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   return State();
-}
-
-absl::StatusOr<std::optional<bool>> MemorySample::MatchesTokens(const TokenCheck& check) const {
-  MutexLock lock(mutex_);
-  if (absl::Status status = CheckAlive(); !status.ok()) return status;
-  return FitsTokens(content_, check);
 }
 
 absl::StatusOr<SampleContent> MemorySample::Prefix(const PrefixReference& prefix) const {

@@ -174,11 +174,6 @@ SampleContent RemainingContent(const SampleContent& content, int64_t acknowledge
   return next;
 }
 
-std::optional<bool> FitsTokens(const SampleContent& content, const TokenCheck& check) {
-  const std::optional<uint32_t> stored = content.tokens.At(check.rows);
-  return stored ? std::optional(*stored == check.crc32c) : std::nullopt;
-}
-
 absl::Status WithContent(const absl::Status& status, absl::string_view sample, const SampleContent* content) {
   ErrorDetail detail = GetErrorDetail(status).value_or(ErrorDetail{});
   detail.sample = std::string(sample);

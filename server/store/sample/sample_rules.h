@@ -71,9 +71,6 @@ SampleContent TruncatedContent(const SampleContent& content, int64_t rows, Conte
 // by the revision.
 SampleContent RemainingContent(const SampleContent& content, int64_t acknowledged, ContentIds& ids);
 
-// Whether the check fits; nothing if no check is known at that row.
-std::optional<bool> FitsTokens(const SampleContent& content, const TokenCheck& check);
-
 // `status` with the sample, its committed rows and its revision in the detail. `content`: null if there is none.
 absl::Status WithContent(const absl::Status& status, absl::string_view sample, const SampleContent* content);
 
