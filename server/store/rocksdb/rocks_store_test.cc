@@ -96,7 +96,8 @@ class RocksStoreTest : public ::testing::Test {
     store_.reset();
     report_ = {};
     auto store = OpenRocksStore(
-        {.path = directory_.path(), .env = env_.get(), .memory = {.clock = &clock_, .budget = &budget_}}, report_);
+        {.path = path_, .env = env_.get(), .boot_id = boot_id_, .memory = {.clock = &clock_, .budget = &budget_}},
+        report_);
     ASSERT_OK(store);
     store_ = *std::move(store);
   }
@@ -114,20 +115,28 @@ class RocksStoreTest : public ::testing::Test {
     return rows.ok() ? *rows : Rows{};
   }
 
-  // Closes the store, and changes a record of a window.
-  void DamageWindow(const std::string& sample, int64_t window) {
+  // Opens what a process that was killed now would have left. The first store of the test ends with it.
+  void OpenAfterACrash() {
+    const std::string next = absl::StrCat(directory_.path(), "/", ++crashes_);
+    std::filesystem::copy(path_, next, std::filesystem::copy_options::recursive);
+    path_ = next;
+    clock_.Advance(std::chrono::seconds(1));
+    Open();
+  }
+
+  // Closes the store, and flips a bit of the record with this key.
+  void Damage(const std::string& key) {
     store_.reset();
     const rocksdb::Options options;
     std::vector<std::string> names;
-    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(options, directory_.path(), &names).ok());
+    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(options, path_, &names).ok());
     std::vector<rocksdb::ColumnFamilyDescriptor> families;
     for (const std::string& name : names) families.emplace_back(name, rocksdb::ColumnFamilyOptions());
     std::vector<rocksdb::ColumnFamilyHandle*> handles;
     rocksdb::DB* opened = nullptr;
-    ASSERT_TRUE(rocksdb::DB::Open(options, directory_.path(), families, &handles, &opened).ok());
+    ASSERT_TRUE(rocksdb::DB::Open(options, path_, families, &handles, &opened).ok());
     const std::unique_ptr<rocksdb::DB> db(opened);
     for (rocksdb::ColumnFamilyHandle* handle : handles) {
-      const std::string key = rocks::WindowKey(Producer::kRollout, sample, window);
       std::string value;
       if (db->Get(rocksdb::ReadOptions(), handle, key, &value).ok()) {
         value[value.size() / 2] ^= 1;
@@ -138,6 +147,9 @@ class RocksStoreTest : public ::testing::Test {
   }
 
   ScratchDirectory directory_;
+  std::string path_ = directory_.path() + "/0";
+  int crashes_ = 0;
+  std::string boot_id_ = "first";
   ManualClock clock_;
   const std::shared_ptr<FaultyFileSystem> files_ = std::make_shared<FaultyFileSystem>();
   const std::unique_ptr<rocksdb::Env> env_ = rocksdb::NewCompositeEnv(files_);
@@ -244,7 +256,7 @@ TEST_F(RocksStoreTest, OfADamagedSampleTheRowsBeforeAreLeft) {
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .seal_num_tokens = 101})));
   const SampleState before = Stat("a");
-  DamageWindow("a", 2);
+  Damage(rocks::WindowKey(Producer::kRollout, "a", 2));
   for (int opened = 0; opened < 2; ++opened) {
     Open();
     EXPECT_EQ(report_.lost_rows, opened == 0 ? 100 - 64 : 0);
@@ -261,6 +273,110 @@ TEST_F(RocksStoreTest, OfADamagedSampleTheRowsBeforeAreLeft) {
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {64, 100}, .revision = before.revision + 1})));
   EXPECT_EQ(Stat("a").lost_end, 0);
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+}
+
+TEST_F(RocksStoreTest, OfASampleWithADamagedHeadReadsSayLost) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .seal_num_tokens = 101})));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "b", .rows = {0, 100}})));
+  Damage(rocks::HeadKey(Producer::kRollout, "a"));
+  Open();
+  EXPECT_EQ(report_.lost_samples, 1);
+  const SampleState left = Stat("a");
+  EXPECT_EQ(left.committed_rows, 0);
+  EXPECT_EQ(left.lost_end, 97);  // The last window, of which it had at least a row, begins at 96.
+  EXPECT_GT(left.revision, 0);
+  EXPECT_EQ(Read("b"), ExpectedRows(TestGeometry(), {}, 100));
+  Open();
+  EXPECT_EQ(report_.lost_samples, 0);
+  EXPECT_EQ(Describe(Stat("a")), Describe(left));
+  EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})),
+              Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .revision = left.revision})));
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+}
+
+TEST_F(RocksStoreTest, ADamagedRunLeavesTheOthersAlone) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  const RunInfo other = *store_->OpenRun("other", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  ASSERT_OK(store_->Append(MakeAppend(other, {.run = "other", .sample = "a", .rows = {0, 100}})));
+  Damage(rocks::RunKey("run"));
+  for (int opened = 0; opened < 2; ++opened) {
+    Open();
+    EXPECT_EQ(report_.runs, 1);
+    EXPECT_THAT(report_.damaged_runs, ::testing::ElementsAre("run"));
+    EXPECT_THAT(store_->OpenRun("run", &TestGeometry(), std::nullopt),
+                Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+    EXPECT_OK(store_->Stat("other", Producer::kRollout, {.sample = "a"}));
+  }
+  Damage(rocks::RunKey("run"));  // Flips the bit back.
+  Open();
+  EXPECT_EQ(report_.runs, 2);
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+}
+
+TEST_F(RocksStoreTest, WhatIsInMemoryIsKeptWhenTheStoreIsClosed) {
+  Open();
+  const RunInfo run =
+      *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32, .durability = Durability::kMemory});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .seal_num_tokens = 101})));
+  const std::string before = Describe(Stat("a"));
+  boot_id_ = "second";
+  Open();
+  EXPECT_EQ(report_.doubtful_runs, 0);
+  EXPECT_EQ(Describe(Stat("a")), before);
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+}
+
+TEST_F(RocksStoreTest, AfterACrashRunsInMemoryHaveOtherRevisions) {
+  Open();
+  const RunInfo run =
+      *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32, .durability = Durability::kMemory});
+  const RunInfo other = *store_->OpenRun("other", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "sealed", .rows = {0, 40}, .seal_num_tokens = 41})));
+  Open();
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}})));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "gone", .rows = {0, 100}, .seal_num_tokens = 101})));
+  ASSERT_OK(store_->Append(MakeAppend(other, {.run = "other", .sample = "b", .rows = {0, 100}})));
+  SampleState before = Stat("a");
+  for (int crash = 0; crash < 2; ++crash) {
+    OpenAfterACrash();
+    EXPECT_EQ(report_.doubtful_runs, 1);
+    EXPECT_EQ(report_.doubtful_samples, 2);
+    EXPECT_THAT(Describe(report_), ::testing::HasSubstr("not clean: 1 runs"));
+    const SampleState left = Stat("a");
+    EXPECT_EQ(left.committed_rows, 100);
+    EXPECT_GT(left.revision, before.revision);
+    EXPECT_NE(left.content_id, before.content_id);
+    EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+    EXPECT_GT(Stat("sealed").revision, 0);
+    EXPECT_EQ(Stat("sealed").num_tokens, 41);
+    EXPECT_FALSE(store_->Stat("run", Producer::kRollout, {.sample = "gone"}).ok());
+    EXPECT_EQ(store_->Stat("other", Producer::kRollout, {.sample = "b"})->revision, 0);
+    EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}, .revision = before.revision})),
+                Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
+    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}, .revision = left.revision})));
+    before = Stat("a");
+  }
+}
+
+TEST_F(RocksStoreTest, AfterACrashOfTheMachineOnlySyncedRunsKeepTheirRevisions) {
+  Open();
+  for (const Durability level : {Durability::kWritten, Durability::kSynced}) {
+    const std::string name(DurabilityName(level));
+    const RunInfo run = *store_->OpenRun(name, &TestGeometry(), RunOptions{.block_rows = 32, .durability = level});
+    ASSERT_OK(store_->Append(MakeAppend(run, {.run = name, .sample = "a", .rows = {0, 100}})));
+  }
+  boot_id_ = "second";
+  OpenAfterACrash();
+  EXPECT_EQ(report_.doubtful_runs, 1);
+  EXPECT_EQ(report_.doubtful_samples, 1);
+  EXPECT_GT(store_->Stat("written", Producer::kRollout, {.sample = "a"})->revision, 0);
+  EXPECT_EQ(store_->Stat("synced", Producer::kRollout, {.sample = "a"})->revision, 0);
 }
 
 // A write to what is dropped would make the database refuse all writes.

@@ -174,6 +174,12 @@ SampleContent RemainingContent(const SampleContent& content, int64_t acknowledge
   return next;
 }
 
+void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids) {
+  content.revision = std::max(content.revision + 1, now_ms);
+  content.restart_nonce = 0;
+  content.content_id = ids.Next();
+}
+
 absl::Status WithContent(const absl::Status& status, absl::string_view sample, const SampleContent* content) {
   ErrorDetail detail = GetErrorDetail(status).value_or(ErrorDetail{});
   detail.sample = std::string(sample);
