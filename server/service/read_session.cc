@@ -40,11 +40,6 @@ int64_t TableBytes(const Piece& piece) {
   return kPieceBytes + static_cast<int64_t>(piece.cut_crc32c.size() * sizeof(uint32_t));
 }
 
-// Errors that say nothing of the sample: another time, or another server, may have it.
-bool IsPassing(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsPermissionDenied(status);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ReadSession>> ReadSession::Create(Store& store, ReadRequest request,
@@ -124,21 +119,20 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
       store_.Snapshot(request_.run, request_.producer, ref,
                       asked.rows.empty() ? absl::MakeConstSpan(&kAllRows, 1) : absl::MakeConstSpan(asked.rows));
   if (!snapshot.ok()) {
-    if (IsPassing(snapshot.status())) {
+    const bool missing = absl::IsNotFound(snapshot.status());
+    if (!missing && !absl::IsDataLoss(snapshot.status())) {
       failure_ = snapshot.status();
       return Open::kRefused;
     }
-    const bool missing = snapshot.status().code() == absl::StatusCode::kNotFound;
     AddRecord(step, {.index = index,
                      .status = missing ? SampleStatus::kNotFound : SampleStatus::kLost,
                      .message = std::string(snapshot.status().message())});
     return Open::kRefused;
   }
   const bool wait = request_.wait && !waiting_is_over;
-  SampleVerdict verdict =
-      CheckSample(snapshot->state, asked, request_.wait, [&](const TokenCheck& check) -> std::optional<bool> {
-        return store_.MatchesTokens(request_.run, request_.producer, ref, check).value_or(std::nullopt);
-      });
+  SampleVerdict verdict = CheckSample(
+      snapshot->state, asked, request_.wait,
+      [&](const TokenCheck& check) -> std::optional<bool> { return snapshot->tokens.Fits(check.rows, check.crc32c); });
   if (verdict.status == SampleStatus::kNotReady && wait) return Open::kMustWait;
   const bool ready = verdict.status == SampleStatus::kOk;
   AddRecord(step, MakeRecord(index, std::move(snapshot->state), std::move(verdict)));
@@ -247,7 +241,7 @@ void ReadSession::AddCut(ReadStep& step, Piece& piece) {
 }
 
 void ReadSession::StopSample(const absl::Status& status) {
-  if (!IsPassing(status)) return Withdraw(status);
+  if (absl::IsDataLoss(status)) return Withdraw(status);
   failure_ = status;
   loaded_.reset();
   next_rows_ = snapshot_.rows.size();

@@ -27,7 +27,7 @@ struct ReadStep {
     kMessage,  // Send `header`, then `payload`.
     kWait,     // Nothing to send until `wait_for` changes; then call Next again.
     kDone,
-    kFailed,  // The store cannot be asked now: end the call with `failure`.
+    kFailed,  // The store does not answer, which says nothing of any sample: end the call with `failure`.
   };
   Kind kind = Kind::kDone;
   std::string header;
@@ -62,7 +62,7 @@ class ReadSession {
   void AddRun(ReadStep& step, RowRange rows, int32_t layer_begin, int32_t layer_end);
   void AddCut(ReadStep& step, Piece& piece);
   void AddWholePlanes(ReadStep& step, const Piece& piece);
-  // What the store says instead of rows: of one sample that is lost, or of all of them at present.
+  // What the store says instead of rows: that the sample is damaged (DATA_LOSS), or why it does not answer.
   void StopSample(const absl::Status& status);
   void Withdraw(const absl::Status& lost);
   void TakeWithdrawal(ReadStep& step);

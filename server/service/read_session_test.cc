@@ -15,10 +15,12 @@ namespace {
 using testing::AsBytes;
 using testing::MakeRandomRoutes;
 
-// Blocks that cannot be had while it is away.
+// Blocks that cannot be had while it is away, for the reason that a test gives.
+using Away = std::atomic<absl::StatusCode>;
+
 class AwayHome final : public BlockHome {
  public:
-  explicit AwayHome(const std::atomic<bool>& away) : away_(away) {}
+  explicit AwayHome(const Away& away) : away_(away) {}
 
   int64_t Cost(const Geometry&, int64_t, Codec) const override { return 1; }
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override {
@@ -28,24 +30,25 @@ class AwayHome final : public BlockHome {
  private:
   class AwayBlock final : public StoredBlock {
    public:
-    AwayBlock(const std::atomic<bool>& away, std::shared_ptr<StoredBlock> block)
+    AwayBlock(const Away& away, std::shared_ptr<StoredBlock> block)
         : StoredBlock(block->rows(), block->codec(), block->cost()), away_(away), block_(std::move(block)) {}
     absl::StatusOr<LoadedBlock> Load() const override {
-      if (away_) return absl::UnavailableError("the disk is away");
+      const absl::StatusCode code = away_;
+      if (code != absl::StatusCode::kOk) return absl::Status(code, "the disk is away");
       return block_->Load();
     }
 
    private:
-    const std::atomic<bool>& away_;
+    const Away& away_;
     const std::shared_ptr<StoredBlock> block_;
   };
 
-  const std::atomic<bool>& away_;
+  const Away& away_;
 };
 
 class AwayKeeper final : public RunKeeper {
  public:
-  explicit AwayKeeper(const std::atomic<bool>& away) : away_(away) {}
+  explicit AwayKeeper(const Away& away) : away_(away) {}
   std::string name() const override { return "away"; }
   DurabilityLevels durability() const override { return {}; }
   void Begin() override {}
@@ -56,7 +59,7 @@ class AwayKeeper final : public RunKeeper {
   absl::Status Drop(absl::string_view) override { return absl::OkStatus(); }
 
  private:
-  const std::atomic<bool>& away_;
+  const Away& away_;
 };
 
 class ReadSessionTest : public ::testing::Test {
@@ -137,22 +140,37 @@ TEST_F(ReadSessionTest, DamageInTheFirstCutIsAnsweredToo) {
 
 // What cannot be read at the moment is not lost.
 TEST_F(ReadSessionTest, AStoreThatIsAwayEndsTheRead) {
-  std::atomic<bool> away{false};
+  Away away{absl::StatusCode::kOk};
   store_ = *NewKeptStore({.budget = &budget_}, std::make_shared<AwayKeeper>(away), {});
   SetUp();
-  ReadRequest request{.max_message_bytes = 64 << 10};
-  request.run = "r";
-  request.samples = {{.sample = "a"}, {.sample = "none"}, {.sample = "b"}};
-  auto session = ReadSession::Create(*store_, std::move(request), 1 << 20);
-  ASSERT_OK(session);
-  away = true;
-  const ReadStep first = (*session)->Next(true);
-  ASSERT_EQ(first.kind, ReadStep::Kind::kMessage);  // The record of "a", which was found before.
-  ASSERT_EQ(first.records.size(), 1u);
-  EXPECT_EQ(first.records[0].status, SampleStatus::kOk);
-  const ReadStep second = (*session)->Next(true);
-  EXPECT_EQ(second.kind, ReadStep::Kind::kFailed);
-  EXPECT_TRUE(absl::IsUnavailable(second.failure));
+  for (const auto code :
+       {absl::StatusCode::kUnavailable, absl::StatusCode::kPermissionDenied, absl::StatusCode::kFailedPrecondition,
+        absl::StatusCode::kResourceExhausted, absl::StatusCode::kInternal}) {
+    ReadRequest request{.max_message_bytes = 64 << 10};
+    request.run = "r";
+    request.samples = {{.sample = "a"}, {.sample = "none"}, {.sample = "b"}};
+    auto session = ReadSession::Create(*store_, std::move(request), 1 << 20);
+    ASSERT_OK(session);
+    away = code;
+    const ReadStep first = (*session)->Next(true);
+    ASSERT_EQ(first.kind, ReadStep::Kind::kMessage);  // The record of "a", which was found before.
+    ASSERT_EQ(first.records.size(), 1u);
+    EXPECT_EQ(first.records[0].status, SampleStatus::kOk);
+    const ReadStep second = (*session)->Next(true);
+    EXPECT_EQ(second.kind, ReadStep::Kind::kFailed);
+    EXPECT_EQ(second.failure.code(), code);
+    away = absl::StatusCode::kOk;
+  }
+}
+
+TEST_F(ReadSessionTest, DamageThatTheStoreFindsIsLost) {
+  Away away{absl::StatusCode::kOk};
+  store_ = *NewKeptStore({.budget = &budget_}, std::make_shared<AwayKeeper>(away), {});
+  SetUp();
+  away = absl::StatusCode::kDataLoss;
+  const auto messages = Read({.samples = {{.sample = "a"}}});
+  ASSERT_FALSE(messages.empty());
+  EXPECT_EQ(messages.back().records.back().status, SampleStatus::kLost);
 }
 
 TEST_F(ReadSessionTest, MessagesStayNearTheSizeAskedFor) {

@@ -103,11 +103,7 @@ absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view 
                                .memory = std::move(options)},
                               report);
   if (!store.ok()) return store.status();
-  return OpenedStore{*std::move(store),
-                     absl::StrCat("found ", report.runs, " runs, ", report.samples, " samples, ", report.rows,
-                                  " rows; lost ", report.lost_samples, " samples and ", report.lost_rows,
-                                  " rows of others; removed ", report.orphan_blocks, " orphan blocks"),
-                     {}};
+  return OpenedStore{*std::move(store), Describe(report), {}};
 }
 
 }  // namespace routing_replay

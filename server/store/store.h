@@ -33,6 +33,7 @@
 #include "routing_replay/wire/sample_state.h"
 #include "server/admission/byte_budget.h"
 #include "server/store/kept_block.h"
+#include "server/store/token_checks.h"
 
 namespace routing_replay {
 
@@ -90,6 +91,7 @@ struct StoredRows {
 struct SampleSnapshot {
   SampleState state;
   std::vector<StoredRows> rows;  // Ascending; exactly the asked rows that are committed and recorded.
+  TokenChecks tokens{kDefaultBlockRows};
 };
 
 // Half-open range of groups.
@@ -146,9 +148,6 @@ class Store {
                                                   absl::Span<const RowRange> rows) = 0;
   // State alone; does not count as use.
   virtual absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) = 0;
-  // Whether the check fits the sample's tokens; nothing if the store cannot tell at that row.
-  virtual absl::StatusOr<std::optional<bool>> MatchesTokens(absl::string_view run, Producer producer,
-                                                            const SampleRef& sample, const TokenCheck& check) = 0;
   // `page_size` 0: 1000; at most 10000 come in one page. INVALID_ARGUMENT (kField) below 0.
   virtual absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                         int32_t page_size, absl::string_view page_token) = 0;

@@ -43,6 +43,11 @@ std::optional<uint32_t> TokenChecks::At(int64_t rows) const {
   return boundaries_[rows / block_rows_ - 1];
 }
 
+std::optional<bool> TokenChecks::Fits(int64_t rows, uint32_t crc32c) const {
+  const std::optional<uint32_t> stored = At(rows);
+  return stored ? std::optional(*stored == crc32c) : std::nullopt;
+}
+
 TokenComparison TokenChecks::Compare(const AppendTokens& tokens) const {
   TokenComparison result;
   const int64_t begin = tokens.rows.begin;

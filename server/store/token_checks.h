@@ -54,6 +54,8 @@ class TokenChecks {
   const std::vector<RowRange>& known() const { return known_; }
   // The check at `rows`, where known. At 0 it always is.
   std::optional<uint32_t> At(int64_t rows) const;
+  // Whether the check at `rows` is `crc32c`; nothing if it is not known.
+  std::optional<bool> Fits(int64_t rows, uint32_t crc32c) const;
   // At most so much more after Extend to `end` rows.
   int64_t growth_bytes(int64_t end) const {
     return static_cast<int64_t>((end / block_rows_ - rows_ / block_rows_) * sizeof(boundaries_[0]) + sizeof(RowRange));

@@ -101,12 +101,12 @@ TEST_P(StoreConformance, AStartCheckMakesTheTokensKnownAgain) {
   Refused({.from = kOther, .rows = {90, 95}, .token_check_start = true}, kExists, Reason::kOtherTokens);
 }
 
-TEST_P(StoreConformance, MatchesTokensTellsWhereItCan) {
+TEST_P(StoreConformance, ASnapshotTellsWhichTokensFitWhereItCan) {
   Fill("s", 70);
   const auto matches = [&](const std::string& sample, int64_t rows, uint32_t crc) {
-    const auto result = store_->MatchesTokens("run", Producer::kRollout, {.sample = sample}, {rows, crc});
-    EXPECT_OK(result);
-    return *result;
+    const auto snapshot = store_->Snapshot("run", Producer::kRollout, {.sample = sample}, {});
+    EXPECT_OK(snapshot);
+    return snapshot->tokens.Fits(rows, crc);
   };
   for (int64_t rows : {0, 32, 64, 70}) {
     EXPECT_EQ(matches("s", rows, kPlain.TokenCheckAt(rows)), true) << rows;
@@ -115,8 +115,18 @@ TEST_P(StoreConformance, MatchesTokensTellsWhereItCan) {
   for (int64_t rows : {-1, 1, 31, 69, 71, 96, 1000}) EXPECT_EQ(matches("s", rows, 0), std::nullopt) << rows;
   ASSERT_OK(Append({.sample = "blind", .rows = {0, 32}, .token_ids = false}));
   EXPECT_EQ(matches("blind", 32, 0), std::nullopt);
-  EXPECT_THAT(store_->MatchesTokens("run", Producer::kRollout, {.sample = "none"}, {0, 0}),
-              Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+}
+
+// Rows and tokens of one look: what becomes of the sample afterwards is not in it.
+TEST_P(StoreConformance, ASnapshotHasTheTokensOfItsRows) {
+  Fill("s", 70);
+  const std::vector<RowRange> all{{0, 100}};
+  ASSERT_OK_AND_ASSIGN(const SampleSnapshot before, store_->Snapshot("run", Producer::kRollout, {.sample = "s"}, all));
+  ASSERT_OK(Append({.from = kOther, .rows = {0, 70}, .restart_nonce = 5}));
+  EXPECT_EQ(before.tokens.Fits(70, kPlain.TokenCheckAt(70)), true);
+  EXPECT_EQ(before.tokens.Fits(70, kOther.TokenCheckAt(70)), false);
+  ASSERT_OK_AND_ASSIGN(const SampleSnapshot after, store_->Snapshot("run", Producer::kRollout, {.sample = "s"}, all));
+  EXPECT_EQ(after.tokens.Fits(70, kOther.TokenCheckAt(70)), true);
 }
 
 }  // namespace

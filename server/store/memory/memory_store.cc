@@ -38,8 +38,6 @@ class MemoryStore final : public Store {
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                           absl::Span<const RowRange> rows) override;
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
-  absl::StatusOr<std::optional<bool>> MatchesTokens(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                    const TokenCheck& check) override;
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override;
   absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
@@ -68,6 +66,9 @@ class MemoryStore final : public Store {
   const std::shared_ptr<RunKeeper> keeper_;  // None: runs end with the process.
   ContentIds content_ids_;
 
+  // Held while a run is made or dropped, which may wait for a disk; taken before mutex_. Whoever uses a run, or joins
+  // one, does not wait for it.
+  Mutex runs_change_;
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<MemoryRun>> runs_ ABSL_GUARDED_BY(mutex_);
   size_t sweep_start_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -97,13 +98,14 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
   if (options) {
     if (absl::Status status = CheckRunOptions(*options); !status.ok()) return status;
   }
-  MutexLock lock(mutex_);
-  const auto it = runs_.find(std::string(run));
-  if (it != runs_.end()) {
-    if (absl::Status status = CheckJoin(it->second->info(), geometry, options); !status.ok()) return status;
-    return it->second->info();
-  }
+  const auto join = [&](const MemoryRun& found) -> absl::StatusOr<RunInfo> {
+    if (absl::Status status = CheckJoin(found.info(), geometry, options); !status.ok()) return status;
+    return found.info();
+  };
+  if (const auto found = FindRun(run); found.ok()) return join(**found);
   if (geometry == nullptr) return NoRunError(run);
+  MutexLock making(runs_change_);
+  if (const auto found = FindRun(run); found.ok()) return join(**found);
   RunInfo info{.run = std::string(run), .geometry = std::make_shared<const Geometry>(*geometry)};
   const absl::StatusOr<RunOptions> in_force =
       OptionsInForce(options, {.ttl = options_.default_ttl, .codec = geometry->default_codec()},
@@ -112,7 +114,9 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
   info.options = *in_force;
   absl::StatusOr<RunPlace> place = PlaceOf(info);
   if (!place.ok()) return place.status();
-  runs_.emplace(info.run, NewRun(info, *std::move(place)));
+  const std::shared_ptr<MemoryRun> made = NewRun(info, *std::move(place));
+  MutexLock lock(mutex_);
+  runs_.emplace(info.run, made);
   info.created = true;
   return info;
 }
@@ -156,18 +160,18 @@ std::vector<RunState> MemoryStore::ListRuns() {
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
-  std::shared_ptr<MemoryRun> dropped;
+  absl::StatusOr<std::shared_ptr<MemoryRun>> dropped;
   {
-    MutexLock lock(mutex_);
-    const auto it = runs_.find(std::string(run));
-    if (it == runs_.end()) return NoRunError(run);
+    MutexLock dropping(runs_change_);
+    dropped = FindRun(run);
+    if (!dropped.ok()) return dropped.status();
     if (keeper_ != nullptr) {
       if (absl::Status status = keeper_->Drop(run); !status.ok()) return status;
     }
-    dropped = std::move(it->second);
-    runs_.erase(it);
+    MutexLock lock(mutex_);
+    runs_.erase((*dropped)->info().run);
   }
-  return dropped->Drop();
+  return (*dropped)->Drop();
 }
 
 absl::StatusOr<AppendAck> MemoryStore::Append(AppendCommand command) {
@@ -207,13 +211,6 @@ absl::StatusOr<SampleState> MemoryStore::Stat(absl::string_view run, Producer pr
   const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
   if (!found.ok()) return found.status();
   return (*found)->Stat();
-}
-
-absl::StatusOr<std::optional<bool>> MemoryStore::MatchesTokens(absl::string_view run, Producer producer,
-                                                               const SampleRef& sample, const TokenCheck& check) {
-  const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
-  if (!found.ok()) return found.status();
-  return (*found)->MatchesTokens(check);
 }
 
 absl::StatusOr<ListPage> MemoryStore::List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,

@@ -1,4 +1,7 @@
-// The store that keeps everything in memory, bounded by a byte budget. The default.
+// The index of samples and the rules of their lives, in memory; where blocks lie, and where changes are written before
+// they count, is behind BlockHome and SampleJournal. NewMemoryStore keeps blocks in memory, too, and writes nothing:
+// the default store, bounded by a byte budget. NewKeptStore is the same index over a RunKeeper, such as RocksDB's:
+// there the budget bounds the index alone, and what is said below of a restart is not so.
 //
 //   MemoryStore ─▶ MemoryRun ─▶ SampleIndex (16 shards) ─▶ MemorySample ─▶ RowPieces ─▶ counted blocks, charged to the
 //   budget

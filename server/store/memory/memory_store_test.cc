@@ -1,5 +1,8 @@
 #include "server/store/memory/memory_store.h"
 
+#include <functional>
+#include <thread>
+
 #include "server/store/conformance/conformance.h"
 
 namespace routing_replay::testing {
@@ -37,6 +40,49 @@ TEST(MemoryStoreTest, RunsWithoutOptionsGetTheDefaults) {
   const RunInfo run = *store->OpenRun("run", &TestGeometry(), std::nullopt);
   EXPECT_EQ(run.options.ttl, std::chrono::hours(3));
   EXPECT_EQ(run.options.codec, TestGeometry().default_codec());
+}
+
+// Takes its time to make and to drop runs: the test's `meanwhile`, on another thread.
+class SlowKeeper final : public RunKeeper {
+ public:
+  explicit SlowKeeper(const std::function<void()>& meanwhile) : meanwhile_(meanwhile) {}
+  std::string name() const override { return "slow"; }
+  DurabilityLevels durability() const override { return {}; }
+  void Begin() override {}
+  void End() override {}
+  absl::StatusOr<RunPlace> Create(const RunInfo&) override {
+    Wait();
+    return RunPlace{std::make_shared<MemoryHome>(), nullptr};
+  }
+  absl::Status Drop(absl::string_view) override {
+    Wait();
+    return absl::OkStatus();
+  }
+
+ private:
+  void Wait() const {
+    if (meanwhile_) std::thread(meanwhile_).join();
+  }
+
+  const std::function<void()>& meanwhile_;
+};
+
+TEST(MemoryStoreTest, RunsAreUsedWhileOthersAreMadeAndDropped) {
+  ByteBudget budget(1 << 20);
+  std::function<void()> meanwhile;
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Store> store,
+                       NewKeptStore({.budget = &budget}, std::make_shared<SlowKeeper>(meanwhile), {}));
+  const RunInfo run = *store->OpenRun("run", &TestGeometry(), std::nullopt);
+  int64_t rows = 0;
+  meanwhile = [&] {
+    EXPECT_OK(store->OpenRun("run", &TestGeometry(), std::nullopt));
+    EXPECT_OK(store->Append(MakeAppend(run, {.rows = {rows, rows + 10}})));
+    EXPECT_EQ(store->GetTotals().runs, rows == 0 ? 1 : 2);
+    rows += 10;
+  };
+  EXPECT_OK(store->OpenRun("other", &TestGeometry(), std::nullopt));
+  EXPECT_OK(store->DropRun("other"));
+  EXPECT_EQ(rows, 20);
 }
 
 }  // namespace

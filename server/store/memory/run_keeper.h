@@ -36,7 +36,8 @@ struct KeptRun {
   std::vector<KeptSample> samples;
 };
 
-// Thread-safe; calls for one run come one after the other. Errors as those of SampleJournal.
+// Thread-safe; Create and Drop come one after the other, while the runs that are there are used. Errors as those of
+// SampleJournal.
 class RunKeeper {
  public:
   virtual ~RunKeeper() = default;
@@ -49,6 +50,7 @@ class RunKeeper {
   virtual void End() = 0;
   // A run that is not kept yet.
   virtual absl::StatusOr<RunPlace> Create(const RunInfo& run) = 0;
+  // Gone once it returns OK, even if what the run takes goes later; an error: nothing has changed.
   virtual absl::Status Drop(absl::string_view run) = 0;
 };
 

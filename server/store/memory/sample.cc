@@ -119,7 +119,7 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   Touch();
   const Look look = LookAt();
-  SampleSnapshot snapshot{.state = State(look)};
+  SampleSnapshot snapshot{.state = State(look), .tokens = look.lists().tokens};
   for (RowRange range : rows) {
     for (RowPiece& piece : look.pieces().Find(range)) {
       snapshot.rows.push_back({std::move(piece.stored), piece.rows});
@@ -132,12 +132,6 @@ absl::StatusOr<SampleState> MemorySample::Stat() const {
   MutexLock lock(mutex_);
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   return State();
-}
-
-absl::StatusOr<std::optional<bool>> MemorySample::MatchesTokens(const TokenCheck& check) const {
-  MutexLock lock(mutex_);
-  if (absl::Status status = CheckAlive(); !status.ok()) return status;
-  return FitsTokens(LookAt().lists(), check);
 }
 
 absl::StatusOr<SampleContent> MemorySample::Prefix(const PrefixReference& prefix) {

@@ -51,7 +51,6 @@ class MemorySample final : public CountedSample {
 
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows);
   absl::StatusOr<SampleState> Stat() const;
-  absl::StatusOr<std::optional<bool>> MatchesTokens(const TokenCheck& check) const;
   // The rows [0, prefix.rows) for a child. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
   absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
 

@@ -33,7 +33,8 @@ class SampleJournal {
   virtual ~SampleJournal() = default;
 
   // Wholly or not at all. When it returns, the change lasts as long as the run's durability says. RESOURCE_EXHAUSTED if
-  // there is no room for it, UNAVAILABLE for other failures of what is written to; nothing is changed then.
+  // there is no room for it, UNAVAILABLE for other failures of what is written to, NOT_FOUND (kNoRun) once the run is
+  // dropped; nothing is changed then.
   virtual absl::Status Write(const SampleChange& change) = 0;
   // The sample is in use now: told at the latest a TTL after a use that changed nothing.
   virtual absl::Status NoteUse(Producer producer, absl::string_view sample) = 0;

@@ -353,19 +353,15 @@ absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> 
   for (RowRange range : rows) {
     for (RowPiece& piece : (*found->content)->pieces.Find(range)) pieces.push_back(std::move(piece));
   }
-  return SampleSnapshot{.state = StateOf(context_, name_, *found), .rows = ReadAhead(std::move(pieces))};
+  return SampleSnapshot{.state = StateOf(context_, name_, *found),
+                        .rows = ReadAhead(std::move(pieces)),
+                        .tokens = (*found->content)->tokens};
 }
 
 absl::StatusOr<SampleState> RedisSample::Stat() {
   const absl::StatusOr<RedisFound> found = FindExisting();
   if (!found.ok()) return found.status();
   return StateOf(context_, name_, *found);
-}
-
-absl::StatusOr<std::optional<bool>> RedisSample::MatchesTokens(const TokenCheck& check) {
-  const absl::StatusOr<RedisFound> found = FindExisting();
-  if (!found.ok()) return found.status();
-  return FitsTokens(**found->content, check);
 }
 
 }  // namespace routing_replay

@@ -42,7 +42,6 @@ class RedisSample {
   absl::StatusOr<bool> Keep(const std::function<bool(const RedisFound&)>& asked);
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows);
   absl::StatusOr<SampleState> Stat();
-  absl::StatusOr<std::optional<bool>> MatchesTokens(const TokenCheck& check);
 
  private:
   // As it is now; exists() may be false. ALREADY_EXISTS (kHandleCollision) if another sample has the handle.

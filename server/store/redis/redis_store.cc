@@ -85,8 +85,6 @@ class RedisStore final : public Store {
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                           absl::Span<const RowRange> rows) override;
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
-  absl::StatusOr<std::optional<bool>> MatchesTokens(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                    const TokenCheck& check) override;
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override;
   absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
@@ -227,11 +225,6 @@ absl::StatusOr<SampleSnapshot> RedisStore::Snapshot(absl::string_view run, Produ
 
 absl::StatusOr<SampleState> RedisStore::Stat(absl::string_view run, Producer producer, const SampleRef& sample) {
   return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).Stat(); });
-}
-
-absl::StatusOr<std::optional<bool>> RedisStore::MatchesTokens(absl::string_view run, Producer producer,
-                                                              const SampleRef& sample, const TokenCheck& check) {
-  return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).MatchesTokens(check); });
 }
 
 absl::Status RedisStore::Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups,

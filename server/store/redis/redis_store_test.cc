@@ -66,10 +66,6 @@ class Pair final : public Store {
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override {
     return Next().Stat(run, producer, sample);
   }
-  absl::StatusOr<std::optional<bool>> MatchesTokens(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                    const TokenCheck& check) override {
-    return Next().MatchesTokens(run, producer, sample, check);
-  }
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override {
     return Next().List(run, producer, groups, page_size, page_token);

@@ -1,6 +1,7 @@
 // Keys of the database. A run has a column family of its own, so that it goes with all it holds at once:
 //
 //   default             'r' run                        → RunRecord
+//                       "end"                          → how the last process ended; see rocks_last_end.h
 //   "run:" + run        'h' producer sample            → SampleHead
 //                       'w' producer sample 0 window   → WindowRecord
 //                       'u' producer sample            → when it was last used, in ms since 1970
@@ -25,6 +26,7 @@ inline constexpr char kWindowPrefix = 'w';
 inline constexpr char kUsePrefix = 'u';
 inline constexpr char kBlockPrefix = 'b';
 inline constexpr char kBlockIdPrefix = 'i';
+inline constexpr char kEndKey[] = "end";
 
 std::string RunFamily(absl::string_view run);
 std::string RunKey(absl::string_view run);
@@ -38,6 +40,10 @@ std::string BlockIdKey(uint64_t block);
 // Requires a key made by HeadKey.
 Producer ProducerOf(absl::string_view head_key);
 absl::string_view SampleOf(absl::string_view head_key);
+// Requires a key made by WindowKey.
+int64_t WindowOf(absl::string_view window_key);
+// Requires a key made by RunKey.
+absl::string_view RunOf(absl::string_view run_key);
 // Requires a key made by BlockIdKey.
 uint64_t BlockOf(absl::string_view block_id_key);
 

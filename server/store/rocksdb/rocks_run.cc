@@ -9,6 +9,7 @@
 #include "server/store/rocksdb/rocks_keys.h"
 #include "server/store/rocksdb/rocks_status.h"
 #include "server/store/sample/row_pieces.h"
+#include "server/store/store_errors.h"
 
 namespace routing_replay {
 namespace {
@@ -68,11 +69,35 @@ class RocksRun::DiskBlock final : public StoredBlock {
   std::optional<Block> unwritten_;
 };
 
-RocksRun::RocksRun(std::shared_ptr<RocksFamily> family, std::shared_ptr<const Geometry> geometry, Durability durability,
-                   std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets)
+bool WriteGate::Enter() {
+  MutexLock lock(mutex_);
+  if (closed_) return false;
+  ++inside_;
+  return true;
+}
+
+void WriteGate::Leave() {
+  MutexLock lock(mutex_);
+  if (--inside_ == 0) left_.NotifyAll();
+}
+
+void WriteGate::Close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  while (inside_ > 0) left_.Wait(mutex_);
+}
+
+bool WriteGate::closed() const {
+  MutexLock lock(mutex_);
+  return closed_;
+}
+
+RocksRun::RocksRun(std::shared_ptr<RocksFamily> family, const RunInfo& info, std::shared_ptr<const StoreTime> time,
+                   std::shared_ptr<const std::atomic<bool>> forgets)
     : family_(std::move(family)),
-      geometry_(std::move(geometry)),
-      write_options_(RocksWriteOptions(durability)),
+      run_(info.run),
+      geometry_(info.geometry),
+      write_options_(RocksWriteOptions(*info.options.durability)),
       time_(std::move(time)),
       forgets_(std::move(forgets)) {}
 
@@ -134,6 +159,13 @@ void RocksRun::PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) cons
 }
 
 absl::Status RocksRun::Commit(rocksdb::WriteBatch batch) {
+  if (!family_->writes.Enter()) return NoRunError(run_);
+  absl::Status status = CommitInside(std::move(batch));
+  family_->writes.Leave();
+  return status;
+}
+
+absl::Status RocksRun::CommitInside(rocksdb::WriteBatch batch) {
   std::vector<uint64_t> gone;
   {
     MutexLock lock(mutex_);
@@ -153,7 +185,7 @@ absl::Status RocksRun::Commit(rocksdb::WriteBatch batch) {
 }
 
 void RocksRun::Forget(uint64_t block) {
-  if (!*forgets_ || family_->dropped) return;
+  if (!*forgets_ || family_->writes.closed()) return;
   {
     MutexLock lock(mutex_);
     forgotten_.push_back(block);

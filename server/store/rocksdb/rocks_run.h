@@ -17,9 +17,28 @@
 #include "server/store/records/sample_record.h"
 #include "server/store/rocksdb/rocks_options.h"
 #include "server/store/sample/stored_block.h"
+#include "server/store/store.h"
 #include "server/store/store_time.h"
 
 namespace routing_replay {
+
+// Lets writes in until it is closed. A batch with a column family that is dropped makes the whole database refuse
+// writes from then on, so that none may be on its way when one is. Thread-safe.
+class WriteGate {
+ public:
+  // False once it is closed; otherwise Leave must follow.
+  bool Enter();
+  void Leave();
+  // Returns when all that entered have left.
+  void Close();
+  bool closed() const;
+
+ private:
+  mutable Mutex mutex_;
+  CondVar left_;
+  int64_t inside_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
 
 // The handle of a column family, for as long as somebody uses it; the database is open as long.
 struct RocksFamily {
@@ -31,15 +50,15 @@ struct RocksFamily {
 
   const std::shared_ptr<rocksdb::DB> db;
   rocksdb::ColumnFamilyHandle* const handle;
-  std::atomic<bool> dropped{false};  // With all that is in it: nothing needs to be taken away any more.
+  WriteGate writes;  // Closed before the family is dropped.
 };
 
-// Thread-safe.
+// Thread-safe. Once the family's gate is closed it writes and forgets nothing: NOT_FOUND (kNoRun).
 class RocksRun final : public BlockHome, public SampleJournal, public std::enable_shared_from_this<RocksRun> {
  public:
   // forgets: whether blocks that nobody holds are taken away.
-  RocksRun(std::shared_ptr<RocksFamily> family, std::shared_ptr<const Geometry> geometry, Durability durability,
-           std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets);
+  RocksRun(std::shared_ptr<RocksFamily> family, const RunInfo& info, std::shared_ptr<const StoreTime> time,
+           std::shared_ptr<const std::atomic<bool>> forgets);
 
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
@@ -55,11 +74,13 @@ class RocksRun final : public BlockHome, public SampleJournal, public std::enabl
   class DiskBlock;
 
   absl::Status Commit(rocksdb::WriteBatch batch);
+  absl::Status CommitInside(rocksdb::WriteBatch batch);
   void PutBlock(const DiskBlock& block, rocksdb::WriteBatch& batch) const;
   // Nobody can reach the block any more. It goes with a later write.
   void Forget(uint64_t block);
 
   const std::shared_ptr<RocksFamily> family_;
+  const std::string run_;
   const std::shared_ptr<const Geometry> geometry_;
   const rocksdb::WriteOptions write_options_;
   const std::shared_ptr<const StoreTime> time_;

@@ -5,11 +5,13 @@
 
 #include <atomic>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
+#include "server/store/records/framed_record.h"
 #include "server/store/records/run_record.h"
 #include "server/store/rocksdb/rocks_keys.h"
 #include "server/store/rocksdb/rocks_run.h"
@@ -23,16 +25,24 @@ class RocksKeeper final : public RunKeeper {
   explicit RocksKeeper(const RocksStoreOptions& options)
       : path_(options.path),
         durability_(options.durability),
+        boot_id_(options.boot_id),
         cache_(rocksdb::NewLRUCache(options.cache_bytes)),
         env_(options.env),
         time_(std::make_shared<const StoreTime>(*options.memory.clock)) {}
   ~RocksKeeper() override {
+    if (started_) Close().IgnoreError();  // Without the mark the next one takes the end for a crash, as it should.
     families_.clear();
     default_.reset();
   }
 
   absl::Status Open();
   absl::StatusOr<std::vector<KeptRun>> Recover(RecoveryReport& report);
+  // After Recover, and before anything is acknowledged.
+  absl::Status Start() {
+    absl::Status status = MarkOpen(*db_, default_->handle, boot_id_);
+    started_ = status.ok();
+    return status;
+  }
 
   std::string name() const override { return "rocksdb"; }
   DurabilityLevels durability() const override { return {durability_, Durability::kSynced}; }
@@ -42,20 +52,30 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Drop(absl::string_view run) override;
 
  private:
+  absl::Status Close();
+  absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, LastEnd end,
+                                     RecoveryReport& report);
+  // Of a run without a record. Nothing is written to it afterwards, even if this fails.
   absl::Status DropFamily(const std::string& name);
-  std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) const {
-    return std::make_shared<RocksRun>(std::move(family), run.geometry, *run.options.durability, time_, forgets_);
+  std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) {
+    if (run.options.durability == Durability::kMemory) unlogged_.insert(rocks::RunFamily(run.run));
+    return std::make_shared<RocksRun>(std::move(family), run, time_, forgets_);
   }
 
   const std::string path_;
   const Durability durability_;
+  const std::string boot_id_;
   const std::shared_ptr<rocksdb::Cache> cache_;
   rocksdb::Env* const env_;
   const std::shared_ptr<const StoreTime> time_;
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<rocksdb::DB> db_;
   std::shared_ptr<RocksFamily> default_;
-  std::map<std::string, std::shared_ptr<RocksFamily>> families_;  // Of runs, by name. Under the store's lock.
+  // Of runs, by name; also of those dropped whose family is left.
+  std::map<std::string, std::shared_ptr<RocksFamily>> families_;
+  std::set<std::string> unlogged_;              // Those of runs whose appends are not logged.
+  std::set<std::string, std::less<>> damaged_;  // Runs that are left alone.
+  bool started_ = false;
 };
 
 absl::Status RocksKeeper::Open() {
@@ -81,20 +101,26 @@ absl::Status RocksKeeper::Open() {
 }
 
 absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report) {
+  const absl::StatusOr<LastEnd> end = ReadLastEnd(*db_, default_->handle, boot_id_);
+  if (!end.ok()) return end.status();
   std::vector<KeptRun> runs;
   std::map<std::string, std::shared_ptr<RocksFamily>> unknown = families_;
   const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), default_->handle));
   for (it->Seek(rocks::RunKey("")); it->Valid() && it->key().starts_with(rocks::RunKey("")); it->Next()) {
-    absl::StatusOr<RunInfo> info = DecodeRun({it->value().data(), it->value().size()});
-    if (!info.ok()) return info.status();
-    const auto family = families_.find(rocks::RunFamily(info->run));
-    if (family == families_.end()) continue;  // It was being dropped.
-    unknown.erase(family->first);
-    const std::shared_ptr<RocksRun> run = MakeRun(family->second, *info);
-    auto samples = RecoverSamples(*family->second, info->options.block_rows, *time_, *run, report);
-    if (!samples.ok()) return samples.status();
-    ++report.runs;
-    runs.push_back({*std::move(info), {run, run}, *std::move(samples)});
+    const std::string name(rocks::RunOf({it->key().data(), it->key().size()}));
+    if (unknown.erase(rocks::RunFamily(name)) == 0) continue;  // It was being dropped.
+    const RecoveryReport before = report;
+    absl::StatusOr<KeptRun> run = RecoverRun(name, {it->value().data(), it->value().size()}, *end, report);
+    if (run.ok()) {
+      ++report.runs;
+      runs.push_back(*std::move(run));
+    } else if (absl::IsDataLoss(run.status())) {
+      report = before;
+      report.damaged_runs.push_back(name);
+      damaged_.insert(name);
+    } else {
+      return run.status();
+    }
   }
   if (absl::Status status = FromRocks(it->status(), "the database cannot be read"); !status.ok()) return status;
   // Runs that were being made, or dropped, when the process ended.
@@ -104,11 +130,40 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
   return runs;
 }
 
+absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::string_view record, LastEnd end,
+                                                RecoveryReport& report) {
+  absl::StatusOr<RunInfo> info = DecodeRun(record);
+  if (!info.ok()) return info.status();
+  if (info->run != name) return DamagedRecord("a run has another's name");
+  const std::shared_ptr<RocksFamily>& family = families_.at(rocks::RunFamily(name));
+  const std::shared_ptr<RocksRun> run = MakeRun(family, *info);
+  const bool doubtful = MayLack(end, *info->options.durability);
+  report.doubtful_runs += doubtful ? 1 : 0;
+  auto samples = RecoverSamples(*family, info->options.block_rows, doubtful, *time_, *run, report);
+  if (!samples.ok()) return samples.status();
+  return KeptRun{*std::move(info), {run, run}, *std::move(samples)};
+}
+
+absl::Status RocksKeeper::Close() {
+  for (const std::string& name : unlogged_) {
+    const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions(), families_.at(name)->handle);
+    if (absl::Status status = FromRocks(flushed, "the run cannot be kept"); !status.ok()) return status;
+  }
+  return MarkClosed(*db_, default_->handle);
+}
+
 absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
+  if (damaged_.contains(info.run)) {
+    return MakeError(
+        absl::StatusCode::kDataLoss,
+        absl::StrCat("run ", info.run, " is in the database and damaged; what is left of it is left alone"),
+        {.reason = Reason::kChecksum});
+  }
   const std::string name = rocks::RunFamily(info.run);
   rocksdb::ColumnFamilyHandle* handle = nullptr;
-  absl::Status status =
-      FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), "the run cannot be kept");
+  absl::Status status = DropFamily(name);
+  if (!status.ok()) return status;
+  status = FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), "the run cannot be kept");
   if (!status.ok()) return status;
   auto family = std::make_shared<RocksFamily>(db_, handle);
   rocksdb::WriteBatch batch;
@@ -129,16 +184,20 @@ absl::Status RocksKeeper::Drop(absl::string_view run) {
   const absl::Status status =
       FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped");
   if (!status.ok()) return status;
-  return DropFamily(rocks::RunFamily(run));
+  // Without its record the run is gone, whatever becomes of its family: one that cannot be dropped now goes when the
+  // run is made again, or at the next start.
+  DropFamily(rocks::RunFamily(run)).IgnoreError();
+  return absl::OkStatus();
 }
 
 absl::Status RocksKeeper::DropFamily(const std::string& name) {
   const auto family = families_.find(name);
   if (family == families_.end()) return absl::OkStatus();
+  family->second->writes.Close();
   const absl::Status status =
       FromRocks(db_->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped");
   if (!status.ok()) return status;
-  family->second->dropped = true;
+  unlogged_.erase(name);
   families_.erase(family);
   return absl::OkStatus();
 }
@@ -150,6 +209,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options,
   if (absl::Status status = keeper->Open(); !status.ok()) return status;
   absl::StatusOr<std::vector<KeptRun>> runs = keeper->Recover(report);
   if (!runs.ok()) return runs.status();
+  if (absl::Status status = keeper->Start(); !status.ok()) return status;
   return NewKeptStore(std::move(options.memory), std::move(keeper), *std::move(runs));
 }
 

@@ -6,6 +6,9 @@
 // the database open. Once a write has failed the database refuses all (RESOURCE_EXHAUSTED, UNAVAILABLE) and is read
 // from as before: RocksDB goes on by itself when a full disk has room again, after other failures when it is opened
 // anew.
+//
+// What survives which end is the run's durability: see rocks_last_end.h. After an end that it may not have survived,
+// all its samples have another revision.
 #ifndef SERVER_STORE_ROCKSDB_ROCKS_STORE_H_
 #define SERVER_STORE_ROCKSDB_ROCKS_STORE_H_
 
@@ -17,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/store/memory/memory_store.h"
+#include "server/store/rocksdb/rocks_last_end.h"
 #include "server/store/rocksdb/rocks_options.h"
 #include "server/store/rocksdb/rocks_recovery.h"
 
@@ -28,11 +32,13 @@ struct RocksStoreOptions {
   // For what was read and what is not yet in a table file; outside of the budget.
   int64_t cache_bytes = int64_t{256} << 20;
   rocksdb::Env* env = nullptr;  // Outlives the store. Null: the machine's. Tests inject failures here.
-  MemoryStoreOptions memory;    // The budget bounds the index.
+  std::string boot_id = MachineBootId();
+  MemoryStoreOptions memory;  // The budget bounds the index.
 };
 
-// Finds what is in the database, and says in `report` what that is. UNAVAILABLE if it cannot be opened, DATA_LOSS if it
-// is damaged as a whole, otherwise as NewKeptStore.
+// Finds what is in the database, and says in `report` what that is. A run that is damaged is not served, and cannot be
+// made anew: OpenRun says DATA_LOSS. UNAVAILABLE if the database cannot be opened, DATA_LOSS if it is damaged as a
+// whole, otherwise as NewKeptStore.
 absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options, RecoveryReport& report);
 
 }  // namespace routing_replay

@@ -6,7 +6,10 @@
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 
+#include <atomic>
+#include <filesystem>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
@@ -17,28 +20,43 @@
 namespace routing_replay::testing {
 namespace {
 
-// Writes fail with a status while one is set.
+// A directory that is gone afterwards.
+class ScratchDirectory {
+ public:
+  ScratchDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "rocks_store_test_XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~ScratchDirectory() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Writes to files with a name that contains `of` fail with a status while one is set.
 class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
  public:
   FaultyFileSystem() : FileSystemWrapper(rocksdb::FileSystem::Default()) {}
 
   const char* Name() const override { return "faulty"; }
-  void Fail(const rocksdb::IOStatus& status) {
+  void Fail(const rocksdb::IOStatus& status, const std::string& of = "") {
     MutexLock lock(mutex_);
     status_ = status;
+    of_ = of;
   }
   // Bytes that were to be written, to all files.
   int64_t appended() const { return appended_; }
-  rocksdb::IOStatus status() const {
+  rocksdb::IOStatus status(const std::string& name = "") const {
     MutexLock lock(mutex_);
-    return status_;
+    return name.find(of_) == std::string::npos ? rocksdb::IOStatus::OK() : status_;
   }
   rocksdb::IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSWritableFile>* file,
                                     rocksdb::IODebugContext* debug) override {
-    if (!status().ok()) return status();
+    if (!status(name).ok()) return status(name);
     const rocksdb::IOStatus made = FileSystemWrapper::NewWritableFile(name, options, file, debug);
-    if (made.ok()) *file = std::make_unique<File>(*this, std::move(*file));
+    if (made.ok()) *file = std::make_unique<File>(*this, name, std::move(*file));
     return made;
   }
   // RocksDB goes on when there is room again, and not before: going on while writes fail may end it for good.
@@ -52,27 +70,29 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
  private:
   class File final : public rocksdb::FSWritableFileOwnerWrapper {
    public:
-    File(const FaultyFileSystem& files, std::unique_ptr<rocksdb::FSWritableFile> file)
-        : FSWritableFileOwnerWrapper(std::move(file)), files_(files) {}
+    File(const FaultyFileSystem& files, std::string name, std::unique_ptr<rocksdb::FSWritableFile> file)
+        : FSWritableFileOwnerWrapper(std::move(file)), files_(files), name_(std::move(name)) {}
     rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
                              rocksdb::IODebugContext* debug) override {
-      const rocksdb::IOStatus status = files_.status();
       files_.appended_ += static_cast<int64_t>(data.size());
+      const rocksdb::IOStatus status = files_.status(name_);
       return status.ok() ? FSWritableFileOwnerWrapper::Append(data, options, debug) : status;
     }
     rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
                              const rocksdb::DataVerificationInfo& info, rocksdb::IODebugContext* debug) override {
-      const rocksdb::IOStatus status = files_.status();
+      const rocksdb::IOStatus status = files_.status(name_);
       return status.ok() ? FSWritableFileOwnerWrapper::Append(data, options, info, debug) : status;
     }
 
    private:
     const FaultyFileSystem& files_;
+    const std::string name_;
   };
 
   mutable std::atomic<int64_t> appended_{0};
   mutable Mutex mutex_;
   rocksdb::IOStatus status_ ABSL_GUARDED_BY(mutex_);
+  std::string of_ ABSL_GUARDED_BY(mutex_);
 };
 
 class RocksStoreTest : public ::testing::Test {
@@ -81,7 +101,8 @@ class RocksStoreTest : public ::testing::Test {
     store_.reset();
     report_ = {};
     auto store = OpenRocksStore(
-        {.path = directory_.path(), .env = env_.get(), .memory = {.clock = &clock_, .budget = &budget_}}, report_);
+        {.path = path_, .env = env_.get(), .boot_id = boot_id_, .memory = {.clock = &clock_, .budget = &budget_}},
+        report_);
     ASSERT_OK(store);
     store_ = *std::move(store);
   }
@@ -99,20 +120,28 @@ class RocksStoreTest : public ::testing::Test {
     return rows.ok() ? *rows : Rows{};
   }
 
-  // Closes the store, and changes a record of a window.
-  void DamageWindow(const std::string& sample, int64_t window) {
+  // Opens what a process that was killed now would have left. The first store of the test ends with it.
+  void OpenAfterACrash() {
+    const std::string next = absl::StrCat(directory_.path(), "/", ++crashes_);
+    std::filesystem::copy(path_, next, std::filesystem::copy_options::recursive);
+    path_ = next;
+    clock_.Advance(std::chrono::seconds(1));
+    Open();
+  }
+
+  // Closes the store, and flips a bit of the record with this key.
+  void Damage(const std::string& key) {
     store_.reset();
     const rocksdb::Options options;
     std::vector<std::string> names;
-    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(options, directory_.path(), &names).ok());
+    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(options, path_, &names).ok());
     std::vector<rocksdb::ColumnFamilyDescriptor> families;
     for (const std::string& name : names) families.emplace_back(name, rocksdb::ColumnFamilyOptions());
     std::vector<rocksdb::ColumnFamilyHandle*> handles;
     rocksdb::DB* opened = nullptr;
-    ASSERT_TRUE(rocksdb::DB::Open(options, directory_.path(), families, &handles, &opened).ok());
+    ASSERT_TRUE(rocksdb::DB::Open(options, path_, families, &handles, &opened).ok());
     const std::unique_ptr<rocksdb::DB> db(opened);
     for (rocksdb::ColumnFamilyHandle* handle : handles) {
-      const std::string key = rocks::WindowKey(Producer::kRollout, sample, window);
       std::string value;
       if (db->Get(rocksdb::ReadOptions(), handle, key, &value).ok()) {
         value[value.size() / 2] ^= 1;
@@ -123,6 +152,9 @@ class RocksStoreTest : public ::testing::Test {
   }
 
   ScratchDirectory directory_;
+  std::string path_ = directory_.path() + "/0";
+  int crashes_ = 0;
+  std::string boot_id_ = "first";
   ManualClock clock_;
   const std::shared_ptr<FaultyFileSystem> files_ = std::make_shared<FaultyFileSystem>();
   const std::unique_ptr<rocksdb::Env> env_ = rocksdb::NewCompositeEnv(files_);
@@ -229,7 +261,7 @@ TEST_F(RocksStoreTest, OfADamagedSampleTheRowsBeforeAreLeft) {
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
   ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .seal_num_tokens = 101})));
   const SampleState before = Stat("a");
-  DamageWindow("a", 2);
+  Damage(rocks::WindowKey(Producer::kRollout, "a", 2));
   for (int opened = 0; opened < 2; ++opened) {
     Open();
     EXPECT_EQ(report_.lost_rows, opened == 0 ? 100 - 64 : 0);
@@ -258,6 +290,175 @@ TEST_F(RocksStoreTest, ADroppedRunIsNotWrittenTo) {
   const int64_t before = files_->appended();
   ASSERT_OK(store_->DropRun("run"));
   EXPECT_LT(files_->appended() - before, 10'000);
+}
+
+TEST_F(RocksStoreTest, OfASampleWithADamagedHeadReadsSayLost) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .seal_num_tokens = 101})));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "b", .rows = {0, 100}})));
+  Damage(rocks::HeadKey(Producer::kRollout, "a"));
+  Open();
+  EXPECT_EQ(report_.lost_samples, 1);
+  const SampleState left = Stat("a");
+  EXPECT_EQ(left.committed_rows, 0);
+  EXPECT_EQ(left.lost_end, 97);  // The last window, of which it had at least a row, begins at 96.
+  EXPECT_GT(left.revision, 0);
+  EXPECT_EQ(Read("b"), ExpectedRows(TestGeometry(), {}, 100));
+  Open();
+  EXPECT_EQ(report_.lost_samples, 0);
+  EXPECT_EQ(Describe(Stat("a")), Describe(left));
+  EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})),
+              Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .revision = left.revision})));
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+}
+
+TEST_F(RocksStoreTest, ADamagedRunLeavesTheOthersAlone) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  const RunInfo other = *store_->OpenRun("other", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  ASSERT_OK(store_->Append(MakeAppend(other, {.run = "other", .sample = "a", .rows = {0, 100}})));
+  Damage(rocks::RunKey("run"));
+  for (int opened = 0; opened < 2; ++opened) {
+    Open();
+    EXPECT_EQ(report_.runs, 1);
+    EXPECT_THAT(report_.damaged_runs, ::testing::ElementsAre("run"));
+    EXPECT_THAT(store_->OpenRun("run", &TestGeometry(), std::nullopt),
+                Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+    EXPECT_OK(store_->Stat("other", Producer::kRollout, {.sample = "a"}));
+  }
+  Damage(rocks::RunKey("run"));  // Flips the bit back.
+  Open();
+  EXPECT_EQ(report_.runs, 2);
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+}
+
+TEST_F(RocksStoreTest, WhatIsInMemoryIsKeptWhenTheStoreIsClosed) {
+  Open();
+  const RunInfo run =
+      *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32, .durability = Durability::kMemory});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}, .seal_num_tokens = 101})));
+  const std::string before = Describe(Stat("a"));
+  boot_id_ = "second";
+  Open();
+  EXPECT_EQ(report_.doubtful_runs, 0);
+  EXPECT_EQ(Describe(Stat("a")), before);
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+}
+
+TEST_F(RocksStoreTest, AfterACrashRunsInMemoryHaveOtherRevisions) {
+  Open();
+  const RunInfo run =
+      *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32, .durability = Durability::kMemory});
+  const RunInfo other = *store_->OpenRun("other", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "sealed", .rows = {0, 40}, .seal_num_tokens = 41})));
+  Open();
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}})));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "gone", .rows = {0, 100}, .seal_num_tokens = 101})));
+  ASSERT_OK(store_->Append(MakeAppend(other, {.run = "other", .sample = "b", .rows = {0, 100}})));
+  SampleState before = Stat("a");
+  for (int crash = 0; crash < 2; ++crash) {
+    OpenAfterACrash();
+    EXPECT_EQ(report_.doubtful_runs, 1);
+    EXPECT_EQ(report_.doubtful_samples, 2);
+    EXPECT_THAT(Describe(report_), ::testing::HasSubstr("not clean: 1 runs"));
+    const SampleState left = Stat("a");
+    EXPECT_EQ(left.committed_rows, 100);
+    EXPECT_GT(left.revision, before.revision);
+    EXPECT_NE(left.content_id, before.content_id);
+    EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+    EXPECT_GT(Stat("sealed").revision, 0);
+    EXPECT_EQ(Stat("sealed").num_tokens, 41);
+    EXPECT_FALSE(store_->Stat("run", Producer::kRollout, {.sample = "gone"}).ok());
+    EXPECT_EQ(store_->Stat("other", Producer::kRollout, {.sample = "b"})->revision, 0);
+    EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}, .revision = before.revision})),
+                Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
+    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}, .revision = left.revision})));
+    before = Stat("a");
+  }
+}
+
+TEST_F(RocksStoreTest, AfterACrashOfTheMachineOnlySyncedRunsKeepTheirRevisions) {
+  Open();
+  for (const Durability level : {Durability::kWritten, Durability::kSynced}) {
+    const std::string name(DurabilityName(level));
+    const RunInfo run = *store_->OpenRun(name, &TestGeometry(), RunOptions{.block_rows = 32, .durability = level});
+    ASSERT_OK(store_->Append(MakeAppend(run, {.run = name, .sample = "a", .rows = {0, 100}})));
+  }
+  boot_id_ = "second";
+  OpenAfterACrash();
+  EXPECT_EQ(report_.doubtful_runs, 1);
+  EXPECT_EQ(report_.doubtful_samples, 1);
+  EXPECT_GT(store_->Stat("written", Producer::kRollout, {.sample = "a"})->revision, 0);
+  EXPECT_EQ(store_->Stat("synced", Producer::kRollout, {.sample = "a"})->revision, 0);
+}
+
+// A write to what is dropped would make the database refuse all writes.
+TEST_F(RocksStoreTest, DroppingABigRunUnderWritersLeavesOthersAlone) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  const RunInfo other = *store_->OpenRun("other", &TestGeometry(), RunOptions{.block_rows = 32});
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = absl::StrCat("s", i), .rows = {0, 4}})));
+  }
+  std::atomic<int> writing{0};
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < 4; ++writer) {
+    writers.emplace_back([&, writer] {
+      for (int i = 0;; ++i) {
+        const auto ack = store_->Append(MakeAppend(run, {.sample = absl::StrCat(writer, "/", i), .rows = {0, 4}}));
+        if (i == 0) ++writing;
+        if (ack.ok()) continue;
+        EXPECT_THAT(ack, Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+        return;
+      }
+    });
+  }
+  while (writing < 4) std::this_thread::yield();
+  ASSERT_OK(store_->DropRun("run"));
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_OK(store_->Append(MakeAppend(other, {.run = "other", .sample = "a", .rows = {0, 100}})));
+  EXPECT_OK(store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32}));
+  EXPECT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  Open();
+  EXPECT_EQ(report_.runs, 2);
+  EXPECT_EQ(report_.samples, 2);
+}
+
+// Its record goes first; what cannot be dropped then goes later.
+TEST_F(RocksStoreTest, ARunWhoseRowsCannotBeDroppedIsGone) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  files_->Fail(rocksdb::IOStatus::IOError("broken"), "MANIFEST");
+  EXPECT_OK(store_->DropRun("run"));
+  EXPECT_THAT(store_->GetRun("run"), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}})),
+              Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  EXPECT_THAT(store_->OpenRun("run", &TestGeometry(), std::nullopt),
+              Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified));
+  files_->Fail(rocksdb::IOStatus::OK());
+  Open();
+  EXPECT_EQ(report_.runs, 0);
+  ASSERT_OK(store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32}));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 40}})));
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 40));
+}
+
+TEST_F(RocksStoreTest, ARunThatCannotBeDroppedGoesOn) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  files_->Fail(rocksdb::IOStatus::IOError("broken"));
+  EXPECT_THAT(store_->DropRun("run"), Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified));
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+  files_->Fail(rocksdb::IOStatus::OK());
+  Open();
+  EXPECT_EQ(report_.runs, 1);
+  EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
 }
 
 TEST_F(RocksStoreTest, WhatEndedStaysGone) {

@@ -174,9 +174,10 @@ SampleContent RemainingContent(const SampleContent& content, int64_t acknowledge
   return next;
 }
 
-std::optional<bool> FitsTokens(const SampleContent& content, const TokenCheck& check) {
-  const std::optional<uint32_t> stored = content.tokens.At(check.rows);
-  return stored ? std::optional(*stored == check.crc32c) : std::nullopt;
+void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids) {
+  content.revision = std::max(content.revision + 1, now_ms);
+  content.restart_nonce = 0;
+  content.content_id = ids.Next();
 }
 
 absl::Status WithContent(const absl::Status& status, absl::string_view sample, const SampleContent* content) {

@@ -70,9 +70,9 @@ SampleContent TruncatedContent(const SampleContent& content, int64_t rows, Conte
 // What is left of a content that was there with rows up to `acknowledged`. Whoever wrote or read that one learns of it
 // by the revision.
 SampleContent RemainingContent(const SampleContent& content, int64_t acknowledged, ContentIds& ids);
-
-// Whether the check fits; nothing if no check is known at that row.
-std::optional<bool> FitsTokens(const SampleContent& content, const TokenCheck& check);
+// Of a content after which others may have been acknowledged that are lost. `now_ms`, the time of day, becomes its
+// revision: above all that those can have had. A seal stays: the rows under it are whole.
+void MarkDoubtful(SampleContent& content, int64_t now_ms, ContentIds& ids);
 
 // `status` with the sample, its committed rows and its revision in the detail. `content`: null if there is none.
 absl::Status WithContent(const absl::Status& status, absl::string_view sample, const SampleContent* content);

@@ -87,9 +87,9 @@ TEST(SampleRulesTest, TruncatedAndSealedContents) {
   EXPECT_EQ(shorter.restart_nonce, 0u);
   EXPECT_FALSE(shorter.sealed());
   EXPECT_NE(shorter.content_id, content.content_id);
-  EXPECT_EQ(FitsTokens(shorter, {64, testing::Trajectory{}.TokenCheckAt(64)}), true);
-  EXPECT_EQ(FitsTokens(shorter, {64, 1}), false);
-  EXPECT_EQ(FitsTokens(shorter, {63, 1}), std::nullopt);
+  EXPECT_EQ(shorter.tokens.Fits(64, testing::Trajectory{}.TokenCheckAt(64)), true);
+  EXPECT_EQ(shorter.tokens.Fits(64, 1), false);
+  EXPECT_EQ(shorter.tokens.Fits(63, 1), std::nullopt);
   EXPECT_OK(CheckSeal(shorter, 65, 1));
   EXPECT_THAT(CheckSeal(shorter, 65, 0), Fails(kPrecondition, Reason::kOldRevision));
   const SampleContent sealed = SealedContent(shorter, 65);

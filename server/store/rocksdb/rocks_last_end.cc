@@ -1,0 +1,52 @@
+#include "server/store/rocksdb/rocks_last_end.h"
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "server/store/rocksdb/rocks_keys.h"
+#include "server/store/rocksdb/rocks_options.h"
+#include "server/store/rocksdb/rocks_status.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr absl::string_view kClosed = "closed";
+
+std::string OpenBy(const std::string& boot_id) { return absl::StrCat("open ", boot_id); }
+
+absl::Status Mark(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& value) {
+  return FromRocks(db.Put(RocksWriteOptions(Durability::kSynced), family, rocks::kEndKey, value),
+                   "the database cannot be written to");
+}
+
+}  // namespace
+
+bool MayLack(LastEnd end, Durability durability) {
+  if (end == LastEnd::kClean || durability == Durability::kSynced) return false;
+  return durability == Durability::kMemory || end == LastEnd::kUnknown;
+}
+
+std::string MachineBootId() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
+}
+
+absl::StatusOr<LastEnd> ReadLastEnd(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id) {
+  std::string mark;
+  const rocksdb::Status got = db.Get(rocksdb::ReadOptions(), family, rocks::kEndKey, &mark);
+  if (got.IsNotFound()) return LastEnd::kUnknown;
+  if (absl::Status status = FromRocks(got, "the database cannot be read"); !status.ok()) return status;
+  if (mark == kClosed) return LastEnd::kClean;
+  return !boot_id.empty() && mark == OpenBy(boot_id) ? LastEnd::kSameBoot : LastEnd::kUnknown;
+}
+
+absl::Status MarkOpen(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id) {
+  return Mark(db, family, OpenBy(boot_id));
+}
+
+absl::Status MarkClosed(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family) {
+  return Mark(db, family, std::string(kClosed));
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,36 @@
+// How the last process that had the database open ended, and what that means for what it had acknowledged.
+#ifndef SERVER_STORE_ROCKSDB_ROCKS_LAST_END_H_
+#define SERVER_STORE_ROCKSDB_ROCKS_LAST_END_H_
+
+#include <rocksdb/db.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "routing_replay/wire/durability.h"
+
+namespace routing_replay {
+
+enum class LastEnd {
+  kClean,     // It closed the database.
+  kSameBoot,  // It did not, and the machine has run on since.
+  kUnknown,   // It did not, and the machine may have been started anew.
+};
+
+// Whether runs of this durability may then lack what was acknowledged last: what is in memory goes with the process,
+// what the operating system has been given goes with the machine.
+bool MayLack(LastEnd end, Durability durability);
+
+// Differs from one start of the machine to the next; empty if it cannot be had.
+std::string MachineBootId();
+
+// `family`: where the mark lies. Errors as FromRocks.
+absl::StatusOr<LastEnd> ReadLastEnd(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id);
+// Each on the disk when it returns, with all that was logged before.
+absl::Status MarkOpen(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id);
+absl::Status MarkClosed(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_ROCKSDB_ROCKS_LAST_END_H_
