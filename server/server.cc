@@ -3,6 +3,7 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -102,12 +103,20 @@ absl::Status GrpcServer::Listen() {
 
 void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
   endpoint_file_.reset();  // First: nobody new is to come.
-  sweeper_.reset();
   context_.draining = true;
   if (server_ != nullptr) {
     for (const auto& loop : loops_) loop->Drain();
+    // gRPC waits for handlers that run, however late it is; those that wait for the store are sent home in time.
+    std::promise<void> drained;
+    std::thread giving_up([&] {
+      drained.get_future().wait_for(patience);
+      store_.store->Abandon();
+    });
     server_->Shutdown(std::chrono::system_clock::now() + patience);
+    drained.set_value();
+    giving_up.join();
   }
+  sweeper_.reset();
   for (const auto& loop : loops_) loop->ShutdownAndJoin();
   loops_.clear();
   server_.reset();

@@ -308,7 +308,9 @@ grpc::Status ControlService::ExpertLoad(grpc::ServerContext* call, const v1::Exp
 
 grpc::Status ControlService::ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*,
                                       v1::ListRunsResponse* response) {
-  for (const RunState& state : context_->store.ListRuns()) {
+  const absl::StatusOr<std::vector<RunState>> runs = context_->store.ListRuns();
+  if (!runs.ok()) return ToGrpcStatus(runs.status());
+  for (const RunState& state : *runs) {
     v1::RunState& out = *response->add_runs();
     out.set_run(state.info.run);
     *out.mutable_geometry() = ToProto(*state.info.geometry);

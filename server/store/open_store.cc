@@ -51,7 +51,9 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
                                    {.clock = options.clock,
                                     .budget = options.budget,
                                     .default_ttl = options.default_ttl,
-                                    .handle_of = std::move(options.handle_of)}),
+                                    .handle_of = std::move(options.handle_of),
+                                    // Any other one is moved by hand.
+                                    .follow_time = options.clock == &Clock::Real()}),
                      std::move(found), *std::move(warnings)};
 }
 

@@ -127,7 +127,8 @@ class Store {
   virtual absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                           const std::optional<RunOptions>& options) = 0;
   virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
-  virtual std::vector<RunState> ListRuns() = 0;
+  // By name. A run whose record cannot be read is not among them, and hides none of the others.
+  virtual absl::StatusOr<std::vector<RunState>> ListRuns() = 0;
   virtual absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) = 0;
 
   // The ack without append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted, kField: another
@@ -182,6 +183,11 @@ class Store {
   // Removes samples idle longer than their run's TTL, at most `limit` of them, and says how many.
   virtual int64_t Sweep(int64_t limit) = 0;
 
+  // The process is about to stop: calls that wait for something outside of it, and those that come later, may end at
+  // once with UNAVAILABLE.
+  virtual void Abandon() {}
+
+  // Where what the store is in cannot be asked: as they were when it last could.
   struct Totals {
     int64_t runs = 0;
     int64_t samples = 0;

@@ -64,7 +64,7 @@ TEST_P(StoreConformance, RunsAreListedWithTheirTotals) {
   ASSERT_OK(Append({.rows = {0, 50}, .seal_num_tokens = 51}));
   Fill("t", 30);
   ASSERT_OK(Append({.run = "another", .rows = {0, 7}}));
-  const std::vector<RunState> runs = store_->ListRuns();
+  ASSERT_OK_AND_ASSIGN(const std::vector<RunState> runs, store_->ListRuns());
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].info.run, "another");
   EXPECT_EQ(runs[0].samples, 1);
@@ -76,8 +76,8 @@ TEST_P(StoreConformance, RunsAreListedWithTheirTotals) {
   EXPECT_EQ(store_->GetTotals().samples, 3);
   EXPECT_EQ(store_->GetTotals().stored_bytes, runs[0].stored_bytes + runs[1].stored_bytes);
   ASSERT_OK(store_->Truncate("run", kRollout, "s", 10, std::nullopt));
-  EXPECT_EQ(store_->ListRuns()[1].sealed_samples, 0);
-  EXPECT_EQ(store_->ListRuns()[1].committed_rows, 40);
+  EXPECT_EQ(store_->ListRuns()->at(1).sealed_samples, 0);
+  EXPECT_EQ(store_->ListRuns()->at(1).committed_rows, 40);
 }
 
 TEST_P(StoreConformance, ADroppedRunIsGoneAndMayBeMadeAgain) {

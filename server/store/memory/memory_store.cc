@@ -28,7 +28,7 @@ class MemoryStore final : public Store {
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                   const std::optional<RunOptions>& options) override;
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
-  std::vector<RunState> ListRuns() override;
+  absl::StatusOr<std::vector<RunState>> ListRuns() override;
   absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override;
   absl::StatusOr<AppendAck> Append(AppendCommand command) override;
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
@@ -153,7 +153,7 @@ absl::StatusOr<RunInfo> MemoryStore::GetRun(absl::string_view run) {
   return (*found)->info();
 }
 
-std::vector<RunState> MemoryStore::ListRuns() {
+absl::StatusOr<std::vector<RunState>> MemoryStore::ListRuns() {
   std::vector<RunState> states;
   for (const std::shared_ptr<MemoryRun>& run : AllRuns()) states.push_back(run->State());
   return states;
@@ -272,10 +272,11 @@ int64_t MemoryStore::Sweep(int64_t limit) {
 
 Store::Totals MemoryStore::GetTotals() {
   Totals totals;
-  for (const RunState& run : ListRuns()) {
+  for (const std::shared_ptr<MemoryRun>& run : AllRuns()) {
+    const RunState state = run->State();
     ++totals.runs;
-    totals.samples += run.samples;
-    totals.stored_bytes += run.stored_bytes;
+    totals.samples += state.samples;
+    totals.stored_bytes += state.stored_bytes;
   }
   if (spiller_ != nullptr) totals.spill = spiller_->GetTotals();
   return totals;

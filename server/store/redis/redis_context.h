@@ -17,8 +17,9 @@
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/known_samples.h"
 #include "server/store/redis/redis_keys.h"
+#include "server/store/redis/redis_time.h"
+#include "server/store/redis/redis_trouble.h"
 #include "server/store/sample/content_ids.h"
-#include "server/store/store_time.h"
 
 namespace routing_replay {
 
@@ -46,7 +47,7 @@ struct RedisLives {
 struct RedisContext {
   RedisContext(std::shared_ptr<RedisCluster> redis, const std::string& prefix, const Clock& store_clock,
                ByteBudget& byte_budget, size_t known_sample_limit, int64_t known_byte_limit)
-      : cluster(std::move(redis)),
+      : cluster(HideRedisErrors(std::move(redis), trouble)),
         keys(prefix),
         clock(store_clock),
         time(store_clock),
@@ -58,10 +59,11 @@ struct RedisContext {
   // different servers do not is up to the version that each change compares.
   Mutex& WriterLock(int64_t handle) { return writer_locks[static_cast<uint64_t>(handle) % writer_locks.size()]; }
 
+  RedisTrouble trouble;
   const std::shared_ptr<RedisCluster> cluster;
   const RedisKeys keys;
   const Clock& clock;
-  const StoreTime time;
+  RedisTime time;
   ByteBudget& budget;
   std::chrono::milliseconds timeout{0};       // Of a call.
   std::chrono::milliseconds reader_grace{0};  // So long a block that was replaced can still be read.

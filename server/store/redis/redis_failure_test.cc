@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <csignal>
 #include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
+#include "server/store/redis/redis_keys.h"
 #include "server/store/redis/redis_scripts.h"
 #include "server/store/redis/redis_store.h"
 #include "tests/support/redis/redis_process.h"
@@ -42,6 +44,7 @@ class LossyCluster final : public RedisCluster {
   bool clustered() const override { return redis_->clustered(); }
   RedisClusterCounters counters() const override { return redis_->counters(); }
   std::shared_ptr<RedisTopology> topology() override { return redis_->topology(); }
+  void Abandon() override { redis_->Abandon(); }
 
   std::function<void()> meanwhile;
 
@@ -281,6 +284,180 @@ TEST_F(RedisFailureTest, EntriesWithoutASampleAreTakenOut) {
   EXPECT_EQ(one_->GetTotals().stored_bytes, 0);
 }
 
+// As many of them as are looked at in one sweep would keep it from everything else.
+TEST_F(RedisFailureTest, TheSweepTakesOutEntriesWithoutASample) {
+  for (int i = 0; i < 20; ++i) ASSERT_OK(Append(*one_, {.sample = absl::StrCat("s", i), .rows = {0, 4}}));
+  for (const std::string& key : Keys(":m1")) Ask(RedisCommand({"DEL", key}));
+  EXPECT_EQ(one_->GetTotals().samples, 20);
+  clock_.Advance(std::chrono::hours(12));
+  other_->Sweep(10);
+  other_->Sweep(10);
+  EXPECT_EQ(one_->GetTotals().samples, 0);
+  EXPECT_EQ(one_->GetTotals().stored_bytes, 0);
+}
+
+TEST_F(RedisFailureTest, ARunThatCannotBeReadHidesNoOther) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  ASSERT_OK(one_->OpenRun("junk", &TestGeometry(), std::nullopt));
+  ASSERT_OK(one_->OpenRun("other", &TestGeometry(), std::nullopt));
+  Ask(RedisCommand({"HSET", RedisKeys("rr").Run("junk"), "record", "junk"}));
+  Ask(RedisCommand({"DEL", RedisKeys("rr").Run("other")}));
+  Ask(RedisCommand({"SET", RedisKeys("rr").Run("other"), "junk"}));
+  const std::unique_ptr<Store> store = NewStore();
+  ASSERT_OK_AND_ASSIGN(const std::vector<RunState> runs, store->ListRuns());
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].info.run, "run");
+  EXPECT_EQ(store->GetRun("junk").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(store->GetRun("other").status().code(), absl::StatusCode::kDataLoss);
+  clock_.Advance(std::chrono::hours(12));
+  EXPECT_EQ(store->Sweep(10), 1);
+}
+
+TEST_F(RedisFailureTest, ASampleThatCannotBeReadHidesNoOther) {
+  const std::vector<std::string> damaged{"birth", "use", "version", "type"};
+  for (const std::string& sample : damaged) ASSERT_OK(Append(*one_, {.sample = sample, .rows = {0, 40}}));
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  for (const std::string& key : Keys(":m1")) {
+    const std::string id = Ask(RedisCommand({"HGET", key, "id"})).text;
+    if (id == "birth") Ask(RedisCommand({"HSET", key, "b", "junk"}));
+    if (id == "use") Ask(RedisCommand({"HSET", key, "x", "junk"}));
+    if (id == "version") Ask(RedisCommand({"HSET", key, "v", "junk"}));
+    if (id != "type") continue;
+    Ask(RedisCommand({"DEL", key}));
+    Ask(RedisCommand({"SET", key, "junk"}));
+  }
+  for (Store* store : {one_.get(), other_.get()}) {
+    ASSERT_OK_AND_ASSIGN(const ListPage page, store->List("run", kRollout, std::nullopt, 0, ""));
+    ASSERT_EQ(page.samples.size(), 1u);
+    EXPECT_EQ(page.samples[0].sample, "s");
+    EXPECT_OK(store->CountExperts("run", kRollout, {}, {}, [] { return false; }));
+    for (const std::string& sample : damaged) {
+      EXPECT_THAT(Read(*store, sample), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << sample;
+    }
+    EXPECT_EQ(*Read(*store), ExpectedRows(TestGeometry(), {}, 40));
+  }
+  std::vector<SampleRef> refs{{.sample = "s"}};
+  for (const std::string& sample : damaged) refs.push_back({.sample = sample});
+  EXPECT_EQ(other_->Release("run", std::nullopt, refs)->samples, 3);  // The two without a version stay for their time.
+}
+
+// It is the server whom Redis refuses, not its client.
+TEST_F(RedisFailureTest, TheServersOwnLoginIsNotItsClientsTrouble) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  ASSERT_EQ(one_->GetTotals().samples, 1);
+  Ask(RedisCommand({"ACL", "SETUSER", "default", "-hgetall", "-evalsha", "-eval", "-smembers"}));
+  for (const absl::Status& status :
+       {Append(*one_, {.rows = {40, 70}}), Read(*NewStore()).status(), one_->ListRuns().status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_FALSE(absl::StrContains(status.message(), "rr:")) << status;
+    EXPECT_FALSE(absl::StrContains(status.message(), "default")) << status;
+  }
+  EXPECT_EQ(one_->GetTotals().samples, 1);  // As last known.
+  Ask(RedisCommand({"ACL", "SETUSER", "default", "+@all"}));
+  EXPECT_OK(Append(*one_, {.rows = {40, 70}}));
+}
+
+// A server whose machine has the wrong time must not judge what is idle, and notes uses by the time of the others.
+TEST_F(RedisFailureTest, AWrongClockRemovesNothing) {
+  class WrongClock final : public Clock {
+   public:
+    Time Now() const override { return Clock::Real().Now(); }
+    std::chrono::system_clock::time_point TimeOfDay() const override {
+      return Clock::Real().TimeOfDay() + std::chrono::hours(20);
+    }
+  } wrong;
+  const auto store = [&](const Clock& clock) {
+    return NewRedisStore("redis", Connect(), {.clock = &clock, .budget = &budget_, .follow_time = true});
+  };
+  const std::unique_ptr<Store> right = store(Clock::Real()), ahead = store(wrong);
+  ASSERT_OK(Append(*right, {.rows = {0, 40}}));
+  ASSERT_OK(Append(*ahead, {.sample = "t", .rows = {0, 40}}));
+  for (Store* sweeper : {ahead.get(), right.get()}) {
+    EXPECT_EQ(sweeper->Sweep(10), 0);
+    EXPECT_LT(sweeper->Stat("run", kRollout, {.sample = "s"})->idle_ms, 60000);
+    EXPECT_LT(sweeper->Stat("run", kRollout, {.sample = "t"})->idle_ms, 60000);
+  }
+  for (const std::string& manifest : Keys(":m1")) Ask(RedisCommand({"HSET", manifest, "u", "1"}));
+  for (const std::string& due : Keys("d1")) {
+    for (const char* sample : {"s", "t"}) Ask(RedisCommand({"ZADD", due, "XX", "1", sample}));
+  }
+  EXPECT_EQ(ahead->Sweep(10), 0);
+  EXPECT_EQ(right->Sweep(10), 2);
+}
+
+TEST_F(RedisFailureTest, AnAbandonedStoreKeepsNobodyWaiting) {
+  const auto cluster = Connect();
+  const auto store =
+      NewRedisStore("redis", cluster, {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::hours(1)});
+  ASSERT_OK(Append(*store, {.rows = {0, 40}}));
+  redis_->Signal(SIGSTOP);
+  absl::Status read;
+  std::thread sweep([&] { store->Sweep(10); });
+  std::thread reader([&] { read = Read(*store).status(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  store->Abandon();
+  sweep.join();
+  reader.join();
+  EXPECT_EQ(read.code(), absl::StatusCode::kUnavailable) << read;
+  EXPECT_EQ(Append(*store, {.rows = {40, 41}}).code(), absl::StatusCode::kUnavailable);
+  redis_->Signal(SIGCONT);
+}
+
+// Each of them would take seconds if it waited for a channel that cannot be heard.
+TEST_F(RedisFailureTest, AWatchNeverWaitsForItsChannel) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  Ask(RedisCommand({"ACL", "SETUSER", "default", "resetchannels"}));
+  const auto store = NewStore();
+  std::atomic<int> told{0};
+  std::vector<std::unique_ptr<Store::Watch>> watches;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_OK_AND_ASSIGN(watches.emplace_back(),
+                         store->WatchSample("run", kRollout, {.sample = absl::StrCat("s", i)}, [&] { ++told; }));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  Ask(RedisCommand({"ACL", "SETUSER", "default", "allchannels"}));
+  while (told < 10 && std::chrono::steady_clock::now() < start + std::chrono::minutes(1)) std::this_thread::yield();
+  EXPECT_EQ(told, 10);
+}
+
+// A channel that is opened anew fires, so one that is watched again and again must stay open.
+TEST_F(RedisFailureTest, AWatchAfterAWatchIsQuiet) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  int fired = 0;
+  for (int i = 0; i < 20; ++i) {
+    std::atomic<bool> told{false};
+    ASSERT_OK_AND_ASSIGN(const auto watch, other_->WatchSample("run", kRollout, {.sample = "s"}, [&] { told = true; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    fired += told;
+  }
+  EXPECT_LE(fired, 2);  // Once for each channel.
+}
+
+TEST_F(RedisFailureTest, WatchesOfAnOldLifeAreToldOfItsEnd) {
+  const std::string key = RedisKeys("rr").Run("run");
+  const std::string life = Ask(RedisCommand({"HGET", key, "life"})).text;
+  const auto wait = [](std::atomic<bool>& told) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!told && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return told.load();
+  };
+  std::atomic<bool> opened{false}, old_told{false}, new_told{false};
+  {  // The channels are open, and have said so.
+    const auto first = other_->WatchSample("run", kRollout, {.sample = "s"}, [&] { opened = true; });
+    ASSERT_TRUE(wait(opened));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  const auto old_watch = other_->WatchSample("run", kRollout, {.sample = "s"}, [&] { old_told = true; });
+  Ask(RedisCommand({"DEL", key}));
+  ASSERT_TRUE(one_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32})->created);
+  const auto new_watch = other_->WatchSample("run", kRollout, {.sample = "t"}, [&] { new_told = true; });
+  ASSERT_TRUE(wait(new_told));  // By its own channel, which is new.
+  EXPECT_FALSE(old_told);
+  Ask(RedisCommand({"SPUBLISH", RedisKeys("rr").RunChannel("run"), absl::StrCat("server 0 ", life)}));
+  EXPECT_TRUE(wait(old_told));
+}
+
 // A server that goes by what it knew is refused, and must leave as little behind as one that looked.
 TEST_F(RedisFailureTest, AnAppendOnAnOldGuessIsTriedAgainAndLeavesNothing) {
   ASSERT_OK(Append(*one_, {.rows = {0, 32}}));
@@ -342,7 +519,7 @@ TEST_F(RedisFailureTest, ACommitThatIsSentAgainKeepsItsChunks) {
   lossy->meanwhile = [] {};  // Nothing happens in between: it is the same commit.
   ASSERT_OK(Append(*store, {.rows = {64, 96}}));
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 96));
-  EXPECT_EQ(other_->ListRuns()[0].committed_rows, 96);
+  EXPECT_EQ(other_->ListRuns()->at(0).committed_rows, 96);
 }
 
 TEST_F(RedisFailureTest, ServersDoNotInterleave) {

@@ -138,7 +138,7 @@ absl::Status RedisIndex::AddEntries(Producer producer, std::vector<std::vector<s
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<SampleName>> RedisIndex::Due(int64_t limit) const {
+absl::StatusOr<std::vector<RedisIndex::DueEntry>> RedisIndex::Due(int64_t limit) const {
   const std::string now = absl::StrCat(context_.time.NowMs());
   std::vector<RedisRequest> requests;
   for (const RedisBucketKeys& bucket : buckets_) {
@@ -150,13 +150,22 @@ absl::StatusOr<std::vector<SampleName>> RedisIndex::Due(int64_t limit) const {
     }
   }
   std::vector<RedisResult> results = context_.cluster->Execute(requests, context_.Deadline());
-  std::vector<SampleName> due;
+  std::vector<DueEntry> due;
+  std::vector<RedisRequest> versions;
   for (size_t i = 0; i < results.size(); ++i) {
     if (!results[i].reply.ok()) return results[i].reply.status();
+    const Producer producer = kProducers[i % std::size(kProducers)];
     for (std::string& sample : Texts(*std::move(results[i].reply))) {
+      const std::string key = buckets_[i / std::size(kProducers)].Entries(producer);
+      versions.push_back({.command = RedisCommand({"HGET", key, sample}), .key = key});
       const int64_t handle = context_.handle_of(sample);
-      due.push_back({std::move(sample), handle, kProducers[i % std::size(kProducers)]});
+      due.push_back({.name = {std::move(sample), handle, producer}});
     }
+  }
+  results = context_.cluster->Execute(versions, context_.Deadline());
+  for (size_t i = 0; i < due.size(); ++i) {
+    if (!results[i].reply.ok()) return results[i].reply.status();
+    due[i].version = ParseEntry("", results[i].reply->text).version;
   }
   return due;
 }

@@ -54,8 +54,13 @@ class RedisIndex {
   };
   // Some of a producer's entries with ids after `id`, about `limit`.
   absl::StatusOr<Page> After(Producer producer, absl::string_view id, size_t limit) const;
-  // At most `limit` samples, of each part, that are due to be looked at.
-  absl::StatusOr<std::vector<SampleName>> Due(int64_t limit) const;
+  // At most `limit` samples, of each part, that are due to be looked at. Where one is looked for afterwards and not
+  // found, its entry may be taken out at this version.
+  struct DueEntry {
+    SampleName name;
+    int64_t version = 0;
+  };
+  absl::StatusOr<std::vector<DueEntry>> Due(int64_t limit) const;
 
   struct Sums {
     int64_t samples = 0, sealed_samples = 0, committed_rows = 0, stored_bytes = 0;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "routing_replay/wire/error_detail.h"
 #include "server/store/store_errors.h"
 
 namespace routing_replay {
@@ -32,39 +33,47 @@ class Look {
     std::vector<RedisResult> results = context_.cluster->Execute(requests, context_.Deadline());
     if (absl::Status status = CheckLifeOf(run_, results[0]); !status.ok()) return status;
     for (size_t i = 0; i < names_.size(); ++i) {
-      if (!results[i + 1].reply.ok()) return results[i + 1].reply.status();
-      RedisReply reply = *std::move(results[i + 1].reply);
-      if (absl::Status status = known[i] ? TakeStamp(i, reply) : TakeManifest(i, std::move(reply)); !status.ok()) {
+      absl::StatusOr<RedisReply>& reply = results[i + 1].reply;
+      if (known[i] && reply.ok()) {
+        TakeStamp(i, *reply);
+      } else if (absl::Status status = TakeManifest(i, std::move(reply)); !status.ok()) {
         return status;
       }
     }
     return absl::OkStatus();
   }
 
-  absl::Status TakeStamp(size_t i, const RedisReply& reply) {
+  void TakeStamp(size_t i, const RedisReply& reply) {
     absl::StatusOr<RedisStamp> stamp = ParseStamp(reply);
-    if (!stamp.ok()) return stamp.status();
+    if (!stamp.ok()) return outdated_.push_back(i);  // The whole manifest tells what is wrong with it.
     found_[i].stamp = *std::move(stamp);
-    if (!found_[i].exists()) return absl::OkStatus();
+    if (!found_[i].exists()) return;
     auto content = context_.known.Content(keys_[i], found_[i].stamp.version, found_[i].stamp.birth);
     if (content == nullptr) {
       outdated_.push_back(i);
     } else {
       found_[i].content = std::move(content);
     }
-    return absl::OkStatus();
   }
 
-  absl::Status TakeManifest(size_t i, RedisReply reply) {
-    const RedisHome home(PlaceOf(context_, run_, names_[i]), context_.block_ids);
-    absl::StatusOr<ParsedManifest> parsed = ParseManifest(std::move(reply), run_.info.options.block_rows, home);
-    if (!parsed.ok()) return parsed.status();
-    found_[i].stamp = std::move(parsed->stamp);
-    if (!found_[i].exists()) return absl::OkStatus();
-    found_[i].content = std::move(parsed->content);
-    if (found_[i].content.ok()) {
-      context_.known.PutContent(keys_[i], found_[i].manifest());
+  // What is damaged is so for the one sample alone.
+  absl::Status TakeManifest(size_t i, absl::StatusOr<RedisReply> reply) {
+    RedisFound& found = found_[i];
+    if (absl::IsDataLoss(reply.status())) {
+      found.stamp = {.version = kUnreadableVersion};
+      found.content =
+          WithSample(MakeError(absl::StatusCode::kDataLoss, reply.status().message(), {.reason = Reason::kChecksum}),
+                     names_[i].sample);
+    } else if (!reply.ok()) {
+      return reply.status();
+    } else {
+      const RedisHome home(PlaceOf(context_, run_, names_[i]), context_.block_ids);
+      ParsedManifest parsed = ParseManifest(*std::move(reply), run_.info.options.block_rows, home);
+      found.stamp = std::move(parsed.stamp);
+      if (found.exists()) found.content = std::move(parsed.content);
     }
+    if (found.exists() && found.stamp.sample.empty()) found.stamp.sample = names_[i].sample;
+    if (found.exists() && found.content.ok()) context_.known.PutContent(keys_[i], found.manifest());
     return absl::OkStatus();
   }
 
@@ -76,8 +85,7 @@ class Look {
     }
     std::vector<RedisResult> results = context_.cluster->Execute(requests, context_.Deadline());
     for (size_t i = 0; i < outdated_.size(); ++i) {
-      if (!results[i].reply.ok()) return results[i].reply.status();
-      if (absl::Status status = TakeManifest(outdated_[i], *std::move(results[i].reply)); !status.ok()) return status;
+      if (absl::Status status = TakeManifest(outdated_[i], std::move(results[i].reply)); !status.ok()) return status;
     }
     return absl::OkStatus();
   }

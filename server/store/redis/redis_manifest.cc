@@ -13,7 +13,15 @@
 namespace routing_replay {
 namespace {
 
-absl::Status NoManifest() { return absl::InternalError("redis: the answer is no manifest"); }
+absl::Status NoManifest() { return absl::DataLossError("redis: the answer is no manifest"); }
+
+// A sample whose version cannot be read exists all the same.
+absl::Status DamagedStamp(RedisStamp& stamp) {
+  if (stamp.version <= 0) stamp.version = kUnreadableVersion;
+  return WithSample(MakeError(absl::StatusCode::kDataLoss, "redis: a sample's manifest has a field that is no number",
+                              {.reason = Reason::kChecksum}),
+                    stamp.sample);
+}
 
 bool TakeNumber(absl::string_view text, int64_t& number) { return absl::SimpleAtoi(text, &number); }
 
@@ -47,20 +55,25 @@ absl::StatusOr<RedisStamp> ParseStamp(const RedisReply& reply) {
   return stamp;
 }
 
-absl::StatusOr<ParsedManifest> ParseManifest(RedisReply reply, int32_t block_rows, const RedisHome& home) {
+ParsedManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHome& home) {
   ParsedManifest parsed;
   std::string head;
   std::map<int64_t, std::string> windows;
+  bool whole = true;
   for (size_t i = 0; i + 1 < reply.elements.size(); i += 2) {
     absl::string_view field = reply.elements[i].text;
     std::string& value = reply.elements[i + 1].text;
     int64_t window = 0;
-    if (!SetField(field, value, parsed.stamp)) return NoManifest();
+    whole &= SetField(field, value, parsed.stamp);
     if (field == "head") {
       head = std::move(value);
     } else if (absl::ConsumePrefix(&field, "w") && TakeNumber(field, window)) {
       windows[window] = std::move(value);
     }
+  }
+  if (!whole || (parsed.stamp.version == 0 && !reply.elements.empty())) {
+    parsed.content = DamagedStamp(parsed.stamp);
+    return parsed;
   }
   if (parsed.stamp.version == 0) return parsed;
   std::vector<std::string> records;

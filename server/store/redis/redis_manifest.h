@@ -22,6 +22,9 @@
 
 namespace routing_replay {
 
+// Of a sample whose manifest is damaged where the version should be. No change fits it: it goes when its time is up.
+inline constexpr int64_t kUnreadableVersion = -1;
+
 // What is beside the content. Version 0: there is no such sample.
 struct RedisStamp {
   int64_t version = 0;
@@ -41,16 +44,16 @@ struct RedisManifest {
 
 // The fields of a stamp, in the order that ParseStamp takes.
 RedisCommand GetStampCommand(const std::string& manifest_key);
-// INTERNAL if it is no answer to GetStampCommand.
+// DATA_LOSS if it is no answer to GetStampCommand.
 absl::StatusOr<RedisStamp> ParseStamp(const RedisReply& reply);
 
-// Out of the answer to HGETALL. An empty one gives version 0 and no content. DATA_LOSS if the records are damaged: the
-// stamp is right all the same.
+// Out of the answer to HGETALL. An empty one gives version 0 and no content. DATA_LOSS if the records are damaged:
+// the stamp is right all the same, or where its own fields are damaged, what could be read of it.
 struct ParsedManifest {
   RedisStamp stamp;
   absl::StatusOr<std::shared_ptr<const SampleContent>> content;
 };
-absl::StatusOr<ParsedManifest> ParseManifest(RedisReply reply, int32_t block_rows, const RedisHome& home);
+ParsedManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHome& home);
 
 std::string WindowField(int64_t window);
 

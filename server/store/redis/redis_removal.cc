@@ -32,7 +32,9 @@ absl::Status RedisRemoval::RemoveBatch(std::vector<SampleName> names) {
     std::vector<size_t> asked;
     for (size_t i = 0; i < names.size(); ++i) {
       const RedisFound& one = (*found)[i];
-      if (!one.exists() || (!names[i].sample.empty() && names[i].sample != one.stamp.sample)) continue;
+      if (!one.exists() || one.stamp.version == kUnreadableVersion ||
+          (!names[i].sample.empty() && names[i].sample != one.stamp.sample))
+        continue;
       names[i].sample = one.stamp.sample;
       if (!ends_(one)) continue;
       asked.push_back(i);

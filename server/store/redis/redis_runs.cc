@@ -73,7 +73,7 @@ absl::StatusOr<std::shared_ptr<RedisRun>> RedisRuns::Load(absl::string_view run)
 
 absl::StatusOr<std::shared_ptr<RedisRun>> RedisRuns::Take(const std::string& record, const std::string& life) {
   absl::StatusOr<RunInfo> info = DecodeRun(record);
-  if (!info.ok()) return info.status();
+  if (!info.ok()) return absl::DataLossError(absl::StrCat("a run's record in Redis: ", info.status().message()));
   MutexLock lock(mutex_);
   std::shared_ptr<RedisRun> run = lives_[life].lock();
   if (run == nullptr) {
@@ -108,6 +108,10 @@ absl::StatusOr<std::vector<std::shared_ptr<RedisRun>>> RedisRuns::LoadAll() {
   for (const std::string& name : names) {
     absl::StatusOr<std::shared_ptr<RedisRun>> run = Load(name);
     if (run.status().code() == absl::StatusCode::kNotFound) continue;  // Being made or dropped.
+    if (absl::IsDataLoss(run.status())) {
+      context_.trouble.Tell("a run's record", run.status());
+      continue;
+    }
     if (!run.ok()) return run.status();
     runs.push_back(*std::move(run));
   }
@@ -183,12 +187,13 @@ absl::StatusOr<bool> RedisRuns::ClearSome(RedisRun& run) {
     std::vector<RedisResult> found = context_.cluster->Execute(looks, context_.Deadline());
     std::vector<RedisRequest> ends;
     for (size_t i = 0; i < names.size(); ++i) {
+      if (absl::IsDataLoss(found[i].reply.status())) found[i].reply = RedisReply();  // None of ours, and it goes, too.
       if (!found[i].reply.ok()) return found[i].reply.status();
       const RedisHome home(PlaceOf(context_, run, names[i]), context_.block_ids);
-      const auto manifest = ParseManifest(*std::move(found[i].reply), run.info.options.block_rows, home);
+      const ParsedManifest manifest = ParseManifest(*std::move(found[i].reply), run.info.options.block_rows, home);
       std::vector<std::string> keys = {looks[i].key};
-      if (manifest.ok() && manifest->stamp.version != 0 && manifest->content.ok()) {
-        for (const RowPiece& piece : (*manifest->content)->pieces.all()) {
+      if (manifest.stamp.version != 0 && manifest.content.ok()) {
+        for (const RowPiece& piece : (*manifest.content)->pieces.all()) {
           for (std::string& key : static_cast<const RedisBlock&>(*piece.stored).chunk_keys()) keys.push_back(key);
         }
       }

@@ -34,7 +34,7 @@ class RedisRuns {
   absl::StatusOr<std::shared_ptr<RedisRun>> Load(absl::string_view run);
   // As this server last knew it, or as it is now: who goes on to ask Redis will see whether it still lives.
   absl::StatusOr<std::shared_ptr<RedisRun>> Find(absl::string_view run);
-  // All, by name.
+  // All whose records can be read, by name; the others are told to the log.
   absl::StatusOr<std::vector<std::shared_ptr<RedisRun>>> LoadAll();
 
   // Store::DropRun. What the run had is cleared away later: readers may still be at it.

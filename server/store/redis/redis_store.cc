@@ -64,10 +64,13 @@ class RedisStore final : public Store {
  public:
   RedisStore(std::string name, std::shared_ptr<RedisCluster> cluster, const RedisStoreOptions& options)
       : name_(std::move(name)),
+        follow_time_(options.follow_time),
         context_(std::move(cluster), options.prefix, *options.clock, *options.budget, options.known_samples,
                  options.known_bytes),
         runs_(Fill(context_, options), options.default_ttl),
-        watches_(context_) {}
+        watches_(context_) {
+    FollowTime();
+  }
 
   std::string name() const override { return name_; }
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
@@ -75,7 +78,7 @@ class RedisStore final : public Store {
     return runs_.Open(run, geometry, options);
   }
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
-  std::vector<RunState> ListRuns() override;
+  absl::StatusOr<std::vector<RunState>> ListRuns() override;
   absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override { return runs_.Drop(run); }
   absl::StatusOr<AppendAck> Append(AppendCommand command) override;
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
@@ -96,6 +99,7 @@ class RedisStore final : public Store {
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override;
   int64_t Sweep(int64_t limit) override;
+  void Abandon() override { context_.cluster->Abandon(); }
   Totals GetTotals() override;
 
  private:
@@ -120,12 +124,16 @@ class RedisStore final : public Store {
   absl::Status ReleaseNames(const RunPtr& run, const std::vector<SampleName>& names, const RedisRemoval::Filter& asked,
                             ReleaseMode mode, ReleaseResult& result);
   absl::StatusOr<int64_t> SweepRun(const RunPtr& run, int64_t limit);
-  absl::StatusOr<std::vector<RunState>> RunStates();
+  // Whether this server may judge what is idle.
+  bool FollowTime();
 
   const std::string name_;
+  const bool follow_time_;
   RedisContext context_;
   RedisRuns runs_;
   RedisWatches watches_;
+  Mutex totals_mutex_;
+  Totals totals_ ABSL_GUARDED_BY(totals_mutex_);
 };
 
 RedisContext& RedisStore::Fill(RedisContext& context, const RedisStoreOptions& options) {
@@ -156,7 +164,7 @@ absl::StatusOr<RunInfo> RedisStore::GetRun(absl::string_view run) {
   return (*found)->info;
 }
 
-absl::StatusOr<std::vector<RunState>> RedisStore::RunStates() {
+absl::StatusOr<std::vector<RunState>> RedisStore::ListRuns() {
   const absl::StatusOr<std::vector<RunPtr>> runs = runs_.LoadAll();
   if (!runs.ok()) return runs.status();
   const auto sums = SumsOf(context_, *runs);
@@ -169,16 +177,24 @@ absl::StatusOr<std::vector<RunState>> RedisStore::RunStates() {
   return states;
 }
 
-std::vector<RunState> RedisStore::ListRuns() { return RunStates().value_or(std::vector<RunState>()); }
-
 Store::Totals RedisStore::GetTotals() {
-  Totals totals;
-  for (const RunState& run : ListRuns()) {
-    ++totals.runs;
-    totals.samples += run.samples;
-    totals.stored_bytes += run.stored_bytes;
+  const absl::StatusOr<std::vector<RunState>> runs = ListRuns();
+  MutexLock lock(totals_mutex_);
+  if (!runs.ok()) return totals_;
+  totals_ = Totals();
+  for (const RunState& run : *runs) {
+    ++totals_.runs;
+    totals_.samples += run.samples;
+    totals_.stored_bytes += run.stored_bytes;
   }
-  return totals;
+  return totals_;
+}
+
+bool RedisStore::FollowTime() {
+  if (!follow_time_) return true;
+  const absl::Status status = context_.time.Follow(*context_.cluster, context_.Deadline());
+  if (!status.ok()) context_.trouble.Tell("time", status);
+  return status.ok();
 }
 
 absl::StatusOr<AppendAck> RedisStore::Append(AppendCommand command) {
@@ -372,6 +388,7 @@ absl::StatusOr<std::unique_ptr<Store::Watch>> RedisStore::WatchSample(absl::stri
 // What cannot be removed now is idle the next time, too.
 int64_t RedisStore::Sweep(int64_t limit) {
   int64_t removed = 0;
+  const bool time_is_right = FollowTime();
   const absl::StatusOr<std::vector<RunPtr>> runs = runs_.LoadAll();
   if (!runs.ok()) return 0;
   for (const RunPtr& run : *runs) {
@@ -379,20 +396,22 @@ int64_t RedisStore::Sweep(int64_t limit) {
       run->counts_trimmed_ms = context_.time.NowMs();
       run->expert_counts.ForgetUnasked();
     }
-    if (removed < limit) removed += SweepRun(run, limit - removed).value_or(0);
+    if (time_is_right && removed < limit) removed += SweepRun(run, limit - removed).value_or(0);
   }
-  runs_.ClearDropped();
+  if (time_is_right) runs_.ClearDropped();
   return removed;
 }
 
 absl::StatusOr<int64_t> RedisStore::SweepRun(const RunPtr& run, int64_t limit) {
-  const absl::StatusOr<std::vector<SampleName>> due = run->index.Due(limit);
+  const absl::StatusOr<std::vector<RedisIndex::DueEntry>> due = run->index.Due(limit);
   if (!due.ok()) return due.status();
   const int64_t idle_ms = (run->lives.ttl + run->lives.grain()).count();
   const auto idle = [&](const RedisFound& one) { return context_.time.NowMs() - one.stamp.last_used_ms >= idle_ms; };
   RedisRemoval removal(context_, *run, idle, /*unused=*/true);
   for (size_t i = 0; i < due->size() && removal.result().samples < limit; i += kBatch) {
-    const absl::Span<const SampleName> names = absl::MakeConstSpan(*due).subspan(i, kBatch);
+    const auto batch = absl::MakeConstSpan(*due).subspan(i, kBatch);
+    std::vector<SampleName> names;
+    for (const RedisIndex::DueEntry& entry : batch) names.push_back(entry.name);
     const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run, names);
     if (!found.ok()) return found.status();
     std::vector<SampleName> ends;
@@ -400,7 +419,7 @@ absl::StatusOr<int64_t> RedisStore::SweepRun(const RunPtr& run, int64_t limit) {
     for (size_t j = 0; j < names.size(); ++j) {
       const RedisFound& one = (*found)[j];
       if (!one.exists()) {
-        notes.push_back(run->index.Drop(names[j], 0));
+        notes.push_back(run->index.Drop(names[j], batch[j].version));
       } else if (idle(one)) {
         ends.push_back(names[j]);
       } else if (one.content.ok()) {

@@ -48,6 +48,10 @@ struct RedisStoreOptions {
   Clock::Duration default_ttl = RunOptions{}.ttl;                      // Of runs that are made without options.
   std::function<int64_t(absl::string_view)> handle_of = SampleHandle;  // The same in all servers.
   std::string prefix = "rr";                                           // Of all keys. CheckId.
+  // True: the time that uses and expiry are noted by is that of Redis, so that it is the same for all servers, and
+  // nothing is swept while the clocks of Redis and of this machine differ by more than a minute (redis_time.h). False:
+  // it is `clock` alone.
+  bool follow_time = false;
   // Of one call of the store. A cluster that elects a new master needs some seconds.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
   // So long the rows that a change or a release took away can still be read by who had looked before.
@@ -57,7 +61,7 @@ struct RedisStoreOptions {
   int64_t known_bytes = int64_t{64} << 20;
 };
 
-// `name`: of the store. Starts a thread that hears of changes by other servers.
+// `name`: of the store. Errors towards callers as those of HideRedisErrors (redis_trouble.h). Starts a thread that hears of changes by other servers.
 std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisCluster> cluster,
                                      RedisStoreOptions options);
 

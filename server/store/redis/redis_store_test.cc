@@ -48,7 +48,7 @@ class Pair final : public Store {
     return Next().OpenRun(run, geometry, options);
   }
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override { return Next().GetRun(run); }
-  std::vector<RunState> ListRuns() override { return Next().ListRuns(); }
+  absl::StatusOr<std::vector<RunState>> ListRuns() override { return Next().ListRuns(); }
   absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override { return Next().DropRun(run); }
   absl::StatusOr<AppendAck> Append(AppendCommand command) override { return Next().Append(std::move(command)); }
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,

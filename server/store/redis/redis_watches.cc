@@ -9,21 +9,36 @@
 namespace routing_replay {
 namespace {
 
-constexpr std::chrono::seconds kHearing{2};
+// A reader that waits sets up a watch after each change: its channels are kept in between, for a channel that is opened
+// anew fires.
+constexpr std::chrono::seconds kKeptUnused{10};
+
+// Whoever may have missed something.
+void NotifyAllOf(const std::vector<std::shared_ptr<RedisRun>>& runs, std::optional<int64_t> handle) {
+  for (const std::shared_ptr<RedisRun>& run : runs) {
+    if (handle) {
+      run->watches->NotifyHandle(*handle);
+    } else {
+      run->watches->NotifyAll();
+    }
+  }
+}
 
 }  // namespace
 
 class RedisWatches::Handle final : public Store::Watch {
  public:
-  Handle(RedisWatches& watches, std::vector<std::string> channels, std::unique_ptr<Store::Watch> watch)
-      : watches_(watches), channels_(std::move(channels)), watch_(std::move(watch)) {}
+  Handle(RedisWatches& watches, std::shared_ptr<RedisRun> run, std::vector<std::string> channels,
+         std::unique_ptr<Store::Watch> watch)
+      : watches_(watches), run_(std::move(run)), channels_(std::move(channels)), watch_(std::move(watch)) {}
   ~Handle() override {
     watch_.reset();
-    for (const std::string& channel : channels_) watches_.Close(channel);
+    for (const std::string& channel : channels_) watches_.Close(channel, run_);
   }
 
  private:
   RedisWatches& watches_;
+  const std::shared_ptr<RedisRun> run_;
   const std::vector<std::string> channels_;
   std::unique_ptr<Store::Watch> watch_;
 };
@@ -50,35 +65,38 @@ std::unique_ptr<Store::Watch> RedisWatches::Add(std::shared_ptr<RedisRun> run, c
   std::unique_ptr<Store::Watch> watch = run->watches->Add(name.handle, name.producer, name.sample, std::move(changed));
   Open(channels[0], run, name.handle);
   Open(channels[1], run, std::nullopt);
-  for (const std::string& channel : channels) AwaitHeard(channel);
-  return std::make_unique<Handle>(*this, std::move(channels), std::move(watch));
+  return std::make_unique<Handle>(*this, std::move(run), std::move(channels), std::move(watch));
 }
 
-void RedisWatches::Open(const std::string& name, std::shared_ptr<RedisRun> run, std::optional<int64_t> handle) {
+void RedisWatches::Open(const std::string& name, const std::shared_ptr<RedisRun>& run, std::optional<int64_t> handle) {
   MutexLock lock(mutex_);
-  Channel& channel = channels_[name];
-  channel.run = std::move(run);
-  channel.handle = handle;
-  if (++channel.users == 1) subscriber_->Subscribe(name);
+  const auto [it, added] = channels_.try_emplace(name);
+  it->second.handle = handle;
+  ++it->second.users[run];
+  if (added) subscriber_->Subscribe(name);
 }
 
-void RedisWatches::Close(const std::string& name) {
-  MutexLock lock(mutex_);
-  const auto it = channels_.find(name);
-  if (--it->second.users > 0) return;
-  channels_.erase(it);
-  subscriber_->Unsubscribe(name);
-}
-
-void RedisWatches::AwaitHeard(const std::string& name) {
-  const Clock::Time deadline = Clock::Real().Now() + kHearing;
+void RedisWatches::Close(const std::string& name, const std::shared_ptr<RedisRun>& run) {
   MutexLock lock(mutex_);
   Channel& channel = channels_.at(name);
-  while (!channel.heard) {
-    if (changed_.WaitUntil(mutex_, deadline)) continue;
-    channel.late = true;
-    return;
+  const auto user = channel.users.find(run);
+  if (--user->second > 0) return;
+  channel.users.erase(user);
+  if (channel.users.empty()) channel.unused_since = Clock::Real().Now();
+}
+
+Clock::Time RedisWatches::CloseUnused() {
+  const Clock::Time now = Clock::Real().Now();
+  for (auto it = channels_.begin(); it != channels_.end();) {
+    const Channel& channel = it->second;
+    if (!channel.users.empty() || now - channel.unused_since < kKeptUnused) {
+      ++it;
+    } else {
+      subscriber_->Unsubscribe(it->first);
+      it = channels_.erase(it);
+    }
   }
+  return now + kKeptUnused;
 }
 
 // On the subscriber's thread, which must not wait: watchers are called by the worker.
@@ -87,44 +105,39 @@ void RedisWatches::OnEvent(const RedisEvent& event) {
   const auto it = channels_.find(event.channel);
   if (it == channels_.end()) return;
   Channel& channel = it->second;
-  const std::shared_ptr<RedisRun> run = channel.run;
+  std::vector<std::shared_ptr<RedisRun>> runs;
+  for (const auto& [run, users] : channel.users) runs.push_back(run);
   if (!event.message) {
-    const bool missed = channel.heard || channel.late;
-    channel.heard = true;
+    calls_.push_back([runs = std::move(runs), handle = channel.handle] { NotifyAllOf(runs, handle); });
     changed_.NotifyAll();
-    if (!missed) return;
-    calls_.push_back([run, handle = channel.handle] {
-      if (handle) {
-        run->watches->NotifyHandle(*handle);
-      } else {
-        run->watches->NotifyAll();
-      }
-    });
     return;
   }
   const std::vector<std::string> words = absl::StrSplit(*event.message, ' ');
   int producer = 0;
   if (words.size() != 3 || words[0] == context_.server || !absl::SimpleAtoi(words[1], &producer)) return;
-  if (channel.handle) {
-    calls_.push_back([run, handle = *channel.handle, producer, sample = words[2]] {
-      run->watches->Notify(handle, static_cast<Producer>(producer), sample);
-    });
-  } else {
-    calls_.push_back([run, life = words[2]] {
-      if (run->life != life) return;
-      run->ended = true;
-      run->watches->NotifyAll();
-    });
-  }
+  calls_.push_back([runs = std::move(runs), handle = channel.handle, producer, what = words[2]] {
+    for (const std::shared_ptr<RedisRun>& run : runs) {
+      if (handle) {
+        run->watches->Notify(*handle, static_cast<Producer>(producer), what);
+      } else if (run->life == what) {
+        run->ended = true;
+        run->watches->NotifyAll();
+      }
+    }
+  });
   changed_.NotifyAll();
 }
 
 void RedisWatches::Work() {
+  Clock::Time look = Clock::Real().Now();
   for (;;) {
     std::function<void()> call;
     {
       MutexLock lock(mutex_);
-      while (calls_.empty() && !stopping_) changed_.Wait(mutex_);
+      while (calls_.empty() && !stopping_) {
+        if (Clock::Real().Now() >= look) look = CloseUnused();
+        changed_.WaitUntil(mutex_, look);
+      }
       if (stopping_) return;
       call = std::move(calls_.front());
       calls_.pop_front();

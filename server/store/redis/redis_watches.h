@@ -27,26 +27,25 @@ class RedisWatches {
   explicit RedisWatches(RedisContext& context);
   ~RedisWatches();
 
-  // Store::WatchSample. Returns once its channels are heard, or after a short time all the same: when they are heard
-  // later, the watch fires, as it does when messages may have been missed.
+  // Store::WatchSample. Never waits: if the sample's channels are not heard yet, the watch fires as soon as they are,
+  // as it does whenever messages may have been missed.
   std::unique_ptr<Store::Watch> Add(std::shared_ptr<RedisRun> run, const SampleName& name,
                                     std::function<void()> changed);
 
  private:
   class Handle;
   struct Channel {
-    std::shared_ptr<RedisRun> run;
-    std::optional<int64_t> handle;  // Nothing: of the whole run.
-    int users = 0;
-    bool heard = false;
-    bool late = false;  // Somebody has stopped waiting for it to be heard.
+    std::map<std::shared_ptr<RedisRun>, int> users;  // All lives of the run that are watched, and by how many.
+    std::optional<int64_t> handle;                   // Nothing: of the whole run.
+    Clock::Time unused_since;                        // Of one without users.
   };
 
-  void Open(const std::string& name, std::shared_ptr<RedisRun> run, std::optional<int64_t> handle);
-  void Close(const std::string& name);
-  void AwaitHeard(const std::string& name);
+  void Open(const std::string& name, const std::shared_ptr<RedisRun>& run, std::optional<int64_t> handle);
+  void Close(const std::string& name, const std::shared_ptr<RedisRun>& run);
   void OnEvent(const RedisEvent& event);
   void Work();
+  // Leaves channels that nobody has used for a while, and says when to look again.
+  Clock::Time CloseUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   RedisContext& context_;
   Mutex mutex_;

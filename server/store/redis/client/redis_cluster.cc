@@ -25,6 +25,7 @@ class Cluster final : public RedisCluster {
   std::vector<RedisAddress> Masters() override { return topology_->view()->map.Masters(); }
   bool clustered() const override { return topology_->view()->clustered; }
   std::shared_ptr<RedisTopology> topology() override { return topology_; }
+  void Abandon() override { topology_->Abandon(); }
 
   RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) override {
     RedisResult result = AskOnce(server, command, deadline);
@@ -48,8 +49,8 @@ class Cluster final : public RedisCluster {
     const auto lease = topology_->Take(server, deadline);
     if (!lease.ok()) return {.reply = lease.status()};
     RedisExchange exchange{.connection = &**lease, .commands = {&command}};
-    RunRedisExchanges(absl::MakeSpan(&exchange, 1), topology_->exchange_limits(),
-                      {.deadline = deadline, .clock = topology_->options().clock});
+    RunRedisExchanges(absl::MakeSpan(&exchange, 1), topology_->exchange_limits(), topology_->WaitUntil(deadline));
+    if (absl::IsCancelled(exchange.status)) return {.reply = absl::UnavailableError(exchange.status.message())};
     if (exchange.replies.empty()) return {.reply = exchange.status};
     RedisReply reply = std::move(exchange.replies.front());
     if (reply.is_error()) return {.reply = StatusOfRedisError(command.name(), reply.text)};

@@ -110,6 +110,8 @@ class RedisCluster {
   // Whether it is a cluster, or one server alone.
   virtual bool clustered() const = 0;
   virtual RedisClusterCounters counters() const = 0;
+  // For good: calls that wait, and all that come later, end at once, UNAVAILABLE where nothing came before.
+  virtual void Abandon() = 0;
   // What the subscriber shares with the cluster: the way to log in, and who serves what.
   virtual std::shared_ptr<RedisTopology> topology() = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/store/redis/client/redis_error.h"
 
@@ -17,11 +18,22 @@ constexpr int kReadsPerMove = 16;
 absl::Status LoginError(const RedisAddress& address, absl::string_view text) {
   const absl::string_view word = text.substr(0, text.find(' '));
   const absl::Status status = StatusOfRedisError("HELLO", text);
-  if (absl::IsFailedPrecondition(status)) {
+  if (!absl::IsFailedPrecondition(status)) {
+    return absl::Status(status.code(), absl::StrCat(address.ToString(), ": login: ", word));
+  }
+  if (word == "NOPROTO" || absl::StartsWithIgnoreCase(text, "ERR unknown command")) {
     return absl::FailedPreconditionError(
         absl::StrCat(address.ToString(), ": refuses HELLO 2; Redis 6 or newer, or Valkey, is needed"));
   }
-  return absl::Status(status.code(), absl::StrCat(address.ToString(), ": login: ", word));
+  if (word == "DENIED") {
+    return absl::UnavailableError(
+        absl::StrCat(address.ToString(), ": in protected mode: it takes no connections from other machines before it ",
+                     "has a password, or protected-mode no"));
+  }
+  if (absl::StrContains(text, "max number of clients")) {
+    return absl::UnavailableError(absl::StrCat(address.ToString(), ": has no connection left (maxclients)"));
+  }
+  return absl::UnavailableError(absl::StrCat(address.ToString(), ": refuses the login: ", word));
 }
 
 }  // namespace
@@ -86,7 +98,8 @@ absl::Status RedisConnection::WriteQueue() {
 }
 
 absl::Status RedisConnection::ReadReplies(std::vector<RedisReply>& replies) {
-  for (int i = 0; i < kReadsPerMove; ++i) {
+  // No move ends with bytes that a poll does not see; it is less than one TLS record that is read on for.
+  for (int i = 0; i < kReadsPerMove || socket_->holds_bytes(); ++i) {
     const absl::Span<char> direct = parser_.Direct();
     const absl::Span<char> into = direct.empty() ? absl::MakeSpan(buffer_.get(), kReadBytes) : direct;
     const auto got = socket_->Read(into);

@@ -18,8 +18,9 @@ namespace routing_replay {
 class RedisConnection {
  public:
   // Connects and says HELLO 2, with user and password where the endpoint has them. `tls` (null: none) must outlive the
-  // connection. UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED; PERMISSION_DENIED: the login; FAILED_PRECONDITION: the
-  // certificate, or a server that does not know HELLO. No error repeats what the server said about a login.
+  // connection. UNAVAILABLE (also for a server without a free connection, or in protected mode), DEADLINE_EXCEEDED,
+  // CANCELLED; PERMISSION_DENIED: the login; FAILED_PRECONDITION: the certificate, or a server that does not know
+  // HELLO. No error repeats what the server said about a login.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& address,
                                                                const RedisEndpoint& endpoint, const RedisTls* tls,
                                                                size_t max_reply_bytes, const RedisWait& wait);

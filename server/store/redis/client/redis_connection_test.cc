@@ -64,6 +64,10 @@ TEST(RedisConnectionTest, LoginErrorsKeepTheSecret) {
       {"-WRONGPASS secret\r\n", absl::StatusCode::kPermissionDenied},
       {"-NOAUTH secret\r\n", absl::StatusCode::kPermissionDenied},
       {"-LOADING secret\r\n", absl::StatusCode::kUnavailable},
+      {"-NOPROTO secret\r\n", absl::StatusCode::kFailedPrecondition},
+      {"-ERR max number of clients reached secret\r\n", absl::StatusCode::kUnavailable},
+      {"-DENIED Redis is running in protected mode secret\r\n", absl::StatusCode::kUnavailable},
+      {"-ERR something else secret\r\n", absl::StatusCode::kUnavailable},
       {"?secret\r\n", absl::StatusCode::kDataLoss},
   };
   for (const auto& [answer, code] : cases) {

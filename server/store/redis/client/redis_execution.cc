@@ -32,7 +32,7 @@ RedisExecution::RedisExecution(RedisTopology& topology, absl::Span<const RedisRe
 }
 
 std::vector<RedisResult> RedisExecution::Run() && {
-  while (left_ > 0 && clock_.Now() < deadline_) {
+  while (left_ > 0 && clock_.Now() < deadline_ && !topology_.abandoned()) {
     pause_ = refresh_ = false;
     Round();
     if (left_ > 0) Pause();
@@ -57,7 +57,7 @@ void RedisExecution::Round() {
     leases.push_back(*std::move(lease));
     asked.push_back(&batch);
   }
-  RunRedisExchanges(absl::MakeSpan(exchanges), topology_.exchange_limits(), {.deadline = deadline_, .clock = &clock_});
+  RunRedisExchanges(absl::MakeSpan(exchanges), topology_.exchange_limits(), topology_.WaitUntil(deadline_));
   for (size_t i = 0; i < exchanges.size(); ++i) Evaluate(exchanges[i], *asked[i]);
 }
 
@@ -183,8 +183,12 @@ void RedisExecution::GiveUp() {
   for (size_t i = 0; i < states_.size() && left_ > 0; ++i) {
     const State& state = states_[i];
     if (state.done) continue;
-    const std::string what = absl::StrCat("Redis: ", requests_[i].command.name(), ": no answer before the deadline");
-    if (state.last_error.ok() || absl::IsDeadlineExceeded(state.last_error)) {
+    const bool abandoned = topology_.abandoned();
+    const std::string what = absl::StrCat("Redis: ", requests_[i].command.name(), ": no answer before ",
+                                          abandoned ? "this server stops" : "the deadline");
+    if (abandoned) {
+      Finish(i, {.reply = absl::UnavailableError(what)});
+    } else if (state.last_error.ok() || absl::IsDeadlineExceeded(state.last_error)) {
       Finish(i, {.reply = absl::DeadlineExceededError(what)});
     } else {
       Finish(i, {.reply = absl::UnavailableError(absl::StrCat(what, "; last: ", state.last_error.message()))});

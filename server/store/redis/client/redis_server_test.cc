@@ -146,6 +146,35 @@ TEST_F(RedisServerTest, Tls) {
       RedisCluster::Connect(plain, {}, Clock::Real().Now() + std::chrono::milliseconds(200)).status()));
 }
 
+// Values of all sizes around the number of reads after which a connection lets others have their turn: what TLS holds
+// of the last one must not be waited for.
+TEST_F(RedisServerTest, TlsReadsDoNotStandStill) {
+  ASSERT_OK_AND_ASSIGN(const TestCertificates files, MakeTestCertificates(directory_.path() + "/c", "IP:127.0.0.1"));
+  ASSERT_NO_FATAL_FAILURE(
+      Start({"--tls-cert-file", files.cert_file, "--tls-key-file", files.key_file, "--tls-ca-cert-file", files.ca_file},
+            {.tls = true, .ca_file = files.ca_file, .cert_file = files.cert_file, .key_file = files.key_file}));
+  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
+  for (int size = 200000; size < 300000; size += 499) {
+    const std::string value(static_cast<size_t>(size), 'x');
+    ASSERT_OK(cluster->ExecuteOne(Set("k", value), Soon()).reply);
+    const std::vector<RedisRequest> reads(3, Get("k"));
+    // Below the time after which silence is looked into, which would end a standstill.
+    const auto deadline = Clock::Real().Now() + std::chrono::seconds(5);
+    for (const RedisResult& result : cluster->Execute(reads, deadline)) ASSERT_OK(result.reply);
+  }
+}
+
+// It serves again when others have hung up.
+TEST_F(RedisServerTest, AServerWithoutAFreeConnectionIsUnavailable) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--maxclients", "1"}));
+  ASSERT_OK_AND_ASSIGN(auto first, Connect(server_->endpoint()));
+  const auto deadline = Clock::Real().Now() + std::chrono::milliseconds(100);
+  const absl::Status status = RedisCluster::Connect(server_->endpoint(), {}, deadline).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  first.reset();
+  EXPECT_OK(Connect(server_->endpoint()));
+}
+
 TEST_F(RedisServerTest, TlsNamesTheHost) {
   ASSERT_OK_AND_ASSIGN(const TestCertificates files, MakeTestCertificates(directory_.path() + "/c", "DNS:localhost"));
   RedisEndpoint endpoint{

@@ -155,6 +155,8 @@ absl::StatusOr<size_t> RedisSocket::Write(absl::Span<const iovec> pieces) {
   return Gone(std::strerror(errno));
 }
 
+bool RedisSocket::holds_bytes() const { return ssl_ != nullptr && SSL_pending(ssl_.get()) > 0; }
+
 pollfd RedisSocket::PollFor(bool to_write) const {
   return {fd_, static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0};
 }

@@ -31,6 +31,9 @@ class RedisSocket {
   // After a Read that filled less than it was given: true if the next one may find something without a poll. TLS may
   // have taken more out of the socket than it gave.
   bool may_hold_more() const { return ssl_ != nullptr; }
+  // Bytes that the next Read gives and of which a poll knows nothing: TLS has taken them out of the socket. Who polls
+  // while there are some may wait for what is here already.
+  bool holds_bytes() const;
   // A later call must begin with the bytes that this one did not take.
   absl::StatusOr<size_t> Write(absl::Span<const iovec> pieces);
 

@@ -24,9 +24,7 @@ RedisTopology::RedisTopology(const RedisEndpoint& endpoint, const RedisClusterOp
       options_(options),
       tls_(std::move(tls)),
       pool_({options.max_connections, options.idle_timeout, options.clock},
-            [this](const RedisAddress& server, Clock::Time deadline) {
-              return Open(server, {.deadline = deadline, .clock = options_.clock});
-            }) {}
+            [this](const RedisAddress& server, Clock::Time deadline) { return Open(server, WaitUntil(deadline)); }) {}
 
 std::shared_ptr<const RedisTopology::View> RedisTopology::view() const {
   const MutexLock lock(mutex_);
@@ -107,7 +105,7 @@ absl::StatusOr<RedisTopology::View> RedisTopology::AskAnyone(Clock::Time deadlin
 }
 
 absl::StatusOr<RedisTopology::View> RedisTopology::Ask(const RedisAddress& server, Clock::Time deadline) {
-  const RedisWait wait = {.deadline = deadline, .clock = options_.clock};
+  const RedisWait wait = WaitUntil(deadline);
   const auto lease = Take(server, wait.deadline);
   if (IsFinalRedisError(lease.status())) return lease.status();
   const RedisCommand command({"CLUSTER", "SLOTS"});

@@ -12,6 +12,7 @@
 #include "server/store/redis/client/redis_exchange.h"
 #include "server/store/redis/client/redis_pool.h"
 #include "server/store/redis/client/slot_map.h"
+#include "server/store/redis/client/wake_event.h"
 
 namespace routing_replay {
 
@@ -46,6 +47,14 @@ class RedisTopology {
   // A connection outside of the pool; takes connect_timeout at most. As RedisConnection::Open.
   absl::StatusOr<std::unique_ptr<RedisConnection>> Open(const RedisAddress& server, RedisWait wait);
 
+  // RedisCluster::Abandon.
+  void Abandon() { abandoned_.Set(); }
+  bool abandoned() const { return abandoned_.is_set(); }
+  // A wait that ends when the topology is abandoned.
+  RedisWait WaitUntil(Clock::Time deadline) const {
+    return {.deadline = deadline, .clock = options_.clock, .interrupt_fd = abandoned_.fd()};
+  }
+
   const RedisClusterOptions& options() const { return options_; }
   RedisExchangeLimits exchange_limits() const { return {.response_timeout = options_.response_timeout}; }
   Counters& counters() { return counters_; }
@@ -60,6 +69,7 @@ class RedisTopology {
   const RedisEndpoint endpoint_;
   const RedisClusterOptions options_;
   const std::shared_ptr<const RedisTls> tls_;
+  WakeEvent abandoned_;
   Counters counters_;
   RedisPool pool_;
   mutable Mutex mutex_;

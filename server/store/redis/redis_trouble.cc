@@ -1,0 +1,72 @@
+#include "server/store/redis/redis_trouble.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr std::chrono::minutes kQuiet{1};
+
+class OpaqueCluster final : public RedisCluster {
+ public:
+  OpaqueCluster(std::shared_ptr<RedisCluster> redis, RedisTrouble& trouble)
+      : redis_(std::move(redis)), trouble_(trouble) {}
+
+  std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) override {
+    std::vector<RedisResult> results = redis_->Execute(requests, deadline);
+    for (size_t i = 0; i < results.size(); ++i) Hide(requests[i].command, results[i]);
+    return results;
+  }
+  RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) override {
+    RedisResult result = redis_->ExecuteAt(server, command, deadline);
+    Hide(command, result);
+    return result;
+  }
+  std::vector<RedisAddress> Masters() override { return redis_->Masters(); }
+  bool clustered() const override { return redis_->clustered(); }
+  RedisClusterCounters counters() const override { return redis_->counters(); }
+  std::shared_ptr<RedisTopology> topology() override { return redis_->topology(); }
+  void Abandon() override { redis_->Abandon(); }
+
+ private:
+  void Hide(const RedisCommand& command, RedisResult& result) {
+    const absl::Status status = result.reply.status();
+    if (status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+        absl::IsResourceExhausted(status)) {
+      return;
+    }
+    trouble_.Tell(command.name(), status);
+    if (absl::StrContains(status.message(), "WRONGTYPE")) {
+      result.reply = absl::DataLossError("Redis: a key of the store holds something that no server has written");
+    } else {
+      result.reply = absl::UnavailableError("Redis refuses this server; the server's log says why");
+    }
+  }
+
+  const std::shared_ptr<RedisCluster> redis_;
+  RedisTrouble& trouble_;
+};
+
+}  // namespace
+
+void RedisTrouble::Tell(const std::string& what, const absl::Status& status) {
+  {
+    const Clock::Time now = Clock::Real().Now();
+    MutexLock lock(mutex_);
+    const auto [it, first] = told_.try_emplace(what, now);
+    if (!first && now - it->second < kQuiet) return;
+    it->second = now;
+  }
+  spdlog::warn("redis store: {}: {}", what, std::string(status.message()));
+}
+
+std::shared_ptr<RedisCluster> HideRedisErrors(std::shared_ptr<RedisCluster> redis, RedisTrouble& trouble) {
+  return std::make_shared<OpaqueCluster>(std::move(redis), trouble);
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,39 @@
+// What is wrong with the Redis behind this server is the operator's business: it goes into the log, with all that is
+// known, and clients of the service are told no more than that they should try again.
+#ifndef SERVER_STORE_REDIS_REDIS_TROUBLE_H_
+#define SERVER_STORE_REDIS_REDIS_TROUBLE_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "proto/wire/clock.h"
+#include "proto/wire/mutex.h"
+#include "server/store/redis/client/redis_cluster.h"
+
+namespace routing_replay {
+
+// Warnings for the log. Thread-safe.
+class RedisTrouble {
+ public:
+  // Not more often than once a minute of the same `what`, which comes from a small set.
+  void Tell(const std::string& what, const absl::Status& status);
+
+ private:
+  Mutex mutex_;
+  std::map<std::string, Clock::Time> told_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Passes everything on to `redis`, and changes errors:
+//   as they are   UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
+//   DATA_LOSS     a key holds what is none of ours (WRONGTYPE); without its name
+//   UNAVAILABLE   all others: the login, the user's rights, settings or versions that rule this server out. It is not
+//                 the client who can mend them, nor who should see names of keys or files; they are told to `trouble`
+// `trouble` outlives it.
+std::shared_ptr<RedisCluster> HideRedisErrors(std::shared_ptr<RedisCluster> redis, RedisTrouble& trouble);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_REDIS_REDIS_TROUBLE_H_
