@@ -29,7 +29,9 @@ class CommitWork {
         key_(keys_.Manifest(change.name.producer)) {}
 
   absl::StatusOr<std::optional<RedisFound>> Run() {
-    if (absl::Status status = Mark(); !status.ok()) return status;
+    const absl::StatusOr<bool> marked = Mark();
+    if (!marked.ok()) return marked.status();
+    if (!*marked) return std::nullopt;
     std::vector<RedisRequest> requests = {CommitRequest()};
     if (change_.before.guessed) requests.push_back(AskForLife(context_, run_));
     const std::vector<RedisResult> answers = context_.cluster->Execute(requests, context_.Deadline());
@@ -42,6 +44,8 @@ class CommitWork {
     if (said.size() != 2) return absl::InternalError("redis: the script gave another answer");
     if (said[0].integer != redis_scripts::kDone) {
       Discard(answer);
+      if (said[0].integer == redis_scripts::kMade) return Look();
+      if (change_.once && answer.repeated) return Doubt();
       if (said[0].integer == redis_scripts::kCollision) return HandleCollisionError(change_.name.sample, said[1].text);
       return std::nullopt;
     }
@@ -63,10 +67,40 @@ class CommitWork {
   // One server has the sample and its place in the index, so that both change in one step.
   bool with_index() const { return !context_.cluster->clustered(); }
 
-  // The sample's note in the index, before the sample.
-  absl::Status Mark() {
-    if (with_index() || (before() != nullptr && before()->group == change_.next.group)) return absl::OkStatus();
-    return context_.cluster->ExecuteOne(run_.index.Mark(change_.name), context_.Deadline()).reply.status();
+  // The sample's note in the index, before the sample. False: there was a sample, and nobody has said yet that it is
+  // lost.
+  absl::StatusOr<bool> Mark() {
+    if (with_index() || change_.lost_version != 0) return true;
+    if (before() != nullptr && before()->group == change_.next.group) return true;
+    const bool made = !change_.before.exists();
+    const RedisResult answer = context_.cluster->ExecuteOne(run_.index.Mark(change_.name, made), context_.Deadline());
+    if (!answer.reply.ok()) return answer.reply.status();
+    return answer.reply->integer != 0;
+  }
+
+  // As somebody else left it; nothing if it is gone.
+  absl::StatusOr<std::optional<RedisFound>> Look() {
+    absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, run_, {&change_.name, 1});
+    if (!found.ok()) return found.status();
+    RedisFound& now = found->front();
+    if (!now.exists() || now.stamp.sample != change_.name.sample) return std::nullopt;
+    if (!now.content.ok()) return now.content.status();
+    return std::move(now);
+  }
+
+  // The change may have been made. If it was the last one to raise the revision, the script has told so.
+  absl::StatusOr<std::optional<RedisFound>> Doubt() {
+    const absl::StatusOr<std::optional<RedisFound>> now = Look();
+    if (!now.ok()) return now.status();
+    if (!*now) return std::nullopt;
+    const RedisFound& before = change_.before;
+    const bool can_tell =
+        (*now)->stamp.birth == before.stamp.birth && (*(*now)->content)->revision <= (*before.content)->revision + 1;
+    if (can_tell) return std::nullopt;
+    return MakeError(absl::StatusCode::kUnavailable,
+                     absl::StrCat("the answer of Redis was lost, and others have changed sample \"",
+                                  change_.name.sample, "\" since: the change may have been made or not"),
+                     {.sample = change_.name.sample});
   }
 
   // Chunks in front of the manifest, in one pipeline: the script looks whether they are there.
@@ -94,8 +128,9 @@ class CommitWork {
     }
     const RedisScript& script = redis_scripts::Commit();
     RedisRequest request{.command = script.Call(keys), .key = key_, .script = &script, .before = std::move(puts)};
+    token_ = absl::StrCat(context_.server, ".", context_.content_ids.Next());
     request.command.Add(change_.before.stamp.version)
-        .Add(absl::StrCat(context_.server, ".", context_.content_ids.Next()))
+        .Add(token_)
         .Add(change_.name.sample)
         .Add(now_ms_)
         .Add(run_.lives.manifest().count())
@@ -104,6 +139,8 @@ class CommitWork {
         .Add(static_cast<int64_t>(chunk_keys_.size()))
         .Add(static_cast<int64_t>(replaced.size()))
         .Add(context_.reader_grace.count())
+        .Add(run_.lives.chunk().count())
+        .Add(change_.lost_version)
         .Add(static_cast<int64_t>(words.size()));
     for (const std::string& word : words) request.command.Add(word);
     AddFields(request.command);
@@ -121,6 +158,7 @@ class CommitWork {
     for (int64_t window = change_.first_window; window < windows; ++window) {
       command.Add(WindowField(window)).Add(EncodeWindow(*next_, next_->pieces.all(), block_rows, window, id_of));
     }
+    if (change_.once) command.Add("t").Add(token_);
     if (!change_.before.exists()) command.Add("x").Add(now_ms_ + run_.lives.chunk().count());
   }
 
@@ -193,22 +231,21 @@ class CommitWork {
   const std::string key_;
   std::vector<std::string> chunk_keys_;
   std::shared_ptr<const SampleContent> next_;
+  std::string token_;
   int64_t now_ms_ = 0;
 };
 
 }  // namespace
 
-void AddExpiries(absl::Span<const RowPiece> pieces, std::chrono::milliseconds life,
-                 std::vector<RedisRequest>& requests) {
+std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces) {
+  std::vector<std::string> keys;
   std::set<uint64_t> seen;
   for (const RowPiece& piece : pieces) {
     if (!seen.insert(BlockOf(piece).id()).second) continue;
-    for (const std::string& key : BlockOf(piece).chunk_keys()) {
-      RedisCommand command({"PEXPIRE", key});
-      command.Add(life.count());
-      requests.push_back({.command = std::move(command), .key = key});
-    }
+    const std::vector<std::string> chunks = BlockOf(piece).chunk_keys();
+    keys.insert(keys.end(), chunks.begin(), chunks.end());
   }
+  return keys;
 }
 
 absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun& run, RedisChange change) {
@@ -221,7 +258,11 @@ void Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFo
   if (!chunks && now_ms - found.stamp.last_used_ms < run.lives.grain().count()) return;
   if (chunks) {
     std::vector<RedisRequest> requests;
-    AddExpiries((*found.content)->pieces.all(), run.lives.chunk(), requests);
+    for (const std::string& key : ChunkKeys((*found.content)->pieces.all())) {
+      RedisCommand command({"PEXPIRE", key});
+      command.Add(run.lives.chunk().count());
+      requests.push_back({.command = std::move(command), .key = key});
+    }
     for (const RedisResult& result : context.cluster->Execute(requests, context.Deadline())) {
       if (!result.reply.ok()) return;
     }

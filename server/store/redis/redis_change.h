@@ -24,12 +24,22 @@ struct RedisChange {
   int64_t first_window = 0;
   // Blocks of `next` that are not in Redis yet.
   std::vector<std::shared_ptr<StoredBlock>> added;
+  // It raises the revision, and made again on top of what others did meanwhile it would be another change.
+  bool once = false;
+  // Of the entry that a lost sample left in the index, if `before` does not exist for that reason; the new version is a
+  // higher one.
+  int64_t lost_version = 0;
 };
 
-// The sample as it is now; nothing if somebody else changed it meanwhile, or the guess was wrong: look again. Nothing
-// is left behind then, nor after an error, but that after UNAVAILABLE and DEADLINE_EXCEEDED the change may have been
-// made all the same, and that what a lost connection left in doubt goes when its time is up. Watchers in this server
-// are not told. ALREADY_EXISTS (kHandleCollision), RESOURCE_EXHAUSTED, NOT_FOUND (kNoRun).
+// The sample as it is now; nothing if somebody else changed it meanwhile, or the guess was wrong: look again. Where a
+// connection was lost, the change may have been made the first time and others may have changed the sample since:
+//  - nothing is given then, too: what the change is made of must be such that it can be made again (appends, seals)
+//  - a change that is to be made `once` gives the sample as it is now, or UNAVAILABLE where that cannot be told any
+//  more
+//    (others have raised the revision since, or the sample began anew)
+// After UNAVAILABLE and DEADLINE_EXCEEDED the change may have been made. Blocks that nobody can have seen are taken
+// away again; all others, and those that could not be taken away, go when their time is up. Watchers in this server are
+// not told. ALREADY_EXISTS (kHandleCollision), RESOURCE_EXHAUSTED, NOT_FOUND (kNoRun).
 absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun& run, RedisChange change);
 
 // Notes the use of a sample, if that was not done lately, and gives its keys time to live. `found` is as it is then. If
@@ -39,9 +49,8 @@ void Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFo
 // What others must know of a change: message of the sample's channel.
 std::string ChangeMessage(const RedisContext& context, const SampleName& name);
 
-// Commands that end the pieces' chunks in `life` from now.
-void AddExpiries(absl::Span<const RowPiece> pieces, std::chrono::milliseconds life,
-                 std::vector<RedisRequest>& requests);
+// Of all blocks of the pieces, each once.
+std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces);
 
 }  // namespace routing_replay
 

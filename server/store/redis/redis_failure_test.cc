@@ -21,19 +21,31 @@ namespace {
 constexpr auto kRollout = Producer::kRollout;
 constexpr Trajectory kOther{.tokens = 2, .routes = 2};
 
-// Loses the answer to one commit: calls `meanwhile` and sends it again.
+// Loses answers to commits and lets others go first.
 class LossyCluster final : public RedisCluster {
  public:
-  explicit LossyCluster(std::shared_ptr<RedisCluster> redis) : redis_(std::move(redis)) {}
+  // `apart`: says that it is a cluster, so that samples and their places in the index change in several steps.
+  explicit LossyCluster(std::shared_ptr<RedisCluster> redis, bool apart = false)
+      : redis_(std::move(redis)), apart_(apart) {}
 
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) override {
+    const auto has = [&](const RedisScript& script) {
+      return std::any_of(requests.begin(), requests.end(), [&](const auto& one) { return one.script == &script; });
+    };
+    if (first != nullptr && has(*before)) std::exchange(first, nullptr)();
+    if (refused != nullptr && has(*refused)) return std::vector<RedisResult>(requests.size());
     std::vector<RedisResult> results = redis_->Execute(requests, deadline);
-    const bool commit = std::any_of(requests.begin(), requests.end(), [](const RedisRequest& request) {
-      return request.script == &redis_scripts::Commit();
-    });
-    if (!commit || meanwhile == nullptr) return results;
-    std::exchange(meanwhile, nullptr)();
-    results = redis_->Execute(requests, deadline);
+    if (!has(redis_scripts::Commit()) || meanwhile == nullptr) return results;
+    const auto call = std::exchange(meanwhile, nullptr);
+    // What goes in front is no part of the commit: others may come between the two.
+    std::vector<RedisRequest> again(requests.begin(), requests.end());
+    for (RedisRequest& request : again) {
+      for (const RedisCommand& command : std::exchange(request.before, {})) {
+        redis_->ExecuteOne({.command = command, .key = request.key}, deadline);
+      }
+    }
+    call();
+    results = redis_->Execute(again, deadline);
     for (RedisResult& result : results) result.repeated = true;
     return results;
   }
@@ -41,15 +53,19 @@ class LossyCluster final : public RedisCluster {
   RedisResult ExecuteAt(const RedisAddress& server, const RedisCommand& command, Clock::Time deadline) override {
     return redis_->ExecuteAt(server, command, deadline);
   }
-  bool clustered() const override { return redis_->clustered(); }
+  bool clustered() const override { return apart_ || redis_->clustered(); }
   RedisClusterCounters counters() const override { return redis_->counters(); }
   std::shared_ptr<RedisTopology> topology() override { return redis_->topology(); }
   void Abandon() override { redis_->Abandon(); }
 
-  std::function<void()> meanwhile;
+  std::function<void()> meanwhile;       // Called between a commit and its second sending.
+  std::function<void()> first;           // Called once, before …
+  const RedisScript* before = nullptr;   // … this script.
+  const RedisScript* refused = nullptr;  // Is not carried out.
 
  private:
   const std::shared_ptr<RedisCluster> redis_;
+  const bool apart_;
 };
 
 class RedisFailureTest : public ::testing::Test {
@@ -95,6 +111,22 @@ class RedisFailureTest : public ::testing::Test {
     const auto snapshot = store.Snapshot("run", kRollout, {.sample = sample}, all);
     if (!snapshot.ok()) return snapshot.status();
     return RowsOf(TestGeometry(), *snapshot);
+  }
+  // A server for which samples and index are apart.
+  std::unique_ptr<Store> NewStoreApart() { return NewStore(std::make_shared<LossyCluster>(Connect(), true)); }
+  absl::StatusOr<SampleState> Stat(Store& store, const std::string& sample = "s") {
+    return store.Stat("run", kRollout, {.sample = sample});
+  }
+  absl::Status Release(Store& store, const std::string& sample = "s") {
+    const std::vector<SampleRef> refs{{.sample = sample}};
+    return store.Release("run", std::nullopt, refs).status();
+  }
+  // Whether all chunks have more than the time that replaced ones are left.
+  bool ChunksLast() {
+    const std::vector<std::string> keys = Keys(":1:");
+    return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
+      return Ask(RedisCommand({"PTTL", key})).integer > 60000;
+    });
   }
   absl::Status Append(Store& store, const AppendSpec& spec) { return store.Append(MakeAppend(run_, spec)).status(); }
 
@@ -276,8 +308,14 @@ TEST_F(RedisFailureTest, CountsOfWhatAnotherServerReleasedAreGivenBack) {
 
 // An entry whose sample is gone, as after the end of a server between the two.
 TEST_F(RedisFailureTest, EntriesWithoutASampleAreTakenOut) {
-  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  const auto lossy = std::make_shared<LossyCluster>(Connect(), /*apart=*/true);
+  const std::unique_ptr<Store> store = NewStore(lossy);
+  ASSERT_OK(Append(*store, {.rows = {0, 40}}));
+  lossy->refused = &redis_scripts::Remove();
+  EXPECT_FALSE(Release(*store).ok());
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
   Ask(RedisCommand({"DEL", Manifest()}));
+  EXPECT_THAT(Stat(*other_), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
   EXPECT_EQ(one_->GetTotals().samples, 1);
   EXPECT_TRUE(other_->List("run", kRollout, std::nullopt, 0, "")->samples.empty());
   EXPECT_EQ(one_->GetTotals().samples, 0);
@@ -520,6 +558,140 @@ TEST_F(RedisFailureTest, ACommitThatIsSentAgainKeepsItsChunks) {
   ASSERT_OK(Append(*store, {.rows = {64, 96}}));
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 96));
   EXPECT_EQ(other_->ListRuns()->at(0).committed_rows, 96);
+}
+
+TEST_F(RedisFailureTest, ACommitThatIsSentAgainToAClusterKeepsItsChunks) {
+  const auto lossy = std::make_shared<LossyCluster>(Connect(), /*apart=*/true);
+  const std::unique_ptr<Store> store = NewStore(lossy), other = NewStoreApart();
+  for (int64_t begin = 0; begin < 256; begin += 64) {
+    lossy->meanwhile = [&] { ASSERT_OK(Append(*other, {.rows = {begin + 32, begin + 64}})); };
+    const auto ack = store->Append(MakeAppend(run_, {.rows = {begin, begin + 32}}));
+    ASSERT_OK(ack);
+    EXPECT_EQ(ack->committed_rows, begin + 64);
+    EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, begin + 64));
+  }
+  EXPECT_EQ(other->ListRuns()[0].committed_rows, 256);
+}
+
+// The sample is released in between, and made again over chunks that the release gave little time.
+TEST_F(RedisFailureTest, ACommitThatIsSentAgainAfterAReleaseGivesItsChunksTime) {
+  const auto lossy = std::make_shared<LossyCluster>(Connect());
+  const std::unique_ptr<Store> store = NewStore(lossy);
+  lossy->meanwhile = [&] { ASSERT_OK(Release(*other_)); };
+  ASSERT_OK(Append(*store, {.rows = {0, 100}, .seal_num_tokens = 101}));
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 100));
+  EXPECT_TRUE(ChunksLast());
+  EXPECT_EQ(other_->ListRuns()[0].committed_rows, 100);
+}
+
+// Rows that were acknowledged after it stay, and who expects a revision is not refused for what it did itself.
+TEST_F(RedisFailureTest, ATruncationWhoseAnswerIsLostIsMadeOnce) {
+  const auto lossy = std::make_shared<LossyCluster>(Connect());
+  const std::unique_ptr<Store> store = NewStore(lossy);
+  int64_t revision = 0;
+  for (const std::optional<int64_t> expected : {std::optional<int64_t>(), std::optional<int64_t>(1)}) {
+    ASSERT_OK(Append(*store, {.rows = {0, 70}, .revision = revision}));
+    ++revision;
+    lossy->meanwhile = [&] { ASSERT_OK(Append(*other_, {.rows = {20, 64}, .revision = revision})); };
+    const auto state = store->Truncate("run", kRollout, "s", 20, expected);
+    ASSERT_OK(state);
+    EXPECT_EQ(state->committed_rows, 64);
+    EXPECT_EQ(state->revision, revision);
+    EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 64));
+  }
+  // Another truncation hides whether it was made: it is not made again.
+  lossy->meanwhile = [&] { ASSERT_OK(other_->Truncate("run", kRollout, "s", 10, std::nullopt)); };
+  EXPECT_EQ(store->Truncate("run", kRollout, "s", 20, std::nullopt).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Stat(*store)->committed_rows, 10);
+}
+
+// A user of Redis 7 has no right to any channel unless it is given one.
+TEST_F(RedisFailureTest, ChangesAreMadeWithoutTheRightToChannels) {
+  Ask(RedisCommand({"ACL", "SETUSER", "default", "resetchannels"}));
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
+  ASSERT_OK(Release(*one_));
+  EXPECT_THAT(Stat(*other_), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+  EXPECT_EQ(one_->ListRuns()[0].samples, 0);
+  EXPECT_FALSE(ChunksLast());
+  ASSERT_OK(one_->DropRun("run"));
+}
+
+// Everything of a sample but its entry in the index, which may lie on another server.
+TEST_F(RedisFailureTest, ASampleThatIsGoneWholeIsLost) {
+  const std::unique_ptr<Store> apart = NewStoreApart(), other_apart = NewStoreApart();
+  const std::pair<Store*, Store*> pairs[] = {{one_.get(), other_.get()}, {apart.get(), other_apart.get()}};
+  for (const auto& [writer, other] : pairs) {
+    ASSERT_OK(Append(*writer, {.rows = {0, 40}, .group = 3}));
+    Ask(RedisCommand({"DEL", Manifest()}));
+    const auto lost = Stat(*other);
+    EXPECT_THAT(lost, Fails(absl::StatusCode::kDataLoss, Reason::kNotCommitted));
+    EXPECT_EQ(GetErrorDetail(lost.status())->missing_rows, (std::vector<RowRange>{{0, 40}}));
+    EXPECT_EQ(GetErrorDetail(lost.status())->revision, 1);
+    const std::unique_ptr<Store> third = NewStore();
+    for (Store* store : {writer, other, third.get()}) {
+      const auto state = Stat(*store);
+      ASSERT_OK(state);
+      EXPECT_EQ(state->committed_rows, 0);
+      EXPECT_EQ(state->revision, 1);
+      EXPECT_EQ(state->lost_end, 40);
+      EXPECT_EQ(state->group, 3);
+      EXPECT_THAT(Append(*store, {.rows = {0, 40}}),
+                  Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
+    }
+    ASSERT_OK(Append(*other, {.from = kOther, .rows = {0, 40}, .revision = 1}));
+    EXPECT_EQ(*Read(*writer), ExpectedRows(TestGeometry(), kOther, 40));
+    EXPECT_EQ(writer->ListRuns()[0].committed_rows, 40);
+    ASSERT_OK(Release(*other));
+    EXPECT_THAT(Stat(*writer), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+    ASSERT_OK(Append(*writer, {.rows = {0, 20}}));
+    ASSERT_OK(Release(*writer));
+    EXPECT_EQ(writer->ListRuns()[0].samples, 0);
+  }
+}
+
+// An append at a server that takes the sample for a new one, and a list.
+TEST_F(RedisFailureTest, WhoeverComesFirstFindsThatASampleIsGone) {
+  const std::unique_ptr<Store> apart = NewStoreApart();
+  for (Store* store : {other_.get(), apart.get()}) {
+    ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+    Ask(RedisCommand({"DEL", Manifest()}));
+    EXPECT_THAT(Append(*store, {.rows = {0, 70}}), Fails(absl::StatusCode::kDataLoss, Reason::kNotCommitted));
+    EXPECT_OK(Append(*store, {.rows = {0, 70}, .revision = 1}));
+    Ask(RedisCommand({"DEL", Manifest()}));
+    const auto page = store->List("run", kRollout, std::nullopt, 0, "");
+    ASSERT_OK(page);
+    ASSERT_EQ(page->samples.size(), 1u);
+    EXPECT_EQ(page->samples[0].revision, 2);
+    EXPECT_EQ(page->samples[0].lost_end, 70);
+    ASSERT_OK(Release(*one_));
+    ASSERT_OK(Append(*store, {.rows = {0, 70}}));
+    ASSERT_OK(Release(*one_));
+  }
+}
+
+// Redis ends what no server has swept: that is no loss.
+TEST_F(RedisFailureTest, ASampleThatHasExpiredIsNotLost) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  clock_.Advance(std::chrono::hours(11));
+  Ask(RedisCommand({"DEL", Manifest()}));
+  EXPECT_THAT(Stat(*other_), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+  EXPECT_OK(Append(*other_, {.from = kOther, .rows = {0, 20}}));
+  EXPECT_EQ(*Read(*one_), ExpectedRows(TestGeometry(), kOther, 20));
+}
+
+// The note of a change that comes after the sample's end.
+TEST_F(RedisFailureTest, ASampleThatWasReleasedIsNotLost) {
+  const auto lossy = std::make_shared<LossyCluster>(Connect(), /*apart=*/true);
+  const std::unique_ptr<Store> store = NewStore(lossy), other = NewStoreApart();
+  lossy->before = &redis_scripts::PutEntry();
+  for (const int64_t rows : {20, 40}) {
+    lossy->first = [&] { ASSERT_OK(Release(*other)); };
+    ASSERT_OK(Append(*store, {.rows = {0, rows}}));
+    EXPECT_THAT(Stat(*other), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+  }
+  EXPECT_TRUE(other->List("run", kRollout, std::nullopt, 0, "")->samples.empty());
+  EXPECT_EQ(other->GetTotals().samples, 0);
 }
 
 TEST_F(RedisFailureTest, ServersDoNotInterleave) {

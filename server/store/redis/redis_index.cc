@@ -13,13 +13,14 @@ namespace {
 
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 
-// "VERSION ROWS SEALED BYTES GROUP"
+// "VERSION ROWS SEALED BYTES REVISION GROUP"
 RedisEntry ParseEntry(std::string sample, const std::string& text) {
   RedisEntry entry{.sample = std::move(sample)};
   const std::vector<std::string> words = absl::StrSplit(text, ' ');
   int64_t group = 0;
-  if (words.size() != 5 || !absl::SimpleAtoi(words[0], &entry.version)) return entry;
-  if (absl::SimpleAtoi(words[4], &group)) entry.group = group;
+  if (words.size() != 6 || !absl::SimpleAtoi(words[0], &entry.version)) return entry;
+  if (!absl::SimpleAtoi(words[1], &entry.rows) || !absl::SimpleAtoi(words[4], &entry.revision)) return entry;
+  if (absl::SimpleAtoi(words[5], &group)) entry.group = group;
   return entry;
 }
 
@@ -45,12 +46,34 @@ std::string RedisIndex::DueMs(int64_t last_used_ms) const {
   return absl::StrCat(last_used_ms + (lives_.ttl + lives_.grain()).count());
 }
 
-RedisRequest RedisIndex::Mark(const SampleName& name) const {
+RedisRequest RedisIndex::Mark(const SampleName& name, bool made) const {
   const std::vector<std::string> keys = KeysOf(name);
   const RedisScript& script = redis_scripts::MarkEntry();
   RedisRequest request{.command = script.Call(keys), .key = keys[0], .script = &script};
-  request.command.Add(name.sample).Add(DueMs(context_.time.NowMs())).Add(lives_.index().count());
+  const int64_t now_ms = context_.time.NowMs();
+  request.command.Add(name.sample).Add(DueMs(now_ms)).Add(lives_.index().count()).Add(made ? absl::StrCat(now_ms) : "");
   return request;
+}
+
+RedisRequest RedisIndex::End(const SampleName& name, int64_t version) const {
+  const std::vector<std::string> keys = KeysOf(name);
+  const RedisScript& script = redis_scripts::EndEntry();
+  RedisRequest request{.command = script.Call(keys), .key = keys[0], .script = &script};
+  request.command.Add(name.sample).Add(version);
+  return request;
+}
+
+absl::StatusOr<std::optional<RedisEntry>> RedisIndex::LeftOf(const SampleName& name) const {
+  const std::vector<std::string> keys = KeysOf(name);
+  const RedisScript& script = redis_scripts::LeftEntry();
+  RedisRequest request{.command = script.Call(keys), .key = keys[0], .script = &script};
+  request.command.Add(name.sample).Add(context_.time.NowMs());
+  const RedisResult answer = context_.cluster->ExecuteOne(request, context_.Deadline());
+  if (!answer.reply.ok()) return answer.reply.status();
+  if (answer.reply->text.empty()) return std::nullopt;
+  RedisEntry entry = ParseEntry(name.sample, answer.reply->text);
+  if (!entry.group) return absl::InternalError("redis: the answer is no entry of an index");
+  return entry;
 }
 
 RedisRequest RedisIndex::Put(const SampleName& name, const RedisManifest& manifest) const {
@@ -75,6 +98,7 @@ std::vector<std::string> RedisIndex::PutWords(const SampleName& name, const Redi
           absl::StrCat(content.rows()),
           content.sealed() ? "1" : "0",
           absl::StrCat(manifest.stored_bytes()),
+          absl::StrCat(content.revision),
           absl::StrCat(content.group)};
 }
 

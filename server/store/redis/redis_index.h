@@ -2,10 +2,11 @@
 // parts.
 //
 // The samples' manifests are the truth. On one server a change and its entry are one step. In a cluster they lie apart:
-// an entry is noted before its sample is made and put after each change, so that after a server's sudden end there may
-// be entries without a sample, which whoever finds them takes out, and entries that are behind, whose group is then
-// marked as unknown. A sample without an entry is left only by the end of a server between its making and its note
-// while another one took the note away; its next append puts it in again.
+// an entry is noted before its sample is made and before it ends, and put after each change, so that after a server's
+// sudden end there may be entries without a sample, which lists take out, and entries that are behind, whose group is
+// then marked as unknown. An entry that is neither due nor noted so belongs to a sample: where that is gone all the
+// same, Redis has lost it (LeftOf). A sample without an entry is left only by the end of a server between its making
+// and its note while another one took the note away; its next append puts it in again.
 #ifndef SERVER_STORE_REDIS_REDIS_INDEX_H_
 #define SERVER_STORE_REDIS_REDIS_INDEX_H_
 
@@ -27,7 +28,9 @@ namespace routing_replay {
 struct RedisEntry {
   std::string sample;
   int64_t version = 0;           // 0: it may be about to be made.
-  std::optional<int64_t> group;  // Nothing: the sample itself knows.
+  std::optional<int64_t> group;  // Nothing: the sample itself knows, if it is there.
+  int64_t rows = 0;
+  int64_t revision = 0;
 };
 
 // Thread-safe.
@@ -38,7 +41,10 @@ class RedisIndex {
 
   // Commands to be carried out, one each: before a sample is made or changes its group; after it changed; after it
   // ended at `version`.
-  RedisRequest Mark(const SampleName& name) const;
+  // `made`: there is no sample yet. 0 is then the answer where LeftOf has something to say.
+  RedisRequest Mark(const SampleName& name, bool made) const;
+  // A sample that ends at `version` is noted before it does, where the two are not one step.
+  RedisRequest End(const SampleName& name, int64_t version) const;
   RedisRequest Put(const SampleName& name, const RedisManifest& manifest) const;
   // The same as a part of the commit script, where one server has all keys: these, and the words behind the version.
   // `last_used_ms`: before the change; nothing for a new sample. What follows a use closely leaves the entry's times as
@@ -47,6 +53,9 @@ class RedisIndex {
   std::vector<std::string> PutWords(const SampleName& name, const RedisManifest& manifest,
                                     std::optional<int64_t> last_used_ms) const;
   RedisRequest Drop(const SampleName& name, int64_t version) const;
+  // What tells a sample that was lost from one that never was, was released or has expired: the entry of a sample that
+  // had not ended and is not due yet. It means that only where no manifest was found before it was asked for.
+  absl::StatusOr<std::optional<RedisEntry>> LeftOf(const SampleName& name) const;
 
   struct Page {
     std::vector<RedisEntry> entries;  // By id, ascending.

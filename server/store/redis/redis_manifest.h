@@ -2,6 +2,7 @@
 //
 //   v      version: what a change compares, and raises
 //   by     token of the change that made this version
+//   t      token of the last truncation
 //   b      birth: the first version of this sample's life in the store
 //   u, x   last use; until when all its chunks live, at least (ms of the store's time)
 //   id     sample id

@@ -38,8 +38,9 @@ absl::Status RedisRemoval::RemoveBatch(std::vector<SampleName> names) {
       names[i].sample = one.stamp.sample;
       if (!ends_(one)) continue;
       asked.push_back(i);
-      requests.push_back(Request(names[i], one.stamp));
+      requests.push_back(Request(names[i], one));
     }
+    if (absl::Status status = EndEntries(names, asked, *found); !status.ok()) return status;
     const std::vector<RedisResult> answers = context_.cluster->Execute(requests, context_.Deadline());
     std::vector<SampleName> again;
     std::vector<RedisRequest> tidy;
@@ -64,26 +65,48 @@ absl::Status RedisRemoval::RemoveBatch(std::vector<SampleName> names) {
   return absl::OkStatus();
 }
 
-RedisRequest RedisRemoval::Request(const SampleName& name, const RedisStamp& stamp) const {
-  const RedisSampleKeys keys(context_.keys, run_.life, name.handle);
-  const std::string key = keys.Manifest(name.producer);
+// The samples' notes in the index, before the samples end: an entry without one must say that no sample was lost.
+absl::Status RedisRemoval::EndEntries(const std::vector<SampleName>& names, const std::vector<size_t>& asked,
+                                      const std::vector<RedisFound>& found) {
+  if (with_index()) return absl::OkStatus();
+  std::vector<RedisRequest> notes;
+  for (const size_t i : asked) notes.push_back(run_.index.End(names[i], found[i].stamp.version));
+  for (const RedisResult& result : context_.cluster->Execute(notes, context_.Deadline())) {
+    if (!result.reply.ok()) return result.reply.status();
+  }
+  return absl::OkStatus();
+}
+
+// The chunks are given their end in the same step: a commit of theirs that is sent again comes before or after it.
+RedisRequest RedisRemoval::Request(const SampleName& name, const RedisFound& found) const {
+  const RedisSampleKeys sample_keys(context_.keys, run_.life, name.handle);
+  std::vector<std::string> keys = {sample_keys.Manifest(name.producer)};
+  if (with_index()) {
+    const std::vector<std::string> index = run_.index.KeysOf(name);
+    keys.insert(keys.end(), index.begin(), index.end());
+  }
+  if (found.content.ok()) {  // Otherwise they go when their time is up.
+    const std::vector<std::string> chunks = ChunkKeys((*found.content)->pieces.all());
+    keys.insert(keys.end(), chunks.begin(), chunks.end());
+  }
   const RedisScript& script = redis_scripts::Remove();
-  RedisRequest request{.command = script.Call({key}), .key = key, .script = &script};
-  request.command.Add(stamp.version)
-      .Add(unused_ ? absl::StrCat(stamp.last_used_ms) : "")
-      .Add(keys.Channel())
-      .Add(ChangeMessage(context_, name));
+  RedisRequest request{.command = script.Call(keys), .key = keys.front(), .script = &script};
+  request.command.Add(found.stamp.version)
+      .Add(unused_ ? absl::StrCat(found.stamp.last_used_ms) : "")
+      .Add(sample_keys.Channel())
+      .Add(ChangeMessage(context_, name))
+      .Add(with_index() ? name.sample : "")
+      .Add(context_.reader_grace.count());
   return request;
 }
 
 void RedisRemoval::TakeEnd(const SampleName& name, const RedisFound& found, bool by_this,
                            std::vector<RedisRequest>& tidy) {
   context_.known.Forget(RedisSampleKeys(context_.keys, run_.life, name.handle).Manifest(name.producer));
-  tidy.push_back(run_.index.Drop(name, found.stamp.version));
+  if (!with_index()) tidy.push_back(run_.index.Drop(name, found.stamp.version));
   result_.samples += by_this ? 1 : 0;
-  if (!found.content.ok()) return;  // Its blocks go when their time is up.
+  if (!found.content.ok()) return;
   const SampleContent& content = **found.content;
-  AddExpiries(content.pieces.all(), context_.reader_grace, tidy);
   run_.expert_counts.Forget(name.producer, content.group);
   if (by_this) result_.bytes += found.manifest().stored_bytes();
 }

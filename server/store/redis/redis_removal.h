@@ -31,7 +31,11 @@ class RedisRemoval {
 
  private:
   absl::Status RemoveBatch(std::vector<SampleName> names);
-  RedisRequest Request(const SampleName& name, const RedisStamp& stamp) const;
+  // One server has the samples and their places in the index, so that both end in one step.
+  bool with_index() const { return !context_.cluster->clustered(); }
+  absl::Status EndEntries(const std::vector<SampleName>& names, const std::vector<size_t>& asked,
+                          const std::vector<RedisFound>& found);
+  RedisRequest Request(const SampleName& name, const RedisFound& found) const;
   void TakeEnd(const SampleName& name, const RedisFound& found, bool by_this, std::vector<RedisRequest>& tidy);
 
   RedisContext& context_;

@@ -98,7 +98,13 @@ absl::StatusOr<RedisFound> RedisSample::Find() {
     absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run_, {&name_, 1});
     if (!found.ok()) return found.status();
     RedisFound& one = found->front();
-    if (!one.exists()) return std::move(one);
+    if (!one.exists()) {
+      const absl::StatusOr<std::optional<absl::Status>> gone = ReportGone(one);
+      if (!gone.ok()) return gone.status();
+      if (!*gone) continue;
+      if (!(*gone)->ok()) return **gone;
+      return std::move(one);
+    }
     if (name_.sample.empty()) name_.sample = one.stamp.sample;
     if (name_.sample != one.stamp.sample) return HandleCollisionError(name_.sample, one.stamp.sample);
     if (!one.content.ok()) return one.content.status();
@@ -127,20 +133,45 @@ absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportLoss(const RedisF
   const auto now = Commit(context_, *run_, HeadChange(found, std::move(next)));
   if (!now.ok()) return now.status();
   if (!*now) return std::optional<absl::Status>();
+  changed_ = true;
+  const bool same_revision = content.revision == acknowledged.revision;
   ErrorDetail detail{.reason = Reason::kNotCommitted, .sample = name_.sample};
   detail.committed_rows = content.rows();
   detail.revision = (*(*now)->content)->revision;
-  const bool same_revision = content.revision == acknowledged.revision;
   if (same_revision && content.rows() < acknowledged.rows) {
     detail.missing_rows = {{content.rows(), acknowledged.rows}};
   }
-  changed_ = true;
   return std::optional(
       MakeError(absl::StatusCode::kDataLoss,
                 absl::StrCat("Redis came back with ", content.rows(), " rows at revision ", content.revision, " of ",
                              name_.sample, ", ", acknowledged.rows, " at revision ", acknowledged.revision,
                              " were acknowledged; what is left is revision ", *detail.revision),
                 detail));
+}
+
+absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportGone(const RedisFound& found) {
+  if (name_.sample.empty()) return std::optional(absl::OkStatus());
+  const absl::StatusOr<std::optional<RedisEntry>> left = run_->index.LeftOf(name_);
+  if (!left.ok()) return left.status();
+  if (!*left) return std::optional(absl::OkStatus());
+  const RedisEntry& entry = **left;
+  SampleContent nothing{TokenChecks(run_->info.options.block_rows)};
+  nothing.revision = entry.revision;
+  nothing.group = *entry.group;
+  RedisChange change{name_, found, RemainingContent(nothing, entry.rows, context_.content_ids)};
+  change.lost_version = entry.version;
+  const auto now = Commit(context_, *run_, std::move(change));
+  if (!now.ok()) return now.status();
+  if (!*now) return std::optional<absl::Status>();
+  changed_ = true;
+  ErrorDetail detail{.reason = Reason::kNotCommitted, .sample = name_.sample, .committed_rows = 0};
+  detail.revision = (*(*now)->content)->revision;
+  if (entry.rows > 0) detail.missing_rows = {{0, entry.rows}};
+  return std::optional(MakeError(
+      absl::StatusCode::kDataLoss,
+      absl::StrCat("Redis has lost ", name_.sample, ", of which ", entry.rows, " rows at revision ", entry.revision,
+                   " were acknowledged; what is left, nothing, is revision ", *detail.revision),
+      detail));
 }
 
 absl::StatusOr<SampleContent> RedisSample::Prefix(const PrefixReference& prefix) {
@@ -280,7 +311,7 @@ RedisChange RedisSample::TruncateChange(const RedisFound& found, int64_t rows) {
   const SampleContent& content = **found.content;
   SampleContent next = TruncatedContent(content, rows, context_.content_ids);
   for (RowPiece& piece : content.pieces.Find({0, rows})) next.pieces.Append(std::move(piece));
-  return {name_, found, std::move(next), rows / run_->info.options.block_rows, {}};
+  return {name_, found, std::move(next), rows / run_->info.options.block_rows, {}, /*once=*/true};
 }
 
 RedisChange RedisSample::HeadChange(const RedisFound& found, SampleContent next) {

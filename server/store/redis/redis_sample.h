@@ -21,8 +21,9 @@
 namespace routing_replay {
 
 // A handle on a sample for one call. Methods mean what the same ones of Store mean; errors too as those of
-// RedisCluster. DATA_LOSS (kNotCommitted, with missing_rows) once if rows that this server had acknowledged are gone:
-// the sample then has a new revision.
+// RedisCluster. DATA_LOSS (kNotCommitted, with missing_rows) once if rows that this server had acknowledged are gone,
+// or if the whole sample is and whichever server left its entry in the index: the sample then has a new revision. A
+// call by handle alone does not see the latter, since entries are known by id.
 class RedisSample {
  public:
   // `context` outlives it. `name.sample` may be empty: whichever has the handle.
@@ -49,9 +50,13 @@ class RedisSample {
   // … and exists, or NOT_FOUND (kNoSample).
   absl::StatusOr<RedisFound> FindExisting();
   absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
-  // Raises the revision of a sample that lost what `acknowledged` says, and gives the error for it.
+  // Raises the revision of a sample that lost what `acknowledged` says, and gives the error for it. Nothing: somebody
+  // else was first; look again.
   absl::StatusOr<std::optional<absl::Status>> ReportLoss(const RedisFound& found,
                                                          const AcknowledgedSample& acknowledged);
+  // The same for one of which nothing is left but its entry in the index: it is there again, without rows. OK if it was
+  // not lost.
+  absl::StatusOr<std::optional<absl::Status>> ReportGone(const RedisFound& found);
 
   // What the append will most likely find; nothing if there is no telling, or more than that is needed.
   std::optional<RedisFound> Guess(const AppendHeader& header);

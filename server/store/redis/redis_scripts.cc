@@ -8,8 +8,9 @@ namespace {
 // Versions are microseconds of the server's clock, but always more than the one before: so a later life of a sample has
 // higher ones than those before it. They stay below 2^53, which Lua's numbers hold exactly.
 constexpr absl::string_view kCommit = R"(
-local at = redis.call('HMGET', KEYS[1], 'v', 'by')
+local at = redis.call('HMGET', KEYS[1], 'v', 'by', 't')
 if at[2] == ARGV[2] then return {1, at[1]} end
+if at[3] == ARGV[2] then return {5, at[1]} end
 if (at[1] or '0') ~= ARGV[1] then return {0, at[1] or '0'} end
 local chunks = 1 + tonumber(ARGV[8])
 local replaced = chunks + tonumber(ARGV[9])
@@ -18,15 +19,15 @@ if not at[1] then
   local other = redis.call('HGET', KEYS[rest], 'id')
   if other and other ~= ARGV[3] then return {2, other} end
   rest = rest + 1
+  if ARGV[13] ~= '0' and left(rest, ARGV[3], ARGV[4]) ~= ARGV[12] then return {0, '0'} end
 end
-for i = 2, chunks, 200 do
-  local last = math.min(i + 199, chunks)
-  if redis.call('EXISTS', unpack(KEYS, i, last)) ~= last - i + 1 then return {3, '0'} end
+for i = 2, chunks do
+  if redis.call('PEXPIRE', KEYS[i], ARGV[11]) == 0 then return {3, '0'} end
 end
 local time = redis.call('TIME')
-local now = math.max(time[1] * 1000000 + time[2], (tonumber(at[1]) or 0) + 1)
+local now = math.max(time[1] * 1000000 + time[2], tonumber(at[1] or ARGV[12]) + 1)
 local version = string.format('%d', now)
-local gone = 12 + tonumber(ARGV[11])
+local gone = 14 + tonumber(ARGV[13])
 local first = gone + 1 + tonumber(ARGV[gone])
 for i = gone + 1, first - 1 do redis.call('HDEL', KEYS[1], ARGV[i]) end
 local n = #ARGV
@@ -35,8 +36,8 @@ if not at[1] then ARGV[n + 7], ARGV[n + 8], ARGV[n + 9], ARGV[n + 10] = 'b', ver
 for i = first, #ARGV, 200 do redis.call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 199, #ARGV))) end
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
 for i = chunks + 1, replaced do redis.call('PEXPIRE', KEYS[i], ARGV[10]) end
-redis.call('SPUBLISH', ARGV[6], ARGV[7])
-if gone > 12 then put(rest, 12, ARGV[3], version) end
+if gone > 14 then put(rest, 14, ARGV[3], version, true) end
+redis.pcall('SPUBLISH', ARGV[6], ARGV[7])
 return {1, version}
 )";
 
@@ -53,7 +54,13 @@ local at = redis.call('HMGET', KEYS[1], 'v', 'u')
 if not at[1] then return 4 end
 if at[1] ~= ARGV[1] or (ARGV[2] ~= '' and at[2] ~= ARGV[2]) then return 0 end
 redis.call('UNLINK', KEYS[1])
-redis.call('SPUBLISH', ARGV[3], ARGV[4])
+local chunks = 2
+if ARGV[5] ~= '' then
+  drop(2, ARGV[5], at[1])
+  chunks = 6
+end
+for i = chunks, #KEYS do redis.call('PEXPIRE', KEYS[i], ARGV[6]) end
+redis.pcall('SPUBLISH', ARGV[3], ARGV[4])
 return 1
 )";
 
@@ -67,7 +74,7 @@ return {1, ARGV[1], ARGV[2]}
 constexpr absl::string_view kDropRun = R"(
 if redis.call('HGET', KEYS[1], 'life') ~= ARGV[1] then return 0 end
 redis.call('UNLINK', KEYS[1])
-redis.call('SPUBLISH', ARGV[2], ARGV[3])
+redis.pcall('SPUBLISH', ARGV[2], ARGV[3])
 return 1
 )";
 
@@ -96,27 +103,50 @@ end
 local function keep(k, milliseconds)
   for i = k, k + 3 do redis.call('PEXPIRE', KEYS[i], milliseconds) end
 end
-local function put(k, a, sample, version)
+local function ended(entry) return string.sub(entry, -2) == ' -' end
+local function put(k, a, sample, version, with_sample)
   local old = redis.call('HGET', KEYS[k + 1], sample)
   local before = old and split(old) or nothing
   if before.v > tonumber(version) then return 0 end
-  local rows, sealed, bytes = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
-  count(k, before, {v = tonumber(version), rows = tonumber(rows), sealed = tonumber(sealed), bytes = tonumber(bytes)})
-  redis.call('HSET', KEYS[k + 1], sample, table.concat({version, rows, sealed, bytes, ARGV[a + 6]}, ' '))
+  if not old or before.v < tonumber(version) or not ended(old) then
+    local group = (old or with_sample) and ARGV[a + 7] or '?'
+    local entry = table.concat({version, ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6], group}, ' ')
+    count(k, before, split(entry))
+    redis.call('HSET', KEYS[k + 1], sample, entry)
+  end
   if not old or ARGV[a + 2] == '1' then
     note(k, sample, ARGV[a])
     keep(k, ARGV[a + 1])
   end
   return 1
 end
+local function drop(k, sample, version)
+  local old = redis.call('HGET', KEYS[k + 1], sample)
+  if not old then return 0 end
+  local before = split(old)
+  if before.v > tonumber(version) then return 0 end
+  count(k, before, nothing)
+  redis.call('HDEL', KEYS[k + 1], sample)
+  redis.call('ZREM', KEYS[k], sample)
+  redis.call('ZREM', KEYS[k + 2], sample)
+  return 1
+end
+local function left(k, sample, now)
+  local entry = redis.call('HGET', KEYS[k + 1], sample)
+  if not entry or not string.find(entry, '^[1-9]%d* %d+ %d+ %d+ %d+ %-?%d+$') then return '0' end
+  local due = redis.call('ZSCORE', KEYS[k + 2], sample)
+  if not due or tonumber(due) <= tonumber(now) then return '0' end
+  return string.match(entry, '^%d+'), entry
+end
 )";
 
 constexpr absl::string_view kMarkEntry = R"(
+if ARGV[4] ~= '' and left(1, ARGV[1], ARGV[4]) ~= '0' then return 0 end
 local old = redis.call('HGET', KEYS[2], ARGV[1])
 if old then
-  old = string.gsub(old, '%S+$', '?')
+  if not ended(old) then old = string.gsub(old, '%S+$', '?') end
 else
-  old = '0 0 0 0 ?'
+  old = '0 0 0 0 0 ?'
   note(1, ARGV[1], ARGV[2])
 end
 redis.call('HSET', KEYS[2], ARGV[1], old)
@@ -124,19 +154,25 @@ keep(1, ARGV[3])
 return 1
 )";
 
-constexpr absl::string_view kPutEntry = "return put(1, 3, ARGV[1], ARGV[2])";
+constexpr absl::string_view kPutEntry = "return put(1, 3, ARGV[1], ARGV[2], false)";
 
-constexpr absl::string_view kDropEntry = R"(
+constexpr absl::string_view kEndEntry = R"(
 local old = redis.call('HGET', KEYS[2], ARGV[1])
 if not old then return 0 end
 local before = split(old)
 if before.v > tonumber(ARGV[2]) then return 0 end
-count(1, before, nothing)
-redis.call('HDEL', KEYS[2], ARGV[1])
-redis.call('ZREM', KEYS[1], ARGV[1])
-redis.call('ZREM', KEYS[3], ARGV[1])
+local entry = ARGV[2] .. string.match(old, '^%d+( .* )%S+$') .. '-'
+count(1, before, split(entry))
+redis.call('HSET', KEYS[2], ARGV[1], entry)
 return 1
 )";
+
+constexpr absl::string_view kLeftEntry = R"(
+local version, entry = left(1, ARGV[1], ARGV[2])
+return entry or ''
+)";
+
+constexpr absl::string_view kDropEntry = "return drop(1, ARGV[1], ARGV[2])";
 
 // What notes the use and the end of samples goes on when memory is full: only so it becomes free again.
 constexpr absl::string_view kWithoutRoom = "#!lua flags=allow-oom\n";
@@ -160,7 +196,7 @@ const RedisScript& Touch() {
 }
 
 const RedisScript& Remove() {
-  static const RedisScript script = MakeWithoutRoom(kRemove);
+  static const RedisScript script = MakeWithoutRoom(kRemove, kEntryFunctions);
   return script;
 }
 
@@ -181,6 +217,16 @@ const RedisScript& MarkEntry() {
 
 const RedisScript& PutEntry() {
   static const RedisScript script = MakeWithoutRoom(kPutEntry, kEntryFunctions);
+  return script;
+}
+
+const RedisScript& EndEntry() {
+  static const RedisScript script = MakeWithoutRoom(kEndEntry, kEntryFunctions);
+  return script;
+}
+
+const RedisScript& LeftEntry() {
+  static const RedisScript script = MakeWithoutRoom(kLeftEntry, kEntryFunctions);
   return script;
 }
 

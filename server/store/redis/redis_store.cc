@@ -117,7 +117,8 @@ class RedisStore final : public Store {
     return RedisSample(context_, std::move(run), NameOf(producer, ref));
   }
   absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, AppendCommand& command);
-  // All samples with ids after `id`, by id, that may be in `groups`; entries without a sample are taken out.
+  // All samples with ids after `id`, by id, that may be in `groups`. Of entries without a sample those of lost ones are
+  // given their sample again, without rows, and the others are taken out.
   absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string id,
                      const Visitor& visitor);
   // Ends or keeps those of the samples that `asked` is true of.
@@ -256,7 +257,12 @@ absl::Status RedisStore::Visit(const RunPtr& run, Producer producer, const std::
       versions.push_back(entry.version);
     }
     // With no name it tells whether the run lives.
-    const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run, names);
+    absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run, names);
+    bool lost = false;
+    for (size_t i = 0; found.ok() && i < names.size(); ++i) {
+      if (!(*found)[i].exists()) lost |= absl::IsDataLoss(RedisSample(context_, run, names[i]).Stat().status());
+    }
+    if (lost) found = LookAt(context_, *run, names);
     if (!found.ok()) return found.status();
     std::vector<RedisRequest> drops;
     for (size_t i = 0; i < names.size(); ++i) {

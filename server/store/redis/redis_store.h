@@ -21,8 +21,14 @@
 // Nobody remembers where that server died as well, where it has forgotten the sample (known_samples is bounded), or for
 // servers that did not acknowledge it. Then the sample is shorter or unsealed at its revision: reads of the rest say
 // NOT_READY, an append behind the gap is refused (kGap) with the committed count, and one that repeats what is gone
-// brings it back. A sample of which nothing is left is NOT_FOUND, for a server that remembers it, too: it cannot tell
-// that from a release through another server.
+// brings it back. One that brings other rows is taken, at the same revision; then the server that had acknowledged more
+// sees nothing any more, either.
+//
+// A sample of which nothing is left but its entry in the run's index (redis_index.h) is lost for every server: whoever
+// asks for it by id, or lists the run, makes it again without rows, under a higher revision, of which DATA_LOSS tells
+// once and LOST from then on. Where the entry is gone, too, it is NOT_FOUND, for a server that remembers the sample,
+// too, which cannot tell that from a release through another server; and so it is for calls by handle alone. Entry and
+// sample are lost together where one server has both and fails over. Of a run whose record is lost nothing is found.
 #ifndef SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SERVER_STORE_REDIS_REDIS_STORE_H_
 
