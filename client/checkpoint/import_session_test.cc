@@ -109,10 +109,16 @@ TEST_F(SampleImportTest, TheVeryContentIsNotLookedAt) {
   there.num_tokens = 11;
   there.revision = 1;
   there.content_id = 99;
+  there.group = exported_.samples[0].group;
   std::filesystem::remove(directory_ / exported_.samples[0].file);
   ASSERT_OK_AND_ASSIGN(const SampleImport import, Begin(there));
   EXPECT_THAT(import.to_compare(), IsEmpty());
   EXPECT_THAT(import.Appends(), IsEmpty());
+  ++there.group;
+  ASSERT_OK_AND_ASSIGN(const SampleImport moved, Begin(there));
+  ASSERT_EQ(moved.Appends().size(), 1);
+  EXPECT_EQ(moved.Appends()[0].options.group, exported_.samples[0].group);
+  EXPECT_EQ(moved.Appends()[0].tensor.shape[0], 0);
   there.content_id = 98;
   EXPECT_THAT(Begin(there), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
 }

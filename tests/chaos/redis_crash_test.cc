@@ -3,20 +3,25 @@
 //
 // As long as all masters live nothing may be lost. A master that dies takes what it had acknowledged and its replica
 // had not heard of; then of a sample
-//  - rows up to the end of an earlier append are left, bit for bit, or nothing at all (NOT_FOUND);
+//  - rows up to the end of an earlier append are left, bit for bit, or nothing at all;
 //  - nobody is given the rest: it is LOST where the server that acknowledged it still lives, under a new revision; it
-//    is not committed where that server died as well. That is the one thing that is not reported.
+//    is not committed where that server died as well. That is not reported;
+//  - what is gone whole is LOST, through any server, under a new revision, if the sample's entry in the index was on a
+//    master that lives. If it was on the one that died, the sample is NOT_FOUND.
 //
 // RR_CRASH_ROUNDS: rounds of each test; a few if it is not set.
 #include <signal.h>
 
 #include <atomic>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/store/redis/client/slot_map.h"
+#include "server/store/redis/redis_keys.h"
 #include "tests/chaos/crash_load.h"
 #include "tests/support/redis/redis_cluster_process.h"
 #include "tests/support/server_process.h"
@@ -30,7 +35,7 @@ constexpr int kWriters = 4;
 
 // How the samples of a test ended.
 struct Verdicts {
-  int64_t samples = 0, exact = 0, lost = 0, forgotten = 0, gone = 0;
+  int64_t samples = 0, exact = 0, lost = 0, empty = 0, forgotten = 0, gone = 0;
 };
 
 class RedisCrashTest : public ::testing::Test {
@@ -67,13 +72,16 @@ class RedisCrashTest : public ::testing::Test {
   void Sleep(int64_t low, int64_t high) { std::this_thread::sleep_for(Between(low, high)); }
 
   int KillMaster(int slot);
+  // Parts of the index of the run that are on this node.
+  static std::set<int> PartsAt(int node);
   void Judge(const RunHandle& run, const std::string& sample, const Known& known, bool remembers);
   static void ExpectNotServed(const RunHandle& run, const std::string& sample, const Known& known,
-                              const SampleState& state, bool remembers);
+                              const SampleState& state);
 
   static std::unique_ptr<RedisClusterProcess> cluster_;
   static std::unique_ptr<Client> client_;
   std::mt19937_64 random_{7};
+  std::set<int> lost_parts_;  // Of the run's index: on the master that died.
   Verdicts verdicts_;
 };
 
@@ -95,6 +103,19 @@ int RedisCrashTest::KillMaster(int slot) {
   return master;
 }
 
+std::set<int> RedisCrashTest::PartsAt(int node) {
+  const RedisKeys keys("rr");
+  const std::string run = keys.Run("crash");
+  const auto life = cluster_->node(*cluster_->MasterOf(RedisSlotOf(run))).Ask(RedisCommand({"HGET", run, "life"}));
+  EXPECT_OK(life);
+  std::set<int> parts;
+  for (int part = 0; part < RedisBucketKeys::kBuckets; ++part) {
+    const int slot = RedisSlotOf(RedisBucketKeys(keys, life->text, part).Counts());
+    if (*cluster_->MasterOf(slot) == node) parts.insert(part);
+  }
+  return parts;
+}
+
 void RedisCrashTest::Judge(const RunHandle& run, const std::string& sample, const Known& known, bool remembers) {
   SCOPED_TRACE(absl::StrCat(sample, " with ", known.acknowledged, " acknowledged rows"));
   ++verdicts_.samples;
@@ -106,18 +127,25 @@ void RedisCrashTest::Judge(const RunHandle& run, const std::string& sample, cons
     state = run->Stat(sample);
   }
   if (absl::IsNotFound(state.status())) {
-    if (!known.released && known.acknowledged > 0) ++verdicts_.gone;
+    if (known.released || known.acknowledged == 0) return;
+    ++verdicts_.gone;
+    EXPECT_TRUE(lost_parts_.contains(RedisBucketKeys::Of(SampleHandle(sample)))) << "its entry is left";
     return;
   }
   ASSERT_OK(state);
-  EXPECT_TRUE(known.ends.contains(state->committed_rows)) << state->committed_rows << " rows: a part of an append";
-  const std::vector<RowRange> left = {{0, state->committed_rows}};
-  const auto read = run->ReadRows({.samples = {{.sample = sample, .rows = left}}}, kCallTimeout);
-  ASSERT_OK(read);
-  ASSERT_EQ((*read)[0].record.status, SampleStatus::kOk) << (*read)[0].record.message;
-  const RandomRoutes routes = known.Routes();
-  for (int32_t i = 0; i < run->geometry().num_moe_layers(); ++i) {
-    ASSERT_EQ((*read)[0].layers[static_cast<size_t>(i)], routes.Slice(i, left)) << "layer ordinal " << i;
+  if (state->committed_rows > 0) {
+    EXPECT_TRUE(known.ends.contains(state->committed_rows)) << state->committed_rows << " rows: a part of an append";
+    const std::vector<RowRange> left = {{0, state->committed_rows}};
+    const auto read = run->ReadRows({.samples = {{.sample = sample, .rows = left}}}, kCallTimeout);
+    ASSERT_OK(read);
+    ASSERT_EQ((*read)[0].record.status, SampleStatus::kOk) << (*read)[0].record.message;
+    const RandomRoutes routes = known.Routes();
+    for (int32_t i = 0; i < run->geometry().num_moe_layers(); ++i) {
+      ASSERT_EQ((*read)[0].layers[static_cast<size_t>(i)], routes.Slice(i, left)) << "layer ordinal " << i;
+    }
+  } else {
+    ++verdicts_.empty;
+    EXPECT_GT(state->revision, 0);
   }
   if (known.released) return;  // The server that released it forgot it, and the failover brought it back as it was.
   const bool whole = state->committed_rows >= known.acknowledged && (!known.sealed || state->sealed());
@@ -130,12 +158,12 @@ void RedisCrashTest::Judge(const RunHandle& run, const std::string& sample, cons
   ++(told || state->revision > 0 ? verdicts_.lost : verdicts_.forgotten);
   EXPECT_EQ(told || remembers, state->revision > 0)
       << state->committed_rows << " rows are left, sealed " << state->sealed() << ", revision " << state->revision;
-  ExpectNotServed(run, sample, known, *state, remembers);
+  ExpectNotServed(run, sample, known, *state);
 }
 
 // Neither all rows that were acknowledged, nor a sample of the length that it was sealed with.
 void RedisCrashTest::ExpectNotServed(const RunHandle& run, const std::string& sample, const Known& known,
-                                     const SampleState& state, bool remembers) {
+                                     const SampleState& state) {
   SampleRead asked{.sample = sample};
   if (known.sealed) asked.num_tokens = known.acknowledged + 1;
   if (!known.sealed) asked.rows = {{0, known.acknowledged}};
@@ -143,7 +171,7 @@ void RedisCrashTest::ExpectNotServed(const RunHandle& run, const std::string& sa
   ASSERT_OK(read);
   const SampleStatus status = (*read)[0].record.status;
   const bool rows_are_gone = state.committed_rows < known.acknowledged;
-  EXPECT_EQ(status, remembers && rows_are_gone ? SampleStatus::kLost : SampleStatus::kNotReady)
+  EXPECT_EQ(status, state.revision > 0 && rows_are_gone ? SampleStatus::kLost : SampleStatus::kNotReady)
       << SampleStatusName(status) << ": " << (*read)[0].record.message;
 }
 
@@ -189,6 +217,7 @@ TEST_F(RedisCrashTest, WhatIsLostWithAMasterIsNeverWrong) {
     }
     Sleep(200, 900);
     const int slot = static_cast<int>(random_() % 16384);
+    lost_parts_ = PartsAt(*cluster_->MasterOf(slot));
     const int master = KillMaster(slot);
     const bool remembers = round % 2 == 0;
     if (!remembers) {
@@ -211,10 +240,11 @@ TEST_F(RedisCrashTest, WhatIsLostWithAMasterIsNeverWrong) {
     ASSERT_OK(cluster_->Heal());
   }
   std::printf(
-      "%d masters killed: %ld samples, %ld exact, %ld lost and told so, %ld shorter (the server died, too), "
-      "%ld gone whole\n",
+      "%d masters killed: %ld samples, %ld exact, %ld lost and told so, %ld of them whole, %ld shorter (the server "
+      "died, too), %ld gone whole and with their entries\n",
       rounds, static_cast<long>(verdicts_.samples), static_cast<long>(verdicts_.exact),
-      static_cast<long>(verdicts_.lost), static_cast<long>(verdicts_.forgotten), static_cast<long>(verdicts_.gone));
+      static_cast<long>(verdicts_.lost), static_cast<long>(verdicts_.empty), static_cast<long>(verdicts_.forgotten),
+      static_cast<long>(verdicts_.gone));
 }
 
 }  // namespace

@@ -217,7 +217,9 @@ TEST(Agreement, ARankThatIsWrongTellsTheOthers) {
   const std::vector<std::function<void(StepReport&)>> changes = {
       [](StepReport& step) { step.samples[3].num_tokens = -4; },
       [](StepReport& step) { step.samples[0].revision = -1; },
-      [](StepReport& step) { step.samples[0].status = static_cast<SampleStatus>(10); },
+      [](StepReport& step) {
+        step.samples[0].status = static_cast<SampleStatus>(static_cast<int>(kLastSampleStatus) + 1);
+      },
       [](StepReport& step) { step.samples[1].status = SampleStatus::kUnspecified; },
       [](StepReport& step) { step.samples[0].newest_weight_version = -2; },
       [](StepReport& step) { step.samples[0].oldest_weight_version = std::numeric_limits<int64_t>::min(); },

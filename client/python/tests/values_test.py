@@ -256,7 +256,7 @@ class ArgumentTest(unittest.TestCase):
             self.refused("revision", _calls.seal, "r", "s", 1, value, "rollout")
             self.refused("rows", _calls.truncate, "r", "s", value, None, "rollout")
             self.refused("expected_revision", _calls.truncate, "r", "s", 1, value, "rollout")
-            self.refused("groups", _calls.release, "r", (), (0, value))
+            self.refused("groups", _calls.release, "r", "now", (), (0, value))
         for producer in ("nobody", None, 1, []):
             self.refused("producer", _calls.stat, "r", ["s"], producer)
         for samples in ("s", 5, [b"s"]):
