@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long runs that kill processes: 200 servers under load with each store that has to survive it, and 200 masters of a
-# Redis Cluster.
+# The long runs that kill processes: 200 servers under load with each store and durability that has to survive it, and 200
+# masters of a Redis Cluster.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 cmake --preset release >/dev/null
