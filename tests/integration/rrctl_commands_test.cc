@@ -181,6 +181,7 @@ TEST_F(RrctlCommandsTest, ARunMovesThroughADirectory) {
                                 {"written", 2},
                                 {"dropped", 0},
                                 {"unsealed", 1},
+                                {"released", 0},
                                 {"written_bytes", 80}}));
   EXPECT_EQ(shown, "2 of 2 samples, 80 B");
   const TransferOptions in{.run = "copy", .directory = directory};

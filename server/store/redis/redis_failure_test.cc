@@ -570,7 +570,7 @@ TEST_F(RedisFailureTest, ACommitThatIsSentAgainToAClusterKeepsItsChunks) {
     EXPECT_EQ(ack->committed_rows, begin + 64);
     EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, begin + 64));
   }
-  EXPECT_EQ(other->ListRuns()[0].committed_rows, 256);
+  EXPECT_EQ(other->ListRuns()->at(0).committed_rows, 256);
 }
 
 // The sample is released in between, and made again over chunks that the release gave little time.
@@ -581,7 +581,7 @@ TEST_F(RedisFailureTest, ACommitThatIsSentAgainAfterAReleaseGivesItsChunksTime) 
   ASSERT_OK(Append(*store, {.rows = {0, 100}, .seal_num_tokens = 101}));
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 100));
   EXPECT_TRUE(ChunksLast());
-  EXPECT_EQ(other_->ListRuns()[0].committed_rows, 100);
+  EXPECT_EQ(other_->ListRuns()->at(0).committed_rows, 100);
 }
 
 // Rows that were acknowledged after it stay, and who expects a revision is not refused for what it did itself.
@@ -612,7 +612,7 @@ TEST_F(RedisFailureTest, ChangesAreMadeWithoutTheRightToChannels) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
   ASSERT_OK(Release(*one_));
   EXPECT_THAT(Stat(*other_), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
-  EXPECT_EQ(one_->ListRuns()[0].samples, 0);
+  EXPECT_EQ(one_->ListRuns()->at(0).samples, 0);
   EXPECT_FALSE(ChunksLast());
   ASSERT_OK(one_->DropRun("run"));
 }
@@ -641,12 +641,12 @@ TEST_F(RedisFailureTest, ASampleThatIsGoneWholeIsLost) {
     }
     ASSERT_OK(Append(*other, {.from = kOther, .rows = {0, 40}, .revision = 1}));
     EXPECT_EQ(*Read(*writer), ExpectedRows(TestGeometry(), kOther, 40));
-    EXPECT_EQ(writer->ListRuns()[0].committed_rows, 40);
+    EXPECT_EQ(writer->ListRuns()->at(0).committed_rows, 40);
     ASSERT_OK(Release(*other));
     EXPECT_THAT(Stat(*writer), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
     ASSERT_OK(Append(*writer, {.rows = {0, 20}}));
     ASSERT_OK(Release(*writer));
-    EXPECT_EQ(writer->ListRuns()[0].samples, 0);
+    EXPECT_EQ(writer->ListRuns()->at(0).samples, 0);
   }
 }
 

@@ -34,8 +34,9 @@ struct RedisRequest {
   const RedisScript* script = nullptr;
   // Sent in front of the command, over the same connection, and carried out in this order before it; keys of the same
   // slot. If one of them fails, that is the request's result, whatever the commands behind it did: let the last one
-  // look for itself whether those before it were carried out. What is sent again is sent whole. Only if `idempotent`,
-  // of all of them together.
+  // look for itself whether those before it were carried out. What is sent again is sent whole, but
+  // for a slot on its way to another server: there each goes alone, to where that one belongs. Only if `idempotent`, of
+  // all of them together.
   std::vector<RedisCommand> before = {};
 };
 

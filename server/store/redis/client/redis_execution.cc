@@ -87,8 +87,14 @@ RedisExchange RedisExecution::Prepare(const RedisLease& lease, Batch& batch) {
       if (asking) exchange.commands.push_back(&Asking());
       exchange.commands.push_back(&command);
     };
-    for (const RedisCommand& command : requests_[request].before) add(command);
-    add(state.with_source ? *state.with_source : requests_[request].command);
+    const std::vector<RedisCommand>& before = requests_[request].before;
+    const RedisCommand& last = state.with_source ? *state.with_source : requests_[request].command;
+    if (state.in_steps) {
+      add(state.steps_done < before.size() ? before[state.steps_done] : last);
+    } else {
+      for (const RedisCommand& command : before) add(command);
+      add(last);
+    }
     batch.places.push_back({begin, exchange.commands.size(), size_t{asking ? 2u : 1u}});
   }
   return exchange;
@@ -112,7 +118,10 @@ void RedisExecution::Evaluate(RedisExchange& exchange, const Batch& batch) {
 
 void RedisExecution::Judge(size_t request, const RedisCommand& command, RedisReply reply, const RedisAddress& server) {
   State& state = states_[request];
-  if (!reply.is_error()) return Finish(request, {.reply = std::move(reply)});
+  if (!reply.is_error()) {
+    if (state.in_steps && state.steps_done++ < requests_[request].before.size()) return;
+    return Finish(request, {.reply = std::move(reply)});
+  }
   const std::string name = command.name();
   RedisError error = ParseRedisError(reply.text);
   if (error.address.host.empty()) error.address.host = server.host;
@@ -126,6 +135,7 @@ void RedisExecution::Judge(size_t request, const RedisCommand& command, RedisRep
       return;
     case RedisError::Kind::kAsk:
       ++topology_.counters().asked;
+      state.in_steps = !requests_[request].before.empty();
       state.redirection = {error.address, /*asking=*/true};
       state.last_error = StatusOfRedisError(name, reply.text);
       return;
@@ -135,6 +145,7 @@ void RedisExecution::Judge(size_t request, const RedisCommand& command, RedisRep
       return;
     case RedisError::Kind::kRetry:
       ++topology_.counters().retried;
+      state.in_steps = !requests_[request].before.empty();
       return RetryLater(request, StatusOfRedisError(name, reply.text));
     case RedisError::Kind::kForCaller:
       break;

@@ -33,6 +33,10 @@ class RedisExecution {
     // that has not heard of the change yet.
     std::optional<Redirection> redirection;
     std::optional<RedisCommand> with_source;  // In place of the request's command.
+    // Of a sequence that met a slot on its way to another server: each command goes alone, to where that one belongs.
+    // All of them together at one of both servers would leave keys at both, and the slot could not move on.
+    bool in_steps = false;
+    size_t steps_done = 0;
     absl::Status last_error;
     bool repeated = false;
     bool done = false;
