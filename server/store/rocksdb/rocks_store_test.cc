@@ -20,20 +20,6 @@
 namespace routing_replay::testing {
 namespace {
 
-// A directory that is gone afterwards.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "rocks_store_test_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~ScratchDirectory() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 // Writes to files with a name that contains `of` fail with a status while one is set.
 class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
  public:
