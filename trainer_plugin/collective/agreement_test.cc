@@ -258,8 +258,13 @@ TEST(Agreement, WordsThatNoReductionGives) {
   words.back() = 5;  // The first rank whose source failed, as ~5.
   EXPECT_THAT(no_rank.Push(words), refused);
   // Of the first sample: its badness, and the first rank that misses it.
-  for (const auto [badness, missing_on] : std::vector<std::array<int64_t, 2>>{
-           {10, ~7}, {254, ~7}, {256, ~7}, {3, 7}, {3, std::numeric_limits<int64_t>::min()}, {1, ~7}}) {
+  for (const auto [badness, missing_on] :
+       std::vector<std::array<int64_t, 2>>{{static_cast<int64_t>(kLastSampleStatus) + 1, ~7},
+                                           {254, ~7},
+                                           {256, ~7},
+                                           {3, 7},
+                                           {3, std::numeric_limits<int64_t>::min()},
+                                           {1, ~7}}) {
     StepAgreement agreement(0, step);
     ASSERT_OK(agreement.Push(all_words(agreement)));
     words = all_words(agreement);
