@@ -169,7 +169,8 @@ class Store {
                                                       GroupRange groups, ReleaseMode mode = ReleaseMode::kNow) = 0;
 
   // Calls `changed` once, from any thread and without a lock held, after the next change of the sample (append, seal,
-  // truncate, release, drop; also its creation). Register, then look with Snapshot, so that no change is missed. The
+  // truncate, release, drop; also its creation). Register, then look with Snapshot, so that no change is missed. In a
+  // store that several servers share it takes a moment until others are heard: `changed` is called then, too. The
   // watch ends with the returned object: after its destruction `changed` is not running and will not run. `changed` may
   // call the store, but must not destroy its own watch.
   class Watch {

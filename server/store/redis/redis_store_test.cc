@@ -112,6 +112,7 @@ StoreFactory Factory(const std::string& name, const std::function<RedisEndpoint(
           .rows_in_budget = false,
           .forks_share_blocks = false,
           .one_server = !pair,
+          .watches_hear_at_once = false,
           .missing = NoRedisReason()};
 }
 
