@@ -135,9 +135,13 @@ void RedisExecution::Judge(size_t request, const RedisCommand& command, RedisRep
       return;
     case RedisError::Kind::kAsk:
       ++topology_.counters().asked;
-      state.in_steps = !requests_[request].before.empty();
-      state.redirection = {error.address, /*asking=*/true};
       state.last_error = StatusOfRedisError(name, reply.text);
+      // Of one command of a sequence: the others may belong elsewhere.
+      if (!state.in_steps && !requests_[request].before.empty()) {
+        state.in_steps = true;
+      } else {
+        state.redirection = {error.address, /*asking=*/true};
+      }
       return;
     case RedisError::Kind::kNoScript:
       if (requests_[request].script == nullptr || state.with_source) break;
