@@ -107,14 +107,14 @@ class RedisFailureTest : public ::testing::Test {
   }
   absl::StatusOr<Rows> Read(Store& store, const std::string& sample = "s") {
     const std::vector<RowRange> all{{0, kMaxRows}};
-    const auto snapshot = store.Snapshot("run", kRollout, {.sample = sample}, all);
+    const auto snapshot = store.Snapshot("run", Producer::kRollout, {.sample = sample}, all);
     if (!snapshot.ok()) return snapshot.status();
     return RowsOf(TestGeometry(), *snapshot);
   }
   // A server for which samples and index are apart.
   std::unique_ptr<Store> NewStoreApart() { return NewStore(std::make_shared<LossyCluster>(Connect(), true)); }
   absl::StatusOr<SampleState> Stat(Store& store, const std::string& sample = "s") {
-    return store.Stat("run", kRollout, {.sample = sample});
+    return store.Stat("run", Producer::kRollout, {.sample = sample});
   }
   absl::Status Release(Store& store, const std::string& sample = "s") {
     const std::vector<SampleRef> refs{{.sample = sample}};
