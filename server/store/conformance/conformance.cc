@@ -1,5 +1,6 @@
 #include "server/store/conformance/conformance.h"
 
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -46,6 +47,15 @@ RunInfo StoreConformance::OpenRun(const std::string& run, RunOptions options) {
 void StoreConformance::ReopenRun(RunOptions options) {
   EXPECT_OK(store_->DropRun("run"));
   run_ = OpenRun("run", options);
+}
+
+void StoreConformance::HearOthers(const std::string& sample) {
+  if (GetParam().watches_hear_at_once) return;
+  std::atomic<int> heard{0};  // By both servers, where there are two that are asked by turns.
+  const auto one = *store_->WatchSample("run", Producer::kRollout, {.sample = sample}, [&] { ++heard; });
+  const auto other = *store_->WatchSample("run", Producer::kRollout, {.sample = sample}, [&] { ++heard; });
+  const Clock::Time deadline = Clock::Real().Now() + std::chrono::seconds(2);
+  while (heard < 2 && Clock::Real().Now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void StoreConformance::Await(const std::function<bool()>& condition) {

@@ -86,6 +86,8 @@ class StoreConformance : public ::testing::TestWithParam<StoreFactory> {
   // Sends the append, expects the refusal, and that the sample and the budget are as before. Gives the detail.
   ErrorDetail Refused(const AppendSpec& spec, absl::StatusCode code, Reason reason);
 
+  // Until watches of the sample hear of everything.
+  void HearOthers(const std::string& sample);
   // Until the condition holds, or for long enough; at once where everything is told at once.
   static void Await(const std::function<bool()>& condition);
   // What the budget has for committed rows and what belongs to them.
