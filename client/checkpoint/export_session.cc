@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<ExportSession>> ExportSession::Open(const std::fi
 }
 
 void ExportSession::OnList(absl::Span<const SampleState> samples) {
-  std::unordered_set<std::string> in_run;
+  std::unordered_set<std::string> in_run, taken_back;
   for (const SampleState& state : samples) {
     in_run.insert(state.sample);
     if (!InGroups(scope_.groups, state.group)) {
@@ -41,12 +41,13 @@ void ExportSession::OnList(absl::Span<const SampleState> samples) {
     } else if (state.sealed()) {
       OnSealed(state);
     } else {
-      OnUnsealed(state);
+      ++outcome_.unsealed;
+      taken_back.insert(state.sample);
     }
   }
-  if (!scope_.drop_missing) return;
-  outcome_.dropped += exporter_->DropIf([&](const ExportedSample& sample) {
-    return InGroups(scope_.groups, sample.group) && in_run.count(sample.sample) == 0;
+  outcome_.dropped = exporter_->DropIf([&](const ExportedSample& sample) {
+    const bool missing = in_run.count(sample.sample) == 0 && InGroups(scope_.groups, sample.group);
+    return taken_back.count(sample.sample) > 0 || (scope_.drop_missing && missing);
   });
 }
 
@@ -62,13 +63,6 @@ void ExportSession::OnSealed(const SampleState& state) {
     return;
   }
   queue_.push_back({state.sample, state.committed_rows * exporter_->contents().geometry.raw_row_bytes()});
-}
-
-void ExportSession::OnUnsealed(const SampleState& state) {
-  ++outcome_.unsealed;
-  // Rows that were taken back leave the directory, too.
-  if (exporter_->Find(state.sample) == nullptr) return;
-  outcome_.dropped += exporter_->DropIf([&](const ExportedSample& sample) { return sample.sample == state.sample; });
 }
 
 void ExportSession::NoteHeld(const SampleState& state) {

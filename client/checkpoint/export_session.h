@@ -77,7 +77,6 @@ class ExportSession {
       : exporter_(std::move(exporter)), scope_(scope) {}
 
   void OnSealed(const SampleState& state);
-  void OnUnsealed(const SampleState& state);
   absl::Status OnSample(Wanted wanted, const SampleState* state, SamplePlanes& read);
   // `state` is in the directory as it is.
   void NoteHeld(const SampleState& state);

@@ -1,10 +1,7 @@
 // What only a store in Redis has to stand: other servers that come in between, and answers that are lost.
 #include <atomic>
-#include <csignal>
 #include <thread>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "server/store/redis/redis_failure_fixture.h"
 #include "server/store/redis/redis_keys.h"
 

@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "server/store/redis/redis_failure_fixture.h"
 #include "server/store/redis/redis_keys.h"
 
