@@ -50,7 +50,7 @@ wheel() {
   shift 4
   rm -rf "$stage"
   mkdir -p "$stage"
-  cp -r "$source/pyproject.toml" "$source/src" LICENSE "$stage"
+  cp -r "$source/pyproject.toml" "$source/src" CMakeLists.txt LICENSE "$stage"
   find "$stage" \( -name __pycache__ -o -name .ruff_cache \) -prune -exec rm -r {} +
   install -D --strip --strip-program="$work/strip" -t "$stage/src/$package/$folder" "$@"
   pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/plain" "$stage"

@@ -3,7 +3,8 @@
 #
 #   install_test.sh "COMPONENT…"        the components that the build has
 #
-# Environment: BUILD and SOURCE, the folders of the build and of the repository; CMAKE, CTEST, CMAKE_GENERATOR, CXX.
+# Environment: BUILD and SOURCE, the folders of the build and of the repository; VERSION, of the project; CMAKE, CTEST,
+# CMAKE_GENERATOR, CXX.
 set -euo pipefail
 read -ra components <<<"$1"
 
@@ -21,7 +22,7 @@ configure() {
   local name=$1
   shift
   "$CMAKE" -S "$SOURCE/tests/packaging/consumer" -B "$work/$name" --no-warn-unused-cli \
-    -DCMAKE_PREFIX_PATH="$prefix" "$@"
+    -DCMAKE_PREFIX_PATH="$prefix" -DVERSION="${VERSION%.*}" "$@"
 }
 
 # refused TEXT ARGUMENT…: the consumer cannot be configured, and the message says TEXT.
@@ -77,7 +78,8 @@ echo "== the example host"
 
 echo "== what is refused"
 refused "routing_replay has no component 'nonesuch' here; installed are wire, trainer" -DCOMPONENTS="wire;nonesuch"
-refused '"0.2"' -DCOMPONENTS=wire -DVERSION=0.2
+IFS=. read -r major minor _ <<<"$VERSION"
+refused "\"$major.$((minor + 1))\"" -DCOMPONENTS=wire -DVERSION="$major.$((minor + 1))"
 if [[ " ${components[*]} " == *" client "* ]]; then
   refused "component 'client' of routing_replay needs what was not found: gRPC" -DCOMPONENTS=client \
     -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON

@@ -12,6 +12,8 @@ if ! python3 -m venv "$build/wheels/probe" || ! "$build/wheels/probe/bin/pip" do
 fi
 rm -rf "$wheels"
 deploy/build_wheels.sh --no-install --build "$build" --out "$wheels"
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
+[ "$(ls "$wheels" | grep -c "^routing_replay[a-z_]*-$version-py3-")" = 3 ] || { echo "FAILED: wheels of another version" >&2; exit 1; }
 kernels=()
 if [ -e "$build/lib/librouting_replay_trainer_cuda.so" ]; then
   kernels=(--kernels)

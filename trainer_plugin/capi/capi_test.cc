@@ -417,6 +417,7 @@ TEST(TrainerCapiTargetsTest, KeepsIdsByKey) {
 
 TEST(TrainerCapiSmallTest, SmallThings) {
   EXPECT_EQ(rrt_abi_version(), RRT_ABI_VERSION);
+  EXPECT_STREQ(rrt_version(), ROUTING_REPLAY_VERSION);
   const uint32_t tokens[] = {1, 2, 3};
   EXPECT_EQ(rrt_token_check(rrt_token_check(0, tokens, 1), tokens + 1, 2), rrt_token_check(0, tokens, 3));
   rrt_plan_free(nullptr);

@@ -23,6 +23,7 @@ absl::Status CheckSlot(const trainer::BufferLayout& layout, int32_t slot) {
 }  // namespace
 
 int32_t rrt_abi_version(void) { return RRT_ABI_VERSION; }
+const char* rrt_version(void) { return ROUTING_REPLAY_VERSION; }
 
 int32_t rrt_error_code(const rrt_error* error) { return error->code(); }
 const char* rrt_error_json(const rrt_error* error) { return error->json(); }

@@ -6,11 +6,12 @@ lie, for who starts them without.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = importlib.metadata.version("routing-replay-server")
 _PROGRAMS = ("routing-replay-server", "rrctl")
 
 

@@ -32,6 +32,8 @@ typedef struct rrt_merged rrt_merged;
 /* The number of this interface; raised when something in it changes its meaning. */
 #define RRT_ABI_VERSION 1
 RRT_API int32_t rrt_abi_version(void);
+/* That of the release, "major.minor.patch". */
+RRT_API const char* rrt_version(void);
 
 /* Errors. The JSON: {"code": 3, "code_name": "INVALID_ARGUMENT", "message": "…"} and, where set: reason, field, sample,
  * row, layer, missing_rows. */

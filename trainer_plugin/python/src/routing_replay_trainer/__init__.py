@@ -16,6 +16,7 @@ Only a StepSource has threads and locks; it begins anew in the child. What may b
 into the core give up the GIL.
 """
 
+from routing_replay_trainer._core import VERSION
 from routing_replay_trainer.errors import (
     CancelledError,
     DataLossError,
@@ -42,7 +43,7 @@ from routing_replay_trainer.records import merge_records
 from routing_replay_trainer.router import Forward, Router, router_replay_backward, router_replay_forward
 from routing_replay_trainer.step import StepSource
 
-__version__ = "0.1.0"
+__version__: str = VERSION
 __all__ = (
     "PAD",
     "REPLAYED",

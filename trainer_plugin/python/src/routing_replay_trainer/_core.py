@@ -199,6 +199,7 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rrt_merged_sequences": (c_int32, (c_void_p,)),
     "rrt_plan_geometry_fingerprint": (c_uint64, (c_void_p,)),
     "rrt_exceeds_fallback_limit": (c_int32, (c_double, c_int64, c_int64)),
+    "rrt_version": (c_char_p, ()),
 }
 
 
@@ -256,6 +257,7 @@ def _load() -> ctypes.CDLL:
 
 
 LIBRARY = _load()
+VERSION: str = LIBRARY.rrt_version().decode()
 
 
 class Handle:

@@ -1,0 +1,62 @@
+"""One place says the version: project() in CMakeLists.txt. Everything else that tells one agrees with it.
+
+Usage: versions_test.py BUILD
+
+Wheels and Debian packages are compared with it where they are built, in wheels_test.sh and debs_test.sh.
+"""
+
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/release").resolve()
+VERSION = re.search(r"^project\(routing_replay VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M)[1]
+PROJECTS = ("client/python", "server/python", "trainer_plugin/python")
+
+
+def printed(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+class VersionsTest(unittest.TestCase):
+    def test_it_is_of_three_numbers(self):
+        self.assertRegex(VERSION, r"^\d+\.\d+\.\d+$")
+
+    def test_the_build_is_of_this_version(self):
+        self.assertIn(f"CMAKE_PROJECT_VERSION:STATIC={VERSION}\n", (BUILD / "CMakeCache.txt").read_text())
+
+    def test_programs_say_it(self):
+        for program in ("routing-replay-server", "rrctl"):
+            self.assertEqual(printed(BUILD / "bin" / program, "--version").split()[-1], VERSION, program)
+
+    def test_python_says_it(self):
+        for package, folder in (("routing_replay", "client"), ("routing_replay_trainer", "trainer_plugin")):
+            code = f"import sys; sys.path.insert(0, sys.argv[1]); import {package} as p; print(p.__version__)"
+            said = printed("env", f"ROUTING_REPLAY_LIBRARY_DIR={BUILD / 'lib'}", sys.executable, "-c", code,
+                           str(ROOT / folder / "python/src"))  # fmt: skip
+            self.assertEqual(said, VERSION, package)
+
+    def test_the_cmake_package_says_it(self):
+        said = (BUILD / "routing_replay-config-version.cmake").read_text()
+        self.assertIn(f'set(PACKAGE_VERSION "{VERSION}")', said)
+
+    def test_the_changelog_begins_with_it(self):
+        headings = re.findall(r"^## \[([^\]]+)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+        self.assertEqual(headings[0][0], VERSION)
+        for version, date in headings[1:]:
+            self.assertRegex(date, r"^\d{4}-\d\d-\d\d$", f"{version} was released, and its heading must say when")
+
+    def test_python_projects_have_none_of_their_own(self):
+        for project in PROJECTS:
+            text = (ROOT / project / "pyproject.toml").read_text()
+            self.assertNotRegex(text, r"(?m)^version\s*=", project)
+            self.assertNotIn(VERSION, text, project)
+            for source in (ROOT / project / "src").rglob("*.py"):
+                self.assertNotRegex(source.read_text(), r'__version__\s*=\s*["\']', str(source))
+
+
+if __name__ == "__main__":
+    unittest.main()
