@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "proto/wire/local_address.h"
+#include "server/security/access_control.h"
 #include "server/store/open_store.h"
 
 namespace routing_replay {
@@ -38,6 +40,7 @@ constexpr Limits kMessageBytes = {64 << 10, INT_MAX};  // gRPC takes an int.
 // Far from where adding one to the present time overflows.
 constexpr Limits kTimeOrNone = {0, int64_t{30} * 24 * 3600 * 1000};
 constexpr Limits kSomeTime = {1, kTimeOrNone.maximum};
+constexpr Limits kReloadTime = {1000, kTimeOrNone.maximum};
 
 std::string FormatQuantity(int64_t value, absl::Span<const Unit> units) {
   const Unit* best = &units.front();  // The smallest, which divides everything.
@@ -113,6 +116,14 @@ class Parser {
         ->check(CLI::IsMember({"tuned", "default"}));
     Key("log-level", config_.log_level, "debug, info, warning or error")
         ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+    Key("tls-cert", config_.tls.certificate, "certificate chain of the listeners, PEM; empty: plaintext");
+    Key("tls-key", config_.tls.key, "its private key, PEM");
+    Key("tls-client-ca", config_.tls.client_ca, "PEM; clients must show a certificate that this authority signed");
+    TimeKey("tls-reload-interval", config_.tls_reload_interval, kReloadTime, "how often these files are read again");
+    FlagKey("insecure", config_.insecure, "listen without TLS on addresses that are not loopback");
+    Key("token-file", config_.token_file,
+        "hashes of the tokens that clients must show and what each may do; read again when it changes (rrctl token "
+        "makes entries); empty: everybody may do everything");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }
@@ -136,6 +147,11 @@ class Parser {
   CLI::Option* Key(const std::string& key, T& value, const std::string& help) {
     keys_.push_back(key);
     return app_.add_option("--" + key, value, help)->capture_default_str()->envname(Variable(key));
+  }
+  // "--key" alone means true.
+  void FlagKey(const std::string& key, bool& value, const std::string& help) {
+    keys_.push_back(key);
+    app_.add_flag("--" + key, value, help)->envname(Variable(key));
   }
   void BytesKey(const std::string& key, int64_t& value, Limits limits, const std::string& help) {
     keys_.push_back(key);
@@ -217,6 +233,24 @@ absl::Status CheckListenAddress(const std::string& address) {
   return absl::InvalidArgumentError(absl::StrCat("--listen: '", address, "' is not host:port, [v6]:port or unix:PATH"));
 }
 
+absl::Status CheckEncrypted(const ServerConfig& config) {
+  if (!config.tls.certificate.empty() || config.insecure) return absl::OkStatus();
+  for (const std::string& address : config.listen) {
+    if (IsLocalAddress(address)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen: '", address, "' can be reached from elsewhere, and nothing on it would be encrypted; ",
+                     "set --tls-cert and --tls-key, or --insecure where the network is trusted"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTokenFile(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  const auto control = AccessControl::Create(path, Clock::Real(), [](const std::string&) {});
+  if (control.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--token-file: ", control.status().message()));
+}
+
 }  // namespace
 
 absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv) {
@@ -237,6 +271,9 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   for (const std::string& address : config.listen) {
     if (absl::Status status = CheckListenAddress(address); !status.ok()) return status;
   }
+  if (absl::Status status = CheckTlsFiles(config.tls); !status.ok()) return status;
+  if (absl::Status status = CheckEncrypted(config); !status.ok()) return status;
+  if (absl::Status status = CheckTokenFile(config.token_file); !status.ok()) return status;
   return config;
 }
 
@@ -265,6 +302,12 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "verify" << YAML::Value << c.verify;
   out << YAML::Key << "allocator" << YAML::Value << c.allocator;
   out << YAML::Key << "log-level" << YAML::Value << c.log_level;
+  out << YAML::Key << "tls-cert" << YAML::Value << c.tls.certificate;
+  out << YAML::Key << "tls-key" << YAML::Value << c.tls.key;
+  out << YAML::Key << "tls-client-ca" << YAML::Value << c.tls.client_ca;
+  out << YAML::Key << "tls-reload-interval" << YAML::Value << Time(c.tls_reload_interval);
+  out << YAML::Key << "insecure" << YAML::Value << c.insecure;
+  out << YAML::Key << "token-file" << YAML::Value << c.token_file;
   out << YAML::EndMap;
   return absl::StrCat(out.c_str(), "\n");
 }

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/security/tls_files.h"
 
 namespace routing_replay {
 
 struct ServerConfig {
-  std::vector<std::string> listen = {"[::]:7400"};  // host:port, [v6]:port or unix:PATH; port 0: any free one.
-  std::string advertise;                            // What OpenRun tells clients; empty: the first listener.
+  std::vector<std::string> listen = {"127.0.0.1:7400"};  // host:port, [v6]:port or unix:PATH; port 0: any free one.
+  std::string advertise;                                 // What OpenRun tells clients; empty: the first listener.
   std::string endpoint_file;     // Holds the advertised address while the server listens; written atomically.
   int exit_with_pid = 0;         // The server ends when this process does; 0: it does not look.
   std::string store = "memory";  // As OpenStore names it.
@@ -36,6 +37,11 @@ struct ServerConfig {
   bool verify = false;              // Check encoded blocks for duplicate ids too.
   std::string allocator = "tuned";  // Or "default": glibc's own settings.
   std::string log_level = "info";
+  // Of every listener but unix: ones, which stay plaintext.
+  TlsFiles tls;
+  std::chrono::milliseconds tls_reload_interval = std::chrono::seconds(10);
+  bool insecure = false;   // Plaintext on other than loopback addresses is meant.
+  std::string token_file;  // See security/token_file.h; empty: everybody may do everything.
 
   // What the process was asked to do instead of serving.
   bool check_config = false;

@@ -73,6 +73,15 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--max-wait", "9223372036854775807ms"}, "max-wait"},
            {{"--default-ttl", "0s"}, "default-ttl"},
            {{"--sweep-interval", "0ms"}, "sweep-interval"},
+           {{"--listen", "0.0.0.0:7400"}, "'0.0.0.0:7400' can be reached"},
+           {{"--listen", "127.0.0.1:1", "[::]:1"}, "--insecure"},
+           {{"--tls-cert", "/does/not/exist"}, "--tls-key: missing"},
+           {{"--tls-key", "/does/not/exist"}, "--tls-cert: missing"},
+           {{"--tls-client-ca", "/does/not/exist"}, "--tls-cert: missing"},
+           {{"--tls-cert", "/does/not/exist", "--tls-key", "/x"}, "--tls-cert: cannot read /does/not/exist"},
+           {{"--tls-reload-interval", "999ms"}, "tls-reload-interval"},
+           {{"--token-file", "/does/not/exist"}, "--token-file: cannot read /does/not/exist"},
+           {{"--token-file", "README.md"}, "--token-file: README.md: "},
            {{"--config", "/"}, "--config: /"},
            {{"--config", "/does/not/exist"}, "/does/not/exist"}}) {
     const auto c = Parse(arguments);
@@ -81,6 +90,19 @@ TEST(ConfigTest, FaultsNameTheKey) {
   }
   const std::string path = FileWith("memory_budget: 1\n");
   EXPECT_THAT(std::string(Parse({"--config", path.c_str()}).status().message()), ::testing::HasSubstr("memory_budget"));
+}
+
+TEST(ConfigTest, PlaintextStaysOnThisMachineUnlessMeant) {
+  ASSERT_OK_AND_ASSIGN(const ServerConfig standard, Parse({}));
+  EXPECT_THAT(standard.listen, ::testing::ElementsAre("127.0.0.1:7400"));
+  EXPECT_OK(Parse({"--listen", "[::1]:0", "localhost:1", "unix:/run/rr.sock"}));
+  EXPECT_OK(Parse({"--listen", "0.0.0.0:7400", "--insecure"}));
+  const std::string path = FileWith("listen: [\"0.0.0.0:7400\"]\ninsecure: true\n");
+  EXPECT_OK(Parse({"--config", path.c_str()}));
+  EXPECT_FALSE(Parse({"--config", path.c_str(), "--insecure=false"}).ok());
+  setenv("RR_INSECURE", "true", 1);
+  EXPECT_OK(Parse({"--listen", "0.0.0.0:7400"}));
+  unsetenv("RR_INSECURE");
 }
 
 TEST(ConfigTest, HelpIsNotAnError) { EXPECT_EQ(Parse({"--help"}).status().code(), absl::StatusCode::kCancelled); }

@@ -13,6 +13,8 @@
 #include "server/admission/byte_budget.h"
 #include "server/operations/endpoint_file.h"
 #include "server/operations/sweeper.h"
+#include "server/security/access_control.h"
+#include "server/security/listener_credentials.h"
 #include "server/service/append_handler.h"
 #include "server/service/put_handler.h"
 #include "server/service/read_handler.h"
@@ -27,13 +29,27 @@ std::string WithPort(const std::string& address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
 }
 
+// A socket is guarded by the rights on its path, and its clients are on this machine.
+std::shared_ptr<grpc::ServerCredentials> CredentialsFor(const ServerConfig& config, const std::string& address) {
+  const bool plain = config.tls.certificate.empty() || absl::StartsWith(address, "unix:");
+  return plain ? grpc::InsecureServerCredentials() : TlsListenerCredentials(config.tls, config.tls_reload_interval);
+}
+
+absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& config, const Clock& clock,
+                                                          const std::function<void(const std::string&)>& warn) {
+  if (config.token_file.empty()) return std::make_unique<AccessControl>();
+  return AccessControl::Create(config.token_file, clock, warn);
+}
+
 class GrpcServer final : public Server {
  public:
-  GrpcServer(ServerConfig config, const Clock& clock, std::unique_ptr<ByteBudget> budget, OpenedStore store)
+  GrpcServer(ServerConfig config, const Clock& clock, std::unique_ptr<AccessControl> access,
+             std::unique_ptr<ByteBudget> budget, OpenedStore store)
       : config_(std::move(config)),
+        access_(std::move(access)),
         budget_(std::move(budget)),
         store_(std::move(store)),
-        context_(config_, clock, *budget_, *store_.store) {}
+        context_(config_, clock, *access_, *budget_, *store_.store) {}
 
   ~GrpcServer() override { Shutdown(std::chrono::milliseconds(0)); }
 
@@ -53,6 +69,7 @@ class GrpcServer final : public Server {
 
  private:
   const ServerConfig config_;
+  std::unique_ptr<AccessControl> access_;
   std::unique_ptr<ByteBudget> budget_;
   OpenedStore store_;
   ServiceContext context_;
@@ -69,7 +86,7 @@ absl::Status GrpcServer::Listen() {
   grpc::ServerBuilder builder;
   std::vector<int> ports(config_.listen.size(), 0);
   for (size_t i = 0; i < config_.listen.size(); ++i) {
-    builder.AddListeningPort(config_.listen[i], grpc::InsecureServerCredentials(), &ports[i]);
+    builder.AddListeningPort(config_.listen[i], CredentialsFor(config_, config_.listen[i]), &ports[i]);
   }
   builder.RegisterService(&service_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(config_.max_message_bytes));
@@ -126,6 +143,8 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const Clock& clock,
                                                       const std::function<void(const std::string&)>& warn) {
+  auto access = OpenAccess(config, clock, warn);
+  if (!access.ok()) return access.status();
   SpillOptions spill{.budget_bytes = config.spill_budget, .warn = warn};
   if (!config.spill_directory.empty()) {
     auto disk = OpenSpillDirectory(config.spill_directory);
@@ -138,7 +157,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
       config.store, config.durability, cache_bytes,
       {.clock = &clock, .budget = budget.get(), .default_ttl = config.default_ttl, .spill = std::move(spill)});
   if (!store.ok()) return store.status();
-  auto server = std::make_unique<GrpcServer>(std::move(config), clock, std::move(budget), *std::move(store));
+  auto server =
+      std::make_unique<GrpcServer>(std::move(config), clock, *std::move(access), std::move(budget), *std::move(store));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }

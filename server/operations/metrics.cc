@@ -1,5 +1,6 @@
 #include "server/operations/metrics.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -14,6 +15,10 @@ Metrics::Metrics()
                    .Name("routing_replay_read_samples_total")
                    .Help("Samples answered by reads, by status.")
                    .Register(registry_)),
+      access_refusals_(prometheus::BuildCounter()
+                           .Name("routing_replay_access_refusals_total")
+                           .Help("Calls and messages refused for their token, by what the answer was.")
+                           .Register(registry_)),
       appends_(Add("routing_replay_appends_total", "Appends accepted.")),
       rows_(Add("routing_replay_append_rows_total", "Rows of accepted appends.")),
       ingest_bytes_(Add("routing_replay_ingest_bytes_total", "Payload bytes of accepted appends.")),
@@ -60,6 +65,10 @@ void Metrics::CountRecord(SampleStatus status) { records_.Add({{"status", Sample
 void Metrics::CountSent(int64_t table_bytes, int64_t payload_bytes) {
   egress_table_bytes_.Increment(static_cast<double>(table_bytes));
   egress_bytes_.Increment(static_cast<double>(payload_bytes));
+}
+
+void Metrics::CountAccessRefusal(const absl::Status& status) {
+  access_refusals_.Add({{"reason", absl::AsciiStrToLower(absl::StatusCodeToString(status.code()))}}).Increment();
 }
 
 void Metrics::CountExpired(int64_t samples) { expired_.Increment(static_cast<double>(samples)); }

@@ -27,6 +27,7 @@ class Metrics {
   void CountRecord(SampleStatus status);
   void CountSent(int64_t table_bytes, int64_t payload_bytes);
   void CountExpired(int64_t samples);
+  void CountAccessRefusal(const absl::Status& status);
 
   // Name (labels in braces) and value of every counter, by name.
   std::vector<std::pair<std::string, int64_t>> Values() const;
@@ -39,6 +40,7 @@ class Metrics {
   prometheus::Registry registry_;
   prometheus::Family<prometheus::Counter>& refusals_;
   prometheus::Family<prometheus::Counter>& records_;
+  prometheus::Family<prometheus::Counter>& access_refusals_;
   prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,
       &unrecorded_rows_, &unverified_rows_, &credits_, &credit_refusals_, &reads_, &egress_bytes_, &egress_table_bytes_,
       &expired_;

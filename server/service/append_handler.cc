@@ -7,6 +7,7 @@
 #include "proto/transport/byte_buffer.h"
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/service/authorize.h"
 
 namespace routing_replay {
 namespace {
@@ -39,6 +40,10 @@ void AppendCall::OnArrived(bool ok) {
   if (!ok) return SetFinished();  // The server is shutting down.
   arrived_already_ = true;
   Listen(context_, service_, loop_);
+  // Nothing is read from nobody knows whom.
+  if (const auto permissions = Identify(context_, grpc_context_); !permissions.ok()) {
+    return FinishWith(permissions.status());
+  }
   ReadNext();
 }
 
@@ -58,11 +63,17 @@ void AppendCall::OnRead(bool ok) {
 }
 
 void AppendCall::Handle(grpc::ByteBuffer& message) {
+  // Anew for every message: a stream lives long, and a token that was revoked meanwhile ends it.
+  const auto permissions = Identify(context_, grpc_context_);
+  if (!permissions.ok()) return FinishWith(permissions.status());
   auto bytes = ReceivedBytes::From(message);
   if (!bytes.ok()) return FinishWith(bytes.status());
   auto request = ParseAppendRequest(bytes->chain());
   if (!request.ok()) return Refuse(bytes->chain(), request.status());
   if (!request->run.empty()) run_ = request->run;
+  if (absl::Status allowed = Allow(context_, *permissions, Rpc::kAppend, run_); !allowed.ok()) {
+    return request->append ? Refuse(bytes->chain(), allowed) : FinishWith(allowed);
+  }
   const uint64_t want_bytes = request->want_bytes;
   AppendResponse response;
   if (request->append) response.ack = Process(*std::move(request));
@@ -70,7 +81,8 @@ void AppendCall::Handle(grpc::ByteBuffer& message) {
   if (response.ack || response.credit) Send(response);
 }
 
-// The message was not understood. If it says whose append it is, that append is refused and the stream goes on.
+// The message was not understood, or is not allowed. If it says whose append it is, that append is refused and the
+// stream goes on.
 void AppendCall::Refuse(const ByteChain& message, const absl::Status& status) {
   const auto refused = ParseRefusedAppend(message);
   if (!refused) return FinishWith(status);

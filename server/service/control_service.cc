@@ -9,6 +9,7 @@
 #include "proto/convert/convert.h"
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/service/authorize.h"
 #include "server/service/features.h"
 #include "server/service/service_context.h"
 
@@ -86,6 +87,14 @@ void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response)
   response.set_samples(released.samples);
   response.set_bytes(released.bytes);
   response.set_kept(released.kept);
+}
+
+// OpenRun is three calls in one.
+absl::Status AuthorizeOpenRun(ServiceContext& context, const grpc::ServerContext& call,
+                              const v1::OpenRunRequest& request) {
+  absl::Status status = Authorize(context, call, request.has_geometry() ? Rpc::kMakeRun : Rpc::kJoinRun, request.run());
+  if (status.ok() && request.has_resume_at()) status = Authorize(context, call, Rpc::kResumeAt, request.run());
+  return status;
 }
 
 absl::Status DoOpenRun(ServiceContext& context, const v1::OpenRunRequest& request, v1::OpenRunResponse& response) {
@@ -279,38 +288,56 @@ void DescribeSpill(const Store::Totals::Spill& spill, v1::ServerInfo& info) {
 
 }  // namespace
 
-grpc::Status ControlService::OpenRun(grpc::ServerContext*, const v1::OpenRunRequest* request,
+grpc::Status ControlService::OpenRun(grpc::ServerContext* call, const v1::OpenRunRequest* request,
                                      v1::OpenRunResponse* response) {
+  const absl::Status allowed = AuthorizeOpenRun(*context_, *call, *request);
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
   return ToGrpcStatus(DoOpenRun(*context_, *request, *response));
 }
 
-grpc::Status ControlService::Seal(grpc::ServerContext*, const v1::SealRequest* request, v1::SampleState* response) {
+grpc::Status ControlService::Seal(grpc::ServerContext* call, const v1::SealRequest* request,
+                                  v1::SampleState* response) {
+  const absl::Status allowed = Authorize(*context_, *call, Rpc::kSeal, request->run());
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
   return ToGrpcStatus(DoSeal(*context_, *request, *response));
 }
 
-grpc::Status ControlService::Truncate(grpc::ServerContext*, const v1::TruncateRequest* request,
+grpc::Status ControlService::Truncate(grpc::ServerContext* call, const v1::TruncateRequest* request,
                                       v1::SampleState* response) {
+  const absl::Status allowed = Authorize(*context_, *call, Rpc::kTruncate, request->run());
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
   return ToGrpcStatus(DoTruncate(*context_, *request, *response));
 }
 
-grpc::Status ControlService::Stat(grpc::ServerContext*, const v1::StatRequest* request, v1::StatResponse* response) {
+grpc::Status ControlService::Stat(grpc::ServerContext* call, const v1::StatRequest* request,
+                                  v1::StatResponse* response) {
+  const absl::Status allowed = Authorize(*context_, *call, Rpc::kStat, request->run());
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
   return ToGrpcStatus(DoStat(*context_, *request, *response));
 }
 
-grpc::Status ControlService::List(grpc::ServerContext*, const v1::ListRequest* request, v1::ListResponse* response) {
+grpc::Status ControlService::List(grpc::ServerContext* call, const v1::ListRequest* request,
+                                  v1::ListResponse* response) {
+  const absl::Status allowed = Authorize(*context_, *call, Rpc::kList, request->run());
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
   return ToGrpcStatus(DoList(*context_, *request, *response));
 }
 
 grpc::Status ControlService::ExpertLoad(grpc::ServerContext* call, const v1::ExpertLoadRequest* request,
                                         v1::ExpertLoadResponse* response) {
+  const absl::Status allowed = Authorize(*context_, *call, Rpc::kExpertLoad, request->run());
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
   return ToGrpcStatus(DoExpertLoad(*context_, *call, *request, *response));
 }
 
-grpc::Status ControlService::ListRuns(grpc::ServerContext*, const v1::ListRunsRequest*,
+grpc::Status ControlService::ListRuns(grpc::ServerContext* call, const v1::ListRunsRequest*,
                                       v1::ListRunsResponse* response) {
+  const auto permissions = AuthorizeAnywhere(*context_, *call, Rpc::kListRuns);
+  if (!permissions.ok()) return ToGrpcStatus(permissions.status());
   const absl::StatusOr<std::vector<RunState>> runs = context_->store.ListRuns();
   if (!runs.ok()) return ToGrpcStatus(runs.status());
   for (const RunState& state : *runs) {
+    if (!permissions->Sees(state.info.run)) continue;
     v1::RunState& out = *response->add_runs();
     out.set_run(state.info.run);
     *out.mutable_geometry() = ToProto(*state.info.geometry);
@@ -323,18 +350,24 @@ grpc::Status ControlService::ListRuns(grpc::ServerContext*, const v1::ListRunsRe
   return grpc::Status::OK;
 }
 
-grpc::Status ControlService::Release(grpc::ServerContext*, const v1::ReleaseRequest* request,
+grpc::Status ControlService::Release(grpc::ServerContext* call, const v1::ReleaseRequest* request,
                                      v1::ReleaseResponse* response) {
+  const absl::Status allowed = Authorize(*context_, *call, Rpc::kRelease, request->run());
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
   return ToGrpcStatus(DoRelease(*context_, *request, false, *response));
 }
 
-grpc::Status ControlService::ReleaseForCheckpoint(grpc::ServerContext*, const v1::ReleaseRequest* request,
+grpc::Status ControlService::ReleaseForCheckpoint(grpc::ServerContext* call, const v1::ReleaseRequest* request,
                                                   v1::ReleaseResponse* response) {
+  const absl::Status allowed = Authorize(*context_, *call, Rpc::kReleaseForCheckpoint, request->run());
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
   return ToGrpcStatus(DoRelease(*context_, *request, true, *response));
 }
 
-grpc::Status ControlService::DropRun(grpc::ServerContext*, const v1::DropRunRequest* request,
+grpc::Status ControlService::DropRun(grpc::ServerContext* call, const v1::DropRunRequest* request,
                                      v1::DropRunResponse* response) {
+  const absl::Status allowed = Authorize(*context_, *call, Rpc::kDropRun, request->run());
+  if (!allowed.ok()) return ToGrpcStatus(allowed);
   const auto result = context_->store.DropRun(request->run());
   if (!result.ok()) return ToGrpcStatus(result.status());
   response->set_samples(result->samples);
@@ -342,8 +375,10 @@ grpc::Status ControlService::DropRun(grpc::ServerContext*, const v1::DropRunRequ
   return grpc::Status::OK;
 }
 
-grpc::Status ControlService::GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
+grpc::Status ControlService::GetServerInfo(grpc::ServerContext* call, const v1::GetServerInfoRequest*,
                                            v1::ServerInfo* response) {
+  const auto permissions = AuthorizeAnywhere(*context_, *call, Rpc::kGetServerInfo);
+  if (!permissions.ok()) return ToGrpcStatus(permissions.status());
   const Store::Totals totals = context_->store.GetTotals();
   response->set_version(ROUTING_REPLAY_VERSION);
   for (const char* feature : ServerFeatures()) response->add_features(feature);

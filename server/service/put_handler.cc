@@ -6,6 +6,7 @@
 #include "proto/transport/byte_buffer.h"
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/service/authorize.h"
 
 namespace routing_replay {
 
@@ -27,6 +28,9 @@ void PutCall::OnArrived(bool ok) {
 }
 
 absl::StatusOr<AppendAck> PutCall::Handle() {
+  // Before anything is looked at that came from nobody knows whom.
+  const auto permissions = Identify(context_, grpc_context_);
+  if (!permissions.ok()) return permissions.status();
   auto bytes = ReceivedBytes::From(request_);
   if (!bytes.ok()) return bytes.status();
   auto request = ParseAppendRequest(bytes->chain());
@@ -34,6 +38,9 @@ absl::StatusOr<AppendAck> PutCall::Handle() {
   if (!request->append) {
     return MakeError(absl::StatusCode::kInvalidArgument, "append: missing",
                      {.reason = Reason::kField, .field = "append"});
+  }
+  if (absl::Status allowed = Allow(context_, *permissions, Rpc::kPut, request->run); !allowed.ok()) {
+    return WithSample(allowed, request->append->sample);
   }
   const auto payload_bytes = static_cast<int64_t>(request->payload.size());
   const int64_t rows = request->append->rows.size();

@@ -6,6 +6,7 @@
 #include "proto/transport/byte_buffer.h"
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/service/authorize.h"
 
 namespace routing_replay {
 namespace {
@@ -33,10 +34,14 @@ void ReadCall::OnArrived(bool ok) {
   done_.Begin();                  // Promised only for calls that arrive.
   Listen(context_, service_, loop_);
   context_.metrics.CountRead();
+  const auto permissions = Identify(context_, grpc_context_);
+  if (!permissions.ok()) return FinishWith(permissions.status());
   auto bytes = ReceivedBytes::From(request_);
   if (!bytes.ok()) return FinishWith(bytes.status());
   auto request = ParseReadRequest(bytes->chain());
   if (!request.ok()) return FinishWith(request.status());
+  const absl::Status allowed = Allow(context_, *permissions, Rpc::kRead, request->run);
+  if (!allowed.ok()) return FinishWith(allowed);
   auto session = ReadSession::Create(context_.store, *std::move(request), context_.config.read_message_bytes);
   if (!session.ok()) return FinishWith(session.status());
   session_ = *std::move(session);

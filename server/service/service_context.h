@@ -8,15 +8,18 @@
 #include "server/admission/byte_budget.h"
 #include "server/config.h"
 #include "server/operations/metrics.h"
+#include "server/security/access_control.h"
 #include "server/service/append_processor.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
 
 struct ServiceContext {
-  ServiceContext(const ServerConfig& config, const Clock& clock, ByteBudget& budget, Store& store)
+  ServiceContext(const ServerConfig& config, const Clock& clock, const AccessControl& access, ByteBudget& budget,
+                 Store& store)
       : config(config),
         clock(clock),
+        access(access),
         budget(budget),
         store(store),
         started(clock.Now()),
@@ -24,6 +27,7 @@ struct ServiceContext {
 
   const ServerConfig& config;
   const Clock& clock;
+  const AccessControl& access;
   ByteBudget& budget;
   Store& store;
   const Clock::Time started;

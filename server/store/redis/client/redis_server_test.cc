@@ -5,8 +5,8 @@
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/client/server_check.h"
 #include "tests/support/redis/redis_process.h"
-#include "tests/support/redis/test_certificates.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_certificates.h"
 
 namespace routing_replay {
 namespace {

@@ -1,0 +1,69 @@
+#include "proto/wire/changing_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr int64_t kMaxBytes = 1 << 20;
+// File times advance in steps of a clock tick: a file that changed this recently may change again without showing it.
+constexpr std::chrono::nanoseconds kUnsettled = std::chrono::milliseconds(50);
+
+int64_t Nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+absl::Status CannotRead(const std::string& path, int error) {
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot read ", path));
+}
+
+absl::StatusOr<std::string> ReadAll(int fd, const std::string& path) {
+  std::string text;
+  char part[4096];
+  for (ssize_t bytes; (bytes = read(fd, part, sizeof(part))) != 0;) {
+    if (bytes < 0) return CannotRead(path, errno);
+    text.append(part, static_cast<size_t>(bytes));
+    if (static_cast<int64_t>(text.size()) > kMaxBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": over ", kMaxBytes, " bytes"));
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+ChangingFile::Stamp ChangingFile::StampOf(const struct stat& status) {
+  return {.exists = true,
+          .device = status.st_dev,
+          .inode = status.st_ino,
+          .size = status.st_size,
+          .modified_ns = Nanoseconds(status.st_mtim),
+          .changed_ns = Nanoseconds(status.st_ctim)};
+}
+
+absl::StatusOr<std::optional<std::string>> ChangingFile::Look() {
+  struct stat status;
+  const bool exists = stat(path_.c_str(), &status) == 0;
+  const Stamp stamp = exists ? StampOf(status) : Stamp{};
+  if (seen_ == stamp) return std::nullopt;
+  seen_ = stamp;
+  const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // A FIFO must not hold up the caller.
+  if (fd < 0) return CannotRead(path_, errno);
+  const absl::Cleanup close_file = [fd] { close(fd); };
+  if (fstat(fd, &status) != 0) return CannotRead(path_, errno);
+  seen_ = StampOf(status);
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (Nanoseconds(now) - seen_->changed_ns < kUnsettled.count()) seen_.reset();
+  auto text = ReadAll(fd, path_);
+  if (!text.ok()) return text.status();
+  return std::optional<std::string>(*std::move(text));
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,136 @@
+#include "server/security/access_control.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "routing_replay/wire/error_detail.h"
+#include "server/store/store_errors.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr absl::string_view kScheme = "Bearer ";
+// Far over any real one; what is longer is not worth hashing.
+constexpr size_t kMaxTokenBytes = 4096;
+
+absl::Status NoToken(absl::string_view why) {
+  return MakeError(absl::StatusCode::kUnauthenticated, absl::StrCat("authorization: ", why),
+                   {.field = "authorization"});
+}
+
+absl::Status NoScope(ScopeSet any_of, absl::string_view where) {
+  std::vector<std::string> names;
+  for (const ScopeName& scope : kScopeNames) {
+    if (any_of.overlaps(scope.scope)) names.push_back(scope.name);
+  }
+  return MakeError(absl::StatusCode::kPermissionDenied,
+                   absl::StrCat("authorization: the call needs the scope ", absl::StrJoin(names, " or "), where,
+                                "; the token has not"),
+                   {.field = "authorization"});
+}
+
+Sha256 HashOf(absl::string_view token) {
+  Sha256 hash;
+  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), hash.data());
+  return hash;
+}
+
+}  // namespace
+
+absl::Status Permissions::Check(ScopeSet any_of, absl::string_view run) const {
+  if (all_) return absl::OkStatus();
+  bool seen = false;
+  for (const TokenGrant* grant : grants_) {
+    if (!grant->covers(run)) continue;
+    if (grant->scopes.overlaps(any_of)) return absl::OkStatus();
+    seen = true;
+  }
+  return seen ? NoScope(any_of, absl::StrCat(" on run \"", run, "\"")) : NoRunError(run);
+}
+
+absl::Status Permissions::CheckAnywhere(ScopeSet any_of) const {
+  const bool has = std::any_of(grants_.begin(), grants_.end(),
+                               [&](const TokenGrant* grant) { return grant->scopes.overlaps(any_of); });
+  return all_ || has ? absl::OkStatus() : NoScope(any_of, "");
+}
+
+bool Permissions::Sees(absl::string_view run) const {
+  return all_ ||
+         std::any_of(grants_.begin(), grants_.end(), [&](const TokenGrant* grant) { return grant->covers(run); });
+}
+
+absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(const std::string& token_file, const Clock& clock,
+                                                                     std::function<void(const std::string&)> warn) {
+  auto control = std::make_unique<AccessControl>();
+  control->clock_ = &clock;
+  control->warn_ = std::move(warn);
+  control->open_ = false;
+  MutexLock lock(control->mutex_);
+  control->file_ = std::make_unique<ChangingFile>(token_file);
+  if (const auto read = control->Reload(); !read.ok()) return read.status();
+  return control;
+}
+
+absl::StatusOr<bool> AccessControl::Reload() const {
+  const auto text = file_->Look();
+  if (!text.ok()) return text.status();
+  if (!*text) return false;
+  auto grants = ParseTokenFile(**text);
+  if (!grants.ok()) return absl::InvalidArgumentError(absl::StrCat(file_->path(), ": ", grants.status().message()));
+  grants_ = std::make_shared<const std::vector<TokenGrant>>(*std::move(grants));
+  return true;
+}
+
+AccessControl::Grants AccessControl::Present() const {
+  Grants grants;
+  std::string trouble;
+  {
+    MutexLock lock(mutex_);
+    const auto changed = Reload();
+    if (!changed.ok() && changed.status().message() != told_) trouble = told_ = std::string(changed.status().message());
+    if (changed.ok() && *changed) told_.clear();
+    grants = grants_;
+  }
+  if (!trouble.empty()) warn_(absl::StrCat("token-file: the tokens stay as they were: ", trouble));
+  return grants;
+}
+
+absl::StatusOr<Permissions> AccessControl::Identify(absl::string_view authorization) const {
+  Permissions permissions;
+  if (open_) return permissions;
+  permissions.all_ = false;
+  if (authorization.empty()) return NoToken("none; this server wants a token, as \"Bearer TOKEN\"");
+  const absl::string_view token = authorization.substr(std::min(kScheme.size(), authorization.size()));
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme) || token.empty() || token.size() > kMaxTokenBytes) {
+    return NoToken("is not \"Bearer TOKEN\"");
+  }
+  const Sha256 hash = HashOf(token);
+  const auto now = clock_->TimeOfDay();
+  bool expired = false;
+  // Every entry is compared in full, so that the time says nothing of what is in the file.
+  permissions.file_ = Present();
+  for (const TokenGrant& grant : *permissions.file_) {
+    if (CRYPTO_memcmp(grant.sha256.data(), hash.data(), hash.size()) != 0) continue;
+    if (grant.expires && *grant.expires <= now) {
+      expired = true;
+    } else {
+      permissions.grants_.push_back(&grant);
+    }
+  }
+  if (!permissions.grants_.empty()) return permissions;
+  return NoToken(expired ? "the token has expired" : "the token is not known here");
+}
+
+absl::Status AccessControl::Check(absl::string_view authorization, ScopeSet any_of, absl::string_view run) const {
+  const auto permissions = Identify(authorization);
+  return permissions.ok() ? permissions->Check(any_of, run) : permissions.status();
+}
+
+}  // namespace routing_replay

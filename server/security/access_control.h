@@ -1,0 +1,78 @@
+// Who may do what: bearer tokens against the token file, checked for every call and every message.
+//
+// Nothing of it hangs on a connection: a connection may carry calls of several tokens, and outlives each of them.
+#ifndef SERVER_SECURITY_ACCESS_CONTROL_H_
+#define SERVER_SECURITY_ACCESS_CONTROL_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/wire/changing_file.h"
+#include "proto/wire/clock.h"
+#include "proto/wire/mutex.h"
+#include "server/security/token_file.h"
+
+namespace routing_replay {
+
+// What the bearer of one token may do, as the token file was when it was asked. Immutable.
+class Permissions {
+ public:
+  // Everything.
+  Permissions() = default;
+
+  // OK if the token has one of `any_of` on the run. NOT_FOUND, exactly as for a run that is not there, if it covers no
+  // such run; PERMISSION_DENIED (field authorization) if it covers the run, but not so. The name of the run is all that
+  // is looked at.
+  absl::Status Check(ScopeSet any_of, absl::string_view run) const;
+  // OK if the token has one of `any_of` on any run. PERMISSION_DENIED (field authorization).
+  absl::Status CheckAnywhere(ScopeSet any_of) const;
+  // Whether there is such a run, as far as the bearer is to know.
+  bool Sees(absl::string_view run) const;
+
+ private:
+  friend class AccessControl;
+  bool all_ = true;
+  std::shared_ptr<const std::vector<TokenGrant>> file_;  // Keeps …
+  std::vector<const TokenGrant*> grants_;                // … the token's entries in it.
+};
+
+// Thread-safe.
+class AccessControl {
+ public:
+  // Allows everything.
+  AccessControl() = default;
+  // Of the tokens in a file; the file is looked at again for every check, so that a token that was taken out fails on
+  // the next one. A file that got broken, or is gone, leaves the tokens as they were, and `warn` gets one line; a file
+  // that is broken now is an error. `clock` must outlive this.
+  static absl::StatusOr<std::unique_ptr<AccessControl>> Create(const std::string& token_file, const Clock& clock,
+                                                               std::function<void(const std::string&)> warn);
+
+  // `authorization` is the header of that name: "Bearer TOKEN". UNAUTHENTICATED (field authorization) where there is
+  // none, or one that is unknown or expired.
+  absl::StatusOr<Permissions> Identify(absl::string_view authorization) const;
+  // Identify, then Permissions::Check.
+  absl::Status Check(absl::string_view authorization, ScopeSet any_of, absl::string_view run) const;
+
+ private:
+  using Grants = std::shared_ptr<const std::vector<TokenGrant>>;
+
+  Grants Present() const;
+  // Whether the file was read anew.
+  absl::StatusOr<bool> Reload() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock* clock_ = nullptr;
+  std::function<void(const std::string&)> warn_;
+  bool open_ = true;
+  mutable Mutex mutex_;
+  mutable std::unique_ptr<ChangingFile> file_ ABSL_GUARDED_BY(mutex_);
+  mutable Grants grants_ ABSL_GUARDED_BY(mutex_);
+  mutable std::string told_ ABSL_GUARDED_BY(mutex_);  // The trouble that was warned of last, until it is over.
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_SECURITY_ACCESS_CONTROL_H_

@@ -1,0 +1,28 @@
+// The files of a TLS listener. Knows no gRPC.
+#ifndef SERVER_SECURITY_TLS_FILES_H_
+#define SERVER_SECURITY_TLS_FILES_H_
+
+#include <chrono>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace routing_replay {
+
+struct TlsFiles {
+  std::string certificate;  // PEM: the certificate, then those that lead to a root. Empty: plaintext.
+  std::string key;          // PEM, without a passphrase.
+  std::string client_ca;    // PEM: who signs client certificates, which are then required. Empty: nobody is asked.
+};
+
+// OK if the files can be read and the key fits the certificate, or if none is named. INVALID_ARGUMENT naming the
+// setting and the file.
+absl::Status CheckTlsFiles(const TlsFiles& files);
+
+// The time after which a certificate is valid no more.
+absl::StatusOr<std::chrono::system_clock::time_point> CertificateExpiry(const std::string& certificate_file);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_SECURITY_TLS_FILES_H_

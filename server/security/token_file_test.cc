@@ -1,0 +1,65 @@
+#include "server/security/token_file.h"
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+const std::string kHash(64, 'a');
+
+TEST(TokenFileTest, YamlAndJsonAreTheSame) {
+  const std::string yaml = absl::StrCat("- name: rollout\n  sha256: ", kHash,
+                                        "\n  runs: [grpo-, x]\n  scopes: [put, read]\n", "  expires: 2027-01-31\n");
+  const std::string json = absl::StrCat(R"([{"name": "rollout", "sha256": ")", kHash, R"(", "runs": ["grpo-", "x"],)",
+                                        R"( "scopes": ["put", "read"], "expires": "2027-01-31T01:00:00+01:00"}])");
+  for (const std::string& text : {yaml, json}) {
+    ASSERT_OK_AND_ASSIGN(const std::vector<TokenGrant> grants, ParseTokenFile(text));
+    ASSERT_EQ(grants.size(), 1u);
+    EXPECT_EQ(grants[0].name, "rollout");
+    EXPECT_THAT(grants[0].sha256, ::testing::Each(0xaa));
+    EXPECT_THAT(grants[0].run_prefixes, ::testing::ElementsAre("grpo-", "x"));
+    EXPECT_EQ(grants[0].scopes, Scope::kPut | Scope::kRead);
+    EXPECT_EQ(std::chrono::system_clock::to_time_t(*grants[0].expires), 1801353600);
+  }
+}
+
+TEST(TokenFileTest, PrefixesCover) {
+  TokenGrant grant{.run_prefixes = {"a/", "b"}};
+  EXPECT_TRUE(grant.covers("a/1"));
+  EXPECT_TRUE(grant.covers("bc"));
+  EXPECT_FALSE(grant.covers("a"));
+  EXPECT_FALSE(grant.covers(""));
+  grant.run_prefixes = {""};
+  EXPECT_TRUE(grant.covers(""));
+}
+
+TEST(TokenFileTest, FaultsNameEntryAndKey) {
+  const std::string good = absl::StrCat("- {name: n, sha256: ", kHash, ", runs: [\"\"], scopes: [read]}\n");
+  ASSERT_OK(ParseTokenFile(good));
+  ASSERT_OK(ParseTokenFile("[]"));
+  const auto with = [&](absl::string_view rest) { return absl::StrCat(good, "- {", rest, "}\n"); };
+  for (const auto& [text, word] : std::vector<std::pair<std::string, std::string>>{
+           {"", "not a list"},
+           {"tokens: []", "not a list"},
+           {good + "- 7\n", "entry 2: not a mapping"},
+           {with("name: n, token: secret"), "entry 2: unknown key 'token'"},
+           {with("name: n, sha256: secret"), "entry 2: sha256"},
+           {with("name: n, sha256: " + std::string(64, 'g')), "sha256"},
+           {with("sha256: " + kHash), "name"},
+           {with("name: n, sha256: " + kHash), "runs"},
+           {with("name: n, runs: [], sha256: " + kHash), "runs"},
+           {with("name: n, runs: all, sha256: " + kHash), "runs"},
+           {with("name: n, runs: [a], sha256: " + kHash), "scopes"},
+           {with("name: n, runs: [a], scopes: [write], sha256: " + kHash), "write"},
+           {with("name: n, runs: [a], scopes: [put], expires: soon, sha256: " + kHash), "expires"},
+           {good + "- {", ""}}) {
+    const auto grants = ParseTokenFile(text);
+    EXPECT_EQ(grants.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(grants.status().message()), ::testing::HasSubstr(word)) << text;
+    EXPECT_THAT(std::string(grants.status().message()), ::testing::Not(::testing::HasSubstr("secret")));
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay

@@ -1,0 +1,74 @@
+// A real server with TLS and tokens, and calls to it by the generated classes alone: what an attacker has.
+#ifndef TESTS_SECURITY_GUARDED_SERVER_H_
+#define TESTS_SECURITY_GUARDED_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "routing_replay/v1/routing_replay.grpc.pb.h"
+#include "tests/support/scratch_directory.h"
+#include "tests/support/server_process.h"
+#include "tests/support/test_certificates.h"
+
+namespace routing_replay::testing {
+
+// An entry of a token file.
+struct TestToken {
+  std::string token;
+  std::string runs = "\"\"";  // As in a YAML list.
+  std::string scopes = "put, read, admin";
+};
+
+// Replaces the file as a whole.
+void ReplaceFile(const std::string& path, const std::string& text);
+std::string TokenFileText(const std::vector<TestToken>& tokens);
+
+class GuardedServer {
+ public:
+  // Tests fail where it does not start. With `encrypted`, on loopback addresses too.
+  explicit GuardedServer(const std::vector<TestToken>& tokens, std::vector<std::string> flags = {},
+                         bool encrypted = true);
+
+  using Stub = v1::RoutingReplay::Stub;
+  // Over a connection of its own.
+  std::shared_ptr<grpc::Channel> NewChannel() const;
+  std::shared_ptr<grpc::Channel> NewChannel(const std::shared_ptr<grpc::ChannelCredentials>& credentials) const;
+  std::shared_ptr<grpc::ChannelCredentials> credentials() const;
+
+  void SetTokens(const std::vector<TestToken>& tokens) const;
+  void SetIdentity(const TestIdentity& identity) const;
+
+  const TestAuthority& authority() const { return authority_; }
+  const std::string& endpoint() const { return process_.endpoint; }
+  pid_t pid() const { return process_.process->pid(); }
+  std::string path(const std::string& name) const { return directory_.path() + "/" + name; }
+
+ private:
+  const bool encrypted_;
+  const TestAuthority authority_;
+  const ScratchDirectory directory_;
+  ServerProcess process_;
+};
+
+// A call with a deadline and, if not empty, a token.
+std::unique_ptr<grpc::ClientContext> NewCall(const std::string& token);
+
+// A run with one MoE layer of 4 experts and top-1.
+grpc::Status OpenRun(GuardedServer::Stub& stub, const std::string& token, const std::string& run);
+// `rows` rows of expert 1 as a tensor, from row 0.
+v1::AppendRequest OneAppend(const std::string& run, const std::string& sample, int rows);
+
+// Every call of the service on `run`, as the table of scopes names them.
+struct AnyCall {
+  std::string name;
+  std::function<grpc::Status(GuardedServer::Stub&, grpc::ClientContext&, const std::string& run)> make;
+};
+const std::vector<AnyCall>& EveryCall();
+
+}  // namespace routing_replay::testing
+
+#endif  // TESTS_SECURITY_GUARDED_SERVER_H_
