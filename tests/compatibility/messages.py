@@ -1,0 +1,69 @@
+"""The message classes of one version of the protocol, from its descriptors alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
+
+PACKAGE = "routing_replay.v1"
+SERVICE = f"/{PACKAGE}.RoutingReplay/"
+
+
+def _status() -> descriptor_pb2.FileDescriptorProto:
+    """google.rpc.Status, in which the details of failed calls travel; its package is not among our dependencies."""
+    file = descriptor_pb2.FileDescriptorProto(name="google/rpc/status.proto", package="google.rpc", syntax="proto3")
+    file.dependency.append("google/protobuf/any.proto")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    status = file.message_type.add(name="Status")
+    status.field.add(name="code", number=1, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL)
+    status.field.add(name="message", number=2, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
+    status.field.add(
+        name="details",
+        number=3,
+        type=kinds.TYPE_MESSAGE,
+        label=kinds.LABEL_REPEATED,
+        type_name=".google.protobuf.Any",
+    )
+    return file
+
+
+class Messages:
+    """messages.SampleState(sample="a"), messages.answer("Stat") and so on."""
+
+    def __init__(self, descriptors: bytes) -> None:
+        self.files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)
+        self._pool = descriptor_pool.DescriptorPool()
+        any_file = descriptor_pb2.FileDescriptorProto()
+        any_pb2.DESCRIPTOR.CopyToProto(any_file)
+        for file in (*self.files.file, any_file, _status()):
+            self._pool.AddSerializedFile(file.SerializeToString())
+
+    @classmethod
+    def read(cls, path: Path) -> Messages:
+        return cls(path.read_bytes())
+
+    def __getattr__(self, name: str) -> Any:
+        return self._class(f"{PACKAGE}.{name}")
+
+    def methods(self) -> dict[str, Any]:
+        return dict(self._pool.FindServiceByName(f"{PACKAGE}.RoutingReplay").methods_by_name)
+
+    def request(self, method: str) -> Any:
+        return self._class(self.methods()[method].input_type.full_name)
+
+    def answer(self, method: str) -> Any:
+        return self._class(self.methods()[method].output_type.full_name)
+
+    def error_detail(self, details: bytes) -> Any:
+        """The ErrorDetail of a failed call's grpc-status-details-bin; an empty one where there is none."""
+        status = self._class("google.rpc.Status").FromString(details)
+        return self.ErrorDetail.FromString(status.details[0].value if status.details else b"")
+
+    def _class(self, name: str) -> Any:
+        descriptor = self._pool.FindMessageTypeByName(name)
+        factory: Any = message_factory
+        if hasattr(factory, "GetMessageClass"):
+            return factory.GetMessageClass(descriptor)
+        return factory.MessageFactory(self._pool).GetPrototype(descriptor)
