@@ -24,7 +24,7 @@ ExitCode Application::Main(std::vector<std::string> words) {
   }
   Session session(settings_);
   const absl::Status status = command_(session);
-  if (status.ok()) return kExitOk;
+  if (status.ok()) return session.verdict();
   if (!session.OutputIsTaken() && ReaderIsGone(STDOUT_FILENO)) EndByBrokenPipe();
   std::cerr << Style::For(STDERR_FILENO).Error("rrctl:") << " " << FailureText(status) << "\n";
   return ExitCodeFor(status);

@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "absl/strings/str_format.h"
+#include "client/rrctl/failure.h"
 #include "client/rrctl/human.h"
 #include "client/rrctl/inspect.h"
 
@@ -20,6 +22,7 @@ Examples:
   rrctl -w json ls grpo-42 | jq '.[] | select(.sealed | not) | .sample'
   rrctl export grpo-42 /checkpoints/grpo-42   sealed samples, those that are not there yet
   rrctl import /checkpoints/grpo-42           back into a server
+  rrctl diff grpo-42:a/0 grpo-43:a/0          first row and layer with other experts; exit code 1
   rrctl verify grpo-42                        every row, every checksum
   rrctl bench --samples 64 --workers 8
   rrctl plan --explain < micro_batch.json     who holds which rows and layers; needs no server
@@ -28,13 +31,18 @@ Examples:
 Answers go to standard output: tables on a terminal, else JSON with exact numbers.
 Failures go to standard error, with code, reason and fields.
 
-Exit codes: 0 done; 1 refused by the server, or not there; 2 wrong command line;
-3 no server there, or none that answers in time; 130 bench stopped with Ctrl-C.)";
+Exit codes:)";
 
 constexpr char kCommandFooter[] = "\n--endpoint, --timeout and -w are for every command: see rrctl --help.";
 
 constexpr int64_t kMaxBenchSamples = 1000000;
 constexpr int kMaxBenchWorkers = 64;
+
+std::string Footer() {
+  std::string text = kFooter;
+  for (const ExitMeaning& exit : ExitMeanings()) absl::StrAppendFormat(&text, "\n  %-4d %s", exit.code, exit.meaning);
+  return text;
+}
 
 template <typename T>
 T OrUsageError(const absl::StatusOr<T>& value, const std::string& option) {
@@ -62,6 +70,7 @@ CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
   AddGet();
   AddLoad();
   AddPut();
+  AddDiff();
   AddTransfers();
   AddRemove();
   AddBench();
@@ -80,13 +89,14 @@ void CommandTree::AddProgram() {
   app_.formatter(std::make_shared<Formatter>());
   app_.require_subcommand(1);
   app_.fallthrough();
-  app_.footer(kFooter);
+  app_.footer(Footer());
   app_.add_option("--endpoint", settings_.endpoint,
                   "the server: host:port, [v6]:port, a list of these with commas, dns:///host:port, "
                   "unix:PATH or file:PATH; shard:a:7400,b:7400 for several that share nothing")
       ->envname("ROUTING_REPLAY_ENDPOINT")
       ->type_name("ADDRESS");
   app_.add_option("--timeout", settings_.timeout_s, "longest wait for an answer")
+      ->envname("ROUTING_REPLAY_TIMEOUT")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(CLI::Range(1, 3600));
@@ -94,6 +104,7 @@ void CommandTree::AddProgram() {
           "-w,--write-out",
           [this](const std::string& name) { settings_.format = name == "table" ? Format::kTable : Format::kJson; },
           "left out: table on a terminal, else json")
+      ->envname("ROUTING_REPLAY_WRITE_OUT")
       ->type_name("FORMAT")
       ->check(CLI::IsMember(std::vector<std::string>{"table", "json"}));
 }
@@ -317,6 +328,8 @@ void CommandTree::AddBench() {
       ->default_str("60")
       ->type_name("SECONDS")
       ->check(CLI::Range(1, 86400));
+  bench->add_option("--json", settings_.bench_json, "write the figures to this file, too, as JSON")->type_name("FILE");
+  bench->add_option("--csv", settings_.bench_csv, "write the figures to this file, too, as CSV")->type_name("FILE");
 }
 
 }  // namespace routing_replay

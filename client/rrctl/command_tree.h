@@ -37,6 +37,7 @@ class CommandTree {
   void AddTransfers();
   void AddRemove();
   void AddBench();
+  void AddDiff();
 
   void AddRun(CLI::App* command, std::string& run);
   CLI::Option* AddSamples(CLI::App* command, const std::string& help);

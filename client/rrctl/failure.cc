@@ -6,6 +6,21 @@
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
+namespace {
+
+constexpr ExitMeaning kMeanings[] = {
+    {kExitOk, "done; a watch that ended with Ctrl-C too"},
+    {kExitFailed,
+     "the server refused, something is not there or damaged, or the output was not taken; diff: there are "
+     "differences; doctor: a check failed"},
+    {kExitUsage, "the command line or the address is wrong; no server was asked"},
+    {kExitUnreachable, "no server there within --timeout, none that answers in time, or one that is shutting down"},
+    {kExitInterrupted, "a bench that was stopped with Ctrl-C; its run is dropped"},
+};
+
+}  // namespace
+
+absl::Span<const ExitMeaning> ExitMeanings() { return kMeanings; }
 
 ExitCode ExitCodeFor(const absl::Status& status) {
   // The address is part of the command line, and only the client names this field.

@@ -5,17 +5,25 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 
 namespace routing_replay {
 
-// Documented in client/rrctl/README.md and `rrctl --help`.
 enum ExitCode : int {
   kExitOk = 0,
-  kExitFailed = 1,       // The server refused, or something is not there.
-  kExitUsage = 2,        // The command line or the address is wrong; no server was asked.
-  kExitUnreachable = 3,  // No server there, none that answers in time, or one that is shutting down.
+  kExitFailed = 1,
+  kExitUsage = 2,
+  kExitUnreachable = 3,
   kExitInterrupted = 130,
 };
+
+// What they mean, as `rrctl --help` and the table of client/rrctl/README.md have it.
+struct ExitMeaning {
+  ExitCode code;
+  const char* meaning;
+};
+absl::Span<const ExitMeaning> ExitMeanings();
+
 ExitCode ExitCodeFor(const absl::Status& status);
 
 // One line without its end: code, reason, message and what else the error's detail has.

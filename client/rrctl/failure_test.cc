@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -22,6 +29,27 @@ TEST(FailureTest, ExitCodes) {
   EXPECT_EQ(ExitCodeFor(absl::UnavailableError("")), 3);
   EXPECT_EQ(ExitCodeFor(absl::DeadlineExceededError("")), 3);
   EXPECT_EQ(ExitCodeFor(absl::CancelledError("")), 130);
+}
+
+// The rows of the table that begins with "| exit code", without the marks of code.
+std::vector<std::string> ReadmeTable() {
+  std::ifstream file("client/rrctl/README.md");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::vector<std::string> rows;
+  bool inside = false;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    inside = absl::StartsWith(line, "| exit code") || (inside && absl::StartsWith(line, "|"));
+    if (inside) rows.push_back(absl::StrReplaceAll(line, {{"`", ""}}));
+  }
+  return rows;
+}
+
+TEST(FailureTest, TheReadmeHasTheExitCodes) {
+  std::vector<std::string> expected = {"| exit code | means |", "|---|---|"};
+  for (const ExitMeaning& exit : ExitMeanings()) {
+    expected.push_back(absl::StrCat("| ", static_cast<int>(exit.code), " | ", exit.meaning, " |"));
+  }
+  EXPECT_EQ(ReadmeTable(), expected);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "client/rrctl/file.h"
 
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,20 @@ absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istr
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
   return ReadAll(file, path);
+}
+
+absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
+  const std::string part = absl::StrCat(path, ".part");
+  std::ofstream file(part, std::ios::binary | std::ios::trunc);
+  if (!file) return absl::InvalidArgumentError(absl::StrCat("cannot write ", part));
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(part, path, error);
+  if (file && !error) return absl::OkStatus();
+  std::error_code ignored;
+  std::filesystem::remove(part, ignored);
+  return absl::DataLossError(absl::StrCat("cannot write ", path, error ? ": " + error.message() : ""));
 }
 
 }  // namespace routing_replay

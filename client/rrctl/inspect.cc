@@ -1,12 +1,11 @@
 #include "client/rrctl/inspect.h"
 
-#include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/rrctl/load_balance.h"
 #include "client/shard/fan_out.h"
 #include "client/shard/members.h"
 #include "proto/json/geometry_json.h"
@@ -188,23 +187,7 @@ absl::StatusOr<Document> DescribeLoad(Client& client, const LoadOptions& options
   if (!joined.ok()) return joined.status();
   const auto load = (*joined)->CountExperts(options.groups, options.layers, options.producer);
   if (!load.ok()) return load.status();
-  Document rows = Document::array();
-  for (const ExpertLoad::Layer& layer : load->layers) {
-    const std::vector<int64_t>& counts = layer.counts;
-    const auto busiest = std::max_element(counts.begin(), counts.end());
-    const int64_t choices = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    Document row = {{"layer", layer.layer_id},
-                    {"rows", load->rows},
-                    {"experts", counts.size()},
-                    {"unused", std::count(counts.begin(), counts.end(), 0)},
-                    {"busiest", busiest - counts.begin()},
-                    {"busiest_count", *busiest},
-                    {"max_to_mean", nullptr}};
-    if (choices > 0) row["max_to_mean"] = static_cast<double>(*busiest) * static_cast<double>(counts.size()) / choices;
-    if (options.counts) row["counts"] = counts;
-    rows.push_back(std::move(row));
-  }
-  return rows;
+  return LoadToDocument(*load, options.counts);
 }
 
 absl::StatusOr<Document> Remove(Client& client, const std::string& run, const std::vector<std::string>& samples) {

@@ -1,5 +1,6 @@
 #include "client/rrctl/server_names.h"
 
+#include "absl/strings/str_cat.h"
 #include "routing_replay/client.h"
 
 namespace routing_replay {
@@ -23,16 +24,30 @@ std::vector<std::string> SampleNames(Client& client, const std::string& run, Pro
   return names;
 }
 
+// "RUN:SAMPLE" of all runs, as far as there are few.
+std::vector<std::string> FullNames(Client& client, const std::vector<RunSummary>& runs, Producer producer) {
+  std::vector<std::string> names;
+  for (const RunSummary& run : runs) {
+    if (static_cast<int64_t>(names.size()) + run.samples > kMaxSamples) break;
+    for (const std::string& sample : SampleNames(client, run.run, producer)) {
+      names.push_back(absl::StrCat(run.run, ":", sample));
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 std::vector<std::string> ServerNames(absl::string_view argument, const WordsByName& words) {
-  if (argument != "RUN" && argument != "SAMPLE") return {};
+  const bool compared = argument == "A" || argument == "B";
+  if (argument != "RUN" && argument != "SAMPLE" && !compared) return {};
   const auto client = Client::Connect({.endpoint = LastOf(words, "--endpoint"), .call_timeout = kPatience});
   if (!client.ok()) return {};
   const auto runs = (*client)->ListRuns();
   if (!runs.ok()) return {};
-  const std::string wanted = LastOf(words, "RUN");
+  const std::string wanted = LastOf(words, compared ? "--run" : "RUN");
   const Producer producer = words.count("--trainer") > 0 ? Producer::kTrainer : Producer::kRollout;
+  if (compared && wanted.empty()) return FullNames(**client, *runs, producer);
   std::vector<std::string> names;
   for (const RunSummary& run : *runs) {
     if (argument == "RUN") {

@@ -10,30 +10,13 @@
 #include "client/channel/endpoint.h"
 #include "client/rrctl/bench/figures.h"
 #include "client/rrctl/completion.h"
+#include "client/rrctl/file.h"
+#include "client/rrctl/progress.h"
 #include "client/shard/members.h"
 #include "trainer_plugin/layout/explain_json.h"
 #include "trainer_plugin/layout/plan_json.h"
 
 namespace routing_replay {
-namespace {
-
-// A line on standard error that is drawn over, if that is a terminal.
-class Progress {
- public:
-  ~Progress() { Show(""); }
-  void Show(const std::string& text) {
-    if (!terminal_ || text == shown_) return;
-    std::cerr << "\r\033[K" << CutToWidth(text, SizeOf(STDERR_FILENO).columns - 1) << std::flush;
-    shown_ = text;
-  }
-
- private:
-  const bool terminal_ = IsTerminal(STDERR_FILENO);
-  std::string shown_;
-};
-
-}  // namespace
-
 Session::Session(const Settings& settings)
     : settings_(settings), output_(std::cout, settings.format, Style::For(STDOUT_FILENO)) {}
 
@@ -95,12 +78,13 @@ absl::Status Session::Bench() {
   if (!client.ok()) return client.status();
   absl::StatusOr<Document> result;
   {
-    Progress progress;
+    ProgressLine line;
     result = RunBench(**client, settings_.bench,
                       {.interrupted = [&](std::chrono::milliseconds time) { return held.WaitFor(time); },
-                       .progress = [&](const std::string& text) { progress.Show(text); }});
+                       .progress = [&](const Progress& progress) { line.Show(progress); }});
   }
   if (!result.ok()) return result.status();
+  if (absl::Status written = WriteFigures(*result); !written.ok()) return written;
   if (output_.format() == Format::kJson) {
     output_.Print(*result, Layout::kRecords);
   } else {
@@ -109,12 +93,20 @@ absl::Status Session::Bench() {
   return output_.Flush();
 }
 
+absl::Status Session::WriteFigures(const Document& result) const {
+  if (!settings_.bench_json.empty()) {
+    absl::Status written = WriteFile(settings_.bench_json, ToJsonLine(result) + "\n");
+    if (!written.ok()) return written;
+  }
+  return settings_.bench_csv.empty() ? absl::OkStatus() : WriteFile(settings_.bench_csv, FigureCsv(result["figures"]));
+}
+
 absl::StatusOr<Document> Session::Transfer(absl::StatusOr<Document> (*transfer)(Client&, const TransferOptions&,
                                                                                 const ShowProgress&)) {
   const auto client = Connect();
   if (!client.ok()) return client.status();
-  Progress progress;
-  return transfer(**client, settings_.transfer, [&](const std::string& text) { progress.Show(text); });
+  ProgressLine line;
+  return transfer(**client, settings_.transfer, [&](const Progress& progress) { line.Show(progress); });
 }
 
 absl::Status Session::Export() {

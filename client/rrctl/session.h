@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "client/rrctl/failure.h"
 #include "client/rrctl/interrupt.h"
 #include "client/rrctl/output.h"
 #include "client/rrctl/settings.h"
@@ -32,17 +33,24 @@ class Session {
   absl::Status Import();
   // DATA_LOSS behind the answer where something is damaged.
   absl::Status Verify();
+  // A difference is no error, but the verdict.
+  absl::Status Diff();
   // The description is on standard input.
   absl::Status Diagnose();
   // These two need no server. The plan's description is on standard input.
   absl::Status Plan();
   absl::Status CompletionScript();
 
+  // How a command ended that said all it had to say on standard output.
+  ExitCode verdict() const { return verdict_; }
+
   // Whether standard output has taken what was written to it.
   bool OutputIsTaken() const { return output_.taken(); }
 
  private:
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;
+  // To the files that the settings name.
+  absl::Status WriteFigures(const Document& result) const;
   absl::Status Explain(absl::string_view description);
   // Shows how far it is meanwhile, and the answer.
   absl::StatusOr<Document> Transfer(absl::StatusOr<Document> (*transfer)(Client&, const TransferOptions&,
@@ -51,6 +59,7 @@ class Session {
 
   const Settings& settings_;
   Output output_;
+  ExitCode verdict_ = kExitOk;
 };
 
 }  // namespace routing_replay

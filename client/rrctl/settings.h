@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/rrctl/bench/bench.h"
+#include "client/rrctl/compare/diff.h"
 #include "client/rrctl/diagnose.h"
 #include "client/rrctl/get.h"
 #include "client/rrctl/inspect.h"
@@ -34,8 +35,11 @@ struct Settings {
   PutOptions put;
   TransferOptions transfer;
   BenchOptions bench;
+  std::string bench_json;  // Files that get the figures too; empty: none.
+  std::string bench_csv;
   bool explain = false;
   DiagnoseOptions diagnose;
+  DiffOptions diff;
   std::string shell;
 };
 

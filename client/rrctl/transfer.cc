@@ -1,16 +1,15 @@
 #include "client/rrctl/transfer.h"
 
 #include "absl/strings/str_cat.h"
-#include "client/rrctl/human.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
 namespace {
 
-OnCheckpointProgress InWords(const ShowProgress& show) {
+OnCheckpointProgress Forward(const ShowProgress& show) {
   return [&show](const CheckpointProgress& progress) {
-    show(absl::StrCat(progress.samples, " of ", progress.total, " samples, ", HumanBytes(progress.bytes)));
+    show({.done = progress.samples, .total = progress.total, .bytes = progress.bytes});
   };
 }
 
@@ -30,7 +29,7 @@ absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions
                                   .producer = options.producer,
                                   .drop_missing = options.drop_missing,
                                   .release_awaiting = options.checkpoint,
-                                  .on_progress = InWords(progress)});
+                                  .on_progress = Forward(progress)});
   if (!outcome.ok()) return outcome.status();
   return Document{{"run", options.run},
                   {"directory", options.directory},
@@ -45,7 +44,7 @@ absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions
 absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
                                              const ShowProgress& progress) {
   const auto outcome = ImportRun(client, options.directory,
-                                 {.groups = options.groups, .run = options.run, .on_progress = InWords(progress)});
+                                 {.groups = options.groups, .run = options.run, .on_progress = Forward(progress)});
   if (!outcome.ok()) return outcome.status();
   return Document{{"run", outcome->run},
                   {"directory", options.directory},
@@ -58,7 +57,7 @@ absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, 
   const auto run = client.JoinRun(options.run);
   if (!run.ok()) return run.status();
   const auto outcome =
-      VerifyRun(**run, {.groups = options.groups, .producer = options.producer, .on_progress = InWords(progress)});
+      VerifyRun(**run, {.groups = options.groups, .producer = options.producer, .on_progress = Forward(progress)});
   if (!outcome.ok()) return outcome.status();
   Document damaged = Document::array();
   for (const DamagedSample& sample : outcome->damaged) {

@@ -4,12 +4,12 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "client/rrctl/progress.h"
 #include "client/rrctl/table.h"
 #include "routing_replay/client.h"
 
@@ -23,9 +23,6 @@ struct TransferOptions {
   bool drop_missing = false;
   bool checkpoint = false;
 };
-
-// How far it is, in words.
-using ShowProgress = std::function<void(const std::string&)>;
 
 // Objects. Errors of ExportRun, ImportRun and VerifyRun (routing_replay/checkpoint.h) and of Client::JoinRun.
 absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions& options,

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "client/rrctl/bench/bench.h"
+#include "client/rrctl/compare/diff.h"
 #include "client/rrctl/get.h"
 #include "client/rrctl/inspect.h"
 #include "client/rrctl/transfer.h"
@@ -49,7 +50,7 @@ class RrctlCommandsTest : public ServerTest {
                            std::this_thread::yield();
                            return interrupt_after >= 0 && ++waits > interrupt_after;
                          },
-                     .progress = [](const std::string&) {}});
+                     .progress = [](const Progress&) {}});
   }
 
   void ExpectNoRuns() {
@@ -171,8 +172,8 @@ TEST_F(RrctlCommandsTest, ARunMovesThroughADirectory) {
   }
   const std::string directory =
       ::testing::TempDir() + "rrctl_commands_" + std::to_string(std::random_device()()) + "/checkpoint";
-  std::string shown;
-  const auto show = [&](const std::string& text) { shown = text; };
+  Progress shown;
+  const auto show = [&](const Progress& progress) { shown = progress; };
   const TransferOptions out{.run = "r", .directory = directory};
   ASSERT_OK_AND_ASSIGN(const Document exported, ExportToDirectory(*client_, out, show));
   EXPECT_EQ(exported, Document({{"run", "r"},
@@ -183,7 +184,9 @@ TEST_F(RrctlCommandsTest, ARunMovesThroughADirectory) {
                                 {"unsealed", 1},
                                 {"released", 0},
                                 {"written_bytes", 80}}));
-  EXPECT_EQ(shown, "2 of 2 samples, 80 B");
+  EXPECT_EQ(shown.done, 2);
+  EXPECT_EQ(shown.total, 2);
+  EXPECT_EQ(shown.bytes, 80);
   const TransferOptions in{.run = "copy", .directory = directory};
   ASSERT_OK_AND_ASSIGN(const Document imported, ImportFromDirectory(*client_, in, show));
   EXPECT_EQ(
@@ -202,6 +205,95 @@ TEST_F(RrctlCommandsTest, ARunMovesThroughADirectory) {
   std::filesystem::remove_all(std::filesystem::path(directory).parent_path());
 }
 
+class RrctlDiffTest : public RrctlCommandsTest {
+ protected:
+  absl::StatusOr<Document> DiffOf(const DiffOptions& options) {
+    return Diff(*client_, options, [](const Progress&) {});
+  }
+  const Geometry geometry_ = Geometry::Uniform(3, 64, 4);
+  const RandomRoutes routes_ = MakeRandomRoutes(geometry_, 40, 1);
+};
+
+TEST_F(RrctlDiffTest, EqualSamplesOfTwoRunsAreEqual) {
+  const RunHandle one = OpenRun("team:one", geometry_);
+  const RunHandle two = OpenRun("two", geometry_);
+  ASSERT_OK(PutRows(*one, routes_, {0, 40}, {.sample = "s:1/0", .seal = true}));
+  ASSERT_OK(PutRows(*two, routes_, {0, 40}, {.sample = "s"}));
+  ASSERT_OK_AND_ASSIGN(const Document diff, DiffOf({.a = "team:one:s:1/0", .b = "two:s"}));
+  EXPECT_EQ(diff["equal"], true);
+  EXPECT_EQ(diff["a"]["run"], "team:one");
+  EXPECT_EQ(diff["a"]["sample"], "s:1/0");
+  EXPECT_EQ(diff["a"]["tokens"], 41);
+  EXPECT_EQ(diff["compared_rows"], 40);
+  EXPECT_TRUE(diff["first"].is_null());
+  EXPECT_TRUE(diff["same_tokens"].is_null());
+}
+
+TEST_F(RrctlDiffTest, TheFirstDifferenceIsNamedAndOrderIsApart) {
+  const RunHandle run = OpenRun("r", geometry_);
+  RandomRoutes other = routes_;
+  std::vector<uint16_t>& layer = other.layers[2];
+  std::reverse(layer.begin() + 4 * 7, layer.begin() + 4 * 8);
+  const uint16_t taken[] = {layer[4 * 9], layer[4 * 9 + 1], layer[4 * 9 + 2], layer[4 * 9 + 3]};
+  uint16_t free = 0;
+  while (std::find(std::begin(taken), std::end(taken), free) != std::end(taken)) ++free;
+  layer[4 * 9] = free;
+  ASSERT_OK(PutRows(*run, routes_, {0, 40}, {.sample = "a", .engine = "x"}));
+  ASSERT_OK(PutRows(*run, other, {0, 30}, {.sample = "a", .producer = Producer::kTrainer}));
+  ASSERT_OK_AND_ASSIGN(const Document diff, DiffOf({.run = "r", .a = "a"}));
+  EXPECT_EQ(diff["equal"], false);
+  EXPECT_EQ(diff["b"]["producer"], "trainer");
+  EXPECT_EQ(diff["compared_rows"], 30);
+  EXPECT_EQ(diff["rows_only_in_a"], 10);
+  EXPECT_EQ(diff["rows_only_in_b"], 0);
+  EXPECT_EQ(diff["differing_rows"], 2);
+  EXPECT_EQ(diff["differing_layers"], 1);
+  EXPECT_EQ(diff["order_only"], 1);
+  EXPECT_EQ(diff["other_experts"], 1);
+  EXPECT_EQ(diff["first"], Document({{"row", 7},
+                                     {"layer", 2},
+                                     {"what", "order"},
+                                     {"a", routes_.Slice(2, {{7, 8}})},
+                                     {"b", other.Slice(2, {{7, 8}})}}));
+  EXPECT_EQ(diff["layers"], Document::array({{{"layer", 2},
+                                              {"choices", 30},
+                                              {"order_only", 1},
+                                              {"other_experts", 1},
+                                              {"no_common_expert", 0},
+                                              {"replaced_ids", 1}}}));
+}
+
+TEST_F(RrctlDiffTest, UnrecordedRowsAreRowsOfTheOther) {
+  const RunHandle run = OpenRun("r", geometry_);
+  ASSERT_OK(PutRows(*run, routes_, {0, 40}, {.sample = "a"}));
+  ASSERT_OK(PutRows(*run, routes_, {0, 10}, {.sample = "b"}));
+  auto appender = run->NewAppender();
+  ASSERT_OK(appender->AppendUnrecorded({.sample = "b", .row_start = 10, .unrecorded = {{10, 25}}}, 15));
+  ASSERT_OK(appender->Flush(kCallTimeout));
+  ASSERT_OK(PutRows(*run, routes_, {25, 40}, {.sample = "b"}));
+  ASSERT_OK_AND_ASSIGN(const Document diff, DiffOf({.run = "r", .a = "b", .b = "a"}));
+  EXPECT_EQ(diff["equal"], false);
+  EXPECT_EQ(diff["compared_rows"], 25);
+  EXPECT_EQ(diff["rows_only_in_b"], 15);
+  EXPECT_EQ(diff["differing_rows"], 0);
+  EXPECT_TRUE(diff["first"].is_null());
+}
+
+TEST_F(RrctlDiffTest, SaysWhatIsNotThereOrCannotBeCompared) {
+  const RunHandle run = OpenRun("r", geometry_);
+  ASSERT_OK(PutRows(*run, routes_, {0, 40}, {.sample = "a"}));
+  EXPECT_THAT(DiffOf({.run = "r", .a = "a"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+  EXPECT_THAT(DiffOf({.a = "x:a", .b = "r:a"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  EXPECT_EQ(DiffOf({.a = "a", .b = "r:a"}).status().code(), absl::StatusCode::kInvalidArgument);
+  const RunHandle shorter = OpenRun("r:a", geometry_);
+  ASSERT_OK(PutRows(*run, routes_, {0, 4}, {.sample = "a:b"}));
+  ASSERT_OK(PutRows(*shorter, routes_, {0, 4}, {.sample = "b"}));
+  EXPECT_THAT(DiffOf({.a = "r:a:b", .b = "r:a"}).status().message(), ::testing::HasSubstr("--run"));
+  const Geometry wide = Geometry::Uniform(3, 65, 4);
+  ASSERT_OK(PutRows(*OpenRun("wide", wide), MakeRandomRoutes(wide, 40, 1), {0, 40}, {.sample = "a"}));
+  EXPECT_THAT(DiffOf({.a = "wide:a", .b = "r:a"}).status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+}
+
 TEST_F(RrctlCommandsTest, BenchMeasuresAndLeavesNothing) {
   ASSERT_OK_AND_ASSIGN(const Document result,
                        Bench({.samples = 5, .tokens = 300, .workers = 2, .rounds = 2, .layers = 3, .experts = 300}));
@@ -213,8 +305,10 @@ TEST_F(RrctlCommandsTest, BenchMeasuresAndLeavesNothing) {
     EXPECT_LE(figure["median"], figure["max"]) << names.back();
     EXPECT_TRUE(figure["floor"].is_null() && figure["ratio"].is_null()) << names.back();
   }
-  EXPECT_THAT(names, ::testing::ElementsAre("append_throughput", "append_rows", "append_latency", "append_latency_p99",
-                                            "read_throughput", "read_rows", "read_latency", "read_latency_p99"));
+  EXPECT_THAT(names,
+              ::testing::ElementsAre("append_throughput", "append_rows", "append_latency", "append_latency_p90",
+                                     "append_latency_p99", "append_latency_p999", "read_throughput", "read_rows",
+                                     "read_latency", "read_latency_p90", "read_latency_p99", "read_latency_p999"));
   EXPECT_EQ(result["load"]["rounds"], 2);
   ExpectNoRuns();
 }

@@ -314,7 +314,38 @@ class LayoutTest(RrctlTest):
             self.assertIn("[field=geometry]", self.run_rrctl(*words, stdin=other, code=1))
 
 
+class DiffTest(RrctlTest):
+    def test_differences_are_exit_code_1(self):
+        self.drop_at_end("diff")
+        ids = [0, 1, 2, 3, 4, 5, 6, 7]
+        for sample, last in (("a", [4, 5, 6, 7]), ("b", [4, 5, 6, 7]), ("c", [7, 6, 5, 4]), ("d", [4, 5, 6, 9])):
+            words = ["put", "diff", sample, "-", "--experts", "128"]
+            self.json(*words, stdin=npy(2, 2, 4, ids + ids[:4] + last))
+        self.assertTrue(self.json("diff", "diff:a", "diff:b")["equal"])
+        for sample, what, order, other in (("c", "order", 1, 0), ("d", "experts", 0, 1)):
+            done = subprocess.run(
+                [RRCTL, "diff", "--run", "diff", "a", sample], check=False, capture_output=True, timeout=PATIENCE
+            )
+            self.assertEqual((done.returncode, done.stderr), (1, b""))
+            found = json.loads(done.stdout)
+            first = found["first"]
+            self.assertEqual((first["row"], first["layer"], first["what"]), (1, 1, what))
+            self.assertEqual((found["order_only"], found["other_experts"]), (order, other))
+        text = subprocess.run(
+            [RRCTL, "-w", "table", "diff", "diff:a", "diff:d"], check=False, capture_output=True, timeout=PATIENCE
+        ).stdout.decode()
+        self.assertRegex(text, r"(?s)first\n  row +1\n  layer +1\n  what +experts\n  a +4, 5, 6, 7\n  b +4, 5, 6, 9\n")
+        self.assertIn("NO_SAMPLE", self.run_rrctl("diff", "diff:a", code=1))
+
+
 class FailureTest(RrctlTest):
+    def test_the_environment_stands_for_flags(self):
+        environment = os.environ | {"ROUTING_REPLAY_WRITE_OUT": "table", "ROUTING_REPLAY_TIMEOUT": "7"}
+        self.assertTrue(self.run_rrctl("status", env=environment).startswith("version "))
+        self.assertTrue(self.run_rrctl("-w", "json", "status", env=environment).startswith("{"))
+        environment["ROUTING_REPLAY_TIMEOUT"] = "soon"
+        self.assertIn("--timeout", self.run_rrctl("status", env=environment, code=2))
+
     def test_exit_codes_and_messages(self):
         self.drop_at_end("fail")
         self.put("fail", "s", 3)
@@ -387,7 +418,7 @@ class TerminalTest(RrctlTest):
     def test_bench_shows_progress_and_a_table(self):
         text, code = self.show("bench", "--samples", "4", "--tokens", "300", "--rounds", "2")
         self.assertEqual(code, 0)
-        self.assertIn("\r\x1b[Kround 1 of 2: append ", text)
+        self.assertIn("\r\x1b[Kround 1 of 2: append: 0 of 4 samples, ", text)
         self.assertRegex(text, r"append_throughput +\d.*iB/s")
 
 
@@ -465,6 +496,18 @@ class BenchTest(RrctlTest):
         self.assertIn("cpus", result["host"])
         self.assertEqual(self.json("runs"), [])
 
+    def test_figures_go_into_files_too(self):
+        with tempfile.TemporaryDirectory() as directory:
+            files = Path(directory, "figures.json"), Path(directory, "figures.csv")
+            words = ["bench", "--samples", "4", "--tokens", "300", "--rounds", "1", "--json", files[0], "--csv", files[1]]
+            result = self.json(*words)
+            self.assertEqual(json.loads(files[0].read_text()), result)
+            names, *lines = files[1].read_text().splitlines()
+            self.assertEqual(names, "figure,median,min,max,unit")
+            self.assertEqual([line.split(",")[0] for line in lines], [figure["name"] for figure in result["figures"]])
+            self.assertIn("append_latency_p999", [figure["name"] for figure in result["figures"]])
+        self.run_rrctl("bench", "--samples", "1", "--tokens", "9", "--csv", "/nonesuch/x", code=1)
+
     def test_ctrl_c_drops_its_run(self):
         words = ["bench", "--samples", "100", "--tokens", "300", "--rounds", "1000"]
         process = subprocess.Popen([RRCTL, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -524,6 +567,8 @@ class CompletionTest(RrctlTest):
         self.assertEqual(self.bash("ls te"), ["team:a"])
         # Bash replaces only what is behind the last colon.
         self.assertEqual(self.bash("get team:a x:"), ["1/0", "2/0"])
+        self.assertEqual(self.bash("diff --run team:a x:"), ["1/0", "2/0"])
+        self.assertEqual(self.bash("diff team:a:x:"), ["1/0", "2/0"])
         self.assertEqual(self.bash("--endpoint 127.0.0.1:1 ls te"), [])
         with tempfile.TemporaryDirectory() as directory:
             Path(directory, "rows 1.npy").touch()

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -21,23 +23,34 @@ constexpr int64_t kMaxSampleIds = int64_t{1} << 27;
 // Samples that a killed bench leaves go away by themselves.
 constexpr std::chrono::minutes kTtl(10);
 
+struct Percentile {
+  const char* name;
+  double fraction;
+};
+constexpr Percentile kPercentiles[] = {{"p90", 0.9}, {"p99", 0.99}, {"p999", 0.999}};
+
 // What one kind of call did in all rounds.
 struct Measured {
-  std::vector<double> bytes_per_s, rows_per_s, latencies, latencies_p99;
+  std::vector<double> bytes_per_s, rows_per_s, latencies;
+  std::array<std::vector<double>, std::size(kPercentiles)> percentiles;
 
   void Add(const PhaseResult& phase, int64_t rows, int64_t row_bytes) {
     if (phase.latencies.empty() || phase.seconds <= 0) return;
     rows_per_s.push_back(static_cast<double>(rows * phase.latencies.size()) / phase.seconds);
     bytes_per_s.push_back(rows_per_s.back() * static_cast<double>(row_bytes));
     latencies.insert(latencies.end(), phase.latencies.begin(), phase.latencies.end());
-    latencies_p99.push_back(Quantile(phase.latencies, 0.99));
+    for (size_t i = 0; i < percentiles.size(); ++i) {
+      percentiles[i].push_back(Quantile(phase.latencies, kPercentiles[i].fraction));
+    }
   }
 
   void AddTo(Document& figures, const std::string& name) const {
     figures.push_back(Figure(name + "_throughput", bytes_per_s, "bytes/s"));
     figures.push_back(Figure(name + "_rows", rows_per_s, "rows/s"));
     figures.push_back(Figure(name + "_latency", latencies, "s"));
-    figures.push_back(Figure(name + "_latency_p99", latencies_p99, "s"));
+    for (size_t i = 0; i < percentiles.size(); ++i) {
+      figures.push_back(Figure(absl::StrCat(name, "_latency_", kPercentiles[i].name), percentiles[i], "s"));
+    }
   }
 };
 
@@ -104,18 +117,20 @@ class Bench {
   absl::Status Phase(const std::string& name, int round, const std::function<PhaseTask(int)>& make_task,
                      Measured& measured, bool& complete) {
     bool interrupted = false;
-    const PhaseResult result =
-        RunPhase({.workers = options_.workers,
-                  .items = options_.samples,
-                  .deadline = deadline_,
-                  .wait =
-                      [&](int64_t done) {
-                        hooks_.progress(absl::StrCat("round ", round + 1, " of ", options_.rounds, ": ", name, " ",
-                                                     done, " of ", options_.samples));
-                        interrupted |= hooks_.interrupted(kPoll);
-                        return interrupted;
-                      }},
-                 make_task);
+    const PhaseResult result = RunPhase(
+        {.workers = options_.workers,
+         .items = options_.samples,
+         .deadline = deadline_,
+         .wait =
+             [&](int64_t done) {
+               hooks_.progress({.phase = absl::StrCat("round ", round + 1, " of ", options_.rounds, ": ", name),
+                                .done = done,
+                                .total = options_.samples,
+                                .bytes = done * (options_.tokens - 1) * run_->geometry().raw_row_bytes()});
+               interrupted |= hooks_.interrupted(kPoll);
+               return interrupted;
+             }},
+        make_task);
     if (!result.status.ok()) return result.status;
     if (interrupted) return absl::CancelledError("interrupted");
     measured.Add(result, options_.tokens - 1, run_->geometry().raw_row_bytes());

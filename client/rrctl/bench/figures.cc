@@ -52,4 +52,13 @@ Document FigureTable(const Document& figures) {
   return rows;
 }
 
+std::string FigureCsv(const Document& figures) {
+  std::string text = "figure,median,min,max,unit\n";
+  for (const Document& figure : figures) {
+    absl::StrAppend(&text, figure["name"].get<std::string>(), ",", figure["median"].dump(), ",", figure["min"].dump(),
+                    ",", figure["max"].dump(), ",", figure["unit"].get<std::string>(), "\n");
+  }
+  return text;
+}
+
 }  // namespace routing_replay

@@ -21,6 +21,9 @@ Document DescribeHost();
 // Figures as columns for people: an array with values in units that fit.
 Document FigureTable(const Document& figures);
 
+// Figures as CSV with exact numbers, a line of names first: "figure,median,min,max,unit".
+std::string FigureCsv(const Document& figures);
+
 }  // namespace routing_replay
 
 #endif  // CLIENT_RRCTL_BENCH_FIGURES_H_

@@ -36,6 +36,11 @@ TEST(FiguresTest, TableHasUnits) {
   EXPECT_EQ(table[3]["median"], "1234 rows/s");
 }
 
+TEST(FiguresTest, CsvHasExactNumbers) {
+  EXPECT_EQ(FigureCsv(Document::array({Figure("append_latency", {0.0015, 0.5}, "s"), Figure("rows", {3}, "rows/s")})),
+            "figure,median,min,max,unit\nappend_latency,0.25075,0.0015,0.5,s\nrows,3.0,3.0,3.0,rows/s\n");
+}
+
 TEST(FiguresTest, HostIsDescribed) {
   EXPECT_GE(DescribeHost()["cpus"], 1);
   EXPECT_FALSE(DescribeHost()["machine"].get<std::string>().empty());

@@ -1,0 +1,52 @@
+#include "client/rrctl/load_balance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace routing_replay {
+namespace {
+
+using Document = nlohmann::ordered_json;
+
+Document OrNull(std::optional<double> value) { return value ? Document(*value) : Document(); }
+
+}  // namespace
+
+LoadBalance BalanceOf(absl::Span<const int64_t> counts) {
+  const auto busiest = std::max_element(counts.begin(), counts.end());
+  LoadBalance balance{.choices = std::accumulate(counts.begin(), counts.end(), int64_t{0}),
+                      .unused = std::count(counts.begin(), counts.end(), 0),
+                      .busiest = busiest - counts.begin(),
+                      .busiest_count = *busiest};
+  if (balance.choices == 0) return balance;
+  const auto experts = static_cast<double>(counts.size());
+  const auto choices = static_cast<double>(balance.choices);
+  balance.max_to_mean = static_cast<double>(*busiest) * experts / choices;
+  double bits = 0;
+  for (const int64_t count : counts) {
+    if (count > 0) bits -= static_cast<double>(count) / choices * std::log2(static_cast<double>(count) / choices);
+  }
+  balance.entropy = counts.size() == 1 ? 1.0 : bits / std::log2(experts);
+  return balance;
+}
+
+Document LoadToDocument(const ExpertLoad& load, bool counts) {
+  Document rows = Document::array();
+  for (const ExpertLoad::Layer& layer : load.layers) {
+    const LoadBalance balance = BalanceOf(layer.counts);
+    Document row = {{"layer", layer.layer_id},
+                    {"rows", load.rows},
+                    {"experts", layer.counts.size()},
+                    {"unused", balance.unused},
+                    {"busiest", balance.busiest},
+                    {"busiest_count", balance.busiest_count},
+                    {"max_to_mean", OrNull(balance.max_to_mean)},
+                    {"entropy", OrNull(balance.entropy)}};
+    if (counts) row["counts"] = layer.counts;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace routing_replay
