@@ -124,6 +124,8 @@ class Parser {
     Key("token-file", config_.token_file,
         "hashes of the tokens that clients must show and what each may do; read again when it changes (rrctl token "
         "makes entries); empty: everybody may do everything");
+    Key("log-format", config_.log_format, "json: a line of JSON per event; text; auto: text on a terminal, else json")
+        ->check(CLI::IsMember({"auto", "json", "text"}));
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }
@@ -308,6 +310,7 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "tls-reload-interval" << YAML::Value << Time(c.tls_reload_interval);
   out << YAML::Key << "insecure" << YAML::Value << c.insecure;
   out << YAML::Key << "token-file" << YAML::Value << c.token_file;
+  out << YAML::Key << "log-format" << YAML::Value << c.log_format;
   out << YAML::EndMap;
   return absl::StrCat(out.c_str(), "\n");
 }

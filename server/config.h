@@ -42,6 +42,7 @@ struct ServerConfig {
   std::chrono::milliseconds tls_reload_interval = std::chrono::seconds(10);
   bool insecure = false;   // Plaintext on other than loopback addresses is meant.
   std::string token_file;  // See security/token_file.h; empty: everybody may do everything.
+  std::string log_format = "auto";  // Text on a terminal, otherwise JSON; or "json", "text".
 
   // What the process was asked to do instead of serving.
   bool check_config = false;

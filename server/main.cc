@@ -2,8 +2,6 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,6 +9,7 @@
 
 #include "routing_replay/wire/allocator.h"
 #include "server/config.h"
+#include "server/operations/log/event_log.h"
 #include "server/operations/process_watch.h"
 #include "server/server.h"
 
@@ -44,40 +43,44 @@ absl::StatusOr<std::unique_ptr<ProcessWatch>> WatchProcess(int pid) {
   return ProcessWatch::Start(pid, [] { kill(getpid(), SIGTERM); });
 }
 
+void Warn(const std::string& line) { LogEvent(LogLevel::kWarning, "warning", line); }
+
 int Serve(const ServerConfig& config) {
   const sigset_t signals = BlockStopSignals();
   const auto watch = WatchProcess(config.exit_with_pid);
   if (!watch.ok()) {
-    spdlog::error("--exit-with-pid: {}", std::string(watch.status().message()));
+    LogEvent(LogLevel::kError, "exit", watch.status().message(), {{"key", "exit-with-pid"}});
     return kExitNoProcess;
   }
-  auto server = Server::Start(config, Clock::Real(), [](const std::string& line) { spdlog::warn("{}", line); });
+  auto server = Server::Start(config, Clock::Real(), Warn);
   if (!server.ok()) {
-    spdlog::error("{}", std::string(server.status().message()));
+    LogEvent(LogLevel::kError, "exit", server.status().message());
     return kExitListen;
   }
-  spdlog::info("{}", (*server)->StartLine());
-  for (const std::string& warning : (*server)->warnings()) spdlog::warn("{}", warning);
+  LogEvent(LogLevel::kInfo, "started", (*server)->StartLine());
+  for (const std::string& warning : (*server)->warnings()) Warn(warning);
   int signal_number = 0;
   sigwait(&signals, &signal_number);
-  spdlog::info("draining after signal {}", signal_number);
+  LogEvent(LogLevel::kInfo, "draining", "", {{"signal", int64_t{signal_number}}});
   (*server)->Shutdown(config.drain_timeout);
-  spdlog::info("stopped");
+  server->reset();  // What the store has yet to write is written now.
+  LogEvent(LogLevel::kInfo, "stopped", "");
   return 0;
 }
 
 int Main(int argc, char** argv) {
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("server"));
+  StartLogging(ChooseLogFormat("auto"));
   auto config = ParseServerConfig(argc, argv);
   if (config.status().code() == absl::StatusCode::kCancelled) {
     std::fputs(std::string(config.status().message()).c_str(), stdout);
     return 0;
   }
   if (!config.ok()) {
-    spdlog::error("{}", std::string(config.status().message()));
+    LogEvent(LogLevel::kError, "exit", config.status().message());
     return kExitConfig;
   }
-  spdlog::set_level(spdlog::level::from_str(config->log_level));
+  StartLogging(ChooseLogFormat(config->log_format));
+  SetLogLevel(config->log_level).IgnoreError();  // The parser takes no other.
   if (config->print_config) std::fputs(ToYaml(*config).c_str(), stdout);
   if (config->print_config || config->check_config) return 0;
   if (config->allocator == "tuned") TuneServerAllocator();

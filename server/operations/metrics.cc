@@ -2,9 +2,24 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
+namespace {
+
+// {a="x",b="y"}; nothing where there are none. Values are words of this program: nothing in them needs an escape.
+std::string LabelText(const std::vector<prometheus::ClientMetric::Label>& labels) {
+  if (labels.empty()) return "";
+  return absl::StrCat("{",
+                      absl::StrJoin(labels, ",",
+                                    [](std::string* out, const auto& label) {
+                                      absl::StrAppend(out, label.name, "=\"", label.value, "\"");
+                                    }),
+                      "}");
+}
+
+}  // namespace
 
 Metrics::Metrics()
     : refusals_(prometheus::BuildCounter()
@@ -19,6 +34,17 @@ Metrics::Metrics()
                            .Name("routing_replay_access_refusals_total")
                            .Help("Calls and messages refused for their token, by what the answer was.")
                            .Register(registry_)),
+      append_sizes_(prometheus::BuildHistogram()
+                        .Name("routing_replay_append_size_bytes")
+                        .Help("Payload bytes of one accepted append.")
+                        .Register(registry_)
+                        .Add({}, prometheus::Histogram::BucketBoundaries{4 << 10, 16 << 10, 64 << 10, 256 << 10,
+                                                                         1 << 20, 4 << 20, 16 << 20, 64 << 20})),
+      credit_bytes_(prometheus::BuildGauge()
+                        .Name("routing_replay_memory_credit_bytes")
+                        .Help("Bytes of the memory budget promised to append streams that have not come yet.")
+                        .Register(registry_)
+                        .Add({})),
       appends_(Add("routing_replay_appends_total", "Appends accepted.")),
       rows_(Add("routing_replay_append_rows_total", "Rows of accepted appends.")),
       ingest_bytes_(Add("routing_replay_ingest_bytes_total", "Payload bytes of accepted appends.")),
@@ -44,6 +70,7 @@ void Metrics::CountAppend(const AppendAck& ack, int64_t rows, int64_t payload_by
   appends_.Increment();
   rows_.Increment(static_cast<double>(rows));
   ingest_bytes_.Increment(static_cast<double>(payload_bytes));
+  append_sizes_.Observe(static_cast<double>(payload_bytes));
   trimmed_rows_.Increment(static_cast<double>(ack.trimmed_rows));
   conflicting_rows_.Increment(static_cast<double>(ack.conflicting_rows));
   late_rows_.Increment(static_cast<double>(ack.late_rows));
@@ -57,6 +84,8 @@ void Metrics::CountRefusal(const absl::Status& status) {
 }
 
 void Metrics::CountCredit(bool granted) { (granted ? credits_ : credit_refusals_).Increment(); }
+
+void Metrics::AddCreditBytes(int64_t bytes) { credit_bytes_.Increment(static_cast<double>(bytes)); }
 
 void Metrics::CountRead() { reads_.Increment(); }
 
@@ -76,10 +105,10 @@ void Metrics::CountExpired(int64_t samples) { expired_.Increment(static_cast<dou
 std::vector<std::pair<std::string, int64_t>> Metrics::Values() const {
   std::vector<std::pair<std::string, int64_t>> values;
   for (const prometheus::MetricFamily& family : registry_.Collect()) {
+    if (family.type != prometheus::MetricType::Counter) continue;
     for (const prometheus::ClientMetric& metric : family.metric) {
-      std::string name = family.name;
-      for (const auto& label : metric.label) absl::StrAppend(&name, "{", label.name, "=\"", label.value, "\"}");
-      values.emplace_back(std::move(name), static_cast<int64_t>(metric.counter.value));
+      values.emplace_back(absl::StrCat(family.name, LabelText(metric.label)),
+                          static_cast<int64_t>(metric.counter.value));
     }
   }
   std::sort(values.begin(), values.end());

@@ -1,8 +1,10 @@
-// Counters of the server, in Prometheus form. Every fallback and refusal has one: nothing is silent.
+// Counters of what the server carries, in Prometheus form. Every fallback and refusal has one: nothing is silent.
 #ifndef SERVER_OPERATIONS_METRICS_H_
 #define SERVER_OPERATIONS_METRICS_H_
 
 #include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
 #include <cstdint>
@@ -23,6 +25,8 @@ class Metrics {
 
   void CountAppend(const AppendAck& ack, int64_t rows, int64_t payload_bytes);
   void CountCredit(bool granted);
+  // Credit that streams hold grew by so much, or shrank.
+  void AddCreditBytes(int64_t bytes);
   void CountRead();
   void CountRecord(SampleStatus status);
   void CountSent(int64_t table_bytes, int64_t payload_bytes);
@@ -41,6 +45,8 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& refusals_;
   prometheus::Family<prometheus::Counter>& records_;
   prometheus::Family<prometheus::Counter>& access_refusals_;
+  prometheus::Histogram& append_sizes_;
+  prometheus::Gauge& credit_bytes_;
   prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,
       &unrecorded_rows_, &unverified_rows_, &credits_, &credit_refusals_, &reads_, &egress_bytes_, &egress_table_bytes_,
       &expired_;

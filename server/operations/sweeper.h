@@ -3,10 +3,9 @@
 #define SERVER_OPERATIONS_SWEEPER_H_
 
 #include <chrono>
-#include <thread>
 
-#include "proto/wire/mutex.h"
 #include "server/operations/metrics.h"
+#include "server/operations/periodic_thread.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
@@ -15,17 +14,9 @@ namespace routing_replay {
 class Sweeper {
  public:
   Sweeper(Store& store, Metrics& metrics, std::chrono::milliseconds interval);
-  ~Sweeper();
 
  private:
-  void Run(std::chrono::milliseconds interval);
-
-  Store& store_;
-  Metrics& metrics_;
-  Mutex mutex_;
-  CondVar stop_changed_;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  PeriodicThread thread_;
 };
 
 }  // namespace routing_replay

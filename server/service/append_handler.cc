@@ -38,7 +38,7 @@ void AppendCall::Listen(ServiceContext& context, RawService& service, CallLoop& 
 
 void AppendCall::OnArrived(bool ok) {
   if (!ok) return SetFinished();  // The server is shutting down.
-  arrived_already_ = true;
+  record_.emplace(context_.calls, "Append", grpc_context_);
   Listen(context_, service_, loop_);
   // Nothing is read from nobody knows whom.
   if (const auto permissions = Identify(context_, grpc_context_); !permissions.ok()) {
@@ -92,6 +92,7 @@ void AppendCall::Refuse(const ByteChain& message, const absl::Status& status) {
       .append_id = refused->append_id, .sample = refused->sample, .error = WithSample(status, refused->sample)};
   // The client has counted the payload against its credit.
   credit_.Split(std::min<int64_t>(static_cast<int64_t>(refused->payload_bytes), credit_.bytes()));
+  record_->Refuse(response.ack->error);
   context_.metrics.CountAppend(*response.ack, 0, 0);
   if (refused->want_bytes > 0) response.credit = Grant(refused->want_bytes);
   Send(response);
@@ -128,6 +129,7 @@ AppendAck AppendCall::Process(AppendRequest request) {
   } else {
     ack = context_.processor.Process(run_, std::move(request), credit_.Split(payload_bytes));
   }
+  if (!ack.error.ok()) record_->Refuse(ack.error);
   context_.metrics.CountAppend(ack, rows, payload_bytes);
   return ack;
 }
@@ -152,6 +154,7 @@ void AppendCall::Pump() {
     stream_.Write(builder.Build(), written_.Begin());
   } else if (final_status_) {
     finishing_ = true;
+    record_->End(*final_status_);
     credit_.Release();
     stream_.Finish(ToGrpcStatus(*final_status_), ended_.Begin());
   }
@@ -168,7 +171,7 @@ void AppendCall::OnWritten(bool ok) {
 }
 
 void AppendCall::Drain() {
-  if (arrived_already_) FinishWith(Draining());
+  if (record_) FinishWith(Draining());
 }
 
 }  // namespace routing_replay

@@ -41,6 +41,7 @@ class AppendCall final : public Call {
   RawService& service_;
   CallLoop& loop_;
   grpc::ServerContext grpc_context_;
+  std::optional<CallRecord> record_;  // Once the call has arrived.
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&grpc_context_};
   CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};
   CallEvent read_{this, [this](bool ok) { OnRead(ok); }};
@@ -51,7 +52,6 @@ class AppendCall final : public Call {
   std::string run_;
   ByteReservation credit_;  // Granted and not used yet.
   std::deque<std::string> outgoing_;
-  bool arrived_already_ = false;
   bool reading_ = false;
   bool writing_ = false;
   std::optional<absl::Status> final_status_;

@@ -286,59 +286,14 @@ void DescribeSpill(const Store::Totals::Spill& spill, v1::ServerInfo& info) {
   for (const auto& [name, value] : counters) (*info.mutable_counters())[name] = value;
 }
 
-}  // namespace
-
-grpc::Status ControlService::OpenRun(grpc::ServerContext* call, const v1::OpenRunRequest* request,
-                                     v1::OpenRunResponse* response) {
-  const absl::Status allowed = AuthorizeOpenRun(*context_, *call, *request);
-  if (!allowed.ok()) return ToGrpcStatus(allowed);
-  return ToGrpcStatus(DoOpenRun(*context_, *request, *response));
-}
-
-grpc::Status ControlService::Seal(grpc::ServerContext* call, const v1::SealRequest* request,
-                                  v1::SampleState* response) {
-  const absl::Status allowed = Authorize(*context_, *call, Rpc::kSeal, request->run());
-  if (!allowed.ok()) return ToGrpcStatus(allowed);
-  return ToGrpcStatus(DoSeal(*context_, *request, *response));
-}
-
-grpc::Status ControlService::Truncate(grpc::ServerContext* call, const v1::TruncateRequest* request,
-                                      v1::SampleState* response) {
-  const absl::Status allowed = Authorize(*context_, *call, Rpc::kTruncate, request->run());
-  if (!allowed.ok()) return ToGrpcStatus(allowed);
-  return ToGrpcStatus(DoTruncate(*context_, *request, *response));
-}
-
-grpc::Status ControlService::Stat(grpc::ServerContext* call, const v1::StatRequest* request,
-                                  v1::StatResponse* response) {
-  const absl::Status allowed = Authorize(*context_, *call, Rpc::kStat, request->run());
-  if (!allowed.ok()) return ToGrpcStatus(allowed);
-  return ToGrpcStatus(DoStat(*context_, *request, *response));
-}
-
-grpc::Status ControlService::List(grpc::ServerContext* call, const v1::ListRequest* request,
-                                  v1::ListResponse* response) {
-  const absl::Status allowed = Authorize(*context_, *call, Rpc::kList, request->run());
-  if (!allowed.ok()) return ToGrpcStatus(allowed);
-  return ToGrpcStatus(DoList(*context_, *request, *response));
-}
-
-grpc::Status ControlService::ExpertLoad(grpc::ServerContext* call, const v1::ExpertLoadRequest* request,
-                                        v1::ExpertLoadResponse* response) {
-  const absl::Status allowed = Authorize(*context_, *call, Rpc::kExpertLoad, request->run());
-  if (!allowed.ok()) return ToGrpcStatus(allowed);
-  return ToGrpcStatus(DoExpertLoad(*context_, *call, *request, *response));
-}
-
-grpc::Status ControlService::ListRuns(grpc::ServerContext* call, const v1::ListRunsRequest*,
-                                      v1::ListRunsResponse* response) {
-  const auto permissions = AuthorizeAnywhere(*context_, *call, Rpc::kListRuns);
-  if (!permissions.ok()) return ToGrpcStatus(permissions.status());
-  const absl::StatusOr<std::vector<RunState>> runs = context_->store.ListRuns();
-  if (!runs.ok()) return ToGrpcStatus(runs.status());
+absl::Status DoListRuns(ServiceContext& context, const grpc::ServerContext& call, v1::ListRunsResponse& response) {
+  const auto permissions = AuthorizeAnywhere(context, call, Rpc::kListRuns);
+  if (!permissions.ok()) return permissions.status();
+  const absl::StatusOr<std::vector<RunState>> runs = context.store.ListRuns();
+  if (!runs.ok()) return runs.status();
   for (const RunState& state : *runs) {
     if (!permissions->Sees(state.info.run)) continue;
-    v1::RunState& out = *response->add_runs();
+    v1::RunState& out = *response.add_runs();
     out.set_run(state.info.run);
     *out.mutable_geometry() = ToProto(*state.info.geometry);
     WriteOptions(state.info.options, *out.mutable_options());
@@ -347,52 +302,118 @@ grpc::Status ControlService::ListRuns(grpc::ServerContext* call, const v1::ListR
     out.set_committed_rows(state.committed_rows);
     out.set_stored_bytes(state.stored_bytes);
   }
-  return grpc::Status::OK;
+  return absl::OkStatus();
+}
+
+absl::Status DoDropRun(ServiceContext& context, const v1::DropRunRequest& request, v1::DropRunResponse& response) {
+  const auto result = context.store.DropRun(request.run());
+  if (!result.ok()) return result.status();
+  response.set_samples(result->samples);
+  response.set_bytes(result->bytes);
+  return absl::OkStatus();
+}
+
+absl::Status DoGetServerInfo(ServiceContext& context, const grpc::ServerContext& call, v1::ServerInfo& response) {
+  const auto permissions = AuthorizeAnywhere(context, call, Rpc::kGetServerInfo);
+  if (!permissions.ok()) return permissions.status();
+  const Store::Totals totals = context.store.GetTotals();
+  response.set_version(ROUTING_REPLAY_VERSION);
+  for (const char* feature : ServerFeatures()) response.add_features(feature);
+  response.set_store(context.store.name());
+  response.set_budget_bytes(context.budget.limit());
+  response.set_stored_bytes(totals.stored_bytes);
+  response.set_reserved_bytes(std::max<int64_t>(0, context.budget.used() - totals.stored_bytes));
+  response.set_samples(totals.samples);
+  response.set_runs(totals.runs);
+  response.set_uptime_ms(ToMs(context.clock.Now() - context.started).count());
+  response.set_draining(context.draining);
+  for (const auto& [name, value] : context.metrics.Values()) (*response.mutable_counters())[name] = value;
+  if (totals.spill) DescribeSpill(*totals.spill, response);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// Every call goes through here.
+template <typename Do>
+grpc::Status ControlService::Answer(absl::string_view method, grpc::ServerContext* call, const Do& answer) {
+  CallRecord record(context_->calls, method, *call);
+  const absl::Status status = answer();
+  record.End(status);
+  return ToGrpcStatus(status);
+}
+
+// Of those that name a run: allowed by one rule.
+template <typename Request, typename Do>
+grpc::Status ControlService::AnswerOnRun(absl::string_view method, Rpc rule, grpc::ServerContext* call,
+                                         const Request& request, const Do& answer) {
+  return Answer(method, call, [&] {
+    const absl::Status allowed = Authorize(*context_, *call, rule, request.run());
+    return allowed.ok() ? answer() : allowed;
+  });
+}
+
+grpc::Status ControlService::OpenRun(grpc::ServerContext* call, const v1::OpenRunRequest* request,
+                                     v1::OpenRunResponse* response) {
+  return Answer("OpenRun", call, [&] {
+    const absl::Status allowed = AuthorizeOpenRun(*context_, *call, *request);
+    return allowed.ok() ? DoOpenRun(*context_, *request, *response) : allowed;
+  });
+}
+
+grpc::Status ControlService::Seal(grpc::ServerContext* call, const v1::SealRequest* request,
+                                  v1::SampleState* response) {
+  return AnswerOnRun("Seal", Rpc::kSeal, call, *request, [&] { return DoSeal(*context_, *request, *response); });
+}
+
+grpc::Status ControlService::Truncate(grpc::ServerContext* call, const v1::TruncateRequest* request,
+                                      v1::SampleState* response) {
+  return AnswerOnRun("Truncate", Rpc::kTruncate, call, *request,
+                     [&] { return DoTruncate(*context_, *request, *response); });
+}
+
+grpc::Status ControlService::Stat(grpc::ServerContext* call, const v1::StatRequest* request,
+                                  v1::StatResponse* response) {
+  return AnswerOnRun("Stat", Rpc::kStat, call, *request, [&] { return DoStat(*context_, *request, *response); });
+}
+
+grpc::Status ControlService::List(grpc::ServerContext* call, const v1::ListRequest* request,
+                                  v1::ListResponse* response) {
+  return AnswerOnRun("List", Rpc::kList, call, *request, [&] { return DoList(*context_, *request, *response); });
+}
+
+grpc::Status ControlService::ExpertLoad(grpc::ServerContext* call, const v1::ExpertLoadRequest* request,
+                                        v1::ExpertLoadResponse* response) {
+  return AnswerOnRun("ExpertLoad", Rpc::kExpertLoad, call, *request,
+                     [&] { return DoExpertLoad(*context_, *call, *request, *response); });
+}
+
+grpc::Status ControlService::ListRuns(grpc::ServerContext* call, const v1::ListRunsRequest*,
+                                      v1::ListRunsResponse* response) {
+  return Answer("ListRuns", call, [&] { return DoListRuns(*context_, *call, *response); });
 }
 
 grpc::Status ControlService::Release(grpc::ServerContext* call, const v1::ReleaseRequest* request,
                                      v1::ReleaseResponse* response) {
-  const absl::Status allowed = Authorize(*context_, *call, Rpc::kRelease, request->run());
-  if (!allowed.ok()) return ToGrpcStatus(allowed);
-  return ToGrpcStatus(DoRelease(*context_, *request, false, *response));
+  return AnswerOnRun("Release", Rpc::kRelease, call, *request,
+                     [&] { return DoRelease(*context_, *request, false, *response); });
 }
 
 grpc::Status ControlService::ReleaseForCheckpoint(grpc::ServerContext* call, const v1::ReleaseRequest* request,
                                                   v1::ReleaseResponse* response) {
-  const absl::Status allowed = Authorize(*context_, *call, Rpc::kReleaseForCheckpoint, request->run());
-  if (!allowed.ok()) return ToGrpcStatus(allowed);
-  return ToGrpcStatus(DoRelease(*context_, *request, true, *response));
+  return AnswerOnRun("ReleaseForCheckpoint", Rpc::kReleaseForCheckpoint, call, *request,
+                     [&] { return DoRelease(*context_, *request, true, *response); });
 }
 
 grpc::Status ControlService::DropRun(grpc::ServerContext* call, const v1::DropRunRequest* request,
                                      v1::DropRunResponse* response) {
-  const absl::Status allowed = Authorize(*context_, *call, Rpc::kDropRun, request->run());
-  if (!allowed.ok()) return ToGrpcStatus(allowed);
-  const auto result = context_->store.DropRun(request->run());
-  if (!result.ok()) return ToGrpcStatus(result.status());
-  response->set_samples(result->samples);
-  response->set_bytes(result->bytes);
-  return grpc::Status::OK;
+  return AnswerOnRun("DropRun", Rpc::kDropRun, call, *request,
+                     [&] { return DoDropRun(*context_, *request, *response); });
 }
 
 grpc::Status ControlService::GetServerInfo(grpc::ServerContext* call, const v1::GetServerInfoRequest*,
                                            v1::ServerInfo* response) {
-  const auto permissions = AuthorizeAnywhere(*context_, *call, Rpc::kGetServerInfo);
-  if (!permissions.ok()) return ToGrpcStatus(permissions.status());
-  const Store::Totals totals = context_->store.GetTotals();
-  response->set_version(ROUTING_REPLAY_VERSION);
-  for (const char* feature : ServerFeatures()) response->add_features(feature);
-  response->set_store(context_->store.name());
-  response->set_budget_bytes(context_->budget.limit());
-  response->set_stored_bytes(totals.stored_bytes);
-  response->set_reserved_bytes(std::max<int64_t>(0, context_->budget.used() - totals.stored_bytes));
-  response->set_samples(totals.samples);
-  response->set_runs(totals.runs);
-  response->set_uptime_ms(ToMs(context_->clock.Now() - context_->started).count());
-  response->set_draining(context_->draining);
-  for (const auto& [name, value] : context_->metrics.Values()) (*response->mutable_counters())[name] = value;
-  if (totals.spill) DescribeSpill(*totals.spill, *response);
-  return grpc::Status::OK;
+  return Answer("GetServerInfo", call, [&] { return DoGetServerInfo(*context_, *call, *response); });
 }
 
 }  // namespace routing_replay

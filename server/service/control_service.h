@@ -2,7 +2,9 @@
 #ifndef SERVER_SERVICE_CONTROL_SERVICE_H_
 #define SERVER_SERVICE_CONTROL_SERVICE_H_
 
+#include "absl/strings/string_view.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
+#include "server/security/call_rules.h"
 
 namespace routing_replay {
 
@@ -26,6 +28,12 @@ class ControlService : public v1::RoutingReplay::Service {
   grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*, v1::ServerInfo*) override;
 
  private:
+  template <typename Do>
+  grpc::Status Answer(absl::string_view method, grpc::ServerContext* call, const Do& answer);
+  template <typename Request, typename Do>
+  grpc::Status AnswerOnRun(absl::string_view method, Rpc rule, grpc::ServerContext* call, const Request& request,
+                           const Do& answer);
+
   ServiceContext* context_ = nullptr;
 };
 

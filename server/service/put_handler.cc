@@ -20,7 +20,9 @@ void PutCall::Listen(ServiceContext& context, RawService& service, CallLoop& loo
 void PutCall::OnArrived(bool ok) {
   if (!ok) return SetFinished();  // The server is shutting down.
   Listen(context_, service_, loop_);
+  record_.emplace(context_.calls, "Put", grpc_context_);
   const auto ack = Handle();
+  record_->End(ack.status());
   if (!ack.ok()) return writer_.FinishWithError(ToGrpcStatus(ack.status()), ended_.Begin());
   ByteBufferBuilder builder;
   builder.Add(EncodeAppendAck(*ack));

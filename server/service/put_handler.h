@@ -2,6 +2,8 @@
 #ifndef SERVER_SERVICE_PUT_HANDLER_H_
 #define SERVER_SERVICE_PUT_HANDLER_H_
 
+#include <optional>
+
 #include "server/service/call_loop.h"
 #include "server/service/raw_service.h"
 #include "server/service/service_context.h"
@@ -27,6 +29,7 @@ class PutCall final : public Call {
   RawService& service_;
   CallLoop& loop_;
   grpc::ServerContext grpc_context_;
+  std::optional<CallRecord> record_;
   grpc::ByteBuffer request_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer_{&grpc_context_};
   CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};

@@ -33,6 +33,7 @@ void ReadCall::OnArrived(bool ok) {
   if (!ok) return SetFinished();  // The server is shutting down.
   done_.Begin();                  // Promised only for calls that arrive.
   Listen(context_, service_, loop_);
+  record_.emplace(context_.calls, "Read", grpc_context_);
   context_.metrics.CountRead();
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return FinishWith(permissions.status());
@@ -146,6 +147,7 @@ void ReadCall::OnDone() {
 void ReadCall::FinishWith(const absl::Status& status) {
   if (finishing_) return;
   finishing_ = true;
+  record_->End(status);
   Unpark();
   wait_alarm_.Cancel();
   stall_alarm_.Cancel();

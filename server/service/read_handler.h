@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "server/service/call_loop.h"
 #include "server/service/raw_service.h"
@@ -44,6 +45,7 @@ class ReadCall final : public Call {
   RawService& service_;
   CallLoop& loop_;
   grpc::ServerContext grpc_context_;
+  std::optional<CallRecord> record_;
   grpc::ByteBuffer request_;
   grpc::ServerAsyncWriter<grpc::ByteBuffer> writer_{&grpc_context_};
   CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};

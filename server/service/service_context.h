@@ -7,6 +7,7 @@
 #include "proto/wire/clock.h"
 #include "server/admission/byte_budget.h"
 #include "server/config.h"
+#include "server/operations/calls/call_record.h"
 #include "server/operations/metrics.h"
 #include "server/security/access_control.h"
 #include "server/service/append_processor.h"
@@ -23,6 +24,7 @@ struct ServiceContext {
         budget(budget),
         store(store),
         started(clock.Now()),
+        calls(metrics.registry(), clock),
         processor(store, budget, {.max_payload_bytes = config.max_payload_bytes, .verify_duplicates = config.verify}) {}
 
   const ServerConfig& config;
@@ -31,8 +33,9 @@ struct ServiceContext {
   ByteBudget& budget;
   Store& store;
   const Clock::Time started;
-  const AppendProcessor processor;
   Metrics metrics;
+  CallBook calls;
+  const AppendProcessor processor;
   std::string advertised;  // Set before the first call.
   std::atomic<bool> draining{false};
 };

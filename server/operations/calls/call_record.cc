@@ -1,0 +1,47 @@
+#include "server/operations/calls/call_record.h"
+
+#include "server/operations/calls/call_identity.h"
+
+namespace routing_replay {
+namespace {
+
+absl::string_view Metadata(const grpc::ServerContext& call, const char* key) {
+  const auto found = call.client_metadata().find(key);
+  if (found == call.client_metadata().end()) return "";
+  return {found->second.data(), found->second.size()};
+}
+
+}  // namespace
+
+CallRecord::CallRecord(CallBook& book, absl::string_view method, const grpc::ServerContext& call)
+    : book_(book), method_(method), call_(call), began_(book.clock.Now()) {
+  book_.metrics.Begin(method_);
+}
+
+CallRecord::~CallRecord() { End(absl::CancelledError("the call was not answered")); }
+
+void CallRecord::End(const absl::Status& status) {
+  if (ended_) return;
+  ended_ = true;
+  const Clock::Duration took = book_.clock.Now() - began_;
+  book_.metrics.End(method_, status.code(), took);
+  if (!status.ok()) return book_.journal.Note(method_, status, Identity());
+  if (!IsLogged(LogLevel::kDebug)) return;
+  LogFields fields = Identity();
+  fields.emplace_back("method", std::string(method_));
+  fields.emplace_back("took_us", std::chrono::duration_cast<std::chrono::microseconds>(took).count());
+  LogEvent(LogLevel::kDebug, "call", "", fields);
+}
+
+void CallRecord::Refuse(const absl::Status& status) { book_.journal.Note(method_, status, Identity()); }
+
+LogFields CallRecord::Identity() const {
+  if (request_id_.empty()) request_id_ = RequestId(Metadata(call_, kRequestIdKey));
+  LogFields fields = {{"request_id", request_id_}};
+  std::string trace = TraceParent(Metadata(call_, kTraceParentKey));
+  if (!trace.empty()) fields.emplace_back(kTraceParentKey, std::move(trace));
+  fields.emplace_back("peer", call_.peer());
+  return fields;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,57 @@
+#include "server/operations/health_port.h"
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/operations/server_plugins.h"
+
+namespace routing_replay {
+namespace {
+
+class GrpcHealthPort final : public HealthPort {
+ public:
+  ~GrpcHealthPort() override {
+    // At once: those who watch would keep it open.
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  absl::Status Listen(const std::string& address, bool channelz) {
+    const auto builder = NewServerBuilder({.health = true, .channelz = channelz});
+    int port = 0;
+    builder->AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+    builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    // gRPC builds no server that has the health service alone. This one answers UNIMPLEMENTED to everything else.
+    builder->RegisterCallbackGenericService(&nothing_else_);
+    server_ = builder->BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", address, " (--health-listen)"));
+    }
+    address_ = absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
+    server_->GetHealthCheckService()->SetServingStatus("live", true);
+    SetReady(false);
+    return absl::OkStatus();
+  }
+
+  void SetReady(bool ready) override {
+    for (const char* name : {"", "ready"}) server_->GetHealthCheckService()->SetServingStatus(name, ready);
+  }
+  const std::string& address() const override { return address_; }
+
+ private:
+  grpc::CallbackGenericService nothing_else_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const std::string& address, bool channelz) {
+  auto port = std::make_unique<GrpcHealthPort>();
+  if (absl::Status status = port->Listen(address, channelz); !status.ok()) return status;
+  return port;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,91 @@
+#include "server/operations/http/http_port.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "server/operations/http/http_session.h"
+
+namespace routing_replay {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using tcp = asio::ip::tcp;
+
+constexpr int kBacklog = 64;
+// Until there may be a file descriptor again.
+constexpr std::chrono::milliseconds kAcceptPause(100);
+
+class AsioHttpPort final : public HttpPort {
+ public:
+  AsioHttpPort(const HttpPortOptions& options, HttpHandler handler) : sessions_{options, std::move(handler)} {}
+  ~AsioHttpPort() override {
+    io_.stop();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  absl::Status Listen() {
+    const std::string& address = sessions_.options.address;
+    const size_t colon = address.rfind(':');
+    if (colon == std::string::npos) return absl::UnavailableError(absl::StrCat(address, ": not host:port"));
+    std::string host = address.substr(0, colon);
+    if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) host = host.substr(1, host.size() - 2);
+    error_code error;
+    const auto found = tcp::resolver(io_).resolve(host, address.substr(colon + 1), tcp::resolver::passive, error);
+    if (!error) Bind(*found.begin(), error);
+    if (error) return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", error.message()));
+    address_ = absl::StrCat(address.substr(0, colon + 1), acceptor_.local_endpoint(error).port());
+    return absl::OkStatus();
+  }
+
+  void Run() {
+    Accept();
+    for (int i = 0; i < sessions_.options.threads; ++i) threads_.emplace_back([this] { io_.run(); });
+  }
+
+  const std::string& address() const override { return address_; }
+
+ private:
+  void Bind(const tcp::endpoint& endpoint, error_code& error) {
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(kBacklog, error);
+  }
+
+  void Accept() {
+    acceptor_.async_accept(asio::make_strand(io_), [this](error_code error, tcp::socket socket) {
+      if (error) {
+        pause_.expires_after(kAcceptPause);
+        return pause_.async_wait([this](error_code) { Accept(); });
+      }
+      if (sessions_.open < sessions_.options.max_connections) StartHttpSession(std::move(socket), sessions_);
+      Accept();
+    });
+  }
+
+  HttpSessions sessions_;  // Ends after io_, which has the sessions.
+  asio::io_context io_;
+  tcp::acceptor acceptor_{io_};
+  asio::steady_timer pause_{io_};
+  std::string address_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const HttpPortOptions& options, HttpHandler handler) {
+  auto port = std::make_unique<AsioHttpPort>(options, std::move(handler));
+  if (absl::Status status = port->Listen(); !status.ok()) return status;
+  port->Run();
+  return port;
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,39 @@
+// A small HTTP/1.1 server for one handler: a request per connection, everything that a client can make large or slow is
+// bounded, and no file is ever looked at.
+#ifndef SERVER_OPERATIONS_HTTP_HTTP_PORT_H_
+#define SERVER_OPERATIONS_HTTP_HTTP_PORT_H_
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/operations/http/http_message.h"
+
+namespace routing_replay {
+
+struct HttpPortOptions {
+  std::string address;  // host:port or [v6]:port; port 0: any free one.
+  int threads = 4;      // That call the handler. Clients that are slow hold none.
+  size_t max_header_bytes = 16 << 10;
+  size_t max_body_bytes = 4 << 10;
+  // Of a connection that is slow to send its request or to take the answer.
+  std::chrono::milliseconds timeout = std::chrono::seconds(10);
+  int max_connections = 128;  // Further ones are closed at once.
+};
+
+class HttpPort {
+ public:
+  // Listens when it returns. UNAVAILABLE naming the address if it cannot be had.
+  static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const HttpPortOptions& options, HttpHandler handler);
+  // Waits for handlers that run; connections are cut. The handler is not called afterwards.
+  virtual ~HttpPort() = default;
+
+  // With the port that was chosen.
+  virtual const std::string& address() const = 0;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_OPERATIONS_HTTP_HTTP_PORT_H_

@@ -1,0 +1,121 @@
+#include "server/operations/http/http_port.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A connection that sends what it is told to.
+class Connection {
+ public:
+  explicit Connection(const std::string& address) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to{};
+    int port = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  ~Connection() { close(socket_); }
+  void Send(const std::string& bytes) { send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  // Everything until the other side ends.
+  std::string ReceiveAll() {
+    std::string all;
+    char part[4096];
+    for (ssize_t n; (n = recv(socket_, part, sizeof(part), 0)) > 0;) all.append(part, static_cast<size_t>(n));
+    return all;
+  }
+
+ private:
+  const int socket_;
+};
+
+class HttpPortTest : public ::testing::Test {
+ protected:
+  void Start(HttpPortOptions options = {}) {
+    options.address = "127.0.0.1:0";
+    const auto echo = [this](const HttpRequest& request) {
+      ++calls_;
+      return HttpResponse{.body = absl::StrCat(request.method, " ", request.path, " ?", request.query, " ",
+                                               request.authorization, " ", request.body)};
+    };
+    ASSERT_OK_AND_ASSIGN(port_, HttpPort::Start(options, echo));
+  }
+  std::string Ask(const std::string& bytes) {
+    Connection connection(port_->address());
+    connection.Send(bytes);
+    return connection.ReceiveAll();
+  }
+
+  std::atomic<int> calls_{0};
+  std::unique_ptr<HttpPort> port_;
+};
+
+TEST_F(HttpPortTest, HandsOverTheRequestAndEndsTheConnection) {
+  Start();
+  const std::string answer =
+      Ask("POST /a/../b%2f?x=1&y HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer t\r\nContent-Length: 4\r\n\r\nbody");
+  EXPECT_TRUE(absl::StartsWith(answer, "HTTP/1.1 200 OK\r\n")) << answer;
+  EXPECT_TRUE(absl::EndsWith(answer, "\r\n\r\nPOST /a/../b%2f ?x=1&y Bearer t body")) << answer;
+  EXPECT_NE(answer.find("Connection: close\r\n"), std::string::npos) << answer;
+  EXPECT_NE(answer.find("X-Content-Type-Options: nosniff\r\n"), std::string::npos) << answer;
+}
+
+TEST_F(HttpPortTest, HeadHasTheLengthAndNoBody) {
+  Start();
+  const std::string answer = Ask("HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_NE(answer.find("Content-Length: 11\r\n"), std::string::npos) << answer;
+  EXPECT_TRUE(absl::EndsWith(answer, "\r\n\r\n")) << answer;
+}
+
+TEST_F(HttpPortTest, WhatIsTooLargeOrNoRequestDoesNotReachTheHandler) {
+  Start({.max_header_bytes = 1024, .max_body_bytes = 10});
+  EXPECT_TRUE(absl::StartsWith(Ask(absl::StrCat("GET / HTTP/1.1\r\nX: ", std::string(5000, 'x'), "\r\n\r\n")),
+                               "HTTP/1.1 431 "));
+  EXPECT_TRUE(
+      absl::StartsWith(Ask(absl::StrCat("GET /", std::string(5000, 'x'), " HTTP/1.1\r\n\r\n")), "HTTP/1.1 431 "));
+  EXPECT_TRUE(absl::StartsWith(Ask("POST / HTTP/1.1\r\nContent-Length: 11\r\n\r\n"), "HTTP/1.1 413 "));
+  EXPECT_TRUE(absl::StartsWith(
+      Ask("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello world\r\n0\r\n\r\n"), "HTTP/1.1 413 "));
+  EXPECT_TRUE(absl::StartsWith(Ask("no request\r\n\r\n"), "HTTP/1.1 400 "));
+  EXPECT_EQ(calls_, 0);
+}
+
+TEST_F(HttpPortTest, ClientsThatSendNothingHoldNoThreadAndAreCutOff) {
+  Start({.threads = 1, .timeout = milliseconds(300)});
+  std::vector<std::unique_ptr<Connection>> slow;
+  for (int i = 0; i < 20; ++i) {
+    slow.push_back(std::make_unique<Connection>(port_->address()));
+    slow.back()->Send("GET / HTTP/1.1\r\nX-Slow: ");
+  }
+  EXPECT_TRUE(absl::StartsWith(Ask("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 "));
+  for (const auto& connection : slow) EXPECT_EQ(connection->ReceiveAll(), "");
+}
+
+TEST_F(HttpPortTest, ConnectionsOverTheLimitAreClosed) {
+  Start({.timeout = std::chrono::seconds(60), .max_connections = 1});
+  auto first = std::make_unique<Connection>(port_->address());
+  EXPECT_EQ(Ask("GET / HTTP/1.1\r\n\r\n"), "");
+  first->Send("GET / HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(absl::StartsWith(first->ReceiveAll(), "HTTP/1.1 200 "));
+}
+
+TEST_F(HttpPortTest, AnAddressThatIsTakenIsAnError) {
+  Start();
+  const auto other = HttpPort::Start({.address = port_->address()}, [](const HttpRequest&) { return HttpResponse(); });
+  EXPECT_EQ(other.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(other.status().message().find(port_->address()), std::string::npos) << other.status();
+}
+
+}  // namespace
+}  // namespace routing_replay::testing

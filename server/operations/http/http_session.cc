@@ -1,0 +1,91 @@
+#include "server/operations/http/http_session.h"
+
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <utility>
+
+namespace routing_replay {
+namespace {
+
+namespace beast = boost::beast;
+namespace http = beast::http;
+using tcp = boost::asio::ip::tcp;
+
+std::string Text(beast::string_view text) { return {text.data(), text.size()}; }
+
+HttpRequest ToRequest(const http::request<http::string_body>& message) {
+  HttpRequest request{.method = Text(message.method_string()),
+                      .path = Text(message.target()),
+                      .authorization = Text(message[http::field::authorization]),
+                      .body = message.body()};
+  const size_t question = request.path.find('?');
+  if (question != std::string::npos) {
+    request.query = request.path.substr(question + 1);
+    request.path.resize(question);
+  }
+  return request;
+}
+
+// What the parser makes of a request that is none, or too large.
+int CodeOf(beast::error_code error) {
+  if (error == http::error::header_limit) return 431;
+  if (error == http::error::body_limit) return 413;
+  return error.category() == http::make_error_code(http::error::bad_method).category() ? 400 : 0;
+}
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(tcp::socket socket, HttpSessions& sessions) : stream_(std::move(socket)), sessions_(sessions) {
+    ++sessions_.open;
+    parser_.header_limit(static_cast<uint32_t>(sessions_.options.max_header_bytes));
+    parser_.body_limit(sessions_.options.max_body_bytes);
+  }
+  ~Session() { --sessions_.open; }
+
+  void Start() {
+    stream_.expires_after(sessions_.options.timeout);
+    http::async_read(stream_, buffer_, parser_,
+                     [self = shared_from_this()](beast::error_code error, size_t) { self->OnRead(error); });
+  }
+
+ private:
+  void OnRead(beast::error_code error) {
+    if (!error) {
+      const bool head = parser_.get().method() == http::verb::head;
+      return Answer(sessions_.handler(ToRequest(parser_.get())), head);
+    }
+    const int code = error == http::error::end_of_stream ? 0 : CodeOf(error);
+    if (code != 0) Answer({.code = code, .body = std::string(http::obsolete_reason(http::status(code))) + "\n"}, false);
+  }
+
+  void Answer(HttpResponse response, bool head) {
+    response_.version(11);
+    response_.result(static_cast<unsigned>(response.code));
+    response_.set(http::field::content_type, response.content_type);
+    response_.set(http::field::cache_control, "no-store");
+    response_.set("X-Content-Type-Options", "nosniff");
+    for (const auto& [name, value] : response.headers) response_.set(name, value);
+    response_.keep_alive(false);
+    response_.content_length(response.body.size());
+    if (!head) response_.body() = std::move(response.body);
+    stream_.expires_after(sessions_.options.timeout);
+    http::async_write(stream_, response_, [self = shared_from_this()](beast::error_code, size_t) {
+      beast::error_code ignored;
+      self->stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    });
+  }
+
+  beast::tcp_stream stream_;
+  HttpSessions& sessions_;
+  beast::flat_buffer buffer_;
+  http::request_parser<http::string_body> parser_;
+  http::response<http::string_body> response_;
+};
+
+}  // namespace
+
+void StartHttpSession(tcp::socket socket, HttpSessions& sessions) {
+  std::make_shared<Session>(std::move(socket), sessions)->Start();
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,152 @@
+#include "server/operations/log/event_log.h"
+
+#include <spdlog/fmt/chrono.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace routing_replay {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Of the logger whose messages are made by LogEvent: they are taken as they are.
+constexpr char kEvents[] = "events";
+
+struct LevelName {
+  const char* name;
+  spdlog::level::level_enum level;
+};
+constexpr LevelName kLevels[] = {{"debug", spdlog::level::debug},
+                                 {"info", spdlog::level::info},
+                                 {"warning", spdlog::level::warn},
+                                 {"error", spdlog::level::err}};
+
+const char* NameOf(spdlog::level::level_enum level) {
+  for (const LevelName& known : kLevels) {
+    if (known.level == level) return known.name;
+  }
+  return "info";
+}
+
+// Bytes that are no UTF-8 are replaced, so that every line parses.
+std::string Dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
+
+ordered_json ToJson(absl::string_view event, absl::string_view message, const LogFields& fields) {
+  ordered_json json;
+  json["event"] = std::string(event);
+  json["message"] = std::string(message);
+  for (const auto& [name, value] : fields) {
+    std::visit([&, &name = name](const auto& v) { json[name] = v; }, value);
+  }
+  return json;
+}
+
+// Neither a new line nor a terminal's escape gets through.
+std::string Printable(absl::string_view text) { return absl::CEscape(text); }
+
+std::string ToText(absl::string_view event, absl::string_view message, const LogFields& fields) {
+  std::string text = absl::StrCat(event, message.empty() ? "" : ": ", Printable(message));
+  for (const auto& [name, value] : fields) {
+    const auto* number = std::get_if<int64_t>(&value);
+    absl::StrAppend(&text, " ", name, "=", number ? absl::StrCat(*number) : Printable(std::get<std::string>(value)));
+  }
+  return text;
+}
+
+std::string Timestamp(spdlog::log_clock::time_point time) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
+}
+
+class LineFormatter final : public spdlog::formatter {
+ public:
+  explicit LineFormatter(LogFormat format) : format_(format) {}
+  std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<LineFormatter>(format_); }
+
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
+    const absl::string_view payload(message.payload.data(), message.payload.size());
+    const bool event = absl::string_view(message.logger_name.data(), message.logger_name.size()) == kEvents;
+    const std::string ts = Timestamp(message.time);
+    const char* level = NameOf(message.level);
+    if (format_ == LogFormat::kJson) {
+      const std::string rest = event ? std::string(payload) : Dump(ToJson("log", payload, {}));
+      fmt::format_to(std::back_inserter(out), R"({{"ts":"{}","level":"{}",{})", ts, level, rest.substr(1));
+    } else {
+      fmt::format_to(std::back_inserter(out), "{} {:7} {}", ts, level,
+                     event ? std::string(payload) : Printable(payload));
+    }
+    out.push_back('\n');
+  }
+
+ private:
+  const LogFormat format_;
+};
+
+// What LogEvent needs of StartLogging.
+struct EventLogger {
+  LogFormat format;
+  std::shared_ptr<spdlog::logger> logger;
+};
+std::atomic<std::shared_ptr<const EventLogger>>& Started() {
+  static std::atomic<std::shared_ptr<const EventLogger>> started;
+  return started;
+}
+
+}  // namespace
+
+void StartLogging(LogFormat format, std::ostream* out) {
+  spdlog::sink_ptr sink;
+  if (out == nullptr) {
+    sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  } else {
+    sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(*out, /*force_flush=*/true);
+  }
+  sink->set_formatter(std::make_unique<LineFormatter>(format));
+  const auto level = spdlog::get_level();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("server", sink));
+  auto events = std::make_shared<spdlog::logger>(kEvents, sink);
+  spdlog::drop(kEvents);
+  spdlog::register_logger(events);
+  spdlog::set_level(level);
+  Started() = std::make_shared<const EventLogger>(EventLogger{format, std::move(events)});
+}
+
+LogFormat ChooseLogFormat(absl::string_view name) {
+  if (name == "json") return LogFormat::kJson;
+  if (name == "text") return LogFormat::kText;
+  return isatty(STDERR_FILENO) ? LogFormat::kText : LogFormat::kJson;
+}
+
+absl::Status SetLogLevel(absl::string_view level) {
+  for (const LevelName& known : kLevels) {
+    if (level != known.name) continue;
+    spdlog::set_level(known.level);
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("level: not one of debug, info, warning, error");
+}
+
+absl::string_view GetLogLevel() { return NameOf(spdlog::get_level()); }
+
+bool IsLogged(LogLevel level) { return kLevels[static_cast<size_t>(level)].level >= spdlog::get_level(); }
+
+void LogEvent(LogLevel level, absl::string_view event, absl::string_view message, const LogFields& fields) {
+  const std::shared_ptr<const EventLogger> started = Started();
+  if (started == nullptr || !IsLogged(level)) return;
+  const std::string line =
+      started->format == LogFormat::kJson ? Dump(ToJson(event, message, fields)) : ToText(event, message, fields);
+  started->logger->log(kLevels[static_cast<size_t>(level)].level, spdlog::string_view_t(line));
+}
+
+}  // namespace routing_replay

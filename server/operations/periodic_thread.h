@@ -1,0 +1,49 @@
+// Work that comes again and again.
+#ifndef SERVER_OPERATIONS_PERIODIC_THREAD_H_
+#define SERVER_OPERATIONS_PERIODIC_THREAD_H_
+
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "proto/wire/mutex.h"
+
+namespace routing_replay {
+
+// Calls `work` on a thread of its own from construction to destruction, the first time at once; `work` says after how
+// long it wants to be called again. Destruction waits for a call that is going on.
+class PeriodicThread {
+ public:
+  using Work = std::function<std::chrono::milliseconds()>;
+
+  explicit PeriodicThread(Work work) : work_(std::move(work)), thread_([this] { Run(); }) {}
+  ~PeriodicThread() {
+    {
+      MutexLock lock(mutex_);
+      stop_ = true;
+    }
+    stop_changed_.NotifyAll();
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    while (true) {
+      const auto next = std::chrono::steady_clock::now() + work_();
+      MutexLock lock(mutex_);
+      while (!stop_ && std::chrono::steady_clock::now() < next) stop_changed_.WaitUntil(mutex_, next);
+      if (stop_) return;
+    }
+  }
+
+  const Work work_;
+  Mutex mutex_;
+  CondVar stop_changed_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_OPERATIONS_PERIODIC_THREAD_H_

@@ -1,0 +1,23 @@
+#include "server/operations/readiness.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace routing_replay {
+
+void Readiness::Change(const std::function<void()>& change) {
+  MutexLock lock(mutex_);
+  const absl::Status before = Verdict();
+  change();
+  const absl::Status after = Verdict();
+  if (changed_ && before != after) changed_(after);
+}
+
+absl::Status Readiness::Verdict() const {
+  if (draining_) return absl::UnavailableError("draining");
+  if (starting_) return absl::UnavailableError("starting");
+  if (store_.ok()) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("store: ", absl::StatusCodeToString(store_.code()), ": ", store_.message()));
+}
+
+}  // namespace routing_replay
