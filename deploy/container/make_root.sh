@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# make_root.sh BUILD LIBRARIES PROGRAMS: what a container of the server holds, in two new folders.
+#
+#   BUILD      a built release tree with routing-replay-server and rrctl, on the Debian that it was built on
+#   LIBRARIES  the shared libraries that these need, certificates of authorities, users, and the licences of all of it
+#   PROGRAMS   the two programs, and the licence of this project: changes with every release, the other seldom
+#
+# The Dockerfile and build_image.sh both copy the two over one another.
+set -euo pipefail
+build=$(realpath "$1") libraries=$2 programs=$3
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+server=$build/bin/routing-replay-server rrctl=$build/bin/rrctl
+umask 022
+mkdir -p "$libraries" "$programs"
+libraries=$(realpath "$libraries") programs=$(realpath "$programs")
+
+install -D --strip -t "$programs/usr/bin" "$server" "$rrctl"
+install -D -m 644 LICENSE "$programs/usr/share/doc/routing-replay/copyright"
+
+# As a merged-usr system has them: packages and loaders name libraries by either path.
+mkdir -p "$libraries"/usr/{lib,lib64,bin} "$libraries"/{dev,etc/routing-replay,proc,sys,tmp,var/lib/routing-replay}
+ln -s usr/lib "$libraries/lib"
+ln -s usr/lib64 "$libraries/lib64"
+python3 deploy/closure.py files "$server" "$rrctl" | while read -r file; do
+  install -D -m 755 "$file" "$libraries/usr/${file#/usr/}"
+done
+python3 deploy/closure.py packages "$server" "$rrctl" | cut -f 1 | while read -r package; do
+  install -D -m 644 "/usr/share/doc/$package/copyright" "$libraries/usr/share/doc/$package/copyright"
+done
+
+# For rediss:// servers with certificates of public authorities.
+install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$libraries/etc/ssl/certs/ca-certificates.crt"
+install -D -m 644 /usr/share/doc/ca-certificates/copyright "$libraries/usr/share/doc/ca-certificates/copyright"
+echo 'hosts: files dns' >"$libraries/etc/nsswitch.conf"
+printf '%s\n' 'root:x:0:0:root:/:/nonexistent' 'routing-replay:x:65532:65532:routing-replay:/:/nonexistent' \
+  >"$libraries/etc/passwd"
+printf '%s\n' 'root:x:0:' 'routing-replay:x:65532:' >"$libraries/etc/group"
+chmod 1777 "$libraries/tmp"
