@@ -1,0 +1,185 @@
+"""Servers of routing-replay as actors of a Ray cluster: one per node, started again where they end.
+
+Copy this file beside your script, or put its folder into `py_modules`; it needs ray and the package
+routing-replay-server on every node. See README.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+NAMESPACE = "routing-replay"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0  # More than a server takes to drain.
+_CANNOT_LISTEN = 3  # The server's exit status where its port or its store is still somebody's.
+_PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)  # Before a server that ends again and again is started again.
+
+
+class Supervisor:
+    """A server as a child of this process, which starts it again whenever it ends, until `stop`."""
+
+    def __init__(self, command: Sequence[str], address: str) -> None:
+        """command: routing-replay-server and its flags; address: what clients connect to. Returns when it listens."""
+        self._directory = tempfile.TemporaryDirectory(prefix="routing-replay-")
+        self._file = Path(self._directory.name, "endpoint")
+        # The server ends with this process, however that ends.
+        own = ["--advertise", address, "--endpoint-file", str(self._file), "--exit-with-pid", str(os.getpid())]
+        self._command = [*command, *own]
+        self._stopped = threading.Event()
+        self._starts = 0
+        self._process = self._start()
+        self._wait_until_it_listens()
+        self._thread = threading.Thread(target=self._watch, name="routing-replay-supervisor", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def starts(self) -> int:
+        return self._starts
+
+    def listens(self) -> bool:
+        return self._process.poll() is None and self._file.exists()
+
+    def stop(self) -> None:
+        """Asks the server to drain and end."""
+        self._stopped.set()
+        self._process.terminate()
+        self._thread.join()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_SECONDS)
+        self._process.kill()
+        self._process.wait()
+        self._directory.cleanup()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._starts += 1
+        # Not of the worker's process group: what ends the worker is told to the server by its process id.
+        return subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def _wait_until_it_listens(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._file.exists():
+            late = time.monotonic() > deadline
+            status = self._process.poll()
+            # The server of an actor that has just died may still be draining.
+            if status == _CANNOT_LISTEN and not late:
+                time.sleep(_PAUSES[0])
+                self._process = self._start()
+            elif status is not None:
+                raise RuntimeError(f"{self._command[0]} ended at once, exit status {status}")
+            elif late:
+                self._process.kill()
+                raise TimeoutError(f"{self._command[0]} was not there after {_START_SECONDS:.0f} s")
+            time.sleep(0.01)
+
+    def _watch(self) -> None:
+        short_lives = 0
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            while self._process.poll() is None:
+                if self._stopped.wait(0.2):
+                    return
+            short_lives = 0 if time.monotonic() - began > _PAUSES[-1] else min(short_lives + 1, len(_PAUSES) - 1)
+            if self._stopped.wait(_PAUSES[short_lives]):
+                return
+            self._process = self._start()
+
+
+class _Server:
+    """The actor."""
+
+    def __init__(self, port: int, flags: Sequence[str]) -> None:
+        host = ray.util.get_node_ip_address()
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._supervisor = Supervisor([_program(), "--listen", f"[::]:{port}", *flags], self._address)
+
+    def address(self) -> str:
+        return self._address
+
+    def state(self) -> dict[str, int | bool]:
+        """listens, pid, and how often the server was started in this actor."""
+        supervisor = self._supervisor
+        return {"listens": supervisor.listens(), "pid": supervisor.pid, "starts": supervisor.starts}
+
+    def stop(self) -> None:
+        self._supervisor.stop()
+
+
+class _Directory:
+    """The actor by whose name the servers are found; it holds their handles, so that they live as long as it does."""
+
+    def __init__(self, servers: Mapping[str, ray.actor.ActorHandle]) -> None:
+        self._servers = dict(servers)
+
+    def endpoint(self) -> str:
+        # Sorted: every client states the same list.
+        members = sorted(self._servers)
+        return members[0] if len(members) == 1 else "shard:" + ",".join(members)
+
+    def servers(self) -> dict[str, ray.actor.ActorHandle]:
+        return self._servers
+
+
+def start(flags: Sequence[str], *, port: int = 7400, name: str = "routing-replay", num_cpus: float = 1) -> str:
+    """Starts a server on every node that the cluster has now, and returns what a Client takes.
+
+    flags: of routing-replay-server, such as "--memory-budget", "64GiB". Servers are reached over the network: TLS
+        (--tls-cert, …), or --insecure where the cluster's network is trusted as far as Ray's own ports
+    port: of every server; the same after it was started again
+    name: under which `endpoint` and `stop` find the servers; they outlive the job that started them
+
+    A server that ends is started again on its node and port. A store in memory is empty then: its samples are counted
+    as missing. Raises ValueError if there are servers of that name, RuntimeError if a server cannot be started.
+    """
+    kept: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "lifetime": "detached", "namespace": NAMESPACE}
+    actor, directory = ray.remote(_Server), ray.remote(_Directory)
+    handles = []
+    for node in (node["NodeID"] for node in ray.nodes() if node["Alive"]):
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        options = actor.options(**kept, num_cpus=num_cpus, scheduling_strategy=there, name=f"{name}/{node}")
+        handles.append(options.remote(port, list(flags)))
+    try:
+        addresses = ray.get([handle.address.remote() for handle in handles])
+    except ray.exceptions.RayError as error:
+        for handle in handles:
+            ray.kill(handle)
+        raise RuntimeError(f"no server on some node: {error}") from error
+    held = dict(zip(addresses, handles, strict=True))
+    return ray.get(directory.options(**kept, num_cpus=0, name=name).remote(held).endpoint.remote())
+
+
+def endpoint(name: str = "routing-replay") -> str:
+    """What a Client takes, in any actor or task of any job of the cluster. Raises ValueError without such servers."""
+    return ray.get(ray.get_actor(name, namespace=NAMESPACE).endpoint.remote())
+
+
+def stop(name: str = "routing-replay") -> None:
+    """Lets the servers drain and end."""
+    directory = ray.get_actor(name, namespace=NAMESPACE)
+    servers = ray.get(directory.servers.remote()).values()
+    ray.get([server.stop.remote() for server in servers])
+    for actor in (*servers, directory):
+        ray.kill(actor)
+
+
+def _program() -> str:
+    named = os.environ.get("ROUTING_REPLAY_SERVER")
+    if named is not None:
+        return named
+    import routing_replay_server
+
+    return str(routing_replay_server.program("routing-replay-server"))
