@@ -23,6 +23,7 @@ Examples:
   rrctl export grpo-42 /checkpoints/grpo-42   sealed samples, those that are not there yet
   rrctl import /checkpoints/grpo-42           back into a server
   rrctl diff grpo-42:a/0 grpo-43:a/0          first row and layer with other experts; exit code 1
+  rrctl report grpo-42 -o report.html         pictures of its routes, in one file
   rrctl verify grpo-42                        every row, every checksum
   rrctl bench --samples 64 --workers 8
   rrctl plan --explain < micro_batch.json     who holds which rows and layers; needs no server
@@ -71,6 +72,7 @@ CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
   AddLoad();
   AddPut();
   AddDiff();
+  AddReport();
   AddTransfers();
   AddRemove();
   AddBench();

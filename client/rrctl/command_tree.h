@@ -38,6 +38,7 @@ class CommandTree {
   void AddRemove();
   void AddBench();
   void AddDiff();
+  void AddReport();
 
   void AddRun(CLI::App* command, std::string& run);
   CLI::Option* AddSamples(CLI::App* command, const std::string& help);

@@ -17,4 +17,26 @@ void CommandTree::AddDiff() {
   AddTrainerFlag(diff, options.producer);
 }
 
+void CommandTree::AddReport() {
+  ReportOptions& options = settings_.report;
+  CLI::App* report =
+      Add("report",
+          "draw a run's routes into one HTML file\n"
+          "Expert load, balance over groups and weight versions, how alike neighbouring tokens are, lengths, "
+          "missing rows, and what the trainer recorded otherwise. The server counts the load of all rows; "
+          "what needs the rows themselves is of some samples, which the page names.",
+          &Session::Report);
+  AddRun(report, options.run);
+  report->add_option("-o,--output", settings_.report_file, "the file; - is standard output")
+      ->capture_default_str()
+      ->type_name("FILE");
+  report->add_option("--samples", options.samples, "read the rows of so many samples, chosen by chance")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
+  report->add_option("--seed", options.seed, "of the choice: the same seed reads the same samples")
+      ->capture_default_str()
+      ->type_name("N");
+}
+
 }  // namespace routing_replay

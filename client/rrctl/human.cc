@@ -20,6 +20,13 @@ std::string HumanBytes(int64_t bytes) {
   return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 
+std::string HumanCount(int64_t count) {
+  std::string text = absl::StrCat(count);
+  const size_t first_digit = count < 0 ? 1 : 0;
+  for (size_t at = text.size(); at > first_digit + 3; at -= 3) text.insert(at - 3, ",");
+  return text;
+}
+
 std::string HumanDuration(std::chrono::milliseconds duration) {
   const int64_t ms = duration.count();
   const int64_t seconds = ms / 1000;

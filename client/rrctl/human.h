@@ -14,6 +14,9 @@ namespace routing_replay {
 // "12.3 MiB"
 std::string HumanBytes(int64_t bytes);
 
+// "1,234,567"
+std::string HumanCount(int64_t count);
+
 // The two largest units that matter: "250 ms", "3.2 s", "5m 12s", "3h 5m", "2d 3h".
 std::string HumanDuration(std::chrono::milliseconds duration);
 

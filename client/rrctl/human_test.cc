@@ -42,5 +42,12 @@ TEST(HumanTest, Intervals) {
   }
 }
 
+TEST(HumanTest, Counts) {
+  EXPECT_EQ(HumanCount(0), "0");
+  EXPECT_EQ(HumanCount(999), "999");
+  EXPECT_EQ(HumanCount(-1000), "-1,000");
+  EXPECT_EQ(HumanCount(1234567), "1,234,567");
+}
+
 }  // namespace
 }  // namespace routing_replay

@@ -35,6 +35,8 @@ class Session {
   absl::Status Verify();
   // A difference is no error, but the verdict.
   absl::Status Diff();
+  // Writes the page, and says where it is.
+  absl::Status Report();
   // The description is on standard input.
   absl::Status Diagnose();
   // These two need no server. The plan's description is on standard input.

@@ -2,6 +2,9 @@
 #include <unistd.h>
 
 #include "client/rrctl/compare/diff.h"
+#include "client/rrctl/file.h"
+#include "client/rrctl/human.h"
+#include "client/rrctl/report/page.h"
 #include "client/rrctl/session.h"
 
 namespace routing_replay {
@@ -32,6 +35,31 @@ absl::Status Session::Diff() {
     output_.Print((*found)["layers"], Layout::kColumns);
   }
   if (!(*found)["equal"].get<bool>()) verdict_ = kExitFailed;
+  return output_.Flush();
+}
+
+absl::Status Session::Report() {
+  const auto client = Connect();
+  if (!client.ok()) return client.status();
+  absl::StatusOr<Document> report;
+  {
+    ProgressLine line;
+    report = GatherReport(**client, settings_.report, [&](const Progress& progress) { line.Show(progress); });
+  }
+  if (!report.ok()) return report.status();
+  const std::string page = RenderReport(*report, Timestamp(Clock::Real().TimeOfDay()));
+  if (settings_.report_file == "-") {
+    output_.Write(page);
+    return output_.Flush();
+  }
+  if (absl::Status written = WriteFile(settings_.report_file, page); !written.ok()) return written;
+  output_.Print({{"run", settings_.report.run},
+                 {"file", settings_.report_file},
+                 {"file_bytes", page.size()},
+                 {"samples", (*report)["samples"]["all"]},
+                 {"read_samples", (*report)["samples"]["read"]},
+                 {"damaged_samples", (*report)["samples"]["damaged"].size()}},
+                Layout::kRecords);
   return output_.Flush();
 }
 

@@ -15,6 +15,7 @@
 #include "client/rrctl/inspect.h"
 #include "client/rrctl/output.h"
 #include "client/rrctl/put.h"
+#include "client/rrctl/report/gather.h"
 #include "client/rrctl/transfer.h"
 #include "client/rrctl/watch.h"
 
@@ -40,6 +41,8 @@ struct Settings {
   bool explain = false;
   DiagnoseOptions diagnose;
   DiffOptions diff;
+  ReportOptions report;
+  std::string report_file = "report.html";  // "-": standard output.
   std::string shell;
 };
 

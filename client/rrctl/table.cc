@@ -12,11 +12,6 @@ namespace {
 
 bool IsBytes(absl::string_view key) { return absl::EndsWith(key, "_bytes") || absl::EndsWith(key, "_bytes_total"); }
 
-std::string Title(absl::string_view key) {
-  if (!absl::ConsumeSuffix(&key, "_bytes")) absl::ConsumeSuffix(&key, "_ms");
-  return Printable(key);
-}
-
 std::string Padded(std::string text, size_t width) {
   const auto taken = static_cast<size_t>(DisplayWidth(text));
   text.append(std::max(width, taken) - taken, ' ');
@@ -44,6 +39,11 @@ std::string InnerCell(absl::string_view key, const Document& value) {
 }
 
 }  // namespace
+
+std::string Title(absl::string_view key) {
+  if (!absl::ConsumeSuffix(&key, "_bytes")) absl::ConsumeSuffix(&key, "_ms");
+  return Printable(key);
+}
 
 std::string Cell(absl::string_view key, const Document& value) {
   if (value.is_null()) return "-";

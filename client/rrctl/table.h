@@ -40,7 +40,8 @@ class TableWriter {
 void PrintRecord(const Document& object, std::ostream& out, const Style& style,
                  const std::map<std::string, std::string>& notes = {});
 
-// The value of one key as in a table.
+// A key, and its value, as in a table.
+std::string Title(absl::string_view key);
 std::string Cell(absl::string_view key, const Document& value);
 
 }  // namespace routing_replay

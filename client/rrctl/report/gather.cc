@@ -1,0 +1,243 @@
+#include "client/rrctl/report/gather.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "client/rrctl/compare/route_comparison.h"
+#include "client/rrctl/failure.h"
+#include "client/rrctl/inspect.h"
+#include "client/rrctl/load_balance.h"
+#include "client/rrctl/portions.h"
+#include "client/rrctl/report/route_scan.h"
+#include "client/rrctl/report/sample_choice.h"
+#include "client/rrctl/report/sample_tables.h"
+#include "client/rrctl/report/version_bins.h"
+
+namespace routing_replay {
+namespace {
+
+Document OrNull(std::optional<double> value) { return value ? Document(*value) : Document(); }
+
+Document Balance(absl::Span<const int64_t> counts) {
+  const LoadBalance balance = BalanceOf(counts);
+  return {{"max_to_mean", OrNull(balance.max_to_mean)}, {"entropy", OrNull(balance.entropy)}};
+}
+
+// The share of a row's experts that another row has too, if both are drawn from this load.
+Document ExpectedShare(const ExpertLoad::Layer& layer, int64_t rows, int32_t top_k) {
+  if (rows == 0) return nullptr;
+  double shared = 0;
+  for (const int64_t count : layer.counts) {
+    const double chosen = static_cast<double>(count) / static_cast<double>(rows);
+    shared += chosen * chosen;
+  }
+  return shared / top_k;
+}
+
+bool EndsTheReport(const absl::Status& status) { return ExitCodeFor(status) == kExitUnreachable; }
+
+// A sample whose rows are read: for what neighbours and versions tell, for the comparison with the trainer, or both.
+struct ReadSample {
+  const SampleState* rollout = nullptr;
+  const SampleState* trainer = nullptr;  // Null: not compared.
+  bool scanned = false;
+};
+
+std::vector<const SampleState*> Choose(const std::vector<const SampleState*>& samples, const ReportOptions& options) {
+  std::vector<int64_t> handles;
+  for (const SampleState* state : samples) handles.push_back(state->handle);
+  std::vector<const SampleState*> chosen;
+  for (const size_t at : ChooseSamples(handles, static_cast<size_t>(options.samples), options.seed)) {
+    chosen.push_back(samples[at]);
+  }
+  return chosen;
+}
+
+class Gatherer {
+ public:
+  Gatherer(Run& run, const ReportOptions& options, const ShowProgress& progress)
+      : run_(run), options_(options), progress_(progress) {}
+
+  absl::Status List() {
+    for (auto& [producer, samples] : {std::pair{Producer::kRollout, &rollout_}, {Producer::kTrainer, &trainer_}}) {
+      auto listed = run_.List({}, producer);
+      if (!listed.ok()) return listed.status();
+      *samples = *std::move(listed);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadRows() {
+    const std::vector<ReadSample> reads = ChooseReads();
+    compared_.emplace(run_.geometry());
+    for (size_t i = 0; i < reads.size(); ++i) {
+      progress_({.phase = "read",
+                 .done = static_cast<int64_t>(i),
+                 .total = static_cast<int64_t>(reads.size()),
+                 .bytes = bytes_});
+      const absl::Status status = ReadOne(reads[i]);
+      if (EndsTheReport(status)) return status;
+      if (!status.ok()) {
+        damaged_.push_back({{"sample", reads[i].rollout->sample}, {"error", FailureText(status)}});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Document> Groups() {
+    const auto ranges = GroupRanges(rollout_);
+    Document groups = GroupTable(rollout_, ranges);
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      progress_({.phase = "count",
+                 .done = static_cast<int64_t>(i),
+                 .total = static_cast<int64_t>(ranges.size()),
+                 .unit = "groups"});
+      const auto load = run_.CountExperts(ranges[i]);
+      if (!load.ok()) return load.status();
+      groups[i]["layers"] = Document::array();
+      for (const ExpertLoad::Layer& layer : load->layers) groups[i]["layers"].push_back(Balance(layer.counts));
+    }
+    return groups;
+  }
+
+  Document Samples() const {
+    return {{"all", rollout_.size()}, {"read", scanned_.size()}, {"seed", options_.seed}, {"damaged", damaged_}};
+  }
+
+  Document WeightVersions() const {
+    Document rows = Document::array();
+    for (size_t bin = 0; bin < versions_->size(); ++bin) {
+      Document layers = Document::array();
+      for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) layers.push_back(Balance(scan_->counts(bin, i)));
+      rows.push_back({{"label", versions_->label(bin)}, {"rows", scan_->bin_rows(bin)}, {"layers", std::move(layers)}});
+    }
+    return rows;
+  }
+
+  Document Neighbours(const ExpertLoad& load) const {
+    Document rows = Document::array();
+    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
+      const LayerRouting& layer = run_.geometry().layer(i);
+      const RouteScan::Neighbours& found = scan_->neighbours(i);
+      Document row = {{"layer", layer.layer_id}, {"pairs", found.pairs}, {"shared", nullptr}};
+      if (found.pairs > 0) {
+        row["shared"] = static_cast<double>(found.shared_ids) / static_cast<double>(found.pairs * layer.top_k);
+      }
+      row["expected"] = ExpectedShare(load.layers[i], load.rows, layer.top_k);
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+  Document Mismatch() const {
+    if (trainer_.empty()) return nullptr;
+    Document layers = Document::array();
+    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
+      const LayerDifferences& found = compared_->layers()[i];
+      layers.push_back({{"layer", run_.geometry().layer(i).layer_id},
+                        {"choices", found.choices},
+                        {"order_only", found.order},
+                        {"other_experts", found.set},
+                        {"no_common_expert", found.disjoint},
+                        {"replaced_ids", found.replaced_ids}});
+    }
+    return {{"samples", compared_samples_}, {"rows", compared_->rows()}, {"layers", std::move(layers)}};
+  }
+
+  const std::vector<SampleState>& rollout() const { return rollout_; }
+
+ private:
+  std::vector<ReadSample> ChooseReads() {
+    std::map<std::string, const SampleState*> recorded;
+    for (const SampleState& state : trainer_) recorded.emplace(state.sample, &state);
+    std::vector<const SampleState*> all, both;
+    for (const SampleState& state : rollout_) {
+      all.push_back(&state);
+      if (recorded.contains(state.sample)) both.push_back(&state);
+    }
+    scanned_ = Choose(all, options_);
+    versions_.emplace(scanned_);
+    scan_.emplace(run_.geometry(), versions_->size());
+    std::map<const SampleState*, ReadSample> reads;
+    for (const SampleState* state : scanned_) reads[state] = {.rollout = state, .scanned = true};
+    for (const SampleState* state : Choose(both, options_)) {
+      reads[state].rollout = state;
+      reads[state].trainer = recorded.at(state->sample);
+    }
+    std::vector<ReadSample> in_order;
+    for (const auto& [state, read] : reads) in_order.push_back(read);
+    return in_order;
+  }
+
+  absl::Status ReadOne(const ReadSample& read) {
+    const std::vector<int32_t> layers = LayersOf(run_.geometry());
+    const std::vector<BinnedRows> bins = read.scanned ? versions_->BinsOf(*read.rollout) : std::vector<BinnedRows>();
+    scan_->BeginSample();
+    compared_samples_ += read.trainer != nullptr;
+    const RowRange rows{0, read.rollout->committed_rows};
+    return ReadPortions(run_, {.state = *read.rollout, .layers = layers, .rows = rows, .timeout = options_.timeout},
+                        [&](RowRange portion, const SampleRows& sample) {
+                          const DecodedRows decoded{sample.rows, sample.layers};
+                          bytes_ += portion.size() * run_.geometry().raw_row_bytes();
+                          if (read.scanned) scan_->Add(decoded, bins);
+                          return read.trainer == nullptr ? absl::OkStatus()
+                                                         : Compare(*read.trainer, layers, portion, decoded);
+                        });
+  }
+
+  absl::Status Compare(const SampleState& trainer, const std::vector<int32_t>& layers, RowRange portion,
+                       const DecodedRows& rollout) {
+    const RowRange there = Intersect(portion, {0, trainer.committed_rows});
+    if (there.empty()) return absl::OkStatus();
+    const auto rows = ReadPortion(run_, {.state = trainer, .layers = layers, .timeout = options_.timeout}, there);
+    if (!rows.ok()) return rows.status();
+    compared_->Add(rollout, {rows->rows, rows->layers});
+    return absl::OkStatus();
+  }
+
+  Run& run_;
+  const ReportOptions& options_;
+  const ShowProgress& progress_;
+  std::vector<SampleState> rollout_, trainer_;
+  std::vector<const SampleState*> scanned_;  // Of rollout_.
+  std::optional<VersionBins> versions_;
+  std::optional<RouteScan> scan_;
+  std::optional<RouteComparison> compared_;
+  int64_t compared_samples_ = 0;
+  int64_t bytes_ = 0;
+  Document damaged_ = Document::array();
+};
+
+}  // namespace
+
+absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options, const ShowProgress& progress) {
+  const auto run = client.JoinRun(options.run);
+  if (!run.ok()) return run.status();
+  const auto load = (*run)->CountExperts();
+  if (!load.ok()) return load.status();
+  Gatherer gatherer(**run, options, progress);
+  if (absl::Status status = gatherer.List(); !status.ok()) return status;
+  auto groups = gatherer.Groups();
+  if (!groups.ok()) return groups.status();
+  if (absl::Status status = gatherer.ReadRows(); !status.ok()) return status;
+  // Last: counting takes room in the store, which belongs to the run.
+  auto described = DescribeRun(client, options.run);
+  if (!described.ok()) return described.status();
+  int64_t missing_samples = 0;
+  Document missing = MissingTable(gatherer.rollout(), missing_samples);
+  return Document{{"run", *std::move(described)},
+                  {"load", LoadToDocument(*load, /*counts=*/true)},
+                  {"samples", gatherer.Samples()},
+                  {"groups", *std::move(groups)},
+                  {"weight_versions", gatherer.WeightVersions()},
+                  {"neighbours", gatherer.Neighbours(*load)},
+                  {"lengths", LengthTable(gatherer.rollout())},
+                  {"missing_samples", missing_samples},
+                  {"missing", std::move(missing)},
+                  {"mismatch", gatherer.Mismatch()}};
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,208 @@
+"""Makes `rrctl report` of a run with realistic routes, compares its figures with `rrctl stat` and `rrctl load`, and opens
+it in a headless Chromium.
+
+Usage: report_test.py SERVER RRCTL REPORT_SCENE
+
+REPORT_PICTURES=DIR keeps the pictures of the page.
+"""
+
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from browser import Browser, find_browser  # noqa: E402
+
+SERVER, RRCTL, SCENE = sys.argv[1:4]
+PATIENCE = 120  # Seconds that nothing which passes takes.
+HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">{{data}}"
+
+
+class ReportTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = Path(directory.name)
+        file = cls.directory / "endpoint"
+        server = subprocess.Popen([SERVER, "--listen", "127.0.0.1:0", "--endpoint-file", file])
+        cls.addClassCleanup(server.wait)
+        cls.addClassCleanup(server.kill)
+        deadline = time.monotonic() + PATIENCE
+        while not file.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.environ["ROUTING_REPLAY_ENDPOINT"] = file.read_text().strip()
+        endpoint = os.environ["ROUTING_REPLAY_ENDPOINT"]
+        subprocess.run([SCENE, endpoint, "grpo-42", "72", "90"], check=True, timeout=PATIENCE)
+        subprocess.run([SCENE, endpoint, "hostile", "3", "30", HOSTILE], check=True, timeout=PATIENCE)
+        cls.page = cls.directory / "report.html"
+        cls.answer = cls.rrctl("report", "grpo-42", "-o", cls.page, "--samples", "40")
+        cls.data = cls.data_of(cls.page)
+
+    @staticmethod
+    def rrctl(*words):
+        done = subprocess.run([RRCTL, *words], check=True, capture_output=True, timeout=PATIENCE)
+        return json.loads(done.stdout)
+
+    @staticmethod
+    def data_of(page):
+        (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+        return json.loads(data)
+
+
+class FiguresTest(ReportTest):
+    def test_the_answer_says_what_was_read(self):
+        self.assertEqual((self.answer["samples"], self.answer["read_samples"], self.answer["damaged_samples"]), (72, 40, 0))
+        self.assertEqual(self.answer["file_bytes"], self.page.stat().st_size)
+
+    def test_the_run_is_that_of_stat(self):
+        stat = self.rrctl("stat", "grpo-42")
+        self.assertEqual(self.data["run"], stat)
+        shown = dict(re.findall(r'<td data-key="(\w+)">(.*?)</td>', self.page.read_text()))
+        for key in ("run", "samples", "sealed_samples", "rows", "num_experts", "block_rows", "codec"):
+            value = stat.get(key, stat["geometry"].get(key))
+            self.assertEqual(html.unescape(shown[key]), str(value), key)
+
+    def test_the_load_is_that_of_load(self):
+        load = self.rrctl("load", "grpo-42", "--counts")
+        self.assertEqual(self.data["load"], load)
+        text = self.page.read_text()
+        for layer in load:
+            cells = f"{layer['busiest_count']:,}</td><td>{layer['max_to_mean']:.3f}</td><td>{layer['entropy']:.3f}</td>"
+            self.assertIn(cells, text)
+
+    def test_groups_are_those_of_load_and_ls(self):
+        samples = self.rrctl("ls", "grpo-42")
+        for group in self.data["groups"]:
+            mine = [s for s in samples if group["begin"] <= s["group"] < group["end"]]
+            self.assertEqual(group["samples"], len(mine))
+            self.assertEqual(group["rows"], sum(s["rows"] for s in mine))
+            self.assertEqual(group["unrecorded_rows"], sum(s["unrecorded_rows"] for s in mine))
+            load = self.rrctl("load", "grpo-42", "--group", f"{group['begin']}:{group['end']}")
+            for key in ("max_to_mean", "entropy"):
+                self.assertEqual([layer[key] for layer in group["layers"]], [layer[key] for layer in load])
+        missing = {s["sample"]: s["unrecorded_rows"] for s in samples if s["unrecorded_rows"]}
+        self.assertEqual({m["sample"]: m["unrecorded_rows"] for m in self.data["missing"]}, missing)
+
+    def test_lengths_are_those_of_ls(self):
+        lengths = [s["tokens"] or s["rows"] for s in self.rrctl("ls", "grpo-42")]
+        found = self.data["lengths"]
+        for i, count in enumerate(found["counts"]):
+            begin = found["begin"] + i * found["width"]
+            self.assertEqual(count, sum(begin <= length < begin + found["width"] for length in lengths))
+        self.assertEqual(found["longest"], max(lengths))
+
+    def test_the_mismatch_is_that_of_diff(self):
+        everything = self.directory / "everything.html"
+        self.rrctl("report", "grpo-42", "-o", everything, "--samples", "1000")
+        data = self.data_of(everything)
+        totals = dict.fromkeys(("order_only", "other_experts", "no_common_expert"), 0)
+        recorded = [s["sample"] for s in self.rrctl("ls", "grpo-42", "--trainer")]
+        for sample in recorded:
+            words = [RRCTL, "-w", "json", "diff", f"grpo-42:{sample}"]
+            found = json.loads(subprocess.run(words, check=False, capture_output=True, timeout=PATIENCE).stdout)
+            for key in totals:
+                totals[key] += found[key]
+        self.assertEqual(data["mismatch"]["samples"], len(recorded))
+        for key, total in totals.items():
+            self.assertEqual(sum(layer[key] for layer in data["mismatch"]["layers"]), total, key)
+        self.assertGreater(totals["other_experts"], 0)
+        # Each row once, so that versions and groups cover the run.
+        rows = sum(version["rows"] for version in data["weight_versions"])
+        self.assertEqual(rows, data["load"][0]["rows"])
+        self.assertIn("The rows of all samples were read.", everything.read_text())
+
+    def test_a_seed_reads_the_same_samples(self):
+        def neighbours(*words):
+            page = self.directory / "seed.html"
+            self.rrctl("report", "grpo-42", "-o", page, "--samples", "5", *words)
+            return self.data_of(page)["neighbours"]
+
+        self.assertEqual(neighbours("--seed", "3"), neighbours("--seed", "3"))
+        self.assertNotEqual(neighbours("--seed", "3"), neighbours("--seed", "4"))
+
+    def test_standard_output_and_failures(self):
+        done = subprocess.run([RRCTL, "report", "grpo-42", "-o", "-"], check=True, capture_output=True, timeout=PATIENCE)
+        self.assertTrue(done.stdout.startswith(b"<!doctype html>"))
+        for words, code in ((["nonesuch"], 1), (["grpo-42", "-o", "/nonesuch/x.html"], 1), ([], 2)):
+            failed = subprocess.run([RRCTL, "report", *words], check=False, capture_output=True, timeout=PATIENCE)
+            self.assertEqual(failed.returncode, code, failed.stderr)
+
+
+@unittest.skipIf(find_browser() is None, "there is no chromium (Debian: chromium)")
+class BrowserTest(ReportTest):
+    def setUp(self):
+        pictures = os.environ.get("REPORT_PICTURES")
+        self.pictures = Path(pictures) if pictures else self.directory
+        self.browser = self.enterContext(Browser())
+
+    def open(self, path, **options):
+        page = self.browser.open(path.as_uri(), **options)
+        self.assertEqual(page.errors, [])
+        self.assertEqual([url for url in page.requests if not url.startswith("data:")], [path.as_uri()])
+        return page
+
+    def test_every_width_and_scheme(self):
+        for width in (360, 820, 1600):
+            for dark in (False, True):
+                with self.subTest(width=width, dark=dark):
+                    page = self.open(self.page, width=width, dark=dark)
+                    self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), width)
+                    # Nothing is drawn out of its card, and no picture is without a place.
+                    narrow = "[...document.querySelectorAll('.plot')].filter(p => p.clientWidth < 150 || p.clientHeight < 80)"
+                    self.assertEqual(page.evaluate(f"{narrow}.length"), 0)
+                    page.screenshot(self.pictures / f"report-{width}-{'dark' if dark else 'light'}.png")
+
+    def test_labels_do_not_meet(self):
+        overlaps = """(() => {
+          const met = [];
+          for (const axis of document.querySelectorAll('.x, .y')) {
+            const boxes = [...axis.querySelectorAll('span')].map(s => [s.textContent, s.getBoundingClientRect()])
+              .filter(([, box]) => box.width > 0);
+            for (let i = 0; i < boxes.length; ++i) for (let j = 0; j < i; ++j) {
+              const [a, b] = [boxes[i][1], boxes[j][1]];
+              if (a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+                met.push(boxes[i][0] + ' and ' + boxes[j][0]);
+            }
+          }
+          return met;
+        })()"""
+        for width in (360, 1600):
+            self.assertEqual(self.open(self.page, width=width).evaluate(overlaps), [])
+
+    def test_the_pointer_tells_what_a_cell_is(self):
+        page = self.open(self.page, width=1200)
+        told = """(() => {
+          const plot = document.querySelector(`[data-tell=%s]`);
+          plot.scrollIntoView({block: 'center'});
+          const box = plot.getBoundingClientRect();
+          const at = { clientX: box.left + box.width * %f, clientY: box.top + box.height * %f, bubbles: true };
+          plot.dispatchEvent(new PointerEvent('pointermove', at));
+          return document.getElementById('tip').textContent;
+        })()"""
+        counts = self.data["load"][3]["counts"]
+        text = page.evaluate(told % ("load", 17.5 / 128, 3.5 / 48))
+        self.assertEqual(text.split(" choices")[0], f"expert 17, layer 3\n{counts[17]:,}")
+        for tell in page.evaluate("[...document.querySelectorAll('[data-tell]')].map(plot => plot.dataset.tell)"):
+            self.assertTrue(page.evaluate(told % (tell, 0.5, 0.5)), tell)
+        self.assertEqual(page.errors, [])
+
+    def test_hostile_labels_stay_text(self):
+        path = self.directory / "hostile.html"
+        self.rrctl("report", "hostile", "-o", path)
+        self.assertEqual(self.data_of(path)["weight_versions"][-1]["label"], HOSTILE)
+        page = self.open(path)
+        self.assertEqual(page.evaluate("document.title"), "hostile · routing-replay report")
+        self.assertEqual(page.evaluate("document.images.length"), 0)
+        self.assertIn(HOSTILE, page.evaluate("document.getElementById('versions').textContent"))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[4:], verbosity=2)
