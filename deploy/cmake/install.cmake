@@ -1,5 +1,5 @@
-# What `cmake --install` puts where. Components: server (executables), client, trainer and trainer_cuda (the C libraries
-# with their headers), dev (what find_package(routing_replay) and protoc need).
+# What `cmake --install` puts where. Components: server (the server), client (rrctl and the client's C library), trainer and
+# trainer_cuda (their C libraries; this one with its headers), dev (headers, and what find_package(routing_replay) and protoc need).
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -149,7 +149,8 @@ if(RR_WITH_GRPC)
   rr_install_headers(${generated})
   install(FILES trainer_plugin/include/routing_replay/trainer/fetch.h COMPONENT dev
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer)
-  install(TARGETS routing-replay-server rrctl RUNTIME COMPONENT server)
+  install(TARGETS routing-replay-server RUNTIME COMPONENT server)
+  install(TARGETS rrctl RUNTIME COMPONENT client)
 endif()
 
 configure_package_config_file(deploy/cmake/routing_replay-config.cmake.in ${PROJECT_BINARY_DIR}/routing_replay-config.cmake
@@ -161,9 +162,13 @@ install(FILES ${PROJECT_BINARY_DIR}/routing_replay-config.cmake
               ${PROJECT_BINARY_DIR}/routing_replay-config-version.cmake
         DESTINATION ${RR_PACKAGE_DIR} COMPONENT dev)
 
-install(TARGETS routing_replay_capi LIBRARY COMPONENT client)
+install(TARGETS routing_replay_capi LIBRARY COMPONENT client NAMELINK_COMPONENT dev)
 install(FILES client/include/routing_replay/capi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay
-        COMPONENT client)
-install(TARGETS routing_replay_trainer_capi LIBRARY COMPONENT trainer)
+        COMPONENT dev)
+install(TARGETS routing_replay_trainer_capi LIBRARY COMPONENT trainer NAMELINK_COMPONENT dev)
 install(FILES trainer_plugin/include/routing_replay/trainer/capi.h
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer COMPONENT trainer)
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/routing_replay/trainer COMPONENT dev)
+
+if(RR_WITH_GRPC AND EXISTS /var/lib/dpkg AND NOT RR_SANITIZE)
+  include(deploy/cmake/packages.cmake)
+endif()

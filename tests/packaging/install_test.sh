@@ -84,11 +84,14 @@ if [[ " ${components[*]} " == *" client "* ]]; then
   refused "component 'client' of routing_replay needs what was not found: gRPC" -DCOMPONENTS=client \
     -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON
 
-  echo "== the executables alone"
+  echo "== programs without the rest"
   "$CMAKE" --install "$BUILD" --component server --prefix "$work/server" >/dev/null
   found=$(cd "$work/server" && find . -type f | sort | tr '\n' ' ')
-  [ "$found" = "./bin/routing-replay-server ./bin/rrctl " ] || fail "component server has $found"
+  [ "$found" = "./bin/routing-replay-server " ] || fail "component server has $found"
   "$work/server/bin/routing-replay-server" --version
-  "$work/server/bin/rrctl" --version
+  "$CMAKE" --install "$BUILD" --component client --prefix "$work/client" >/dev/null
+  found=$(cd "$work/client" && find . ! -type d | sort | tr '\n' ' ')
+  [ "$found" = "./bin/rrctl ./lib/librouting_replay.so.1 " ] || fail "component client has $found"
+  "$work/client/bin/rrctl" --version
 fi
 echo PASSED

@@ -14,6 +14,13 @@ rm -rf "$wheels"
 deploy/build_wheels.sh --no-install --build "$build" --out "$wheels"
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
 [ "$(ls "$wheels" | grep -c "^routing_replay[a-z_]*-$version-py3-")" = 3 ] || { echo "FAILED: wheels of another version" >&2; exit 1; }
+rm -rf "$build/wheels/opened"
+for package in routing_replay routing_replay_server routing_replay_trainer; do
+  opened=$build/wheels/opened/$package
+  python3 -m zipfile -e "$wheels/$package"-*.whl "$opened"
+  python3 tests/packaging/check_notices.py --name "${package//_/-}" --version "$version" --parts libabsl-dev \
+    --libraries "$opened/$package.libs" "$opened/$package-$version.dist-info"/{licenses,sboms}
+done
 kernels=()
 if [ -e "$build/lib/librouting_replay_trainer_cuda.so" ]; then
   kernels=(--kernels)

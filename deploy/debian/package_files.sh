@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# package_files.sh NAME VERSION BUILD PREFIX: what Debian's package routing-replay-NAME has beside the files of its CMake
+# components: copyright, changelog, notices and bill of materials, manual pages, completions, lintian's overrides.
+#
+# Called by cpack (deploy/cmake/packages.cmake), with the tree that it packs under PREFIX.
+set -euo pipefail
+name=$1 version=$2 build=$3 prefix=$4
+package=routing-replay-$name
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+# Of the same age in every build of one commit.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
+export SOURCE_DATE_EPOCH
+
+doc=$prefix/share/doc/$package
+install -d "$doc"
+install -m 644 deploy/debian/copyright "$doc/copyright"
+gzip -9 -n -c CHANGELOG.md >"$doc/changelog.gz"
+{
+  echo "$package ($version-1) unstable; urgency=medium"
+  echo
+  echo "  * Release $version; see changelog.gz."
+  echo
+  echo " -- routing-replay maintainers <maintainers@routing-replay.example>  $(date -u -R -d "@$SOURCE_DATE_EPOCH")"
+} | gzip -9 -n -c >"$doc/changelog.Debian.gz"
+
+# manual PROGRAM SECTION: its --help as a manual page.
+manual() {
+  install -d "$prefix/share/man/man$2"
+  help2man --no-info --section="$2" --no-discard-stderr --name="$3" "$build/bin/$1" | gzip -9 -n \
+    >"$prefix/share/man/man$2/$1.$2.gz"
+}
+
+case $name in
+  server)
+    files=("$build/bin/routing-replay-server")
+    manual routing-replay-server 8 'carries expert choices from rollout to trainer'
+    install -D -m 644 deploy/systemd/routing-replay-server.service \
+      "$prefix/lib/systemd/system/routing-replay-server.service"
+    install -D -m 644 deploy/systemd/server.yaml "$prefix/../etc/routing-replay/server.yaml"
+    install -m 644 deploy/OPERATING.md "$doc"
+    ;;
+  client)
+    files=("$build/bin/rrctl" "$build"/lib/librouting_replay.so "$build"/lib/librouting_replay_trainer.so)
+    manual rrctl 1 'look into a routing-replay server'
+    completions=(bash-completion/completions/rrctl zsh/vendor-completions/_rrctl fish/vendor_completions.d/rrctl.fish)
+    for file in "${completions[@]}"; do
+      install -d "$(dirname "$prefix/share/$file")"
+      "$build/bin/rrctl" completion "${file%%[-/]*}" >"$prefix/share/$file"
+    done
+    ;;
+  dev) files=("$build"/lib/librouting_replay_cxx_*.a) ;;
+  *) echo "no package $package" >&2; exit 2 ;;
+esac
+
+deploy/notices.py --name "$package" --version "$version" --build "$build" --out "$doc" "${files[@]}"
+gzip -9 -n "$doc/THIRD_PARTY_NOTICES"
+install -D -m 644 "deploy/debian/$package.lintian-overrides" "$prefix/share/lintian/overrides/$package"
+find "$prefix/.." -type d -exec chmod 755 {} +

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# debs_test.sh BUILD: the Debian packages of a built tree: what they say, what is in them, and that their programs work when
+# they are unpacked. clean_root_test.sh installs them.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+build=$(realpath "$1")
+debs=$build/debs-test
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
+for tool in dpkg-shlibdeps help2man; do
+  command -v $tool >/dev/null || { echo "skipped: there is no $tool"; exit 77; }
+done
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+rm -rf "$debs"
+deploy/build_debs.sh --no-install --build "$build" --out "$debs"
+for name in server client dev; do
+  deb=$debs/routing-replay-${name}_$version-1_amd64.deb
+  [ "$(dpkg-deb -f "$deb" Version)" = "$version-1" ] || fail "$deb has another version"
+  dpkg-deb -x "$deb" "$debs/$name"
+  ! grep -rIlF -e "$build" -e "$PWD" "$debs/$name" || fail "the files above name folders of the build"
+  doc=$debs/$name/usr/share/doc/routing-replay-$name
+  python3 tests/packaging/check_notices.py --name "routing-replay-$name" --version "$version" --parts libabsl-dev "$doc"
+  [ -s "$doc/copyright" ] && [ -s "$doc/changelog.gz" ] || fail "$name has no copyright or changelog"
+done
+[[ $(dpkg-deb -f "$debs"/routing-replay-server_*.deb Depends) == *"libgrpc++1.51 (>= "*"librocksdb7.8 (>= "* ]] ||
+  fail "the server's dependencies are not those of its libraries"
+[[ $(dpkg-deb -f "$debs"/routing-replay-dev_*.deb Depends) == *"routing-replay-client (= $version-1)"* ]] ||
+  fail "the development files take any library"
+
+# Every file is in one package.
+for name in server client dev; do (cd "$debs/$name" && find . ! -type d); done | sort | uniq -d | grep . &&
+  fail "the files above are in two packages"
+for file in server/usr/bin/routing-replay-server server/etc/routing-replay/server.yaml \
+  server/usr/lib/systemd/system/routing-replay-server.service server/usr/share/man/man8/routing-replay-server.8.gz client/usr/bin/rrctl \
+  client/usr/lib/librouting_replay.so.1 client/usr/lib/librouting_replay_trainer.so.1 client/usr/share/man/man1/rrctl.1.gz \
+  client/usr/share/bash-completion/completions/rrctl client/usr/share/zsh/vendor-completions/_rrctl \
+  client/usr/share/fish/vendor_completions.d/rrctl.fish dev/usr/include/routing_replay/capi.h \
+  dev/usr/include/routing_replay/trainer/capi.h dev/usr/include/routing_replay/client.h \
+  dev/usr/include/routing_replay/v1/common.proto dev/usr/lib/librouting_replay_cxx_wire.a \
+  dev/usr/lib/cmake/routing_replay/routing_replay-config.cmake; do
+  [ -s "$debs/$file" ] || fail "there is no $file"
+done
+for library in librouting_replay librouting_replay_trainer; do
+  [ "$(readlink "$debs/dev/usr/lib/$library.so")" = $library.so.1 ] || fail "no $library.so to link with"
+done
+bash -n "$debs/client/usr/share/bash-completion/completions/rrctl"
+
+"$debs/server/usr/bin/routing-replay-server" --config "$debs/server/etc/routing-replay/server.yaml" --check-config >/dev/null ||
+  fail "the server does not take the settings that come with it"
+
+PATH=$debs/server/usr/bin:$debs/client/usr/bin:$PATH tests/packaging/smoke.sh
+
+if command -v lintian >/dev/null; then
+  # As a user's run: as root it only adds a line about that.
+  lintian --fail-on error,warning --allow-root "$debs"/*.deb || fail "lintian is not content"
+else
+  echo "not looked at by lintian, which is not installed"
+fi
+echo PASSED
