@@ -148,7 +148,7 @@ void ReadSession::AddPieces(ReadStep& step) {
   while (next_rows_ < snapshot_.rows.size() && !Full(step)) {
     const StoredRows& stored = snapshot_.rows[next_rows_];
     if (!loaded_) {
-      absl::StatusOr<LoadedBlock> loaded = stored.block->Load();
+      absl::StatusOr<LoadedBlock> loaded = Load(stored.block);
       if (!loaded.ok()) return StopSample(loaded.status());
       loaded_ = *std::move(loaded);
     }

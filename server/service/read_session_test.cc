@@ -20,45 +20,51 @@ using Away = std::atomic<absl::StatusCode>;
 
 class AwayHome final : public BlockHome {
  public:
-  explicit AwayHome(const Away& away) : away_(away) {}
+  AwayHome(std::shared_ptr<RunUsage> usage, const Away& away)
+      : BlockHome(usage), kept_(std::make_shared<MemoryHome>(std::move(usage))), away_(away) {}
 
   int64_t Cost(const Geometry&, int64_t, Codec) const override { return 1; }
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override {
-    return std::make_shared<AwayBlock>(away_, MemoryHome().Keep(std::move(block), cost));
+    return std::make_shared<AwayBlock>(shared_from_this(), away_, kept_->Keep(std::move(block), cost));
   }
 
  private:
   class AwayBlock final : public StoredBlock {
    public:
-    AwayBlock(const Away& away, std::shared_ptr<StoredBlock> block)
-        : StoredBlock(block->rows(), block->codec(), block->cost()), away_(away), block_(std::move(block)) {}
-    absl::StatusOr<LoadedBlock> Load() const override {
-      const absl::StatusCode code = away_;
-      if (code != absl::StatusCode::kOk) return absl::Status(code, "the disk is away");
-      return block_->Load();
-    }
+    AwayBlock(std::shared_ptr<BlockHome> home, const Away& away, std::shared_ptr<StoredBlock> block)
+        : StoredBlock(std::move(home), block->rows(), block->codec(), block->cost()),
+          away_(away),
+          block_(std::move(block)) {}
 
    private:
+    absl::StatusOr<LoadedBlock> LoadBytes() const override {
+      const absl::StatusCode code = away_;
+      if (code != absl::StatusCode::kOk) return absl::Status(code, "the disk is away");
+      return Load(block_);
+    }
+
     const Away& away_;
     const std::shared_ptr<StoredBlock> block_;
   };
 
+  const std::shared_ptr<MemoryHome> kept_;
   const Away& away_;
 };
 
 class AwayKeeper final : public RunKeeper {
  public:
-  explicit AwayKeeper(const Away& away) : away_(away) {}
+  AwayKeeper(ByteBudget& budget, const Away& away) : budget_(budget), away_(away) {}
   std::string name() const override { return "away"; }
   DurabilityLevels durability() const override { return {}; }
   void Begin() override {}
   void End() override {}
   absl::StatusOr<RunPlace> Create(const RunInfo&) override {
-    return RunPlace{std::make_shared<AwayHome>(away_), nullptr};
+    return RunPlace{std::make_shared<AwayHome>(std::make_shared<RunUsage>(budget_), away_), nullptr};
   }
   absl::Status Drop(absl::string_view) override { return absl::OkStatus(); }
 
  private:
+  ByteBudget& budget_;
   const Away& away_;
 };
 
@@ -86,7 +92,7 @@ class ReadSessionTest : public ::testing::Test {
     const std::vector<RowRange> rows = {{256, 300}};
     ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot,
                          store_->Snapshot("r", Producer::kRollout, {.sample = sample}, rows));
-    ASSERT_OK_AND_ASSIGN(const LoadedBlock block, snapshot.rows[0].block->Load());
+    ASSERT_OK_AND_ASSIGN(const LoadedBlock block, Load(snapshot.rows[0].block));
     const_cast<uint8_t&>(block.view.bytes.front()) ^= 1;
   }
 
@@ -141,7 +147,7 @@ TEST_F(ReadSessionTest, DamageInTheFirstCutIsAnsweredToo) {
 // What cannot be read at the moment is not lost.
 TEST_F(ReadSessionTest, AStoreThatIsAwayEndsTheRead) {
   Away away{absl::StatusCode::kOk};
-  store_ = *NewKeptStore({.budget = &budget_}, std::make_shared<AwayKeeper>(away), {});
+  store_ = *NewKeptStore({.budget = &budget_}, std::make_shared<AwayKeeper>(budget_, away), {});
   SetUp();
   for (const auto code :
        {absl::StatusCode::kUnavailable, absl::StatusCode::kPermissionDenied, absl::StatusCode::kFailedPrecondition,
@@ -165,7 +171,7 @@ TEST_F(ReadSessionTest, AStoreThatIsAwayEndsTheRead) {
 
 TEST_F(ReadSessionTest, DamageThatTheStoreFindsIsLost) {
   Away away{absl::StatusCode::kOk};
-  store_ = *NewKeptStore({.budget = &budget_}, std::make_shared<AwayKeeper>(away), {});
+  store_ = *NewKeptStore({.budget = &budget_}, std::make_shared<AwayKeeper>(budget_, away), {});
   SetUp();
   away = absl::StatusCode::kDataLoss;
   const auto messages = Read({.samples = {{.sample = "a"}}});

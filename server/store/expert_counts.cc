@@ -126,7 +126,7 @@ absl::StatusOr<bool> ExpertCounts::CountSample(Group& group, int64_t number, con
   if (!here) return true;
   Counted& counted = group.samples[sample.birth()];
   for (const RowPiece& piece : rows->pieces) {
-    const absl::StatusOr<LoadedBlock> loaded = piece.stored->Load();
+    const absl::StatusOr<LoadedBlock> loaded = Load(piece.stored);
     absl::Status status = loaded.ok() ? group.table.Add(*geometry_, {loaded->view, piece.rows}) : loaded.status();
     if (!status.ok()) return WithSample(status, sample.id());
     counted.recorded_rows += piece.rows.size();

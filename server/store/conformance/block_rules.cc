@@ -24,7 +24,7 @@ std::vector<StoredBytes> StoredIn(Store& store, const std::string& sample) {
   EXPECT_OK(snapshot);
   std::vector<StoredBytes> blocks;
   for (const StoredRows& stored : snapshot->rows) {
-    const absl::StatusOr<LoadedBlock> loaded = stored.block->Load();
+    const absl::StatusOr<LoadedBlock> loaded = Load(stored.block);
     EXPECT_OK(loaded);
     if (!loaded.ok()) continue;
     const BlockView& block = loaded->view;
@@ -159,7 +159,7 @@ TEST_P(StoreConformance, AMillionRows) {
   ASSERT_EQ(snapshot.rows.size(), static_cast<size_t>(kMillion / kBlock));
   for (const SampleSnapshot* of : {&some, &snapshot}) {
     for (const StoredRows& stored : of->rows) {
-      ASSERT_OK_AND_ASSIGN(const LoadedBlock loaded, stored.block->Load());
+      ASSERT_OK_AND_ASSIGN(const LoadedBlock loaded, Load(stored.block));
       ASSERT_EQ(loaded.view.bytes, block.bytes.span());
     }
   }

@@ -79,12 +79,12 @@ TEST_P(StoreConformance, ASnapshotKeepsItsBytesCharged) {
 
 TEST_P(StoreConformance, AForkCostsNoBytesAndKeepsTheParents) {
   if (!GetParam().forks_share_blocks) GTEST_SKIP() << "forks are copies in this store";
-  Fill("parent", 640);
+  Fill("parent", 1280);
   const int64_t used = budget_->used();
-  ASSERT_OK(Append({.sample = "child", .rows = {640, 640}, .prefix = PrefixReference{"parent", 640, 0}}));
+  ASSERT_OK(Append({.sample = "child", .rows = {1280, 1280}, .prefix = PrefixReference{"parent", 1280, 0}}));
   const int64_t child = budget_->used() - used;
   EXPECT_EQ(child, Stat("child").stored_bytes);
-  EXPECT_LT(child, 640 * geometry().raw_row_bytes() / 4);
+  EXPECT_LT(child, 1280 * geometry().raw_row_bytes() / 4);
   const std::vector<SampleRef> parent{{.sample = "parent"}}, both{{.sample = "parent"}, {.sample = "child"}};
   ASSERT_OK_AND_ASSIGN(const ReleaseResult first, store_->Release("run", std::nullopt, parent));
   EXPECT_LT(first.bytes, used / 4);
@@ -97,9 +97,9 @@ TEST_P(StoreConformance, AForkCostsNoBytesAndKeepsTheParents) {
 }
 
 TEST_P(StoreConformance, TruncatedRowsComeBack) {
-  Fill("s", 640);
+  Fill("s", 1280);
   const int64_t before = Stat("s").stored_bytes;
-  ASSERT_OK_AND_ASSIGN(const SampleState state, store_->Truncate("run", kRollout, "s", 320, std::nullopt));
+  ASSERT_OK_AND_ASSIGN(const SampleState state, store_->Truncate("run", kRollout, "s", 640, std::nullopt));
   EXPECT_EQ(budget_->used(), Charged(state.stored_bytes));
   EXPECT_LT(state.stored_bytes, before * 6 / 10);
 }

@@ -122,7 +122,7 @@ AppendCommand MakeAppend(const RunInfo& run, const AppendSpec& spec) {
 absl::StatusOr<Rows> RowsOf(const Geometry& geometry, const SampleSnapshot& snapshot) {
   Rows rows(snapshot.state.committed_rows);
   for (const StoredRows& stored : snapshot.rows) {
-    const absl::StatusOr<LoadedBlock> block = stored.block->Load();
+    const absl::StatusOr<LoadedBlock> block = Load(stored.block);
     if (!block.ok()) return block.status();
     if (absl::Status status = DecodeRows(geometry, {block->view, stored.rows}, rows); !status.ok()) return status;
   }

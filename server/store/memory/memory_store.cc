@@ -123,8 +123,9 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
 
 absl::StatusOr<RunPlace> MemoryStore::PlaceOf(const RunInfo& info) {
   if (keeper_ != nullptr) return keeper_->Create(info);
-  if (spiller_ == nullptr) return RunPlace{.home = std::make_shared<MemoryHome>()};
-  return RunPlace{.home = std::make_shared<SpillHome>(info.geometry, spiller_->area())};
+  auto usage = std::make_shared<RunUsage>(*options_.budget);
+  if (spiller_ == nullptr) return RunPlace{.home = std::make_shared<MemoryHome>(std::move(usage))};
+  return RunPlace{.home = std::make_shared<SpillHome>(std::move(usage), info.geometry, spiller_->area())};
 }
 
 std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, RunPlace place) {

@@ -45,14 +45,14 @@ TEST(MemoryStoreTest, RunsWithoutOptionsGetTheDefaults) {
 // Takes its time to make and to drop runs: the test's `meanwhile`, on another thread.
 class SlowKeeper final : public RunKeeper {
  public:
-  explicit SlowKeeper(const std::function<void()>& meanwhile) : meanwhile_(meanwhile) {}
+  SlowKeeper(ByteBudget& budget, const std::function<void()>& meanwhile) : budget_(budget), meanwhile_(meanwhile) {}
   std::string name() const override { return "slow"; }
   DurabilityLevels durability() const override { return {}; }
   void Begin() override {}
   void End() override {}
   absl::StatusOr<RunPlace> Create(const RunInfo&) override {
     Wait();
-    return RunPlace{std::make_shared<MemoryHome>(), nullptr};
+    return RunPlace{std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget_)), nullptr};
   }
   absl::Status Drop(absl::string_view) override {
     Wait();
@@ -64,6 +64,7 @@ class SlowKeeper final : public RunKeeper {
     if (meanwhile_) std::thread(meanwhile_).join();
   }
 
+  ByteBudget& budget_;
   const std::function<void()>& meanwhile_;
 };
 
@@ -71,7 +72,7 @@ TEST(MemoryStoreTest, RunsAreUsedWhileOthersAreMadeAndDropped) {
   ByteBudget budget(1 << 20);
   std::function<void()> meanwhile;
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Store> store,
-                       NewKeptStore({.budget = &budget}, std::make_shared<SlowKeeper>(meanwhile), {}));
+                       NewKeptStore({.budget = &budget}, std::make_shared<SlowKeeper>(budget, meanwhile), {}));
   const RunInfo run = *store->OpenRun("run", &TestGeometry(), std::nullopt);
   int64_t rows = 0;
   meanwhile = [&] {

@@ -19,6 +19,21 @@ constexpr size_t kScanBatch = 1024;
 constexpr int64_t kMetadataRoom = 4 << 10;
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 
+// Made when it is counted: a table of virtual functions would take memory of every sample.
+class CountedMemorySample final : public CountedSample {
+ public:
+  explicit CountedMemorySample(std::shared_ptr<MemorySample> sample) : sample_(std::move(sample)) {}
+
+  absl::string_view id() const override { return sample_->id(); }
+  uint64_t birth() const override { return sample_->birth(); }
+  absl::StatusOr<std::optional<RowsSince>> RecordedSince(int64_t row) const override {
+    return sample_->RecordedSince(row);
+  }
+
+ private:
+  const std::shared_ptr<MemorySample> sample_;
+};
+
 }  // namespace
 
 RunState MemoryRun::State() const {
@@ -110,7 +125,8 @@ absl::StatusOr<ExpertLoad> MemoryRun::CountExperts(Producer producer, const std:
     const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
     for (const std::shared_ptr<MemorySample>& sample : batch) {
       const std::optional<int64_t> group = sample->group();
-      if (group && (!groups || groups->contains(*group))) by_group[*group].push_back(sample);
+      if (!group || (groups && !groups->contains(*group))) continue;
+      by_group[*group].push_back(std::make_shared<const CountedMemorySample>(sample));
     }
     more = batch.size() == kScanBatch;
     if (more) after = std::string(batch.back()->id());

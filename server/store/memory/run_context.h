@@ -34,9 +34,9 @@ struct RunContext {
   ByteBudget& budget;
   const Clock& clock;
   ContentIds& content_ids;
-  std::shared_ptr<BlockHome> home = std::make_shared<MemoryHome>();
+  std::shared_ptr<BlockHome> home = std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget));
   std::shared_ptr<SampleJournal> journal;  // None: samples do not outlive the process.
-  std::shared_ptr<RunUsage> usage = std::make_shared<RunUsage>();
+  std::shared_ptr<RunUsage> usage = home->usage();
   std::shared_ptr<SampleMutexes> mutexes = std::make_shared<SampleMutexes>();
   std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
 };

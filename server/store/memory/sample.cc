@@ -24,7 +24,6 @@ MemorySample::MemorySample(std::shared_ptr<const RunContext> run, absl::string_v
       handle_(handle),
       birth_(run_->content_ids.Next()),
       last_used_(last_used),
-      mutex_(run_->mutexes->Of(handle)),
       id_size_(static_cast<uint16_t>(id.size())),
       producer_(producer),
       content_(std::make_unique<SampleContent>(TokenChecks(run_->info.options.block_rows))) {}
@@ -32,7 +31,7 @@ MemorySample::MemorySample(std::shared_ptr<const RunContext> run, absl::string_v
 MemorySample::~MemorySample() { TakeMetadata().Release(); }
 
 absl::Status MemorySample::Adopt(SampleContent content) {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   std::vector<StoredBlock*> blocks;  // Those that no sample before has brought in.
   int64_t bytes = content.metadata_bytes();
   for (const RowPiece& piece : content.pieces.all()) {
@@ -42,7 +41,7 @@ absl::Status MemorySample::Adopt(SampleContent content) {
   }
   ByteReservation pool;
   if (absl::Status status = Pay(bytes, pool); !status.ok()) return status;
-  for (StoredBlock* block : blocks) block->Charge(pool, run_->usage);
+  for (StoredBlock* block : blocks) block->Charge(pool);
   *content_ = std::move(content);
   ChargeMetadata(pool);
   life_ = Life::kAlive;
@@ -55,7 +54,7 @@ absl::StatusOr<SampleState> MemorySample::Seal(int64_t num_tokens, int64_t revis
   Work work;
   absl::StatusOr<SampleState> state;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(mutex());
     if (absl::Status status = CheckAlive(); !status.ok()) return status;
     Wake();
     state = SealLocked(num_tokens, revision, work);
@@ -87,7 +86,7 @@ absl::StatusOr<SampleState> MemorySample::Truncate(int64_t rows, std::optional<i
   Work work;
   absl::StatusOr<SampleState> state;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(mutex());
     if (absl::Status status = CheckAlive(); !status.ok()) return status;
     Wake();
     state = TruncateLocked(rows, expected_revision, work);
@@ -115,13 +114,13 @@ absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::opti
 }
 
 absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange> rows) {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   Touch();
   const Look look = LookAt();
   SampleSnapshot snapshot{.state = State(look), .tokens = look.lists().tokens};
   for (RowRange range : rows) {
-    for (RowPiece& piece : look.pieces().Find(range)) {
+    for (RowPiece& piece : look.Find(range)) {
       snapshot.rows.push_back({std::move(piece.stored), piece.rows});
     }
   }
@@ -129,13 +128,13 @@ absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange>
 }
 
 absl::StatusOr<SampleState> MemorySample::Stat() const {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   return State();
 }
 
 absl::StatusOr<SampleContent> MemorySample::Prefix(const PrefixReference& prefix) {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   Wake();
   absl::StatusOr<SampleContent> taken = TakePrefix(*content_, prefix);
@@ -154,25 +153,24 @@ void MemorySample::Rest() {
   content_.reset();
 }
 
-MemorySample::Look::Look(const SampleContent* awake, const RestingContent& resting, int32_t block_rows) {
+MemorySample::Look::Look(const SampleContent* awake, const RestingContent& resting, int32_t block_rows)
+    : resting_(resting) {
   if (awake == nullptr) unpacked_ = resting.Lists(block_rows);
   lists_ = awake == nullptr ? &*unpacked_ : awake;
-  pieces_ = awake == nullptr ? &resting.pieces() : &awake->pieces;
 }
 
 std::vector<std::shared_ptr<StoredBlock>> MemorySample::SealedBlocks() const {
-  std::vector<std::shared_ptr<StoredBlock>> blocks;
-  MutexLock lock(mutex_);
-  if (life_ != Life::kAlive || !resting()) return blocks;
-  for (const RowPiece& piece : resting_.pieces().all()) blocks.push_back(piece.stored);
-  return blocks;
+  MutexLock lock(mutex());
+  if (life_ != Life::kAlive || !resting()) return {};
+  const absl::Span<const std::shared_ptr<StoredBlock>> blocks = resting_.blocks();
+  return {blocks.begin(), blocks.end()};
 }
 
 int64_t MemorySample::spillable_bytes() const {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   if (life_ != Life::kAlive || !resting()) return 0;
   int64_t bytes = 0;
-  for (const RowPiece& piece : resting_.pieces().all()) bytes += piece.stored->spillable_bytes();
+  for (const std::shared_ptr<StoredBlock>& block : resting_.blocks()) bytes += block->spillable_bytes();
   return bytes;
 }
 
@@ -187,35 +185,35 @@ absl::StatusOr<int64_t> MemorySample::Spill() const {
 }
 
 bool MemorySample::alive() const {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   return life_ == Life::kAlive;
 }
 
 std::optional<int64_t> MemorySample::group() const {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   if (life_ != Life::kAlive) return std::nullopt;
   return resting() ? resting_.group() : content_->group;
 }
 
-absl::StatusOr<std::optional<CountedSample::RowsSince>> MemorySample::RecordedSince(int64_t row) const {
-  MutexLock lock(mutex_);
+std::optional<CountedSample::RowsSince> MemorySample::RecordedSince(int64_t row) const {
+  MutexLock lock(mutex());
   if (life_ != Life::kAlive) return std::nullopt;
   const Look look = LookAt();
   const int64_t rows = look.lists().rows();
-  return RowsSince{.revision = look.lists().revision,
-                   .group = look.lists().group,
-                   .committed_rows = rows,
-                   .pieces = look.pieces().Find({row, std::max(row, rows)})};
+  return CountedSample::RowsSince{.revision = look.lists().revision,
+                                  .group = look.lists().group,
+                                  .committed_rows = rows,
+                                  .pieces = look.Find({row, std::max(row, rows)})};
 }
 
 absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock::Time unused_since) {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   if (life_ != Life::kAlive || last_used() > unused_since) return std::nullopt;
   return RemoveLocked();
 }
 
 absl::StatusOr<MemorySample::Released> MemorySample::Release(ReleaseMode mode, std::optional<uint64_t> content_id) {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   if (life_ != Life::kAlive) return Released{};
   Released released{.step = CheckRelease(LookAt().lists(), mode, content_id)};
   if (released.step == ReleaseStep::kKeep) {
@@ -243,13 +241,13 @@ absl::StatusOr<MemorySample::Remains> MemorySample::RemoveLocked() {
 }
 
 absl::Status MemorySample::NoteUse() {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   if (life_ != Life::kAlive || run_->journal == nullptr) return absl::OkStatus();
   return run_->journal->NoteUse(producer_, id());
 }
 
 std::optional<MemorySample::Remains> MemorySample::End() {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   if (life_ != Life::kAlive) return std::nullopt;
   return EndLocked();
 }
@@ -260,7 +258,7 @@ MemorySample::Remains MemorySample::EndLocked() {
   Remains remains{.metadata = TakeMetadata()};
   if (resting()) {
     remains.group = resting_.group();
-    remains.pieces = std::move(resting_).TakePieces();
+    remains.pieces = resting_.TakePieces();
   } else {
     remains.group = content_->group;
     remains.pieces = std::move(content_->pieces);
@@ -280,7 +278,7 @@ int64_t MemorySample::Remains::Free() {
 }
 
 bool MemorySample::RemoveUnborn() {
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex());
   if (life_ != Life::kUnborn) return false;
   life_ = Life::kRemoved;
   return true;
@@ -318,7 +316,7 @@ void MemorySample::Commit(Work& work) {
   RowPieces& pieces = work.life ? work.life->pieces : content_->pieces;
   work.pool.Merge(TakeMetadata());
   if (work.life) content_->pieces.TakeExclusiveCharges(work.pool);
-  work.replaced = work.change->Commit(pieces, work.pool, run_->usage);
+  work.replaced = work.change->Commit(pieces, work.pool);
   work.next->pieces = std::move(pieces);
   std::swap(*content_, *work.next);
   ChargeMetadata(work.pool);
@@ -355,7 +353,7 @@ absl::Status MemorySample::Describe(const absl::Status& status) const { return W
 
 SampleState MemorySample::State(const Look& look) const {
   SampleState state = StateOf({std::string(id()), handle_, producer_}, look.lists());
-  state.stored_bytes = metadata_bytes_ + look.pieces().charged_bytes();
+  state.stored_bytes = metadata_bytes_ + look.charged_bytes();
   state.idle_ms = std::chrono::duration_cast<std::chrono::milliseconds>(run_->clock.Now() - last_used()).count();
   return state;
 }

@@ -30,13 +30,13 @@ namespace routing_replay {
 using ParentRows = std::optional<absl::StatusOr<SampleContent>>;
 
 // Thread-safe. Errors as in store.h; NOT_FOUND (kNoSample) unless alive.
-class MemorySample final : public CountedSample {
+class MemorySample final {
  public:
   MemorySample(std::shared_ptr<const RunContext> run, absl::string_view id, int64_t handle, Producer producer,
                Clock::Time last_used);
-  ~MemorySample() override ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  ~MemorySample() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
-  absl::string_view id() const override { return {id_.get(), id_size_}; }
+  absl::string_view id() const { return {id_.get(), id_size_}; }
   int64_t handle() const { return handle_; }
   Producer producer() const { return producer_; }
   Clock::Time last_used() const { return last_used_.load(std::memory_order_relaxed); }
@@ -64,8 +64,13 @@ class MemorySample final : public CountedSample {
   // Its group, if alive.
   std::optional<int64_t> group() const;
 
-  uint64_t birth() const override { return birth_; }
-  absl::StatusOr<std::optional<RowsSince>> RecordedSince(int64_t row) const override;
+  // When the index looks at it again. The index's own, under its lock.
+  Clock::Time due() const { return due_; }
+  void set_due(Clock::Time due) { due_ = due; }
+
+  // As those of CountedSample.
+  uint64_t birth() const { return birth_; }
+  std::optional<CountedSample::RowsSince> RecordedSince(int64_t row) const;
 
   // What is left of a sample that ended: to be destroyed without a lock, once the index has let go of it.
   struct Remains {
@@ -109,37 +114,38 @@ class MemorySample final : public CountedSample {
   };
 
   absl::StatusOr<AppendAck> AppendLocked(AppendCommand& command, ParentRows& parent, Work& work)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::Status Prepare(AppendCommand& command, const AppendPlan& plan, Work& work)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Writes work.next, with the pieces of its windows from first_window on, where samples last. Nothing has changed yet.
-  absl::Status Write(int64_t first_window, const Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Write(int64_t first_window, const Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::Status WriteContent(const SampleContent& next, int64_t first_window, absl::Span<const RowPiece> pieces,
-                            absl::Span<const std::shared_ptr<StoredBlock>> added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                            absl::Span<const std::shared_ptr<StoredBlock>> added)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Writes a content that differs from the present one in nothing that windows hold.
-  absl::Status WriteHead(const SampleContent& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteHead(const SampleContent& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Puts work.next in the place of the content. Cannot fail.
-  void Commit(Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Commit(Work& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
 
-  absl::StatusOr<Remains> RemoveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Remains> RemoveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Its blocks, if it is alive and sealed.
   std::vector<std::shared_ptr<StoredBlock>> SealedBlocks() const;
-  Remains EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Remains EndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::StatusOr<SampleState> SealLocked(int64_t num_tokens, int64_t revision, Work& work)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   absl::StatusOr<SampleState> TruncateLocked(int64_t rows, std::optional<int64_t> expected_revision, Work& work)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
 
   // Tops `pool` up to `bytes`. RESOURCE_EXHAUSTED (kOverBudget).
   absl::Status Pay(int64_t bytes, ByteReservation& pool) const;
   // What is charged for the metadata, no longer counted as stored.
-  ByteReservation TakeMetadata() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ByteReservation TakeMetadata() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // Charges what the metadata now takes, from the charge before and `pool`.
-  void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ChargeMetadata(ByteReservation& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
+  absl::Status CheckAlive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
   // `status` with the sample, its committed rows and its revision in the detail.
-  absl::Status Describe(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The present content, awake or not; `lists` may lack the pieces.
+  absl::Status Describe(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
+  // The present content, awake or not; `lists` may lack the pieces. Lasts as long as the lock is held.
   class Look {
    public:
     Look(const SampleContent* awake, const RestingContent& resting, int32_t block_rows);
@@ -147,28 +153,33 @@ class MemorySample final : public CountedSample {
     Look& operator=(const Look&) = delete;
 
     const SampleContent& lists() const { return *lists_; }
-    const RowPieces& pieces() const { return *pieces_; }
+    std::vector<RowPiece> Find(RowRange range) const {
+      return unpacked_ ? resting_.Find(range) : lists_->pieces.Find(range);
+    }
+    int64_t charged_bytes() const { return unpacked_ ? resting_.charged_bytes() : lists_->pieces.charged_bytes(); }
 
    private:
+    const RestingContent& resting_;
     std::optional<SampleContent> unpacked_;
     const SampleContent* lists_;
-    const RowPieces* pieces_;
   };
-  Look LookAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  Look LookAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) {
     return Look(content_.get(), resting_, run_->info.options.block_rows);
   }
-  SampleState State(const Look& look) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return State(LookAt()); }
+  SampleState State(const Look& look) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
+  SampleState State() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) { return State(LookAt()); }
   // Between the two `content_` is there to be changed. A sealed sample rests again afterwards.
-  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Rest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool resting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return content_ == nullptr; }
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
+  void Rest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
+  bool resting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) { return content_ == nullptr; }
   // Null unless alive. Requires that it is awake.
-  const SampleContent* living() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  const SampleContent* living() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex()) {
     return life_ == Life::kAlive ? content_.get() : nullptr;
   }
   // Adds (+1) or takes back (-1) the content in the run's totals.
-  void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountUsage(int sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex());
+  // Shared with other samples, so that it is looked up and takes nothing here.
+  Mutex& mutex() const { return run_->mutexes->Of(handle_); }
   void Touch() { last_used_.store(run_->clock.Now(), std::memory_order_relaxed); }
 
   const std::shared_ptr<const RunContext> run_;
@@ -177,14 +188,14 @@ class MemorySample final : public CountedSample {
   const int64_t handle_;
   const uint64_t birth_;
   std::atomic<Clock::Time> last_used_;
-  Mutex& mutex_;
+  Clock::Time due_;
   const uint16_t id_size_;
   const Producer producer_;
 
-  Life life_ ABSL_GUARDED_BY(mutex_) = Life::kUnborn;
-  std::unique_ptr<SampleContent> content_ ABSL_GUARDED_BY(mutex_);  // Null of a sealed sample, which rests.
-  RestingContent resting_ ABSL_GUARDED_BY(mutex_);
-  int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Detached from the run's budget, counted in its usage.
+  Life life_ ABSL_GUARDED_BY(mutex()) = Life::kUnborn;
+  std::unique_ptr<SampleContent> content_ ABSL_GUARDED_BY(mutex());  // Null of a sealed sample, which rests.
+  RestingContent resting_ ABSL_GUARDED_BY(mutex());
+  int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex()) = 0;  // Detached from the run's budget, counted in its usage.
 };
 
 }  // namespace routing_replay

@@ -9,7 +9,7 @@ std::optional<absl::StatusOr<AppendAck>> MemorySample::Append(AppendCommand& com
   Work work;
   std::optional<absl::StatusOr<AppendAck>> ack;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(mutex());
     if (life_ == Life::kRemoved) return std::nullopt;
     Wake();
     ack = AppendLocked(command, parent, work);

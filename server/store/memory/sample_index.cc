@@ -18,7 +18,7 @@ bool AnyAlive(const std::vector<std::shared_ptr<MemorySample>>& samples) {
 
 std::shared_ptr<MemorySample> SampleIndex::FindIn(const Shard& shard, const HandleKey& key) {
   const auto it = shard.by_handle.find(key);
-  return it == shard.by_handle.end() ? nullptr : it->sample;
+  return it == shard.by_handle.end() ? nullptr : *it;
 }
 
 std::shared_ptr<MemorySample> SampleIndex::Find(int64_t handle, absl::string_view id, Producer producer) const {
@@ -56,11 +56,11 @@ absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t 
 
 std::shared_ptr<MemorySample> SampleIndex::Insert(Shard& shard, int64_t handle, const std::string& id,
                                                   Producer producer, Clock::Time last_used) {
-  const Clock::Time due = last_used + run_->info.options.ttl;
   const auto sample = std::make_shared<MemorySample>(run_, id, handle, producer, last_used);
-  shard.by_handle.insert({sample, due});
+  sample->set_due(last_used + run_->info.options.ttl);
+  shard.by_handle.insert(sample);
   shard.by_id.insert(sample.get());
-  shard.due.insert({due, sample.get()});
+  shard.by_due.insert(sample.get());
   return sample;
 }
 
@@ -69,9 +69,9 @@ void SampleIndex::Remove(const MemorySample& sample) {
   std::shared_ptr<MemorySample> removed;  // Outlives the lock.
   MutexLock lock(shard.mutex);
   const auto it = shard.by_handle.find(HandleKey{sample.handle(), sample.producer()});
-  if (it == shard.by_handle.end() || it->sample.get() != &sample) return;
-  removed = it->sample;
-  shard.due.erase({it->due, &sample});
+  if (it == shard.by_handle.end() || it->get() != &sample) return;
+  removed = *it;
+  shard.by_due.erase(removed.get());
   shard.by_id.erase(removed.get());
   shard.by_handle.erase(it);
 }
@@ -112,19 +112,18 @@ SampleIndex::Looked SampleIndex::FindIdle(size_t shard_index, Clock::Time now, i
   const Clock::Duration ttl = run_->info.options.ttl;
   Looked looked;
   MutexLock lock(shard.mutex);
-  for (const auto& [time, pointer] : shard.due) {
-    if (time > now) break;
-    std::shared_ptr<MemorySample> sample = FindIn(shard, {pointer->handle(), pointer->producer()});
+  for (const MemorySample* due : shard.by_due) {
+    if (due->due() > now) break;
+    std::shared_ptr<MemorySample> sample = FindIn(shard, {due->handle(), due->producer()});
     const bool idle = sample->last_used() + ttl <= now;
     if (idle && static_cast<int64_t>(looked.idle.size()) == limit) break;
     (idle ? looked.idle : looked.used).push_back(std::move(sample));
   }
   // A sample that was used since it was queued goes back with its new time, once per TTL.
   for (const std::shared_ptr<MemorySample>& sample : looked.used) {
-    const auto entry = shard.by_handle.find(HandleKey{sample->handle(), sample->producer()});
-    shard.due.erase({entry->due, sample.get()});
-    entry->due = sample->last_used() + ttl;
-    shard.due.insert({entry->due, sample.get()});
+    shard.by_due.erase(sample.get());
+    sample->set_due(sample->last_used() + ttl);
+    shard.by_due.insert(sample.get());
   }
   return looked;
 }
@@ -134,10 +133,10 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::Close() {
   for (Shard& shard : shards_) {
     MutexLock lock(shard.mutex);
     shard.closed = true;
-    for (const Entry& entry : shard.by_handle) all.push_back(entry.sample);
+    all.insert(all.end(), shard.by_handle.begin(), shard.by_handle.end());
     shard.by_handle = {};
     shard.by_id.clear();
-    shard.due.clear();
+    shard.by_due.clear();
   }
   // A million samples are freed several times as fast in the order in which they lie in memory.
   std::sort(all.begin(), all.end());

@@ -51,10 +51,7 @@ class SampleIndex {
   std::vector<std::shared_ptr<MemorySample>> Close();
 
  private:
-  struct Entry {
-    std::shared_ptr<MemorySample> sample;
-    mutable Clock::Time due;  // Its key in Shard::due, and none here: not later than last use + TTL.
-  };
+  using Entry = std::shared_ptr<MemorySample>;
   struct HandleKey {
     int64_t handle = 0;
     Producer producer = Producer::kRollout;
@@ -81,17 +78,22 @@ class SampleIndex {
     bool operator()(const MemorySample* a, absl::string_view b) const { return a->id() < b; }
     bool operator()(absl::string_view a, const MemorySample* b) const { return a < b->id(); }
   };
-  using Due = std::pair<Clock::Time, const MemorySample*>;
+  struct DueLess {
+    bool operator()(const MemorySample* a, const MemorySample* b) const {
+      return a->due() != b->due() ? a->due() < b->due() : a < b;
+    }
+  };
   // A million samples are a few dozen bytes each here: no nodes, and the id is where the sample is.
   struct Shard {
     mutable Mutex mutex;
     bool closed ABSL_GUARDED_BY(mutex) = false;
     absl::flat_hash_set<Entry, HandleHash, HandleEqual> by_handle ABSL_GUARDED_BY(mutex);  // And producer.
     absl::btree_set<MemorySample*, IdLess> by_id ABSL_GUARDED_BY(mutex);                   // And producer.
-    absl::btree_set<Due> due ABSL_GUARDED_BY(mutex);  // When to look at a sample again.
+    // By when to look at a sample again: not later than last use + TTL.
+    absl::btree_set<MemorySample*, DueLess> by_due ABSL_GUARDED_BY(mutex);
   };
 
-  static HandleKey KeyOf(const Entry& entry) { return {entry.sample->handle(), entry.sample->producer()}; }
+  static HandleKey KeyOf(const Entry& entry) { return {entry->handle(), entry->producer()}; }
   Shard& ShardOf(int64_t handle) { return shards_[static_cast<uint64_t>(handle) % kShards]; }
   const Shard& ShardOf(int64_t handle) const { return shards_[static_cast<uint64_t>(handle) % kShards]; }
   static std::shared_ptr<MemorySample> FindIn(const Shard& shard, const HandleKey& key)

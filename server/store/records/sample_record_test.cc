@@ -94,7 +94,7 @@ class RandomContent {
   int64_t Below(int64_t end) { return static_cast<int64_t>(random_() % end); }
 
   std::shared_ptr<StoredBlock> BlockAt(const BlockPlace& place) {
-    auto block = MemoryHome().Keep(Block{.rows = place.rows, .codec = place.codec}, 0);
+    auto block = std::make_shared<MemoryHome>(nullptr)->Keep(Block{.rows = place.rows, .codec = place.codec}, 0);
     decoded_ids_[block.get()] = place.id;
     return block;
   }
@@ -104,7 +104,7 @@ class RandomContent {
     if (!recorded) AppendMerged(content_.unrecorded, rows);
     for (RowRange window : SplitAtWindows(recorded ? rows : RowRange{}, kWindow)) {
       const Codec codec = Below(2) == 1 ? Codec::kRaw : Codec::kPacked;
-      auto block = MemoryHome().Keep(Block{.rows = window, .codec = codec}, 0);
+      auto block = std::make_shared<MemoryHome>(nullptr)->Keep(Block{.rows = window, .codec = codec}, 0);
       ids_[block.get()] = random_();
       content_.pieces.Append({std::move(block), window, Below(2) == 1});
     }

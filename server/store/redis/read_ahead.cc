@@ -57,9 +57,9 @@ class ReadAheadBlock final : public KeptBlock {
   ReadAheadBlock(std::shared_ptr<ReadAheadList> list, size_t index, const KeptBlock& block)
       : KeptBlock(block.rows(), block.codec()), list_(std::move(list)), index_(index) {}
 
-  absl::StatusOr<LoadedBlock> Load() const override { return list_->Load(index_); }
-
  private:
+  absl::StatusOr<LoadedBlock> LoadBytes() const override { return list_->Load(index_); }
+
   const std::shared_ptr<ReadAheadList> list_;
   const size_t index_;
 };

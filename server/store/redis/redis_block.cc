@@ -108,8 +108,8 @@ absl::Status RedisBlock::Gone() const {
                    {.reason = Reason::kChecksum, .sample = place_->sample, .row = rows().begin});
 }
 
-absl::StatusOr<LoadedBlock> RedisBlock::Load() const {
-  if (unwritten_) return LoadedBlock{shared_from_this(), unwritten_->view()};
+absl::StatusOr<LoadedBlock> RedisBlock::LoadBytes() const {
+  if (unwritten_) return LoadedBlock{nullptr, unwritten_->view()};
   std::vector<RedisRequest> requests;
   AddGets(requests);
   std::vector<RedisResult> results = place_->cluster->Execute(requests, Clock::Real().Now() + place_->timeout);

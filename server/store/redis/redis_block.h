@@ -38,9 +38,12 @@ class RedisBlock final : public StoredBlock {
  public:
   // One that is to be written.
   RedisBlock(std::shared_ptr<const RedisPlace> place, uint64_t id, Block block, int64_t cost)
-      : StoredBlock(block.rows, block.codec, cost), place_(std::move(place)), id_(id), unwritten_(std::move(block)) {}
+      : StoredBlock(nullptr, block.rows, block.codec, cost),
+        place_(std::move(place)),
+        id_(id),
+        unwritten_(std::move(block)) {}
   RedisBlock(std::shared_ptr<const RedisPlace> place, const BlockPlace& at, int64_t cost)
-      : StoredBlock(at.rows, at.codec, cost), place_(std::move(place)), id_(at.id) {}
+      : StoredBlock(nullptr, at.rows, at.codec, cost), place_(std::move(place)), id_(at.id) {}
 
   uint64_t id() const { return id_; }
   const RedisPlace& place() const { return *place_; }
@@ -58,10 +61,9 @@ class RedisBlock final : public StoredBlock {
   void AddGets(std::vector<RedisRequest>& requests) const;
   absl::StatusOr<LoadedBlock> Take(absl::Span<RedisResult> results) const;
 
-  // UNAVAILABLE if it is not there because the sample has changed since.
-  absl::StatusOr<LoadedBlock> Load() const override;
-
  private:
+  // UNAVAILABLE if it is not there because the sample has changed since.
+  absl::StatusOr<LoadedBlock> LoadBytes() const override;
   absl::Status Gone() const;
 
   const std::shared_ptr<const RedisPlace> place_;
@@ -73,7 +75,8 @@ class RedisBlock final : public StoredBlock {
 class RedisHome final : public BlockHome {
  public:
   // `ids` outlives it.
-  RedisHome(std::shared_ptr<const RedisPlace> place, ContentIds& ids) : place_(std::move(place)), ids_(ids) {}
+  RedisHome(std::shared_ptr<const RedisPlace> place, ContentIds& ids)
+      : BlockHome(nullptr), place_(std::move(place)), ids_(ids) {}
 
   // Bytes in Redis, about: value and keys.
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;

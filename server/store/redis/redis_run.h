@@ -23,13 +23,14 @@ struct RedisRun {
         life(std::move(run_life)),
         lives(info.options.ttl),
         index(redis, life, info.options.ttl),
+        usage(std::make_shared<RunUsage>(redis.budget)),
         expert_counts(info.geometry, redis.budget, usage) {}
 
   const RunInfo info;
   const std::string life;
   const RedisLives lives;
   const RedisIndex index;
-  const std::shared_ptr<RunUsage> usage = std::make_shared<RunUsage>();  // Of what expert_counts keeps.
+  const std::shared_ptr<RunUsage> usage;  // Of what expert_counts keeps.
   ExpertCounts expert_counts;
   std::atomic<int64_t> counts_trimmed_ms{0};  // When what expert_counts keeps was last looked over.
   const std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();

@@ -68,7 +68,7 @@ bool IsRefusal(const absl::Status& status) {
 // The rows that a child opens with, as blocks of its own: those of another sample may lie on another server.
 absl::Status CopyRows(const RunInfo& run, const RowPieces& pieces, std::vector<Block>& blocks) {
   for (const RowPiece& piece : pieces.all()) {
-    const absl::StatusOr<LoadedBlock> loaded = piece.stored->Load();
+    const absl::StatusOr<LoadedBlock> loaded = Load(piece.stored);
     if (!loaded.ok()) return loaded.status();
     const BlockRows rows{loaded->view, piece.rows};
     absl::StatusOr<Block> copy = Merge(*run.geometry, {&rows, 1}, run.options.codec);

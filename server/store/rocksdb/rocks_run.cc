@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,12 +29,14 @@ struct ReadBlock {
 class RocksRun::DiskBlock final : public StoredBlock {
  public:
   // One that is to be written.
-  DiskBlock(std::shared_ptr<RocksRun> run, uint64_t id, Block block, int64_t cost)
-      : StoredBlock(block.rows, block.codec, cost), id_(id), run_(std::move(run)), unwritten_(std::move(block)) {}
-  DiskBlock(std::shared_ptr<RocksRun> run, const BlockPlace& place, int64_t cost)
-      : StoredBlock(place.rows, place.codec, cost), id_(place.id), run_(std::move(run)) {}
+  DiskBlock(std::shared_ptr<BlockHome> run, uint64_t id, Block block, int64_t cost)
+      : StoredBlock(std::move(run), block.rows, block.codec, cost),
+        id_(id),
+        unwritten_(std::make_unique<const Block>(std::move(block))) {}
+  DiskBlock(std::shared_ptr<BlockHome> run, const BlockPlace& place, int64_t cost)
+      : StoredBlock(std::move(run), place.rows, place.codec, cost), id_(place.id) {}
   ~DiskBlock() override {
-    if (!unwritten_) run_->Forget(id_);
+    if (!unwritten_) run().Forget(id_);
   }
 
   uint64_t id() const { return id_; }
@@ -42,11 +44,14 @@ class RocksRun::DiskBlock final : public StoredBlock {
   // Its bytes are in the database. Before anybody else sees the block.
   void Written() { unwritten_.reset(); }
 
-  absl::StatusOr<LoadedBlock> Load() const override {
-    if (unwritten_) return LoadedBlock{shared_from_this(), unwritten_->view()};
-    const Geometry& geometry = *run_->geometry_;
+ private:
+  RocksRun& run() const { return static_cast<RocksRun&>(home()); }
+
+  absl::StatusOr<LoadedBlock> LoadBytes() const override {
+    if (unwritten_) return LoadedBlock{nullptr, unwritten_->view()};
+    const Geometry& geometry = *run().geometry_;
     auto read = std::make_shared<ReadBlock>();
-    const RocksFamily& family = *run_->family_;
+    const RocksFamily& family = *run().family_;
     const std::string what = absl::StrCat("block ", id_, " with rows ", ToString(rows()));
     const rocksdb::Status got =
         family.db->Get(rocksdb::ReadOptions(), family.handle, rocks::BlockKey(id_), &read->value);
@@ -63,10 +68,8 @@ class RocksRun::DiskBlock final : public StoredBlock {
     return LoadedBlock{std::move(read), view};
   }
 
- private:
   const uint64_t id_;
-  const std::shared_ptr<RocksRun> run_;
-  std::optional<Block> unwritten_;
+  std::unique_ptr<const Block> unwritten_;
 };
 
 bool WriteGate::Enter() {
@@ -92,9 +95,10 @@ bool WriteGate::closed() const {
   return closed_;
 }
 
-RocksRun::RocksRun(std::shared_ptr<RocksFamily> family, const RunInfo& info, std::shared_ptr<const StoreTime> time,
-                   std::shared_ptr<const std::atomic<bool>> forgets)
-    : family_(std::move(family)),
+RocksRun::RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
+                   std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets)
+    : BlockHome(std::move(usage)),
+      family_(std::move(family)),
       run_(info.run),
       geometry_(info.geometry),
       write_options_(RocksWriteOptions(*info.options.durability)),

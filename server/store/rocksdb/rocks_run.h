@@ -54,11 +54,11 @@ struct RocksFamily {
 };
 
 // Thread-safe. Once the family's gate is closed it writes and forgets nothing: NOT_FOUND (kNoRun).
-class RocksRun final : public BlockHome, public SampleJournal, public std::enable_shared_from_this<RocksRun> {
+class RocksRun final : public BlockHome, public SampleJournal {
  public:
   // forgets: whether blocks that nobody holds are taken away.
-  RocksRun(std::shared_ptr<RocksFamily> family, const RunInfo& info, std::shared_ptr<const StoreTime> time,
-           std::shared_ptr<const std::atomic<bool>> forgets);
+  RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
+           std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets);
 
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;

@@ -28,7 +28,8 @@ class RocksKeeper final : public RunKeeper {
         boot_id_(options.boot_id),
         cache_(rocksdb::NewLRUCache(options.cache_bytes)),
         env_(options.env),
-        time_(std::make_shared<const StoreTime>(*options.memory.clock)) {}
+        time_(std::make_shared<const StoreTime>(*options.memory.clock)),
+        budget_(*options.memory.budget) {}
   ~RocksKeeper() override {
     if (started_) Close().IgnoreError();  // Without the mark the next one takes the end for a crash, as it should.
     families_.clear();
@@ -59,7 +60,7 @@ class RocksKeeper final : public RunKeeper {
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) {
     if (run.options.durability == Durability::kMemory) unlogged_.insert(rocks::RunFamily(run.run));
-    return std::make_shared<RocksRun>(std::move(family), run, time_, forgets_);
+    return std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, time_, forgets_);
   }
 
   const std::string path_;
@@ -68,6 +69,7 @@ class RocksKeeper final : public RunKeeper {
   const std::shared_ptr<rocksdb::Cache> cache_;
   rocksdb::Env* const env_;
   const std::shared_ptr<const StoreTime> time_;
+  ByteBudget& budget_;
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<rocksdb::DB> db_;
   std::shared_ptr<RocksFamily> default_;

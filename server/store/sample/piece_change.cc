@@ -124,7 +124,7 @@ absl::StatusOr<Block> PieceChange::MergeParts(const Group& group) const {
       parts.push_back({part.block.view(), part.rows});
       continue;
     }
-    absl::StatusOr<LoadedBlock> block = pieces_[*part.piece].stored->Load();
+    absl::StatusOr<LoadedBlock> block = Load(pieces_[*part.piece].stored);
     if (!block.ok()) return block.status();
     parts.push_back({block->view, part.rows});
     loaded.push_back(*std::move(block));
@@ -138,8 +138,7 @@ void PieceChange::Keep(Block block, RowRange rows) {
   tail_.push_back({added_.back(), rows});
 }
 
-std::vector<RowPiece> PieceChange::Commit(RowPieces& pieces, ByteReservation& pool,
-                                          const std::shared_ptr<RunUsage>& usage) {
+std::vector<RowPiece> PieceChange::Commit(RowPieces& pieces, ByteReservation& pool) {
   std::vector<RowPiece> old = pieces.TakeFrom(first_piece_);
   for (const Group& group : groups_) {
     for (const Part& part : group.parts) {
@@ -152,7 +151,7 @@ std::vector<RowPiece> PieceChange::Commit(RowPieces& pieces, ByteReservation& po
       }
     }
   }
-  for (const std::shared_ptr<StoredBlock>& block : added_) block->Charge(pool, usage);
+  for (const std::shared_ptr<StoredBlock>& block : added_) block->Charge(pool);
   added_.clear();
   for (RowPiece& piece : tail_) pieces.Append(std::move(piece));
   std::erase_if(old, [](const RowPiece& piece) { return piece.stored == nullptr; });

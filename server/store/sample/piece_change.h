@@ -5,7 +5,7 @@
 //   pay for change.cost() - change.reclaimable_bytes();
 //   change.Merge();                                                    the heavy part; may find damage
 //   write change.tail() where it lasts, if the store does that
-//   change.Commit(pieces, pool, usage);
+//   change.Commit(pieces, pool);
 //
 // A maximal run of recorded rows inside one window becomes one block in the run's codec as soon as it is complete: when
 // the window ends, an unrecorded range or another window follows, or the sample is sealed. So after a seal the blocks
@@ -52,7 +52,7 @@ class PieceChange {
   std::vector<Block> TakeRest();
   // Requires that Merge was OK. Takes cost() bytes out of `pool` after putting reclaimable_bytes() into it. Gives back
   // the pieces that it replaced.
-  std::vector<RowPiece> Commit(RowPieces& pieces, ByteReservation& pool, const std::shared_ptr<RunUsage>& usage);
+  std::vector<RowPiece> Commit(RowPieces& pieces, ByteReservation& pool);
 
  private:
   // Rows of a present piece, or of a new block.

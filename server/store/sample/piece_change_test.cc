@@ -31,7 +31,7 @@ class PieceChangeTest : public ::testing::Test {
     PieceChange change(run_, home_, pieces_, std::move(blocks), committed, sealed);
     ByteReservation pool = *budget_.Reserve(std::max<int64_t>(0, change.cost() - change.reclaimable_bytes()));
     if (absl::Status status = change.Merge(); !status.ok()) return status;
-    replaced_ = change.Commit(pieces_, pool, usage_);
+    replaced_ = change.Commit(pieces_, pool);
     EXPECT_EQ(pool.bytes(), std::max<int64_t>(0, change.reclaimable_bytes() - change.cost()));
     pool.Release();
     replaced_.clear();
@@ -52,9 +52,10 @@ class PieceChangeTest : public ::testing::Test {
   }
 
   ByteBudget budget_{1 << 24};
-  std::shared_ptr<RunUsage> usage_ = std::make_shared<RunUsage>();
+  std::shared_ptr<RunUsage> usage_ = std::make_shared<RunUsage>(budget_);
   RunInfo run_{.run = "r", .geometry = std::make_shared<Geometry>(TestGeometry()), .options = {.block_rows = 32}};
-  MemoryHome home_;
+  const std::shared_ptr<MemoryHome> shared_home_ = std::make_shared<MemoryHome>(usage_);
+  MemoryHome& home_ = *shared_home_;
   RowPieces pieces_;
   std::vector<RowPiece> replaced_;
 };
@@ -74,9 +75,9 @@ TEST_F(PieceChangeTest, AWholeWindowIsTakenOverWithoutACopy) {
   Block block = BlockOf({0, 512});
   const uint8_t* bytes = block.bytes.data();
   ASSERT_OK(Add(std::move(block)));
-  EXPECT_EQ(pieces_[0].stored->Load()->view.bytes.data(), bytes);
+  EXPECT_EQ(Load(pieces_[0].stored)->view.bytes.data(), bytes);
   ASSERT_OK(Apply({}, {512, 512}, true));
-  EXPECT_EQ(pieces_[0].stored->Load()->view.bytes.data(), bytes);
+  EXPECT_EQ(Load(pieces_[0].stored)->view.bytes.data(), bytes);
 }
 
 TEST_F(PieceChangeTest, AnUnrecordedRangeCompletesTheRunBeforeIt) {
@@ -139,7 +140,7 @@ TEST_F(PieceChangeTest, BlocksThatOthersHoldAreNotReclaimed) {
   EXPECT_EQ(change.reclaimable_bytes(), 0);
   ByteReservation pool = *budget_.Reserve(change.cost());
   ASSERT_OK(change.Merge());
-  EXPECT_THAT(change.Commit(pieces_, pool, usage_), SizeIs(1));
+  EXPECT_THAT(change.Commit(pieces_, pool), SizeIs(1));
   EXPECT_EQ(budget_.used(), pieces_.charged_bytes() + held->cost());
 }
 
@@ -151,7 +152,7 @@ TEST_F(PieceChangeTest, ACompletedForkLeavesASharedBlockWhole) {
   EXPECT_EQ(change.cost(), 0);
   ByteReservation pool;
   ASSERT_OK(change.Merge());
-  EXPECT_THAT(change.Commit(pieces_, pool, usage_), IsEmpty());
+  EXPECT_THAT(change.Commit(pieces_, pool), IsEmpty());
   EXPECT_THAT(Rows(), ElementsAre(RowRange{0, 20}));
 }
 

@@ -1,11 +1,32 @@
 #include "server/store/sample/resting_content.h"
 
 #include <algorithm>
+#include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
 namespace routing_replay {
 namespace {
+
+using BlockPointer = std::shared_ptr<StoredBlock>;
+
+// What of a content is as it mostly is, and then not packed, or is there at all.
+constexpr uint64_t kWholeBlocks = 1 << 0;  // Each piece shows all of its block, which is the sample's own.
+constexpr uint64_t kAllKnown = 1 << 1;     // The tokens of all rows are.
+constexpr uint64_t kEndCheck = 1 << 2;
+constexpr uint64_t kFullLength = 1 << 3;  // Sealed with one token more than rows.
+constexpr uint64_t kRevision = 1 << 4;
+constexpr uint64_t kNonce = 1 << 5;
+constexpr uint64_t kPrefix = 1 << 6;
+constexpr uint64_t kOtherLength = 1 << 7;
+constexpr uint64_t kAwaitsCheckpoint = 1 << 8;
+constexpr uint64_t kLostEnd = 1 << 9;
+constexpr uint64_t kUnrecorded = 1 << 10;
+// Of an origin:
+constexpr uint64_t kSampleEngine = 1 << 0;
+constexpr uint64_t kNoLabel = 1 << 1;
+constexpr uint64_t kOneAppend = 1 << 2;
 
 // Numbers in groups of seven bits, the lowest first; those that may be negative with the sign in the lowest bit.
 class Packer {
@@ -14,34 +35,47 @@ class Packer {
     for (; value >= 0x80; value >>= 7) bytes_.push_back(static_cast<char>(value | 0x80));
     bytes_.push_back(static_cast<char>(value));
   }
+  void AddRows(int64_t value) { Add(static_cast<uint64_t>(value)); }
   void AddSigned(int64_t value) { Add(static_cast<uint64_t>(value) << 1 ^ static_cast<uint64_t>(value >> 63)); }
   void Add(const std::string& text) {
     Add(text.size());
     bytes_ += text;
   }
-  // 0 for nothing.
-  void Add(const std::optional<uint32_t>& value) { Add(value ? uint64_t{*value} + 1 : 0); }
+  // Of random bits.
+  template <typename T>
+  void AddFixed(T value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
   void Add(const std::vector<RowRange>& ranges) {
     Add(ranges.size());
     int64_t row = 0;
     for (RowRange range : ranges) {
-      Add(static_cast<uint64_t>(range.begin - row));
-      Add(static_cast<uint64_t>(range.size()));
+      AddRows(range.begin - row);
+      AddRows(range.size());
       row = range.end;
     }
   }
   void Add(const Provenance& origin, const std::string& engine) {
-    Add(static_cast<uint64_t>(origin.rows.size()));
+    const bool sample_engine = origin.engine == engine;
+    Add((sample_engine ? kSampleEngine : 0) | (origin.weight_label.empty() ? kNoLabel : 0) |
+        (origin.appends == 1 ? kOneAppend : 0));
+    AddRows(origin.rows.size());
     AddSigned(origin.weight_version);
-    Add(origin.weight_label);
-    Add(origin.engine == engine ? 1 : 0);
-    if (origin.engine != engine) Add(origin.engine);
-    AddSigned(origin.appends);
+    if (!origin.weight_label.empty()) Add(origin.weight_label);
+    if (!sample_engine) Add(origin.engine);
+    if (origin.appends != 1) AddSigned(origin.appends);
   }
-  void Add(const TokenChecks& tokens, int32_t block_rows) {
-    Add(tokens.At(tokens.rows()));
-    for (int64_t row = block_rows; row <= tokens.rows(); row += block_rows) Add(tokens.At(row));
-    Add(tokens.known());
+  void Add(const RowPiece& piece) {
+    AddRows(piece.rows.begin - piece.stored->rows().begin);
+    AddRows(piece.rows.size());
+    Add(piece.shared ? 1 : 0);
+  }
+  // Those at the boundaries: 0 for one that is not known.
+  void Add(const TokenChecks& tokens) {
+    for (int64_t row = tokens.block_rows(); row <= tokens.rows(); row += tokens.block_rows()) {
+      const std::optional<uint32_t> check = tokens.At(row);
+      Add(check ? uint64_t{*check} + 1 : 0);
+    }
   }
 
   const std::string& bytes() const { return bytes_; }
@@ -73,9 +107,12 @@ class Unpacker {
     next_ += size;
     return std::string(next_ - size, size);
   }
-  std::optional<uint32_t> Check() {
-    const uint64_t value = Number();
-    return value == 0 ? std::nullopt : std::optional(static_cast<uint32_t>(value - 1));
+  template <typename T>
+  T Fixed() {
+    T value;
+    std::memcpy(&value, next_, sizeof(value));
+    next_ += sizeof(value);
+    return value;
   }
   std::vector<RowRange> Ranges() {
     std::vector<RowRange> ranges(Number());
@@ -87,41 +124,75 @@ class Unpacker {
     return ranges;
   }
   Provenance Origin(int64_t row, const std::string& engine) {
-    Provenance origin{.rows = {row, row + Rows()}, .weight_version = Signed(), .weight_label = Text()};
-    origin.engine = Number() == 1 ? engine : Text();
-    origin.appends = Signed();
+    const uint64_t flags = Number();
+    Provenance origin{.rows = {row, row + Rows()}, .weight_version = Signed()};
+    if ((flags & kNoLabel) == 0) origin.weight_label = Text();
+    origin.engine = flags & kSampleEngine ? engine : Text();
+    origin.appends = flags & kOneAppend ? 1 : Signed();
     return origin;
   }
-  TokenChecks Tokens(int32_t block_rows, int64_t rows) {
-    const std::optional<uint32_t> end = Check();
+  RowPiece Piece(const BlockPointer& block) {
+    const int64_t begin = block->rows().begin + Rows(), rows = Rows();
+    return {block, {begin, begin + rows}, Number() == 1};
+  }
+  void SkipPieces(size_t count) {
+    for (size_t number = 0; number < 3 * count; ++number) Number();
+  }
+  TokenChecks Tokens(uint64_t flags, int32_t block_rows, int64_t rows) {
+    const std::optional<uint32_t> end = flags & kEndCheck ? std::optional(Fixed<uint32_t>()) : std::nullopt;
     std::vector<std::optional<uint32_t>> boundaries(rows / block_rows);
-    for (std::optional<uint32_t>& check : boundaries) check = Check();
-    return TokenChecks(block_rows, rows, end, std::move(boundaries), Ranges());
+    for (std::optional<uint32_t>& check : boundaries) {
+      const uint64_t value = Number();
+      if (value != 0) check = static_cast<uint32_t>(value - 1);
+    }
+    return TokenChecks(block_rows, rows, end, std::move(boundaries),
+                       flags & kAllKnown ? std::vector<RowRange>{{0, rows}} : Ranges());
   }
 
  private:
   const char* next_;
 };
 
-std::string Pack(const SampleContent& content, int32_t block_rows) {
+uint64_t FlagsOf(const SampleContent& content) {
+  const std::vector<RowRange> all = {{0, content.rows()}};
+  const absl::Span<const RowPiece> pieces = content.pieces.all();
+  const bool whole = std::all_of(pieces.begin(), pieces.end(), [](const RowPiece& piece) {
+    return piece.rows == piece.stored->rows() && !piece.shared;
+  });
+  const bool full = content.num_tokens == content.rows() + 1;
+  return (whole ? kWholeBlocks : 0) | (content.tokens.known() == all ? kAllKnown : 0) |
+         (content.tokens.At(content.rows()) ? kEndCheck : 0) | (full ? kFullLength : 0) |
+         (content.revision != 0 ? kRevision : 0) | (content.restart_nonce != 0 ? kNonce : 0) |
+         (content.prefix ? kPrefix : 0) | (content.num_tokens && !full ? kOtherLength : 0) |
+         (content.awaits_checkpoint ? kAwaitsCheckpoint : 0) | (content.lost_end != 0 ? kLostEnd : 0) |
+         (content.unrecorded.empty() ? 0 : kUnrecorded);
+}
+
+std::string Pack(const SampleContent& content) {
+  const uint64_t flags = FlagsOf(content);
   Packer packer;
+  packer.Add(content.pieces.size());
   packer.AddSigned(content.group);
-  packer.Add(static_cast<uint64_t>(content.rows()));
-  packer.Add(content.tokens, block_rows);
-  packer.Add(static_cast<uint64_t>(content.revision));
-  packer.Add(content.content_id);
-  packer.Add(content.restart_nonce);
-  packer.Add(content.prefix ? 1 : 0);
-  if (content.prefix) {
+  packer.AddRows(content.rows());
+  packer.Add(flags);
+  if ((flags & kWholeBlocks) == 0) {
+    for (const RowPiece& piece : content.pieces.all()) packer.Add(piece);
+  }
+  if (flags & kEndCheck) packer.AddFixed(*content.tokens.At(content.rows()));
+  packer.Add(content.tokens);
+  if ((flags & kAllKnown) == 0) packer.Add(content.tokens.known());
+  packer.AddFixed(content.content_id);
+  if (flags & kRevision) packer.AddRows(content.revision);
+  if (flags & kNonce) packer.AddFixed(content.restart_nonce);
+  if (flags & kPrefix) {
     packer.Add(content.prefix->sample);
     packer.AddSigned(content.prefix->rows);
     packer.AddSigned(content.prefix->revision);
   }
   packer.Add(content.engine);
-  packer.Add(content.num_tokens ? static_cast<uint64_t>(*content.num_tokens) + 1 : 0);
-  packer.Add(content.awaits_checkpoint ? 1 : 0);
-  packer.Add(static_cast<uint64_t>(content.lost_end));
-  packer.Add(content.unrecorded);
+  if (flags & kOtherLength) packer.AddRows(*content.num_tokens);
+  if (flags & kLostEnd) packer.AddRows(content.lost_end);
+  if (flags & kUnrecorded) packer.Add(content.unrecorded);
   packer.Add(content.provenance.size());
   for (const Provenance& origin : content.provenance) packer.Add(origin, content.engine);
   return packer.bytes();
@@ -129,42 +200,112 @@ std::string Pack(const SampleContent& content, int32_t block_rows) {
 
 }  // namespace
 
-RestingContent::RestingContent(SampleContent content) : pieces_(std::move(content.pieces)) {
-  const std::string packed = Pack(content, content.tokens.block_rows());
-  auto lists = std::make_unique<char[]>(packed.size());
-  std::copy(packed.begin(), packed.end(), lists.get());
-  lists_ = std::move(lists);
-  pieces_.Tighten();
+struct RestingContent::Head {
+  size_t blocks;
+  int64_t group;
+  int64_t rows;
+  uint64_t flags;
+  Unpacker rest;
+};
+
+RestingContent::RestingContent(SampleContent content) {
+  const std::string packed = Pack(content);
+  std::vector<RowPiece> pieces = content.pieces.TakeFrom(0);
+  packed_ = static_cast<char*>(::operator new(pieces.size() * sizeof(BlockPointer) + packed.size())) +
+            pieces.size() * sizeof(BlockPointer);
+  std::memcpy(packed_, packed.data(), packed.size());
+  BlockPointer* block = first_block(pieces.size());
+  for (RowPiece& piece : pieces) new (block++) BlockPointer(std::move(piece.stored));
 }
 
-int64_t RestingContent::group() const { return Unpacker(lists_.get()).Signed(); }
+RestingContent::~RestingContent() {
+  if (empty()) return;
+  const size_t count = blocks().size();
+  BlockPointer* const first = first_block(count);
+  std::destroy_n(first, count);
+  ::operator delete(static_cast<void*>(first));
+}
 
-int64_t RestingContent::rows() const {
-  Unpacker unpacker(lists_.get());
-  unpacker.Signed();
-  return unpacker.Rows();
+RestingContent::Head RestingContent::ReadHead() const {
+  Unpacker unpacker(packed_);
+  return {.blocks = unpacker.Number(),
+          .group = unpacker.Signed(),
+          .rows = unpacker.Rows(),
+          .flags = unpacker.Number(),
+          .rest = unpacker};
+}
+
+BlockPointer* RestingContent::first_block(size_t count) const {
+  return reinterpret_cast<BlockPointer*>(packed_) - count;
+}
+
+absl::Span<const BlockPointer> RestingContent::blocks() const {
+  const size_t count = Unpacker(packed_).Number();
+  return {first_block(count), count};
+}
+
+int64_t RestingContent::group() const { return ReadHead().group; }
+
+int64_t RestingContent::rows() const { return ReadHead().rows; }
+
+std::vector<RowPiece> RestingContent::Pieces() const {
+  Head head = ReadHead();
+  std::vector<RowPiece> pieces;
+  for (const BlockPointer& block : blocks()) {
+    pieces.push_back(head.flags & kWholeBlocks ? RowPiece{block, block->rows()} : head.rest.Piece(block));
+  }
+  return pieces;
+}
+
+std::vector<RowPiece> RestingContent::Find(RowRange range) const {
+  std::vector<RowPiece> found;
+  if (range.empty()) return found;
+  if ((ReadHead().flags & kWholeBlocks) == 0) {
+    for (RowPiece& piece : Pieces()) {
+      const RowRange common = Intersect(piece.rows, range);
+      if (!common.empty()) found.push_back({std::move(piece.stored), common, piece.shared});
+    }
+    return found;
+  }
+  const absl::Span<const BlockPointer> all = blocks();
+  auto block = std::partition_point(all.begin(), all.end(),
+                                    [&](const BlockPointer& block) { return block->rows().end <= range.begin; });
+  for (; block != all.end() && (*block)->rows().begin < range.end; ++block) {
+    found.push_back({*block, Intersect((*block)->rows(), range)});
+  }
+  return found;
+}
+
+int64_t RestingContent::charged_bytes() const {
+  int64_t bytes = 0;
+  Head head = ReadHead();
+  for (const BlockPointer& block : blocks()) {
+    const bool shared = (head.flags & kWholeBlocks) == 0 && head.rest.Piece(block).shared;
+    bytes += shared ? 0 : block->cost();
+  }
+  return bytes;
 }
 
 SampleContent RestingContent::Lists(int32_t block_rows) const {
-  Unpacker unpacker(lists_.get());
-  const int64_t group = unpacker.Signed(), rows = unpacker.Rows();
-  SampleContent content(unpacker.Tokens(block_rows, rows));
+  auto [blocks, group, rows, flags, unpacker] = ReadHead();
+  if ((flags & kWholeBlocks) == 0) unpacker.SkipPieces(blocks);
+  SampleContent content(unpacker.Tokens(flags, block_rows, rows));
   content.group = group;
-  content.revision = unpacker.Rows();
-  content.content_id = unpacker.Number();
-  content.restart_nonce = unpacker.Number();
-  if (unpacker.Number() == 1) {
+  content.content_id = unpacker.Fixed<uint64_t>();
+  if (flags & kRevision) content.revision = unpacker.Rows();
+  if (flags & kNonce) content.restart_nonce = unpacker.Fixed<uint64_t>();
+  if (flags & kPrefix) {
     PrefixReference& prefix = content.prefix.emplace();
     prefix.sample = unpacker.Text();
     prefix.rows = unpacker.Signed();
     prefix.revision = unpacker.Signed();
   }
   content.engine = unpacker.Text();
-  const int64_t num_tokens = unpacker.Rows();
-  if (num_tokens > 0) content.num_tokens = num_tokens - 1;
-  content.awaits_checkpoint = unpacker.Number() == 1;
-  content.lost_end = unpacker.Rows();
-  content.unrecorded = unpacker.Ranges();
+  if (flags & kFullLength) content.num_tokens = rows + 1;
+  if (flags & kOtherLength) content.num_tokens = unpacker.Rows();
+  content.awaits_checkpoint = (flags & kAwaitsCheckpoint) != 0;
+  if (flags & kLostEnd) content.lost_end = unpacker.Rows();
+  if (flags & kUnrecorded) content.unrecorded = unpacker.Ranges();
   content.provenance.resize(unpacker.Number());
   int64_t row = 0;
   for (Provenance& origin : content.provenance) {
@@ -174,11 +315,16 @@ SampleContent RestingContent::Lists(int32_t block_rows) const {
   return content;
 }
 
+RowPieces RestingContent::TakePieces() {
+  RowPieces taken;
+  for (RowPiece& piece : Pieces()) taken.Append(std::move(piece));
+  RestingContent ended(std::move(*this));
+  return taken;
+}
+
 SampleContent RestingContent::Wake(int32_t block_rows) {
   SampleContent content = Lists(block_rows);
-  content.pieces = std::move(pieces_);
-  pieces_ = RowPieces();
-  lists_.reset();
+  content.pieces = TakePieces();
   return content;
 }
 

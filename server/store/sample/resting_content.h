@@ -5,32 +5,52 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "server/store/sample/sample_content.h"
 
 namespace routing_replay {
 
-// The lists packed into one string of bytes, and the pieces as they are. Move-only. Not thread-safe.
+// One allocation. Move-only. Not thread-safe.
+//
+//   block | block | …  ◀─ packed_ ─▶  how many, group, rows, flags, what else differs from most samples, in bytes
 class RestingContent {
  public:
   RestingContent() = default;
   explicit RestingContent(SampleContent content);
+  RestingContent(RestingContent&& other) noexcept : packed_(std::exchange(other.packed_, nullptr)) {}
+  RestingContent& operator=(RestingContent&& other) noexcept {
+    std::swap(packed_, other.packed_);
+    return *this;
+  }
+  ~RestingContent();
 
-  bool empty() const { return lists_ == nullptr; }
+  bool empty() const { return packed_ == nullptr; }
   // The others require one that is not empty. `block_rows` is that of the content's run.
   int64_t group() const;
   int64_t rows() const;
-  const RowPieces& pieces() const { return pieces_; }
-  // The content ends.
-  RowPieces TakePieces() && { return std::move(pieces_); }
+  // Those that the pieces show, in their order.
+  absl::Span<const std::shared_ptr<StoredBlock>> blocks() const;
+  // As those of RowPieces.
+  std::vector<RowPiece> Find(RowRange range) const;
+  int64_t charged_bytes() const;
   // All but the pieces.
   SampleContent Lists(int32_t block_rows) const;
+  // The pieces, when the content ends; empty afterwards.
+  RowPieces TakePieces();
   // The content as it was; empty afterwards.
   SampleContent Wake(int32_t block_rows);
 
  private:
-  std::unique_ptr<const char[]> lists_;
-  RowPieces pieces_;
+  // What every question needs, and the bytes behind it.
+  struct Head;
+
+  Head ReadHead() const;
+  std::shared_ptr<StoredBlock>* first_block(size_t count) const;
+  std::vector<RowPiece> Pieces() const;
+
+  char* packed_ = nullptr;
 };
 
 }  // namespace routing_replay

@@ -36,9 +36,11 @@ class RandomContent {
       AppendProvenance(content.provenance, {range, Number(), Text(), Below(2) ? content.engine : Text(), 1 + Below(9)});
       row = range.end;
     }
-    for (int64_t row = 0; row < rows; row += kBlockRows) {
-      content.pieces.Append(
-          {MemoryHome().Keep(Block{.rows = {row, row + kBlockRows}}, 7), {row, std::min(rows, row + kBlockRows)}});
+    const bool odd = Below(2);
+    for (int64_t row = 0; row + (odd ? 1 : kBlockRows - 1) < rows; row += kBlockRows) {
+      content.pieces.Append({std::make_shared<MemoryHome>(nullptr)->Keep(Block{.rows = {row, row + kBlockRows}}, 7),
+                             {row + (odd ? Below(2) : 0), std::min(rows, row + kBlockRows)},
+                             odd && Below(2) == 1});
     }
     return content;
   }
@@ -88,27 +90,37 @@ std::string Describe(const SampleContent& content) {
   return text;
 }
 
+std::string DescribePieces(absl::Span<const RowPiece> pieces) {
+  std::string text;
+  for (const RowPiece& piece : pieces) {
+    absl::StrAppend(&text, " ", absl::Hex(reinterpret_cast<uintptr_t>(piece.stored.get())), ToString(piece.rows),
+                    piece.shared);
+  }
+  return text;
+}
+
 TEST(RestingContentTest, AContentComesBackAsItWas) {
   for (uint32_t seed = 0; seed < 2000; ++seed) {
     SampleContent content = RandomContent(seed).Make();
     const std::string before = Describe(content);
-    std::vector<const StoredBlock*> blocks;
-    for (const RowPiece& piece : content.pieces.all()) blocks.push_back(piece.stored.get());
+    const int64_t charged = content.pieces.charged_bytes();
     const int64_t group = content.group, rows = content.rows();
+    const std::string pieces = DescribePieces(content.pieces.all());
+    const RowRange part{rows / 3, rows - rows / 5};
+    const std::string pieces_of_part = DescribePieces(content.pieces.Find(part));
     RestingContent resting(std::move(content));
     EXPECT_FALSE(resting.empty());
     EXPECT_EQ(resting.group(), group);
     EXPECT_EQ(resting.rows(), rows);
+    EXPECT_EQ(resting.charged_bytes(), charged);
     ASSERT_EQ(Describe(resting.Lists(kBlockRows)), before) << seed;
+    EXPECT_EQ(DescribePieces(resting.Find({0, rows})), pieces);
+    EXPECT_EQ(DescribePieces(resting.Find(part)), pieces_of_part);
     const SampleContent again = resting.Wake(kBlockRows);
     EXPECT_TRUE(resting.empty());
-    EXPECT_EQ(resting.pieces().size(), 0u);
     ASSERT_EQ(Describe(again), before);
-    ASSERT_EQ(again.pieces.size(), blocks.size());
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      EXPECT_EQ(again.pieces[i].stored.get(), blocks[i]);
-      EXPECT_TRUE(again.pieces[i].exclusive());
-    }
+    EXPECT_EQ(DescribePieces(again.pieces.all()), pieces);
+    for (const RowPiece& piece : again.pieces.all()) EXPECT_TRUE(piece.exclusive());
   }
 }
 

@@ -36,7 +36,7 @@ absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPi
   RowDifferences differences;
   for (const Block& block : blocks) {
     for (const RowPiece& piece : stored.Find(Intersect(block.rows, range))) {
-      const absl::StatusOr<LoadedBlock> loaded = piece.stored->Load();
+      const absl::StatusOr<LoadedBlock> loaded = Load(piece.stored);
       if (!loaded.ok()) return loaded.status();
       const BlockView& kept = loaded->view;
       const int64_t rows = CountIn(geometry, kept, block.view(), piece.rows);

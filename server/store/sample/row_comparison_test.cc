@@ -41,7 +41,7 @@ TEST(RowComparisonTest, CountsRowsRecordedOnBothSides) {
         if (is_new) {
           blocks.push_back(std::move(block));
         } else {
-          stored.Append({MemoryHome().Keep(std::move(block), 0), {begin, end}});
+          stored.Append({std::make_shared<MemoryHome>(nullptr)->Keep(std::move(block), 0), {begin, end}});
         }
         begin = end + (random() % 3 == 0 ? random() % 6 : 0);
       }
@@ -66,7 +66,7 @@ TEST(RowComparisonTest, ADamagedBlockIsNoConflict) {
   Block damaged = MakeBlock(TestGeometry(), 0, RowsOf({0, 32}, none), Codec::kRaw);
   damaged.bytes.data()[7] ^= 1;
   RowPieces stored;
-  stored.Append({MemoryHome().Keep(std::move(damaged), 0), {0, 32}});
+  stored.Append({std::make_shared<MemoryHome>(nullptr)->Keep(std::move(damaged), 0), {0, 32}});
   std::vector<Block> blocks;
   blocks.push_back(MakeBlock(TestGeometry(), 0, RowsOf({0, 32}, none), Codec::kRaw));
   EXPECT_THAT(CompareRows(TestGeometry(), stored, blocks, {0, 32}),

@@ -48,8 +48,6 @@ class RowPieces {
   void TakeExclusiveCharges(ByteReservation& pool);
 
   void Append(RowPiece piece);
-  // Takes no more memory than the pieces need.
-  void Tighten() { pieces_.shrink_to_fit(); }
   // Removes the pieces from index `first` on.
   std::vector<RowPiece> TakeFrom(size_t first);
   // Keeps rows [0, rows): a piece across the end is cut, its block stays whole.

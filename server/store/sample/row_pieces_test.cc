@@ -14,10 +14,10 @@ class RowPiecesTest : public ::testing::Test {
  protected:
   RowPiece MakePiece(RowRange block_rows, RowRange rows) {
     Block block{.rows = block_rows};
-    const int64_t cost = MemoryHome().Cost(TestGeometry(), block_rows.size(), Codec::kRaw);
-    std::shared_ptr<StoredBlock> stored = MemoryHome().Keep(std::move(block), cost);
+    const int64_t cost = home_->Cost(TestGeometry(), block_rows.size(), Codec::kRaw);
+    std::shared_ptr<StoredBlock> stored = home_->Keep(std::move(block), cost);
     ByteReservation pool = *budget_.Reserve(cost);
-    stored->Charge(pool, usage_);
+    stored->Charge(pool);
     return {std::move(stored), rows};
   }
   // [0, 32) [32, 40) gap [50, 64) [64, 90)
@@ -36,7 +36,8 @@ class RowPiecesTest : public ::testing::Test {
   }
 
   ByteBudget budget_{1 << 20};
-  std::shared_ptr<RunUsage> usage_ = std::make_shared<RunUsage>();
+  std::shared_ptr<RunUsage> usage_ = std::make_shared<RunUsage>(budget_);
+  const std::shared_ptr<MemoryHome> home_ = std::make_shared<MemoryHome>(usage_);
 };
 
 TEST_F(RowPiecesTest, FindsEveryRangeAsAScanDoes) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "server/store/sample/row_pieces.h"
 
@@ -13,11 +14,12 @@ constexpr int64_t kAllocationOverhead = 128;
 
 class ResidentBlock final : public StoredBlock {
  public:
-  ResidentBlock(Block block, int64_t cost) : StoredBlock(block.rows, block.codec, cost), block_(std::move(block)) {}
-
-  absl::StatusOr<LoadedBlock> Load() const override { return LoadedBlock{shared_from_this(), block_.view()}; }
+  ResidentBlock(std::shared_ptr<BlockHome> home, Block block, int64_t cost)
+      : StoredBlock(std::move(home), block.rows, block.codec, cost), block_(std::move(block)) {}
 
  private:
+  absl::StatusOr<LoadedBlock> LoadBytes() const override { return LoadedBlock{nullptr, block_.view()}; }
+
   const Block block_;
 };
 
@@ -25,10 +27,8 @@ class ResidentBlock final : public StoredBlock {
 // again.
 class SmallBlock final : public StoredBlock {
  public:
-  static constexpr size_t kMostBytes = 4 << 10;
-
-  SmallBlock(const Block& block, int64_t cost)
-      : StoredBlock(block.rows, block.codec, cost),
+  SmallBlock(std::shared_ptr<BlockHome> home, const Block& block, int64_t cost)
+      : StoredBlock(std::move(home), block.rows, block.codec, cost),
         planes_(static_cast<uint32_t>(block.plane_crc32c.size())),
         bytes_(static_cast<uint32_t>(block.bytes.size())),
         data_(std::make_unique<uint32_t[]>(planes_ + (bytes_ + sizeof(uint32_t) - 1) / sizeof(uint32_t))) {
@@ -36,13 +36,13 @@ class SmallBlock final : public StoredBlock {
     if (bytes_ > 0) std::memcpy(data_.get() + planes_, block.bytes.data(), bytes_);
   }
 
-  absl::StatusOr<LoadedBlock> Load() const override {
+ private:
+  absl::StatusOr<LoadedBlock> LoadBytes() const override {
     const BlockView view{
         rows(), codec(), {data_.get(), planes_}, {reinterpret_cast<const uint8_t*>(data_.get() + planes_), bytes_}};
-    return LoadedBlock{shared_from_this(), view};
+    return LoadedBlock{nullptr, view};
   }
 
- private:
   const uint32_t planes_;
   const uint32_t bytes_;
   const std::unique_ptr<uint32_t[]> data_;  // CRCs, then the bytes.
@@ -50,15 +50,35 @@ class SmallBlock final : public StoredBlock {
 
 }  // namespace
 
-int64_t MemoryHome::Cost(const Geometry& geometry, int64_t rows, Codec codec) const {
+void StoredBlock::Charge(ByteReservation& pool) {
+  home_->usage()->stored_bytes += pool.Split(cost_).Detach();
+  charged_ = true;
+}
+
+ByteReservation StoredBlock::Uncharge() {
+  if (!std::exchange(charged_, false)) return {};
+  RunUsage& usage = *home_->usage();
+  usage.stored_bytes -= cost_;
+  return usage.budget.Attach(cost_);
+}
+
+ByteReservation StoredBlock::ShrinkTo(int64_t cost) {
+  const int64_t less = std::exchange(cost_, cost) - cost;
+  if (!charged_) return {};
+  RunUsage& usage = *home_->usage();
+  usage.stored_bytes -= less;
+  return usage.budget.Attach(less);
+}
+
+int64_t MemoryHome::CostOf(const Geometry& geometry, int64_t rows, Codec codec) {
   const int64_t crc_bytes = static_cast<int64_t>(sizeof(uint32_t)) * geometry.num_moe_layers();
   return geometry.block_bytes(rows, codec) + crc_bytes + kAllocationOverhead +
          static_cast<int64_t>(sizeof(ResidentBlock) + sizeof(RowPiece));
 }
 
 std::shared_ptr<StoredBlock> MemoryHome::Keep(Block block, int64_t cost) {
-  if (block.bytes.size() <= SmallBlock::kMostBytes) return std::make_shared<SmallBlock>(block, cost);
-  return std::make_shared<ResidentBlock>(std::move(block), cost);
+  if (block.bytes.size() <= kSmallBytes) return std::make_shared<SmallBlock>(shared_from_this(), block, cost);
+  return std::make_shared<ResidentBlock>(shared_from_this(), std::move(block), cost);
 }
 
 }  // namespace routing_replay

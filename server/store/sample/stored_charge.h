@@ -13,6 +13,10 @@ namespace routing_replay {
 
 // Running totals of a run. Thread-safe; each one is right by itself.
 struct RunUsage {
+  // `of`: outlives it.
+  explicit RunUsage(ByteBudget& of) : budget(of) {}
+
+  ByteBudget& budget;  // What its bytes are charged to.
   std::atomic<int64_t> samples{0};
   std::atomic<int64_t> sealed_samples{0};
   std::atomic<int64_t> committed_rows{0};

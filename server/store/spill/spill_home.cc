@@ -1,19 +1,21 @@
 #include "server/store/spill/spill_home.h"
 
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/sample/row_pieces.h"
+#include "server/store/spill/resident_bytes.h"
 
 namespace routing_replay {
 namespace {
 
 constexpr int64_t kAllocationOverhead = 64;
 
-absl::Span<const uint8_t> BytesOf(const std::vector<uint32_t>& crcs) {
+absl::Span<const uint8_t> BytesOf(absl::Span<const uint32_t> crcs) {
   return {reinterpret_cast<const uint8_t*>(crcs.data()), crcs.size() * sizeof(uint32_t)};
 }
 
@@ -29,76 +31,78 @@ class SpillHome::SpillableBlock final : public StoredBlock {
  public:
   // Of memory, once it is spilled.
   static int64_t SpilledCost() {
-    return kAllocationOverhead + static_cast<int64_t>(sizeof(SpillableBlock) + sizeof(RowPiece));
+    return kAllocationOverhead + static_cast<int64_t>(sizeof(SpillableBlock) + sizeof(SpillPlace) + sizeof(RowPiece));
   }
 
-  SpillableBlock(std::shared_ptr<SpillHome> home, Block block, int64_t cost)
-      : StoredBlock(block.rows, block.codec, cost),
-        home_(std::move(home)),
-        mutex_(home_->MutexOf(this)),
-        resident_(std::make_shared<const Block>(std::move(block))) {}
+  SpillableBlock(std::shared_ptr<BlockHome> home, Block block, int64_t cost)
+      : StoredBlock(std::move(home), block.rows, block.codec, cost), resident_(std::move(block)) {}
 
   int64_t cost() const override {
-    MutexLock lock(mutex_);
-    return cost_;
+    MutexLock lock(mutex());
+    return StoredBlock::cost();
   }
   ByteReservation TakeCharge() override {
-    MutexLock lock(mutex_);
-    return charge_.Take();
+    MutexLock lock(mutex());
+    return Uncharge();
   }
   int64_t spillable_bytes() const override {
-    MutexLock lock(mutex_);
-    return resident_ == nullptr ? 0 : cost_ - SpilledCost();
-  }
-
-  absl::StatusOr<LoadedBlock> Load() const override {
-    std::shared_ptr<const Block> resident;
-    SpillPlace place;
-    {
-      MutexLock lock(mutex_);
-      resident = resident_;
-      place = place_;
-    }
-    if (resident == nullptr) return home_->Read(place, rows(), codec());
-    const BlockView view = resident->view();
-    return LoadedBlock{std::move(resident), view};
+    MutexLock lock(mutex());
+    return resident_.empty() ? 0 : StoredBlock::cost() - SpilledCost();
   }
 
   absl::Status Spill() override {
-    std::shared_ptr<const Block> resident;
+    ResidentBytes resident;
     {
-      MutexLock lock(mutex_);
+      MutexLock lock(mutex());
       resident = resident_;
     }
-    if (resident == nullptr) return absl::OkStatus();
-    absl::StatusOr<SpillPlace> place = home_->Write(*resident);
+    if (resident.empty()) return absl::OkStatus();
+    absl::StatusOr<SpillPlace> place = spill_home().Write(View(resident));
     if (!place.ok()) return place.status();
+    auto written = std::make_unique<const SpillPlace>(*std::move(place));
     ByteReservation freed;
-    MutexLock lock(mutex_);
-    place_ = *std::move(place);
-    resident_.reset();  // `resident` still has it, until the lock is gone.
-    freed = charge_.ShrinkTo(SpilledCost());
-    cost_ = SpilledCost();
+    MutexLock lock(mutex());
+    place_ = std::move(written);
+    resident_ = ResidentBytes();  // `resident` still has it, until the lock is gone.
+    freed = ShrinkTo(SpilledCost());
     return absl::OkStatus();
   }
 
  private:
-  const std::shared_ptr<SpillHome> home_;
-  Mutex& mutex_;  // Of cost_ and charge_ too.
-  std::shared_ptr<const Block> resident_ ABSL_GUARDED_BY(mutex_);
-  SpillPlace place_ ABSL_GUARDED_BY(mutex_);  // Where resident_ is null.
+  SpillHome& spill_home() const { return static_cast<SpillHome&>(home()); }
+  // Of the cost and the charge too.
+  Mutex& mutex() const { return spill_home().MutexOf(this); }
+  BlockView View(const ResidentBytes& resident) const {
+    return resident.view(*spill_home().geometry_, rows(), codec());
+  }
+
+  absl::StatusOr<LoadedBlock> LoadBytes() const override {
+    ResidentBytes resident;
+    SpillPlace place;
+    {
+      MutexLock lock(mutex());
+      resident = resident_;
+      if (resident.empty()) place = *place_;
+    }
+    if (resident.empty()) return spill_home().Read(place, rows(), codec());
+    const BlockView view = View(resident);
+    return LoadedBlock{std::make_shared<const ResidentBytes>(std::move(resident)), view};
+  }
+
+  ResidentBytes resident_ ABSL_GUARDED_BY(mutex());
+  std::unique_ptr<const SpillPlace> place_ ABSL_GUARDED_BY(mutex());  // Where resident_ is empty.
 };
 
 int64_t SpillHome::Cost(const Geometry& geometry, int64_t rows, Codec codec) const {
-  return MemoryHome().Cost(geometry, rows, codec) + SpillableBlock::SpilledCost();
+  return MemoryHome::CostOf(geometry, rows, codec) + SpillableBlock::SpilledCost();
 }
 
 std::shared_ptr<StoredBlock> SpillHome::Keep(Block block, int64_t cost) {
   return std::make_shared<SpillableBlock>(shared_from_this(), std::move(block), cost);
 }
 
-absl::StatusOr<SpillPlace> SpillHome::Write(const Block& block) {
-  absl::StatusOr<SpillPlace> place = segments_.Put({BytesOf(block.plane_crc32c), block.bytes.span()});
+absl::StatusOr<SpillPlace> SpillHome::Write(const BlockView& block) {
+  absl::StatusOr<SpillPlace> place = segments_.Put({BytesOf(block.plane_crc32c), block.bytes});
   if (!place.ok()) ++area_->counts.write_failures;
   return place;
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/geometry.h"
@@ -16,10 +17,10 @@ namespace routing_replay {
 
 // Of one run. Thread-safe. A block that was spilled is read from the disk whenever it is asked for, and takes memory
 // for as long as somebody holds what was loaded: there is no cache but the operating system's.
-class SpillHome final : public BlockHome, public std::enable_shared_from_this<SpillHome> {
+class SpillHome final : public BlockHome {
  public:
-  SpillHome(std::shared_ptr<const Geometry> geometry, std::shared_ptr<SpillArea> area)
-      : geometry_(std::move(geometry)), area_(std::move(area)), segments_(area_) {}
+  SpillHome(std::shared_ptr<RunUsage> usage, std::shared_ptr<const Geometry> geometry, std::shared_ptr<SpillArea> area)
+      : BlockHome(std::move(usage)), geometry_(std::move(geometry)), area_(std::move(area)), segments_(area_) {}
 
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
@@ -27,7 +28,7 @@ class SpillHome final : public BlockHome, public std::enable_shared_from_this<Sp
  private:
   class SpillableBlock;
 
-  absl::StatusOr<SpillPlace> Write(const Block& block);
+  absl::StatusOr<SpillPlace> Write(const BlockView& block);
   absl::StatusOr<LoadedBlock> Read(const SpillPlace& place, RowRange rows, Codec codec) const;
   // A block's own mutex would be a good part of what it takes in memory.
   Mutex& MutexOf(const StoredBlock* block) const {

@@ -118,7 +118,8 @@ absl::Status Trial::Play(Store& store, ByteBudget& budget, bool resident) {
   const auto run = store.OpenRun(kRun, &geometry_, std::nullopt);
   if (!run.ok()) return run.status();
   const double samples = static_cast<double>(samples_);
-  const int64_t beside = 4 * geometry_.num_moe_layers() + (resident ? geometry_.block_bytes(kRows, Codec::kRaw) : 0);
+  const int64_t stored = geometry_.block_bytes(kRows, run->options.codec);
+  const int64_t beside = 4 * geometry_.num_moe_layers() + (resident ? stored : 0);
   const auto per_sample = [&](int64_t bytes) { return static_cast<double>(bytes) / samples - beside; };
   const int64_t heap = HeapBytes();
   absl::Status status = Time("open", "us", 1e6 / samples, [&] { return Open(store, *run); });
