@@ -30,7 +30,8 @@ constexpr std::array<ChannelOption, 11> ChannelOptions(bool use_http_proxy) {
       {"grpc.http2.max_pings_without_data", 0},
       // A server that restarts is found again quickly.
       {"grpc.initial_reconnect_backoff_ms", 100},
-      {"grpc.min_reconnect_backoff_ms", 100},
+      // gRPC bounds an attempt to connect by it, handshake and first answer included: a busy machine takes its time.
+      {"grpc.min_reconnect_backoff_ms", 5'000},
       {"grpc.max_reconnect_backoff_ms", 2'000},
       // And one that came back with another address; a name is asked for only after a connection broke.
       {"grpc.dns_min_time_between_resolutions_ms", 1'000},

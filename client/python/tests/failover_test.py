@@ -136,6 +136,19 @@ class FailoverTest(ServerTest):
                 rr.Client(endpoint)
             self.assertEqual(caught.exception.field, "endpoint")
 
+    def test_a_busy_server_has_seconds_to_answer_a_connection(self) -> None:
+        gate = Gate(self.server, delay=0.7)
+        self.addCleanup(gate.shut)
+        with rr.Client(gate.endpoint) as client:
+            client.run(self.run_name, GEOMETRY).put("a", ROWS[:10])
+
+        async def read() -> rr.SampleRows:
+            async with aio.Client(gate.endpoint) as client:
+                run = await client.run(self.run_name)
+                return await run.read_one("a")
+
+        np.testing.assert_array_equal(asyncio.run(read()).rows, ROWS[:10])
+
     def test_a_name(self) -> None:
         port = self.gates[0].endpoint.rsplit(":", 1)[1]
         with rr.Client(f"dns:///localhost:{port}") as client:

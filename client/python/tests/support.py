@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -33,6 +34,11 @@ class Server:
             time.sleep(0.01)
         self.endpoint = file.read_text().strip()
 
+    def pause(self) -> None:
+        """Until a SIGCONT. A SIGSTOP alone is only on its way when it was sent: afterwards none of its threads runs."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -40,9 +46,13 @@ class Server:
 
 
 class Gate:
-    """Stands before a server and can be shut: then the server cannot be reached, but keeps what it has."""
+    """Stands before a server and can be shut: then the server cannot be reached, but keeps what it has.
 
-    def __init__(self, server: Server) -> None:
+    It takes a connection at once, and its bytes after `delay` seconds.
+    """
+
+    def __init__(self, server: Server, delay: float = 0) -> None:
+        self._delay = delay
         host, port = server.endpoint.rsplit(":", 1)
         self._server = host, int(port)
         self._listener: socket.socket | None = None
@@ -81,6 +91,7 @@ class Gate:
                 threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        time.sleep(self._delay)
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 sink.sendall(data)
