@@ -94,7 +94,7 @@ int RedisCrashTest::KillMaster(int slot) {
   const int replica = RedisClusterProcess::PartnerOf(master);
   const bool lags = random_() % 4 != 0;
   if (lags) {
-    cluster_->node(replica).Signal(SIGSTOP);
+    cluster_->node(replica).Pause();
     EXPECT_OK(cluster_->node(master).Ask(RedisCommand({"CLIENT", "KILL", "TYPE", "replica"})));
     Sleep(0, 300);
   }

@@ -455,6 +455,7 @@ class WatchTest(RrctlTest):
         process = subprocess.Popen([RRCTL, *words], stdout=subprocess.PIPE, text=True)
         process.stdout.readline()
         server.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)

@@ -43,6 +43,12 @@ void Process::Signal(int signal) const {
   if (!reaped_) kill(pid_, signal);
 }
 
+void Process::Pause() const {
+  Signal(SIGSTOP);
+  siginfo_t stopped;
+  if (!reaped_) waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WEXITED | WNOWAIT);
+}
+
 absl::StatusOr<int> Process::Wait(std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (std::chrono::steady_clock::now() < deadline) {

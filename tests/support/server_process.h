@@ -21,6 +21,8 @@ class Process {
 
   pid_t pid() const { return pid_; }
   void Signal(int signal) const;
+  // Until a SIGCONT. A SIGSTOP alone is only on its way when it was sent: once this returns, none of its threads runs.
+  void Pause() const;
   // The exit status (128 + signal for a killed one); DEADLINE_EXCEEDED.
   absl::StatusOr<int> Wait(std::chrono::milliseconds timeout);
 

@@ -356,7 +356,7 @@ class TroubleTest(unittest.TestCase):
         appender = run.appender(append_timeout=1)
         appender.append("s", ROWS)
         appender.flush(20)
-        server.process.send_signal(signal.SIGSTOP)
+        server.pause()
         try:
             appender.append("s", ROWS[:1], row_start=500)
             with self.assertRaises(rr.DeadlineExceededError):

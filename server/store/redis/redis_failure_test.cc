@@ -304,7 +304,7 @@ TEST_F(RedisFailureTest, AnAbandonedStoreKeepsNobodyWaiting) {
   const auto store =
       NewRedisStore("redis", cluster, {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::hours(1)});
   ASSERT_OK(Append(*store, {.rows = {0, 40}}));
-  redis_->Signal(SIGSTOP);
+  redis_->Pause();
   absl::Status read;
   std::thread sweep([&] { store->Sweep(10); });
   std::thread reader([&] { read = Read(*store).status(); });

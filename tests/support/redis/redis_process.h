@@ -52,6 +52,8 @@ class RedisProcess {
   pid_t pid() const { return process_->pid(); }
   // Not after Kill.
   void Signal(int signal) const { process_->Signal(signal); }
+  // As Process::Pause. Not after Kill.
+  void Pause() const { process_->Pause(); }
   // As a crash would.
   void Kill() { process_.reset(); }
   // Starts it again at the same place, with what its directory holds.

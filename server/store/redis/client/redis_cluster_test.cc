@@ -234,7 +234,7 @@ TEST_F(RedisClusterTest, MasterThatHangsIsPassedOver) {
   Load load(*cluster_, "h");
   load.AwaitRounds(5);
   ASSERT_OK_AND_ASSIGN(const int victim, servers_->MasterOf(slot));
-  servers_->node(victim).Signal(SIGSTOP);
+  servers_->node(victim).Pause();
   ASSERT_OK(servers_->AwaitFailover(slot, victim));
   load.AwaitRounds(20);
   servers_->node(victim).Signal(SIGCONT);

@@ -217,7 +217,7 @@ TEST_F(RedisServerTest, StoppedServerIsTakenForLost) {
   ASSERT_OK_AND_ASSIGN(const auto cluster,
                        Connect(server_->endpoint(), {.connect_timeout = std::chrono::milliseconds(100),
                                                      .response_timeout = std::chrono::milliseconds(100)}));
-  server_->Signal(SIGSTOP);
+  server_->Pause();
   RedisRequest once = Get("k");
   once.idempotent = false;
   const RedisResult result = cluster->ExecuteOne(once, Soon());

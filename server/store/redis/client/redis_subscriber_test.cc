@@ -115,7 +115,7 @@ TEST_F(RedisSubscriberTest, SilentServerIsTakenForLost) {
   // Silence alone is no loss: PINGs are answered.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   EXPECT_THAT(ear_.Await(1), ElementsAre("a"));
-  server_->Signal(SIGSTOP);
+  server_->Pause();
   while (subscriber->status().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   server_->Signal(SIGCONT);
   EXPECT_GE(ear_.Await(2).size(), 2u);
