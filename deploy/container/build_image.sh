@@ -34,8 +34,8 @@ fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-deploy/container/make_root.sh "$build" "$work/libraries" "$work/programs"
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || echo 0)}"
 export SOURCE_DATE_EPOCH
+deploy/container/make_root.sh "$build" "$work/libraries" "$work/programs"
 python3 deploy/container/oci_image.py --config deploy/container/config.json --tag "$tag" --out "$out" \
   "$work/libraries" "$work/programs"

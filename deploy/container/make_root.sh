@@ -2,8 +2,8 @@
 # make_root.sh BUILD LIBRARIES PROGRAMS: what a container of the server holds, in two new folders.
 #
 #   BUILD      a built release tree with routing-replay-server and rrctl, on the Debian that it was built on
-#   LIBRARIES  the shared libraries that these need, certificates of authorities, users, and the licences of all of it
-#   PROGRAMS   the two programs, and the licence of this project: changes with every release, the other seldom
+#   LIBRARIES  the shared libraries that these need, certificates of authorities, and users
+#   PROGRAMS   the two programs, licences and the bill of materials: changes with every release, the other seldom
 #
 # The Dockerfile and build_image.sh both copy the two over one another.
 set -euo pipefail
@@ -15,7 +15,6 @@ mkdir -p "$libraries" "$programs"
 libraries=$(realpath "$libraries") programs=$(realpath "$programs")
 
 install -D --strip -t "$programs/usr/bin" "$server" "$rrctl"
-install -D -m 644 LICENSE "$programs/usr/share/doc/routing-replay/copyright"
 
 # As a merged-usr system has them: packages and loaders name libraries by either path.
 mkdir -p "$libraries"/usr/{lib,lib64,bin} "$libraries"/{dev,etc/routing-replay,proc,sys,tmp,var/lib/routing-replay}
@@ -23,9 +22,6 @@ ln -s usr/lib "$libraries/lib"
 ln -s usr/lib64 "$libraries/lib64"
 python3 deploy/closure.py files "$server" "$rrctl" | while read -r file; do
   install -D -m 755 "$file" "$libraries/usr/${file#/usr/}"
-done
-python3 deploy/closure.py packages "$server" "$rrctl" | cut -f 1 | while read -r package; do
-  install -D -m 644 "/usr/share/doc/$package/copyright" "$libraries/usr/share/doc/$package/copyright"
 done
 
 # For rediss:// servers with certificates of public authorities.
@@ -36,3 +32,8 @@ printf '%s\n' 'root:x:0:0:root:/:/nonexistent' 'routing-replay:x:65532:65532:rou
   >"$libraries/etc/passwd"
 printf '%s\n' 'root:x:0:' 'routing-replay:x:65532:' >"$libraries/etc/group"
 chmod 1777 "$libraries/tmp"
+
+doc=$programs/usr/share/doc/routing-replay
+install -D -m 644 LICENSE "$doc/copyright"
+deploy/notices.py --name routing-replay-server-image --version "$("$server" --version)" --build "$build" \
+  --contains "$libraries/usr/lib/$(uname -m)-linux-gnu" --out "$doc" "$server" "$rrctl"
