@@ -1,0 +1,158 @@
+"""The README's table of what is supported, made of what the tests themselves use.
+
+    support_table.py --check     exit status 1 if the README says something else
+    support_table.py --write     writes it into the README
+
+A version is "tested" where a test runs with the real thing of that version, "by recorded form" where a test compares
+with what the original code of that version made (tests/golden/data). Nothing else may be claimed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+GOLDEN = ROOT / "tests/golden/data"
+BEGIN = "<!-- tests/support/support_table.py --write -->\n"
+END = "<!-- end of the table -->\n"
+FRAMEWORKS = ("verl", "slime", "miles", "SkyRL", "RL", "ms-swift", "prime-rl")
+NAMES = {"RL": "NeMo-RL"}
+
+
+def text(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def only(pattern: str, path: str) -> str:
+    """What the pattern's group is in the one place where it must be."""
+    found = re.findall(pattern, text(path), re.MULTILINE)
+    assert len(set(found)) == 1, f"{path} has {found or 'nothing'} for {pattern}"
+    return found[0]
+
+
+def golden_source(path: Path) -> dict[str, str]:
+    zstd = ctypes.CDLL("libzstd.so.1")
+    zstd.ZSTD_getFrameContentSize.restype = ctypes.c_ulonglong
+    zstd.ZSTD_decompress.restype = ctypes.c_size_t
+    data = path.read_bytes()
+    size = zstd.ZSTD_getFrameContentSize(data, ctypes.c_size_t(len(data)))
+    buffer = ctypes.create_string_buffer(size)
+    assert zstd.ZSTD_decompress(buffer, ctypes.c_size_t(size), data, ctypes.c_size_t(len(data))) == size, path
+    return json.loads(buffer.raw)["source"]
+
+
+def recorded() -> dict[str, list[str]]:
+    """By project, the versions or commits whose own code made what tests compare with."""
+    found: dict[str, set[str]] = {}
+    for path in GOLDEN.rglob("*.zst"):
+        source = golden_source(path)
+        project = source["project"].split("/")[-1].split(" (")[0]
+        version = source.get("version") or source["commit"].split(";")[0]
+        request = re.search(r"pull request \d+", version)
+        number = re.search(r"\d+\.\d+\.\d+", version)
+        commit = re.search(r"\b[0-9a-f]{10,40}\b", version)
+        said = commit[0][:12] if commit else number[0] if number else ""
+        if request:
+            said = f"{said} ({request[0]})".strip() if said else request[0]
+        if said:
+            found.setdefault(project, set()).add(said)
+    return {project: sorted(versions) for project, versions in found.items()}
+
+
+def engines(by: dict[str, list[str]]) -> list[tuple[str, ...]]:
+    generations = re.findall(
+        r"^\| RequestOutput \| ([^|]+?) \|", text("client/python/src/routing_replay/engines/vllm.py"), re.M
+    )
+    oldest = generations[0].split()[0]
+    return [
+        (
+            "vLLM",
+            "",
+            ", ".join(by["vllm"]),
+            f"a running engine; others from {oldest} on, by the fields of their answers",
+        ),
+        ("SGLang", "", ", ".join(by["sglang"]), "a running engine; others, by the fields of their answers"),
+        ("TensorRT-LLM, Dynamo", "", "", "a running engine; adapters follow the fields of their answers"),
+    ]
+
+
+def trainers(by: dict[str, list[str]]) -> list[tuple[str, ...]]:
+    script = text("tests/peers/megatron.sh")
+    megatron = sorted(set(re.findall(r"^ .*version=(\d+\.\d+\.\d+)$", script, re.M)), reverse=True)
+    transformers = only(r"^versions='([^']+)'$", "tests/peers/hf.sh").split()
+    rows = [
+        ("Megatron-Core", f"{', '.join(megatron)} on the CPU", ", ".join(by["Megatron-LM"]), "others; on GPUs"),
+        ("transformers", f"{', '.join(transformers)} on the CPU", ", ".join(by["transformers"]), "others; on GPUs"),
+    ]
+    for name in FRAMEWORKS:
+        rows.append((NAMES.get(name, name), "", ", ".join(by[name]), "the framework running"))
+    return rows
+
+
+def platforms() -> list[tuple[str, ...]]:
+    floors = {
+        only(r'^requires-python = ">=([0-9.]+)"$', f"{each}/python/pyproject.toml")
+        for each in ("client", "trainer_plugin")
+    }
+    (floor,) = floors
+    pythons = only(r"^versions='([^']+)'$", "tests/peers/wheels.sh").split()
+    floor_glibc = sorted(
+        each.replace("_", ".") for each in set(re.findall(r"^wheel (2_\d+) ", text("deploy/build_wheels.sh"), re.M))
+    )
+    cuda = re.findall(r"RR_CUDA_ARCHITECTURES ([0-9 ]+)\)", text("CMakeLists.txt"))
+    architectures = ", ".join(f"sm_{each}" for part in cuda for each in part.split())
+    return [
+        (
+            "Python",
+            ", ".join(sorted({*pythons, "3.11"}, key=lambda each: int(each[2:]))),
+            "",
+            f"others from {floor} on",
+        ),
+        (
+            "glibc",
+            "2.36 (Debian 12)",
+            "",
+            f"from {floor_glibc[0]} on (the server: {floor_glibc[-1]}), by the symbols that the wheels ask for",
+        ),
+        ("packages", "Debian 12", "", "others"),
+        ("CPU", "x86-64", "", "all others"),
+        (
+            "GPU",
+            "",
+            "",
+            f"all: kernels are compiled for {architectures}, and their code is tested on a warp that runs on the CPU",
+        ),
+    ]
+
+
+def table() -> str:
+    by = recorded()
+    lines = ["| | tested | by recorded form | untested |", "|---|---|---|---|"]
+    for row in (*engines(by), *trainers(by), *platforms()):
+        lines.append("| " + " | ".join(cell or "-" for cell in row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    readme = README.read_text()
+    before, rest = readme.split(BEGIN)
+    now, after = rest.split(END)
+    if sys.argv[1:] == ["--write"]:
+        README.write_text(before + BEGIN + table() + END + after)
+        return 0
+    if sys.argv[1:] != ["--check"]:
+        print(__doc__)
+        return 2
+    if now == table():
+        return 0
+    print("README.md says something else than the tests do; tests/support/support_table.py --write writes:\n" + table())
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
