@@ -124,6 +124,15 @@ class Parser {
     Key("token-file", config_.token_file,
         "hashes of the tokens that clients must show and what each may do; read again when it changes (rrctl token "
         "makes entries); empty: everybody may do everything");
+    Key("operations-listen", config_.operations_listen,
+        "address of the HTTP port with /metrics, /healthz, /readyz and /statusz; empty: none");
+    Key("health-listen", config_.health_listen,
+        "address of gRPC's health service (names live and ready), always plaintext; empty: none");
+    FlagKey("reflection", config_.reflection, "serve gRPC's reflection on the listeners");
+    FlagKey("channelz", config_.channelz, "serve gRPC's channelz on the health port");
+    FlagKey("run-metrics", config_.run_metrics, "metrics of the 100 largest runs, labelled with their names");
+    TimeKey("drain-delay", config_.drain_delay, kTimeOrNone,
+            "time after SIGTERM in which calls are still taken while the server says that it is not ready");
     Key("log-format", config_.log_format, "json: a line of JSON per event; text; auto: text on a terminal, else json")
         ->check(CLI::IsMember({"auto", "json", "text"}));
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
@@ -224,24 +233,36 @@ class Parser {
   std::vector<std::string> keys_;
 };
 
-absl::Status CheckListenAddress(const std::string& address) {
-  if (absl::StartsWith(address, "unix:") && address.size() > 5) return absl::OkStatus();
+// host:port or [v6]:port.
+bool IsHostAndPort(const std::string& address) {
   const size_t colon = address.rfind(':');
   int port = -1;
-  if (colon != std::string::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
-      port <= 65535 && (address[0] == '[' ? address[colon - 1] == ']' : address.find(':') == colon)) {
-    return absl::OkStatus();
-  }
+  return colon != std::string::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
+         port <= 65535 && (address[0] == '[' ? address[colon - 1] == ']' : address.find(':') == colon);
+}
+
+absl::Status CheckListenAddress(const std::string& address) {
+  if (absl::StartsWith(address, "unix:") && address.size() > 5) return absl::OkStatus();
+  if (IsHostAndPort(address)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("--listen: '", address, "' is not host:port, [v6]:port or unix:PATH"));
 }
 
+absl::Status CheckOperatorAddress(const std::string& key, const std::string& address) {
+  if (address.empty() || IsHostAndPort(address)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--", key, ": '", address, "' is not host:port or [v6]:port"));
+}
+
+// The health port is not asked: it tells nothing but whether the server is well.
 absl::Status CheckEncrypted(const ServerConfig& config) {
   if (!config.tls.certificate.empty() || config.insecure) return absl::OkStatus();
-  for (const std::string& address : config.listen) {
+  std::vector<std::pair<const char*, std::string>> plain;
+  for (const std::string& address : config.listen) plain.emplace_back("listen", address);
+  if (!config.operations_listen.empty()) plain.emplace_back("operations-listen", config.operations_listen);
+  for (const auto& [key, address] : plain) {
     if (IsLocalAddress(address)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen: '", address, "' can be reached from elsewhere, and nothing on it would be encrypted; ",
-                     "set --tls-cert and --tls-key, or --insecure where the network is trusted"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", key, ": '", address, "' can be reached from elsewhere, and nothing on it would be encrypted; ",
+        "set --tls-cert and --tls-key, or --insecure where the network is trusted"));
   }
   return absl::OkStatus();
 }
@@ -272,6 +293,10 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   if (absl::Status status = CheckDurability(config.store, config.durability); !status.ok()) return status;
   for (const std::string& address : config.listen) {
     if (absl::Status status = CheckListenAddress(address); !status.ok()) return status;
+  }
+  for (const auto& [key, address] :
+       {std::pair("operations-listen", config.operations_listen), std::pair("health-listen", config.health_listen)}) {
+    if (absl::Status status = CheckOperatorAddress(key, address); !status.ok()) return status;
   }
   if (absl::Status status = CheckTlsFiles(config.tls); !status.ok()) return status;
   if (absl::Status status = CheckEncrypted(config); !status.ok()) return status;
@@ -310,6 +335,12 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "tls-reload-interval" << YAML::Value << Time(c.tls_reload_interval);
   out << YAML::Key << "insecure" << YAML::Value << c.insecure;
   out << YAML::Key << "token-file" << YAML::Value << c.token_file;
+  out << YAML::Key << "operations-listen" << YAML::Value << c.operations_listen;
+  out << YAML::Key << "health-listen" << YAML::Value << c.health_listen;
+  out << YAML::Key << "reflection" << YAML::Value << c.reflection;
+  out << YAML::Key << "channelz" << YAML::Value << c.channelz;
+  out << YAML::Key << "run-metrics" << YAML::Value << c.run_metrics;
+  out << YAML::Key << "drain-delay" << YAML::Value << Time(c.drain_delay);
   out << YAML::Key << "log-format" << YAML::Value << c.log_format;
   out << YAML::EndMap;
   return absl::StrCat(out.c_str(), "\n");

@@ -40,8 +40,15 @@ struct ServerConfig {
   // Of every listener but unix: ones, which stay plaintext.
   TlsFiles tls;
   std::chrono::milliseconds tls_reload_interval = std::chrono::seconds(10);
-  bool insecure = false;   // Plaintext on other than loopback addresses is meant.
-  std::string token_file;  // See security/token_file.h; empty: everybody may do everything.
+  bool insecure = false;          // Plaintext on other than loopback addresses is meant.
+  std::string token_file;         // See security/token_file.h; empty: everybody may do everything.
+  std::string operations_listen;  // Of the HTTP port: host:port, [v6]:port. Empty: none.
+  std::string health_listen;      // Of gRPC's health service alone; always plaintext. Empty: none.
+  bool reflection = false;        // gRPC's reflection, on the listeners.
+  bool channelz = false;          // gRPC's channelz, on the health port.
+  bool run_metrics = false;       // Metrics of runs, under their names.
+  // Between the moment when the server says that it is not ready and when it refuses new calls.
+  std::chrono::milliseconds drain_delay{0};
   std::string log_format = "auto";  // Text on a terminal, otherwise JSON; or "json", "text".
 
   // What the process was asked to do instead of serving.

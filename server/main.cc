@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
 
@@ -43,6 +44,13 @@ absl::StatusOr<std::unique_ptr<ProcessWatch>> WatchProcess(int pid) {
   return ProcessWatch::Start(pid, [] { kill(getpid(), SIGTERM); });
 }
 
+// A further signal ends the wait: whoever sent it is in a hurry.
+void WaitForSignal(const sigset_t& signals, std::chrono::milliseconds longest) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
+  const timespec timeout = {.tv_sec = seconds.count(), .tv_nsec = std::chrono::nanoseconds(longest - seconds).count()};
+  if (longest.count() > 0) sigtimedwait(&signals, nullptr, &timeout);
+}
+
 void Warn(const std::string& line) { LogEvent(LogLevel::kWarning, "warning", line); }
 
 int Serve(const ServerConfig& config) {
@@ -62,6 +70,8 @@ int Serve(const ServerConfig& config) {
   int signal_number = 0;
   sigwait(&signals, &signal_number);
   LogEvent(LogLevel::kInfo, "draining", "", {{"signal", int64_t{signal_number}}});
+  (*server)->Drain();
+  WaitForSignal(signals, config.drain_delay);
   (*server)->Shutdown(config.drain_timeout);
   server->reset();  // What the store has yet to write is written now.
   LogEvent(LogLevel::kInfo, "stopped", "");

@@ -1,7 +1,6 @@
 #include "server/server.h"
 
 #include <grpcpp/resource_quota.h>
-#include <grpcpp/server_builder.h>
 
 #include <future>
 #include <thread>
@@ -12,7 +11,10 @@
 #include "absl/strings/str_join.h"
 #include "server/admission/byte_budget.h"
 #include "server/operations/endpoint_file.h"
+#include "server/operations/operations.h"
+#include "server/operations/server_plugins.h"
 #include "server/operations/sweeper.h"
+#include "server/operations/watched_store.h"
 #include "server/security/access_control.h"
 #include "server/security/listener_credentials.h"
 #include "server/service/append_handler.h"
@@ -44,12 +46,15 @@ absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& co
 class GrpcServer final : public Server {
  public:
   GrpcServer(ServerConfig config, const Clock& clock, std::unique_ptr<AccessControl> access,
-             std::unique_ptr<ByteBudget> budget, OpenedStore store)
+             std::unique_ptr<Operations> operations, std::unique_ptr<ByteBudget> budget, OpenedStore store)
       : config_(std::move(config)),
         access_(std::move(access)),
+        operations_(std::move(operations)),
         budget_(std::move(budget)),
-        store_(std::move(store)),
-        context_(config_, clock, *access_, *budget_, *store_.store) {}
+        found_(std::move(store.found)),
+        warnings_(std::move(store.warnings)),
+        store_(WatchStore(std::move(store.store), metrics_, versions_)),
+        context_(config_, clock, *access_, *budget_, *store_, metrics_) {}
 
   ~GrpcServer() override { Shutdown(std::chrono::milliseconds(0)); }
 
@@ -59,19 +64,30 @@ class GrpcServer final : public Server {
   const std::string& advertised() const override { return context_.advertised; }
   std::string StartLine() const override {
     return absl::StrCat("routing-replay-server ", ROUTING_REPLAY_VERSION, " listening on ",
-                        absl::StrJoin(addresses_, ", "), " store ", store_.store->name(), " budget ",
+                        absl::StrJoin(Listeners(), ", "), " store ", store_->name(), " budget ",
                         config_.memory_budget >> 20, " MiB",
                         config_.spill_directory.empty() ? "" : absl::StrCat(" spill ", config_.spill_directory),
-                        store_.found.empty() ? "" : "; ", store_.found);
+                        found_.empty() ? "" : "; ", found_);
   }
-  const std::vector<std::string>& warnings() const override { return store_.warnings; }
+  const std::vector<std::string>& warnings() const override { return warnings_; }
+  std::string operations_address() const override { return operations_->http_address(); }
+  std::string health_address() const override { return operations_->health_address(); }
+  void Drain() override;
   void Shutdown(std::chrono::milliseconds patience) override;
 
  private:
+  // Of all ports, as people write them.
+  std::vector<std::string> Listeners() const;
+
   const ServerConfig config_;
   std::unique_ptr<AccessControl> access_;
-  std::unique_ptr<ByteBudget> budget_;
-  OpenedStore store_;
+  const std::unique_ptr<Operations> operations_;
+  const std::unique_ptr<ByteBudget> budget_;
+  Metrics metrics_;
+  NewestVersions versions_;
+  const std::string found_;
+  const std::vector<std::string> warnings_;
+  const std::unique_ptr<Store> store_;
   ServiceContext context_;
   RawService service_;
   std::vector<std::unique_ptr<CallLoop>> loops_;
@@ -81,9 +97,17 @@ class GrpcServer final : public Server {
   std::unique_ptr<EndpointFile> endpoint_file_;
 };
 
+std::vector<std::string> GrpcServer::Listeners() const {
+  std::vector<std::string> all = addresses_;
+  if (!operations_address().empty()) all.push_back(absl::StrCat("http://", operations_address()));
+  if (!health_address().empty()) all.push_back(absl::StrCat(health_address(), " (health)"));
+  return all;
+}
+
 absl::Status GrpcServer::Listen() {
   service_.Bind(context_);
-  grpc::ServerBuilder builder;
+  const auto owned = NewServerBuilder({.reflection = config_.reflection});
+  grpc::ServerBuilder& builder = *owned;
   std::vector<int> ports(config_.listen.size(), 0);
   for (size_t i = 0; i < config_.listen.size(); ++i) {
     builder.AddListeningPort(config_.listen[i], CredentialsFor(config_, config_.listen[i]), &ports[i]);
@@ -110,7 +134,8 @@ absl::Status GrpcServer::Listen() {
     ReadCall::Listen(context_, service_, *loop);
     loop->Start();
   }
-  sweeper_ = std::make_unique<Sweeper>(*store_.store, context_.metrics, config_.sweep_interval);
+  sweeper_ = std::make_unique<Sweeper>(*store_, metrics_, config_.sweep_interval);
+  operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners()});
   if (config_.endpoint_file.empty()) return absl::OkStatus();
   auto file = EndpointFile::Write(config_.endpoint_file, context_.advertised);
   if (!file.ok()) return file.status();
@@ -118,8 +143,13 @@ absl::Status GrpcServer::Listen() {
   return absl::OkStatus();
 }
 
+void GrpcServer::Drain() {
+  endpoint_file_.reset();
+  operations_->Drain();
+}
+
 void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
-  endpoint_file_.reset();  // First: nobody new is to come.
+  Drain();
   context_.draining = true;
   if (server_ != nullptr) {
     for (const auto& loop : loops_) loop->Drain();
@@ -127,7 +157,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
     std::promise<void> drained;
     std::thread giving_up([&] {
       drained.get_future().wait_for(patience);
-      store_.store->Abandon();
+      store_->Abandon();
     });
     server_->Shutdown(std::chrono::system_clock::now() + patience);
     drained.set_value();
@@ -137,6 +167,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
   for (const auto& loop : loops_) loop->ShutdownAndJoin();
   loops_.clear();
   server_.reset();
+  operations_->Stop();  // Last, so that the end can be watched.
 }
 
 }  // namespace
@@ -145,6 +176,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
                                                       const std::function<void(const std::string&)>& warn) {
   auto access = OpenAccess(config, clock, warn);
   if (!access.ok()) return access.status();
+  const OperatorCheck check = [&access = **access](absl::string_view authorization, ScopeSet any_of) {
+    return access.Check(authorization, any_of, /*run=*/"");
+  };
+  auto operations = Operations::Start(config, clock, check);
+  if (!operations.ok()) return operations.status();
   SpillOptions spill{.budget_bytes = config.spill_budget, .warn = warn};
   if (!config.spill_directory.empty()) {
     auto disk = OpenSpillDirectory(config.spill_directory);
@@ -157,8 +193,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
       config.store, config.durability, cache_bytes,
       {.clock = &clock, .budget = budget.get(), .default_ttl = config.default_ttl, .spill = std::move(spill)});
   if (!store.ok()) return store.status();
-  auto server =
-      std::make_unique<GrpcServer>(std::move(config), clock, *std::move(access), std::move(budget), *std::move(store));
+  auto server = std::make_unique<GrpcServer>(std::move(config), clock, *std::move(access), *std::move(operations),
+                                             std::move(budget), *std::move(store));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }

@@ -29,11 +29,17 @@ class Server {
   virtual const std::vector<std::string>& addresses() const = 0;
   // What clients are told.
   virtual const std::string& advertised() const = 0;
+  // Of the HTTP port and of the health port, with the ports that were chosen; empty: none.
+  virtual std::string operations_address() const = 0;
+  virtual std::string health_address() const = 0;
   // One line: version, ports, store, budget, and what the store has found.
   virtual std::string StartLine() const = 0;
   // Settings of what the store builds on under which it cannot keep its promises, one line each.
   virtual const std::vector<std::string>& warnings() const = 0;
-  // Refuses new work, lets calls in flight end within `patience`, cancels the rest, stops all threads. Once.
+  // Says that it is not ready, and withdraws the endpoint file: nobody new is to come. Serves as before.
+  virtual void Drain() = 0;
+  // Drains if it does not yet, refuses new work, lets calls in flight end within `patience`, cancels the rest, stops
+  // all threads. Once.
   virtual void Shutdown(std::chrono::milliseconds patience) = 0;
 };
 

@@ -34,6 +34,10 @@ Metrics::Metrics()
                            .Name("routing_replay_access_refusals_total")
                            .Help("Calls and messages refused for their token, by what the answer was.")
                            .Register(registry_)),
+      store_errors_(prometheus::BuildCounter()
+                        .Name("routing_replay_store_errors_total")
+                        .Help("Operations of the store that failed for no fault of who asked, by status code.")
+                        .Register(registry_)),
       append_sizes_(prometheus::BuildHistogram()
                         .Name("routing_replay_append_size_bytes")
                         .Help("Payload bytes of one accepted append.")
@@ -98,6 +102,10 @@ void Metrics::CountSent(int64_t table_bytes, int64_t payload_bytes) {
 
 void Metrics::CountAccessRefusal(const absl::Status& status) {
   access_refusals_.Add({{"reason", absl::AsciiStrToLower(absl::StatusCodeToString(status.code()))}}).Increment();
+}
+
+void Metrics::CountStoreError(absl::StatusCode code) {
+  store_errors_.Add({{"code", absl::StatusCodeToString(code)}}).Increment();
 }
 
 void Metrics::CountExpired(int64_t samples) { expired_.Increment(static_cast<double>(samples)); }

@@ -32,6 +32,7 @@ class Metrics {
   void CountSent(int64_t table_bytes, int64_t payload_bytes);
   void CountExpired(int64_t samples);
   void CountAccessRefusal(const absl::Status& status);
+  void CountStoreError(absl::StatusCode code);
 
   // Name (labels in braces) and value of every counter, by name.
   std::vector<std::pair<std::string, int64_t>> Values() const;
@@ -45,6 +46,7 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& refusals_;
   prometheus::Family<prometheus::Counter>& records_;
   prometheus::Family<prometheus::Counter>& access_refusals_;
+  prometheus::Family<prometheus::Counter>& store_errors_;
   prometheus::Histogram& append_sizes_;
   prometheus::Gauge& credit_bytes_;
   prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,

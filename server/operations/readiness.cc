@@ -14,7 +14,7 @@ void Readiness::Change(const std::function<void()>& change) {
 
 absl::Status Readiness::Verdict() const {
   if (draining_) return absl::UnavailableError("draining");
-  if (starting_) return absl::UnavailableError("starting");
+  if (starting_) return absl::UnavailableError(kStarting);
   if (store_.ok()) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("store: ", absl::StatusCodeToString(store_.code()), ": ", store_.message()));

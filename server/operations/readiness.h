@@ -12,6 +12,8 @@ namespace routing_replay {
 // Starting, then serving as long as the store is well, then draining. Thread-safe.
 class Readiness {
  public:
+  static constexpr char kStarting[] = "starting";
+
   // `changed` is called with every new verdict, one call at a time, by whoever caused it; it must not call this.
   explicit Readiness(std::function<void(const absl::Status&)> changed = nullptr) : changed_(std::move(changed)) {}
 

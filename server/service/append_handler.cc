@@ -59,6 +59,7 @@ void AppendCall::OnRead(bool ok) {
   if (finishing_) return;
   if (!ok) return FinishWith(absl::OkStatus());  // The client said it is done, or is gone.
   Handle(incoming_);
+  TellCredit();
   ReadNext();
 }
 
@@ -156,8 +157,14 @@ void AppendCall::Pump() {
     finishing_ = true;
     record_->End(*final_status_);
     credit_.Release();
+    TellCredit();
     stream_.Finish(ToGrpcStatus(*final_status_), ended_.Begin());
   }
+}
+
+void AppendCall::TellCredit() {
+  context_.metrics.AddCreditBytes(credit_.bytes() - told_credit_);
+  told_credit_ = credit_.bytes();
 }
 
 void AppendCall::OnWritten(bool ok) {

@@ -36,6 +36,8 @@ class AppendCall final : public Call {
   // Ends the call with `status` once everything queued is written.
   void FinishWith(const absl::Status& status);
   void Pump();
+  // Tells the gauge of all streams what this one holds.
+  void TellCredit();
 
   ServiceContext& context_;
   RawService& service_;
@@ -51,6 +53,7 @@ class AppendCall final : public Call {
   grpc::ByteBuffer incoming_;
   std::string run_;
   ByteReservation credit_;  // Granted and not used yet.
+  int64_t told_credit_ = 0;
   std::deque<std::string> outgoing_;
   bool reading_ = false;
   bool writing_ = false;

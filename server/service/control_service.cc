@@ -9,6 +9,7 @@
 #include "proto/convert/convert.h"
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/operations/spill_counters.h"
 #include "server/service/authorize.h"
 #include "server/service/features.h"
 #include "server/service/service_context.h"
@@ -278,12 +279,7 @@ absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& reques
 void DescribeSpill(const Store::Totals::Spill& spill, v1::ServerInfo& info) {
   info.set_spill_budget_bytes(spill.budget_bytes);
   info.set_spilled_bytes(spill.disk_bytes);
-  const std::pair<std::string, int64_t> counters[] = {{"routing_replay_spilled_samples_total", spill.samples},
-                                                      {"routing_replay_spilled_bytes_total", spill.bytes},
-                                                      {"routing_replay_spill_loads_total", spill.loads},
-                                                      {"routing_replay_spill_lost_blocks_total", spill.lost_blocks},
-                                                      {"routing_replay_spill_failures_total", spill.write_failures}};
-  for (const auto& [name, value] : counters) (*info.mutable_counters())[name] = value;
+  for (const auto& [name, value] : SpillCounters(spill)) (*info.mutable_counters())[name] = value;
 }
 
 absl::Status DoListRuns(ServiceContext& context, const grpc::ServerContext& call, v1::ListRunsResponse& response) {

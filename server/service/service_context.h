@@ -17,13 +17,14 @@ namespace routing_replay {
 
 struct ServiceContext {
   ServiceContext(const ServerConfig& config, const Clock& clock, const AccessControl& access, ByteBudget& budget,
-                 Store& store)
+                 Store& store, Metrics& metrics)
       : config(config),
         clock(clock),
         access(access),
         budget(budget),
         store(store),
         started(clock.Now()),
+        metrics(metrics),
         calls(metrics.registry(), clock),
         processor(store, budget, {.max_payload_bytes = config.max_payload_bytes, .verify_duplicates = config.verify}) {}
 
@@ -33,7 +34,7 @@ struct ServiceContext {
   ByteBudget& budget;
   Store& store;
   const Clock::Time started;
-  Metrics metrics;
+  Metrics& metrics;
   CallBook calls;
   const AppendProcessor processor;
   std::string advertised;  // Set before the first call.

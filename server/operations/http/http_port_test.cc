@@ -1,44 +1,14 @@
 #include "server/operations/http/http_port.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "tests/support/http_client.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-// A connection that sends what it is told to.
-class Connection {
- public:
-  explicit Connection(const std::string& address) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in to{};
-    int port = 0;
-    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
-    to.sin_family = AF_INET;
-    to.sin_port = htons(static_cast<uint16_t>(port));
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
-  }
-  ~Connection() { close(socket_); }
-  void Send(const std::string& bytes) { send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // Everything until the other side ends.
-  std::string ReceiveAll() {
-    std::string all;
-    char part[4096];
-    for (ssize_t n; (n = recv(socket_, part, sizeof(part), 0)) > 0;) all.append(part, static_cast<size_t>(n));
-    return all;
-  }
-
- private:
-  const int socket_;
-};
 
 class HttpPortTest : public ::testing::Test {
  protected:
@@ -52,7 +22,7 @@ class HttpPortTest : public ::testing::Test {
     ASSERT_OK_AND_ASSIGN(port_, HttpPort::Start(options, echo));
   }
   std::string Ask(const std::string& bytes) {
-    Connection connection(port_->address());
+    const HttpConnection connection(port_->address());
     connection.Send(bytes);
     return connection.ReceiveAll();
   }
@@ -93,9 +63,9 @@ TEST_F(HttpPortTest, WhatIsTooLargeOrNoRequestDoesNotReachTheHandler) {
 
 TEST_F(HttpPortTest, ClientsThatSendNothingHoldNoThreadAndAreCutOff) {
   Start({.threads = 1, .timeout = milliseconds(300)});
-  std::vector<std::unique_ptr<Connection>> slow;
+  std::vector<std::unique_ptr<HttpConnection>> slow;
   for (int i = 0; i < 20; ++i) {
-    slow.push_back(std::make_unique<Connection>(port_->address()));
+    slow.push_back(std::make_unique<HttpConnection>(port_->address()));
     slow.back()->Send("GET / HTTP/1.1\r\nX-Slow: ");
   }
   EXPECT_TRUE(absl::StartsWith(Ask("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 "));
@@ -104,7 +74,7 @@ TEST_F(HttpPortTest, ClientsThatSendNothingHoldNoThreadAndAreCutOff) {
 
 TEST_F(HttpPortTest, ConnectionsOverTheLimitAreClosed) {
   Start({.timeout = std::chrono::seconds(60), .max_connections = 1});
-  auto first = std::make_unique<Connection>(port_->address());
+  auto first = std::make_unique<HttpConnection>(port_->address());
   EXPECT_EQ(Ask("GET / HTTP/1.1\r\n\r\n"), "");
   first->Send("GET / HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(absl::StartsWith(first->ReceiveAll(), "HTTP/1.1 200 "));

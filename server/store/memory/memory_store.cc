@@ -49,6 +49,7 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override;
   int64_t Sweep(int64_t limit) override;
+  absl::Status Health() override { return keeper_ == nullptr ? absl::OkStatus() : keeper_->Health(); }
   Totals GetTotals() override;
   bool MakeRoom(int64_t bytes) override { return spiller_ != nullptr && spiller_->MakeRoom(bytes); }
 

@@ -25,6 +25,8 @@ constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 // Samples looked at in one go.
 constexpr size_t kBatch = 256;
 
+constexpr std::chrono::seconds kHealthTimeout{3};
+
 // Counts that nobody asks for again are kept for so long at least.
 constexpr std::chrono::milliseconds kCountsKept = std::chrono::minutes(10);
 
@@ -100,6 +102,7 @@ class RedisStore final : public Store {
                                                      std::function<void()> changed) override;
   int64_t Sweep(int64_t limit) override;
   void Abandon() override { context_.cluster->Abandon(); }
+  absl::Status Health() override;
   Totals GetTotals() override;
 
  private:
@@ -176,6 +179,19 @@ absl::StatusOr<std::vector<RunState>> RedisStore::ListRuns() {
     states.push_back({(*runs)[i]->info, of.samples, of.sealed_samples, of.committed_rows, of.stored_bytes});
   }
   return states;
+}
+
+// A part of the samples is served as long as one master is there.
+absl::Status RedisStore::Health() {
+  const Clock::Time deadline = Clock::Real().Now() + kHealthTimeout;
+  for (const RedisAddress& master : context_.cluster->Masters()) {
+    if (context_.cluster->ExecuteAt(master, RedisCommand({"PING"}), deadline).reply.ok()) return absl::OkStatus();
+  }
+  // Looks for others that may have taken their place.
+  const std::string key = context_.keys.Runs();
+  const RedisResult found =
+      context_.cluster->ExecuteOne({.command = RedisCommand({"EXISTS", key}), .key = key}, deadline);
+  return found.reply.ok() ? absl::OkStatus() : absl::UnavailableError("no Redis server answers");
 }
 
 Store::Totals RedisStore::GetTotals() {

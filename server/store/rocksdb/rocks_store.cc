@@ -13,6 +13,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/framed_record.h"
 #include "server/store/records/run_record.h"
+#include "server/store/rocksdb/rocks_health.h"
 #include "server/store/rocksdb/rocks_keys.h"
 #include "server/store/rocksdb/rocks_run.h"
 #include "server/store/rocksdb/rocks_status.h"
@@ -47,6 +48,7 @@ class RocksKeeper final : public RunKeeper {
 
   std::string name() const override { return "rocksdb"; }
   DurabilityLevels durability() const override { return {durability_, Durability::kSynced}; }
+  absl::Status Health() const override { return health_->Get(); }
   void Begin() override { *forgets_ = true; }
   void End() override { *forgets_ = false; }
   absl::StatusOr<RunPlace> Create(const RunInfo& run) override;
@@ -70,6 +72,7 @@ class RocksKeeper final : public RunKeeper {
   rocksdb::Env* const env_;
   const std::shared_ptr<const StoreTime> time_;
   ByteBudget& budget_;
+  const std::shared_ptr<RocksHealth> health_ = std::make_shared<RocksHealth>();
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<rocksdb::DB> db_;
   std::shared_ptr<RocksFamily> default_;
@@ -81,7 +84,8 @@ class RocksKeeper final : public RunKeeper {
 };
 
 absl::Status RocksKeeper::Open() {
-  const rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
+  rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
+  options.listeners.push_back(health_);
   std::vector<std::string> names;
   if (!rocksdb::DB::ListColumnFamilies(options, path_, &names).ok()) names = {rocksdb::kDefaultColumnFamilyName};
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;

@@ -215,6 +215,7 @@ TEST_F(RocksStoreTest, AFullDiskRefusesAppendsAndServesReads) {
   EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}})), full);
   EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "b", .rows = {0, 10}})), full);
   EXPECT_THAT(store_->Seal("run", Producer::kRollout, "a", 101, 0), full);
+  EXPECT_THAT(store_->Health(), full);
   EXPECT_FALSE(store_->Release("run", std::nullopt, {{SampleRef{.sample = "a"}}}).ok());
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
   files_->Fail(rocksdb::IOStatus::OK());
@@ -222,6 +223,7 @@ TEST_F(RocksStoreTest, AFullDiskRefusesAppendsAndServesReads) {
   while (!store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 160}})).ok()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+  while (!store_->Health().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   Open();
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 160));
   EXPECT_FALSE(store_->Stat("run", Producer::kRollout, {.sample = "b"}).ok());
@@ -235,6 +237,7 @@ TEST_F(RocksStoreTest, ABrokenDiskRefusesAppendsAndServesReads) {
   const auto broken = Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified);
   EXPECT_THAT(store_->Append(MakeAppend(run, {.sample = "a", .rows = {100, 130}})), broken);
   EXPECT_THAT(store_->OpenRun("other", &TestGeometry(), std::nullopt), broken);
+  EXPECT_THAT(store_->Health(), broken);
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
   files_->Fail(rocksdb::IOStatus::OK());
   Open();

@@ -1,0 +1,109 @@
+#include "server/operations/gauges.h"
+
+#include <algorithm>
+
+#include "server/operations/spill_counters.h"
+
+namespace routing_replay {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+
+double Seconds(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
+class Families {
+ public:
+  void Open(const std::string& name, const std::string& help) {
+    MetricFamily family;
+    family.name = "routing_replay_" + name;
+    family.help = help;
+    family.type = prometheus::MetricType::Gauge;
+    families_.push_back(std::move(family));
+  }
+  // Of the family that was opened last.
+  void Add(double value, std::vector<ClientMetric::Label> labels = {}) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.gauge.value = value;
+    families_.back().metric.push_back(std::move(metric));
+  }
+  void Gauge(const std::string& name, const std::string& help, double value) {
+    Open(name, help);
+    Add(value);
+  }
+  void Bytes(const std::string& name, const std::string& help, int64_t value) {
+    Gauge(name, help, static_cast<double>(value));
+  }
+  void Counter(const std::string& full_name, int64_t value) {
+    Open("", "Of the spill directory, since the start; see OPERATING.md.");
+    families_.back().name = full_name;
+    families_.back().type = prometheus::MetricType::Counter;
+    ClientMetric metric;
+    metric.counter.value = static_cast<double>(value);
+    families_.back().metric.push_back(std::move(metric));
+  }
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  std::vector<MetricFamily> families_;
+};
+
+void AddProcess(const ServerStatus& status, Families& out) {
+  out.Open("build_info", "1; the version is in the label.");
+  out.Add(1, {{"version", status.version}});
+  out.Gauge("start_time_seconds", "When the server started, in seconds since 1970.", Seconds(status.started));
+  out.Gauge("draining", "1 while the server ends.", status.draining);
+  out.Bytes("process_resident_bytes", "Memory of the process.", status.resident_bytes);
+  if (status.certificate_expiry) {
+    out.Gauge("certificate_expiry_timestamp_seconds", "When the certificate that is shown ends.",
+              Seconds(*status.certificate_expiry));
+  }
+}
+
+void AddStore(const ServerStatus& status, Families& out) {
+  out.Gauge("store_healthy", "0 while the store takes no changes.", status.store_health.ok());
+  out.Bytes("memory_budget_bytes", "What --memory-budget leaves for routing data.", status.memory_budget_bytes);
+  out.Bytes("memory_used_bytes", "Bytes of that budget in use, credit included.", status.memory_used_bytes);
+  out.Gauge("runs", "Runs in the store.", static_cast<double>(status.totals.runs));
+  out.Gauge("samples", "Samples in the store.", static_cast<double>(status.totals.samples));
+  out.Bytes("stored_bytes", "Bytes that committed rows take.", status.totals.stored_bytes);
+  out.Open("newest_weight_version", "Highest weight version since the start that was put, or read; -1: none.");
+  out.Add(static_cast<double>(status.newest_put), {{"operation", "put"}});
+  out.Add(static_cast<double>(status.newest_get), {{"operation", "get"}});
+  if (const auto& spill = status.totals.spill) {
+    out.Bytes("spill_budget_bytes", "What the files of the spill directory may take.", spill->budget_bytes);
+    out.Bytes("spill_used_bytes", "What they take.", spill->disk_bytes);
+    for (const auto& [name, value] : SpillCounters(*spill)) out.Counter(name, value);
+  }
+  if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
+    out.Gauge("oldest_sample_idle_seconds", "For how long the sample was not used that was not for longest.",
+              static_cast<double>(status.census->oldest_idle_ms) / 1000);
+  }
+}
+
+void AddRuns(const Census& census, Families& out) {
+  std::vector<Census::Run> runs = census.runs;
+  std::stable_sort(runs.begin(), runs.end(),
+                   [](const auto& a, const auto& b) { return a.stored_bytes > b.stored_bytes; });
+  if (runs.size() > kMostRunMetrics) runs.resize(kMostRunMetrics);
+  if (runs.empty()) return;
+  out.Open("run_samples", "Samples of a run.");
+  for (const Census::Run& run : runs) out.Add(static_cast<double>(run.samples), {{"run", run.run}});
+  out.Open("run_stored_bytes", "Bytes that the committed rows of a run take.");
+  for (const Census::Run& run : runs) out.Add(static_cast<double>(run.stored_bytes), {{"run", run.run}});
+}
+
+}  // namespace
+
+std::vector<MetricFamily> GaugesOf(const ServerStatus& status, bool per_run) {
+  Families families;
+  AddProcess(status, families);
+  AddStore(status, families);
+  if (per_run && status.census != nullptr) AddRuns(*status.census, families);
+  return families.Take();
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,123 @@
+#include "server/operations/operations.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <sstream>
+#include <utility>
+
+#include "server/operations/gauges.h"
+#include "server/operations/health_port.h"
+#include "server/operations/http/http_port.h"
+#include "server/operations/periodic_thread.h"
+#include "server/operations/server_status.h"
+#include "server/operations/status_json.h"
+#include "server/operations/store_monitor.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr std::chrono::milliseconds kFlushInterval = std::chrono::seconds(5);
+
+class OpenOperations final : public Operations {
+ public:
+  OpenOperations(const ServerConfig& config, const Clock& clock, OperatorCheck check)
+      : config_(config),
+        clock_(clock),
+        started_(clock.TimeOfDay()),
+        started_at_(clock.Now()),
+        readiness_([this](const absl::Status& verdict) {
+          if (health_ != nullptr) health_->SetReady(verdict.ok());
+        }),
+        routes_{readiness_, std::move(check), [this] { return MetricsText(); }, [this] { return Json(); },
+                [this] { return Json(); }} {}
+  ~OpenOperations() override { Stop(); }
+
+  absl::Status Open() {
+    if (!config_.health_listen.empty()) {
+      auto health = HealthPort::Start(config_.health_listen, config_.channelz);
+      if (!health.ok()) return health.status();
+      health_ = *std::move(health);
+    }
+    if (!config_.operations_listen.empty()) {
+      auto http = HttpPort::Start({.address = config_.operations_listen},
+                                  [this](const HttpRequest& request) { return routes_.Answer(request); });
+      if (!http.ok()) return http.status();
+      http_ = *std::move(http);
+    }
+    return absl::OkStatus();
+  }
+
+  void Serve(OperatedServer server) override {
+    server_ = std::make_unique<OperatedServer>(std::move(server));
+    monitor_ = std::make_unique<StoreMonitor>(server_->store, readiness_, clock_);
+    source_ = std::make_unique<StatusSource>(StatusSource{.clock = clock_,
+                                                          .budget = server_->budget,
+                                                          .store = server_->store,
+                                                          .readiness = readiness_,
+                                                          .versions = server_->versions,
+                                                          .monitor = *monitor_,
+                                                          .listeners = server_->listeners,
+                                                          .started = started_,
+                                                          .started_at = started_at_,
+                                                          .certificate_expiry = [this] { return Expiry(); }});
+    flusher_ = std::make_unique<PeriodicThread>([this] {
+      server_->journal.Flush();
+      return kFlushInterval;
+    });
+    readiness_.Started();  // The handlers of the HTTP port look at nothing of the above before.
+  }
+
+  void Drain() override { readiness_.Drain(); }
+
+  void Stop() override {
+    http_.reset();
+    flusher_.reset();
+    monitor_.reset();
+    health_.reset();
+  }
+
+  std::string http_address() const override { return http_ == nullptr ? "" : http_->address(); }
+  std::string health_address() const override { return health_ == nullptr ? "" : health_->address(); }
+
+ private:
+  std::optional<std::chrono::system_clock::time_point> Expiry() const {
+    if (config_.tls.certificate.empty()) return std::nullopt;
+    const auto expiry = CertificateExpiry(config_.tls.certificate);
+    if (!expiry.ok()) return std::nullopt;
+    return *expiry;
+  }
+
+  std::string MetricsText() const {
+    std::vector<prometheus::MetricFamily> families = server_->metrics.registry().Collect();
+    for (auto& family : GaugesOf(source_->Look(), config_.run_metrics)) families.push_back(std::move(family));
+    std::ostringstream out;
+    prometheus::TextSerializer().Serialize(out, families);
+    return out.str();
+  }
+
+  std::string Json() const { return StatusJson(source_->Look(), server_->metrics.Values(), server_->journal.Latest()); }
+
+  const ServerConfig config_;
+  const Clock& clock_;
+  const std::chrono::system_clock::time_point started_;
+  const Clock::Time started_at_;
+  std::unique_ptr<HealthPort> health_;
+  Readiness readiness_;
+  const OperationsRoutes routes_;
+  std::unique_ptr<OperatedServer> server_;
+  std::unique_ptr<StoreMonitor> monitor_;
+  std::unique_ptr<StatusSource> source_;
+  std::unique_ptr<PeriodicThread> flusher_;
+  std::unique_ptr<HttpPort> http_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Operations>> Operations::Start(const ServerConfig& config, const Clock& clock,
+                                                              OperatorCheck check) {
+  auto operations = std::make_unique<OpenOperations>(config, clock, std::move(check));
+  if (absl::Status status = operations->Open(); !status.ok()) return status;
+  return operations;
+}
+
+}  // namespace routing_replay

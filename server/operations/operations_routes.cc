@@ -1,0 +1,93 @@
+#include "server/operations/operations_routes.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "server/operations/log/event_log.h"
+
+namespace routing_replay {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kJson[] = "application/json";
+constexpr char kLogLevelPath[] = "/api/v1/log-level";
+
+HttpResponse Text(int code, const std::string& text) { return {.code = code, .body = text + "\n"}; }
+
+HttpResponse LogLevelNow() {
+  return {.content_type = kJson, .body = json{{"level", std::string(GetLogLevel())}}.dump() + "\n"};
+}
+
+HttpResponse ChangeLogLevel(const std::string& body) {
+  const json asked = json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!asked.is_object() || !asked.contains("level") || !asked["level"].is_string()) {
+    return Text(400, R"(send a JSON object such as {"level":"debug"})");
+  }
+  const std::string before(GetLogLevel());
+  const absl::Status status = SetLogLevel(asked["level"].get<std::string>());
+  if (!status.ok()) return Text(400, std::string(status.message()));
+  LogEvent(LogLevel::kWarning, "log_level_changed", "", {{"from", before}, {"to", std::string(GetLogLevel())}});
+  return LogLevelNow();
+}
+
+// A browser asks its user for a name and a password: the password is the token.
+std::string BearerOf(const std::string& authorization) {
+  absl::string_view rest = authorization;
+  std::string pair;
+  if (!absl::ConsumePrefix(&rest, "Basic ") || !absl::Base64Unescape(rest, &pair)) return authorization;
+  const size_t colon = pair.find(':');
+  return colon == std::string::npos ? "" : absl::StrCat("Bearer ", pair.substr(colon + 1));
+}
+
+HttpResponse Refusal(const absl::Status& status, bool post) {
+  const absl::string_view scopes = post ? "admin" : "read or admin";
+  const std::string needed = absl::StrCat("this needs a token with the scope ", scopes, " on every run");
+  if (!absl::IsUnauthenticated(status)) return Text(403, needed);
+  HttpResponse response = Text(401, needed);
+  response.headers.emplace_back("WWW-Authenticate", R"(Basic realm="routing-replay: the token is the password")");
+  return response;
+}
+
+}  // namespace
+
+HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  const bool changes_level = request.method == "POST" && request.path == kLogLevelPath;
+  if (!reads && !changes_level) {
+    HttpResponse response = Text(405, "GET and HEAD are served here");
+    response.headers.emplace_back("Allow", "GET, HEAD");
+    return response;
+  }
+  if (request.path == "/healthz") return Text(200, "ok");
+  const absl::Status ready = readiness.Get();
+  if (request.path == "/readyz") return ready.ok() ? Text(200, "ok") : Text(503, std::string(ready.message()));
+  // Before that there is nothing to show.
+  if (ready.message() == Readiness::kStarting) return Text(503, Readiness::kStarting);
+  if (request.path == "/metrics") {
+    return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics()};
+  }
+  return AnswerOperator(request);
+}
+
+HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const {
+  const bool post = request.method == "POST";
+  // What a browser remembers is sent along by any page that it shows: good for reading, not for changes.
+  const std::string authorization = post ? request.authorization : BearerOf(request.authorization);
+  const ScopeSet needed = post ? Scope::kAdmin : Scope::kRead | Scope::kAdmin;
+  if (const absl::Status status = check(authorization, needed); !status.ok()) return Refusal(status, post);
+  if (request.path == kLogLevelPath) return post ? ChangeLogLevel(request.body) : LogLevelNow();
+  if (request.path == "/api/v1/status") return {.content_type = kJson, .body = status_json()};
+  if (request.path == "/statusz" || request.path == "/") {
+    return {.content_type = "text/html; charset=utf-8",
+            .body = status_page(),
+            .headers = {{"Content-Security-Policy",
+                         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"}}};
+  }
+  return Text(404, "there are /healthz, /readyz, /metrics, /statusz, /api/v1/status and /api/v1/log-level");
+}
+
+}  // namespace routing_replay

@@ -1,0 +1,48 @@
+// What the operations port answers, path by path.
+//
+//   GET  /healthz           200 as long as the process answers
+//   GET  /readyz            200, or 503 with the reason
+//   GET  /metrics           the format of Prometheus, version 0.0.4
+//   GET  /api/v1/status     the status as JSON
+//   GET  /statusz           the same for people
+//   GET  /api/v1/log-level  {"level":"info"}
+//   POST /api/v1/log-level  {"level":"debug"}
+//
+// The first three are for everybody who reaches the port. The others name runs: where the server has tokens they need
+// one with the scope read or admin on every run, and POST one with admin. A browser may give the token as the password
+// of basic authentication, for what is read.
+#ifndef SERVER_OPERATIONS_OPERATIONS_ROUTES_H_
+#define SERVER_OPERATIONS_OPERATIONS_ROUTES_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "server/operations/http/http_message.h"
+#include "server/operations/readiness.h"
+#include "server/security/scope.h"
+
+namespace routing_replay {
+
+// OK if the bearer of an authorization header has one of the scopes on every run; UNAUTHENTICATED where it is nobody.
+using OperatorCheck = std::function<absl::Status(absl::string_view authorization, ScopeSet any_of)>;
+
+struct OperationsRoutes {
+  const Readiness& readiness;
+  OperatorCheck check;
+  // Each is called once the server has started, and not before. Thread-safe.
+  std::function<std::string()> metrics;
+  std::function<std::string()> status_json;
+  std::function<std::string()> status_page;
+
+  // Thread-safe.
+  HttpResponse Answer(const HttpRequest& request) const;
+
+ private:
+  HttpResponse AnswerOperator(const HttpRequest& request) const;
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_OPERATIONS_OPERATIONS_ROUTES_H_

@@ -1,0 +1,103 @@
+#include "server/operations/operations_routes.h"
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "server/operations/log/event_log.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::testing {
+namespace {
+
+// Two tokens: one that reads, one that administers.
+absl::Status CheckToken(absl::string_view authorization, ScopeSet any_of) {
+  if (authorization == "Bearer boss" && any_of.overlaps(Scope::kAdmin)) return absl::OkStatus();
+  if (authorization == "Bearer reader" && any_of.overlaps(Scope::kRead)) return absl::OkStatus();
+  if (authorization == "Bearer reader") return absl::PermissionDeniedError("secret detail");
+  return absl::UnauthenticatedError("who?");
+}
+
+class OperationsRoutesTest : public ::testing::Test {
+ protected:
+  OperationsRoutesTest() {
+    readiness_.Started();
+    EXPECT_OK(SetLogLevel("info"));
+  }
+  HttpResponse Get(const std::string& path, const std::string& authorization = "Bearer reader") {
+    return routes_.Answer({.method = "GET", .path = path, .authorization = authorization});
+  }
+  HttpResponse Post(const std::string& path, const std::string& authorization, const std::string& body) {
+    return routes_.Answer({.method = "POST", .path = path, .authorization = authorization, .body = body});
+  }
+
+  Readiness readiness_;
+  const OperationsRoutes routes_{readiness_, CheckToken, [] { return "m"; }, [] { return "{}"; }, [] { return "<p>"; }};
+};
+
+TEST_F(OperationsRoutesTest, WhatProbesAndPrometheusAskIsOpen) {
+  EXPECT_EQ(Get("/healthz", "").code, 200);
+  EXPECT_EQ(Get("/readyz", "").code, 200);
+  EXPECT_EQ(Get("/metrics", "").body, "m");
+  EXPECT_EQ(Get("/metrics", "").content_type, "text/plain; version=0.0.4; charset=utf-8");
+}
+
+TEST_F(OperationsRoutesTest, ReadyzSaysWhyNotAndHealthzDoesNotCare) {
+  readiness_.SetStoreHealth(absl::UnavailableError("no Redis server answers"));
+  EXPECT_EQ(Get("/readyz").code, 503);
+  EXPECT_EQ(Get("/readyz").body, "store: UNAVAILABLE: no Redis server answers\n");
+  EXPECT_EQ(Get("/healthz").code, 200);
+  EXPECT_EQ(Get("/metrics").code, 200);
+  readiness_.Drain();
+  EXPECT_EQ(Get("/readyz").body, "draining\n");
+  EXPECT_EQ(Get("/metrics").code, 200);
+}
+
+TEST_F(OperationsRoutesTest, BeforeTheStartNothingIsLookedAt) {
+  const Readiness starting;
+  const OperationsRoutes routes{starting, CheckToken, nullptr, nullptr, nullptr};
+  const auto code = [&](const char* path) { return routes.Answer({.method = "GET", .path = path}).code; };
+  EXPECT_EQ(code("/healthz"), 200);
+  for (const char* path : {"/readyz", "/metrics", "/api/v1/status", "/statusz"}) EXPECT_EQ(code(path), 503) << path;
+}
+
+TEST_F(OperationsRoutesTest, WhatNamesRunsNeedsAToken) {
+  for (const char* path : {"/api/v1/status", "/statusz", "/", "/api/v1/log-level", "/nothing"}) {
+    EXPECT_EQ(Get(path, "").code, 401) << path;
+    EXPECT_EQ(Get(path, "").headers.at(0).first, "WWW-Authenticate");
+    EXPECT_EQ(Get(path, "Bearer other").code, 401) << path;
+    EXPECT_NE(Get(path, "Bearer reader").code, 401) << path;
+    EXPECT_NE(Get(path, absl::StrCat("Basic ", absl::Base64Escape("anybody:boss"))).code, 401) << path;
+  }
+  EXPECT_EQ(Get("/statusz").body, "<p>");
+  EXPECT_EQ(Get("/api/v1/status").content_type, "application/json");
+  EXPECT_EQ(Get("/nothing").code, 404);
+  EXPECT_EQ(Get("/etc/passwd").code, 404);
+  EXPECT_EQ(Get("/metrics/../statusz", "").code, 401);
+}
+
+TEST_F(OperationsRoutesTest, OnlyAnAdministratorChangesTheLogLevel) {
+  const std::string debug = R"({"level":"debug"})";
+  EXPECT_EQ(Post("/api/v1/log-level", "", debug).code, 401);
+  const HttpResponse refused = Post("/api/v1/log-level", "Bearer reader", debug);
+  EXPECT_EQ(refused.code, 403);
+  EXPECT_EQ(refused.body.find("secret detail"), std::string::npos);
+  // What a browser sends along by itself is no consent.
+  EXPECT_EQ(Post("/api/v1/log-level", absl::StrCat("Basic ", absl::Base64Escape("a:boss")), debug).code, 401);
+  EXPECT_EQ(GetLogLevel(), "info");
+  EXPECT_EQ(Post("/api/v1/log-level", "Bearer boss", debug).body, debug + "\n");
+  EXPECT_EQ(GetLogLevel(), "debug");
+  EXPECT_EQ(Get("/api/v1/log-level").body, debug + "\n");
+  for (const char* bad : {"", "debug", "[]", R"({"level":1})", R"({"level":"loud"})", R"({"level":"info")"}) {
+    EXPECT_EQ(Post("/api/v1/log-level", "Bearer boss", bad).code, 400) << bad;
+  }
+  EXPECT_EQ(GetLogLevel(), "debug");
+}
+
+TEST_F(OperationsRoutesTest, NothingElseMayBeChanged) {
+  for (const char* method : {"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"}) {
+    EXPECT_EQ(routes_.Answer({.method = method, .path = "/metrics", .authorization = "Bearer boss"}).code, 405);
+  }
+  EXPECT_EQ(routes_.Answer({.method = "HEAD", .path = "/healthz"}).code, 200);
+}
+
+}  // namespace
+}  // namespace routing_replay::testing

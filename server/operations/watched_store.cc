@@ -1,0 +1,97 @@
+#include "server/operations/watched_store.h"
+
+#include <utility>
+
+#include "server/operations/calls/call_journal.h"
+
+namespace routing_replay {
+namespace {
+
+class WatchedStore final : public Store {
+ public:
+  WatchedStore(std::unique_ptr<Store> store, Metrics& metrics, NewestVersions& versions)
+      : store_(std::move(store)), metrics_(metrics), versions_(versions) {}
+
+  std::string name() const override { return store_->name(); }
+  absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
+                                  const std::optional<RunOptions>& options) override {
+    return Counted(store_->OpenRun(run, geometry, options));
+  }
+  absl::StatusOr<RunInfo> GetRun(absl::string_view run) override { return Counted(store_->GetRun(run)); }
+  absl::StatusOr<std::vector<RunState>> ListRuns() override { return Counted(store_->ListRuns()); }
+  absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override { return Counted(store_->DropRun(run)); }
+
+  absl::StatusOr<AppendAck> Append(AppendCommand command) override {
+    const int64_t version = command.header.weight_version;
+    auto ack = Counted(store_->Append(std::move(command)));
+    if (ack.ok()) versions_.Put(version);
+    return ack;
+  }
+  absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
+                                   int64_t num_tokens, int64_t revision) override {
+    return Counted(store_->Seal(run, producer, sample, num_tokens, revision));
+  }
+  absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample, int64_t rows,
+                                       std::optional<int64_t> expected_revision) override {
+    return Counted(store_->Truncate(run, producer, sample, rows, expected_revision));
+  }
+
+  absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
+                                          absl::Span<const RowRange> rows) override {
+    auto snapshot = Counted(store_->Snapshot(run, producer, sample, rows));
+    if (snapshot.ok()) {
+      for (const WeightSpan& span : snapshot->state.weights) versions_.Get(span.version);
+    }
+    return snapshot;
+  }
+  absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override {
+    return Counted(store_->Stat(run, producer, sample));
+  }
+  absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
+                                int32_t page_size, absl::string_view page_token) override {
+    return Counted(store_->List(run, producer, groups, page_size, page_token));
+  }
+  absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
+                                          absl::Span<const int32_t> layers,
+                                          const std::function<bool()>& stop) override {
+    return Counted(store_->CountExperts(run, producer, groups, layers, stop));
+  }
+
+  absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
+                                        absl::Span<const SampleRef> samples, ReleaseMode mode) override {
+    return Counted(store_->Release(run, producer, samples, mode));
+  }
+  absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
+                                              GroupRange groups, ReleaseMode mode) override {
+    return Counted(store_->ReleaseGroups(run, producer, groups, mode));
+  }
+  absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
+                                                     std::function<void()> changed) override {
+    return Counted(store_->WatchSample(run, producer, sample, std::move(changed)));
+  }
+
+  int64_t Sweep(int64_t limit) override { return store_->Sweep(limit); }
+  void Abandon() override { store_->Abandon(); }
+  absl::Status Health() override { return store_->Health(); }
+  Totals GetTotals() override { return store_->GetTotals(); }
+  bool MakeRoom(int64_t bytes) override { return store_->MakeRoom(bytes); }
+
+ private:
+  template <typename T>
+  absl::StatusOr<T> Counted(absl::StatusOr<T> result) {
+    if (IsServersFault(result.status().code())) metrics_.CountStoreError(result.status().code());
+    return result;
+  }
+
+  const std::unique_ptr<Store> store_;
+  Metrics& metrics_;
+  NewestVersions& versions_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> WatchStore(std::unique_ptr<Store> store, Metrics& metrics, NewestVersions& versions) {
+  return std::make_unique<WatchedStore>(std::move(store), metrics, versions);
+}
+
+}  // namespace routing_replay
