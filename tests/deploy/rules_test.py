@@ -22,6 +22,7 @@ class RulesTest(unittest.TestCase):
 
     def test_promtool_reads_them(self):
         self.promtool("check", "rules", RULES)
+        self.promtool("check", "config", RULES.with_name("prometheus.yaml"))
 
     def test_they_fire_when_they_should(self):
         with tempfile.TemporaryDirectory() as directory:  # Trials name their rules relative to themselves.

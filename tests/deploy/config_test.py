@@ -1,0 +1,237 @@
+"""The server takes the settings of every rendered pod, and they fit the pod.
+
+Usage: config_test.py SERVER
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+import yaml
+from manifests import (
+    KUBERNETES,
+    RENDERED,
+    SERVER_IMAGE,
+    Template,
+    number_of_bytes,
+    of_kind,
+    render,
+    seconds,
+    templates,
+)
+
+SERVER = Path(sys.argv.pop(1)).resolve()
+# What a server may hold beside its budget, as tests/integration/budget_test.cc measures and bounds it, and room for
+# connections.
+FACTOR, ROOM = 1.3, 256 << 20
+
+
+@functools.cache
+def certificate() -> dict[str, bytes]:
+    """What is in a Secret of cert-manager's kind, signed by itself."""
+    with tempfile.TemporaryDirectory() as directory:
+        own, key = Path(directory, "own"), Path(directory, "key")
+        subprocess.run(
+            [
+                *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+                *("-days", "1", "-subj", "/CN=routing-replay", "-keyout", key, "-out", own),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        return {"tls.crt": own.read_bytes(), "ca.crt": own.read_bytes(), "tls.key": key.read_bytes()}
+
+
+class Files:
+    """A pod's volumes in a folder: settings as they are, and secrets of every kind."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def mount(self, template: Template, container: dict[str, Any], resources: list[dict[str, Any]]) -> dict[str, str]:
+        """Paths of the container, and where they are here."""
+        volumes = {volume["name"]: volume for volume in template.spec.get("volumes", [])}
+        found = {}
+        for mount in container.get("volumeMounts", []):
+            here = Path(tempfile.mkdtemp(dir=self._directory))
+            self._fill(here, volumes.get(mount["name"], {}), resources)
+            found[mount["mountPath"]] = str(here / mount["subPath"] if "subPath" in mount else here)
+        return found
+
+    def _fill(self, here: Path, volume: dict[str, Any], resources: list[dict[str, Any]]) -> None:
+        for config in of_kind(resources, "ConfigMap"):
+            if config["metadata"]["name"] == volume.get("configMap", {}).get("name"):
+                for name, text in config["data"].items():
+                    (here / name).write_text(text)
+        if "secret" in volume:
+            for name, content in certificate().items():
+                (here / name).write_bytes(content)
+            (here / "password").write_text("secret\n")
+
+
+def variables(container: dict[str, Any]) -> dict[str, str]:
+    """As the kubelet sets them: $(NAME) stands for what came before."""
+    values: dict[str, str] = {}
+    for each in container.get("env", []):
+        value = each.get("value", "routing-replay-0")
+        for name, known in values.items():
+            value = value.replace(f"$({name})", known)
+        values[each["name"]] = value
+    return values
+
+
+def settings(template: Template, container: dict[str, Any], resources: list[dict[str, Any]], *more: str):
+    """What the server says to the pod's command line with `more`, which prints or checks and ends."""
+    with tempfile.TemporaryDirectory() as directory:
+        paths = Files(Path(directory)).mount(template, container, resources)
+
+        def here(text: str) -> str:
+            mounted = "|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True))
+            return re.sub(rf"(?:{mounted})(?![\w-])", lambda path: paths[path[0]], text) if paths else text
+
+        command = [str(SERVER), *(here(argument) for argument in container.get("args", [])), *more]
+        environment = {name: here(value) for name, value in variables(container).items()}
+        return subprocess.run(
+            command, env={**environment, "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
+        )
+
+
+def servers():
+    """Every container that is a server of ours, with where it stands."""
+    for directory in RENDERED:
+        resources = render(directory)
+        for template in templates(resources):
+            for container in template.containers():
+                if SERVER_IMAGE.match(container["image"]):
+                    yield f"{directory.name}: {template.where}", template, container, resources
+
+
+class ConfigTest(unittest.TestCase):
+    def printed(self, *server) -> dict[str, Any]:
+        done = settings(*server, "--print-config")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return yaml.safe_load(done.stdout)
+
+    def test_the_server_takes_them(self):
+        found = list(servers())
+        self.assertGreaterEqual(len(found), 5)
+        for where, *server in found:
+            with self.subTest(where):
+                done = settings(*server, "--check-config")
+                self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_it_listens_where_the_pod_says(self):
+        for where, template, container, resources in servers():
+            with self.subTest(where):
+                config = self.printed(template, container, resources)
+                ports = {port["name"].removeprefix("rr-"): port["containerPort"] for port in container["ports"]}
+                listening = {"grpc": config["listen"][0], "http-ops": config["operations-listen"]}
+                listening["health"] = config["health-listen"]
+                for name, address in listening.items():
+                    if address and not address.startswith("127.0.0.1:"):
+                        self.assertEqual(int(address.rpartition(":")[2]), ports[name])
+                    else:
+                        self.assertNotIn(name, ports)
+
+    def test_it_ends_within_its_grace_period(self):
+        for where, template, container, resources in servers():
+            with self.subTest(where):
+                config = self.printed(template, container, resources)
+                needed = seconds(config["drain-delay"]) + seconds(config["drain-timeout"]) + 15
+                # Where the pod does not say, it is what Kubernetes grants.
+                self.assertLessEqual(needed, template.spec.get("terminationGracePeriodSeconds", 30))
+
+    def test_its_memory_fits_the_limit(self):
+        for where, template, container, resources in servers():
+            with self.subTest(where):
+                budget = number_of_bytes(self.printed(template, container, resources)["memory-budget"])
+                limit = number_of_bytes(container["resources"]["limits"]["memory"])
+                self.assertGreaterEqual(limit, FACTOR * budget + ROOM)
+
+    def test_the_base_alone_is_refused(self):
+        resources = render(KUBERNETES / "base")
+        (template,) = templates(resources)
+        done = settings(template, template.containers()[0], resources, "--check-config")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("insecure", done.stderr)
+
+    def test_an_unknown_key_is_refused(self):
+        resources = render(KUBERNETES / "overlays/dev")
+        for config in of_kind(resources, "ConfigMap"):
+            if "server.yaml" in config["data"]:
+                config["data"]["server.yaml"] += "memory-buget: 1GiB\n"
+        (template,) = templates(resources)
+        done = settings(template, template.containers()[0], resources, "--check-config")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("memory-buget", done.stderr)
+
+
+class RedisTest(unittest.TestCase):
+    """The Redis of components/redis-cluster, one of its pods, as its own script starts it."""
+
+    def setUp(self):
+        resources = render(KUBERNETES / "overlays/prod-redis")
+        (self.template,) = [each for each in templates(resources) if each.where == "StatefulSet/routing-replay-redis"]
+        (config,) = [each for each in of_kind(resources, "ConfigMap") if "redis.conf" in each["data"]]
+        self.config = config["data"]["redis.conf"]
+
+    def test_its_memory_fits_the_limit(self):
+        (maximum,) = re.findall(r"^maxmemory (\d+)gb$", self.config, re.MULTILINE)
+        limit = number_of_bytes(self.template.containers()[0]["resources"]["limits"]["memory"])
+        self.assertGreaterEqual(limit, 2 * int(maximum) * 2**30)
+
+    def test_its_script_starts_a_server_that_asks_for_the_password(self):
+        # One program under two names; redis-tools has no other.
+        redis = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+        if not redis or not shutil.which("redis-cli"):
+            self.skipTest("there is no redis-server (Debian: redis-tools)")
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        here = Path(directory.name)
+        with socket.socket() as one, socket.socket() as other:
+            for found in (one, other):
+                found.bind(("127.0.0.1", 0))
+            port, bus = one.getsockname()[1], other.getsockname()[1]
+        for name in ("etc", "auth", "run", "data", "bin"):
+            (here / name).mkdir()
+        (here / "bin/redis-server").symlink_to(redis)
+        config = self.config.replace("port 6379", f"port {port}\ncluster-port {bus}").replace("/data", f"{here}/data")
+        (here / "etc/redis.conf").write_text(config)
+        (here / "auth/password").write_text("secret\n")
+        shell, flag, script = self.template.containers()[0]["command"]
+        for inside, name in (("/etc/redis/", "etc"), ("/etc/redis-auth/", "auth"), ("/run/redis/", "run")):
+            script = script.replace(inside, f"{here}/{name}/")
+        environment = {"PATH": f"{here}/bin:{os.environ['PATH']}", "POD_IP": "127.0.0.1"}
+        server = subprocess.Popen([shell, flag, script], env=environment, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.kill)
+        said = ""
+        while "Ready to accept connections" not in said:
+            said += server.stdout.readline() or self.fail(said)
+
+        def ask(*command: str, password: str = "secret") -> str:
+            cli = ["redis-cli", "-p", str(port), *command]
+            environment = {"PATH": os.environ["PATH"], "REDISCLI_AUTH": password}
+            return subprocess.run(cli, env=environment, capture_output=True, text=True, check=False).stdout
+
+        self.assertEqual(ask("ping").strip(), "PONG")
+        self.assertIn("NOAUTH", ask("ping", password=""))
+        self.assertIn("noeviction", ask("config", "get", "maxmemory-policy"))
+        self.assertIn("cluster_enabled:1", ask("info", "cluster"))
+        self.assertEqual(ask("config", "get", "masterauth").split(), ["masterauth", "secret"])
+        self.assertEqual((here / "run/redis.conf").stat().st_mode & 0o077, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
