@@ -116,8 +116,8 @@ TEST_P(DurableStoreTest, WhatWasAcknowledgedSurvives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RocksDB, DurableStoreTest,
-                         ::testing::Values(Level{Durability::kMemory, 3}, Level{Durability::kWritten, 7},
-                                           Level{Durability::kSynced, 3}),
+                         ::testing::Values(Level{Durability::kMemory, 2}, Level{Durability::kWritten, 6},
+                                           Level{Durability::kSynced, 2}),
                          [](const auto& info) { return std::string(DurabilityName(info.param.durability)); });
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "proto/wire/clock.h"
@@ -41,6 +42,9 @@ struct StoreFactory {
   // Whether a watch hears of everything from its beginning. Where others may change a sample, it takes a moment, after
   // which the watch is called in case that it missed something.
   bool watches_hear_at_once = true;
+  // With which seeds random operations are played, from which to before which. Stores that differ in how they are
+  // reached alone share them.
+  std::pair<uint32_t, uint32_t> model_seeds = {0, 24};
   // Why there is no such store here; empty where there is.
   std::string missing;
 };

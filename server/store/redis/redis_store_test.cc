@@ -97,7 +97,8 @@ class Pair final : public Store {
   std::atomic<uint32_t> turn_{0};
 };
 
-StoreFactory Factory(const std::string& name, const std::function<RedisEndpoint()>& endpoint, bool pair = false) {
+StoreFactory Factory(const std::string& name, const std::function<RedisEndpoint()>& endpoint,
+                     std::pair<uint32_t, uint32_t> model_seeds, bool pair = false) {
   const auto make = [endpoint, pair](ByteBudget& budget, const Clock& clock,
                                      std::function<int64_t(absl::string_view)> handle_of) {
     std::shared_ptr<RedisCluster> cluster = Connect(endpoint());
@@ -113,19 +114,21 @@ StoreFactory Factory(const std::string& name, const std::function<RedisEndpoint(
           .forks_share_blocks = false,
           .one_server = !pair,
           .watches_hear_at_once = false,
+          .model_seeds = model_seeds,
           .missing = NoRedisReason()};
 }
 
 }  // namespace
 
 INSTANTIATE_TEST_SUITE_P(Redis, StoreConformance,
-                         ::testing::Values(Factory("redis", [] { return SingleRedis().endpoint(); })), FactoryName);
+                         ::testing::Values(Factory("redis", [] { return SingleRedis().endpoint(); }, {0, 8})),
+                         FactoryName);
 INSTANTIATE_TEST_SUITE_P(RedisPair, StoreConformance,
                          ::testing::Values(Factory(
-                             "redis_pair", [] { return SingleRedis().endpoint(); }, true)),
+                             "redis_pair", [] { return SingleRedis().endpoint(); }, {8, 16}, true)),
                          FactoryName);
 INSTANTIATE_TEST_SUITE_P(RedisCluster, StoreConformance,
-                         ::testing::Values(Factory("redis_cluster", [] { return RedisNodes().endpoint(); })),
+                         ::testing::Values(Factory("redis_cluster", [] { return RedisNodes().endpoint(); }, {16, 24})),
                          FactoryName);
 
 }  // namespace routing_replay::testing

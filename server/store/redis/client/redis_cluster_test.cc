@@ -120,21 +120,32 @@ class Ear {
   std::vector<RedisEvent> events_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The tests share the servers; each finds them empty, and alive.
 class RedisClusterTest : public ::testing::Test {
  protected:
+  static void SetUpTestSuite() {
+    if (NoRedisReason().empty()) servers_ = *RedisClusterProcess::Start();
+  }
+  static void TearDownTestSuite() { servers_.reset(); }
+
   void SetUp() override {
     if (const std::string reason = NoRedisReason(); !reason.empty()) GTEST_SKIP() << reason;
-    ASSERT_OK_AND_ASSIGN(servers_, RedisClusterProcess::Start());
+    ASSERT_OK(servers_->Heal());
     ASSERT_OK_AND_ASSIGN(cluster_, RedisCluster::Connect(servers_->endpoint(), {}, Soon()));
+    for (const RedisAddress& master : cluster_->Masters()) {
+      ASSERT_OK(cluster_->ExecuteAt(master, RedisCommand({"FLUSHALL"}), Soon()).reply);
+    }
   }
   void Publish(const std::string& channel) {
     EXPECT_OK(
         cluster_->ExecuteOne({.command = RedisCommand({"SPUBLISH", channel, "x"}), .key = channel}, Soon()).reply);
   }
 
-  std::unique_ptr<RedisClusterProcess> servers_;
+  static std::unique_ptr<RedisClusterProcess> servers_;
   std::unique_ptr<RedisCluster> cluster_;
 };
+
+std::unique_ptr<RedisClusterProcess> RedisClusterTest::servers_;
 
 TEST_F(RedisClusterTest, KeysOfAllServers) {
   EXPECT_TRUE(cluster_->clustered());
