@@ -14,6 +14,7 @@ constexpr char kFooter[] = R"(
 Examples:
   export ROUTING_REPLAY_ENDPOINT=localhost:7400
   rrctl status --watch                        what the server does, every 2 seconds
+  rrctl doctor                                can this machine use the server, and if not, why?
   rrctl ls grpo-42                            the samples of a run
   rrctl stat grpo-42 step1/0                  one sample: rows, weight versions, gaps
   rrctl get grpo-42 step1/0 --layer 24 --rows 0:4
@@ -71,6 +72,7 @@ CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
   AddGet();
   AddLoad();
   AddPut();
+  AddDoctor();
   AddDiff();
   AddReport();
   AddTransfers();

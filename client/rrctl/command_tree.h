@@ -38,6 +38,7 @@ class CommandTree {
   void AddRemove();
   void AddBench();
   void AddDiff();
+  void AddDoctor();
   void AddReport();
 
   void AddRun(CLI::App* command, std::string& run);

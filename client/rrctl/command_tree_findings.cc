@@ -17,6 +17,22 @@ void CommandTree::AddDiff() {
   AddTrainerFlag(diff, options.producer);
 }
 
+void CommandTree::AddDoctor() {
+  CLI::App* doctor =
+      Add("doctor",
+          "say whether this machine can use the server, and if not, why and what to do\n"
+          "Name, proxy variables, connection, TLS, service, version, limits, latency and clock of every "
+          "server of the endpoint; then what the token may do, and how fast rows go up and down. Exit code "
+          "1 where a check failed.",
+          &Session::Doctor);
+  doctor->add_flag("!--no-transfer", settings_.doctor.transfer, "make no scratch run, and do not measure bandwidth");
+  doctor
+      ->add_option("--scratch-run", settings_.doctor.scratch,
+                   "beginning of the scratch run's name, where a token is for some runs alone")
+      ->capture_default_str()
+      ->type_name("NAME");
+}
+
 void CommandTree::AddReport() {
   ReportOptions& options = settings_.report;
   CLI::App* report =

@@ -20,9 +20,11 @@ namespace routing_replay {
 Session::Session(const Settings& settings)
     : settings_(settings), output_(std::cout, settings.format, Style::For(STDOUT_FILENO)) {}
 
-absl::StatusOr<std::unique_ptr<Client>> Session::Connect() const {
-  return Client::Connect({.endpoint = settings_.endpoint, .call_timeout = std::chrono::seconds(settings_.timeout_s)});
+ClientOptions Session::Options() const {
+  return {.endpoint = settings_.endpoint, .call_timeout = std::chrono::seconds(settings_.timeout_s)};
 }
+
+absl::StatusOr<std::unique_ptr<Client>> Session::Connect() const { return Client::Connect(Options()); }
 
 absl::Status Session::Show(Layout layout, const Query& query) {
   if (settings_.watching) return WatchQuery(layout, query);
@@ -35,7 +37,7 @@ absl::Status Session::Show(Layout layout, const Query& query) {
 }
 
 absl::Status Session::ShowStatus() {
-  ClientOptions options{.call_timeout = std::chrono::seconds(settings_.timeout_s)};
+  ClientOptions options = Options();
   auto endpoint = EndpointOrEnvironment(settings_.endpoint);
   if (!endpoint.ok() || !ShardMembers::IsShardEndpoint(*endpoint)) return Show(Layout::kRecords, DescribeServer);
   options.endpoint = *std::move(endpoint);

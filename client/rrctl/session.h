@@ -35,6 +35,8 @@ class Session {
   absl::Status Verify();
   // A difference is no error, but the verdict.
   absl::Status Diff();
+  // A check that failed is no error, but the verdict.
+  absl::Status Doctor();
   // Writes the page, and says where it is.
   absl::Status Report();
   // The description is on standard input.
@@ -50,6 +52,7 @@ class Session {
   bool OutputIsTaken() const { return output_.taken(); }
 
  private:
+  ClientOptions Options() const;
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;
   // To the files that the settings name.
   absl::Status WriteFigures(const Document& result) const;

@@ -1,7 +1,8 @@
 // What the commands that read rows show of them.
-#include <unistd.h>
+#include <cstdlib>
 
 #include "client/rrctl/compare/diff.h"
+#include "client/rrctl/doctor/doctor.h"
 #include "client/rrctl/file.h"
 #include "client/rrctl/human.h"
 #include "client/rrctl/report/page.h"
@@ -35,6 +36,21 @@ absl::Status Session::Diff() {
     output_.Print((*found)["layers"], Layout::kColumns);
   }
   if (!(*found)["equal"].get<bool>()) verdict_ = kExitFailed;
+  return output_.Flush();
+}
+
+absl::Status Session::Doctor() {
+  const auto findings = Examine(Options(), settings_.doctor, [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  });
+  if (!findings.ok()) return findings.status();
+  if (output_.format() == Format::kJson) {
+    output_.Print(ToDocument(*findings), Layout::kRecords);
+  } else {
+    output_.Print(FindingTable(*findings), Layout::kColumns);
+  }
+  if (AnyFailed(*findings)) verdict_ = kExitFailed;
   return output_.Flush();
 }
 

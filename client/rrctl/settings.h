@@ -11,6 +11,7 @@
 #include "client/rrctl/bench/bench.h"
 #include "client/rrctl/compare/diff.h"
 #include "client/rrctl/diagnose.h"
+#include "client/rrctl/doctor/doctor.h"
 #include "client/rrctl/get.h"
 #include "client/rrctl/inspect.h"
 #include "client/rrctl/output.h"
@@ -41,6 +42,7 @@ struct Settings {
   bool explain = false;
   DiagnoseOptions diagnose;
   DiffOptions diff;
+  DoctorOptions doctor;
   ReportOptions report;
   std::string report_file = "report.html";  // "-": standard output.
   std::string shell;

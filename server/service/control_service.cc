@@ -325,6 +325,9 @@ absl::Status DoGetServerInfo(ServiceContext& context, const grpc::ServerContext&
   response.set_draining(context.draining);
   for (const auto& [name, value] : context.metrics.Values()) (*response.mutable_counters())[name] = value;
   if (totals.spill) DescribeSpill(*totals.spill, response);
+  response.set_time_ms(std::chrono::duration_cast<milliseconds>(context.clock.TimeOfDay().time_since_epoch()).count());
+  response.set_max_message_bytes(context.config.max_message_bytes);
+  response.set_max_payload_bytes(context.config.max_payload_bytes);
   return absl::OkStatus();
 }
 

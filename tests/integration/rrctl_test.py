@@ -3,6 +3,7 @@
 Usage: rrctl_test.py SERVER RRCTL
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -11,11 +12,13 @@ import re
 import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -139,8 +142,7 @@ class CommandsTest(RrctlTest):
         self.assertIn("life", [run["run"] for run in self.json("runs")])
         rows = self.json("get", "life", "a/0", "--layer", "1", "--rows", "2:4")
         self.assertEqual(
-            rows,
-            [{"row": r, "layer": 1, "experts": [expert(n, 1, s) for s in range(4)]} for r, n in ((2, 2), (3, 0))],
+            rows, [{"row": r, "layer": 1, "experts": [expert(n, 1, s) for s in range(4)]} for r, n in ((2, 2), (3, 0))]
         )
         self.assertEqual(self.json("rm", "life", "a/0")["samples"], 1)
         self.assertEqual(self.json("ls", "life"), [])
@@ -338,6 +340,99 @@ class DiffTest(RrctlTest):
         self.assertIn("NO_SAMPLE", self.run_rrctl("diff", "diff:a", code=1))
 
 
+CHECKS = ["name", "proxy", "connect", "tls", "service", "version", "limits", "latency", "clock", "access", "bandwidth"]
+
+
+class DoctorTest(RrctlTest):
+    def doctor(self, *words, code=0, **environment):
+        words = [RRCTL, *words, "doctor"] if "--endpoint" in words else [RRCTL, "doctor", *words]
+        environment = {k: v for k, v in os.environ.items() if not k.endswith("_proxy")} | environment
+        done = subprocess.run(words, check=False, capture_output=True, timeout=PATIENCE, env=environment)
+        self.assertEqual((done.returncode, done.stderr), (code, b""))
+        return json.loads(done.stdout)
+
+    def checks(self, *words, **options):
+        return {check["check"]: check for check in self.doctor(*words, **options)["checks"]}
+
+    def test_a_server_that_is_well(self):
+        report = self.doctor()
+        self.assertEqual(report["verdict"], "ok")
+        self.assertEqual([check["check"] for check in report["checks"]], CHECKS)
+        checks = {check["check"]: check for check in report["checks"]}
+        self.assertIn("plaintext", checks["tls"]["what"])
+        self.assertLess(abs(checks["clock"]["facts"]["skew_s"]), 5)
+        self.assertGreater(checks["limits"]["facts"]["max_message_bytes"], 0)
+        self.assertIn("expert-load", checks["version"]["facts"]["features"])
+        self.assertGreater(checks["bandwidth"]["facts"]["up_bytes_per_s"], 0)
+        self.assertEqual(self.json("runs"), [])
+        self.assertEqual(self.checks("--no-transfer")["bandwidth"]["verdict"], "skip")
+
+    def test_things_that_are_broken(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for endpoint, last, word in (
+                ("127.0.0.1:1", "connect", "refused"),
+                ("nonesuch.invalid:7400", "name", "has no address"),
+                (f"unix:{directory}/none", "connect", "No such file"),
+            ):
+                report = self.doctor("--endpoint", endpoint, code=1)
+                self.assertEqual(report["verdict"], "fail")
+                self.assertEqual(report["checks"][-1]["check"], last)
+                self.assertIn(word, report["checks"][-1]["what"])
+                self.assertTrue(report["checks"][-1]["fix"])
+        self.assertIn("field=endpoint", self.run_rrctl("--endpoint", "nowhere", "doctor", code=2))
+
+    def test_a_port_that_does_not_answer(self):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(0)
+            address = listener.getsockname()
+            waiting = [socket.socket() for _ in range(4)]
+            for one in waiting:
+                self.addCleanup(one.close)
+                one.setblocking(False)
+                one.connect_ex(address)
+            time.sleep(0.1)
+            words = ["--endpoint", f"127.0.0.1:{address[1]}", "--timeout", "1"]
+            connect = self.checks(*words, code=1)["connect"]
+            self.assertIn("firewall", connect["fix"])
+
+    def test_something_else_that_listens(self):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(8)
+
+            def answer():
+                with contextlib.suppress(OSError):
+                    while True:
+                        one, _ = listener.accept()
+                        one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                        one.close()
+
+            threading.Thread(target=answer, daemon=True).start()
+            endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+            report = self.doctor("--endpoint", endpoint, "--timeout", "1", code=1)
+            self.assertEqual(report["checks"][-1]["check"], "service")
+            self.assertEqual(report["checks"][-1]["verdict"], "fail")
+            listener.shutdown(socket.SHUT_RDWR)
+
+    def test_a_proxy_is_a_warning(self):
+        proxy = self.checks("--no-transfer", https_proxy="http://user:secret@proxy:3128")["proxy"]
+        self.assertEqual(proxy["verdict"], "warn")
+        self.assertNotIn("secret", json.dumps(proxy))
+        self.assertEqual(
+            self.checks("--no-transfer", https_proxy="http://proxy:1", no_proxy="127.0.0.1")["proxy"]["verdict"], "ok"
+        )
+
+    def test_every_server_of_a_list(self):
+        other = Server()
+        self.addCleanup(other.stop)
+        endpoint = f"shard:{self.server.endpoint},{other.endpoint}"
+        report = self.doctor("--endpoint", endpoint)
+        self.assertEqual(sum(check["check"] == "connect" for check in report["checks"]), 2)
+        text = self.run_rrctl("-w", "table", "--endpoint", endpoint, "doctor")
+        self.assertRegex(text, r"(?m)^ok +connect +127\.0\.0\.1:\d+ +127\.0\.0\.1:\d+ in ")
+
+
 class FailureTest(RrctlTest):
     def test_the_environment_stands_for_flags(self):
         environment = os.environ | {"ROUTING_REPLAY_WRITE_OUT": "table", "ROUTING_REPLAY_TIMEOUT": "7"}
@@ -421,7 +516,6 @@ class TerminalTest(RrctlTest):
         self.assertIn("\r\x1b[Kround 1 of 2: append: 0 of 4 samples, ", text)
         self.assertRegex(text, r"append_throughput +\d.*iB/s")
 
-
     def test_verify_shows_progress_and_a_summary(self):
         self.drop_at_end("whole")
         self.put("whole", "s", 300)
@@ -463,9 +557,9 @@ class WatchTest(RrctlTest):
 
     def test_a_server_that_goes_and_comes_back(self):
         with tempfile.TemporaryDirectory() as directory:
-            socket = f"unix:{directory}/socket"
-            server = Server("--listen", socket)
-            words = ["--endpoint", socket, "--timeout", "1", "status", "--watch", "0.05"]
+            path = f"unix:{directory}/socket"
+            server = Server("--listen", path)
+            words = ["--endpoint", path, "--timeout", "1", "status", "--watch", "0.05"]
             process = subprocess.Popen([RRCTL, *words], stdout=subprocess.PIPE, text=True)
             self.addCleanup(process.stdout.close)
             self.addCleanup(process.wait)
@@ -475,7 +569,7 @@ class WatchTest(RrctlTest):
             while "error" not in (answer := json.loads(process.stdout.readline())):
                 pass
             self.assertIn(answer["error"]["code_name"], ("UNAVAILABLE", "DEADLINE_EXCEEDED"))
-            server = Server("--listen", socket)
+            server = Server("--listen", path)
             self.addCleanup(server.stop)
             while "result" not in json.loads(process.stdout.readline()):
                 pass
@@ -500,7 +594,19 @@ class BenchTest(RrctlTest):
     def test_figures_go_into_files_too(self):
         with tempfile.TemporaryDirectory() as directory:
             files = Path(directory, "figures.json"), Path(directory, "figures.csv")
-            words = ["bench", "--samples", "4", "--tokens", "300", "--rounds", "1", "--json", files[0], "--csv", files[1]]
+            words = [
+                "bench",
+                "--samples",
+                "4",
+                "--tokens",
+                "300",
+                "--rounds",
+                "1",
+                "--json",
+                files[0],
+                "--csv",
+                files[1],
+            ]
             result = self.json(*words)
             self.assertEqual(json.loads(files[0].read_text()), result)
             names, *lines = files[1].read_text().splitlines()

@@ -117,7 +117,9 @@ class Page:
 
     def _events(self, method):
         return [
-            e["params"] for e in self._browser.events if e.get("method") == method and e.get("sessionId") == self._session
+            e["params"]
+            for e in self._browser.events
+            if e.get("method") == method and e.get("sessionId") == self._session
         ]
 
     @property

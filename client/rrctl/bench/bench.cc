@@ -156,7 +156,7 @@ absl::StatusOr<Document> RunBench(Client& client, const BenchOptions& options, c
   if (!server.ok()) return server.status();
   const int64_t bytes = options.samples * (options.tokens - 1) * geometry->raw_row_bytes();
   if (absl::Status status = CheckBudget(*server, bytes); !status.ok()) return status;
-  const auto run = client.OpenRun(RunName(), *geometry, {.ttl = kTtl});
+  const auto run = client.OpenRun(options.run.empty() ? RunName() : options.run, *geometry, {.ttl = kTtl});
   if (!run.ok()) return run.status();
 
   Bench bench(*run, options, hooks);

@@ -23,6 +23,7 @@ struct BenchOptions {
   int32_t layers = 48;
   int32_t experts = 128;
   int32_t top_k = 8;
+  std::string run;  // That is made and dropped; empty: one with a name of its own.
 };
 
 struct BenchHooks {
