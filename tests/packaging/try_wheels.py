@@ -1,8 +1,8 @@
-"""Installs wheels into an empty virtual environment and plays the README's Python with nothing else.
+"""Installs wheels into an empty virtual environment and plays the READMEs' Python with nothing else.
 
     try_wheels.py --wheels DIR [--with PACKAGE==VERSION …] [--kernels]
 
-Runs with the Python that is to be tried: each block of the README in a process of its own, and again in the child of a
+Runs with the Python that is to be tried: each block of the READMEs in a process of its own, and again in the child of a
 process that has played it; then the client's tests of forks and ends, which depend most on grpcio and on the
 interpreter. Needs a package index. --with: packages to install beside the wheels, for example another
 major version of protobuf. --kernels: the trainer's wheel must hold the CUDA kernels, too. Exit status 77: the package
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
+READMES = (ROOT / "README.md", ROOT / "client/README.md")
 ENGINES = ROOT / "tests" / "integration" / "engines"
 CLIENT_TESTS = ROOT / "client" / "python" / "tests"
 PACKAGES = ("routing_replay", "routing_replay_server", "routing_replay_trainer")
@@ -66,7 +66,8 @@ except routing_replay_trainer.FailedPreconditionError as error:
 
 
 def snippets() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    text = "\n".join(readme.read_text() for readme in READMES)
+    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 class Environment:
@@ -97,7 +98,7 @@ class Environment:
 
 def play(environment: Environment) -> None:
     blocks = snippets()
-    assert len(blocks) >= 3, f"{README} has only {len(blocks)} blocks of Python"
+    assert len(blocks) >= 3, f"{READMES} have only {len(blocks)} blocks of Python"
     for number, block in enumerate(blocks, 1):
         environment.run("python", "-c", AROUND, str(ENGINES), "python", "-c", block)
         environment.run("python", "-c", AROUND, str(ENGINES), "python", "-c", TWICE, block)

@@ -20,7 +20,7 @@ from routing_replay import http
 from routing_replay.engines import sglang, vllm
 
 HERE = Path(__file__).resolve().parent
-README = HERE.parents[2] / "README.md"
+README = HERE.parents[2] / "client/README.md"
 PROMPT = [11, 12, 13, 14, 15]
 
 
