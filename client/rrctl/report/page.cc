@@ -29,6 +29,7 @@ std::optional<double> Number(const Document& value) {
 }
 
 std::string Count(const Document& value) { return HumanCount(value.get<int64_t>()); }
+std::string Samples(int64_t count) { return absl::StrCat(HumanCount(count), count == 1 ? " sample" : " samples"); }
 std::string Fixed(const Document& value) {
   return value.is_null() ? "–" : absl::StrFormat("%.3f", value.get<double>());
 }
@@ -63,6 +64,7 @@ std::vector<Tick> LayerTicks(const Document& report) {
 // One map of all experts as they are numbered, and one in which each layer's experts are sorted by their load.
 std::string LoadCharts(const Document& report) {
   const Document& load = report["load"];
+  if (load.empty() || load[0]["rows"] == 0) return R"(<p class="quiet">There are no recorded rows.</p>)";
   size_t experts = 0;
   std::vector<std::vector<int64_t>> counts;
   std::vector<double> means;
@@ -214,7 +216,7 @@ std::string MismatchCaption(const Document& report) {
   return absl::StrCat(
       "A choice is what one row chose in one layer. Percent of the choices that the trainer recorded otherwise "
       "than the rollout engine, by layer, over the ",
-      Count(mismatch["rows"]), " rows that both have of ", Count(mismatch["samples"]), " samples.");
+      Count(mismatch["rows"]), " rows that both have of ", Samples(mismatch["samples"].get<int64_t>()), ".");
 }
 
 std::string LengthChart(const Document& report) {
@@ -364,8 +366,9 @@ std::string Tiles(const Document& report) {
 
 std::string ReadSamples(const Document& report) {
   const Document& samples = report["samples"];
-  if (samples["read"] == samples["all"]) return absl::StrCat(Count(samples["all"]), " samples");
-  return absl::StrCat(Count(samples["read"]), " samples that were read, of ", Count(samples["all"]));
+  const auto all = samples["all"].get<int64_t>(), read = samples["read"].get<int64_t>();
+  if (read == all) return Samples(all);
+  return absl::StrCat(Samples(read), read == 1 ? " that was read, of " : " that were read, of ", HumanCount(all));
 }
 
 std::string Method(const Document& report) {

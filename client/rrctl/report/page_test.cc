@@ -84,6 +84,7 @@ TEST(PageTest, AnEmptyRunHasAPageToo) {
   for (Document& layer : report["load"]) {
     layer["counts"] = {0, 0, 0, 0};
     layer["max_to_mean"] = layer["entropy"] = nullptr;
+    layer["rows"] = 0;
   }
   for (Document& layer : report["neighbours"]) layer["shared"] = layer["expected"] = nullptr;
   report["lengths"] = Document::parse(
@@ -92,6 +93,7 @@ TEST(PageTest, AnEmptyRunHasAPageToo) {
   report["missing_samples"] = 0;
   const std::string page = RenderReport(report, "today");
   EXPECT_NE(page.find("There are no samples."), page.npos);
+  EXPECT_NE(page.find("There are no recorded rows."), page.npos);
   EXPECT_NE(page.find("No row is missing."), page.npos);
   EXPECT_NE(page.find("Nothing to compare."), page.npos);
 }

@@ -32,38 +32,56 @@ class Scale {
   const double span_;
 };
 
-// A point alone is a line of no length, which round ends make visible.
+// A position alone is drawn so wide, on both sides of its middle.
+constexpr double kAlone = 0.3;
+
+// Calls draw(begin, end) for each run of positions that are there.
+void ForEachRun(size_t positions, const std::function<bool(size_t)>& there,
+                const std::function<void(size_t begin, size_t end)>& draw) {
+  for (size_t begin = 0; begin < positions;) {
+    size_t end = begin;
+    while (end < positions && there(end)) ++end;
+    if (end > begin) draw(begin, end);
+    begin = end + 1;
+  }
+}
+
+double Middle(size_t position) { return static_cast<double>(position) + 0.5; }
+
 std::string LinePath(const Line& line, const Scale& scale) {
   std::string path;
-  bool drawing = false;
-  for (size_t i = 0; i < line.values.size(); ++i) {
-    if (!line.values[i]) {
-      drawing = false;
-      continue;
-    }
-    const std::string point = Point(static_cast<double>(i) + 0.5, scale.Y(*line.values[i]));
-    absl::StrAppend(&path, drawing ? "L" : "M", point, drawing ? "" : "h0");
-    drawing = true;
-  }
+  ForEachRun(
+      line.values.size(), [&](size_t i) { return line.values[i].has_value(); },
+      [&](size_t begin, size_t end) {
+        if (end == begin + 1) {
+          absl::StrAppend(&path, "M", Point(Middle(begin) - kAlone, scale.Y(*line.values[begin])), "h", 2 * kAlone);
+          return;
+        }
+        for (size_t i = begin; i < end; ++i) {
+          absl::StrAppend(&path, i == begin ? "M" : "L", Point(Middle(i), scale.Y(*line.values[i])));
+        }
+      });
   return path.empty() ? "" : absl::StrCat(R"(<path class="line )", line.style, R"(" d=")", path, R"("/>)");
 }
 
 // A piece for each run of positions where both have values.
 std::string BandPath(const Line& low, const Line& high, const Scale& scale) {
   std::string path;
-  const size_t size = std::min(low.values.size(), high.values.size());
-  for (size_t begin = 0; begin < size; ++begin) {
-    size_t end = begin;
-    while (end < size && low.values[end] && high.values[end]) ++end;
-    for (size_t i = begin; i < end; ++i) {
-      absl::StrAppend(&path, i == begin ? "M" : "L", Point(static_cast<double>(i) + 0.5, scale.Y(*high.values[i])));
-    }
-    for (size_t i = end; i > begin; --i) {
-      absl::StrAppend(&path, "L", Point(static_cast<double>(i) - 0.5, scale.Y(*low.values[i - 1])));
-    }
-    if (end > begin) path += "Z";
-    begin = std::max(begin, end);
-  }
+  ForEachRun(
+      std::min(low.values.size(), high.values.size()), [&](size_t i) { return low.values[i] && high.values[i]; },
+      [&](size_t begin, size_t end) {
+        const bool alone = end == begin + 1;
+        for (size_t i = begin; i < end; ++i) {
+          const std::string point = Point(Middle(i) - (alone ? kAlone : 0), scale.Y(*high.values[i]));
+          absl::StrAppend(&path, i == begin ? "M" : "L", point);
+        }
+        if (alone) absl::StrAppend(&path, "h", 2 * kAlone);
+        for (size_t i = end; i > begin; --i) {
+          absl::StrAppend(&path, "L", Point(Middle(i - 1) + (alone ? kAlone : 0), scale.Y(*low.values[i - 1])));
+        }
+        if (alone) absl::StrAppend(&path, "h", -2 * kAlone);
+        path += "Z";
+      });
   return path.empty() ? "" : absl::StrCat(R"(<path class="band" d=")", path, R"("/>)");
 }
 

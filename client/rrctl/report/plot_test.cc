@@ -31,12 +31,24 @@ TEST(PlotTest, HeatMapJoinsNeighboursOfOneStep) {
                  R"(<path class="s1" d="M0 0h2v1h-2zM2 1h1v1h-1z"/></svg>)");
 }
 
-TEST(PlotTest, LinesHaveGapsAndSinglePoints) {
-  const std::string svg = Lines({{"low", {0.0, std::nullopt, 10.0}}, {"high", {5.0, 5.0, 20.0}}}, 0, 10, true);
-  EXPECT_EQ(svg, R"(<svg viewBox="0 0 3 100" preserveAspectRatio="none" aria-hidden="true">)"
-                 R"(<path class="band" d="M0.5 50L0.5 100ZM2.5 0L2.5 0Z"/>)"
-                 R"(<path class="line low" d="M0.5 100h0M2.5 0h0"/>)"
-                 R"(<path class="line high" d="M0.5 50h0L1.5 50L2.5 0"/></svg>)");
+TEST(PlotTest, LinesHaveGaps) {
+  EXPECT_EQ(Lines({{"a", {0.0, 5.0, std::nullopt, 10.0, 20.0}}}, 0, 10, false),
+            R"(<svg viewBox="0 0 5 100" preserveAspectRatio="none" aria-hidden="true">)"
+            R"(<path class="line a" d="M0.5 100L1.5 50M3.5 0L4.5 0"/></svg>)");
+}
+
+TEST(PlotTest, BandsLieBetweenTheFirstTwoLines) {
+  EXPECT_EQ(Lines({{"low", {0.0, 0.0}}, {"high", {5.0, 10.0}}}, 0, 10, true),
+            R"(<svg viewBox="0 0 2 100" preserveAspectRatio="none" aria-hidden="true">)"
+            R"(<path class="band" d="M0.5 50L1.5 0L1.5 100L0.5 100Z"/>)"
+            R"(<path class="line low" d="M0.5 100L1.5 100"/><path class="line high" d="M0.5 50L1.5 0"/></svg>)");
+}
+
+TEST(PlotTest, APositionAloneIsADash) {
+  EXPECT_EQ(Lines({{"low", {0.0}}, {"high", {5.0}}}, 0, 10, true),
+            R"(<svg viewBox="0 0 1 100" preserveAspectRatio="none" aria-hidden="true">)"
+            R"(<path class="band" d="M0.2 50h0.6L0.8 100h-0.6Z"/>)"
+            R"(<path class="line low" d="M0.2 100h0.6"/><path class="line high" d="M0.2 50h0.6"/></svg>)");
 }
 
 TEST(PlotTest, BarsAreStacked) {
