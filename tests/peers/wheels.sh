@@ -26,15 +26,27 @@ done
 wheels=${build:-build/release}/wheels/dist
 deploy/build_wheels.sh --no-install ${build:+--build "$build"} --out "$wheels" >/dev/null
 
+# python_of VERSION: an interpreter that runs; a name on PATH may be one that does not.
+python_of() {
+  local candidate
+  for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python3; do
+    if "$candidate" -c '' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
 status=77
 for version in $versions; do
-  python=$(command -v "python$version" || ls -d "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python3 2>/dev/null) || {
+  python=$(python_of "$version") || {
     echo "skipped: there is no Python $version"
     continue
   }
   echo "== Python $version"
   result=0
-  "${python%%$'\n'*}" tests/packaging/try_wheels.py --wheels "$wheels" || result=$?
+  "$python" tests/packaging/try_wheels.py --wheels "$wheels" || result=$?
   if [ $result -ne 77 ]; then
     [ $status -ne 77 ] || status=0
     [ $result -eq 0 ] || status=1

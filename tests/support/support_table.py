@@ -106,7 +106,10 @@ def platforms() -> list[tuple[str, ...]]:
     )
     cuda = re.findall(r"RR_CUDA_ARCHITECTURES ([0-9 ]+)\)", text("CMakeLists.txt"))
     architectures = ", ".join(f"sm_{each}" for part in cuda for each in part.split())
+    kubernetes = only(r'^VERSIONS = \(("[^)]+")\)$', "tests/deploy/kubernetes_test.py").replace('"', "")
     return [
+        ("Redis", "that of Debian 12 (7.0), alone and as a cluster", "", "others; Valkey"),
+        ("Kubernetes", "", f"the schemas of {kubernetes}", "a cluster"),
         (
             "Python",
             ", ".join(sorted({*pythons, "3.11"}, key=lambda each: int(each[2:]))),
