@@ -77,7 +77,7 @@ def image(folders: list[Path], config: dict[str, Any], tag: str) -> tuple[str, b
     for folder in folders:
         content = layer(folder)
         plain.append(f"sha256:{hashlib.sha256(content).hexdigest()}")
-        layers.append(layout.add(f"{OCI}.layer.v1.tar+gzip", gzip.compress(content, 9, mtime=0)))
+        layers.append(layout.add(f"{OCI}.layer.v1.tar+gzip", gzip.compress(content, 6, mtime=0)))
     whole = {**config, "created": created, "rootfs": {"type": "layers", "diff_ids": plain}}
     whole["history"] = [{"created": created, "created_by": f"oci_image.py {folder.name}"} for folder in folders]
     manifest = layout.add_json(
