@@ -5,6 +5,7 @@ Usage: config_test.py SERVER
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from typing import Any
@@ -90,8 +92,9 @@ def variables(container: dict[str, Any]) -> dict[str, str]:
     return values
 
 
-def settings(template: Template, container: dict[str, Any], resources: list[dict[str, Any]], *more: str):
-    """What the server says to the pod's command line with `more`, which prints or checks and ends."""
+@contextlib.contextmanager
+def at_home(template: Template, container: dict[str, Any], resources: list[dict[str, Any]]):
+    """The server's command line in the pod, and its variables, with the paths of files that are here."""
     with tempfile.TemporaryDirectory() as directory:
         paths = Files(Path(directory)).mount(template, container, resources)
 
@@ -99,11 +102,17 @@ def settings(template: Template, container: dict[str, Any], resources: list[dict
             mounted = "|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True))
             return re.sub(rf"(?:{mounted})(?![\w-])", lambda path: paths[path[0]], text) if paths else text
 
-        command = [str(SERVER), *(here(argument) for argument in container.get("args", [])), *more]
         environment = {name: here(value) for name, value in variables(container).items()}
-        return subprocess.run(
-            command, env={**environment, "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
+        yield (
+            [str(SERVER), *(here(argument) for argument in container.get("args", []))],
+            {**environment, "PATH": os.environ["PATH"]},
         )
+
+
+def settings(template: Template, container: dict[str, Any], resources: list[dict[str, Any]], *more: str):
+    """What the server says to the pod's command line with `more`, which prints or checks and ends."""
+    with at_home(template, container, resources) as (command, environment):
+        return subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
 
 
 def servers():
@@ -174,6 +183,50 @@ class ConfigTest(unittest.TestCase):
         done = settings(template, template.containers()[0], resources, "--check-config")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("memory-buget", done.stderr)
+
+
+# As the kubelet asks, in words of gRPC's health service; the system's Python has grpcio.
+PROBE = """
+import sys, grpc
+name = sys.argv[2].encode()
+check = grpc.insecure_channel(sys.argv[1]).unary_unary("/grpc.health.v1.Health/Check")
+print({0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING"}[check(b"\\n" + bytes([len(name)]) + name, timeout=20)[1]])
+"""
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+class ProbeTest(unittest.TestCase):
+    def test_probes_are_answered_until_the_end(self):
+        if subprocess.run([SYSTEM_PYTHON, "-c", "import grpc"], capture_output=True, check=False).returncode:
+            self.skipTest("the system's Python has no grpcio (Debian: python3-grpcio)")
+        resources = render(KUBERNETES / "overlays/dev")
+        (template,) = templates(resources)
+        (container,) = template.containers()
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            health = f"127.0.0.1:{found.getsockname()[1]}"
+        ask = {kind: container[kind]["grpc"]["service"] for kind in container if kind.endswith("Probe")}
+
+        def answer(kind: str) -> str:
+            probe = [SYSTEM_PYTHON, "-c", PROBE, health, ask[kind]]
+            return subprocess.run(probe, capture_output=True, text=True, check=True).stdout.strip()
+
+        with at_home(template, container, resources) as (command, environment), tempfile.TemporaryDirectory() as work:
+            endpoint = Path(work, "endpoint")
+            ports = ["--listen", "127.0.0.1:0", "--operations-listen", "127.0.0.1:0", "--health-listen", health]
+            # Long enough for two questions on a slow machine.
+            own = ["--endpoint-file", str(endpoint), "--drain-delay", "30s"]
+            server = subprocess.Popen([*command, *ports, *own], env=environment, stderr=subprocess.DEVNULL)
+            self.addCleanup(server.wait)
+            self.addCleanup(server.kill)
+            while not endpoint.exists():
+                self.assertIsNone(server.poll())
+                time.sleep(0.01)
+            self.assertEqual([answer(kind) for kind in sorted(ask)], ["SERVING"] * 3)
+            server.terminate()
+            while answer("readinessProbe") == "SERVING":
+                self.assertIsNone(server.poll())
+            self.assertEqual(answer("livenessProbe"), "SERVING")
 
 
 class RedisTest(unittest.TestCase):
