@@ -129,6 +129,12 @@ class CompatibilityTest(unittest.TestCase):
             # Two ids of one hash are not known, and nobody records a server that ends.
             self.assertLessEqual(names, {"REASON_UNSPECIFIED", "HANDLE_COLLISION", "DRAINING"})
 
+    def test_a_version_takes_little_room(self):
+        for folder in VERSIONS:
+            self.assertLess(
+                sum(file.stat().st_size for file in folder.iterdir() if file.is_file()), 300_000, folder.name
+            )
+
     def test_the_protocol_only_grows(self):
         today = Messages.read(BUILD / "lib/routing_replay.binpb")
         for _, messages in self.each_version():

@@ -42,6 +42,9 @@ RULES = {
     "ServerInfo.stored_bytes": ANYTHING,
     "ServerInfo.reserved_bytes": ANYTHING,
     "ServerInfo.uptime_ms": ANYTHING,
+    "ServerInfo.time_ms": ANYTHING,
+    "ServerInfo.max_message_bytes": AT_LEAST,
+    "ServerInfo.max_payload_bytes": AT_LEAST,
     "ServerInfo.counters": SUPERSET,  # By name; how much is counted where may change.
 }
 

@@ -51,8 +51,12 @@ class _Handler(grpc.GenericRpcHandler):
             return grpc.stream_stream_rpc_method_handler(answers)
         if many_out:
             return grpc.unary_stream_rpc_method_handler(answers)
-        # To its end, so that how the call ended is seen, too.
-        return grpc.unary_unary_rpc_method_handler(lambda request, context: next(iter(answers(request, context))))
+
+        def whole(request: Any, context: Any) -> Any:
+            (answer,) = answers(request, context)  # To its end: how the call ended is said after the answer.
+            return answer
+
+        return grpc.unary_unary_rpc_method_handler(whole)
 
 
 class Proxy:

@@ -78,6 +78,8 @@ def main() -> int:
             proxy = Proxy(endpoint)
             play(proxy.endpoint)
             proxy.stop()
+        ended = {event.call for event in proxy.events if event.event == "end"}
+        assert ended == {event.call for event in proxy.events}, f"{name}: calls without an end"
         wire_log.write(folder / f"{name}.jsonl.xz", proxy.events)
         print(f"{name}: {len(wire_log.calls(proxy.events))} calls")
     (folder / "routing_replay.binpb").write_bytes(descriptors)

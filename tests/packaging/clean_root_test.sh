@@ -23,13 +23,23 @@ if [ $status -ne 0 ]; then
 fi
 echo "$SECONDS s: a root"
 deploy/build_debs.sh --no-install --build "$build" --out "$work/debs/packages" >/dev/null
-if ! ls "$build"/wheels/dist/*.whl >/dev/null 2>&1; then
-  deploy/build_wheels.sh --no-install --build "$build" --out "$build/wheels/dist"
+
+# Wheels of this build, if there are any yet.
+newer=$(find "$build/wheels/dist" -name '*.whl' -newer "$build/bin/routing-replay-server" -newer "$build/bin/rrctl" \
+  -newer "$build/lib/librouting_replay.so" -newer "$build/lib/librouting_replay_trainer.so" 2>/dev/null | wc -l) || true
+parts=(wheels debs dev)
+if [ "$newer" != 3 ]; then
+  rm -rf "$build/wheels/dist"
+  deploy/build_wheels.sh --no-install --build "$build" --out "$build/wheels/dist" >"$work/wheels.log" 2>&1 || {
+    tail -3 "$work/wheels.log"
+    echo "the wheels are left out: they cannot be built here (wheels_test says more)"
+    parts=(debs dev)
+  }
 fi
 echo "$SECONDS s: packages"
-# The wheels bring what they need: nothing of the Debian packages may be there.
-for part in wheels debs dev; do
+for part in "${parts[@]}"; do
   case $part in
+    # They bring what they need: nothing of the Debian packages may be there.
     wheels)
       inside wheels true
       mkdir "$work/wheels/packages"
