@@ -93,6 +93,26 @@ class FiguresTest(ReportTest):
         missing = {s["sample"]: s["unrecorded_rows"] for s in samples if s["unrecorded_rows"]}
         self.assertEqual({m["sample"]: m["unrecorded_rows"] for m in self.data["missing"]}, missing)
 
+    def test_stickiness_is_that_of_get(self):
+        """Of samples that are read whole, by the rows that `rrctl get` shows."""
+        page = self.directory / "whole.html"
+        self.rrctl("report", "grpo-42", "-o", page, "--samples", "1000")
+        pairs = shared = 0
+        for sample in self.rrctl("ls", "grpo-42"):
+            before = None
+            for row in self.rrctl("get", "grpo-42", sample["sample"], "--layer", "30"):
+                experts = row["experts"] and set(row["experts"])
+                if before and experts:
+                    pairs += 1
+                    shared += len(before & experts)
+                before = experts
+        found = self.data_of(page)["neighbours"][30]
+        self.assertEqual(found["pairs"], pairs)
+        self.assertAlmostEqual(found["shared"], shared / pairs / 8)
+        load = self.data["load"][30]
+        common = sum(count * (count - 1) for count in load["counts"])
+        self.assertAlmostEqual(found["expected"], common / (load["rows"] * (load["rows"] - 1) * 8))
+
     def test_lengths_are_those_of_ls(self):
         lengths = [s["tokens"] or s["rows"] for s in self.rrctl("ls", "grpo-42")]
         found = self.data["lengths"]

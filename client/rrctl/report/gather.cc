@@ -26,15 +26,12 @@ Document Balance(absl::Span<const int64_t> counts) {
   return {{"max_to_mean", OrNull(balance.max_to_mean)}, {"entropy", OrNull(balance.entropy)}};
 }
 
-// The share of a row's experts that another row has too, if both are drawn from this load.
+// The share of a row's experts that another row of the run, drawn by chance, has too.
 Document ExpectedShare(const ExpertLoad::Layer& layer, int64_t rows, int32_t top_k) {
-  if (rows == 0) return nullptr;
-  double shared = 0;
-  for (const int64_t count : layer.counts) {
-    const double chosen = static_cast<double>(count) / static_cast<double>(rows);
-    shared += chosen * chosen;
-  }
-  return shared / top_k;
+  if (rows < 2) return nullptr;
+  double pairs = 0;  // Of different rows with an expert in common.
+  for (const int64_t count : layer.counts) pairs += static_cast<double>(count) * static_cast<double>(count - 1);
+  return pairs / (static_cast<double>(rows) * static_cast<double>(rows - 1) * top_k);
 }
 
 bool EndsTheReport(const absl::Status& status) { return ExitCodeFor(status) == kExitUnreachable; }

@@ -29,7 +29,8 @@ struct ReportOptions {
 //              lost ones
 //   "weight_versions"  [{"label", "rows", "layers": as above}] of the read samples, by version
 //   "neighbours"  [{"layer", "pairs", "shared", "expected"}] of the read samples: the share of a row's experts that the
-//              next row chose too, and the share that follows from "load" for rows that know nothing of each other
+//              next row chose too, and, by "load", the share that two rows of the run have in common that are drawn by
+//              chance
 //   "lengths"  {"samples", "median", "p99", "longest", "begin", "width", "counts"} in tokens, of an unsealed sample its
 //              rows
 //   "missing"  the samples that miss most, [{"sample", "group", "rows", "unrecorded_rows", "lost_rows"}], and

@@ -313,7 +313,7 @@ void AddFacts(const Document& object, const std::string& prefix, std::string& ht
 
 std::string LayerTable(const Document& report) {
   std::vector<std::string> head = {"layer",      "experts", "never chosen",         "busiest expert", "its choices",
-                                   "max ÷ mean", "entropy", "shared by neighbours", "expected"};
+                                   "max ÷ mean", "entropy", "shared by neighbours", "by chance"};
   const bool compared = !report["mismatch"].is_null();
   if (compared) head.insert(head.end(), {"other experts", "none in common", "other order"});
   std::vector<std::vector<std::string>> rows;
