@@ -36,7 +36,7 @@ from playback import Playback  # noqa: E402
 # Where a difference is meant and the version is not released yet.
 RECORD_AGAIN = "see tests/compatibility/README.md on when to record again"
 VERSIONS = sorted((HERE / "corpus").iterdir())
-PARTS = ("stranger", "python_client", "rrctl")
+PARTS = ("stranger", "guarded", "python_client", "rrctl")
 
 
 def recorded(folder: Path, part: str) -> list[wire_log.Event]:
@@ -51,8 +51,9 @@ class CompatibilityTest(unittest.TestCase):
 
     def test_this_server_answers_recorded_requests_as_then(self):
         for folder, messages in self.each_version():
+            scenario = replaying.load_scenario(folder)
             for part in PARTS:
-                with replaying.server(BUILD) as endpoint:
+                with replaying.server_of(BUILD, scenario, part) as endpoint:
                     replay = replaying.Replay(messages, endpoint)
                     replay.play(recorded(folder, part))
                 self.assertEqual([], replay.differences, f"{folder.name} {part}: {RECORD_AGAIN}")

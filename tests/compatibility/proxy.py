@@ -19,6 +19,10 @@ def details_of(error: grpc.RpcError) -> bytes:
     return dict(error.trailing_metadata() or ()).get(DETAILS, b"")
 
 
+def headers(authorization: str) -> list[tuple[str, str]]:
+    return [("authorization", authorization)] if authorization else []
+
+
 def serve(behaviour: Any) -> tuple[grpc.Server, str]:
     """A server on a free port of the loopback interface.
 
@@ -79,7 +83,8 @@ class Proxy:
         with self._lock:
             call = self._calls
             self._calls += 1
-            self.events.append(Event(call, "open", method))
+            authorization = dict(context.invocation_metadata()).get("authorization", "")
+            self.events.append(Event(call, "open", method, authorization=authorization))
 
         def logged() -> Any:
             try:
@@ -92,7 +97,7 @@ class Proxy:
             self._log(call, "close")
 
         path = SERVICE + method
-        upstream = self._channel.stream_stream(path)(logged(), timeout=60)
+        upstream = self._channel.stream_stream(path)(logged(), timeout=60, metadata=headers(authorization))
         try:
             for answer in upstream:
                 self._log(call, "receive", bytes=answer)

@@ -16,7 +16,7 @@ import replaying
 import stored
 import wire_log
 from messages import SERVICE, Messages
-from proxy import OPTIONS, STREAMS, Proxy
+from proxy import OPTIONS, STREAMS, Proxy, headers
 
 
 class Speaker:
@@ -26,13 +26,14 @@ class Speaker:
         self._messages = messages
         self._channel = grpc.insecure_channel(endpoint, options=OPTIONS)
 
-    def call(self, method: str, request) -> object:
+    def call(self, method: str, request, token: str = "") -> object:
         """The answer, or None where it was refused; of a Read all answers."""
+        sent, metadata = request.SerializeToString(), headers(f"Bearer {token}" if token else "")
         path, read = SERVICE + method, self._messages.answer(method).FromString
         try:
             if STREAMS.get(method, (False, False))[1]:
-                return [read(each) for each in self._channel.unary_stream(path)(request.SerializeToString())]
-            return read(self._channel.unary_unary(path)(request.SerializeToString(), timeout=20))
+                return [read(each) for each in self._channel.unary_stream(path)(sent, metadata=metadata)]
+            return read(self._channel.unary_unary(path)(sent, metadata=metadata, timeout=20))
         except grpc.RpcError:
             return None
 
@@ -63,18 +64,19 @@ def main() -> int:
     descriptors = (build / "lib/routing_replay.binpb").read_bytes()
     messages = Messages(descriptors)
 
-    def stranger(endpoint: str) -> None:
+    def stranger(endpoint: str, play: str = "play") -> None:
         speaker = Speaker(messages, endpoint)
-        scenario.Stranger(messages, speaker.call, speaker.stream).play()
+        getattr(scenario.Stranger(messages, speaker.call, speaker.stream), play)()
         speaker.close()
 
     parts = {
         "stranger": stranger,
+        "guarded": lambda endpoint: stranger(endpoint, "guarded"),
         "python_client": scenario.python_client,
         "rrctl": lambda endpoint: scenario.rrctl(build / "bin/rrctl", endpoint),
     }
     for name, play in parts.items():
-        with replaying.server(build) as endpoint:
+        with replaying.server_of(build, scenario, name) as endpoint:
             proxy = Proxy(endpoint)
             play(proxy.endpoint)
             proxy.stop()

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from differences import Names, differences, read_outcome
 from messages import SERVICE, Messages
-from proxy import OPTIONS, STREAMS, details_of
+from proxy import OPTIONS, STREAMS, details_of, headers
 from wire_log import Call, Event
 
 PATIENCE = 60.0  # Seconds for an answer; no test waits for this in vain.
@@ -42,6 +42,19 @@ def server(build: Path, *flags: str) -> Iterator[str]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=PATIENCE)
             process.kill()
+
+
+@contextlib.contextmanager
+def server_of(build: Path, scenario: Any, part: str) -> Iterator[str]:
+    """A server as a part of a scenario wants it."""
+    with tempfile.TemporaryDirectory() as directory:
+        flags = []
+        if part == "guarded":
+            file = Path(directory, "tokens.yaml")
+            file.write_text(scenario.TOKEN_FILE)
+            flags = ["--token-file", str(file)]
+        with server(build, *flags) as endpoint:
+            yield endpoint
 
 
 def load_scenario(folder: Path) -> Any:
@@ -77,7 +90,7 @@ class Requests:
 class _Live:
     """A call under way: what came back so far."""
 
-    def __init__(self, channel: grpc.Channel, method: str) -> None:
+    def __init__(self, channel: grpc.Channel, method: str, authorization: str) -> None:
         self.method = method
         self.answers: list[bytes] = []
         self.code, self.details = 0, b""
@@ -85,7 +98,9 @@ class _Live:
         self._changed = threading.Condition()
         self._ended = False
         # Over the wire a call with one request is a stream with one.
-        self._call = channel.stream_stream(SERVICE + method)(self._requests, timeout=PATIENCE)
+        self._call = channel.stream_stream(SERVICE + method)(
+            self._requests, timeout=PATIENCE, metadata=headers(authorization)
+        )
         self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
 
@@ -137,7 +152,7 @@ class Replay:
         for event in events:
             if event.event == "open":
                 self._recorded[event.call] = Call(event.call, event.method)
-                self._live[event.call] = _Live(self._channel, event.method)
+                self._live[event.call] = _Live(self._channel, event.method, event.authorization)
             recorded, live = self._recorded[event.call], self._live[event.call]
             recorded.add(event)
             if event.event == "send":

@@ -1,7 +1,7 @@
 """The bytes of calls in the order in which they went over the wire, as a file.
 
 A line of JSON per event, xz around all. `call` numbers the calls; `event` is one of
-    open     with `method`
+    open     with `method`, and the header `authorization` where there was one
     send     a request's `bytes`
     close    no more requests
     cancel   the client went away; how the call ended says nothing then
@@ -27,6 +27,7 @@ class Event:
     bytes: bytes = b""
     code: int = 0
     details: bytes = b""
+    authorization: str = ""
 
 
 @dataclasses.dataclass

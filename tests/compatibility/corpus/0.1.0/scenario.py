@@ -7,6 +7,7 @@ releases, over the answers that were recorded here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import tempfile
@@ -16,6 +17,16 @@ import numpy as np
 import routes
 
 ROWS = 40
+
+
+def _entry(token, prefix, *scopes):
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    return {"name": token, "sha256": digest, "runs": [prefix], "scopes": list(scopes)}
+
+
+TOKEN_FILE = json.dumps(
+    [_entry("writer", "team-", "put"), _entry("reader", "team-", "read"), _entry("coordinator", "team-", "admin")]
+)
 NONCE = 0x1122334455667788
 
 
@@ -69,6 +80,33 @@ class Stranger:
         self.reads()
         self.control()
         self.ends()
+
+    def guarded(self):
+        """Of a server that asks for tokens: who may do what, and what the others are told."""
+        m = self.m
+        opened = m.OpenRunRequest(run="team-a")
+        opened.geometry.num_layers = 2
+        opened.geometry.moe_layer_ids.extend([0, 1])
+        opened.geometry.num_experts.append(32)
+        opened.geometry.top_k.append(2)
+        rows = self.put("team-a", "a", 5, seal_num_tokens=6)
+        _tensor(rows, routes.ids(5, 2, 32, 2).astype("<u1"), 1, 1)
+        for token in ("", "unknown", "reader", "writer", "coordinator"):
+            self.call("OpenRun", opened, token)
+        for token in ("", "reader", "writer"):
+            self.call("Put", rows, token)
+        for token in ("", "unknown", "writer", "reader"):
+            self.call("Read", m.ReadRequest(run="team-a", samples=[m.SampleRead(sample="a")]), token)
+            self.call("Stat", m.StatRequest(run="team-a", samples=["a"]), token)
+        # Others' runs and those that are not there look the same.
+        self.call("Stat", m.StatRequest(run="others", samples=["a"]), "reader")
+        self.call("OpenRun", m.OpenRunRequest(run="others"), "writer")
+        for token in ("", "reader", "coordinator"):
+            self.call("ListRuns", m.ListRunsRequest(), token)
+            self.call("GetServerInfo", m.GetServerInfoRequest(), token)
+        for token in ("writer", "reader", "coordinator"):
+            self.call("Release", m.ReleaseRequest(run="team-a", samples=["a"]), token)
+            self.call("DropRun", m.DropRunRequest(run="team-a"), token)
 
     def put(self, run, sample, rows, **fields):
         request = self.m.AppendRequest(run=run)
