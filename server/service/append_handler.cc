@@ -8,6 +8,8 @@
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/service/authorize.h"
+#include "server/service/caller_deadline.h"
+#include "server/store/call_deadline.h"
 
 namespace routing_replay {
 namespace {
@@ -64,6 +66,7 @@ void AppendCall::OnRead(bool ok) {
 }
 
 void AppendCall::Handle(grpc::ByteBuffer& message) {
+  const CallDeadline deadline(CallerDeadline(grpc_context_));
   // Anew for every message: a stream lives long, and a token that was revoked meanwhile ends it.
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return FinishWith(permissions.status());

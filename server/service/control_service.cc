@@ -11,8 +11,10 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/operations/spill_counters.h"
 #include "server/service/authorize.h"
+#include "server/service/caller_deadline.h"
 #include "server/service/features.h"
 #include "server/service/service_context.h"
+#include "server/store/call_deadline.h"
 
 namespace routing_replay {
 namespace {
@@ -337,6 +339,7 @@ absl::Status DoGetServerInfo(ServiceContext& context, const grpc::ServerContext&
 template <typename Do>
 grpc::Status ControlService::Answer(absl::string_view method, grpc::ServerContext* call, const Do& answer) {
   CallRecord record(context_->calls, method, *call);
+  const CallDeadline deadline(CallerDeadline(*call));
   const absl::Status status = answer();
   record.End(status);
   return ToGrpcStatus(status);

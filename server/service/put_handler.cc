@@ -7,6 +7,8 @@
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/service/authorize.h"
+#include "server/service/caller_deadline.h"
+#include "server/store/call_deadline.h"
 
 namespace routing_replay {
 
@@ -30,6 +32,7 @@ void PutCall::OnArrived(bool ok) {
 }
 
 absl::StatusOr<AppendAck> PutCall::Handle() {
+  const CallDeadline deadline(CallerDeadline(grpc_context_));
   // Before anything is looked at that came from nobody knows whom.
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return permissions.status();

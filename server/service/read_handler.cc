@@ -7,6 +7,8 @@
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/service/authorize.h"
+#include "server/service/caller_deadline.h"
+#include "server/store/call_deadline.h"
 
 namespace routing_replay {
 namespace {
@@ -58,6 +60,7 @@ void ReadCall::StartTimers() {
 
 void ReadCall::Advance() {
   if (writing_ || finishing_) return;
+  const CallDeadline deadline(CallerDeadline(grpc_context_));
   if (system_clock::now() >= wait_until_) waiting_is_over_ = true;
   ReadStep step = session_->Next(waiting_is_over_);
   if (step.kind == ReadStep::Kind::kWait) {

@@ -39,7 +39,7 @@ class ReadAheadList {
       ends.push_back(requests.size());
     }
     const RedisPlace& place = blocks_[first]->place();
-    std::vector<RedisResult> results = place.cluster->Execute(requests, Clock::Real().Now() + place.timeout);
+    std::vector<RedisResult> results = place.cluster->Execute(requests, place.Deadline());
     size_t begin = 0;
     for (size_t i = 0; i < ends.size(); ++i) {
       read_[first + i] = blocks_[first + i]->Take(absl::MakeSpan(results).subspan(begin, ends[i] - begin));

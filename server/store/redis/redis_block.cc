@@ -93,8 +93,8 @@ absl::StatusOr<LoadedBlock> RedisBlock::Take(absl::Span<RedisResult> results) co
 // changed; but if the sample still shows it, then it is lost.
 absl::Status RedisBlock::Gone() const {
   const std::string key = place_->keys.Manifest(place_->producer);
-  const RedisResult manifest = place_->cluster->ExecuteOne({.command = RedisCommand({"HVALS", key}), .key = key},
-                                                           Clock::Real().Now() + place_->timeout);
+  const RedisResult manifest =
+      place_->cluster->ExecuteOne({.command = RedisCommand({"HVALS", key}), .key = key}, place_->Deadline());
   if (!manifest.reply.ok()) return manifest.reply.status();
   const bool shown = std::any_of(manifest.reply->elements.begin(), manifest.reply->elements.end(),
                                  [&](const RedisReply& field) { return WindowShows(field.text, id_); });
@@ -112,7 +112,7 @@ absl::StatusOr<LoadedBlock> RedisBlock::LoadBytes() const {
   if (unwritten_) return LoadedBlock{nullptr, unwritten_->view()};
   std::vector<RedisRequest> requests;
   AddGets(requests);
-  std::vector<RedisResult> results = place_->cluster->Execute(requests, Clock::Real().Now() + place_->timeout);
+  std::vector<RedisResult> results = place_->cluster->Execute(requests, place_->Deadline());
   return Take(absl::MakeSpan(results));
 }
 

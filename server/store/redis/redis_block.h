@@ -2,6 +2,7 @@
 #ifndef SERVER_STORE_REDIS_REDIS_BLOCK_H_
 #define SERVER_STORE_REDIS_REDIS_BLOCK_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "proto/wire/clock.h"
 #include "routing_replay/wire/geometry.h"
+#include "server/store/call_deadline.h"
 #include "server/store/records/sample_record.h"
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/redis_keys.h"
@@ -26,11 +28,13 @@ inline constexpr int64_t kRedisChunkBytes = int64_t{1} << 20;
 // Where the blocks of one sample are.
 struct RedisPlace {
   std::shared_ptr<RedisCluster> cluster;
-  std::chrono::milliseconds timeout;  // Of a call.
+  std::chrono::milliseconds timeout;  // Of a read, where the caller has no earlier deadline.
   std::shared_ptr<const Geometry> geometry;
   RedisSampleKeys keys;
   Producer producer = Producer::kRollout;
   std::string sample;
+
+  Clock::Time Deadline() const { return std::min(Clock::Real().Now() + timeout, CallDeadline::OfThisThread()); }
 };
 
 // Thread-safe, but for Written.

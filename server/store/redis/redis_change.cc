@@ -177,7 +177,7 @@ class CommitWork {
     context_.known.Acknowledge(key_, {now.stamp.birth, next_->revision, next_->rows(), next_->sealed()});
     // If it fails, the index is behind until the sample's next change.
     if (!with_index()) {
-      context_.cluster->ExecuteOne(run_.index.Put(change_.name, now.manifest()), context_.Deadline())
+      context_.cluster->ExecuteOne(run_.index.Put(change_.name, now.manifest()), context_.TidyDeadline())
           .reply.status()
           .IgnoreError();
     }
@@ -214,14 +214,14 @@ class CommitWork {
     std::vector<std::string> keys = chunk_keys_;
     keys.push_back(key_);
     Unlink(keys);
-    context_.cluster->ExecuteOne(run_.index.Drop(change_.name, now.stamp.version), context_.Deadline());
+    context_.cluster->ExecuteOne(run_.index.Drop(change_.name, now.stamp.version), context_.TidyDeadline());
   }
 
   void Unlink(const std::vector<std::string>& keys) {
     if (keys.empty()) return;
     RedisRequest request{.command = RedisCommand({"UNLINK"}), .key = keys.front()};
     for (const std::string& key : keys) request.command.Add(key);
-    context_.cluster->ExecuteOne(request, context_.Deadline());
+    context_.cluster->ExecuteOne(request, context_.TidyDeadline());
   }
 
   RedisContext& context_;

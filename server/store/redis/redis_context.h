@@ -14,6 +14,7 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 #include "server/admission/byte_budget.h"
+#include "server/store/call_deadline.h"
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/redis/known_samples.h"
 #include "server/store/redis/redis_keys.h"
@@ -54,7 +55,10 @@ struct RedisContext {
         budget(byte_budget),
         known(known_sample_limit, known_byte_limit) {}
 
-  Clock::Time Deadline() const { return Clock::Real().Now() + timeout; }
+  // Of a step of a call: no later than the caller's.
+  Clock::Time Deadline() const { return std::min(TidyDeadline(), CallDeadline::OfThisThread()); }
+  // Of what is left to be done once a call has its answer, whether somebody waits for it or not.
+  Clock::Time TidyDeadline() const { return Clock::Real().Now() + timeout; }
   // Held by who changes a sample, so that the threads of one server do not make each other's changes void. That
   // different servers do not is up to the version that each change compares.
   Mutex& WriterLock(int64_t handle) { return writer_locks[static_cast<uint64_t>(handle) % writer_locks.size()]; }
@@ -65,7 +69,7 @@ struct RedisContext {
   const Clock& clock;
   RedisTime time;
   ByteBudget& budget;
-  std::chrono::milliseconds timeout{0};       // Of a call.
+  std::chrono::milliseconds timeout{0};       // Of a step of a call.
   std::chrono::milliseconds reader_grace{0};  // So long a block that was replaced can still be read.
   std::string server;                         // Tells this one from all others.
   std::function<int64_t(absl::string_view)> handle_of;

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "server/store/call_deadline.h"
 #include "server/store/redis/redis_failure_fixture.h"
 #include "server/store/redis/redis_keys.h"
 
@@ -315,6 +316,28 @@ TEST_F(RedisFailureTest, AnAbandonedStoreKeepsNobodyWaiting) {
   EXPECT_EQ(read.code(), absl::StatusCode::kUnavailable) << read;
   EXPECT_EQ(Append(*store, {.rows = {40, 41}}).code(), absl::StatusCode::kUnavailable);
   redis_->Signal(SIGCONT);
+}
+
+TEST_F(RedisFailureTest, ACallWaitsNoLongerThanItsCaller) {
+  const auto store =
+      NewRedisStore("redis", Connect(), {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::hours(1)});
+  ASSERT_OK(Append(*store, {.rows = {0, 40}}));
+  ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot,
+                       store->Snapshot("run", Producer::kRollout, {.sample = "s"}, {{RowRange{0, 40}}}));
+  redis_->Pause();
+  {
+    const CallDeadline deadline(Clock::Real().Now() + std::chrono::milliseconds(50));
+    for (int i = 0; i < 2; ++i) {  // The second time it has passed before.
+      for (const absl::Status& status :
+           {Append(*store, {.rows = {40, 41}}), Read(*store).status(), store->OpenRun("run", nullptr, {}).status(),
+            Release(*store), store->ListRuns().status(), Load(snapshot.rows[0].block).status()}) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+      }
+    }
+  }
+  redis_->Signal(SIGCONT);
+  EXPECT_OK(Load(snapshot.rows[0].block));
+  EXPECT_OK(Append(*store, {.rows = {40, 41}}));
 }
 
 // Each of them would take seconds if it waited for a channel that cannot be heard.

@@ -57,7 +57,7 @@ absl::Status RedisRemoval::RemoveBatch(std::vector<SampleName> names) {
       }
     }
     // What fails here is taken out by the next list, and goes when its time is up.
-    context_.cluster->Execute(tidy, context_.Deadline());
+    context_.cluster->Execute(tidy, context_.TidyDeadline());
     for (const size_t i : asked) run_.watches->Notify(names[i].handle, names[i].producer, names[i].sample);
     if (!status.ok()) return status;
     names = std::move(again);

@@ -94,7 +94,8 @@ RedisSample::~RedisSample() {
 
 absl::StatusOr<RedisFound> RedisSample::Find() {
   const std::string key = RedisSampleKeys(context_.keys, run_->life, name_.handle).Manifest(name_.producer);
-  for (const Clock::Time deadline = context_.Deadline(); Clock::Real().Now() < deadline;) {
+  const Clock::Time deadline = context_.Deadline();
+  do {
     absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run_, {&name_, 1});
     if (!found.ok()) return found.status();
     RedisFound& one = found->front();
@@ -113,7 +114,7 @@ absl::StatusOr<RedisFound> RedisSample::Find() {
     const absl::StatusOr<std::optional<absl::Status>> loss = ReportLoss(one, *acknowledged);
     if (!loss.ok()) return loss.status();
     if (*loss) return **loss;
-  }
+  } while (Clock::Real().Now() < deadline);
   return TooMuchChange(name_);
 }
 

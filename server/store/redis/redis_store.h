@@ -58,7 +58,8 @@ struct RedisStoreOptions {
   // nothing is swept while the clocks of Redis and of this machine differ by more than a minute (redis_time.h). False:
   // it is `clock` alone.
   bool follow_time = false;
-  // Of one call of the store. A cluster that elects a new master needs some seconds.
+  // Of one step of a call, where its CallDeadline is not earlier. A cluster that elects a new master needs some
+  // seconds.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
   // So long the rows that a change or a release took away can still be read by who had looked before.
   std::chrono::milliseconds reader_grace = std::chrono::seconds(60);
@@ -67,7 +68,8 @@ struct RedisStoreOptions {
   int64_t known_bytes = int64_t{64} << 20;
 };
 
-// `name`: of the store. Errors towards callers as those of HideRedisErrors (redis_trouble.h). Starts a thread that hears of changes by other servers.
+// `name`: of the store. Errors towards callers as those of HideRedisErrors (redis_trouble.h). Starts a thread that
+// hears of changes by other servers.
 std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisCluster> cluster,
                                      RedisStoreOptions options);
 

@@ -40,6 +40,10 @@ class OpaqueCluster final : public RedisCluster {
         absl::IsResourceExhausted(status)) {
       return;
     }
+    if (absl::IsCancelled(status)) {
+      result.reply = absl::UnavailableError(absl::StrCat("Redis: ", command.name(), ": this server stops"));
+      return;
+    }
     trouble_.Tell(command.name(), status);
     if (absl::StrContains(status.message(), "WRONGTYPE")) {
       result.reply = absl::DataLossError("Redis: a key of the store holds something that no server has written");

@@ -28,6 +28,7 @@ class RedisTrouble {
 
 // Passes everything on to `redis`, and changes errors:
 //   as they are   UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
+//   UNAVAILABLE   CANCELLED: this server stops, and what waited was interrupted
 //   DATA_LOSS     a key holds what is none of ours (WRONGTYPE); without its name
 //   UNAVAILABLE   all others: the login, the user's rights, settings or versions that rule this server out. It is not
 //                 the client who can mend them, nor who should see names of keys or files; they are told to `trouble`
