@@ -36,6 +36,10 @@ case $1 in
       ctest --test-dir /tmp/consumer --output-on-failure --no-tests=error
     }
     build_consumer "wire;trainer"
+    # With what the package recommends, all of it.
+    mapfile -t recommended < <(dpkg-query -W -f '${Recommends}' routing-replay-dev | tr -d ' ' | tr , '\n')
+    added "${recommended[@]}"
+    build_consumer "wire;trainer;client;trainer_fetch"
     # A program in C, by the C library.
     cat >/tmp/program.c <<'C'
 #include <routing_replay/capi.h>
