@@ -25,6 +25,10 @@
 namespace routing_replay {
 namespace {
 
+// Most clients with something to do make a call in this time.
+constexpr std::chrono::milliseconds kSendHome(500);
+constexpr std::chrono::milliseconds kPoll(5);
+
 // "host:port" with the port replaced; a Unix socket stays as it is.
 std::string WithPort(const std::string& address, int port) {
   if (absl::StartsWith(address, "unix:")) return address;
@@ -78,6 +82,7 @@ class GrpcServer final : public Server {
  private:
   // Of all ports, as people write them.
   std::vector<std::string> Listeners() const;
+  void SendHome(std::chrono::system_clock::time_point deadline);
 
   const ServerConfig config_;
   std::unique_ptr<AccessControl> access_;
@@ -99,7 +104,8 @@ class GrpcServer final : public Server {
 
 std::vector<std::string> GrpcServer::Listeners() const {
   std::vector<std::string> all = addresses_;
-  if (!operations_address().empty()) all.push_back(absl::StrCat("http://", operations_address()));
+  if (!operations_address().empty())
+    all.push_back(absl::StrCat(config_.tls.certificate.empty() ? "http://" : "https://", operations_address()));
   if (!health_address().empty()) all.push_back(absl::StrCat(health_address(), " (health)"));
   return all;
 }
@@ -148,18 +154,30 @@ void GrpcServer::Drain() {
   operations_->Drain();
 }
 
+// gRPC cancels calls that come in when its server ends, which tells their clients nothing. So new calls are first
+// answered for a moment, with what sends them to another server, while those in flight end.
+void GrpcServer::SendHome(std::chrono::system_clock::time_point deadline) {
+  const auto enough = std::chrono::system_clock::now() + kSendHome;
+  for (auto now = std::chrono::system_clock::now(); now < deadline; now = std::chrono::system_clock::now()) {
+    if (now >= enough && context_.calls.metrics.in_flight() == 0) return;
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
 void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
   Drain();
   context_.draining = true;
   if (server_ != nullptr) {
     for (const auto& loop : loops_) loop->Drain();
+    const auto deadline = std::chrono::system_clock::now() + patience;
+    SendHome(deadline);
     // gRPC waits for handlers that run, however late it is; those that wait for the store are sent home in time.
     std::promise<void> drained;
     std::thread giving_up([&] {
-      drained.get_future().wait_for(patience);
+      drained.get_future().wait_until(deadline);
       store_->Abandon();
     });
-    server_->Shutdown(std::chrono::system_clock::now() + patience);
+    server_->Shutdown(deadline);
     drained.set_value();
     giving_up.join();
   }

@@ -5,9 +5,12 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "server/operations/gauges.h"
 #include "server/operations/health_port.h"
 #include "server/operations/http/http_port.h"
+#include "server/operations/page/rate_history.h"
+#include "server/operations/page/status_page.h"
 #include "server/operations/periodic_thread.h"
 #include "server/operations/server_status.h"
 #include "server/operations/status_json.h"
@@ -16,7 +19,19 @@
 namespace routing_replay {
 namespace {
 
-constexpr std::chrono::milliseconds kFlushInterval = std::chrono::seconds(5);
+// What the charts are made of.
+RateHistory::Totals RateTotals(const std::vector<std::pair<std::string, int64_t>>& counters) {
+  RateHistory::Totals totals{};
+  for (const auto& [name, value] : counters) {
+    const auto count = static_cast<double>(value);
+    if (name == "routing_replay_ingest_bytes_total") totals[RateHistory::kIngestBytes] += count;
+    if (name == "routing_replay_egress_bytes_total") totals[RateHistory::kEgressBytes] += count;
+    if (!absl::StartsWith(name, "routing_replay_rpcs_total{")) continue;
+    totals[RateHistory::kCalls] += count;
+    if (!absl::StrContains(name, "code=\"OK\"")) totals[RateHistory::kTroubledCalls] += count;
+  }
+  return totals;
+}
 
 class OpenOperations final : public Operations {
  public:
@@ -29,7 +44,7 @@ class OpenOperations final : public Operations {
           if (health_ != nullptr) health_->SetReady(verdict.ok());
         }),
         routes_{readiness_, std::move(check), [this] { return MetricsText(); }, [this] { return Json(); },
-                [this] { return Json(); }} {}
+                [this](bool refreshing) { return Page(refreshing); }} {}
   ~OpenOperations() override { Stop(); }
 
   absl::Status Open() {
@@ -39,7 +54,10 @@ class OpenOperations final : public Operations {
       health_ = *std::move(health);
     }
     if (!config_.operations_listen.empty()) {
-      auto http = HttpPort::Start({.address = config_.operations_listen},
+      auto http = HttpPort::Start({.address = config_.operations_listen,
+                                   .tls = config_.tls,
+                                   .tls_reload_interval = config_.tls_reload_interval,
+                                   .clock = &clock_},
                                   [this](const HttpRequest& request) { return routes_.Answer(request); });
       if (!http.ok()) return http.status();
       http_ = *std::move(http);
@@ -60,9 +78,11 @@ class OpenOperations final : public Operations {
                                                           .started = started_,
                                                           .started_at = started_at_,
                                                           .certificate_expiry = [this] { return Expiry(); }});
-    flusher_ = std::make_unique<PeriodicThread>([this] {
+    // Of both the interval is a few seconds.
+    sampler_ = std::make_unique<PeriodicThread>([this] {
       server_->journal.Flush();
-      return kFlushInterval;
+      rates_.Add(clock_.Now(), RateTotals(server_->metrics.Values()));
+      return RateHistory::kInterval;
     });
     readiness_.Started();  // The handlers of the HTTP port look at nothing of the above before.
   }
@@ -71,7 +91,7 @@ class OpenOperations final : public Operations {
 
   void Stop() override {
     http_.reset();
-    flusher_.reset();
+    sampler_.reset();
     monitor_.reset();
     health_.reset();
   }
@@ -97,6 +117,16 @@ class OpenOperations final : public Operations {
 
   std::string Json() const { return StatusJson(source_->Look(), server_->metrics.Values(), server_->journal.Latest()); }
 
+  std::string Page(bool refreshing) const {
+    return StatusPage({.status = source_->Look(),
+                       .counters = server_->metrics.Values(),
+                       .troubles = server_->journal.Latest(),
+                       .rates = rates_,
+                       .settings = ToYaml(config_),
+                       .now = clock_.TimeOfDay(),
+                       .refreshing = refreshing});
+  }
+
   const ServerConfig config_;
   const Clock& clock_;
   const std::chrono::system_clock::time_point started_;
@@ -107,7 +137,8 @@ class OpenOperations final : public Operations {
   std::unique_ptr<OperatedServer> server_;
   std::unique_ptr<StoreMonitor> monitor_;
   std::unique_ptr<StatusSource> source_;
-  std::unique_ptr<PeriodicThread> flusher_;
+  RateHistory rates_;
+  std::unique_ptr<PeriodicThread> sampler_;
   std::unique_ptr<HttpPort> http_;
 };
 

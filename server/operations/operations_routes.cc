@@ -82,10 +82,12 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
   if (request.path == kLogLevelPath) return post ? ChangeLogLevel(request.body) : LogLevelNow();
   if (request.path == "/api/v1/status") return {.content_type = kJson, .body = status_json()};
   if (request.path == "/statusz" || request.path == "/") {
-    return {.content_type = "text/html; charset=utf-8",
-            .body = status_page(),
-            .headers = {{"Content-Security-Policy",
-                         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"}}};
+    const bool refreshing = request.query == "refresh";
+    HttpResponse page = {.content_type = "text/html; charset=utf-8", .body = status_page(refreshing)};
+    page.headers.emplace_back("Content-Security-Policy",
+                              "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'");
+    if (refreshing) page.headers.emplace_back("Refresh", "10");
+    return page;
   }
   return Text(404, "there are /healthz, /readyz, /metrics, /statusz, /api/v1/status and /api/v1/log-level");
 }

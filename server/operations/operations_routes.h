@@ -34,7 +34,7 @@ struct OperationsRoutes {
   // Each is called once the server has started, and not before. Thread-safe.
   std::function<std::string()> metrics;
   std::function<std::string()> status_json;
-  std::function<std::string()> status_page;
+  std::function<std::string(bool refreshing)> status_page;
 
   // Thread-safe.
   HttpResponse Answer(const HttpRequest& request) const;

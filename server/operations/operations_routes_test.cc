@@ -30,7 +30,8 @@ class OperationsRoutesTest : public ::testing::Test {
   }
 
   Readiness readiness_;
-  const OperationsRoutes routes_{readiness_, CheckToken, [] { return "m"; }, [] { return "{}"; }, [] { return "<p>"; }};
+  const OperationsRoutes routes_{readiness_, CheckToken, [] { return "m"; }, [] { return "{}"; },
+                                 [](bool) { return "<p>"; }};
 };
 
 TEST_F(OperationsRoutesTest, WhatProbesAndPrometheusAskIsOpen) {

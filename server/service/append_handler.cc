@@ -17,10 +17,6 @@ namespace {
 // A client that does not read its acks is not read from either.
 constexpr size_t kMaxUnsentResponses = 64;
 
-absl::Status Draining() {
-  return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
-}
-
 absl::Status WindowIsFull(int64_t window) {
   ErrorDetail detail{.reason = Reason::kOverBudget, .field = "want_bytes"};
   detail.retry_after_ms = 0;
@@ -51,7 +47,7 @@ void AppendCall::OnArrived(bool ok) {
 
 void AppendCall::ReadNext() {
   if (reading_ || final_status_ || outgoing_.size() >= kMaxUnsentResponses) return;
-  if (context_.draining) return FinishWith(Draining());
+  if (context_.draining) return FinishWith(DrainingError());
   reading_ = true;
   stream_.Read(&incoming_, read_.Begin());
 }
@@ -181,7 +177,7 @@ void AppendCall::OnWritten(bool ok) {
 }
 
 void AppendCall::Drain() {
-  if (record_) FinishWith(Draining());
+  if (record_) FinishWith(DrainingError());
 }
 
 }  // namespace routing_replay

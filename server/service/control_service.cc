@@ -340,7 +340,7 @@ template <typename Do>
 grpc::Status ControlService::Answer(absl::string_view method, grpc::ServerContext* call, const Do& answer) {
   CallRecord record(context_->calls, method, *call);
   const CallDeadline deadline(CallerDeadline(*call));
-  const absl::Status status = answer();
+  const absl::Status status = context_->draining ? DrainingError() : answer();
   record.End(status);
   return ToGrpcStatus(status);
 }

@@ -32,6 +32,7 @@ void PutCall::OnArrived(bool ok) {
 }
 
 absl::StatusOr<AppendAck> PutCall::Handle() {
+  if (context_.draining) return DrainingError();
   const CallDeadline deadline(CallerDeadline(grpc_context_));
   // Before anything is looked at that came from nobody knows whom.
   const auto permissions = Identify(context_, grpc_context_);

@@ -36,6 +36,7 @@ void ReadCall::OnArrived(bool ok) {
   done_.Begin();                  // Promised only for calls that arrive.
   Listen(context_, service_, loop_);
   record_.emplace(context_.calls, "Read", grpc_context_);
+  if (context_.draining) return FinishWith(DrainingError());
   context_.metrics.CountRead();
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return FinishWith(permissions.status());
@@ -159,7 +160,7 @@ void ReadCall::FinishWith(const absl::Status& status) {
 
 void ReadCall::Drain() {
   if (change_expected_ && !finishing_ && !writing_) {
-    FinishWith(MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining}));
+    FinishWith(DrainingError());
   }
 }
 

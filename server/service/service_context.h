@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "proto/wire/clock.h"
+#include "routing_replay/wire/error_detail.h"
 #include "server/admission/byte_budget.h"
 #include "server/config.h"
 #include "server/operations/calls/call_record.h"
@@ -40,6 +41,11 @@ struct ServiceContext {
   std::string advertised;  // Set before the first call.
   std::atomic<bool> draining{false};
 };
+
+// What calls get that come while the server drains. Clients go on to another server.
+inline absl::Status DrainingError() {
+  return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
+}
 
 }  // namespace routing_replay
 

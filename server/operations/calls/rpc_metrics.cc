@@ -33,9 +33,13 @@ RpcMetrics::RpcMetrics(prometheus::Registry& registry)
 
 const RpcMetrics::Method& RpcMetrics::Find(absl::string_view method) const { return methods_.at(method); }
 
-void RpcMetrics::Begin(absl::string_view method) { Find(method).in_flight->Increment(); }
+void RpcMetrics::Begin(absl::string_view method) {
+  ++in_flight_;
+  Find(method).in_flight->Increment();
+}
 
 void RpcMetrics::End(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took) {
+  --in_flight_;
   Find(method).in_flight->Decrement();
   Find(method).duration->Observe(took.count());
   calls_.Add({{"method", std::string(method)}, {"code", absl::StatusCodeToString(code)}}).Increment();

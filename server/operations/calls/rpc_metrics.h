@@ -7,6 +7,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <string>
@@ -28,6 +29,8 @@ class RpcMetrics {
 
   // `method` is one of RpcMethods().
   void Begin(absl::string_view method);
+  // Calls that began and did not end.
+  int in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
   // Of one that began.
   void End(absl::string_view method, absl::StatusCode code, std::chrono::duration<double> took);
 
@@ -39,6 +42,7 @@ class RpcMetrics {
   const Method& Find(absl::string_view method) const;
 
   prometheus::Family<prometheus::Counter>& calls_;
+  std::atomic<int> in_flight_{0};
   std::map<absl::string_view, Method> methods_;  // Fixed once made.
 };
 

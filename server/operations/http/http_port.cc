@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/operations/http/http_session.h"
+#include "server/operations/http/tls_context.h"
 
 namespace routing_replay {
 namespace {
@@ -32,6 +33,12 @@ class AsioHttpPort final : public HttpPort {
   }
 
   absl::Status Listen() {
+    if (!sessions_.options.tls.certificate.empty()) {
+      const HttpPortOptions& options = sessions_.options;
+      auto tls = TlsContext::Create(options.tls, options.tls_reload_interval, *options.clock);
+      if (!tls.ok()) return tls.status();
+      tls_ = *std::move(tls);
+    }
     const std::string& address = sessions_.options.address;
     const size_t colon = address.rfind(':');
     if (colon == std::string::npos) return absl::UnavailableError(absl::StrCat(address, ": not host:port"));
@@ -66,7 +73,9 @@ class AsioHttpPort final : public HttpPort {
         pause_.expires_after(kAcceptPause);
         return pause_.async_wait([this](error_code) { Accept(); });
       }
-      if (sessions_.open < sessions_.options.max_connections) StartHttpSession(std::move(socket), sessions_);
+      if (sessions_.open < sessions_.options.max_connections) {
+        StartHttpSession(std::move(socket), tls_ == nullptr ? nullptr : tls_->Get(), sessions_);
+      }
       Accept();
     });
   }
@@ -74,6 +83,7 @@ class AsioHttpPort final : public HttpPort {
   HttpSessions sessions_;  // Ends after io_, which has the sessions.
   asio::io_context io_;
   tcp::acceptor acceptor_{io_};
+  std::unique_ptr<TlsContext> tls_;  // Null: plaintext. Used where connections are accepted.
   asio::steady_timer pause_{io_};
   std::string address_;
   std::vector<std::thread> threads_;

@@ -1,5 +1,5 @@
-// A small HTTP/1.1 server for one handler: a request per connection, everything that a client can make large or slow is
-// bounded, and no file is ever looked at.
+// A small HTTP/1.1 server, plaintext or with TLS, for one handler: a request per connection, everything that a client
+// can make large or slow is bounded, and no file is ever looked at.
 #ifndef SERVER_OPERATIONS_HTTP_HTTP_PORT_H_
 #define SERVER_OPERATIONS_HTTP_HTTP_PORT_H_
 
@@ -9,7 +9,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "proto/wire/clock.h"
 #include "server/operations/http/http_message.h"
+#include "server/security/tls_files.h"
 
 namespace routing_replay {
 
@@ -20,12 +22,15 @@ struct HttpPortOptions {
   size_t max_body_bytes = 4 << 10;
   // Of a connection that is slow to send its request or to take the answer.
   std::chrono::milliseconds timeout = std::chrono::seconds(10);
-  int max_connections = 128;  // Further ones are closed at once.
+  TlsFiles tls;  // With a certificate: HTTPS, and nothing else. Clients are not asked for theirs.
+  std::chrono::milliseconds tls_reload_interval = std::chrono::seconds(10);
+  const Clock* clock = &Clock::Real();  // Of that interval. Outlives the port.
+  int max_connections = 128;            // Further ones are closed at once.
 };
 
 class HttpPort {
  public:
-  // Listens when it returns. UNAVAILABLE naming the address if it cannot be had.
+  // Listens when it returns. UNAVAILABLE naming the address, or the file, if it cannot be used.
   static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const HttpPortOptions& options, HttpHandler handler);
   // Waits for handlers that run; connections are cut. The handler is not called afterwards.
   virtual ~HttpPort() = default;

@@ -2,6 +2,7 @@
 
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
 #include <utility>
 
 namespace routing_replay {
@@ -33,9 +34,16 @@ int CodeOf(beast::error_code error) {
   return error.category() == http::make_error_code(http::error::bad_method).category() ? 400 : 0;
 }
 
-class Session : public std::enable_shared_from_this<Session> {
+using PlainStream = beast::tcp_stream;
+using TlsStream = beast::ssl_stream<beast::tcp_stream>;
+
+// `Stream`: PlainStream or TlsStream.
+template <typename Stream>
+class Session : public std::enable_shared_from_this<Session<Stream>> {
  public:
-  Session(tcp::socket socket, HttpSessions& sessions) : stream_(std::move(socket)), sessions_(sessions) {
+  // `keep`: what the stream uses.
+  Session(Stream stream, std::shared_ptr<void> keep, HttpSessions& sessions)
+      : keep_(std::move(keep)), stream_(std::move(stream)), sessions_(sessions) {
     ++sessions_.open;
     parser_.header_limit(static_cast<uint32_t>(sessions_.options.max_header_bytes));
     parser_.body_limit(sessions_.options.max_body_bytes);
@@ -43,12 +51,26 @@ class Session : public std::enable_shared_from_this<Session> {
   ~Session() { --sessions_.open; }
 
   void Start() {
-    stream_.expires_after(sessions_.options.timeout);
-    http::async_read(stream_, buffer_, parser_,
-                     [self = shared_from_this()](beast::error_code error, size_t) { self->OnRead(error); });
+    SetDeadline();
+    if constexpr (std::is_same_v<Stream, TlsStream>) {
+      stream_.async_handshake(boost::asio::ssl::stream_base::server,
+                              [self = this->shared_from_this()](beast::error_code error) {
+                                if (!error) self->Read();
+                              });
+    } else {
+      Read();
+    }
   }
 
  private:
+  void SetDeadline() { beast::get_lowest_layer(stream_).expires_after(sessions_.options.timeout); }
+
+  void Read() {
+    SetDeadline();
+    http::async_read(stream_, buffer_, parser_,
+                     [self = this->shared_from_this()](beast::error_code error, size_t) { self->OnRead(error); });
+  }
+
   void OnRead(beast::error_code error) {
     if (!error) {
       const bool head = parser_.get().method() == http::verb::head;
@@ -68,14 +90,21 @@ class Session : public std::enable_shared_from_this<Session> {
     response_.keep_alive(false);
     response_.content_length(response.body.size());
     if (!head) response_.body() = std::move(response.body);
-    stream_.expires_after(sessions_.options.timeout);
-    http::async_write(stream_, response_, [self = shared_from_this()](beast::error_code, size_t) {
-      beast::error_code ignored;
-      self->stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    });
+    SetDeadline();
+    http::async_write(stream_, response_,
+                      [self = this->shared_from_this()](beast::error_code error, size_t) { self->OnWritten(error); });
   }
 
-  beast::tcp_stream stream_;
+  void OnWritten(beast::error_code error) {
+    if constexpr (std::is_same_v<Stream, TlsStream>) {
+      if (!error) stream_.async_shutdown([self = this->shared_from_this()](beast::error_code) {});
+    } else {
+      stream_.socket().shutdown(tcp::socket::shutdown_send, error);
+    }
+  }
+
+  const std::shared_ptr<void> keep_;
+  Stream stream_;
   HttpSessions& sessions_;
   beast::flat_buffer buffer_;
   http::request_parser<http::string_body> parser_;
@@ -84,8 +113,12 @@ class Session : public std::enable_shared_from_this<Session> {
 
 }  // namespace
 
-void StartHttpSession(tcp::socket socket, HttpSessions& sessions) {
-  std::make_shared<Session>(std::move(socket), sessions)->Start();
+void StartHttpSession(tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls, HttpSessions& sessions) {
+  if (tls == nullptr) {
+    std::make_shared<Session<PlainStream>>(PlainStream(std::move(socket)), nullptr, sessions)->Start();
+  } else {
+    std::make_shared<Session<TlsStream>>(TlsStream(std::move(socket), *tls), tls, sessions)->Start();
+  }
 }
 
 }  // namespace routing_replay

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <memory>
 
 #include "server/operations/http/http_port.h"
@@ -17,8 +18,9 @@ struct HttpSessions {
   std::atomic<int> open{0};
 };
 
-// Lives until the connection ends. The socket's executor is a strand.
-void StartHttpSession(boost::asio::ip::tcp::socket socket, HttpSessions& sessions);
+// Lives until the connection ends. The socket's executor is a strand. `tls`: null of plaintext.
+void StartHttpSession(boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
+                      HttpSessions& sessions);
 
 }  // namespace routing_replay
 

@@ -1,0 +1,269 @@
+#include "server/operations/page/status_page.h"
+
+#include <algorithm>
+#include <functional>
+#include <kainjow/mustache.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "server/operations/page/human.h"
+#include "server/operations/page/page_template.h"
+#include "server/operations/page/sparkline.h"
+#include "server/operations/status_json.h"
+
+namespace routing_replay {
+namespace {
+
+using kainjow::mustache::data;
+using kainjow::mustache::list;
+using std::chrono::milliseconds;
+
+constexpr char kPrefix[] = "routing_replay_";
+
+// A figure that is also a metric: what people read, and the number that /metrics has.
+data Figure(const std::string& label, const std::string& metric, const std::string& text, double value) {
+  data figure;
+  figure.set("label", label);
+  figure.set("metric", kPrefix + metric);
+  figure.set("text", text);
+  figure.set("value", absl::StrFormat("%.0f", value));
+  return figure;
+}
+
+data Count(const std::string& label, const std::string& metric, int64_t value) {
+  return Figure(label, metric, HumanCount(value), static_cast<double>(value));
+}
+data Bytes(const std::string& label, const std::string& metric, int64_t value) {
+  return Figure(label, metric, HumanBytes(static_cast<double>(value)), static_cast<double>(value));
+}
+
+std::string Version(int64_t version) { return version == kUnknownWeightVersion ? "unknown" : HumanCount(version); }
+
+list Tiles(const ServerStatus& status) {
+  list tiles;
+  tiles.push_back(Count("runs", "runs", status.totals.runs));
+  tiles.push_back(Count("samples", "samples", status.totals.samples));
+  tiles.push_back(Bytes("stored", "stored_bytes", status.totals.stored_bytes));
+  tiles.push_back(Bytes("memory of the process", "process_resident_bytes", status.resident_bytes));
+  data versions = Figure("newest weights, put · read", "newest_weight_version",
+                         absl::StrCat(Version(status.newest_put), " · ", Version(status.newest_get)), 0);
+  versions.set("value", absl::StrCat(status.newest_put, " ", status.newest_get));
+  tiles.push_back(versions);
+  if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
+    const milliseconds idle(status.census->oldest_idle_ms);
+    tiles.push_back(Figure("oldest sample, not used for", "oldest_sample_idle_seconds", HumanDuration(idle),
+                           static_cast<double>(idle.count()) / 1000));
+  }
+  return tiles;
+}
+
+data Bar(const std::string& label, const std::string& metric, int64_t used, int64_t budget) {
+  const double percent = budget > 0 ? 100.0 * static_cast<double>(used) / static_cast<double>(budget) : 0;
+  data bar = Bytes(label, metric, used);
+  bar.set("budget", HumanBytes(static_cast<double>(budget)));
+  bar.set("percent", absl::StrFormat("%.1f", std::clamp(percent, 0.0, 100.0)));
+  bar.set("percent_text", absl::StrFormat(percent > 0 && percent < 10 ? "%.1f %%" : "%.0f %%", percent));
+  bar.set("tight", percent > 85);
+  return bar;
+}
+
+list Bars(const ServerStatus& status) {
+  list bars;
+  bars.push_back(Bar("Memory budget", "memory_used_bytes", status.memory_used_bytes, status.memory_budget_bytes));
+  if (const auto& spill = status.totals.spill) {
+    bars.push_back(Bar("Spill directory", "spill_used_bytes", spill->disk_bytes, spill->budget_bytes));
+  }
+  return bars;
+}
+
+data Chart(const std::string& title, const char* colour, bool bytes, const RateHistory::Rates& rates) {
+  const double top = bytes ? RoundBytesTop(rates.per_second) : RoundTop(rates.per_second);
+  const auto text = [&](double rate) {
+    return bytes ? absl::StrCat(HumanBytes(rate), "/s") : absl::StrCat(HumanRate(rate), "/s");
+  };
+  const Sparkline line = MakeSparkline(rates.per_second, top);
+  data chart;
+  chart.set("title", title);
+  chart.set("colour", std::string(colour));
+  chart.set("now", text(rates.last_minute));
+  chart.set("top", text(top));
+  chart.set("span", HumanDuration(std::chrono::duration_cast<milliseconds>(rates.span)));
+  chart.set("drawn", !line.line.empty());
+  chart.set("line", line.line);
+  chart.set("area", line.area);
+  return chart;
+}
+
+list Charts(const RateHistory& rates) {
+  return {Chart("Rows in", "cool", true, rates.Get(RateHistory::kIngestBytes)),
+          Chart("Rows out", "calm", true, rates.Get(RateHistory::kEgressBytes)),
+          Chart("Calls", "cool", false, rates.Get(RateHistory::kCalls)),
+          Chart("Calls refused or failed", "warm", false, rates.Get(RateHistory::kTroubledCalls))};
+}
+
+// The rows of one weight version of one run.
+struct Share {
+  const Census::Run* run;
+  int64_t version;
+  Census::Share share;
+};
+
+// The kMostShares with the most bytes, those of a run together: runs by name, the newest version first. `left_out`: how
+// many there are beside them.
+std::vector<Share> LargestShares(const Census& census, size_t& left_out) {
+  std::vector<Share> shares;
+  for (const Census::Run& run : census.runs) {
+    for (auto it = run.by_version.rbegin(); it != run.by_version.rend(); ++it) {
+      shares.push_back({&run, it->first, it->second});
+    }
+  }
+  std::vector<int64_t> bytes;
+  for (const Share& one : shares) bytes.push_back(one.share.bytes);
+  left_out = 0;
+  if (bytes.size() <= kMostShares) return shares;
+  std::nth_element(bytes.begin(), bytes.begin() + kMostShares - 1, bytes.end(), std::greater<>());
+  std::vector<Share> largest;
+  for (const Share& one : shares) {
+    if (one.share.bytes >= bytes[kMostShares - 1] && largest.size() < kMostShares) largest.push_back(one);
+  }
+  left_out = shares.size() - largest.size();
+  return largest;
+}
+
+data ShareRow(const Share& one, int64_t most_bytes) {
+  data row;
+  row.set("version", Version(one.version));
+  row.set("samples", HumanCount(one.share.samples));
+  row.set("rows", HumanCount(one.share.rows));
+  row.set("bytes", HumanBytes(static_cast<double>(one.share.bytes)));
+  const double part = static_cast<double>(one.share.bytes) / static_cast<double>(std::max<int64_t>(1, most_bytes));
+  row.set("percent", absl::StrFormat("%.1f", 100 * part));
+  return row;
+}
+
+list RunGroups(const std::vector<Share>& shares) {
+  int64_t most_bytes = 0;
+  for (const Share& one : shares) most_bytes = std::max(most_bytes, one.share.bytes);
+  list groups;
+  for (size_t i = 0; i < shares.size();) {
+    const Census::Run& run = *shares[i].run;
+    list rows;
+    for (; i < shares.size() && shares[i].run == &run; ++i) rows.push_back(ShareRow(shares[i], most_bytes));
+    data group;
+    group.set("run", run.run);
+    group.set("summary", absl::StrCat(HumanCount(run.samples), " samples, ", HumanCount(run.sealed_samples),
+                                      " sealed, ", HumanBytes(static_cast<double>(run.stored_bytes))));
+    group.set("versions", rows);
+    groups.push_back(group);
+  }
+  return groups;
+}
+
+void AddShares(const Census& census, data& page) {
+  size_t left_out = 0;
+  const list groups = RunGroups(LargestShares(census, left_out));
+  page.set("any_shares", !groups.empty());
+  page.set("groups", groups);
+  page.set("more_shares", left_out > 0 ? data(HumanCount(static_cast<int64_t>(left_out))) : data(false));
+  page.set("partial", census.looked_at < census.samples);
+  page.set("looked_at", HumanCount(census.looked_at));
+  page.set("of_samples", HumanCount(census.samples));
+}
+
+// What the counters that tell of trouble are called on the page. Each has one label, or none.
+struct RefusalKind {
+  const char* metric;
+  const char* text;
+};
+constexpr RefusalKind kRefusals[] = {
+    {"append_refusals_total", "append refused"}, {"credit_refusals_total", "credit refused"},
+    {"read_samples_total", "sample not read"},   {"access_refusals_total", "no access"},
+    {"quota_refusals_total", "quota"},           {"store_errors_total", "store error"}};
+
+// "x" of "{reason="x"}".
+std::string LabelValue(absl::string_view labels) {
+  const size_t begin = labels.find('"'), end = labels.rfind('"');
+  return begin == labels.npos || end <= begin ? "" : std::string(labels.substr(begin + 1, end - begin - 1));
+}
+
+list Refusals(const std::vector<std::pair<std::string, int64_t>>& counters) {
+  std::vector<std::pair<int64_t, data>> found;
+  for (const auto& [name, value] : counters) {
+    for (const RefusalKind& kind : kRefusals) {
+      absl::string_view labels = name;
+      if (value == 0 || !absl::ConsumePrefix(&labels, absl::StrCat(kPrefix, kind.metric))) continue;
+      const std::string label = LabelValue(labels);
+      if (label == "OK") continue;
+      data row = Count(kind.text, "", value);
+      row.set("metric", name);
+      row.set("reason", label);
+      found.emplace_back(value, std::move(row));
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  list rows;
+  for (auto& [value, row] : found) rows.push_back(std::move(row));
+  return rows;
+}
+
+list Troubles(const std::vector<CallTrouble>& troubles, std::chrono::system_clock::time_point now) {
+  list rows;
+  for (const CallTrouble& trouble : troubles) {
+    data row;
+    row.set("ago", HumanDuration(std::chrono::duration_cast<milliseconds>(now - trouble.last)));
+    row.set("time", FormatUtc(trouble.last));
+    row.set("method", trouble.method);
+    row.set("code", trouble.code);
+    row.set("reason", trouble.reason);
+    row.set("field", trouble.field);
+    row.set("count", HumanCount(trouble.count));
+    row.set("failed", trouble.failed);
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+list Texts(const std::vector<std::string>& texts) {
+  list all;
+  for (const std::string& text : texts) all.push_back(data("text", text));
+  return all;
+}
+
+}  // namespace
+
+std::string StatusPage(const StatusPageInput& input) {
+  const ServerStatus& status = input.status;
+  data page;
+  page.set("version", status.version);
+  page.set("store", status.store);
+  page.set("now", FormatUtc(input.now));
+  page.set("started", FormatUtc(status.started));
+  page.set("uptime", HumanDuration(std::chrono::duration_cast<milliseconds>(status.uptime)));
+  page.set("ready", status.ready.ok());
+  page.set("not_ready", std::string(status.ready.message()));
+  page.set("healthy", status.store_health.ok());
+  page.set("trouble", std::string(status.store_health.message()));
+  page.set("refreshing", input.refreshing);
+  page.set("listeners", Texts(status.listeners));
+  if (status.certificate_expiry) {
+    data certificate;
+    certificate.set("time", FormatUtc(*status.certificate_expiry));
+    page.set("certificate", certificate);
+  }
+  page.set("tiles", Tiles(status));
+  page.set("bars", Bars(status));
+  page.set("charts", Charts(input.rates));
+  AddShares(status.census == nullptr ? Census() : *status.census, page);
+  const list refusals = Refusals(input.counters), troubles = Troubles(input.troubles, input.now);
+  page.set("any_refusals", !refusals.empty());
+  page.set("refusals", refusals);
+  page.set("any_troubles", !troubles.empty());
+  page.set("troubles", troubles);
+  page.set("settings", input.settings);
+  return kainjow::mustache::mustache(kStatusPageTemplate).render(page);
+}
+
+}  // namespace routing_replay

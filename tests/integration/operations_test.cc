@@ -1,0 +1,196 @@
+// The operations port of a server that is used.
+#include <grpcpp/create_channel.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "proto/wire/mutex.h"
+#include "routing_replay/v1/routing_replay.grpc.pb.h"
+#include "server/operations/calls/rpc_metrics.h"
+#include "server/operations/log/event_log.h"
+#include "tests/integration/chaos_routes.h"
+#include "tests/integration/fixture.h"
+#include "tests/support/http_client.h"
+#include "tests/support/scratch_directory.h"
+
+namespace routing_replay::testing {
+namespace {
+
+// Names that dashboards, alerts and other people's tests rely on.
+const char* const kAlways[] = {"appends_total",
+                               "append_rows_total",
+                               "append_size_bytes_bucket",
+                               "ingest_bytes_total",
+                               "trimmed_rows_total",
+                               "conflicting_rows_total",
+                               "late_rows_total",
+                               "unrecorded_rows_total",
+                               "unverified_rows_total",
+                               "credits_total",
+                               "credit_refusals_total",
+                               "reads_total",
+                               "read_samples_total{status=\"OK\"}",
+                               "egress_bytes_total",
+                               "egress_table_bytes_total",
+                               "expired_samples_total",
+                               "build_info{version=",
+                               "start_time_seconds",
+                               "draining 0",
+                               "rpcs_total{code=\"OK\",method=\"Put\"} 1",
+                               "rpcs_total{code=\"NOT_FOUND\",method=\"OpenRun\"} 1",
+                               "rpc_duration_seconds_bucket{method=\"Read\",le=\"10\"} 1",
+                               "rpcs_in_flight{method=\"Read\"} 0",
+                               "memory_budget_bytes",
+                               "memory_used_bytes",
+                               "memory_credit_bytes 0",
+                               "process_resident_bytes",
+                               "runs 1",
+                               "samples 1",
+                               "stored_bytes",
+                               "newest_weight_version{operation=\"put\"} 7",
+                               "newest_weight_version{operation=\"get\"} 7",
+                               "store_healthy 1"};
+
+class OperationsTest : public ServerTest {
+ protected:
+  void Start(ServerConfig config = {}) {
+    config.operations_listen = "127.0.0.1:0";
+    StartServer(std::move(config));
+  }
+  HttpAnswer Get(const std::string& path, const std::string& headers = "") {
+    return HttpGet(server_->operations_address(), path, headers);
+  }
+};
+
+TEST_F(OperationsTest, EveryRpcOfTheServiceIsCounted) {
+  std::set<std::string> served;
+  const auto* service =
+      google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(v1::RoutingReplay::service_full_name());
+  for (int i = 0; i < service->method_count(); ++i) served.insert(service->method(i)->name());
+  std::set<std::string> counted;
+  for (const absl::string_view method : RpcMethods()) counted.emplace(method);
+  EXPECT_EQ(counted, served);
+}
+
+TEST_F(OperationsTest, MetricsTellWhatWentOn) {
+  Start();
+  const auto run = OpenRun("run", ChaosGeometry());
+  const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 10, 1);
+  ASSERT_OK(PutRows(*run, routes, {0, 10}, {.sample = "a-sample", .weight_version = 7, .seal_num_tokens = 11}));
+  ExpectRows(*run, "a-sample", routes, {{0, 10}});
+  EXPECT_FALSE(client_->JoinRun("nobody").ok());
+  const std::string metrics = "\n" + Get("/metrics").body;
+  for (const char* name : kAlways) {
+    EXPECT_NE(metrics.find(absl::StrCat("\nrouting_replay_", name)), std::string::npos) << name;
+  }
+  EXPECT_EQ(metrics.find("a-sample"), std::string::npos);
+  EXPECT_EQ(metrics.find("\"run\""), std::string::npos);
+  // What clients are told is counters alone.
+  ASSERT_OK_AND_ASSIGN(const ServerSummary summary, client_->GetServerInfo());
+  const std::map<std::string, int64_t> counters(summary.counters.begin(), summary.counters.end());
+  EXPECT_EQ(counters.at("routing_replay_rpcs_total{code=\"NOT_FOUND\",method=\"OpenRun\"}"), 1);
+  EXPECT_EQ(counters.count("routing_replay_memory_credit_bytes"), 0u);
+}
+
+TEST_F(OperationsTest, ADrainIsToldAndServedThrough) {
+  Start();
+  EXPECT_EQ(Get("/readyz").code, 200);
+  server_->Drain();
+  EXPECT_EQ(Get("/readyz").code, 503);
+  EXPECT_EQ(Get("/healthz").code, 200);
+  EXPECT_OK(client_->OpenRun("run", ChaosGeometry()));
+  const std::string operations = server_->operations_address();
+  server_->Shutdown(std::chrono::milliseconds(0));
+  EXPECT_EQ(HttpGet(operations, "/healthz").code, 0);
+}
+
+TEST_F(OperationsTest, TokensAreAskedForWhereRunsAreNamed) {
+  const ScratchDirectory directory;
+  const std::string file = directory.path() + "/tokens";
+  // SHA-256 of "reader", "boss" and "tenant".
+  std::ofstream(file) << R"([
+    {"name": "r", "sha256": "3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30", "runs": [""], "scopes": ["read"]},
+    {"name": "b", "sha256": "a5e7c002443743c5836758c7d1cd8ddefd9fcf2061daa0efaac683fb99966057", "runs": [""], "scopes": ["admin"]},
+    {"name": "t", "sha256": "e9da86d351cf9a7642d8c50195c3f466220911a15c177809bd1161a51e8c5f24", "runs": ["t-"], "scopes": ["admin"]}
+  ])";
+  ServerConfig config;
+  config.token_file = file;
+  config.operations_listen = "127.0.0.1:0";
+  config.listen = {"127.0.0.1:0"};
+  ASSERT_OK_AND_ASSIGN(server_, Server::Start(config));
+  for (const char* path : {"/healthz", "/readyz", "/metrics"}) EXPECT_EQ(Get(path).code, 200) << path;
+  for (const char* path : {"/statusz", "/api/v1/status"}) {
+    EXPECT_EQ(Get(path).code, 401) << path;
+    EXPECT_EQ(Get(path, "Authorization: Bearer reader\r\n").code, 200) << path;
+    EXPECT_EQ(Get(path, "Authorization: Bearer boss\r\n").code, 200) << path;
+    // A tenant's administrator does not see others' runs.
+    EXPECT_NE(Get(path, "Authorization: Bearer tenant\r\n").code, 200) << path;
+  }
+}
+
+// Everything that is logged while it lives.
+class CapturedLog {
+ public:
+  CapturedLog() { StartLogging(LogFormat::kJson, &out_); }
+  ~CapturedLog() { StartLogging(LogFormat::kText); }
+  // Not while somebody logs.
+  std::vector<nlohmann::json> Lines() const {
+    std::vector<nlohmann::json> lines;
+    for (const auto& line : absl::StrSplit(out_.str(), '\n', absl::SkipEmpty())) {
+      lines.push_back(nlohmann::json::parse(std::string(line), nullptr, false));
+    }
+    return lines;
+  }
+  std::string text() const { return out_.str(); }
+
+ private:
+  std::ostringstream out_;
+};
+
+TEST_F(OperationsTest, ARefusedCallIsLoggedWithItsClientsIdentityAndNoIds) {
+  CapturedLog log;
+  Start();
+  const auto stub =
+      v1::RoutingReplay::NewStub(grpc::CreateChannel(server_->advertised(), grpc::InsecureChannelCredentials()));
+  const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  const auto seal = [&](const std::string& request_id, const std::string& run) {
+    grpc::ClientContext context;
+    context.AddMetadata("x-request-id", request_id);
+    context.AddMetadata("traceparent", trace);
+    v1::SealRequest request;
+    request.set_run(run);
+    request.set_sample("secret-sample");
+    request.set_num_tokens(2);
+    v1::SampleState state;
+    return stub->Seal(&context, request, &state).error_code();
+  };
+  EXPECT_EQ(seal("job-7", "secret-run"), grpc::StatusCode::NOT_FOUND);
+  const std::string hostile = "x\",\"level\":\"error\",\"y\":\"";
+  {
+    grpc::ClientContext context;
+    context.AddMetadata("x-request-id", hostile);
+    context.AddMetadata("traceparent", hostile);
+    v1::DropRunRequest request;
+    request.set_run("secret\nrun\"}");
+    v1::DropRunResponse response;
+    EXPECT_FALSE(stub->DropRun(&context, request, &response).ok());
+  }
+  server_->Shutdown(std::chrono::milliseconds(0));
+  EXPECT_EQ(log.text().find("secret"), std::string::npos) << log.text();
+  const auto lines = log.Lines();
+  ASSERT_EQ(lines.size(), 2u) << log.text();
+  EXPECT_EQ(lines[0]["event"], "call_refused");
+  EXPECT_EQ(lines[0]["method"], "Seal");
+  EXPECT_EQ(lines[0]["request_id"], "job-7");
+  EXPECT_EQ(lines[0]["traceparent"], trace);
+  EXPECT_EQ(lines[1]["level"], "info");
+  EXPECT_EQ(lines[1]["request_id"].get<std::string>().size(), 16u);
+  EXPECT_EQ(lines[1].count("traceparent"), 0u);
+  EXPECT_EQ(lines[1].count("y"), 0u);
+}
+
+}  // namespace
+}  // namespace routing_replay::testing

@@ -1,0 +1,133 @@
+"""Opens /statusz of a server with some runs in a headless Chromium, narrow and wide, light and dark, and compares what it
+shows with /metrics.
+
+Usage: statusz_test.py SERVER RRCTL REPORT_SCENE
+
+STATUSZ_PICTURES=DIR keeps the pictures of the page.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from browser import Browser, find_browser  # noqa: E402
+
+SERVER, RRCTL, SCENE = sys.argv[1:4]
+PATIENCE = 120  # Seconds that nothing which passes takes.
+# Figures that stand still once nobody talks to the server; memory of the process does not.
+MOVING = {"routing_replay_process_resident_bytes", "routing_replay_oldest_sample_idle_seconds"}
+
+
+def fetch(url):
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def metrics_of(base):
+    """The value of each series, by its name with labels."""
+    lines = fetch(base + "/metrics")[1].splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+class StatuszTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        file, log = Path(directory.name, "endpoint"), Path(directory.name, "log")
+        words = [SERVER, "--listen", "127.0.0.1:0", "--endpoint-file", file, "--operations-listen", "127.0.0.1:0"]
+        words += ["--memory-budget", "64MiB", "--spill-directory", Path(directory.name, "spill"), "--spill-budget", "1GiB"]
+        Path(directory.name, "spill").mkdir()
+        with log.open("w") as out:
+            server = subprocess.Popen([*words, "--log-format", "json"], stderr=out)
+        cls.addClassCleanup(server.wait)
+        cls.addClassCleanup(server.kill)
+        wait_for(file.exists)
+        wait_for(lambda: '"started"' in log.read_text())
+        started = json.loads(log.read_text().splitlines()[0])
+        cls.base = re.search(r"http://[0-9.:]+", started["message"])[0]
+        endpoint = os.environ["ROUTING_REPLAY_ENDPOINT"] = file.read_text().strip()
+        for run, groups in (("grpo-42/long-name-of-an-experiment_with-hyper-parameters.v3", 12), ("dpo-7", 6)):
+            subprocess.run([SCENE, endpoint, run, str(groups), "60"], check=True, timeout=PATIENCE)
+        for _ in range(3):  # Refused.
+            subprocess.run([RRCTL, "stat", "nobody", "nothing"], capture_output=True, timeout=PATIENCE)
+        # The census, and a second sample for the rates.
+        wait_for(lambda: len(json.loads(fetch(cls.base + "/api/v1/status")[1]).get("runs", [])) == 2)
+        wait_for(lambda: 'class="line"' in fetch(cls.base + "/statusz")[1])
+
+    def test_the_page_and_metrics_say_the_same(self):
+        with Browser() as browser:
+            page = browser.open(self.base + "/statusz")
+            shown = page.evaluate(
+                "JSON.stringify([...document.querySelectorAll('[data-metric]')].map(e => [e.dataset.metric, e.dataset.value]))"
+            )
+        metrics = metrics_of(self.base)
+        compared = 0
+        for name, value in json.loads(shown):
+            if name == "routing_replay_newest_weight_version":
+                expected = " ".join(metrics[f'{name}{{operation="{of}"}}'] for of in ("put", "get"))
+                self.assertEqual(value, expected)
+            elif name not in MOVING:
+                self.assertEqual(float(value), float(metrics[name]), name)
+            self.assertNotEqual(value, "", name)
+            compared += name not in MOVING
+        self.assertGreaterEqual(compared, 6)
+        self.assertGreater(float(metrics["routing_replay_samples"]), 0)
+
+    def test_runs_are_those_of_the_status(self):
+        status = json.loads(fetch(self.base + "/api/v1/status")[1])
+        with Browser() as browser:
+            page = browser.open(self.base + "/statusz")
+            rows = page.evaluate(
+                "JSON.stringify([...document.querySelectorAll('#shares tbody')].flatMap(t => [...t.rows].slice(1).map("
+                "r => [t.dataset.run, ...[...r.cells].map(c => c.innerText)])))"
+            )
+        shown = {(row[0], row[1].replace(",", "")): row[2].replace(",", "") for row in json.loads(rows)}
+        expected = {
+            (run["run"], str(share["weight_version"]).replace("-1", "unknown")): str(share["samples"])
+            for run in status["runs"]
+            for share in run["weight_versions"]
+        }
+        self.assertTrue(set(shown.items()) <= set(expected.items()), (shown, expected))
+        self.assertEqual(len(shown), min(50, len(expected)))
+
+    def test_it_is_one_calm_page_at_every_width(self):
+        pictures = os.environ.get("STATUSZ_PICTURES")
+        with Browser() as browser:
+            for width in (360, 1600):
+                for dark in (False, True):
+                    page = browser.open(self.base + "/statusz", width=width, dark=dark)
+                    self.assertEqual(page.errors, [])
+                    self.assertEqual([url for url in page.requests if not url.startswith("data:")], [self.base + "/statusz"])
+                    self.assertEqual(page.evaluate("document.scripts.length"), 0)
+                    self.assertEqual(page.evaluate("document.getElementById('state').innerText"), "ready")
+                    overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+                    self.assertLessEqual(overflow, 0, f"at {width} pixels the page is too wide")
+                    if pictures:
+                        page.screenshot(f"{pictures}/statusz-{width}-{'dark' if dark else 'light'}.png")
+
+
+if __name__ == "__main__":
+    if find_browser() is None:
+        print("skipped: there is no Chromium (Debian: apt-get install chromium)")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1], verbosity=2)
