@@ -257,7 +257,8 @@ class SelectorTest(unittest.TestCase):
                 for pod in chosen:
                     ports = {port["name"] for container in pod.containers() for port in container["ports"]}
                     self.assertIn(endpoint["port"], ports)
-                    self.assertEqual(endpoint["scheme"], "http", "the server's operations port knows no TLS")
+                    encrypted = any(e["name"] == "RR_TLS_CERT" for c in pod.containers() for e in c["env"])
+                    self.assertEqual(endpoint["scheme"], "https" if encrypted else "http")
 
 
 class ScaleTest(unittest.TestCase):
