@@ -2,8 +2,8 @@
 
 Usage: compatibility_test.py BUILD [test …]
 
-Needs the Python client (PYTHONPATH, ROUTING_REPLAY_LIBRARY_DIR). Every folder of corpus/ is one version; README.md says
-what is in it.
+Needs the Python client and the trainer's face (PYTHONPATH, ROUTING_REPLAY_LIBRARY_DIR). Every folder of corpus/ is one
+version; README.md says what is in it.
 """
 
 from __future__ import annotations
@@ -148,10 +148,11 @@ class CompatibilityTest(unittest.TestCase):
                 with replaying.server(BUILD, "--store", f"rocksdb:{directory}") as endpoint:
                     stored.check(endpoint)
 
-    def test_an_exported_run_is_imported(self):
+    def test_an_exported_run_is_replayed_and_imported(self):
         for folder, _ in self.each_version():
             with tempfile.TemporaryDirectory() as directory:
                 stored.unpack(folder / "exported.tar.xz", Path(directory))
+                stored.check_exported(Path(directory))
                 with replaying.server(BUILD) as endpoint:
                     for name, *_ in stored.RUNS:
                         stored.rrctl(BUILD, endpoint, "import", str(Path(directory, name)))

@@ -57,6 +57,20 @@ def check(endpoint: str, *, opened: bool = True) -> None:
                 assert (found.read_one("open").rows == ids).all(), name
 
 
+def check_exported(folder: Path) -> None:
+    """A trainer replays from the directories themselves."""
+    import routing_replay_trainer as rt
+
+    for run in RUNS:
+        name, layers, experts, top_k, rows = run
+        geometry = {"num_layers": layers, "num_experts": experts, "top_k": top_k}
+        batch = {"format": "THD", "sequences": [{"sample": "sealed", "tokens": rows + 1}], "partition": "contiguous"}
+        batch |= {"cu_seqlens_padded": [0, rows + 1], "total_rows": rows + 1}
+        replay = rt.DirectorySource(folder / name).fetch(rt.plan(geometry, batch))
+        for layer in range(layers):
+            assert (replay.indices[layer][:rows] == expected(run)[:, layer]).all(), (name, layer)
+
+
 def record(build: Path, folder: Path) -> None:
     import tempfile
 
