@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/redis/client/server_check.h"
+#include "server/store/redis/redis_layout.h"
 #include "server/store/redis/redis_runs.h"
 #include "server/store/redis/redis_store.h"
 #include "server/store/rocksdb/rocks_store.h"
@@ -45,6 +46,8 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
   if (!cluster.ok()) return cluster.status();
   absl::StatusOr<std::vector<std::string>> warnings = CheckRedisServers(**cluster, deadline);
   if (!warnings.ok()) return warnings.status();
+  const std::string prefix = endpoint->prefix.empty() ? RedisStoreOptions().prefix : endpoint->prefix;
+  if (absl::Status status = ClaimRedisLayout(**cluster, RedisKeys(prefix), deadline); !status.ok()) return status;
   std::string found = (*cluster)->clustered() ? absl::StrCat("a cluster of ", (*cluster)->Masters().size(), " masters")
                                               : "one Redis server";
   return OpenedStore{NewRedisStore("redis", *std::move(cluster),
@@ -52,6 +55,7 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
                                     .budget = options.budget,
                                     .default_ttl = options.default_ttl,
                                     .handle_of = std::move(options.handle_of),
+                                    .prefix = prefix,
                                     // Any other one is moved by hand.
                                     .follow_time = options.clock == &Clock::Real()}),
                      std::move(found), *std::move(warnings)};

@@ -1,6 +1,7 @@
 // Keys of the Redis store. What one script must see together shares a hash tag, the part in braces: a cluster then
 // keeps it on one server. Run names and prefixes have no braces; of samples only the handle is in keys.
 //
+//   PREFIX:layout                        string   which layout this is: redis_layout.h
 //   PREFIX:runs                          set      names of runs; what is in it need not be there any more
 //   PREFIX:dropped                       zset     "life run" of dropped runs, by the time when to clear them away
 //   PREFIX:{run}:r                       hash     record → RunRecord, life → the run's life
@@ -29,6 +30,7 @@ class RedisKeys {
   // `prefix`: CheckId.
   explicit RedisKeys(std::string prefix) : prefix_(std::move(prefix)) {}
 
+  std::string Layout() const { return prefix_ + ":layout"; }
   std::string Runs() const { return prefix_ + ":runs"; }
   std::string Dropped() const { return prefix_ + ":dropped"; }
   std::string Run(absl::string_view run) const { return Tagged(run, "r"); }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/sample_id.h"
 #include "server/store/redis/client/decimal.h"
 
 namespace routing_replay {
@@ -89,23 +90,29 @@ absl::StatusOr<RedisAddress> AddressOf(absl::string_view text, bool needs_port) 
 absl::Status SetOption(absl::string_view text, RedisEndpoint& endpoint) {
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
   const absl::string_view name = parts.first;
-  const std::pair<absl::string_view, std::string*> options[] = {{"password_file", &endpoint.password_file},
-                                                                {"ca_file", &endpoint.ca_file},
-                                                                {"cert_file", &endpoint.cert_file},
-                                                                {"key_file", &endpoint.key_file}};
-  for (const auto& [known, value] : options) {
+  struct Option {
+    absl::string_view name;
+    std::string* value;
+    bool tls;  // Of rediss:// alone.
+  };
+  const Option options[] = {{"prefix", &endpoint.prefix, false},
+                            {"password_file", &endpoint.password_file, false},
+                            {"ca_file", &endpoint.ca_file, true},
+                            {"cert_file", &endpoint.cert_file, true},
+                            {"key_file", &endpoint.key_file, true}};
+  for (const auto& [known, value, tls] : options) {
     if (name != known) continue;
     auto decoded = PercentDecoded(name, parts.second);
     if (!decoded.ok()) return decoded.status();
     if (decoded->empty()) return InvalidEndpoint(name, "is empty");
     if (!value->empty()) return InvalidEndpoint(name, "is given twice");
-    if (!endpoint.tls && known != "password_file") return InvalidEndpoint(name, "is for rediss:// only");
+    if (!endpoint.tls && tls) return InvalidEndpoint(name, "is for rediss:// only");
     *value = *std::move(decoded);
     return absl::OkStatus();
   }
   if (name == "password") return InvalidEndpoint(name, "does not belong into a URL; name a password_file");
   // What an unknown option is called may be a mistyped secret.
-  return InvalidEndpoint("option", "none of password_file, ca_file, cert_file, key_file");
+  return InvalidEndpoint("option", "none of prefix, password_file, ca_file, cert_file, key_file");
 }
 
 absl::Status SetUser(absl::string_view text, RedisEndpoint& endpoint) {
@@ -127,7 +134,10 @@ absl::Status SetSeeds(absl::string_view text, RedisEndpoint& endpoint) {
   return absl::OkStatus();
 }
 
-absl::Status CheckFiles(const RedisEndpoint& endpoint) {
+absl::Status CheckOptions(const RedisEndpoint& endpoint) {
+  if (!endpoint.prefix.empty() && !CheckId(endpoint.prefix, "prefix").ok()) {
+    return InvalidEndpoint("prefix", "is not 1 to 128 bytes of [A-Za-z0-9._:/-]");
+  }
   if (endpoint.cert_file.empty() != endpoint.key_file.empty()) {
     return InvalidEndpoint(endpoint.cert_file.empty() ? "cert_file" : "key_file",
                            "a certificate and its key go together");
@@ -164,7 +174,7 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url) {
   for (const absl::string_view option : absl::StrSplit(query.second, '&', absl::SkipEmpty())) {
     if (auto status = SetOption(option, endpoint); !status.ok()) return status;
   }
-  if (auto status = CheckFiles(endpoint); !status.ok()) return status;
+  if (auto status = CheckOptions(endpoint); !status.ok()) return status;
   return endpoint;
 }
 

@@ -3,10 +3,10 @@
 //   redis://[user@]host:port[,host:port…][/0][?option=value&…]     plain TCP
 //   rediss://…                                                     TLS
 //
-// Options (percent-encoded): password_file; with rediss also ca_file (default: the system's authorities), cert_file and
-// key_file (a client certificate). A port defaults to 6379; IPv6 addresses stand in brackets. The hosts are those of
-// one cluster, any of which may be down, or a single server. A password in the URL is refused: command lines are seen
-// by everyone.
+// Options (percent-encoded): prefix, of all keys of this deployment, as ids are; password_file; with rediss also
+// ca_file (default: the system's authorities), cert_file and key_file (a client certificate). A port defaults to 6379;
+// IPv6 addresses stand in brackets. The hosts are those of one cluster, any of which may be down, or a single server. A
+// password in the URL is refused: command lines are seen by everyone.
 #ifndef SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
 #define SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_
 
@@ -36,6 +36,7 @@ absl::StatusOr<RedisAddress> ParseRedisAddress(absl::string_view text);
 struct RedisEndpoint {
   std::vector<RedisAddress> seeds;  // Not empty.
   bool tls = false;
+  std::string prefix;         // Empty: the store's own.
   std::string user;           // ACL user; empty: "default".
   std::string password_file;  // Empty: no password.
   std::string ca_file;

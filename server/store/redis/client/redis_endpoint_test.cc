@@ -37,6 +37,8 @@ TEST(RedisEndpointTest, ShortestForm) {
   EXPECT_THAT(endpoint.seeds, ElementsAre(RedisAddress{"h", 6379}));
   EXPECT_EQ(ReadRedisPassword(endpoint).value(), "");
   EXPECT_OK(ParseRedisEndpoint("redis://h/"));
+  EXPECT_EQ(endpoint.prefix, "");
+  EXPECT_EQ(ParseRedisEndpoint("redis://h?prefix=team%2Fa").value().prefix, "team/a");
 }
 
 TEST(RedisEndpointTest, ErrorsNameTheField) {
@@ -62,6 +64,8 @@ TEST(RedisEndpointTest, ErrorsNameTheField) {
       {"redis://h?hunter2", "option"},
       {"redis://h?ca_file=/x", "ca_file"},
       {"redis://h?password_file=", "password_file"},
+      {"redis://h?prefix=a%7bb", "prefix"},
+      {"redis://h?prefix=a%20b", "prefix"},
       {"redis://h?password_file=a&password_file=b", "password_file"},
       {"redis://h?password_file=a%00", "password_file"},
       {"rediss://h?cert_file=/x", "key_file"},
