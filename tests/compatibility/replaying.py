@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from differences import Names, differences, read_outcome
 from messages import SERVICE, Messages
-from proxy import OPTIONS, STREAMS, details_of, headers
+from proxy import OPTIONS, details_of, headers
 from wire_log import Call, Event
 
 PATIENCE = 60.0  # Seconds for an answer; no test waits for this in vain.
@@ -199,6 +199,3 @@ class Replay:
             self.differences.append(f"{where}: {len(before)} answers, now {len(now)}")
         for index, (one, other) in enumerate(zip(before, now, strict=False)):
             self.differences += [f"{where} {each}" for each in differences(one, other, self._names, f"[{index}]")]
-
-
-__all__ = ("STREAMS", "Replay", "Requests", "load_scenario", "server")
