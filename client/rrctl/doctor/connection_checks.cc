@@ -42,6 +42,12 @@ std::string FixOfDistrust(const TlsProbe& probe, const TlsIdentity& identity) {
                                       : absl::StrCat("--cacert must hold the authority ", probe.issuer);
 }
 
+std::string FixOfRefusal(const TlsIdentity& identity) {
+  return identity.certificate.empty() ? "the server asks for a certificate of its clients: --cert and --key"
+                                      : "the server does not take this client's certificate: ask its operator for one "
+                                        "of an authority that it trusts";
+}
+
 Finding Judge(const ServerAddress& server, const TlsProbe& probe, const TlsIdentity& identity) {
   Finding finding{.server = server.endpoint,
                   .check = "tls",
@@ -58,6 +64,10 @@ Finding Judge(const ServerAddress& server, const TlsProbe& probe, const TlsIdent
     finding.verdict = Verdict::kFail;
     finding.what = absl::StrCat("the server's certificate is not accepted: ", probe.distrust, " (", finding.what, ")");
     finding.fix = FixOfDistrust(probe, identity);
+  } else if (!probe.ended.empty()) {
+    finding.verdict = Verdict::kFail;
+    finding.what = absl::StrCat("the server ended the connection behind the handshake: ", probe.ended);
+    finding.fix = FixOfRefusal(identity);
   } else if (!probe.http2) {
     finding.verdict = Verdict::kFail;
     finding.what = "TLS, but no HTTP/2 is offered: something else listens there, or stands in between";
@@ -132,7 +142,7 @@ Finding CheckTls(const ServerAddress& server, const SocketAddress& address, std:
   }
   const bool client = probe.status().message().find("certificate") != absl::string_view::npos;
   return Failed(server, "tls", absl::StrCat("no TLS: ", probe.status().message()),
-                client ? "the server asks for a certificate of its clients: --cert and --key"
+                client ? FixOfRefusal(named)
                        : "the server speaks plaintext there, or another service listens: check the port, or leave the "
                          "TLS flags out");
 }

@@ -163,11 +163,12 @@ absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const TlsIdentity& ident
     return absl::UnavailableError(Reason("no answer, or the connection was closed"));
   TlsProbe probe{.version = SSL_get_version(connection.get())};
   Describe(connection.get(), probe);
-  // With TLS 1.3 a server that wants a certificate of the client says so only now: its settings, or its alarm.
+  // With TLS 1.3 a server that does not take the client's certificate says so only now, where others send their
+  // settings.
   char byte;
-  if (SSL_read(connection.get(), &byte, 1) <= 0) {
-    const std::string reason = Reason("");
-    if (!reason.empty()) return absl::UnavailableError(reason);
+  if (const int read = SSL_read(connection.get(), &byte, 1); read <= 0) {
+    const bool closed = SSL_get_error(connection.get(), read) == SSL_ERROR_ZERO_RETURN;
+    probe.ended = Reason(closed ? "closed" : "");
   }
   SSL_shutdown(connection.get());
   return probe;

@@ -30,10 +30,12 @@ struct TlsProbe {
   int64_t seconds_left = 0;
   bool http2 = false;    // The server agreed to speak HTTP/2.
   std::string distrust;  // Why the certificate is not accepted; empty: it is.
+  std::string ended;     // How the server ended the connection behind the handshake; empty: it did not.
 };
 
-// UNAVAILABLE: what answers speaks no TLS, or ends the handshake (then the message has its reason, for example that it
-// wants a certificate of the client). INVALID_ARGUMENT: authorities, certificate or key are no PEM.
+// UNAVAILABLE: what answers speaks no TLS, or ends the handshake. A server that wants another certificate of the
+// client, or one at all, may say so in the handshake or end the connection behind it. INVALID_ARGUMENT: authorities,
+// certificate or key are no PEM.
 absl::StatusOr<TlsProbe> ProbeTls(const Socket& socket, const TlsIdentity& identity);
 
 // Whether what listens there answers TLS at all.
