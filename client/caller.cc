@@ -9,17 +9,23 @@ namespace routing_replay {
 
 absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout_);
+  struct End {
+    absl::Status said;    // By the server, …
+    absl::Status judged;  // … and as Link::OnEnd has it.
+  };
   const auto once = [&](bool wait_for_ready, const OneCall& call) {
     grpc::ClientContext context;
     context.set_deadline(GrpcDeadline(deadline));
     context.set_wait_for_ready(wait_for_ready);
-    const Channel channel = link_->channel();
-    absl::Status status = call(channel, context);
-    link_->OnEnd(channel, status);
-    return status;
+    const auto connection = link_->Connect();
+    if (!connection.ok()) return End{connection.status(), connection.status()};
+    connection->Authorize(context);
+    absl::Status said = call(connection->channel, context);
+    absl::Status judged = link_->OnEnd(*connection, said);
+    return End{std::move(said), std::move(judged)};
   };
   const auto again = [&](const OneCall& call) {
-    return RetryUnavailable(RetrySchedule(deadline), RetryTime::Real(), [&] { return once(false, call); });
+    return RetryUnavailable(RetrySchedule(deadline), RetryTime::Real(), [&] { return once(false, call).judged; });
   };
   if (repeat == Repeat::kAlways) return again(attempt);
   link_->LookAgain();  // Otherwise it would wait for a server that will not come back there.
@@ -30,7 +36,10 @@ absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
     });
     if (!found.ok()) return found;
   }
-  return once(true, attempt);
+  const End end = once(true, attempt);
+  // Where the token was refused, nothing was made.
+  const bool with_another_token = absl::IsUnauthenticated(end.said) && absl::IsUnavailable(end.judged);
+  return with_another_token ? once(true, attempt).said : end.said;
 }
 
 absl::StatusOr<grpc::ByteBuffer> Caller::CallRaw(const std::string& method,

@@ -51,10 +51,16 @@ class Caller {
                                     grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                     const Request& request) const {
     Response response;
-    const Channel channel = link_->channel();
-    const absl::Status status = FromGrpcStatus((NewStub(channel).get()->*method)(&context, request, &response));
-    link_->OnEnd(channel, absl::IsDeadlineExceeded(status) ? absl::UnavailableError(status.message()) : status);
-    if (!status.ok()) return status;
+    const auto connection = link_->Connect();
+    if (!connection.ok()) return connection.status();
+    connection->Authorize(context);
+    const absl::Status status =
+        FromGrpcStatus((NewStub(connection->channel).get()->*method)(&context, request, &response));
+    if (absl::IsDeadlineExceeded(status)) {
+      link_->OnEnd(*connection, absl::UnavailableError(status.message())).IgnoreError();
+      return status;
+    }
+    if (absl::Status end = link_->OnEnd(*connection, status); !end.ok()) return end;
     return response;
   }
 

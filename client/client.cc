@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   if (!endpoint.ok()) return endpoint.status();
   options.endpoint = *std::move(endpoint);
   if (ShardMembers::IsShardEndpoint(options.endpoint)) return ConnectSharded(options);
-  auto link = Link::Open(options.endpoint, options.use_http_proxy, options.call_timeout);
+  auto link = Link::Open(options.endpoint, options.use_http_proxy, options.security, options.call_timeout);
   if (!link.ok()) return link.status();
   return std::make_unique<ClientImpl>(std::make_shared<const Caller>(*std::move(link), options.call_timeout));
 }

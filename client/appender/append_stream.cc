@@ -12,8 +12,9 @@ constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Append";
 
 }  // namespace
 
-AppendStream::AppendStream(grpc::GenericStub& stub, grpc::CompletionQueue& queue)
-    : call_(stub.PrepareCall(&context_, kMethod, &queue)) {
+AppendStream::AppendStream(const ServerConnection& connection, grpc::CompletionQueue& queue) : stub_(connection.channel) {
+  connection.Authorize(context_);
+  call_ = stub_.PrepareCall(&context_, kMethod, &queue);
   call_->StartCall(AsTag(kStarted));
 }
 

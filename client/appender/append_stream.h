@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "client/appender/append_queue.h"
+#include "client/channel/link.h"
 
 namespace routing_replay {
 
@@ -24,7 +25,7 @@ class AppendStream {
     std::optional<absl::Status> end;  // The call's status.
   };
 
-  AppendStream(grpc::GenericStub& stub, grpc::CompletionQueue& queue);
+  AppendStream(const ServerConnection& connection, grpc::CompletionQueue& queue);
 
   Event OnEvent(Tag tag, bool ok);
   bool CanWrite() const { return receiving_ && !writing_ && !broken_; }
@@ -38,6 +39,7 @@ class AppendStream {
 
   static void* AsTag(Tag tag) { return reinterpret_cast<void*>(tag); }
 
+  grpc::GenericStub stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer incoming_;

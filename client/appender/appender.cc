@@ -2,7 +2,6 @@
 
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
-#include <grpcpp/generic/generic_stub.h>
 
 #include <thread>
 #include <utility>
@@ -74,7 +73,7 @@ class AppenderImpl final : public Appender {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* stat_context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the call in progress.
 
-  std::shared_ptr<grpc::Channel> channel_;  // Of the stream.
+  ServerConnection connection_;  // Of the stream.
   std::unique_ptr<AppendStream> stream_;
   std::thread thread_;
 };
@@ -188,15 +187,19 @@ void AppenderImpl::Do(AppendSession::Action action) {
       return session_.OnStates(states, Clock::Real().Now());
     }
     case AppendSession::Step::kConnect: {
-      channel_ = run_.link->channel();
-      grpc::GenericStub stub(channel_);
-      stream_ = std::make_unique<AppendStream>(stub, events_);
+      auto connection = run_.link->Connect();
+      if (!connection.ok()) {
+        MutexLock lock(mutex_);
+        return session_.OnStreamEnd(connection.status(), Clock::Real().Now());
+      }
+      connection_ = *std::move(connection);
+      stream_ = std::make_unique<AppendStream>(connection_, events_);
       return;
     }
     case AppendSession::Step::kSend:
       return stream_->Write(std::move(action.message));
     case AppendSession::Step::kCancel:
-      run_.link->OnEnd(channel_, absl::UnavailableError("the server does not answer"));
+      run_.link->OnEnd(connection_, absl::UnavailableError("the server does not answer")).IgnoreError();
       return stream_->Cancel();
   }
 }
@@ -235,7 +238,7 @@ void AppenderImpl::OnMessage(grpc::ByteBuffer message) {
 
 void AppenderImpl::OnStreamEnd(absl::Status why) {
   stream_.reset();
-  run_.link->OnEnd(channel_, why);
+  why = run_.link->OnEnd(connection_, why);
   MutexLock lock(mutex_);
   session_.OnStreamEnd(std::move(why), Clock::Real().Now());
 }

@@ -12,6 +12,7 @@
 
 #include "client/appender/append_session.h"
 #include "client/capi/values.h"
+#include "client/channel/client_security.h"
 #include "client/channel/server_choice.h"
 #include "client/reader/resumable_read.h"
 #include "client/reader/row_planes.h"
@@ -75,6 +76,10 @@ struct rr_servers final {
   explicit rr_servers(std::string endpoint) : choice(std::move(endpoint), routing_replay::ServerChoice::AnyBegin()) {}
 
   routing_replay::ServerChoice choice;
+};
+
+struct rr_security final {
+  const std::shared_ptr<const routing_replay::ClientSecurity> security;
 };
 
 struct rr_shard final {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 
+#include "client/channel/client_security.h"
 #include "client/channel/endpoint.h"
 #include "proto/wire/clock.h"
 
@@ -14,7 +15,7 @@ namespace routing_replay {
 
 // A channel to `target` (from ServerTargets) over a connection of its own. Does not wait for the server. HTTP proxies
 // of the environment are ignored unless `use_http_proxy`.
-std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, bool use_http_proxy);
+std::shared_ptr<grpc::Channel> MakeChannel(const ServerTarget& target, const ChannelKeys& keys, bool use_http_proxy);
 
 // The deadline of a call in the clock that gRPC takes.
 inline std::chrono::system_clock::time_point GrpcDeadline(Clock::Time deadline) {

@@ -7,20 +7,28 @@
 namespace routing_replay {
 
 absl::StatusOr<std::shared_ptr<Link>> Link::Open(absl::string_view endpoint, bool use_http_proxy,
-                                                 std::chrono::milliseconds timeout) {
+                                                 const SecuritySettings& settings, std::chrono::milliseconds timeout) {
   auto given = EndpointOrEnvironment(endpoint);
   if (!given.ok()) return given.status();
-  std::shared_ptr<Link> link(new Link(*std::move(given), use_http_proxy));
+  auto security = ClientSecurity::Create(settings);
+  if (!security.ok()) return security.status();
+  std::shared_ptr<Link> link(new Link(*std::move(given), use_http_proxy, *std::move(security)));
   const auto target = link->choice_.Wait(timeout);
   if (!target.ok()) return target.status();
-  MutexLock lock(link->mutex_);
-  link->Follow();
+  {
+    MutexLock lock(link->mutex_);
+    link->Follow();
+  }
+  if (const auto connection = link->Connect(); !connection.ok()) return connection.status();
   return link;
 }
 
-std::shared_ptr<grpc::Channel> Link::channel() const {
+absl::StatusOr<ServerConnection> Link::Connect() const {
+  auto authorization = security_->Authorization();
+  if (!authorization.ok()) return authorization.status();
   MutexLock lock(mutex_);
-  return channel_;
+  if (!channel_.ok()) return channel_.status();
+  return ServerConnection{*channel_, *std::move(authorization)};
 }
 
 void Link::LookAgain() {
@@ -29,19 +37,30 @@ void Link::LookAgain() {
   Follow();
 }
 
-void Link::OnEnd(const std::shared_ptr<grpc::Channel>& channel, const absl::Status& status) {
-  if (!absl::IsUnavailable(status)) return;
+absl::Status Link::OnEnd(const ServerConnection& connection, const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return security_->Judge(connection.authorization, status);
   MutexLock lock(mutex_);
-  if (channel != channel_) return;
-  choice_.OnUnavailable(target_.target);
-  Follow();
+  if (!channel_.ok() || connection.channel == *channel_) {
+    choice_.OnUnavailable(target_.target);
+    Follow();
+  }
+  return status;
 }
 
 void Link::Follow() {
   const auto target = choice_.Wait(std::chrono::milliseconds(0));
-  if (!target.ok() || (channel_ != nullptr && *target == target_)) return;
+  if (!target.ok()) return;
+  auto keys = security_->KeysFor(target->target);
+  const bool same_target = *target == target_;
   target_ = *target;
-  channel_ = MakeChannel(target_, use_http_proxy_);
+  if (!keys.ok()) {
+    // Files that cannot be read for a moment do no harm to a channel that is there.
+    if (!same_target || !channel_.ok() || *channel_ == nullptr) channel_ = keys.status();
+    return;
+  }
+  if (same_target && channel_.ok() && *channel_ != nullptr && *keys == keys_) return;
+  keys_ = *std::move(keys);
+  channel_ = MakeChannel(target_, keys_, use_http_proxy_);
 }
 
 }  // namespace routing_replay

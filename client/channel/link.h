@@ -3,6 +3,7 @@
 #define CLIENT_CHANNEL_LINK_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 
 #include <chrono>
 #include <memory>
@@ -11,37 +12,57 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/channel/client_security.h"
 #include "client/channel/server_choice.h"
 #include "proto/wire/mutex.h"
 
 namespace routing_replay {
 
+// A channel, and what a call on it carries.
+struct ServerConnection {
+  std::shared_ptr<grpc::Channel> channel;
+  std::string authorization;
+
+  // Before the call begins.
+  void Authorize(grpc::ClientContext& context) const {
+    if (!authorization.empty()) context.AddMetadata(kAuthorizationKey, authorization);
+  }
+};
+
 // Thread-safe.
 class Link {
  public:
-  // The endpoint as ResolveEndpoint takes it, with its waiting and its errors. Does not wait for the server.
+  // The endpoint as ResolveEndpoint takes it, with its waiting and its errors; the settings with those of
+  // ClientSecurity. Does not wait for the server.
   static absl::StatusOr<std::shared_ptr<Link>> Open(absl::string_view endpoint, bool use_http_proxy,
+                                                    const SecuritySettings& security,
                                                     std::chrono::milliseconds timeout);
 
-  // To the present server. Calls that are made on it stay on it.
-  std::shared_ptr<grpc::Channel> channel() const;
+  // To the present server, for one call, which stays on it. Errors of ClientSecurity.
+  absl::StatusOr<ServerConnection> Connect() const;
   // As those of ServerChoice.
   bool HasOthers() const { return choice_.HasOthers(); }
   void LookAgain();
-  // The end of a call on `channel`: after UNAVAILABLE the next calls go to another server, if there is one.
-  void OnEnd(const std::shared_ptr<grpc::Channel>& channel, const absl::Status& status);
+  // The end of a call on `connection`: after UNAVAILABLE the next calls go to another server, if there is one, or with
+  // new certificates. Gives it as ClientSecurity::Judge.
+  absl::Status OnEnd(const ServerConnection& connection, const absl::Status& status);
 
  private:
-  Link(std::string endpoint, bool use_http_proxy)
-      : use_http_proxy_(use_http_proxy), choice_(std::move(endpoint), ServerChoice::AnyBegin()) {}
-  // Makes the channel to the present server, if it is another one than before.
+  Link(std::string endpoint, bool use_http_proxy, std::shared_ptr<const ClientSecurity> security)
+      : use_http_proxy_(use_http_proxy),
+        security_(std::move(security)),
+        choice_(std::move(endpoint), ServerChoice::AnyBegin()) {}
+  // Makes the channel to the present server, if it is another one than before, or is to be reached otherwise.
   void Follow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const bool use_http_proxy_;
+  const std::shared_ptr<const ClientSecurity> security_;
   ServerChoice choice_;
   mutable Mutex mutex_;
   ServerTarget target_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);  // To target_.
+  ChannelKeys keys_ ABSL_GUARDED_BY(mutex_);
+  // To target_ with keys_, or why there is none.
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace routing_replay

@@ -12,8 +12,9 @@ constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Read";
 
 }  // namespace
 
-ReadStream::ReadStream(std::shared_ptr<grpc::Channel> channel, std::string request, Clock::Time deadline)
-    : channel_(std::move(channel)), stub_(channel_) {
+ReadStream::ReadStream(const ServerConnection& connection, std::string request, Clock::Time deadline)
+    : stub_(connection.channel) {
+  connection.Authorize(context_);
   context_.set_deadline(GrpcDeadline(deadline));
   ByteBufferBuilder builder;
   builder.Add(std::move(request));

@@ -2,7 +2,6 @@
 #ifndef CLIENT_READER_READ_STREAM_H_
 #define CLIENT_READER_READ_STREAM_H_
 
-#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -14,6 +13,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "client/channel/link.h"
 #include "proto/transport/byte_buffer.h"
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
@@ -27,7 +27,7 @@ class ReadStream {
   static constexpr size_t kWindow = 2;
 
   // Starts the call with `request`, the bytes of a ReadRequest.
-  ReadStream(std::shared_ptr<grpc::Channel> channel, std::string request, Clock::Time deadline);
+  ReadStream(const ServerConnection& connection, std::string request, Clock::Time deadline);
   // Cancels what is still open.
   ~ReadStream();
 
@@ -42,7 +42,6 @@ class ReadStream {
   // Asks for the next message once there is room for it.
   void ReadNext();
 
-  const std::shared_ptr<grpc::Channel> channel_;
   grpc::GenericStub stub_;
   grpc::CompletionQueue queue_;
   grpc::ClientContext context_;

@@ -17,18 +17,20 @@ namespace {
 // What became of asking one server for what is missing.
 struct Answer {
   absl::Status status;
-  bool broke = false;    // The server went away.
+  bool broke = false;    // The server went away, …
+  bool refused = false;  // … or refused a token that was replaced meanwhile.
   bool brought = false;  // Some of it came.
 };
 
 Answer AskOnce(Link& link, ResumableRead& read, Clock::Time deadline) {
-  const std::shared_ptr<grpc::Channel> channel = link.channel();
-  ReadStream stream(channel, EncodeReadRequest(*read.part()), deadline);
+  const auto connection = link.Connect();
+  if (!connection.ok()) return {.status = connection.status()};
+  ReadStream stream(*connection, EncodeReadRequest(*read.part()), deadline);
   for (Answer answer;; answer.brought = true) {
     const auto bytes = stream.Next();
-    answer.status = bytes.status();
-    answer.broke = absl::IsUnavailable(bytes.status());
-    link.OnEnd(channel, bytes.status());
+    answer.status = link.OnEnd(*connection, bytes.status());
+    answer.broke = absl::IsUnavailable(answer.status);
+    answer.refused = absl::IsUnauthenticated(bytes.status());
     const bool more = bytes.ok() && bytes->has_value();
     if (bytes.ok()) answer.status = more ? read.OnBytes((*bytes)->chain()) : read.OnEnd();
     if (!more || !answer.status.ok()) return answer;
@@ -45,7 +47,7 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
   while ((*read)->part() != nullptr) {
     const Answer answer = AskOnce(link, **read, deadline);
     if (answer.status.ok()) continue;
-    if (!answer.broke || !link.HasOthers()) return answer.status;
+    if (!answer.broke || !(answer.refused || link.HasOthers())) return answer.status;
     if (answer.brought) schedule = RetrySchedule(deadline);
     const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());
     if (!wait) return answer.status;

@@ -40,7 +40,7 @@ Member::Member(std::string endpoint, std::shared_ptr<Link> link, std::chrono::mi
       brief_(std::make_shared<const Caller>(std::move(link), std::min(timeout, kBrief))) {}
 
 absl::StatusOr<std::unique_ptr<Member>> Member::Open(const std::string& endpoint, const ClientOptions& options) {
-  auto link = Link::Open(endpoint, options.use_http_proxy, options.call_timeout);
+  auto link = Link::Open(endpoint, options.use_http_proxy, options.security, options.call_timeout);
   if (!link.ok()) return link.status();
   return std::unique_ptr<Member>(new Member(endpoint, *std::move(link), options.call_timeout));
 }

@@ -21,25 +21,27 @@ class Streams {
     Member& member = members_[step.member];
     streams_.resize(std::max(streams_.size(), step.stream + 1));
     Open& stream = streams_[step.stream];
-    stream.channel = member.link()->channel();
-    stream.call = std::make_unique<ReadStream>(stream.channel, std::move(step.request), deadline_);
+    stream.connection = member.link()->Connect();
+    if (!stream.connection.ok()) return;
+    stream.call = std::make_unique<ReadStream>(*stream.connection, std::move(step.request), deadline_);
   }
 
   void Receive(const ReadMerge::Step& step, ReadMerge& merge) {
     Open& stream = streams_[step.stream];
+    if (!stream.connection.ok()) return merge.OnEnd(step.stream, stream.connection.status());
     auto bytes = stream.call->Next();
     if (bytes.ok() && bytes->has_value()) {
       stream.bytes = **std::move(bytes);
       return merge.OnMessage(step.stream, stream.bytes->chain());
     }
-    members_[step.member].link()->OnEnd(stream.channel, bytes.status());
+    members_[step.member].link()->OnEnd(*stream.connection, bytes.status()).IgnoreError();
     stream.call.reset();
     merge.OnEnd(step.stream, bytes.status());
   }
 
  private:
   struct Open {
-    std::shared_ptr<grpc::Channel> channel;
+    absl::StatusOr<ServerConnection> connection;
     std::unique_ptr<ReadStream> call;
     std::optional<ReceivedBytes> bytes;  // Of its present message.
   };

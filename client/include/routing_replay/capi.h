@@ -33,6 +33,7 @@ typedef struct rr_places rr_places;
 typedef struct rr_merge rr_merge;
 typedef struct rr_retry rr_retry;
 typedef struct rr_servers rr_servers;
+typedef struct rr_security rr_security;
 typedef struct rr_trajectory rr_trajectory;
 typedef struct rr_export rr_export;
 typedef struct rr_import rr_import;
@@ -71,6 +72,21 @@ RR_API rr_error* rr_servers_present(rr_servers* servers, int64_t timeout_ms, rr_
 RR_API void rr_servers_on_unavailable(rr_servers* servers, const char* target, size_t size);
 /* Reads the file of a "file:PATH" again. */
 RR_API void rr_servers_look_again(rr_servers* servers);
+/* How the client knows the server and shows who it is: {"tls": false, "cacert": "PATH", "cert": "PATH", "key": "PATH",
+ * "server_name": "…", "token_file": "PATH"}, each of them optional (see routing_replay/security.h, also for the
+ * environment). Thread-safe. */
+RR_API rr_error* rr_security_new(const char* json, size_t size, rr_security** security);
+RR_API void rr_security_free(rr_security* security);
+/* Of a new channel to a target, files as they are now: {"encrypted": true, "root_certificates": "PEM", "certificate":
+ * "PEM", "key": "PEM", "channel_options": [["grpc.…", "…"], …]}; "" where there is none. INVALID_ARGUMENT: a file cannot
+ * be read, or a token would go there in plaintext. */
+RR_API rr_error* rr_security_channel(rr_security* security, const char* target, size_t size, rr_bytes** json);
+/* Of a new call: the value of its metadata "authorization", "" for none. */
+RR_API rr_error* rr_security_authorization(rr_security* security, rr_bytes** value);
+/* Whether a call that carried `authorization` and ended with `error` is to be made again as if UNAVAILABLE: its token
+ * was refused, and another one has come meanwhile. */
+RR_API int32_t rr_security_token_replaced(rr_security* security, const char* authorization, size_t size,
+                                          const rr_error* error);
 /* The handle of a sample id. */
 RR_API rr_error* rr_sample_handle(const char* sample, size_t size, int64_t* handle);
 /* Token ids as functions take them, u32 little-endian, from an array of the host. What the array is:

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "routing_replay/security.h"
 #include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/expert_load.h"
@@ -48,6 +49,7 @@ struct ClientOptions {
   // reached. Reads say UNAVAILABLE of their samples. Release leaves them out; List, CountExperts, Drop and ListRuns,
   // whose answers would not be whole, fail with UNAVAILABLE naming one.
   std::string endpoint;
+  SecuritySettings security;
   // HTTP proxies of the environment are ignored unless this is set.
   bool use_http_proxy = false;
   // For a call without a deadline of its own; transient failures (UNAVAILABLE) are retried within it, on the next
@@ -96,7 +98,7 @@ class Run;
 class Client {
  public:
   // Does not wait for the server, but for the file of a "file:PATH" for call_timeout: DEADLINE_EXCEEDED.
-  // INVALID_ARGUMENT for an endpoint that cannot be one.
+  // INVALID_ARGUMENT for an endpoint that cannot be one, and for security settings that do not fit it or its files.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   virtual ~Client() = default;
 

@@ -150,7 +150,7 @@ absl::StatusOr<std::unique_ptr<Way>> ConnectService(const std::string& endpoint,
   const auto target = GrpcTarget(endpoint);
   if (!target.ok()) return target.status();
   return std::make_unique<PlannedWay>(std::move(connection->client), std::move(connection->run), transfer, data,
-                                      MakeChannel({*target}, false));
+                                      MakeChannel({*target}, {}, false));
 }
 
 absl::StatusOr<std::unique_ptr<Way>> ConnectAppender(const std::string& endpoint, const Transfer& transfer,

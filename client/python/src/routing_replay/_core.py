@@ -149,6 +149,47 @@ class Servers:
         _lib.rr_servers_look_again(self.pointer)
 
 
+class ChannelKeys(NamedTuple):
+    """What a channel is made with; PEM, "" where there is none."""
+
+    encrypted: bool
+    root_certificates: str
+    certificate: str
+    key: str
+    channel_options: list[tuple[str, str]]  # Beside those of defaults() and of the server.
+
+
+class Security:
+    """rr_security: how the client knows the server and shows who it is. Thread-safe."""
+
+    __slots__ = ("pointer", "settings")
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.pointer: int | None = None
+        self.settings = settings
+        self.pointer = _make(_lib.rr_security_new, *_json(settings))
+
+    def __del__(self) -> None:
+        _lib.rr_security_free(self.pointer)
+
+    def channel(self, target: str) -> ChannelKeys:
+        """Of a new channel; InvalidArgumentError for files that cannot be read, and for a token that would go there in
+        plaintext."""
+        text = target.encode()
+        said = json.loads(_give(_lib.rr_security_channel, self.pointer, text, len(text)))
+        said["channel_options"] = [(name, value) for name, value in said["channel_options"]]
+        return ChannelKeys(**said)
+
+    def authorization(self) -> str:
+        """Of a new call; "" for none."""
+        return _give(_lib.rr_security_authorization, self.pointer).decode()
+
+    def token_replaced(self, authorization: str, error: CoreError) -> bool:
+        """Whether the call that carried `authorization` is to be made again."""
+        text = authorization.encode()
+        return bool(_lib.rr_security_token_replaced(self.pointer, text, len(text), error.pointer))
+
+
 def sample_handle(sample: str) -> int:
     text = sample.encode()
     handle = c_int64()

@@ -29,12 +29,14 @@ def _is_no_run(answer: Answer) -> bool:
 class ShardTransport:
     """As Transport, of the members of a sharded endpoint. Thread-safe."""
 
-    def __init__(self, servers: _shard_core.Shard, use_http_proxy: bool, call_timeout: float | None) -> None:
+    def __init__(
+        self, servers: _shard_core.Shard, use_http_proxy: bool, call_timeout: float | None, security: dict[str, Any]
+    ) -> None:
         self.shard = servers
         self.call_timeout = call_seconds(call_timeout)
-        self.members = [Transport(one, use_http_proxy, self.call_timeout) for one in servers.members]
+        self.members = [Transport(one, use_http_proxy, self.call_timeout, security) for one in servers.members]
         brief = min(_BRIEF, self.call_timeout)
-        self._brief = [Transport(one, use_http_proxy, brief) for one in servers.members]
+        self._brief = [Transport(one, use_http_proxy, brief, security) for one in servers.members]
         self._gone = [False] * len(servers.members)  # No server was there at the last call.
         self._places: dict[str, _shard_core.Places] = {}
 
@@ -87,10 +89,11 @@ class ShardTransport:
             while True:
                 channel = transport.channel()
                 stub = channel.unary_unary(SERVICE + "Stat")
+                metadata = transport.metadata()
                 try:
-                    return stub(text, timeout=DEFAULTS["ask_timeout_ms"] / 1000)
+                    return stub(text, timeout=DEFAULTS["ask_timeout_ms"] / 1000, metadata=metadata)
                 except grpc.RpcError as failure:
-                    error = transport.failed(channel, failure)
+                    error = transport.failed(channel, failure, metadata)
                 wait = retry.wait(error, time.monotonic_ns())
                 if wait is None:
                     raise error.exception()

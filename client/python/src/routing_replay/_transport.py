@@ -55,20 +55,65 @@ REST_TIMEOUT = 2.0  # Seconds that a fork waits for a stream to end.
 _READ_WITHOUT_THREAD = ("SingleThreadedUnaryStream", 1)  # grpc.experimental.ChannelOptions
 
 
+Metadata = tuple[tuple[str, str], ...] | None
+
+
+def is_refusal(failure: Any) -> bool:
+    """Whether the server did not take the token of a call."""
+    return failure.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def security_of(
+    tls: bool,
+    cacert: str | os.PathLike[str] | None,
+    cert: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    server_name: str | None,
+    token_file: str | os.PathLike[str] | None,
+) -> dict[str, Any]:
+    """The settings of a Client as the core takes them."""
+    paths = {"cacert": cacert, "cert": cert, "key": key, "token_file": token_file}
+    settings: dict[str, Any] = {name: os.fspath(path) for name, path in paths.items() if path is not None}
+    return {**settings, "tls": bool(tls), "server_name": _values.text(server_name or "", "server_name")}
+
+
+def metadata_of(security: _core.Security) -> Metadata:
+    """What a call carries."""
+    authorization = security.authorization()
+    return (("authorization", authorization),) if authorization else None
+
+
+def judged(security: _core.Security, failure: Any, metadata: Metadata) -> _core.CoreError:
+    """What a failed call says; a token that was replaced meanwhile is a server that was away for a moment."""
+    error = core_error(failure)
+    if metadata is not None and security.token_replaced(metadata[0][1], error):
+        return _core.rpc_error(grpc.StatusCode.UNAVAILABLE.value[0], "the token was replaced meanwhile", b"")
+    return error
+
+
+def credentials_of(keys: _core.ChannelKeys) -> grpc.ChannelCredentials:
+    root, key, certificate = (
+        text.encode() or None for text in (keys.root_certificates, keys.key, keys.certificate)
+    )
+    return grpc.ssl_channel_credentials(root, key, certificate)
+
+
 def channel_options(use_http_proxy: bool) -> list[tuple[str, int]]:
     return [(name, value) for name, value in _core.defaults(use_http_proxy)["channel_options"]]
 
 
 class Broken(Exception):
-    """A stream that ended with an error."""
+    """A stream that ended with an error. `refused`: the server did not take its token."""
 
-    def __init__(self, error: _core.CoreError) -> None:
+    def __init__(self, error: _core.CoreError, refused: bool = False) -> None:
         super().__init__()
         self.error = error
+        self.refused = refused
 
     def wait(self, retry: _core.Retry | None, has_others: bool) -> float:
-        """Seconds until another server is asked. Raises the error where it is final."""
-        wait = None if retry is None or not has_others else retry.wait(self.error, time.monotonic_ns())
+        """Seconds until another server is asked, or with another token. Raises the error where it is final."""
+        hopeless = retry is None or not (has_others or self.refused)
+        wait = None if hopeless else retry.wait(self.error, time.monotonic_ns())
         if wait is None:
             raise self.error.exception() from None
         return wait
@@ -95,9 +140,13 @@ class Streaming(Closing, Protocol):
 class Transport:
     """A channel that is made when it is first used, anew in a process that was forked. Thread-safe."""
 
-    def __init__(self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None) -> None:
+    def __init__(
+        self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None, security: dict[str, Any]
+    ) -> None:
+        self._security = _core.Security(security)
         self._servers = _core.Servers(endpoint)
-        self._server: _core.Server | None = None  # That the channel leads to.
+        self._server: _core.Server | None = None  # That the channel leads to, …
+        self._keys: _core.ChannelKeys | None = None  # … and what it was made with.
         self.call_timeout = call_seconds(call_timeout)
         self._options = channel_options(use_http_proxy)
         self._lock = threading.Lock()
@@ -108,19 +157,25 @@ class Transport:
         _fork.register(self)
 
     def channel(self) -> grpc.Channel:
-        """Raises CancelledError once closed, and what `check_fork` says."""
+        """Raises CancelledError once closed, what `check_fork` says, and InvalidArgumentError for security settings
+        that do not fit the server or their files."""
         check_fork()
         note_use()
         with self._lock:
             if self._channel is not None and not self._closed:
                 return self._channel
         server = self._servers.present(self.call_timeout)
+        keys = self._security.channel(server.target)
         with self._lock:
             if self._closed:
                 raise errors.CancelledError("the client is closed")
             if self._channel is None:
-                options = [*self._options, *server.channel_options, _READ_WITHOUT_THREAD]
-                self._channel, self._server = grpc.insecure_channel(server.target, options), server
+                options = [*self._options, *server.channel_options, *keys.channel_options, _READ_WITHOUT_THREAD]
+                if keys.encrypted:
+                    self._channel = grpc.secure_channel(server.target, credentials_of(keys), options)
+                else:
+                    self._channel = grpc.insecure_channel(server.target, options)
+                self._server, self._keys = server, keys
                 _fork.note_channel()
             return self._channel
 
@@ -132,12 +187,16 @@ class Transport:
         except errors.DeadlineExceededError:
             return False
 
-    def failed(self, channel: grpc.Channel | None, failure: grpc.RpcError) -> _core.CoreError:
+    def metadata(self) -> Metadata:
+        """What a new call carries. InvalidArgumentError where the token's file cannot be read."""
+        return metadata_of(self._security)
+
+    def failed(self, channel: grpc.Channel | None, failure: grpc.RpcError, metadata: Metadata) -> _core.CoreError:
         """What a call on the channel says that failed. If there was no server, the next channel leads to another one,
         or to where the endpoint's file says now."""
         if failure.code() is grpc.StatusCode.UNAVAILABLE:
             self.leave(channel)
-        return core_error(failure)
+        return judged(self._security, failure, metadata)
 
     def leave(self, channel: grpc.Channel | None) -> None:
         """No server answers there."""
@@ -148,11 +207,12 @@ class Transport:
             self._follow()
 
     def _follow(self) -> None:
-        """Lets go of a channel that leads elsewhere by now."""
-        with contextlib.suppress(errors.DeadlineExceededError):
+        """Lets go of a channel that would lead elsewhere by now, or be made with other certificates."""
+        with contextlib.suppress(errors.DeadlineExceededError, errors.InvalidArgumentError):
             target = self._servers.present(0).target
+            keys = self._security.channel(target)
             with self._lock:
-                if self._server is not None and self._server.target != target:
+                if self._server is not None and (self._server.target, self._keys) != (target, keys):
                     self._channel = self._server = None
 
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
@@ -173,11 +233,14 @@ class Transport:
         while True:
             channel = self.channel()
             stub = channel.unary_unary(SERVICE + method)
+            metadata = self.metadata()
+            left = max(0.0, deadline - time.monotonic())
             try:
-                return stub(request, timeout=max(0.0, deadline - time.monotonic()), wait_for_ready=not repeat)
+                return stub(request, timeout=left, metadata=metadata, wait_for_ready=not repeat)
             except grpc.RpcError as failure:
-                error = self.failed(channel, failure)
-            wait = retry.wait(error, time.monotonic_ns()) if repeat else None
+                error = self.failed(channel, failure, metadata)
+                again = repeat or is_refusal(failure)  # Then nothing was made.
+            wait = retry.wait(error, time.monotonic_ns()) if again else None
             if wait is None:
                 raise error.exception()
             time.sleep(wait)
@@ -217,10 +280,11 @@ class Transport:
         """The parent's threads are not here, and its channel must not be touched, not even freed."""
         self._lock = threading.Lock()
         self._grpc_threads = set()
-        endpoint = self._servers.endpoint
-        _core.leak((self._channel, self._servers))  # Somebody may have been in there.
+        endpoint, security = self._servers.endpoint, self._security.settings
+        _core.leak((self._channel, self._servers, self._security))  # Somebody may have been in there.
         self._channel = self._server = None
         self._servers = _core.Servers(endpoint)
+        self._security = _core.Security(security)
 
 
 def _after_fork() -> None:

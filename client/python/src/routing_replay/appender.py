@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from routing_replay import _append, _calls, _core, _fork, _transport, _values
-from routing_replay._transport import DEFAULTS, SERVICE, Transport, check_fork
+from routing_replay._transport import DEFAULTS, SERVICE, Metadata, Transport, check_fork
 from routing_replay.errors import (
     CancelledError,
     FailedPreconditionError,
@@ -305,15 +305,16 @@ class Appender:
 
     def _ask(self, producer: str, samples: list[str]) -> None:
         call = _calls.stat(self._name, samples, producer)
-        channel = None
+        channel = metadata = None
         try:
             channel = self._channel()
             if channel is None:
                 return
             stub = channel.unary_unary(SERVICE + call.method)
-            states = call.read(stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
+            metadata = self._transport.metadata()
+            states = call.read(stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000, metadata=metadata))
         except (grpc.RpcError, RoutingReplayError) as failure:
-            error = self._error_of(channel, failure)
+            error = self._error_of(channel, failure, metadata)
             if isinstance(failure, grpc.RpcError) and failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self._transport.leave(channel)
             with self._lock:
@@ -322,11 +323,13 @@ class Appender:
         with self._lock:
             self._core.on_states(_calls.states_for_core(states), time.monotonic_ns())
 
-    def _error_of(self, channel: grpc.Channel | None, failure: grpc.RpcError | RoutingReplayError) -> _core.CoreError:
+    def _error_of(
+        self, channel: grpc.Channel | None, failure: grpc.RpcError | RoutingReplayError, metadata: Metadata
+    ) -> _core.CoreError:
         """What the core is told; an endpoint that cannot be told yet is a server that is not there."""
         if isinstance(failure, RoutingReplayError):
             return _core.rpc_error(grpc.StatusCode.UNAVAILABLE.value[0], str(failure), b"")
-        return self._transport.failed(channel, failure)
+        return self._transport.failed(channel, failure, metadata)
 
     def _converse(self) -> None:
         """One stream, from its start to its end."""
@@ -335,12 +338,13 @@ class Appender:
             number = self._stream
         why: _core.CoreError | None = None
         told = False
-        channel = None
+        channel = metadata = None
         try:
             channel = self._channel()
             if channel is None:
                 return
-            call = channel.stream_stream(SERVICE + "Append")(self._requests(number, channel))
+            metadata = self._transport.metadata()
+            call = channel.stream_stream(SERVICE + "Append")(self._requests(number, channel), metadata=metadata)
             ended = threading.Event()
             told = call.add_callback(lambda: self._note_grpc_thread(ended))
             with self._lock:
@@ -355,7 +359,7 @@ class Appender:
                     self._changed.notify_all()
                 self._deliver()
         except (grpc.RpcError, RoutingReplayError) as failure:
-            why = self._error_of(channel, failure)
+            why = self._error_of(channel, failure, metadata)
         if told:
             ended.wait(_transport.REST_TIMEOUT)
         with self._lock:

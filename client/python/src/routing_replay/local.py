@@ -20,6 +20,7 @@ from routing_replay import _values
 _PROGRAM = "routing-replay-server"
 _PROGRAM_VARIABLE = "ROUTING_REPLAY_SERVER"
 _ENDPOINT_VARIABLE = "ROUTING_REPLAY_ENDPOINT"
+_TLS_VARIABLES = tuple(f"ROUTING_REPLAY_{name}" for name in ("TLS", "CACERT", "CERT", "KEY", "SERVER_NAME"))
 _STDERR = 2
 _LAST_LINES = 20
 _END_SECONDS = 5.0
@@ -42,7 +43,7 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
     timeout: seconds for the server to be there
 
     Within the context the environment's ROUTING_REPLAY_ENDPOINT names the server, so that `Client()` finds it, here and
-    in processes that are started. The server also ends when this process does, however it does. Its warnings and errors
+    in processes that are started; what it says of certificates is hidden, unless the flags have --tls-cert. The server also ends when this process does, however it does. Its warnings and errors
     go to the standard error stream.
 
     The program comes with the package routing-replay-server; the environment's ROUTING_REPLAY_SERVER names another one.
@@ -59,7 +60,7 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
         words = _Words(process)
         try:
             server = LocalServer(_endpoint(process, words, file, timeout), process.pid)
-            with _environment(_ENDPOINT_VARIABLE, server.endpoint):
+            with _environment(_variables(server.endpoint, flags)):
                 yield server
         finally:
             _stop(process)
@@ -116,17 +117,29 @@ def _endpoint(process: subprocess.Popen[bytes], words: _Words, file: Path, timeo
     return file.read_text().strip()
 
 
+def _variables(endpoint: str, flags: tuple[str, ...]) -> dict[str, str | None]:
+    """What the environment says of another server's encryption is not for this one."""
+    encrypted = any(flag.partition("=")[0] == "--tls-cert" for flag in flags)
+    return {_ENDPOINT_VARIABLE: endpoint, **({} if encrypted else dict.fromkeys(_TLS_VARIABLES))}
+
+
 @contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
+def _environment(variables: dict[str, str | None]) -> Iterator[None]:
+    """With these variables, None being none."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set_environment(variables)
     try:
         yield
     finally:
-        if before is None:
+        _set_environment(before)
+
+
+def _set_environment(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
             os.environ.pop(name, None)
         else:
-            os.environ[name] = before
+            os.environ[name] = value
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

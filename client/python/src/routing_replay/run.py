@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 
 from routing_replay import _append, _calls, _checkpoint, _core, _counters, _read, _turns, _values
-from routing_replay._transport import SERVICE, Broken, Transport
+from routing_replay._transport import SERVICE, Broken, Transport, is_refusal
 from routing_replay.appender import Appender
 from routing_replay.trajectory import Trajectory
 from routing_replay.types import (
@@ -239,11 +239,12 @@ class Run:
     def _read_once(self, request: bytes, deadline: float) -> Iterator[bytes]:
         channel = self._transport.channel()
         left = max(0.0, deadline - time.monotonic())
-        call = channel.unary_stream(SERVICE + "Read")(request, timeout=left)
+        metadata = self._transport.metadata()
+        call = channel.unary_stream(SERVICE + "Read")(request, timeout=left, metadata=metadata)
         try:
             yield from call
         except grpc.RpcError as failure:
-            raise Broken(self._transport.failed(channel, failure)) from None
+            raise Broken(self._transport.failed(channel, failure, metadata), is_refusal(failure)) from None
         finally:
             call.cancel()
 

@@ -80,7 +80,9 @@ class ShardedRun(Run):
                 elif kind == merge.START:
                     channel = self._transport.members[member].channel()
                     left = max(0.0, deadline - time.monotonic())
-                    streams.append((channel, channel.unary_stream(SERVICE + "Read")(text, timeout=left)))
+                    metadata = self._transport.members[member].metadata()
+                    call = channel.unary_stream(SERVICE + "Read")(text, timeout=left, metadata=metadata)
+                    streams.append((channel, call))
                 elif kind == merge.RECEIVE:
                     self._receive(merge, stream, member, *streams[stream])
                 elif kind == merge.LOCATE:
@@ -95,7 +97,7 @@ class ShardedRun(Run):
         try:
             message = next(call, None)
         except grpc.RpcError as failure:
-            return merge.on_end(stream, self._transport.members[member].failed(channel, failure))
+            return merge.on_end(stream, self._transport.members[member].failed(channel, failure, None))
         if message is None:
             return merge.on_end(stream, None)
         return merge.on_message(stream, message)

@@ -220,14 +220,15 @@ class Appender:
 
     async def _ask(self, producer: str, samples: list[str]) -> None:
         call = _calls.stat(self._name, samples, producer)
-        channel = await self._transport.channel()
+        channel, metadata = await self._transport.channel(), self._transport.metadata()
         try:
             stub = channel.unary_unary(SERVICE + call.method)
-            states = call.read(await stub(call.request, timeout=DEFAULTS["ask_timeout_ms"] / 1000))
+            seconds = DEFAULTS["ask_timeout_ms"] / 1000
+            states = call.read(await stub(call.request, timeout=seconds, metadata=metadata))
         except grpc.aio.AioRpcError as failure:
             if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self._transport.leave(channel)
-            self._core.on_ask_error(self._transport.failed(channel, failure), time.monotonic_ns())
+            self._core.on_ask_error(self._transport.failed(channel, failure, metadata), time.monotonic_ns())
             return
         self._core.on_states(_calls.states_for_core(states), time.monotonic_ns())
 
@@ -235,8 +236,8 @@ class Appender:
         """One stream, from its start to its end."""
         why: _core.CoreError | None = None
         self._gave_up = False
-        channel = await self._transport.channel()
-        call = channel.stream_stream(SERVICE + "Append")()
+        channel, metadata = await self._transport.channel(), self._transport.metadata()
+        call = channel.stream_stream(SERVICE + "Append")(metadata=metadata)
         sender = asyncio.get_running_loop().create_task(self._send(call, channel))
         try:
             while (message := await call.read()) is not grpc.aio.EOF:
@@ -244,7 +245,7 @@ class Appender:
                 await self._deliver()
                 self._changed.notify()
         except grpc.aio.AioRpcError as failure:
-            why = self._transport.failed(channel, failure)
+            why = self._transport.failed(channel, failure, metadata)
         except asyncio.CancelledError:
             if not self._gave_up:
                 raise

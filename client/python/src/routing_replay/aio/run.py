@@ -13,7 +13,7 @@ import grpc.aio
 import numpy as np
 
 from routing_replay import _append, _calls, _core, _counters, _read, _turns, _values
-from routing_replay._transport import SERVICE, Broken
+from routing_replay._transport import SERVICE, Broken, is_refusal
 from routing_replay.aio import threads
 from routing_replay.aio.appender import Appender
 from routing_replay.aio.trajectory import Trajectory
@@ -207,12 +207,13 @@ class Run:
     async def _read_once(self, request: bytes, deadline: float) -> AsyncIterator[bytes]:
         channel = await self._transport.channel()
         left = max(0.0, deadline - time.monotonic())
-        call = channel.unary_stream(SERVICE + "Read")(request, timeout=left)
+        metadata = self._transport.metadata()
+        call = channel.unary_stream(SERVICE + "Read")(request, timeout=left, metadata=metadata)
         try:
             async for message in call:
                 yield message
         except grpc.aio.AioRpcError as failure:
-            raise Broken(self._transport.failed(channel, failure)) from None
+            raise Broken(self._transport.failed(channel, failure, metadata), is_refusal(failure)) from None
         finally:
             call.cancel()
 

@@ -6,13 +6,24 @@ import asyncio
 import contextlib
 import os
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
 from routing_replay import _core, _values, errors
-from routing_replay._transport import SERVICE, call_seconds, channel_options, check_fork, core_error, note_use
+from routing_replay._transport import (
+    SERVICE,
+    Metadata,
+    call_seconds,
+    channel_options,
+    check_fork,
+    credentials_of,
+    is_refusal,
+    judged,
+    metadata_of,
+    note_use,
+)
 
 _POLL_SECONDS = 0.05  # How often is looked for an endpoint's file.
 
@@ -26,9 +37,13 @@ class Closing(Protocol):
 class Transport:
     """A channel that is made when it is first used. For one event loop."""
 
-    def __init__(self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None) -> None:
+    def __init__(
+        self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None, security: dict[str, Any]
+    ) -> None:
+        self._security = _core.Security(security)
         self._servers = _core.Servers(endpoint)
-        self._server: _core.Server | None = None  # That the channel leads to.
+        self._server: _core.Server | None = None  # That the channel leads to, …
+        self._keys: _core.ChannelKeys | None = None  # … and what it was made with.
         self.call_timeout = call_seconds(call_timeout)
         self._options = channel_options(use_http_proxy)
         self._channel: grpc.aio.Channel | None = None
@@ -47,9 +62,14 @@ class Transport:
         if self._channel is None:
             note_use()
             server = await self._wait_for_server()
+            keys = self._security.channel(server.target)
             if self._channel is None:
-                options = [*self._options, *server.channel_options]
-                self._channel, self._server = grpc.aio.insecure_channel(server.target, options), server
+                options = [*self._options, *server.channel_options, *keys.channel_options]
+                if keys.encrypted:
+                    self._channel = grpc.aio.secure_channel(server.target, credentials_of(keys), options)
+                else:
+                    self._channel = grpc.aio.insecure_channel(server.target, options)
+                self._server, self._keys = server, keys
         return self._channel
 
     async def _wait_for_server(self) -> _core.Server:
@@ -69,11 +89,17 @@ class Transport:
         except errors.DeadlineExceededError:
             return False
 
-    def failed(self, channel: grpc.aio.Channel | None, failure: grpc.aio.AioRpcError) -> _core.CoreError:
+    def metadata(self) -> Metadata:
+        """As routing_replay._transport.Transport.metadata."""
+        return metadata_of(self._security)
+
+    def failed(
+        self, channel: grpc.aio.Channel | None, failure: grpc.aio.AioRpcError, metadata: Metadata
+    ) -> _core.CoreError:
         """As routing_replay._transport.Transport.failed."""
         if failure.code() is grpc.StatusCode.UNAVAILABLE:
             self.leave(channel)
-        return core_error(failure)
+        return judged(self._security, failure, metadata)
 
     def leave(self, channel: grpc.aio.Channel | None) -> None:
         """As routing_replay._transport.Transport.leave."""
@@ -82,9 +108,10 @@ class Transport:
             self._follow()
 
     def _follow(self) -> None:
-        with contextlib.suppress(errors.DeadlineExceededError):
+        with contextlib.suppress(errors.DeadlineExceededError, errors.InvalidArgumentError):
             target = self._servers.present(0).target
-            if self._server is not None and self._server.target != target:
+            keys = self._security.channel(target)
+            if self._server is not None and (self._server.target, self._keys) != (target, keys):
                 self._channel = self._server = None
 
     async def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
@@ -101,11 +128,14 @@ class Transport:
         while True:
             channel = await self.channel()
             stub = channel.unary_unary(SERVICE + method)
+            metadata = self.metadata()
+            left = max(0.0, deadline - time.monotonic())
             try:
-                return await stub(request, timeout=max(0.0, deadline - time.monotonic()), wait_for_ready=not repeat)
+                return await stub(request, timeout=left, metadata=metadata, wait_for_ready=not repeat)
             except grpc.aio.AioRpcError as failure:
-                error = self.failed(channel, failure)
-            wait = retry.wait(error, time.monotonic_ns()) if repeat else None
+                error = self.failed(channel, failure, metadata)
+                again = repeat or is_refusal(failure)
+            wait = retry.wait(error, time.monotonic_ns()) if again else None
             if wait is None:
                 raise error.exception()
             await asyncio.sleep(wait)

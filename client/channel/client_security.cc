@@ -1,0 +1,116 @@
+#include "client/channel/client_security.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "proto/wire/local_address.h"
+#include "routing_replay/wire/error_detail.h"
+
+namespace routing_replay {
+namespace {
+
+constexpr absl::string_view kUnixPrefix = "unix:";
+
+std::string FromEnvironment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+void Fill(std::string& setting, const char* name) {
+  if (setting.empty()) setting = FromEnvironment(name);
+}
+
+SecuritySettings WithEnvironment(SecuritySettings settings) {
+  const std::string tls = FromEnvironment("ROUTING_REPLAY_TLS");
+  settings.tls = settings.tls || (!tls.empty() && tls != "0" && !absl::EqualsIgnoreCase(tls, "false"));
+  Fill(settings.cacert, "ROUTING_REPLAY_CACERT");
+  Fill(settings.cert, "ROUTING_REPLAY_CERT");
+  Fill(settings.key, "ROUTING_REPLAY_KEY");
+  Fill(settings.server_name, "ROUTING_REPLAY_SERVER_NAME");
+  Fill(settings.token_file, "ROUTING_REPLAY_TOKEN_FILE");
+  return settings;
+}
+
+// A target of endpoint.h as users write it: gRPC's scheme and escapes are taken off.
+std::string AddressOf(absl::string_view target) {
+  absl::ConsumePrefix(&target, "dns:///");
+  return absl::StrReplaceAll(target, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
+}
+
+absl::StatusOr<std::string> ReadPem(absl::string_view setting, const std::string& path) {
+  if (path.empty()) return std::string();
+  const auto text = ChangingFile(path).Look();
+  if (!text.ok()) return Invalid(setting, text.status().message());
+  return text->value();
+}
+
+absl::StatusOr<std::string> HeaderOf(const std::string& path, absl::string_view text) {
+  const absl::string_view token = absl::StripAsciiWhitespace(text.substr(0, text.find('\n')));
+  const bool printable = std::all_of(token.begin(), token.end(), [](unsigned char c) { return absl::ascii_isgraph(c); });
+  if (token.empty() || !printable) {
+    return Invalid("token_file", absl::StrCat("the first line of ", path, " is not a token"));
+  }
+  return absl::StrCat("Bearer ", token);
+}
+
+}  // namespace
+
+ClientSecurity::ClientSecurity(SecuritySettings settings) : settings_(std::move(settings)), authorization_("") {
+  if (!settings_.token_file.empty()) token_file_.emplace(settings_.token_file);
+}
+
+absl::StatusOr<std::shared_ptr<ClientSecurity>> ClientSecurity::Create(SecuritySettings settings) {
+  settings = WithEnvironment(std::move(settings));
+  if (!settings.cert.empty() && settings.key.empty()) return Invalid("key", "missing beside cert");
+  if (!settings.key.empty() && settings.cert.empty()) return Invalid("cert", "missing beside key");
+  return std::shared_ptr<ClientSecurity>(new ClientSecurity(std::move(settings)));
+}
+
+absl::StatusOr<ChannelKeys> ClientSecurity::KeysFor(absl::string_view target) const {
+  ChannelKeys keys;
+  keys.encrypted = !absl::StartsWith(target, kUnixPrefix) &&
+                   (settings_.tls || !settings_.cacert.empty() || !settings_.cert.empty());
+  if (!keys.encrypted) {
+    const std::string address = AddressOf(target);
+    if (settings_.token_file.empty() || IsLocalAddress(address)) return keys;
+    return Invalid("token_file", absl::StrCat("the token would go to ", address,
+                                              " in plaintext; set cacert, or tls for the system's authorities"));
+  }
+  auto roots = ReadPem("cacert", settings_.cacert);
+  if (!roots.ok()) return roots.status();
+  auto certificate = ReadPem("cert", settings_.cert);
+  if (!certificate.ok()) return certificate.status();
+  auto key = ReadPem("key", settings_.key);
+  if (!key.ok()) return key.status();
+  keys.root_certificates = *std::move(roots);
+  keys.certificate = *std::move(certificate);
+  keys.key = *std::move(key);
+  keys.server_name = settings_.server_name;
+  return keys;
+}
+
+absl::StatusOr<std::string> ClientSecurity::Authorization() const {
+  MutexLock lock(mutex_);
+  if (!token_file_) return authorization_;
+  const auto text = token_file_->Look();
+  if (!text.ok()) {
+    authorization_ = Invalid("token_file", text.status().message());
+  } else if (*text) {
+    authorization_ = HeaderOf(token_file_->path(), **text);
+  }
+  return authorization_;
+}
+
+absl::Status ClientSecurity::Judge(absl::string_view authorization, const absl::Status& end) const {
+  if (!absl::IsUnauthenticated(end)) return end;
+  const auto present = Authorization();
+  if (!present.ok() || *present == authorization) return end;
+  return absl::UnavailableError("the token was replaced meanwhile");
+}
+
+}  // namespace routing_replay

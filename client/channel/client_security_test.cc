@@ -1,0 +1,108 @@
+#include "client/channel/client_security.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include "tests/support/scratch_directory.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::Fails;
+
+class ClientSecurityTest : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& name, const std::string& text) {
+    std::ofstream(directory_.path() + "/" + name) << text;
+    return directory_.path() + "/" + name;
+  }
+  static std::shared_ptr<ClientSecurity> Make(SecuritySettings settings) {
+    auto made = ClientSecurity::Create(std::move(settings));
+    EXPECT_OK(made);
+    return *std::move(made);
+  }
+  static void ExpectInvalid(const absl::Status& status, const std::string& field) {
+    EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+    EXPECT_EQ(GetErrorDetail(status)->field, field);
+  }
+
+  testing::ScratchDirectory directory_;
+};
+
+TEST_F(ClientSecurityTest, PlaintextWithoutSettings) {
+  const auto security = Make({});
+  EXPECT_EQ(*security->KeysFor("dns:///server:7400"), ChannelKeys());
+  EXPECT_EQ(*security->Authorization(), "");
+}
+
+TEST_F(ClientSecurityTest, AnyOfTheSettingsEncrypts) {
+  const std::string ca = Write("ca", "CA"), cert = Write("cert", "CERT"), key = Write("key", "KEY");
+  EXPECT_EQ(*Make({.tls = true})->KeysFor("dns:///a:1"), ChannelKeys{.encrypted = true});
+  EXPECT_EQ(*Make({.cacert = ca, .server_name = "b"})->KeysFor("dns:///a:1"),
+            (ChannelKeys{.encrypted = true, .root_certificates = "CA", .server_name = "b"}));
+  const auto mutual = Make({.cert = cert, .key = key});
+  EXPECT_EQ(*mutual->KeysFor("dns:///a:1"),
+            (ChannelKeys{.encrypted = true, .certificate = "CERT", .key = "KEY"}));
+  EXPECT_EQ(*mutual->KeysFor("unix:/run/rr.sock"), ChannelKeys());
+  Write("cert", "CERT 2");
+  EXPECT_EQ(mutual->KeysFor("dns:///a:1")->certificate, "CERT 2");
+}
+
+TEST_F(ClientSecurityTest, TheEnvironmentIsAskedLast) {
+  const std::string ca = Write("ca", "CA"), other = Write("other", "OTHER"), token = Write("token", "t\n");
+  ::setenv("ROUTING_REPLAY_CACERT", ca.c_str(), 1);
+  ::setenv("ROUTING_REPLAY_TOKEN_FILE", token.c_str(), 1);
+  EXPECT_EQ(Make({})->KeysFor("dns:///a:1")->root_certificates, "CA");
+  EXPECT_EQ(*Make({})->Authorization(), "Bearer t");
+  EXPECT_EQ(Make({.cacert = other})->KeysFor("dns:///a:1")->root_certificates, "OTHER");
+  ::unsetenv("ROUTING_REPLAY_CACERT");
+  ::unsetenv("ROUTING_REPLAY_TOKEN_FILE");
+  for (const auto& [value, encrypted] : {std::pair("1", true), {"true", true}, {"0", false}, {"", false}}) {
+    ::setenv("ROUTING_REPLAY_TLS", value, 1);
+    EXPECT_EQ(Make({})->KeysFor("dns:///a:1")->encrypted, encrypted) << value;
+  }
+  ::unsetenv("ROUTING_REPLAY_TLS");
+}
+
+TEST_F(ClientSecurityTest, ATokenNeverGoesElsewhereInPlaintext) {
+  const std::string ca = Write("ca", "CA"), token = Write("token", "secret\n");
+  const auto plain = Make({.token_file = token});
+  for (const char* here : {"dns:///127.0.0.1:1", "dns:///localhost:1", "dns:///%5B::1%5D:1", "unix:/run/rr.sock"}) {
+    EXPECT_EQ(*plain->KeysFor(here), ChannelKeys()) << here;
+  }
+  for (const char* there : {"dns:///10.0.0.1:1", "dns:///server:1", "dns:///%5Bfe80::1%25eth0%5D:1"}) {
+    const auto keys = plain->KeysFor(there);
+    ExpectInvalid(keys.status(), "token_file");
+    EXPECT_EQ(keys.status().message().find("secret"), absl::string_view::npos);
+    EXPECT_OK(Make({.cacert = ca, .token_file = token})->KeysFor(there));
+  }
+}
+
+TEST_F(ClientSecurityTest, FaultsNameTheSetting) {
+  ExpectInvalid(ClientSecurity::Create({.cert = "c"}).status(), "key");
+  ExpectInvalid(ClientSecurity::Create({.key = "k"}).status(), "cert");
+  ExpectInvalid(Make({.cacert = "/does/not/exist"})->KeysFor("dns:///a:1").status(), "cacert");
+  const auto missing = Make({.token_file = "/does/not/exist"});
+  for (int i = 0; i < 2; ++i) ExpectInvalid(missing->Authorization().status(), "token_file");
+  for (const char* bad : {"", "\n", "two words\n", "t\x01\n"}) {
+    ExpectInvalid(Make({.token_file = Write("bad", bad)})->Authorization().status(), "token_file");
+  }
+}
+
+TEST_F(ClientSecurityTest, AReplacedTokenIsTriedAgain) {
+  const auto security = Make({.token_file = Write("token", "one\nnot looked at\n")});
+  const std::string first = *security->Authorization();
+  EXPECT_EQ(first, "Bearer one");
+  const absl::Status refused = absl::UnauthenticatedError("no");
+  EXPECT_EQ(security->Judge(first, refused), refused);
+  Write("token", "two\n");
+  EXPECT_EQ(*security->Authorization(), "Bearer two");
+  EXPECT_TRUE(absl::IsUnavailable(security->Judge(first, refused)));
+  EXPECT_EQ(security->Judge("Bearer two", refused), refused);
+  EXPECT_OK(security->Judge(first, absl::OkStatus()));
+  EXPECT_EQ(security->Judge(first, absl::NotFoundError("x")), absl::NotFoundError("x"));
+}
+
+}  // namespace
+}  // namespace routing_replay
