@@ -37,7 +37,8 @@ class ClientSecurity {
   // key, or the reverse.
   static absl::StatusOr<std::shared_ptr<ClientSecurity>> Create(SecuritySettings settings);
 
-  // Of a new channel to a gRPC target, the files as they are now. INVALID_ARGUMENT (kField) naming the setting: a file
+  // Of a new channel to a gRPC target, the files as they are now; waits half a second at most where a certificate or
+  // its key changes just now. INVALID_ARGUMENT (kField) naming the setting: a file
   // that cannot be read; a token that would go elsewhere without encryption.
   absl::StatusOr<ChannelKeys> KeysFor(absl::string_view target) const;
   // Of a new call: the value of kAuthorizationKey, "" without a token. INVALID_ARGUMENT (kField): the file cannot be

@@ -79,6 +79,7 @@ CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
   AddRemove();
   AddBench();
   AddLayouts();
+  AddToken();
   CLI::App* completion =
       Add("completion", "print the shell's completion script\nFor example: source <(rrctl completion bash)",
           &Session::CompletionScript);
@@ -99,6 +100,7 @@ void CommandTree::AddProgram() {
                   "unix:PATH or file:PATH; shard:a:7400,b:7400 for several that share nothing")
       ->envname("ROUTING_REPLAY_ENDPOINT")
       ->type_name("ADDRESS");
+  AddSecurity();
   app_.add_option("--timeout", settings_.timeout_s, "longest wait for an answer")
       ->envname("ROUTING_REPLAY_TIMEOUT")
       ->capture_default_str()
@@ -111,6 +113,43 @@ void CommandTree::AddProgram() {
       ->envname("ROUTING_REPLAY_WRITE_OUT")
       ->type_name("FORMAT")
       ->check(CLI::IsMember(std::vector<std::string>{"table", "json"}));
+}
+
+void CommandTree::AddSecurity() {
+  SecuritySettings& security = settings_.security;
+  const auto add = [this](const char* name, std::string& value, const char* variable, const char* help) {
+    return app_.add_option(name, value, help)->envname(variable);
+  };
+  app_.add_flag("--tls", security.tls, "encrypt, trusting the system's authorities; --cacert and --cert mean it, too")
+      ->envname("ROUTING_REPLAY_TLS");
+  add("--cacert", security.cacert, "ROUTING_REPLAY_CACERT", "who signs servers' certificates, PEM")->type_name("FILE");
+  add("--cert", security.cert, "ROUTING_REPLAY_CERT", "the client's own certificate, PEM")->type_name("FILE");
+  add("--key", security.key, "ROUTING_REPLAY_KEY", "its key, PEM")->type_name("FILE");
+  add("--server-name", security.server_name, "ROUTING_REPLAY_SERVER_NAME",
+      "the name in the server's certificate, where it is not that of the address")
+      ->type_name("NAME");
+  add("--token-file", security.token_file, "ROUTING_REPLAY_TOKEN_FILE", "its first line is the token to show")
+      ->type_name("FILE");
+}
+
+void CommandTree::AddToken() {
+  TokenOptions& options = settings_.token;
+  CLI::App* token = Add("token",
+                        "make a token, and its entry for the server's --token-file\n"
+                        "The server keeps the hash alone: give the token to who is to use it, and forget it.",
+                        &Session::MakeToken);
+  token->add_option("NAME", options.name, "whose it is, for people")->required();
+  token->add_option("--run", options.run_prefixes, "runs whose names begin so; \"\" is every run")
+      ->required()
+      ->type_name("PREFIX");
+  token->add_option("--scope", options.scopes, "put, read or admin; may be given several times")
+      ->required()
+      ->type_name("SCOPE")
+      ->delimiter(',')
+      ->check(CLI::IsMember(std::vector<std::string>{"put", "read", "admin"}));
+  token->add_option("--expires", options.expires, "the day it ends (2027-01-31, UTC), or the time")->type_name("DATE");
+  token->add_option("--out", options.file, "write the token to this new file, for its owner alone to read")
+      ->type_name("FILE");
 }
 
 CLI::App* CommandTree::Add(const std::string& name, const std::string& help, Command command) {

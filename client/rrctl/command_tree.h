@@ -26,6 +26,7 @@ class CommandTree {
 
  private:
   void AddProgram();
+  void AddSecurity();
   CLI::App* Add(const std::string& name, const std::string& help, Command command);
   // A command that shows the answer to a question.
   CLI::App* AddLook(const std::string& name, const std::string& help, Layout layout, Query query);
@@ -37,6 +38,7 @@ class CommandTree {
   void AddTransfers();
   void AddRemove();
   void AddBench();
+  void AddToken();
   void AddDiff();
   void AddDoctor();
   void AddReport();

@@ -41,7 +41,14 @@ std::vector<std::string> FullNames(Client& client, const std::vector<RunSummary>
 std::vector<std::string> ServerNames(absl::string_view argument, const WordsByName& words) {
   const bool compared = argument == "A" || argument == "B";
   if (argument != "RUN" && argument != "SAMPLE" && !compared) return {};
-  const auto client = Client::Connect({.endpoint = LastOf(words, "--endpoint"), .call_timeout = kPatience});
+  const SecuritySettings security{.tls = words.count("--tls") > 0,
+                                  .cacert = LastOf(words, "--cacert"),
+                                  .cert = LastOf(words, "--cert"),
+                                  .key = LastOf(words, "--key"),
+                                  .server_name = LastOf(words, "--server-name"),
+                                  .token_file = LastOf(words, "--token-file")};
+  const auto client =
+      Client::Connect({.endpoint = LastOf(words, "--endpoint"), .security = security, .call_timeout = kPatience});
   if (!client.ok()) return {};
   const auto runs = (*client)->ListRuns();
   if (!runs.ok()) return {};

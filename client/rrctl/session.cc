@@ -21,7 +21,9 @@ Session::Session(const Settings& settings)
     : settings_(settings), output_(std::cout, settings.format, Style::For(STDOUT_FILENO)) {}
 
 ClientOptions Session::Options() const {
-  return {.endpoint = settings_.endpoint, .call_timeout = std::chrono::seconds(settings_.timeout_s)};
+  return {.endpoint = settings_.endpoint,
+          .security = settings_.security,
+          .call_timeout = std::chrono::seconds(settings_.timeout_s)};
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Session::Connect() const { return Client::Connect(Options()); }
@@ -139,6 +141,13 @@ absl::Status Session::Verify() {
   }
   const absl::Status taken = output_.Flush();
   return taken.ok() ? DamageOf(*verified) : taken;
+}
+
+absl::Status Session::MakeToken() {
+  const auto made = routing_replay::MakeToken(settings_.token);
+  if (!made.ok()) return made.status();
+  output_.Print(*made, Layout::kRecords);
+  return output_.Flush();
 }
 
 absl::Status Session::Diagnose() {

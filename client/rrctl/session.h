@@ -41,9 +41,10 @@ class Session {
   absl::Status Report();
   // The description is on standard input.
   absl::Status Diagnose();
-  // These two need no server. The plan's description is on standard input.
+  // These three need no server. The plan's description is on standard input.
   absl::Status Plan();
   absl::Status CompletionScript();
+  absl::Status MakeToken();
 
   // How a command ended that said all it had to say on standard output.
   ExitCode verdict() const { return verdict_; }

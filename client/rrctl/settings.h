@@ -17,6 +17,7 @@
 #include "client/rrctl/output.h"
 #include "client/rrctl/put.h"
 #include "client/rrctl/report/gather.h"
+#include "client/rrctl/token.h"
 #include "client/rrctl/transfer.h"
 #include "client/rrctl/watch.h"
 
@@ -24,6 +25,7 @@ namespace routing_replay {
 
 struct Settings {
   std::string endpoint;  // Empty: the environment's.
+  SecuritySettings security;
   int timeout_s = 10;
   Format format = IsTerminal(STDOUT_FILENO) ? Format::kTable : Format::kJson;
 
@@ -41,6 +43,7 @@ struct Settings {
   std::string bench_csv;
   bool explain = false;
   DiagnoseOptions diagnose;
+  TokenOptions token;
   DiffOptions diff;
   DoctorOptions doctor;
   ReportOptions report;

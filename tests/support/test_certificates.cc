@@ -73,7 +73,11 @@ struct TestAuthority::Impl {
 
 TestAuthority::TestAuthority() : impl_(std::make_unique<Impl>()) {
   impl_->key = Must(EVP_EC_gen("P-256"));
-  impl_->certificate = NewCertificate(impl_->key, "test authority", std::chrono::hours(1));
+  // Of two authorities with one name a verifier might take the wrong one.
+  uint64_t number = 0;
+  Must(RAND_bytes(reinterpret_cast<unsigned char*>(&number), sizeof(number)) == 1);
+  impl_->certificate =
+      NewCertificate(impl_->key, absl::StrCat("test authority ", absl::Hex(number)), std::chrono::hours(1));
   Must(X509_set_issuer_name(impl_->certificate, X509_get_subject_name(impl_->certificate)));
   AddExtension(impl_->certificate, impl_->certificate, NID_basic_constraints, "critical,CA:TRUE");
   AddExtension(impl_->certificate, impl_->certificate, NID_subject_key_identifier, "hash");

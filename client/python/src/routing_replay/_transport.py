@@ -92,9 +92,7 @@ def judged(security: _core.Security, failure: Any, metadata: Metadata) -> _core.
 
 
 def credentials_of(keys: _core.ChannelKeys) -> grpc.ChannelCredentials:
-    root, key, certificate = (
-        text.encode() or None for text in (keys.root_certificates, keys.key, keys.certificate)
-    )
+    root, key, certificate = (text.encode() or None for text in (keys.root_certificates, keys.key, keys.certificate))
     return grpc.ssl_channel_credentials(root, key, certificate)
 
 

@@ -1,0 +1,27 @@
+// A new token, and what the server is to know of it.
+#ifndef CLIENT_RRCTL_TOKEN_H_
+#define CLIENT_RRCTL_TOKEN_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/rrctl/table.h"
+
+namespace routing_replay {
+
+struct TokenOptions {
+  std::string name;
+  std::vector<std::string> run_prefixes;
+  std::vector<std::string> scopes;
+  std::string expires;
+  std::string file;  // That gets the token; empty: it is in the answer.
+};
+
+// {"entry": a line for the server's token file, "token" or "file"}. 256 bits by chance. ALREADY_EXISTS for a file that
+// is there, and other errors that name it.
+absl::StatusOr<Document> MakeToken(const TokenOptions& options);
+
+}  // namespace routing_replay
+
+#endif  // CLIENT_RRCTL_TOKEN_H_

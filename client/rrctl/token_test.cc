@@ -1,0 +1,48 @@
+#include "client/rrctl/token.h"
+
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "proto/wire/clock.h"
+#include "server/security/access_control.h"
+#include "tests/support/scratch_directory.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+// What is made is what the server takes.
+TEST(TokenTest, TheServerTakesTheEntry) {
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/tokens";
+  ASSERT_OK_AND_ASSIGN(
+      const Document made,
+      MakeToken(
+          {.name = "rollout: \"a\"", .run_prefixes = {"grpo-", "x"}, .scopes = {"put"}, .expires = "2999-01-31"}));
+  std::ofstream(path) << made["entry"].get<std::string>() << "\n";
+  const auto control = AccessControl::Create(path, Clock::Real(), [](const std::string&) {});
+  ASSERT_OK(control);
+  const std::string token = made["token"];
+  EXPECT_OK((*control)->Check("Bearer " + token, Scope::kPut, "grpo-1"));
+  EXPECT_FALSE((*control)->Check("Bearer " + token, Scope::kRead, "grpo-1").ok());
+  EXPECT_FALSE((*control)->Check("Bearer " + token, Scope::kPut, "y").ok());
+}
+
+TEST(TokenTest, AFileIsForItsOwnerAndNotReplaced) {
+  const testing::ScratchDirectory directory;
+  const TokenOptions options{
+      .name = "a", .run_prefixes = {""}, .scopes = {"read"}, .file = directory.path() + "/token"};
+  ASSERT_OK_AND_ASSIGN(const Document made, MakeToken(options));
+  EXPECT_FALSE(made.contains("token"));
+  struct stat status;
+  ASSERT_EQ(stat(options.file.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  std::string line;
+  std::getline(std::ifstream(options.file), line);
+  EXPECT_EQ(line.size(), 46u);
+  EXPECT_EQ(MakeToken(options).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+}  // namespace
+}  // namespace routing_replay

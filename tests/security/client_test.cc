@@ -1,0 +1,85 @@
+// Our own client against a server with TLS and tokens.
+#include "routing_replay/client.h"
+#include "tests/security/guarded_client.h"
+#include "tests/security/guarded_server.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::testing {
+namespace {
+
+constexpr std::chrono::milliseconds kShort(500);
+
+TEST(ClientTest, TlsAndATokenAreEnough) {
+  GuardedServer server({{.token = "known"}});
+  const ClientFiles files(server.authority().certificate(), "known");
+  auto client = Client::Connect(files.Options(server.endpoint()));
+  ASSERT_OK(client);
+  auto run = (*client)->OpenRun("run", SmallGeometry());
+  ASSERT_OK(run);
+  ExpectRoundTrip(**run, "sample");
+  EXPECT_OK((*run)->Truncate("sample", Producer::kRollout, 0, {}));  // Is made once, and looks for a server first.
+  EXPECT_OK((*client)->ListRuns());
+}
+
+TEST(ClientTest, TheServerIsCheckedToo) {
+  GuardedServer server({{.token = "known"}});
+  const TestAuthority other;
+  const ClientFiles stranger(other.certificate(), "known");
+  ClientOptions options = stranger.Options(server.endpoint());
+  options.call_timeout = kShort;
+  auto client = Client::Connect(options);
+  ASSERT_OK(client);
+  EXPECT_TRUE(absl::IsUnavailable((*client)->GetServerInfo().status()));
+  // A certificate of the right authority, for another name.
+  server.SetIdentity(server.authority().Issue("DNS:elsewhere.example.org"));
+  const ClientFiles files(server.authority().certificate(), "known");
+  options = files.Options(server.endpoint());
+  options.security.server_name = "elsewhere.example.org";
+  client = Client::Connect(options);
+  ASSERT_OK(client);
+  EXPECT_OK((*client)->GetServerInfo());
+  options.security.server_name = "";
+  options.call_timeout = kShort;
+  client = Client::Connect(options);
+  ASSERT_OK(client);
+  EXPECT_TRUE(absl::IsUnavailable((*client)->GetServerInfo().status()));
+}
+
+TEST(ClientTest, RefusalsAreTyped) {
+  GuardedServer server(std::vector<TestToken>{{.token = "reads", .scopes = "read"}, {.token = "other", .runs = "o-"}});
+  const ClientFiles reads(server.authority().certificate(), "reads");
+  const ClientFiles wrong(server.authority().certificate(), "wrong");
+  auto client = Client::Connect(wrong.Options(server.endpoint()));
+  ASSERT_OK(client);
+  EXPECT_THAT((*client)->ListRuns(), Fails(absl::StatusCode::kUnauthenticated, Reason::kUnspecified));
+  client = Client::Connect(reads.Options(server.endpoint()));
+  ASSERT_OK(client);
+  EXPECT_THAT((*client)->OpenRun("run", SmallGeometry()),
+              Fails(absl::StatusCode::kPermissionDenied, Reason::kUnspecified));
+  EXPECT_THAT((*client)->JoinRun("run"), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+}
+
+TEST(ClientTest, ATokenDoesNotGoElsewhereInPlaintext) {
+  const ClientFiles files("", "known");
+  for (const char* endpoint :
+       {"server.example.org:7400", "shard:10.0.0.1:7400,10.0.0.2:7400", "10.0.0.1:1,10.0.0.2:1"}) {
+    EXPECT_THAT(Client::Connect(files.Options(endpoint)), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  }
+}
+
+// One client over several members, each with its own connection.
+TEST(ClientTest, ShardsAndLists) {
+  const std::vector<TestToken> tokens = {{.token = "known"}};
+  GuardedServer a(tokens, {}, false), b(tokens, {}, false);
+  const ClientFiles files("", "known");
+  for (const std::string& endpoint : {"shard:" + a.endpoint() + "," + b.endpoint(), a.endpoint() + ",127.0.0.1:1"}) {
+    auto client = Client::Connect(files.Options(endpoint));
+    ASSERT_OK(client);
+    auto run = (*client)->OpenRun("run-" + std::to_string(endpoint.size()), SmallGeometry());
+    ASSERT_OK(run);
+    for (int i = 0; i < 4; ++i) ExpectRoundTrip(**run, "sample-" + std::to_string(i));
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay::testing

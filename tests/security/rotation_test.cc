@@ -1,0 +1,166 @@
+// Certificates and tokens change under load: no call of a client fails that keeps its files up to date, and what was
+// taken back does not work any more.
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/security/guarded_client.h"
+
+namespace routing_replay::testing {
+namespace {
+
+constexpr std::chrono::seconds kPatience(20);
+
+// Does `work` again and again on a thread of its own until it is destroyed; counts, and keeps the first failure.
+class Load {
+ public:
+  explicit Load(std::function<absl::Status(int)> work)
+      : thread_([this, work = std::move(work)] {
+          for (int i = 0; !stopping_; ++i) {
+            if (absl::Status status = work(i); !status.ok()) {
+              failure_ = status;
+              return;
+            }
+            ++done_;
+          }
+        }) {}
+  ~Load() { Stop().IgnoreError(); }
+
+  int done() const { return done_; }
+  // Waits for `more` further rounds.
+  void Await(int more) const {
+    const int wanted = done_ + more;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (done_ < wanted && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    EXPECT_GE(done_, wanted);
+  }
+  absl::Status Stop() {
+    stopping_ = true;
+    if (thread_.joinable()) thread_.join();
+    return failure_;
+  }
+
+ private:
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> done_{0};
+  absl::Status failure_;
+  std::thread thread_;
+};
+
+absl::Status AppendOnce(Run& run, Appender& appender, const std::string& sample) {
+  const std::vector<uint8_t> ids = {3, 1, 2};
+  const TensorDescription tensor{.dtype = DType::kU8, .shape = {3, 1, 1}, .layer_basis = LayerBasis::kMoeLayers};
+  absl::Status status = appender.Append({.sample = sample, .seal_num_tokens = 4}, tensor, ids);
+  status.Update(appender.Flush(kPatience));
+  if (!status.ok()) return status;
+  const auto read = run.ReadRows({.samples = {{.sample = sample}}}, kPatience);
+  if (!read.ok()) return read.status();
+  return (*read)[0].record.status == SampleStatus::kOk ? absl::OkStatus() : absl::DataLossError("not read");
+}
+
+// Calls of every kind: a stream that stays, reads, what is made once, and clients that come and go.
+class Clients {
+ public:
+  explicit Clients(const ClientOptions& options) : client_(*Client::Connect(options)) {
+    run_ = *client_->OpenRun("run", SmallGeometry());
+    appender_ = run_->NewAppender();
+    EXPECT_OK(AppendOnce(*run_, *appender_, "truncated"));
+    loads_.push_back(
+        std::make_unique<Load>([this](int i) { return AppendOnce(*run_, *appender_, absl::StrCat("long/", i)); }));
+    loads_.push_back(std::make_unique<Load>(
+        [this](int) { return run_->Truncate("truncated", Producer::kRollout, 0, {}).status(); }));
+    loads_.push_back(std::make_unique<Load>([options](int i) {
+      auto client = Client::Connect(options);
+      if (!client.ok()) return client.status();
+      auto run = (*client)->JoinRun("run");
+      if (!run.ok()) return run.status();
+      return AppendOnce(**run, *(*run)->NewAppender(), absl::StrCat("new/", i));
+    }));
+  }
+
+  void Await(int more) const {
+    for (const auto& load : loads_) load->Await(more);
+  }
+  void ExpectNoFailure() {
+    for (const auto& load : loads_) EXPECT_OK(load->Stop());
+  }
+
+ private:
+  std::unique_ptr<Client> client_;
+  std::shared_ptr<Run> run_;
+  std::unique_ptr<Appender> appender_;
+  std::vector<std::unique_ptr<Load>> loads_;
+};
+
+grpc::Status AskOver(const std::shared_ptr<grpc::Channel>& channel, const std::string& token) {
+  v1::ServerInfo info;
+  return v1::RoutingReplay::NewStub(channel)->GetServerInfo(NewCall(token).get(), {}, &info);
+}
+
+TEST(RotationTest, TokensChangeUnderLoad) {
+  GuardedServer server({{.token = "token-0"}});
+  const ClientFiles files(server.authority().certificate(), "token-0");
+  Clients clients(files.Options(server.endpoint()));
+  const auto channel = server.NewChannel();
+  for (int i = 0; i < 5; ++i) {
+    const std::string before = absl::StrCat("token-", i), after = absl::StrCat("token-", i + 1);
+    clients.Await(2);
+    EXPECT_TRUE(AskOver(channel, before).ok());
+    server.SetTokens({{before}, {after}});
+    files.SetToken(after);
+    clients.Await(2);
+    server.SetTokens({{after}});
+    // At once, and on the connection on which it was good a moment ago.
+    EXPECT_EQ(AskOver(channel, before).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_TRUE(AskOver(channel, after).ok());
+  }
+  clients.ExpectNoFailure();
+}
+
+// Mutual TLS; both sides get new authorities, too.
+TEST(RotationTest, CertificatesChangeUnderLoad) {
+  const TestAuthority first, second;
+  const ScratchDirectory directory;
+  const std::string client_ca = directory.path() + "/clients.crt";
+  ReplaceFile(client_ca, first.certificate());
+  GuardedServer server({{.token = "known"}}, {"--tls-client-ca", client_ca});
+  ClientFiles files(server.authority().certificate(), "known");
+  const TestIdentity old_identity = first.Issue("DNS:worker");
+  files.SetIdentity(old_identity);
+  Clients clients(files.Options(server.endpoint()));
+  clients.Await(1);
+  const auto with = [&](const TestAuthority& server_authority, const TestIdentity& identity) {
+    return AskOver(server.NewChannel(grpc::SslCredentials({.pem_root_certs = server_authority.certificate(),
+                                                           .pem_private_key = identity.key,
+                                                           .pem_cert_chain = identity.certificate})),
+                   "known");
+  };
+  const auto until = [&](const std::function<bool()>& done) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!done() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_TRUE(done());
+  };
+  EXPECT_TRUE(with(server.authority(), old_identity).ok());
+  // Each side first trusts both, then shows the new, then trusts the new alone.
+  const TestIdentity new_identity = second.Issue("DNS:worker");
+  ReplaceFile(client_ca, first.certificate() + second.certificate());
+  files.SetAuthorities(server.authority().certificate() + second.certificate());
+  until([&] { return with(server.authority(), new_identity).ok(); });
+  files.SetIdentity(new_identity);
+  server.SetIdentity(second.Issue(kLocalNames));
+  until([&] { return with(second, new_identity).ok(); });
+  clients.Await(1);
+  files.SetAuthorities(second.certificate());
+  ReplaceFile(client_ca, second.certificate());
+  until([&] { return !with(second, old_identity).ok(); });
+  clients.Await(2);
+  EXPECT_TRUE(with(second, new_identity).ok());
+  EXPECT_FALSE(with(server.authority(), new_identity).ok());
+  clients.ExpectNoFailure();
+}
+
+}  // namespace
+}  // namespace routing_replay::testing
