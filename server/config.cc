@@ -36,6 +36,7 @@ struct Limits {
   int64_t maximum;
 };
 constexpr Limits kAnyBytes = {1, INT64_MAX};
+constexpr Limits kBytesOrNone = {0, INT64_MAX};
 constexpr Limits kMessageBytes = {64 << 10, INT_MAX};  // gRPC takes an int.
 // Far from where adding one to the present time overflows.
 constexpr Limits kTimeOrNone = {0, int64_t{30} * 24 * 3600 * 1000};
@@ -135,6 +136,11 @@ class Parser {
             "time after SIGTERM in which calls are still taken while the server says that it is not ready");
     Key("log-format", config_.log_format, "json: a line of JSON per event; text; auto: text on a terminal, else json")
         ->check(CLI::IsMember({"auto", "json", "text"}));
+    BytesKey("run-budget", config_.run_budget, kBytesOrNone, "bytes that one run may take; 0: as many as there are");
+    Key("run-streams", config_.run_streams, "Append and Read calls of one run at a time; 0: no limit")
+        ->check(CLI::NonNegativeNumber);
+    Key("max-streams", config_.max_streams, "calls of one connection at a time")->check(CLI::Range(1, 1 << 20));
+    TimeKey("max-deadline", config_.max_deadline, kSomeTime, "longest time of a call; an Append may last");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }
@@ -341,6 +347,10 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "channelz" << YAML::Value << c.channelz;
   out << YAML::Key << "run-metrics" << YAML::Value << c.run_metrics;
   out << YAML::Key << "drain-delay" << YAML::Value << Time(c.drain_delay);
+  out << YAML::Key << "run-budget" << YAML::Value << Bytes(c.run_budget);
+  out << YAML::Key << "run-streams" << YAML::Value << c.run_streams;
+  out << YAML::Key << "max-streams" << YAML::Value << c.max_streams;
+  out << YAML::Key << "max-deadline" << YAML::Value << Time(c.max_deadline);
   out << YAML::Key << "log-format" << YAML::Value << c.log_format;
   out << YAML::EndMap;
   return absl::StrCat(out.c_str(), "\n");

@@ -82,6 +82,9 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--tls-reload-interval", "999ms"}, "tls-reload-interval"},
            {{"--token-file", "/does/not/exist"}, "--token-file: cannot read /does/not/exist"},
            {{"--token-file", "README.md"}, "--token-file: README.md: "},
+           {{"--run-streams", "-1"}, "run-streams"},
+           {{"--max-streams", "0"}, "max-streams"},
+           {{"--max-deadline", "0s"}, "max-deadline"},
            {{"--config", "/"}, "--config: /"},
            {{"--config", "/does/not/exist"}, "/does/not/exist"}}) {
     const auto c = Parse(arguments);

@@ -41,6 +41,25 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsFor(const ServerConfig& conf
   return plain ? grpc::InsecureServerCredentials() : TlsListenerCredentials(config.tls, config.tls_reload_interval);
 }
 
+// What a peer may cost that sends little, or nothing, or everything at once.
+void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
+  constexpr std::chrono::milliseconds kHandshake(20'000), kKeepalive(60'000), kKeepaliveAnswer(20'000), kShortest(1000);
+  const auto at_most = [&](std::chrono::milliseconds time) {
+    return static_cast<int>(std::clamp(config.stall_timeout, kShortest, time).count());
+  };
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, at_most(kHandshake));
+  // A peer that stops in the middle of a frame does not answer pings.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, at_most(kKeepalive));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, at_most(kKeepaliveAnswer));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // Messages on their way are gRPC's: it stops reading where they are more than all credit and some long messages.
+  grpc::ResourceQuota quota("connections");
+  quota.Resize(static_cast<size_t>(std::min(config.memory_budget, INT64_MAX / 2)) +
+               static_cast<size_t>(kReadRequestMessages * config.max_message_bytes));
+  builder.SetResourceQuota(quota);
+}
+
 absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& config, const Clock& clock,
                                                           const std::function<void(const std::string&)>& warn) {
   if (config.token_file.empty()) return std::make_unique<AccessControl>();
@@ -121,6 +140,7 @@ absl::Status GrpcServer::Listen() {
   builder.RegisterService(&service_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(config_.max_message_bytes));
   builder.SetMaxSendMessageSize(-1);
+  SetConnectionLimits(config_, builder);
   // Clients keep idle connections alive every 30 s; gRPC's default floor of 5 minutes would cut them off.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

@@ -38,6 +38,10 @@ Metrics::Metrics()
                         .Name("routing_replay_store_errors_total")
                         .Help("Operations of the store that failed for no fault of who asked, by status code.")
                         .Register(registry_)),
+      quota_refusals_(prometheus::BuildCounter()
+                          .Name("routing_replay_quota_refusals_total")
+                          .Help("Calls and messages refused or ended for a limit of one run or one call.")
+                          .Register(registry_)),
       append_sizes_(prometheus::BuildHistogram()
                         .Name("routing_replay_append_size_bytes")
                         .Help("Payload bytes of one accepted append.")
@@ -107,6 +111,8 @@ void Metrics::CountAccessRefusal(const absl::Status& status) {
 void Metrics::CountStoreError(absl::StatusCode code) {
   store_errors_.Add({{"code", absl::StatusCodeToString(code)}}).Increment();
 }
+
+void Metrics::CountQuotaRefusal(const char* quota) { quota_refusals_.Add({{"quota", quota}}).Increment(); }
 
 void Metrics::CountExpired(int64_t samples) { expired_.Increment(static_cast<double>(samples)); }
 

@@ -33,6 +33,8 @@ class Metrics {
   void CountExpired(int64_t samples);
   void CountAccessRefusal(const absl::Status& status);
   void CountStoreError(absl::StatusCode code);
+  // "run_bytes", "run_streams" or "max_deadline".
+  void CountQuotaRefusal(const char* quota);
 
   // Name (labels in braces) and value of every counter, by name.
   std::vector<std::pair<std::string, int64_t>> Values() const;
@@ -47,6 +49,7 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& records_;
   prometheus::Family<prometheus::Counter>& access_refusals_;
   prometheus::Family<prometheus::Counter>& store_errors_;
+  prometheus::Family<prometheus::Counter>& quota_refusals_;
   prometheus::Histogram& append_sizes_;
   prometheus::Gauge& credit_bytes_;
   prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,

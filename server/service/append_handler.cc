@@ -9,6 +9,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/service/authorize.h"
 #include "server/service/caller_deadline.h"
+#include "server/service/quotas.h"
 #include "server/store/call_deadline.h"
 
 namespace routing_replay {
@@ -42,7 +43,35 @@ void AppendCall::OnArrived(bool ok) {
   if (const auto permissions = Identify(context_, grpc_context_); !permissions.ok()) {
     return FinishWith(permissions.status());
   }
+  StartStallAlarm();
   ReadNext();
+}
+
+void AppendCall::StartStallAlarm() {
+  stall_alarm_.Set(loop_.queue(), std::chrono::system_clock::now() + context_.config.stall_timeout,
+                   stall_check_.Begin());
+}
+
+// Looks once per stall_timeout. A stream may rest for as long as it likes, but not on credit, not before it has said
+// what it is for, and not without taking its answers.
+void AppendCall::OnStallCheck(bool fired) {
+  if (!fired || finishing_) return;
+  if (writing_ && writes_ == writes_at_check_) return grpc_context_.TryCancel();
+  if (messages_ == messages_at_check_ && (credit_.bytes() > 0 || run_.empty())) {
+    return FinishWith(absl::DeadlineExceededError(absl::StrCat("the stream sent nothing for stall-timeout and held ",
+                                                               credit_.bytes(), " bytes of credit, which are gone")));
+  }
+  messages_at_check_ = messages_;
+  writes_at_check_ = writing_ ? writes_ : -1;
+  StartStallAlarm();
+}
+
+absl::Status AppendCall::EnterRun(const std::string& run) {
+  if (!run.empty()) run_ = run;
+  if (streams_.count(run_) > 0) return absl::OkStatus();
+  auto stream = OpenStream(context_, run_);
+  if (stream.ok()) streams_[run_] = *std::move(stream);
+  return stream.status();
 }
 
 void AppendCall::ReadNext() {
@@ -54,6 +83,7 @@ void AppendCall::ReadNext() {
 
 void AppendCall::OnRead(bool ok) {
   reading_ = false;
+  ++messages_;
   if (finishing_) return;
   if (!ok) return FinishWith(absl::OkStatus());  // The client said it is done, or is gone.
   Handle(incoming_);
@@ -70,10 +100,11 @@ void AppendCall::Handle(grpc::ByteBuffer& message) {
   if (!bytes.ok()) return FinishWith(bytes.status());
   auto request = ParseAppendRequest(bytes->chain());
   if (!request.ok()) return Refuse(bytes->chain(), request.status());
-  if (!request->run.empty()) run_ = request->run;
-  if (absl::Status allowed = Allow(context_, *permissions, Rpc::kAppend, run_); !allowed.ok()) {
+  const std::string& run = request->run.empty() ? run_ : request->run;
+  if (absl::Status allowed = Allow(context_, *permissions, Rpc::kAppend, run); !allowed.ok()) {
     return request->append ? Refuse(bytes->chain(), allowed) : FinishWith(allowed);
   }
+  if (absl::Status entered = EnterRun(run); !entered.ok()) return FinishWith(entered);
   const uint64_t want_bytes = request->want_bytes;
   AppendResponse response;
   if (request->append) response.ack = Process(*std::move(request));
@@ -126,6 +157,11 @@ AppendAck AppendCall::Process(AppendRequest request) {
         absl::StatusCode::kResourceExhausted,
         absl::StrCat("payload: ", payload_bytes, " bytes sent, ", credit_.bytes(), " granted; ask for credit first"),
         detail);
+  } else if (absl::Status admitted = AdmitBytes(context_, run_, request); !admitted.ok()) {
+    credit_.Split(payload_bytes);  // As the client has counted it.
+    ack.append_id = request.append->append_id;
+    ack.sample = request.append->sample;
+    ack.error = WithSample(admitted, ack.sample);
   } else {
     ack = context_.processor.Process(run_, std::move(request), credit_.Split(payload_bytes));
   }
@@ -157,6 +193,8 @@ void AppendCall::Pump() {
     record_->End(*final_status_);
     credit_.Release();
     TellCredit();
+    streams_.clear();
+    stall_alarm_.Cancel();
     stream_.Finish(ToGrpcStatus(*final_status_), ended_.Begin());
   }
 }
@@ -168,6 +206,7 @@ void AppendCall::TellCredit() {
 
 void AppendCall::OnWritten(bool ok) {
   writing_ = false;
+  ++writes_;
   if (!ok) {
     outgoing_.clear();
     final_status_ = absl::CancelledError("the client is gone");

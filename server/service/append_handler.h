@@ -3,6 +3,8 @@
 #define SERVER_SERVICE_APPEND_HANDLER_H_
 
 #include <deque>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -26,8 +28,12 @@ class AppendCall final : public Call {
   void OnArrived(bool ok);
   void OnRead(bool ok);
   void OnWritten(bool ok);
+  void OnStallCheck(bool fired);
 
   void ReadNext();
+  void StartStallAlarm();
+  // Takes the message's run, and a stream of it where the call has none yet.
+  absl::Status EnterRun(const std::string& run);
   void Handle(grpc::ByteBuffer& message);
   void Refuse(const ByteChain& message, const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
@@ -48,13 +54,20 @@ class AppendCall final : public Call {
   CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};
   CallEvent read_{this, [this](bool ok) { OnRead(ok); }};
   CallEvent written_{this, [this](bool ok) { OnWritten(ok); }};
+  CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
   CallEvent ended_{this, [this](bool) { SetFinished(); }};
 
   grpc::ByteBuffer incoming_;
   std::string run_;
   ByteReservation credit_;  // Granted and not used yet.
   int64_t told_credit_ = 0;
+  std::map<std::string, std::unique_ptr<RunQuota::Stream>> streams_;  // Of the runs it was used for.
   std::deque<std::string> outgoing_;
+  grpc::Alarm stall_alarm_;
+  int64_t messages_ = 0;  // Received and sent so far, …
+  int64_t writes_ = 0;
+  int64_t messages_at_check_ = 0;  // … and at the last stall check.
+  int64_t writes_at_check_ = 0;
   bool reading_ = false;
   bool writing_ = false;
   std::optional<absl::Status> final_status_;

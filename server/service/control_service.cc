@@ -11,8 +11,10 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/operations/spill_counters.h"
 #include "server/service/authorize.h"
+#include "server/service/bounded_unary.h"
 #include "server/service/caller_deadline.h"
 #include "server/service/features.h"
+#include "server/service/quotas.h"
 #include "server/service/service_context.h"
 #include "server/store/call_deadline.h"
 
@@ -215,8 +217,11 @@ absl::Status DoExpertLoad(ServiceContext& context, const grpc::ServerContext& ca
     }
     layers.push_back(static_cast<int32_t>(layer));
   }
-  const auto load =
-      context.store.CountExperts(request.run(), *producer, groups, layers, [&call] { return call.IsCancelled(); });
+  const Clock::Time give_up = DeadlineAfter(context.clock.Now(), context.config.max_deadline);
+  const auto late = [&] { return context.clock.Now() >= give_up; };
+  const auto load = context.store.CountExperts(request.run(), *producer, groups, layers,
+                                               [&] { return call.IsCancelled() || late(); });
+  if (absl::IsCancelled(load.status()) && late()) return OverDeadline(context);
   if (!load.ok()) return load.status();
   for (const ExpertLoad::Layer& layer : load->layers) {
     v1::ExpertLoadResponse::Layer& out = *response.add_layers();
@@ -334,6 +339,51 @@ absl::Status DoGetServerInfo(ServiceContext& context, const grpc::ServerContext&
 }
 
 }  // namespace
+
+absl::Status CheckControlBytes(size_t bytes) {
+  if (static_cast<int64_t>(bytes) <= kMaxControlBytes) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("the request has ", bytes, " bytes; at most ", kMaxControlBytes, ", ask in parts"),
+                   {.reason = Reason::kLength});
+}
+
+ControlService::ControlService() {
+  Bound("OpenRun", &ControlService::OpenRun);
+  Bound("Seal", &ControlService::Seal);
+  Bound("Truncate", &ControlService::Truncate);
+  Bound("Stat", &ControlService::Stat);
+  Bound("List", &ControlService::List);
+  Bound("ExpertLoad", &ControlService::ExpertLoad);
+  Bound("ListRuns", &ControlService::ListRuns);
+  Bound("Release", &ControlService::Release);
+  Bound("ReleaseForCheckpoint", &ControlService::ReleaseForCheckpoint);
+  Bound("DropRun", &ControlService::DropRun);
+  Bound("GetServerInfo", &ControlService::GetServerInfo);
+}
+
+template <typename Request, typename Response>
+void ControlService::Bound(const char* method,
+                           grpc::Status (ControlService::*handler)(grpc::ServerContext*, const Request*, Response*)) {
+  const auto* service = Request::descriptor()->file()->FindServiceByName("RoutingReplay");
+  const auto refuse = [this, method](grpc::ServerContext& call, const absl::Status& status) {
+    return Refused(method, call, status);
+  };
+  MarkMethodStreamed(service->FindMethodByName(method)->index(),
+                     BoundedUnaryHandler<Request, Response>(
+                         [this, refuse](grpc::ServerContext& call) {
+                           const auto permissions = Identify(*context_, call);
+                           return permissions.ok() ? grpc::Status::OK : refuse(call, permissions.status());
+                         },
+                         [this, handler](grpc::ServerContext& call, const Request& request, Response& response) {
+                           return (this->*handler)(&call, &request, &response);
+                         },
+                         refuse));
+}
+
+grpc::Status ControlService::Refused(const char* method, const grpc::ServerContext& call, const absl::Status& status) {
+  CallRecord(context_->calls, method, call).End(status);
+  return ToGrpcStatus(status);
+}
 
 // Every call goes through here.
 template <typename Do>

@@ -13,6 +13,7 @@ struct ServiceContext;
 // Thread-safe. Bind must be called before the first call.
 class ControlService : public v1::RoutingReplay::Service {
  public:
+  ControlService();
   void Bind(ServiceContext& context) { context_ = &context; }
 
   grpc::Status OpenRun(grpc::ServerContext*, const v1::OpenRunRequest*, v1::OpenRunResponse*) override;
@@ -28,6 +29,11 @@ class ControlService : public v1::RoutingReplay::Service {
   grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*, v1::ServerInfo*) override;
 
  private:
+  // Lets requests of the call in only within limits, and from callers that are known.
+  template <typename Request, typename Response>
+  void Bound(const char* method,
+             grpc::Status (ControlService::*handler)(grpc::ServerContext*, const Request*, Response*));
+  grpc::Status Refused(const char* method, const grpc::ServerContext& call, const absl::Status& status);
   template <typename Do>
   grpc::Status Answer(absl::string_view method, grpc::ServerContext* call, const Do& answer);
   template <typename Request, typename Do>

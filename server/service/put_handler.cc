@@ -8,6 +8,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/service/authorize.h"
 #include "server/service/caller_deadline.h"
+#include "server/service/quotas.h"
 #include "server/store/call_deadline.h"
 
 namespace routing_replay {
@@ -50,6 +51,9 @@ absl::StatusOr<AppendAck> PutCall::Handle() {
   }
   const auto payload_bytes = static_cast<int64_t>(request->payload.size());
   const int64_t rows = request->append->rows.size();
+  if (absl::Status admitted = AdmitBytes(context_, request->run, *request); !admitted.ok()) {
+    return WithSample(admitted, request->append->sample);
+  }
   auto reservation = ReserveOrMakeRoom(context_.store, context_.budget, payload_bytes);
   AppendAck ack;
   if (reservation.ok()) {

@@ -8,6 +8,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/service/authorize.h"
 #include "server/service/caller_deadline.h"
+#include "server/service/quotas.h"
 #include "server/store/call_deadline.h"
 
 namespace routing_replay {
@@ -42,10 +43,16 @@ void ReadCall::OnArrived(bool ok) {
   if (!permissions.ok()) return FinishWith(permissions.status());
   auto bytes = ReceivedBytes::From(request_);
   if (!bytes.ok()) return FinishWith(bytes.status());
+  auto reservation = context_.read_requests.Reserve(kReadRequestGrowth * static_cast<int64_t>(request_.Length()));
+  if (!reservation.ok()) return FinishWith(reservation.status());
+  request_bytes_ = *std::move(reservation);
   auto request = ParseReadRequest(bytes->chain());
   if (!request.ok()) return FinishWith(request.status());
   const absl::Status allowed = Allow(context_, *permissions, Rpc::kRead, request->run);
   if (!allowed.ok()) return FinishWith(allowed);
+  auto stream = OpenStream(context_, request->run);
+  if (!stream.ok()) return FinishWith(stream.status());
+  stream_ = *std::move(stream);
   auto session = ReadSession::Create(context_.store, *std::move(request), context_.config.read_message_bytes);
   if (!session.ok()) return FinishWith(session.status());
   session_ = *std::move(session);
@@ -57,6 +64,7 @@ void ReadCall::OnArrived(bool ok) {
 void ReadCall::StartTimers() {
   wait_alarm_.Set(loop_.queue(), wait_until_, wait_over_.Begin());
   stall_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.stall_timeout, stall_check_.Begin());
+  deadline_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.max_deadline, deadline_.Begin());
 }
 
 void ReadCall::Advance() {
@@ -88,8 +96,7 @@ void ReadCall::OnWritten(bool ok) {
   writing_ = false;
   ++writes_;
   if (!ok) {
-    return FinishWith(stalled_ ? absl::DeadlineExceededError("the reader took nothing for stall-timeout")
-                               : absl::CancelledError("the reader is gone"));
+    return FinishWith(cut_off_.ok() ? absl::CancelledError("the reader is gone") : cut_off_);
   }
   Advance();
 }
@@ -135,12 +142,20 @@ void ReadCall::OnWaitOver(bool fired) {
 void ReadCall::OnStallCheck(bool fired) {
   if (!fired || finishing_) return;
   if (writing_ && writes_ == writes_at_check_) {
-    stalled_ = true;
-    grpc_context_.TryCancel();
-    return;
+    return CutOff(absl::DeadlineExceededError("the reader took nothing for stall-timeout"));
   }
   writes_at_check_ = writing_ ? writes_ : -1;
   stall_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.stall_timeout, stall_check_.Begin());
+}
+
+void ReadCall::OnDeadline(bool fired) {
+  if (fired && !finishing_) CutOff(OverDeadline(context_));
+}
+
+void ReadCall::CutOff(const absl::Status& why) {
+  if (!writing_) return FinishWith(why);
+  cut_off_ = why;
+  grpc_context_.TryCancel();
 }
 
 // The call is over, by our Finish or because the reader went away.
@@ -155,6 +170,7 @@ void ReadCall::FinishWith(const absl::Status& status) {
   Unpark();
   wait_alarm_.Cancel();
   stall_alarm_.Cancel();
+  deadline_alarm_.Cancel();
   writer_.Finish(ToGrpcStatus(status), ended_.Begin());
 }
 

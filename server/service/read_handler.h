@@ -30,6 +30,7 @@ class ReadCall final : public Call {
   void OnChanged();
   void OnWaitOver(bool fired);
   void OnStallCheck(bool fired);
+  void OnDeadline(bool fired);
   void OnDone();
 
   // Sends the next message, parks the call, or finishes it.
@@ -40,6 +41,8 @@ class ReadCall final : public Call {
   void Unpark();
   void StartTimers();
   void FinishWith(const absl::Status& status);
+  // Ends it, whatever it is doing.
+  void CutOff(const absl::Status& why);
 
   ServiceContext& context_;
   RawService& service_;
@@ -53,6 +56,7 @@ class ReadCall final : public Call {
   CallEvent changed_{this, [this](bool) { OnChanged(); }};
   CallEvent wait_over_{this, [this](bool fired) { OnWaitOver(fired); }};
   CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
+  CallEvent deadline_{this, [this](bool fired) { OnDeadline(fired); }};
   CallEvent done_{this, [this](bool) { OnDone(); }};
   CallEvent ended_{this, [this](bool) { SetFinished(); }};
 
@@ -62,13 +66,16 @@ class ReadCall final : public Call {
   std::unique_ptr<grpc::Alarm> change_alarm_;
   grpc::Alarm wait_alarm_;
   grpc::Alarm stall_alarm_;
+  grpc::Alarm deadline_alarm_;
+  ByteReservation request_bytes_;
+  std::unique_ptr<RunQuota::Stream> stream_;
   bool change_expected_ = false;  // changed_ is open: its event comes by the watch or by Unpark.
   std::atomic<bool> change_posted_{false};
   bool writing_ = false;
   int64_t writes_ = 0;            // Completed …
   int64_t writes_at_check_ = -1;  // … and at the last stall check that found one open.
   bool waiting_is_over_ = false;
-  bool stalled_ = false;
+  absl::Status cut_off_;  // Why it was cancelled while it was writing.
   bool finishing_ = false;
 };
 

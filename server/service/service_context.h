@@ -7,6 +7,7 @@
 #include "proto/wire/clock.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/admission/byte_budget.h"
+#include "server/admission/run_quota.h"
 #include "server/config.h"
 #include "server/operations/calls/call_record.h"
 #include "server/operations/metrics.h"
@@ -15,6 +16,10 @@
 #include "server/store/store.h"
 
 namespace routing_replay {
+
+// So many of the longest requests may be under way, each taking so many times its bytes.
+inline constexpr int64_t kReadRequestGrowth = 8;
+inline constexpr int64_t kReadRequestMessages = 2 * kReadRequestGrowth;
 
 struct ServiceContext {
   ServiceContext(const ServerConfig& config, const Clock& clock, const AccessControl& access, ByteBudget& budget,
@@ -25,6 +30,9 @@ struct ServiceContext {
         budget(budget),
         store(store),
         started(clock.Now()),
+        quota({.bytes = config.run_budget, .streams = config.run_streams}, clock,
+              [&store] { return StoredByRun(store); }),
+        read_requests(kReadRequestMessages * config.max_message_bytes),
         metrics(metrics),
         calls(metrics.registry(), clock),
         processor(store, budget, {.max_payload_bytes = config.max_payload_bytes, .verify_duplicates = config.verify}) {}
@@ -35,11 +43,23 @@ struct ServiceContext {
   ByteBudget& budget;
   Store& store;
   const Clock::Time started;
+  RunQuota quota;
+  // What requests of reads under way take. Apart from the budget: a full server must still be read.
+  ByteBudget read_requests;
   Metrics& metrics;
   CallBook calls;
   const AppendProcessor processor;
   std::string advertised;  // Set before the first call.
   std::atomic<bool> draining{false};
+
+ private:
+  static absl::StatusOr<std::map<std::string, int64_t>> StoredByRun(Store& store) {
+    const absl::StatusOr<std::vector<RunState>> runs = store.ListRuns();
+    if (!runs.ok()) return runs.status();
+    std::map<std::string, int64_t> stored;
+    for (const RunState& state : *runs) stored[state.info.run] = state.stored_bytes;
+    return stored;
+  }
 };
 
 // What calls get that come while the server drains. Clients go on to another server.

@@ -85,7 +85,8 @@ std::string TokenFileText(const std::vector<TestToken>& tokens) {
   return text;
 }
 
-GuardedServer::GuardedServer(const std::vector<TestToken>& tokens, std::vector<std::string> flags, bool encrypted)
+GuardedServer::GuardedServer(const std::vector<TestToken>& tokens, std::vector<std::string> flags, bool encrypted,
+                             const std::string& program)
     : encrypted_(encrypted) {
   SetTokens(tokens);
   flags.insert(flags.end(), {"--token-file", path("tokens.yaml")});
@@ -94,7 +95,7 @@ GuardedServer::GuardedServer(const std::vector<TestToken>& tokens, std::vector<s
     flags.insert(flags.end(),
                  {"--tls-cert", path("server.crt"), "--tls-key", path("server.key"), "--tls-reload-interval", "1s"});
   }
-  auto process = StartServerProcess(RR_SERVER, flags);
+  auto process = StartServerProcess(program, flags);
   EXPECT_TRUE(process.ok()) << process.status();
   process_ = *std::move(process);
 }

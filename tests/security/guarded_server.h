@@ -31,7 +31,7 @@ class GuardedServer {
  public:
   // Tests fail where it does not start. With `encrypted`, on loopback addresses too.
   explicit GuardedServer(const std::vector<TestToken>& tokens, std::vector<std::string> flags = {},
-                         bool encrypted = true);
+                         bool encrypted = true, const std::string& program = RR_SERVER);
 
   using Stub = v1::RoutingReplay::Stub;
   // Over a connection of its own.

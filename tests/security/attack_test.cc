@@ -1,0 +1,462 @@
+// What a tenant with a good token, or a stranger with a socket, can do to a real server: the answers that SECURITY.md
+// states, the server's memory, and another client that goes on.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "proto/transport/grpc_status.h"
+#include "routing_replay/wire/error_detail.h"
+#include "tests/security/guarded_server.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay::testing {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kGiB = 1 << 30;
+constexpr std::chrono::seconds kPatience(20);
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+const std::vector<TestToken> kTokens = {{.token = "attacker"}, {.token = "other"}};
+
+// Another client, which goes on all the time.
+class Bystander {
+ public:
+  explicit Bystander(const GuardedServer& server)
+      : thread_([this, &server] {
+          const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
+          failure_ = FromGrpcStatus(OpenRun(*stub, "other", "bystander"));
+          for (int i = 0; failure_.ok() && !stopping_; ++i) {
+            v1::AppendAck ack;
+            failure_ =
+                FromGrpcStatus(stub->Put(NewCall("other").get(), OneAppend("bystander", absl::StrCat(i % 50), 3), &ack));
+            ++done_;
+          }
+        }) {}
+  ~Bystander() { EXPECT_OK(Stop()); }
+
+  void Await(int more) {
+    const int wanted = done_ + more;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (done_ < wanted && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    EXPECT_GE(done_, wanted);
+  }
+  absl::Status Stop() {
+    stopping_ = true;
+    if (thread_.joinable()) thread_.join();
+    return failure_;
+  }
+
+ private:
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> done_{0};
+  absl::Status failure_;
+  std::thread thread_;
+};
+
+class AttackTest : public ::testing::Test {
+ protected:
+  void Start(std::vector<std::string> flags = {}) {
+    flags.insert(flags.end(), {"--memory-budget", "64MiB", "--max-message-bytes", "8MiB"});
+    server_ = std::make_unique<GuardedServer>(kTokens, flags, false);
+    stub_ = v1::RoutingReplay::NewStub(server_->NewChannel());
+    ASSERT_TRUE(OpenRun(*stub_, "attacker", "run").ok());
+  }
+  absl::Status Put(const v1::AppendRequest& request) {
+    v1::AppendAck ack;
+    return FromGrpcStatus(stub_->Put(NewCall("attacker").get(), request, &ack));
+  }
+  int64_t PeakMemory() const { return *ProcessMemory(server_->pid(), "VmHWM"); }
+
+  std::unique_ptr<GuardedServer> server_;
+  std::unique_ptr<GuardedServer::Stub> stub_;
+};
+
+std::string Compressed(const std::string& bytes) {
+  std::string out(ZSTD_compressBound(bytes.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), bytes.data(), bytes.size(), 1));
+  return out;
+}
+
+v1::AppendRequest Bomb(const std::string& frame, int64_t raw_size) {
+  v1::AppendRequest request = OneAppend("run", "bomb", 3);
+  request.mutable_append()->mutable_tensor()->set_compression(v1::TensorPayload::ZSTD);
+  request.mutable_append()->mutable_tensor()->set_raw_size(raw_size);
+  request.set_payload(frame);
+  return request;
+}
+
+TEST_F(AttackTest, ZstdBombs) {
+  Start();
+  Bystander bystander(*server_);
+  const int64_t before = PeakMemory();
+  const std::string frame = Compressed(std::string(256 * kMiB, '\0'));
+  ASSERT_LT(frame.size(), 64u << 10);
+  for (const int64_t claim : {int64_t{3}, 256 * kMiB, 64 * kGiB}) {
+    const absl::Status status = Put(Bomb(frame, claim));
+    EXPECT_TRUE(status.code() == kInvalid || status.code() == kExhausted) << status;
+    ASSERT_TRUE(GetErrorDetail(status).has_value());
+  }
+  // A frame that says nothing of its size, two frames, and a skippable one.
+  const std::string good = Compressed(std::string(3, '\1'));
+  EXPECT_OK(Put(Bomb(good, 3)));
+  for (const std::string& bad : {good + good, std::string("\x50\x2a\x4d\x18\x04\0\0\0abcd", 12), std::string(8, 'x')}) {
+    EXPECT_EQ(Put(Bomb(bad, 3)).code(), kInvalid);
+  }
+  bystander.Await(2);
+  EXPECT_LT(PeakMemory() - before, 64 * kMiB);
+}
+
+TEST_F(AttackTest, ZstdEmptyFrames) {
+  Start();
+  const std::string empty = Compressed("");
+  std::string frames;
+  while (frames.size() < 7u << 20) frames += empty;
+  EXPECT_THAT(Put(Bomb(frames, 0)), Fails(kInvalid, Reason::kEncoding));
+}
+
+TEST_F(AttackTest, ShapeLies) {
+  Start();
+  Bystander bystander(*server_);
+  const int64_t before = PeakMemory();
+  for (const std::vector<uint64_t>& shape :
+       std::vector<std::vector<uint64_t>>{{1 << 20, 1 << 20, 1},
+                                          {uint64_t{1} << 62, 1, 1},
+                                          {uint64_t{1} << 63, 1, 1},
+                                          {uint64_t{1} << 32, uint64_t{1} << 32, 1},
+                                          {3, 1, uint64_t{1} << 61},
+                                          {4, 1, 1},
+                                          {3, 1},
+                                          {}}) {
+    v1::AppendRequest request = OneAppend("run", "lie", 3);
+    request.mutable_append()->mutable_tensor()->clear_shape();
+    for (const uint64_t axis : shape) request.mutable_append()->mutable_tensor()->add_shape(axis);
+    const absl::Status status = Put(request);
+    EXPECT_EQ(status.code(), kInvalid) << status;
+  }
+  v1::AppendRequest rows = OneAppend("run", "lie", 3);
+  rows.mutable_append()->set_rows(uint64_t{1} << 62);
+  EXPECT_EQ(Put(rows).code(), kInvalid);
+  bystander.Await(2);
+  EXPECT_LT(PeakMemory() - before, 32 * kMiB);
+}
+
+TEST_F(AttackTest, NpyAndBase64) {
+  Start();
+  const auto with = [](v1::TensorPayload::Encoding encoding, const std::string& payload) {
+    v1::AppendRequest request = OneAppend("run", "npy", 3);
+    v1::TensorPayload& tensor = *request.mutable_append()->mutable_tensor();
+    tensor.set_encoding(encoding);
+    if (encoding == v1::TensorPayload::NPY) {
+      tensor.clear_shape();
+      tensor.set_dtype(v1::TensorPayload::DTYPE_UNSPECIFIED);
+    }
+    request.set_payload(payload);
+    return request;
+  };
+  const auto npy = [](const std::string& header) {
+    return absl::StrCat(std::string("\x93NUMPY\x01\0", 8), std::string(1, static_cast<char>(header.size() & 0xFF)),
+                        std::string(1, static_cast<char>(header.size() >> 8)), header, "\1\1\1");
+  };
+  const std::string rest = "'fortran_order': False, 'shape': (3, 1, 1), }";
+  EXPECT_OK(Put(with(v1::TensorPayload::NPY, npy("{'descr': '|u1', " + rest))));
+  for (const std::string& bad :
+       {npy("{'descr': '|O', " + rest),  // Objects are pickles.
+        npy("{'descr': [('a', '|u1')], " + rest), npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3, 1, 1), }"),
+        npy("{'descr': '|u1', 'fortran_order': False, 'shape': (3, 1, 1, 1, 1), }"),
+        npy("{'descr': '|u1', 'fortran_order': False, 'shape': (3, 1, 4611686018427387904), }"),
+        npy("{'descr': '|u1', 'fortran_order': False, 'shape': (__import__('os').abort(), ), }"),
+        npy(std::string(60000, '{')), std::string("\x80\x04\x95\0\0\0\0\0\0\0\0.", 12),  // A pickle.
+        std::string("PK\x03\x04")}) {                                                    // What torch.save writes.
+    EXPECT_EQ(Put(with(v1::TensorPayload::NPY, bad)).code(), kInvalid) << absl::CHexEscape(bad.substr(0, 80));
+  }
+  EXPECT_OK(Put(with(v1::TensorPayload::BASE64, "AQEB")));
+  for (const std::string& bad : {std::string("AQ EB"), std::string("AQEB\n"), std::string("AQEBAQ="),
+                                 std::string("AQ=B"), std::string("AQE-"), std::string(4 * kMiB, 'A')}) {
+    EXPECT_EQ(Put(with(v1::TensorPayload::BASE64, bad)).code(), kInvalid) << bad.substr(0, 20);
+  }
+}
+
+TEST_F(AttackTest, IdsThatAreNoExperts) {
+  Start();
+  for (const char id : {'\4', '\xff'}) {
+    v1::AppendRequest request = OneAppend("run", "ids", 3);
+    (*request.mutable_payload())[1] = id;
+    EXPECT_THAT(Put(request), Fails(kInvalid, Reason::kIdRange));
+  }
+  // Values that wrap to good ones in a narrower type.
+  v1::AppendRequest wide = OneAppend("run", "ids", 3);
+  wide.mutable_append()->mutable_tensor()->set_dtype(v1::TensorPayload::I64);
+  std::string elements(24, '\0');
+  elements[12] = 1;  // 2^32
+  wide.set_payload(elements);
+  EXPECT_THAT(Put(wide), Fails(kInvalid, Reason::kIdRange));
+}
+
+TEST_F(AttackTest, NamesThatAreNone) {
+  Start();
+  for (const std::string& name :
+       {std::string("../../etc/passwd\n"), std::string("a\0b", 3), std::string("a b"), std::string("\x1b[31m"),
+        std::string("{\"level\":\"info\"}"), std::string(129, 'a'), std::string(2 << 20, 'a')}) {
+    EXPECT_EQ(Put(OneAppend("run", name, 3)).code(), kInvalid) << absl::CHexEscape(name.substr(0, 20));
+    EXPECT_EQ(FromGrpcStatus(OpenRun(*stub_, "attacker", name)).code(), kInvalid);
+  }
+}
+
+TEST_F(AttackTest, DamagedBytesAndOtherTokens) {
+  Start();
+  ASSERT_OK(Put(OneAppend("run", "sample", 3)));
+  v1::AppendRequest blocks = OneAppend("run", "block", 3);
+  blocks.mutable_append()->clear_tensor();
+  v1::BlockHeader& block = *blocks.mutable_append()->mutable_blocks()->add_blocks();
+  block.set_rows(3);
+  block.set_codec(v1::CODEC_RAW);
+  block.add_plane_crc32c(12345);
+  EXPECT_THAT(Put(blocks), Fails(kInvalid, Reason::kChecksum));
+  v1::AppendRequest tokens = OneAppend("run", "tokens", 3);
+  tokens.mutable_append()->set_token_ids(std::string(12, '\1'));
+  ASSERT_OK(Put(tokens));
+  tokens.mutable_append()->set_token_ids(std::string(12, '\2'));
+  EXPECT_THAT(Put(tokens), Fails(absl::StatusCode::kAlreadyExists, Reason::kOtherTokens));
+}
+
+TEST_F(AttackTest, StaleWeights) {
+  Start();
+  v1::AppendRequest request = OneAppend("run", "sample", 3);
+  request.mutable_append()->set_weight_version(3);
+  ASSERT_OK(Put(request));
+  v1::ReadRequest read;
+  read.set_run("run");
+  v1::SampleRead& sample = *read.add_samples();
+  sample.set_sample("sample");
+  sample.set_min_weight_version(4);
+  const auto call = NewCall("attacker");
+  const auto reader = stub_->Read(call.get(), read);
+  v1::ReadResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.records(0).status(), v1::SampleRecord::VERSION_REFUSED);
+  EXPECT_EQ(response.pieces_size(), 0);
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+// Requests that are small on the wire and large as objects.
+TEST_F(AttackTest, RequestsThatGrow) {
+  Start();
+  Bystander bystander(*server_);
+  const int64_t before = PeakMemory();
+  v1::StatRequest stat;
+  stat.set_run("run");
+  std::string fields = stat.SerializeAsString();
+  while (fields.size() < 7u << 20) fields.append("\x1a\0", 2);  // A sample with an empty name.
+  ASSERT_TRUE(stat.ParseFromString(fields));
+  v1::StatResponse found;
+  for (const char* token : {"attacker", "", "nobody"}) {
+    const grpc::Status status = stub_->Stat(NewCall(token).get(), stat, &found);
+    EXPECT_EQ(status.error_code(), std::string(token) == "attacker" ? grpc::StatusCode::RESOURCE_EXHAUSTED
+                                                                    : grpc::StatusCode::UNAUTHENTICATED);
+  }
+  v1::ReadRequest read;
+  read.set_run("run");
+  for (int i = 0; i < 300'000; ++i) read.add_samples();
+  const auto call = NewCall("attacker");
+  const auto reader = stub_->Read(call.get(), read);
+  v1::ReadResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  bystander.Await(2);
+  EXPECT_LT(PeakMemory() - before, 96 * kMiB);
+}
+
+// A raw socket that speaks HTTP/2 a little and then nothing, or ever so slowly.
+class Socket {
+ public:
+  explicit Socket(const std::string& endpoint) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  ~Socket() { close(fd_); }
+
+  bool Send(const std::string& bytes) const {
+    return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+  }
+  // Whether the server closes the connection in time.
+  bool IsClosed(std::chrono::seconds patience) const {
+    const timeval timeout{patience.count(), 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+    char bytes[4096];
+    ssize_t got;
+    while ((got = recv(fd_, bytes, sizeof(bytes), 0)) > 0) {
+    }
+    return got == 0 || errno == ECONNRESET;
+  }
+
+ private:
+  const int fd_;
+};
+
+TEST_F(AttackTest, SlowLorisOnTheConnection) {
+  Start({"--stall-timeout", "1s"});
+  Bystander bystander(*server_);
+  const int64_t before = PeakMemory();
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  const std::string settings("\0\0\0\x04\0\0\0\0\0", 9);
+  const std::string half_a_frame("\0\x40\0\x01\x04\0\0\0\x01", 9);  // Headers of 16 KiB are to follow.
+  std::vector<std::unique_ptr<Socket>> silent, half, slow;
+  for (int i = 0; i < 20; ++i) {
+    silent.push_back(std::make_unique<Socket>(server_->endpoint()));
+    half.push_back(std::make_unique<Socket>(server_->endpoint()));
+    EXPECT_TRUE(half.back()->Send(preface + settings + half_a_frame));
+    slow.push_back(std::make_unique<Socket>(server_->endpoint()));
+  }
+  // A byte at a time, for longer than the server waits.
+  for (size_t byte = 0; byte < preface.size(); ++byte) {
+    for (const auto& socket : slow) socket->Send(preface.substr(byte, 1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(80));
+  }
+  for (const auto* sockets : {&silent, &half, &slow}) {
+    for (const auto& socket : *sockets) EXPECT_TRUE(socket->IsClosed(kPatience));
+  }
+  bystander.Await(2);
+  EXPECT_LT(PeakMemory() - before, 32 * kMiB);
+}
+
+TEST_F(AttackTest, CreditThatIsNotUsedComesBack) {
+  Start({"--stall-timeout", "1s"});
+  const auto hold = NewCall("attacker"), silent = NewCall("attacker");
+  const auto holder = stub_->Append(hold.get());
+  const auto nothing = stub_->Append(silent.get());
+  v1::AppendRequest ask;
+  ask.set_run("run");
+  ask.set_want_bytes(60 * kMiB);
+  v1::AppendResponse answer;
+  ASSERT_TRUE(holder->Write(ask) && holder->Read(&answer));
+  EXPECT_GT(answer.credit().granted_bytes(), 0u);
+  EXPECT_FALSE(holder->Read(&answer));
+  EXPECT_EQ(holder->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_FALSE(nothing->Read(&answer));
+  EXPECT_EQ(nothing->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  v1::ServerInfo info;
+  ASSERT_TRUE(stub_->GetServerInfo(NewCall("other").get(), {}, &info).ok());
+  EXPECT_EQ(info.reserved_bytes(), 0u);
+}
+
+// Long messages on many streams at once, without any credit.
+TEST_F(AttackTest, MessagesWithoutCredit) {
+  Start();
+  Bystander bystander(*server_);
+  const int64_t before = PeakMemory();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 40; ++i) {
+    threads.emplace_back([&, i] {
+      const auto stub = v1::RoutingReplay::NewStub(server_->NewChannel());
+      const auto call = NewCall("attacker");
+      const auto stream = stub->Append(call.get());
+      v1::AppendRequest request = OneAppend("run", absl::StrCat("flood/", i), 3);
+      request.set_payload(std::string(7 * kMiB, '\1'));
+      v1::AppendResponse answer;
+      for (int k = 0; k < 2 && stream->Write(request); ++k) {
+        if (!stream->Read(&answer)) break;
+        EXPECT_EQ(answer.ack().error().code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+      }
+      stream->WritesDone();
+      stream->Finish();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  bystander.Await(2);
+  EXPECT_LT(PeakMemory() - before, 256 * kMiB);
+}
+
+TEST_F(AttackTest, OneRunTakesItsShareAlone) {
+  Start({"--run-budget", "2MiB", "--run-streams", "2", "--max-deadline", "2s"});
+  Bystander bystander(*server_);
+  absl::Status status;
+  for (int i = 0; status.ok() && i < 20; ++i) status = Put(OneAppend("run", absl::StrCat(i), 1 << 19));
+  EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget));
+  EXPECT_EQ(GetErrorDetail(status)->field, "run-budget");
+  // Waiting reads are streams, too; a third one is refused, and those of the others are not.
+  v1::ReadRequest wait;
+  wait.set_run("run");
+  wait.set_wait(true);
+  wait.add_samples()->set_sample("0");
+  v1::ReadResponse response;
+  std::vector<std::unique_ptr<grpc::ClientContext>> calls;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::ReadResponse>>> readers;
+  for (int i = 0; i < 2; ++i) {
+    calls.push_back(std::make_unique<grpc::ClientContext>());  // Without a deadline.
+    calls.back()->AddMetadata("authorization", "Bearer attacker");
+    readers.push_back(stub_->Read(calls.back().get(), wait));
+    readers.back()->WaitForInitialMetadata();
+  }
+  bystander.Await(2);
+  for (const auto& reader : readers) {
+    EXPECT_FALSE(reader->Read(&response));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  v1::ServerInfo info;
+  ASSERT_TRUE(stub_->GetServerInfo(NewCall("other").get(), {}, &info).ok());
+  EXPECT_GT((*info.mutable_counters())["routing_replay_quota_refusals_total{quota=\"run_bytes\"}"], 0u);
+}
+
+TEST_F(AttackTest, StreamsOfOneRunAreCounted) {
+  Start({"--run-streams", "1"});
+  v1::AppendRequest ask;
+  ask.set_run("run");
+  ask.set_want_bytes(1);
+  v1::AppendResponse answer;
+  const auto first_call = NewCall("attacker"), second_call = NewCall("attacker");
+  const auto first = stub_->Append(first_call.get());
+  ASSERT_TRUE(first->Write(ask) && first->Read(&answer));
+  const auto second = stub_->Append(second_call.get());
+  ASSERT_TRUE(second->Write(ask));
+  EXPECT_FALSE(second->Read(&answer));
+  const absl::Status refused = FromGrpcStatus(second->Finish());
+  EXPECT_THAT(refused, Fails(kExhausted, Reason::kOverBudget));
+  EXPECT_EQ(GetErrorDetail(refused)->field, "run-streams");
+  first->WritesDone();
+  EXPECT_TRUE(first->Finish().ok());
+}
+
+// Nothing of a user's is in the log of a server that runs as usual.
+TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
+  const ScratchDirectory directory;
+  const std::string log = directory.path() + "/log", program = directory.path() + "/server";
+  ReplaceFile(program, absl::StrCat("#!/bin/sh\nexec ", RR_SERVER, " \"$@\" 2>", log, "\n"));
+  ASSERT_EQ(chmod(program.c_str(), 0700), 0);
+  {
+    GuardedServer server({{.token = "very-secret"}}, {"--log-format", "json"}, true, program);
+    const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
+    ASSERT_TRUE(OpenRun(*stub, "very-secret", "run-of-somebody").ok());
+    v1::AppendAck ack;
+    v1::AppendRequest request = OneAppend("run-of-somebody", "sample-of-somebody", 3);
+    EXPECT_TRUE(stub->Put(NewCall("very-secret").get(), request, &ack).ok());
+    request.set_payload("\x7f\x7f\x7f");
+    EXPECT_FALSE(stub->Put(NewCall("very-secret").get(), request, &ack).ok());
+    EXPECT_FALSE(stub->Put(NewCall("no-secret").get(), request, &ack).ok());
+  }
+  std::ifstream file(log);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  EXPECT_THAT(text, ::testing::HasSubstr("listening"));
+  for (const char* word : {"very-secret", "no-secret", "of-somebody"}) {
+    EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr(word)));
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay::testing
