@@ -38,8 +38,8 @@ class Bystander {
           failure_ = FromGrpcStatus(OpenRun(*stub, "other", "bystander"));
           for (int i = 0; failure_.ok() && !stopping_; ++i) {
             v1::AppendAck ack;
-            failure_ =
-                FromGrpcStatus(stub->Put(NewCall("other").get(), OneAppend("bystander", absl::StrCat(i % 50), 3), &ack));
+            failure_ = FromGrpcStatus(
+                stub->Put(NewCall("other").get(), OneAppend("bystander", absl::StrCat(i % 50), 3), &ack));
             ++done_;
           }
         }) {}
@@ -436,12 +436,19 @@ TEST_F(AttackTest, StreamsOfOneRunAreCounted) {
 // Nothing of a user's is in the log of a server that runs as usual.
 TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
   const ScratchDirectory directory;
+  const TestAuthority clients;
+  ReplaceFile(directory.path() + "/ca", clients.certificate());
   const std::string log = directory.path() + "/log", program = directory.path() + "/server";
   ReplaceFile(program, absl::StrCat("#!/bin/sh\nexec ", RR_SERVER, " \"$@\" 2>", log, "\n"));
   ASSERT_EQ(chmod(program.c_str(), 0700), 0);
   {
-    GuardedServer server({{.token = "very-secret"}}, {"--log-format", "json"}, true, program);
-    const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
+    GuardedServer server({{.token = "very-secret"}},
+                         {"--log-format", "json", "--tls-client-ca", directory.path() + "/ca"}, true, program);
+    const TestIdentity identity = clients.Issue("URI:spiffe://example.org/worker");
+    const auto stub = v1::RoutingReplay::NewStub(
+        server.NewChannel(grpc::SslCredentials({.pem_root_certs = server.authority().certificate(),
+                                                .pem_private_key = identity.key,
+                                                .pem_cert_chain = identity.certificate})));
     ASSERT_TRUE(OpenRun(*stub, "very-secret", "run-of-somebody").ok());
     v1::AppendAck ack;
     v1::AppendRequest request = OneAppend("run-of-somebody", "sample-of-somebody", 3);
@@ -453,6 +460,7 @@ TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
   std::ifstream file(log);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   EXPECT_THAT(text, ::testing::HasSubstr("listening"));
+  EXPECT_THAT(text, ::testing::HasSubstr("spiffe://example.org/worker"));
   for (const char* word : {"very-secret", "no-secret", "of-somebody"}) {
     EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr(word)));
   }

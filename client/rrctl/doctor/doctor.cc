@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/channel/client_security.h"
 #include "client/rrctl/bench/bench.h"
 #include "client/rrctl/doctor/connection_checks.h"
 #include "client/rrctl/doctor/service_checks.h"
@@ -17,6 +18,14 @@ namespace routing_replay {
 namespace {
 
 constexpr int kLatencyCalls = 20;
+
+Finding BadSettings(const ServerAddress& server, const absl::Status& why) {
+  return {.server = server.endpoint,
+          .check = "tls",
+          .verdict = Verdict::kFail,
+          .what = std::string(why.message()),
+          .fix = "see --cacert, --cert, --key and --token-file"};
+}
 
 // As many findings of one server as make sense.
 class ServerExaminer {
@@ -34,17 +43,38 @@ class ServerExaminer {
     findings.push_back(CheckProxy(server_, environment_));
     findings.push_back(CheckConnect(server_, addresses, client_.call_timeout, reached));
     if (reached.empty()) return false;
-    findings.push_back(CheckTls(server_, reached.front(), client_.call_timeout, std::nullopt));
+    const auto identity = Identity();
+    if (!identity.ok()) {
+      findings.push_back(BadSettings(server_, identity.status()));
+      return false;
+    }
+    findings.push_back(CheckTls(server_, reached.front(), client_.call_timeout, *identity));
     return findings.back().verdict != Verdict::kFail && ExamineService(findings);
   }
 
  private:
+  // What the client shows and trusts; nothing where it is to speak plaintext.
+  absl::StatusOr<std::optional<TlsIdentity>> Identity() const {
+    const auto targets = ServerTargets(server_.endpoint);
+    if (!targets.ok()) return targets.status();
+    const auto security = ClientSecurity::Create(client_.security);
+    if (!security.ok()) return security.status();
+    if (const auto token = (*security)->Authorization(); !token.ok()) return token.status();
+    const auto keys = (*security)->KeysFor(targets->front().target);
+    if (!keys.ok()) return keys.status();
+    if (!keys->encrypted) return std::optional<TlsIdentity>();
+    return TlsIdentity{.authorities = keys->root_certificates,
+                       .certificate = keys->certificate,
+                       .key = keys->key,
+                       .name = keys->server_name};
+  }
+
   bool ExamineService(std::vector<Finding>& findings) const {
     const auto add = [&](Finding finding) {
       finding.server = server_.endpoint;
       findings.push_back(std::move(finding));
     };
-    const auto link = Link::Open(client_.endpoint, client_.use_http_proxy, client_.call_timeout);
+    const auto link = Link::Open(client_.endpoint, client_.use_http_proxy, client_.security, client_.call_timeout);
     const auto first = link.ok() ? AskServer(Caller(*link, client_.call_timeout)) : link.status();
     add(CheckFirstAnswer(first));
     if (!first.ok()) return false;
@@ -128,7 +158,7 @@ absl::StatusOr<std::vector<Finding>> Examine(const ClientOptions& client, const 
   }
   if (!all_answer) return findings;
   const std::string scratch = absl::StrFormat("%s-%d-%08x", options.scratch, getpid(), std::random_device()());
-  const auto link = Link::Open(servers->front().endpoint, client.use_http_proxy, client.call_timeout);
+  const auto link = Link::Open(servers->front().endpoint, client.use_http_proxy, client.security, client.call_timeout);
   const auto access = link.ok() ? ProbeAccess(Caller(*link, client.call_timeout), scratch) : link.status();
   findings.push_back(CheckAccess(access, scratch));
   if (options.transfer && MayTransfer(access)) {

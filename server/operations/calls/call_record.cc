@@ -1,5 +1,6 @@
 #include "server/operations/calls/call_record.h"
 
+#include "absl/strings/str_cat.h"
 #include "server/operations/calls/call_identity.h"
 
 namespace routing_replay {
@@ -41,6 +42,14 @@ LogFields CallRecord::Identity() const {
   std::string trace = TraceParent(Metadata(call_, kTraceParentKey));
   if (!trace.empty()) fields.emplace_back(kTraceParentKey, std::move(trace));
   fields.emplace_back("peer", call_.peer());
+  // What a client certificate says of its bearer. It belongs to the connection, as this does; it allows nothing.
+  std::string client;
+  if (const auto authentication = call_.auth_context(); authentication != nullptr) {
+    for (const grpc::string_ref& name : authentication->GetPeerIdentity()) {
+      absl::StrAppend(&client, client.empty() ? "" : " ", absl::string_view(name.data(), name.size()));
+    }
+  }
+  if (!client.empty()) fields.emplace_back("client", std::move(client));
   return fields;
 }
 

@@ -37,7 +37,7 @@ class CallRecord {
   void Refuse(const absl::Status& status);
 
  private:
-  // request_id, traceparent (where the client sent one), peer.
+  // request_id, traceparent (where the client sent one), peer, client (names of its certificate).
   LogFields Identity() const;
 
   CallBook& book_;
