@@ -1,0 +1,107 @@
+// rrctl doctor against a server with TLS and tokens: what is wrong is named, and what to do.
+#include "client/rrctl/doctor/doctor.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/security/guarded_client.h"
+
+namespace routing_replay::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DoctorTest : public ::testing::Test {
+ protected:
+  // The finding of each check.
+  static std::map<std::string, Finding> ExamineWith(ClientOptions client, DoctorOptions options = {}) {
+    client.call_timeout = std::chrono::seconds(20);
+    const auto findings = Examine(client, options, [](const char*) { return std::string(); });
+    EXPECT_OK(findings);
+    std::map<std::string, Finding> by_check;
+    for (const Finding& finding : *findings) by_check[finding.check] = finding;
+    return by_check;
+  }
+  std::map<std::string, Finding> ExamineWith(const ClientFiles& files, DoctorOptions options = {}) const {
+    return ExamineWith(files.Options(server_.endpoint()), std::move(options));
+  }
+
+  const GuardedServer server_{std::vector<TestToken>{
+      {.token = "all"}, {.token = "team", .runs = "grpo-"}, {.token = "writer", .runs = "grpo-", .scopes = "put"}}};
+  const std::string authority_ = server_.authority().certificate();
+};
+
+TEST_F(DoctorTest, AllIsWell) {
+  const auto found = ExamineWith(ClientFiles(authority_, "all"));
+  EXPECT_THAT(found.at("tls").what, HasSubstr("localhost"));
+  // The certificate of the test is one for an hour.
+  EXPECT_EQ(found.at("tls").verdict, Verdict::kWarn);
+  EXPECT_EQ(found.at("access").verdict, Verdict::kOk);
+  EXPECT_EQ(found.at("bandwidth").verdict, Verdict::kOk) << found.at("bandwidth").what;
+}
+
+TEST_F(DoctorTest, AnotherAuthority) {
+  const TestAuthority other;
+  const auto found = ExamineWith(ClientFiles(other.certificate(), "all"));
+  EXPECT_EQ(found.at("tls").verdict, Verdict::kFail);
+  EXPECT_THAT(found.at("tls").fix, HasSubstr("--cacert must hold the authority"));
+  EXPECT_FALSE(found.contains("service"));
+}
+
+TEST_F(DoctorTest, PlaintextToAServerWithTls) {
+  const auto found = ExamineWith(ClientFiles("", "all"));
+  EXPECT_EQ(found.at("tls").verdict, Verdict::kFail);
+  EXPECT_THAT(found.at("tls").fix, HasSubstr("--cacert"));
+}
+
+TEST_F(DoctorTest, AnUnknownToken) {
+  const auto found = ExamineWith(ClientFiles(authority_, "nonesuch"));
+  EXPECT_EQ(found.at("service").verdict, Verdict::kFail);
+  EXPECT_THAT(found.at("service").what, HasSubstr("UNAUTHENTICATED"));
+  EXPECT_THAT(found.at("service").fix, HasSubstr("--token-file"));
+  EXPECT_FALSE(found.contains("version"));
+}
+
+TEST_F(DoctorTest, ATokenForSomeRuns) {
+  const ClientFiles files(authority_, "team");
+  const auto elsewhere = ExamineWith(files);
+  EXPECT_EQ(elsewhere.at("bandwidth").verdict, Verdict::kWarn);
+  EXPECT_THAT(elsewhere.at("bandwidth").fix, HasSubstr("--scratch-run"));
+  const auto here = ExamineWith(files, {.scratch = "grpo-42"});
+  EXPECT_EQ(here.at("bandwidth").verdict, Verdict::kOk) << here.at("bandwidth").what;
+}
+
+TEST_F(DoctorTest, ATokenWithSomeScopes) {
+  const auto found = ExamineWith(ClientFiles(authority_, "writer"), {.scratch = "grpo-42"});
+  EXPECT_EQ(found.at("access").facts["put"], true);
+  EXPECT_EQ(found.at("access").facts["read"], false);
+  EXPECT_EQ(found.at("access").facts["admin"], false);
+  EXPECT_EQ(found.at("bandwidth").verdict, Verdict::kSkip);
+  const ClientFiles all(authority_, "all");
+  const auto client = Client::Connect(all.Options(server_.endpoint()));
+  ASSERT_OK(client);
+  ASSERT_OK_AND_ASSIGN(const auto runs, (*client)->ListRuns());
+  EXPECT_TRUE(runs.empty());
+}
+
+TEST(DoctorTlsTest, AServerThatAsksForACertificate) {
+  // The authority of the clients must be there before the server is: another server's will do.
+  const GuardedServer first({{.token = "all"}});
+  const std::string clients = first.path("clients");
+  ReplaceFile(clients, first.authority().certificate());
+  const GuardedServer server({{.token = "all"}}, {"--tls-client-ca", clients});
+  ClientFiles files(server.authority().certificate(), "all");
+  const auto examine = [&] {
+    ClientOptions client = files.Options(server.endpoint());
+    client.call_timeout = std::chrono::seconds(20);
+    return Examine(client, {.transfer = false}, [](const char*) { return std::string(); });
+  };
+  ASSERT_OK_AND_ASSIGN(const auto without, examine());
+  EXPECT_EQ(without.back().check, "tls");
+  EXPECT_THAT(without.back().fix, HasSubstr("--cert and --key"));
+  files.SetIdentity(first.authority().Issue("URI:spiffe://example.org/worker"));
+  ASSERT_OK_AND_ASSIGN(const auto with, examine());
+  EXPECT_FALSE(AnyFailed(with)) << ToDocument(with).dump();
+}
+
+}  // namespace
+}  // namespace routing_replay::testing
