@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "server/store/rocksdb/rocks_log.h"
+
 namespace routing_replay {
 namespace {
 
@@ -24,8 +26,7 @@ rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& c
   options.write_buffer_manager = std::make_shared<rocksdb::WriteBufferManager>(cache->GetCapacity() / 2, cache);
   options.create_if_missing = true;
   options.max_background_jobs = 4;
-  options.keep_log_file_num = 4;
-  options.max_log_file_size = 16 << 20;
+  options.info_log = NewRocksLog();
   options.bytes_per_sync = 1 << 20;
   return options;
 }

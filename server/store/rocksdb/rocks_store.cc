@@ -4,6 +4,7 @@
 #include <rocksdb/db.h>
 
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <utility>
@@ -86,6 +87,9 @@ class RocksKeeper final : public RunKeeper {
 absl::Status RocksKeeper::Open() {
   rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
   options.listeners.push_back(health_);
+  // RocksDB makes it, too, but warns that it is not there. Where it cannot be made, RocksDB says why.
+  std::error_code ignored;
+  std::filesystem::create_directory(path_, ignored);
   std::vector<std::string> names;
   if (!rocksdb::DB::ListColumnFamilies(options, path_, &names).ok()) names = {rocksdb::kDefaultColumnFamilyName};
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;

@@ -1,0 +1,106 @@
+// The store on a real disk that is full, or that cannot be written to. It needs a mount of its own, and so root.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "server/store/conformance/conformance.h"
+#include "server/store/rocksdb/rocks_store.h"
+#include "tests/support/scratch_directory.h"
+
+namespace routing_replay::testing {
+namespace {
+
+constexpr int64_t kRows = 20000;
+
+class RocksDiskTest : public ::testing::Test {
+ protected:
+  // In a mount namespace of this process, which the store's threads are made in.
+  void SetUp() override {
+    const bool apart = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    if (!apart || mount("tmpfs", disk_.path().c_str(), "tmpfs", 0, "size=16m") != 0) {
+      GTEST_SKIP() << "no mount of its own: " << std::strerror(errno);
+    }
+    mounted_ = true;
+  }
+  void TearDown() override {
+    store_.reset();
+    if (mounted_) umount(disk_.path().c_str());
+  }
+  absl::Status Remount(unsigned long flags, const std::string& options) {
+    if (mount("none", disk_.path().c_str(), "tmpfs", MS_REMOUNT | flags, options.c_str()) == 0) return absl::OkStatus();
+    return absl::InternalError(std::strerror(errno));
+  }
+
+  absl::Status Open() {
+    store_.reset();
+    RecoveryReport report;
+    auto store = OpenRocksStore({.path = disk_.path() + "/db", .memory = {.budget = &budget_}}, report);
+    if (!store.ok()) return store.status();
+    store_ = *std::move(store);
+    auto run = store_->OpenRun("run", &TestGeometry(), std::nullopt);
+    if (!run.ok()) return run.status();
+    run_ = *std::move(run);
+    return absl::OkStatus();
+  }
+  absl::Status Append(int sample) {
+    return store_->Append(MakeAppend(run_, {.sample = absl::StrCat(sample), .rows = {0, kRows}})).status();
+  }
+  void ExpectSamples(int samples) {
+    const std::vector<RowRange> all{{0, kRows}};
+    const Rows expected = ExpectedRows(TestGeometry(), {}, kRows);
+    for (int sample = 0; sample < samples; ++sample) {
+      ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot,
+                           store_->Snapshot("run", Producer::kRollout, {.sample = absl::StrCat(sample)}, all));
+      ASSERT_OK_AND_ASSIGN(const Rows rows, RowsOf(TestGeometry(), snapshot));
+      ASSERT_EQ(rows, expected) << sample;
+    }
+  }
+
+  const ScratchDirectory disk_;
+  bool mounted_ = false;
+  ByteBudget budget_{int64_t{1} << 30};
+  std::unique_ptr<Store> store_;
+  RunInfo run_;
+};
+
+TEST_F(RocksDiskTest, AFullDiskRefusesAppendsServesReadsAndLosesNothing) {
+  ASSERT_OK(Open());
+  int samples = 0;
+  absl::Status status;
+  while (status.ok() && samples < 500) {
+    status = Append(samples);
+    samples += status.ok();
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_GT(samples, 10);
+  ExpectSamples(samples);
+  EXPECT_TRUE(absl::IsResourceExhausted(Append(samples))) << "again";
+  EXPECT_TRUE(absl::IsNotFound(store_->Stat("run", Producer::kRollout, {.sample = absl::StrCat(samples)}).status()));
+  ASSERT_OK(Remount(0, "size=256m"));
+  ASSERT_OK(Open());
+  ExpectSamples(samples);
+  EXPECT_OK(Append(samples));
+  ExpectSamples(samples + 1);
+}
+
+TEST_F(RocksDiskTest, ADiskThatCannotBeWrittenToIsRefusedAndLeftAsItIs) {
+  ASSERT_OK(Open());
+  ASSERT_OK(Append(0));
+  store_.reset();
+  ASSERT_OK(Remount(MS_RDONLY, ""));
+  const absl::Status refused = Open();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  ASSERT_OK(Remount(0, ""));
+  ASSERT_OK(Open());
+  ExpectSamples(1);
+  EXPECT_OK(Append(1));
+}
+
+}  // namespace
+}  // namespace routing_replay::testing
