@@ -15,7 +15,7 @@ constexpr std::chrono::seconds kTimeout(60);
 }  // namespace
 
 PlanSender::PlanSender(const std::shared_ptr<grpc::Channel>& channel, const std::string& run)
-    : stub_(channel), session_({.run = run, .append_timeout = kTimeout}) {}
+    : connection_{.channel = channel}, session_({.run = run, .append_timeout = kTimeout}) {}
 
 PlanSender::~PlanSender() {
   if (stream_) stream_->Cancel();
@@ -43,7 +43,7 @@ absl::Status PlanSender::Step() {
   AppendSession::Action action = session_.Next(Clock::Real().Now(), stream_ && stream_->CanWrite());
   switch (action.step) {
     case AppendSession::Step::kConnect:
-      stream_ = std::make_unique<AppendStream>(stub_, events_);
+      stream_ = std::make_unique<AppendStream>(connection_, events_);
       return absl::OkStatus();
     case AppendSession::Step::kSend:
       stream_->Write(std::move(action.message));

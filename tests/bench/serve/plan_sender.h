@@ -4,7 +4,6 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/completion_queue.h>
-#include <grpcpp/generic/generic_stub.h>
 
 #include <memory>
 #include <string>
@@ -30,7 +29,7 @@ class PlanSender {
   absl::Status Step();
   absl::Status OnEvent(AppendStream::Event event);
 
-  grpc::GenericStub stub_;
+  const ServerConnection connection_;
   grpc::CompletionQueue events_;
   AppendSession session_;
   std::unique_ptr<AppendStream> stream_;
