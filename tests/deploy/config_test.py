@@ -197,9 +197,15 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 class ProbeTest(unittest.TestCase):
     def test_probes_are_answered_until_the_end(self):
+        self.assert_answered("dev")
+
+    def test_probes_need_no_certificate(self):
+        self.assert_answered("prod")
+
+    def assert_answered(self, overlay: str) -> None:
         if subprocess.run([SYSTEM_PYTHON, "-c", "import grpc"], capture_output=True, check=False).returncode:
             self.skipTest("the system's Python has no grpcio (Debian: python3-grpcio)")
-        resources = render(KUBERNETES / "overlays/dev")
+        resources = render(KUBERNETES / "overlays" / overlay)
         (template,) = templates(resources)
         (container,) = template.containers()
         with socket.socket() as found:
