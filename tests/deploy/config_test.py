@@ -79,6 +79,7 @@ class Files:
             for name, content in certificate().items():
                 (here / name).write_bytes(content)
             (here / "password").write_text("secret\n")
+            (here / "tokens.yaml").write_text(f"[{{name: a, sha256: {'0' * 64}, runs: [grpo-], scopes: [put]}}]\n")
 
 
 def variables(container: dict[str, Any]) -> dict[str, str]:
@@ -199,8 +200,8 @@ class ProbeTest(unittest.TestCase):
     def test_probes_are_answered_until_the_end(self):
         self.assert_answered("dev")
 
-    def test_probes_need_no_certificate(self):
-        self.assert_answered("prod")
+    def test_probes_need_no_certificate_and_no_token(self):
+        self.assert_answered("prod-tokens")
 
     def assert_answered(self, overlay: str) -> None:
         if subprocess.run([SYSTEM_PYTHON, "-c", "import grpc"], capture_output=True, check=False).returncode:

@@ -309,6 +309,15 @@ class ScaleTest(unittest.TestCase):
         self.assertLessEqual({"RR_TLS_CERT", "RR_TLS_KEY", "RR_TLS_CLIENT_CA"}, variables)
         self.assertNotIn("RR_INSECURE", variables)
 
+    def test_tokens_are_asked_for_and_shown_over_tls(self):
+        resources = render(KUBERNETES / "overlays/prod-tokens")
+        (template,) = templates(of_kind(resources, "StatefulSet"))
+        variables = {each["name"] for each in template.containers()[0]["env"]}
+        self.assertLessEqual({"RR_TOKEN_FILE", "RR_TLS_CERT"}, variables)
+        (clients,) = [each for each in resources if name_of(each) == "ConfigMap/routing-replay-client"]
+        keys = {"ROUTING_REPLAY_ENDPOINT", "ROUTING_REPLAY_CACERT", "ROUTING_REPLAY_TOKEN_FILE"}
+        self.assertLessEqual(keys, set(clients["data"]))
+
 
 class CopyTest(unittest.TestCase):
     """Two files say the same where kustomize cannot take both from one."""
