@@ -35,7 +35,8 @@ Failures go to standard error, with code, reason and fields.
 
 Exit codes:)";
 
-constexpr char kCommandFooter[] = "\n--endpoint, --timeout and -w are for every command: see rrctl --help.";
+constexpr char kCommandFooter[] =
+    "\n--endpoint, --timeout, -w and the flags of TLS and tokens are for every command: see rrctl --help.";
 
 constexpr int64_t kMaxBenchSamples = 1000000;
 constexpr int kMaxBenchWorkers = 64;

@@ -122,8 +122,10 @@ class Completer {
     if (!set.empty()) return;
     if (option.get_name() == "FILE" || option.get_name() == "DIR" || type == "FILE") {
       found_.files = true;
-    } else if (option.get_positional()) {
-      for (const std::string& name : names_(option.get_name(), words_)) Add(before + name, "", word);
+    } else if (option.get_positional() || type == "RUN") {
+      for (const std::string& name : names_(option.get_positional() ? option.get_name() : type, words_)) {
+        Add(before + name, "", word);
+      }
     }
   }
 

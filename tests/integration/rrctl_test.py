@@ -675,6 +675,7 @@ class CompletionTest(RrctlTest):
         # Bash replaces only what is behind the last colon.
         self.assertEqual(self.bash("get team:a x:"), ["1/0", "2/0"])
         self.assertEqual(self.bash("diff --run team:a x:"), ["1/0", "2/0"])
+        self.assertEqual(self.bash("diff --run te"), ["team:a"])
         self.assertEqual(self.bash("diff team:a:x:"), ["1/0", "2/0"])
         self.assertEqual(self.bash("--endpoint 127.0.0.1:1 ls te"), [])
         with tempfile.TemporaryDirectory() as directory:
