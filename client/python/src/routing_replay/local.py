@@ -43,7 +43,8 @@ def local_server(*flags: str, timeout: float = 30.0) -> Iterator[LocalServer]:
     timeout: seconds for the server to be there
 
     Within the context the environment's ROUTING_REPLAY_ENDPOINT names the server, so that `Client()` finds it, here and
-    in processes that are started; what it says of certificates is hidden, unless the flags have --tls-cert. The server also ends when this process does, however it does. Its warnings and errors
+    in processes that are started; what it says of certificates is hidden, unless the flags have --tls-cert. The server
+    also ends when this process does, however it does. Its warnings and errors
     go to the standard error stream.
 
     The program comes with the package routing-replay-server; the environment's ROUTING_REPLAY_SERVER names another one.
