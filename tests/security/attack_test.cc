@@ -338,6 +338,14 @@ TEST_F(AttackTest, SlowLorisOnTheConnection) {
 
 TEST_F(AttackTest, CreditThatIsNotUsedComesBack) {
   Start({"--stall-timeout", "1s"});
+  // A stream that holds nothing may rest.
+  const auto rest = NewCall("other");
+  const auto resting = stub_->Append(rest.get());
+  v1::AppendRequest open = OneAppend("run", "resting", 0);
+  open.mutable_append()->clear_tensor();
+  open.clear_payload();
+  v1::AppendResponse opened;
+  ASSERT_TRUE(resting->Write(open) && resting->Read(&opened));
   const auto hold = NewCall("attacker"), silent = NewCall("attacker");
   const auto holder = stub_->Append(hold.get());
   const auto nothing = stub_->Append(silent.get());
@@ -354,6 +362,9 @@ TEST_F(AttackTest, CreditThatIsNotUsedComesBack) {
   v1::ServerInfo info;
   ASSERT_TRUE(stub_->GetServerInfo(NewCall("other").get(), {}, &info).ok());
   EXPECT_EQ(info.reserved_bytes(), 0u);
+  open.mutable_append()->set_sample("rested");
+  EXPECT_TRUE(resting->Write(open) && resting->Read(&opened));
+  EXPECT_EQ(opened.ack().error().code(), 0) << opened.ack().error().message();
 }
 
 // Long messages on many streams at once, without any credit.
