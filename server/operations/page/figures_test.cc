@@ -6,6 +6,11 @@
 namespace routing_replay::testing {
 namespace {
 
+using page::HumanBytes;
+using page::HumanCount;
+using page::HumanDuration;
+using page::HumanRate;
+
 TEST(HumanTest, Figures) {
   EXPECT_EQ(HumanCount(0), "0");
   EXPECT_EQ(HumanCount(999), "999");

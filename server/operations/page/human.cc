@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace routing_replay {
+namespace routing_replay::page {
 
 std::string HumanCount(int64_t count) {
   std::string text = absl::StrCat(count);
@@ -35,4 +35,4 @@ std::string HumanDuration(std::chrono::milliseconds duration) {
   return absl::StrCat(s, " s");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::page

@@ -17,6 +17,11 @@
 namespace routing_replay {
 namespace {
 
+using page::HumanBytes;
+using page::HumanCount;
+using page::HumanDuration;
+using page::HumanRate;
+
 using kainjow::mustache::data;
 using kainjow::mustache::list;
 using std::chrono::milliseconds;
