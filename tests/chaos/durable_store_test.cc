@@ -6,7 +6,6 @@
 #include <signal.h>
 
 #include <atomic>
-#include <filesystem>
 #include <random>
 #include <string>
 #include <thread>
@@ -14,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/chaos/crash_load.h"
+#include "tests/support/scratch_directory.h"
 #include "tests/support/server_process.h"
 
 namespace routing_replay::testing {
@@ -60,12 +60,10 @@ void ExpectWholeIfThere(Run& run, const std::string& sample, const Known& known)
 class DurableStoreTest : public ::testing::TestWithParam<Level> {
  protected:
   void SetUp() override {
-    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
-    flags_ = {"--store", absl::StrCat("rocksdb:", directory_), "--sweep-interval", "50ms"};
+    flags_ = {"--store", absl::StrCat("rocksdb:", directory_.path()), "--sweep-interval", "50ms"};
     flags_.push_back("--durability");
     flags_.emplace_back(DurabilityName(GetParam().durability));
   }
-  ~DurableStoreTest() override { std::filesystem::remove_all(directory_); }
 
   // Kills a server under the load of `writers`. Before, none of their calls may fail.
   void KillUnderLoad(std::vector<CrashWriter>& writers, std::chrono::milliseconds after) {
@@ -85,7 +83,7 @@ class DurableStoreTest : public ::testing::TestWithParam<Level> {
     ASSERT_OK(server.process->Wait(std::chrono::seconds(10)));
   }
 
-  std::string directory_ = ::testing::TempDir() + "/durable_store_test.XXXXXX";
+  const ScratchDirectory directory_;
   std::vector<std::string> flags_;
 };
 

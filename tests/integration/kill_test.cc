@@ -1,12 +1,12 @@
 // Processes die: a worker in the middle of an append, the server under a reader, a sample's old life.
 #include <signal.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <thread>
 
 #include "tests/integration/chaos_routes.h"
 #include "tests/integration/fixture.h"
+#include "tests/support/scratch_directory.h"
 #include "tests/support/server_process.h"
 
 namespace routing_replay::testing {
@@ -66,8 +66,8 @@ TEST(KillTest, AppenderGoesOnWithANewServer) {
   // The memory store forgets; what the appender had not acknowledged lands in full, and a gap is never papered over.
   // The appender comes in through a link, which leads to the new server once the run is open there: before, it would be
   // told that there is no such run.
-  std::string directory = ::testing::TempDir() + "/kill_test.XXXXXX";
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const ScratchDirectory scratch;
+  const std::string& directory = scratch.path();
   const std::string link = directory + "/server";
   const auto start = [&](const std::string& socket) {
     return StartServerProcess(RR_SERVER, {"--listen", absl::StrCat("unix:", socket)});
@@ -96,7 +96,6 @@ TEST(KillTest, AppenderGoesOnWithANewServer) {
   for (int32_t i = 0; i < 8; ++i) first_half.layers.push_back(routes.Slice(i, {{0, 50}}));
   ExpectRows(*run_again, "new", first_half, {{0, 50}});
   EXPECT_THAT(run_again->Stat("old"), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
-  std::filesystem::remove_all(directory);
 }
 
 class LifeTest : public ServerTest {};

@@ -171,7 +171,7 @@ int Reshard(RedisClusterProcess& cluster, const std::atomic<bool>& stop) {
 TEST(RedisServersTest, ServersComeAndGoAndSlotsMove) {
   if (!NoRedisReason().empty()) GTEST_SKIP() << NoRedisReason();
   ASSERT_OK_AND_ASSIGN(const auto cluster, RedisClusterProcess::Start());
-  const TemporaryDirectory directory;
+  const ScratchDirectory directory;
   Servers servers(directory.path() + "/servers", cluster->url());
   Sealed sealed;
   std::atomic<bool> written{false}, stop{false};

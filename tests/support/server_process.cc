@@ -3,15 +3,14 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/support/scratch_directory.h"
 
 extern char** environ;
 
@@ -63,9 +62,8 @@ absl::StatusOr<int> Process::Wait(std::chrono::milliseconds timeout) {
 }
 
 absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags) {
-  std::string directory = "/tmp/routing-replay-test.XXXXXX";
-  if (mkdtemp(directory.data()) == nullptr) return absl::InternalError("mkdtemp");
-  const std::string file = directory + "/endpoint";
+  const ScratchDirectory directory;
+  const std::string file = directory.path() + "/endpoint";
   flags.insert(flags.begin(), {program, "--listen", "127.0.0.1:0", "--endpoint-file", file});
   auto process = Process::Start(flags);
   if (!process.ok()) return process.status();
@@ -75,8 +73,6 @@ absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std
     std::ifstream(file) >> server.endpoint;
     if (server.endpoint.empty()) std::this_thread::sleep_for(kPoll);
   }
-  std::remove(file.c_str());
-  rmdir(directory.c_str());
   if (server.endpoint.empty()) return absl::DeadlineExceededError("the server did not come up");
   return server;
 }

@@ -1,12 +1,10 @@
 #include "tests/bench/spill/spill.h"
 
-#include <stdlib.h>
 #include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -14,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/bench/spill/spill_way.h"
+#include "tests/support/scratch_directory.h"
 
 namespace routing_replay::bench {
 namespace {
@@ -26,19 +25,6 @@ struct BlockSize {
 const std::vector<BlockSize> kSizes = {
     {"standard", 98304}, {"64KiB", 64 << 10}, {"256KiB", 256 << 10}, {"1MiB", 1 << 20}};
 constexpr size_t kRoundBytes = size_t{384} << 20, kQuickRoundBytes = size_t{8} << 20;
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "routing_replay_spill_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 double CpuSeconds() {
   timespec time{};
@@ -109,7 +95,7 @@ absl::Status ReadAll(SpillWay& way, const Blocks& blocks) {
 }
 
 absl::StatusOr<Times> Play(MakeSpillWay make, const Blocks& blocks) {
-  const TemporaryDirectory directory;
+  const testing::ScratchDirectory directory;
   const absl::StatusOr<std::unique_ptr<SpillWay>> way = make(directory.path());
   if (!way.ok()) return way.status();
   Times times;

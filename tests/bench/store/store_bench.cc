@@ -16,6 +16,7 @@
 #include "tests/bench/common/process_usage.h"
 #include "tests/bench/store/side.h"
 #include "tests/support/redis/redis_process.h"
+#include "tests/support/scratch_directory.h"
 
 namespace routing_replay::bench {
 namespace {
@@ -114,23 +115,6 @@ void AddFigures(const Workload& workload, const Comparison& comparison, std::vec
   }
 }
 
-// A directory that is gone afterwards.
-class Scratch {
- public:
-  Scratch() {
-    path_ = (std::filesystem::temp_directory_path() / "routing-replay-bench.XXXXXX").string();
-    if (mkdtemp(path_.data()) == nullptr) path_.clear();
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 MakeStore NewRocks(const std::string& directory, ByteBudget& budget) {
   return [directory, &budget]() -> absl::StatusOr<std::unique_ptr<Store>> {
     std::error_code ignored;
@@ -194,7 +178,7 @@ absl::StatusOr<std::unique_ptr<RedisProcess>> StartRedis() {
 
 absl::Status BenchWorkload(const BenchOptions& options, int32_t experts, const RedisProcess* redis, ByteBudget& budget,
                            std::vector<Figure>& figures) {
-  const Scratch scratch;
+  const testing::ScratchDirectory scratch;
   const Workload workload(experts, options.quick);
   std::vector<Comparison> comparisons;
   comparisons.push_back(CompareMemory(workload, budget));

@@ -47,16 +47,6 @@ std::string NoRedisReason() {
   return found ? "" : "redis-server is not installed (Debian: redis-tools or redis-server)";
 }
 
-TemporaryDirectory::TemporaryDirectory() {
-  path_ = (std::filesystem::temp_directory_path() / "routing-replay-redis.XXXXXX").string();
-  if (mkdtemp(path_.data()) == nullptr) path_.clear();
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-}
-
 absl::StatusOr<RedisPorts> FreeRedisPorts() {
   const BoundSocket client, cluster;
   if (client.port == 0 || cluster.port == 0) return absl::InternalError("no free ports");

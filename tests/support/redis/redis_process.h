@@ -8,25 +8,13 @@
 
 #include "absl/status/statusor.h"
 #include "server/store/redis/client/redis_connection.h"
+#include "tests/support/scratch_directory.h"
 #include "tests/support/server_process.h"
 
 namespace routing_replay::testing {
 
 // Empty, or why tests that need a redis-server cannot run here.
 std::string NoRedisReason();
-
-// A directory under the system's temporary one, removed with all that is in it. Move-only.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(std::exchange(other.path_, "")) {}
-  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
-  ~TemporaryDirectory();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Two free ports: for clients and for the cluster's own traffic.
 struct RedisPorts {
@@ -69,7 +57,7 @@ class RedisProcess {
   const RedisPorts ports_;
   const std::vector<std::string> settings_;
   RedisEndpoint endpoint_;
-  TemporaryDirectory directory_;
+  const ScratchDirectory directory_;
   std::shared_ptr<const RedisTls> tls_;
   std::unique_ptr<Process> process_;
 };

@@ -15,7 +15,7 @@ using routing_replay::testing::Fails;
 using routing_replay::testing::MakeTestCertificates;
 using routing_replay::testing::NoRedisReason;
 using routing_replay::testing::RedisProcess;
-using routing_replay::testing::TemporaryDirectory;
+using routing_replay::testing::ScratchDirectory;
 using routing_replay::testing::TestCertificates;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -46,7 +46,7 @@ class RedisServerTest : public ::testing::Test {
     return path;
   }
 
-  TemporaryDirectory directory_;
+  const ScratchDirectory directory_;
   std::unique_ptr<RedisProcess> server_;
 };
 
