@@ -85,6 +85,10 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--run-streams", "-1"}, "run-streams"},
            {{"--max-streams", "0"}, "max-streams"},
            {{"--max-deadline", "0s"}, "max-deadline"},
+           {{"--operations-listen", "0.0.0.0:7401"}, "--operations-listen: '0.0.0.0:7401' can be reached"},
+           {{"--operations-listen", "unix:/tmp/x"}, "--operations-listen: 'unix:/tmp/x' is not host:port"},
+           {{"--health-listen", "7402"}, "--health-listen: '7402' is not host:port"},
+           {{"--log-format", "xml"}, "log-format"},
            {{"--config", "/"}, "--config: /"},
            {{"--config", "/does/not/exist"}, "/does/not/exist"}}) {
     const auto c = Parse(arguments);
@@ -106,6 +110,17 @@ TEST(ConfigTest, PlaintextStaysOnThisMachineUnlessMeant) {
   setenv("RR_INSECURE", "true", 1);
   EXPECT_OK(Parse({"--listen", "0.0.0.0:7400"}));
   unsetenv("RR_INSECURE");
+}
+
+TEST(ConfigTest, PortsForOperators) {
+  ASSERT_OK_AND_ASSIGN(const ServerConfig c,
+                       Parse({"--operations-listen", "127.0.0.1:7401", "--health-listen", "0.0.0.0:7402",
+                              "--drain-delay", "5s", "--reflection", "--channelz", "--run-metrics"}));
+  EXPECT_EQ(c.operations_listen, "127.0.0.1:7401");
+  EXPECT_EQ(c.health_listen, "0.0.0.0:7402");  // Always plaintext: it tells nothing but whether the server is well.
+  EXPECT_EQ(c.drain_delay, std::chrono::seconds(5));
+  EXPECT_TRUE(c.reflection && c.channelz && c.run_metrics);
+  EXPECT_OK(Parse({"--operations-listen", "0.0.0.0:7401", "--insecure"}));
 }
 
 TEST(ConfigTest, HelpIsNotAnError) { EXPECT_EQ(Parse({"--help"}).status().code(), absl::StatusCode::kCancelled); }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -14,6 +15,7 @@
 #include "tests/integration/chaos_routes.h"
 #include "tests/integration/fixture.h"
 #include "tests/support/http_client.h"
+#include "tests/support/redis/redis_process.h"
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::testing {
@@ -105,6 +107,31 @@ TEST_F(OperationsTest, ADrainIsToldAndServedThrough) {
   const std::string operations = server_->operations_address();
   server_->Shutdown(std::chrono::milliseconds(0));
   EXPECT_EQ(HttpGet(operations, "/healthz").code, 0);
+}
+
+TEST_F(OperationsTest, AStoreThatIsAwayMakesTheServerUnreadyAndLeavesItAlive) {
+  if (!NoRedisReason().empty()) GTEST_SKIP() << NoRedisReason();
+  ASSERT_OK_AND_ASSIGN(const auto redis, RedisProcess::Start());
+  ServerConfig config;
+  config.store = absl::StrCat("redis://127.0.0.1:", redis->ports().client);
+  Start(std::move(config));
+  const auto wait_for = [&](int code) {
+    const auto deadline = std::chrono::steady_clock::now() + kCallTimeout;
+    HttpAnswer answer = Get("/readyz");
+    for (; answer.code != code && std::chrono::steady_clock::now() < deadline; answer = Get("/readyz")) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return answer;
+  };
+  EXPECT_EQ(wait_for(200).code, 200);
+  redis->Kill();
+  EXPECT_EQ(wait_for(503).body, "store: UNAVAILABLE: no Redis server answers\n");
+  EXPECT_EQ(Get("/healthz").code, 200);
+  EXPECT_NE(Get("/metrics").body.find("\nrouting_replay_store_healthy 0\n"), std::string::npos);
+  EXPECT_EQ(Get("/statusz").code, 200);
+  ASSERT_OK(redis->Restart());
+  EXPECT_EQ(wait_for(200).code, 200);
+  EXPECT_NE(Get("/metrics").body.find("\nrouting_replay_store_healthy 1\n"), std::string::npos);
 }
 
 TEST_F(OperationsTest, TokensAreAskedForWhereRunsAreNamed) {
