@@ -16,7 +16,7 @@ inline constexpr char kPolicyOption[] = "grpc.lb_policy_name";
 inline constexpr char kRoundRobin[] = "round_robin";
 
 // HTTP proxies of the environment are ignored unless `use_http_proxy`.
-constexpr std::array<ChannelOption, 11> ChannelOptions(bool use_http_proxy) {
+constexpr std::array<ChannelOption, 12> ChannelOptions(bool use_http_proxy) {
   return {{
       {"grpc.enable_http_proxy", use_http_proxy ? 1 : 0},
       // Channels of one process to one server do not share a connection: also, a forked child must not find those of
@@ -24,6 +24,8 @@ constexpr std::array<ChannelOption, 11> ChannelOptions(bool use_http_proxy) {
       {"grpc.use_local_subchannel_pool", 1},
       {"grpc.max_receive_message_length", -1},
       {"grpc.max_send_message_length", -1},
+      // Identity alone: gRPC inflates what comes without a limit.
+      {"grpc.compression_enabled_algorithms_bitset", 1},
       // A server that is gone without a word is noticed within 40 s. The server's floor for pings is 10 s.
       {"grpc.keepalive_time_ms", 30'000},
       {"grpc.keepalive_timeout_ms", 10'000},

@@ -31,8 +31,10 @@ class HealthPortTest : public ::testing::Test {
     stub_ =
         std::make_unique<grpc::GenericStub>(grpc::CreateChannel(port_->address(), grpc::InsecureChannelCredentials()));
   }
-  grpc::StatusCode Call(const std::string& method, const grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
+  grpc::StatusCode Call(const std::string& method, const grpc::ByteBuffer& request, grpc::ByteBuffer* response,
+                        grpc_compression_algorithm compression = GRPC_COMPRESS_NONE) {
     grpc::ClientContext context;
+    context.set_compression_algorithm(compression);
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
     grpc::CompletionQueue queue;
     const auto call = stub_->PrepareUnaryCall(&context, method, request, &queue);
@@ -53,6 +55,18 @@ class HealthPortTest : public ::testing::Test {
   std::unique_ptr<HealthPort> port_;
   std::unique_ptr<grpc::GenericStub> stub_;
 };
+
+// A few kilobytes on the wire could be gigabytes.
+TEST_F(HealthPortTest, CompressedMessagesAreRefused) {
+  Start();
+  const grpc::Slice zeros(std::string(1 << 20, '\0'));
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ByteBuffer response;
+    EXPECT_EQ(Call("/grpc.health.v1.Health/Check", grpc::ByteBuffer(&zeros, 1), &response, algorithm),
+              grpc::StatusCode::UNIMPLEMENTED);
+  }
+  EXPECT_EQ(Check("live"), kServing);
+}
 
 TEST_F(HealthPortTest, LiveFromTheStartAndReadyWhenItIsSaid) {
   Start();

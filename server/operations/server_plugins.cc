@@ -44,6 +44,10 @@ std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(const ServerPlugins& plugi
     grpc::channelz::experimental::InitChannelzService();
   });
   auto builder = std::make_unique<grpc::ServerBuilder>();
+  // gRPC inflates a message before it looks at its length, and before any handler looks at the caller.
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
   if (!plugins.health) builder->SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
   builder->SetOption(std::make_unique<PluginsOption>(plugins));
   return builder;

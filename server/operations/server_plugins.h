@@ -15,7 +15,7 @@ struct ServerPlugins {
   bool channelz = false;
 };
 
-// Every server of the process is built by one of these. Thread-safe.
+// Every server of the process is built by one of these: none takes messages that gRPC compressed. Thread-safe.
 std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(const ServerPlugins& plugins);
 
 }  // namespace routing_replay

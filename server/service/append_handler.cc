@@ -99,10 +99,10 @@ void AppendCall::Handle(grpc::ByteBuffer& message) {
   auto bytes = ReceivedBytes::From(message);
   if (!bytes.ok()) return FinishWith(bytes.status());
   auto request = ParseAppendRequest(bytes->chain());
-  if (!request.ok()) return Refuse(bytes->chain(), request.status());
+  if (!request.ok()) return Refuse(bytes->chain(), *permissions, request.status());
   const std::string& run = request->run.empty() ? run_ : request->run;
   if (absl::Status allowed = Allow(context_, *permissions, Rpc::kAppend, run); !allowed.ok()) {
-    return request->append ? Refuse(bytes->chain(), allowed) : FinishWith(allowed);
+    return request->append ? Refuse(bytes->chain(), *permissions, allowed) : FinishWith(allowed);
   }
   if (absl::Status entered = EnterRun(run); !entered.ok()) return FinishWith(entered);
   const uint64_t want_bytes = request->want_bytes;
@@ -114,7 +114,7 @@ void AppendCall::Handle(grpc::ByteBuffer& message) {
 
 // The message was not understood, or is not allowed. If it says whose append it is, that append is refused and the
 // stream goes on.
-void AppendCall::Refuse(const ByteChain& message, const absl::Status& status) {
+void AppendCall::Refuse(const ByteChain& message, const Permissions& permissions, const absl::Status& status) {
   const auto refused = ParseRefusedAppend(message);
   if (!refused) return FinishWith(status);
   if (!refused->run.empty()) run_ = refused->run;
@@ -125,7 +125,11 @@ void AppendCall::Refuse(const ByteChain& message, const absl::Status& status) {
   credit_.Split(std::min<int64_t>(static_cast<int64_t>(refused->payload_bytes), credit_.bytes()));
   record_->Refuse(response.ack->error);
   context_.metrics.CountAppend(*response.ack, 0, 0);
-  if (refused->want_bytes > 0) response.credit = Grant(refused->want_bytes);
+  if (refused->want_bytes > 0) {
+    // A message that is not understood may come with a good wish for credit; nobody is promised any elsewhere.
+    const absl::Status allowed = permissions.Check(RuleOf(Rpc::kAppend).any_of, run_);
+    response.credit = allowed.ok() ? Grant(refused->want_bytes) : Credit{.granted_bytes = 0, .refusal = allowed};
+  }
   Send(response);
 }
 

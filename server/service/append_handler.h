@@ -35,7 +35,7 @@ class AppendCall final : public Call {
   // Takes the message's run, and a stream of it where the call has none yet.
   absl::Status EnterRun(const std::string& run);
   void Handle(grpc::ByteBuffer& message);
-  void Refuse(const ByteChain& message, const absl::Status& status);
+  void Refuse(const ByteChain& message, const Permissions& permissions, const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
   AppendAck Process(AppendRequest request);
   void Send(const AppendResponse& response);

@@ -125,6 +125,43 @@ TEST_F(AttackTest, ZstdEmptyFrames) {
   EXPECT_THAT(Put(Bomb(frames, 0)), Fails(kInvalid, Reason::kEncoding));
 }
 
+// A megabyte on the wire that gRPC would make a gigabyte of, from somebody without a token.
+TEST_F(AttackTest, CompressedMessages) {
+  Start();
+  Bystander bystander(*server_);
+  const int64_t before = PeakMemory();
+  const std::string zeros(96 * kMiB, '\0');
+  v1::AppendRequest append;
+  append.set_payload(zeros);
+  v1::StatRequest stat;
+  stat.set_run(zeros);
+  v1::ReadRequest read;
+  read.set_run(zeros);
+  const auto squeezed = [](grpc_compression_algorithm algorithm) {
+    auto call = NewCall("");
+    call->set_compression_algorithm(algorithm);
+    return call;
+  };
+  v1::AppendAck ack;
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    EXPECT_EQ(stub_->Put(squeezed(algorithm).get(), append, &ack).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  }
+  v1::StatResponse found;
+  EXPECT_FALSE(stub_->Stat(squeezed(GRPC_COMPRESS_GZIP).get(), stat, &found).ok());
+  const auto read_call = squeezed(GRPC_COMPRESS_GZIP), append_call = squeezed(GRPC_COMPRESS_GZIP);
+  const auto reader = stub_->Read(read_call.get(), read);
+  v1::ReadResponse rows;
+  EXPECT_FALSE(reader->Read(&rows));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  const auto stream = stub_->Append(append_call.get());
+  stream->Write(append);
+  v1::AppendResponse answer;
+  EXPECT_FALSE(stream->Read(&answer));
+  EXPECT_FALSE(stream->Finish().ok());
+  bystander.Await(2);
+  EXPECT_LT(PeakMemory() - before, 64 * kMiB);
+}
+
 TEST_F(AttackTest, ShapeLies) {
   Start();
   Bystander bystander(*server_);
