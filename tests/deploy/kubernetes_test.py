@@ -32,6 +32,8 @@ OWN_RESOURCES = {
     "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", {"replicas", "leaderWorkerTemplate"}),
     "RayCluster": ("ray.io/v1", {"headGroupSpec", "workerGroupSpecs"}),
     "JobSet": ("jobset.x-k8s.io/v1alpha2", {"replicatedJobs"}),
+    "Issuer": ("cert-manager.io/v1", set()),
+    "Certificate": ("cert-manager.io/v1", {"secretName", "issuerRef"}),
 }
 # Pods of ours; the others are stand-ins for the user's own.
 OURS = ("routing-replay-server", "redis")
@@ -178,6 +180,19 @@ class PodTest(unittest.TestCase):
             self.assertEqual(keys, {"topology.kubernetes.io/zone", "kubernetes.io/hostname"})
             for constraint in constraints:
                 self.assertTrue(selects(constraint["labelSelector"], template.labels))
+                # Else a node that is drained still counts, and what left it finds no other.
+                if constraint["whenUnsatisfiable"] == "DoNotSchedule":
+                    self.assertEqual(constraint["nodeTaintsPolicy"], "Honor", template.where)
+
+    @each_rendered
+    def test_a_pod_that_is_not_ready_does_not_keep_its_node(self, directory, resources):
+        for budget in of_kind(resources, "PodDisruptionBudget"):
+            self.assertEqual(budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow", name_of(budget))
+
+    @each_rendered
+    def test_a_job_can_be_applied_again(self, directory, resources):
+        for job in of_kind(resources, "Job"):
+            self.assertIn("ttlSecondsAfterFinished", job["spec"], "the template of a Job cannot be changed")
 
 
 class SelectorTest(unittest.TestCase):
@@ -236,7 +251,7 @@ class SelectorTest(unittest.TestCase):
 
     @each_rendered
     def test_clients_of_the_examples_have_a_role_and_an_endpoint(self, directory, resources):
-        if directory.parent.name != "examples":
+        if directory.parent.name != "examples" or not templates(resources):
             return
         found = 0
         for template in templates(resources):
