@@ -65,6 +65,7 @@ class SessionTest(unittest.TestCase):
             )
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn(f"== block {len(found)}", done.stdout)
+        self.assertIn("\nrrctl: UNAUTHENTICATED", done.stdout)
 
 
 class FiguresTest(unittest.TestCase):
