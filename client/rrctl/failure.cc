@@ -14,7 +14,9 @@ constexpr ExitMeaning kMeanings[] = {
      "the server refused, something is not there or damaged, or the output was not taken; diff: there are "
      "differences; doctor: a check failed"},
     {kExitUsage, "the command line or the address is wrong; no server was asked"},
-    {kExitUnreachable, "no server there within --timeout, none that answers in time, or one that is shutting down"},
+    {kExitUnreachable,
+     "no server there within --timeout, none that answers in time, or one that is shutting down; of several, any of "
+     "them"},
     {kExitInterrupted, "a bench that was stopped with Ctrl-C; its run is dropped"},
 };
 

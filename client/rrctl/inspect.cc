@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/rrctl/load_balance.h"
 #include "client/shard/fan_out.h"
@@ -14,6 +15,8 @@
 
 namespace routing_replay {
 namespace {
+
+constexpr char kUnreachable[] = "unreachable";
 
 Document Describe(const SampleState& s) {
   Document row = {{"sample", s.sample},
@@ -110,10 +113,20 @@ absl::StatusOr<Document> DescribeMembers(const ClientOptions& options) {
     for (auto& [key, value] : row.items()) {
       if (key != "server") value = nullptr;
     }
-    row["state"] = "unreachable";
+    row["state"] = kUnreachable;
     return row;
   });
   return Document(rows);
+}
+
+absl::Status ReachabilityOf(const Document& members) {
+  std::vector<std::string> away;
+  for (const Document& member : members) {
+    if (member["state"] == kUnreachable) away.push_back(member["server"].get<std::string>());
+  }
+  if (away.empty()) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(away.size(), " of ", members.size(), " servers cannot be reached: ", absl::StrJoin(away, ", ")));
 }
 
 absl::StatusOr<Document> ListRuns(Client& client) {

@@ -19,6 +19,8 @@ namespace routing_replay {
 absl::StatusOr<Document> DescribeServer(Client& client);
 // An array: a server of a "shard:…" endpoint each, also those that cannot be reached.
 absl::StatusOr<Document> DescribeMembers(const ClientOptions& options);
+// UNAVAILABLE naming those of DescribeMembers' answer that cannot be reached.
+absl::Status ReachabilityOf(const Document& members);
 // An array.
 absl::StatusOr<Document> ListRuns(Client& client);
 // An object. NOT_FOUND (kNoRun).

@@ -43,7 +43,13 @@ absl::Status Session::ShowStatus() {
   auto endpoint = EndpointOrEnvironment(settings_.endpoint);
   if (!endpoint.ok() || !ShardMembers::IsShardEndpoint(*endpoint)) return Show(Layout::kRecords, DescribeServer);
   options.endpoint = *std::move(endpoint);
-  return Show(Layout::kColumns, [&options](Client&) { return DescribeMembers(options); });
+  absl::Status all_there;
+  const absl::Status shown = Show(Layout::kColumns, [&](Client&) {
+    auto members = DescribeMembers(options);
+    all_there = members.ok() ? ReachabilityOf(*members) : absl::OkStatus();
+    return members;
+  });
+  return shown.ok() ? all_there : shown;
 }
 
 absl::Status Session::WatchQuery(Layout layout, const Query& query) {

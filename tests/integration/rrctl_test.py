@@ -234,10 +234,12 @@ class CommandsTest(RrctlTest):
 
 
 class ShardTest(unittest.TestCase):
-    def rrctl(self, *words, **options):
+    def rrctl(self, *words, code=0, **options):
         words = [RRCTL, "--endpoint", self.endpoint, "--timeout", "2", "-w", "json", *words]
         done = subprocess.run(words, check=False, capture_output=True, timeout=PATIENCE, **options)
-        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        self.assertEqual(done.returncode, code, done.stderr.decode())
+        if code == 3:
+            self.assertRegex(done.stderr.decode(), r"(?m)^rrctl: UNAVAILABLE: \d of \d servers cannot be reached: ")
         return json.loads(done.stdout)
 
     def test_several_servers_as_one(self):
@@ -260,9 +262,11 @@ class ShardTest(unittest.TestCase):
         self.assertEqual(self.rrctl("rm", "run", "s0", "s1", "s2")["samples"], 3)
         servers[1].process.kill()
         servers[1].process.wait()
-        states = {line["server"]: line["state"] for line in self.rrctl("status")}
+        states = {line["server"]: line["state"] for line in self.rrctl("status", code=3)}
         self.assertEqual(states.pop(servers[1].endpoint), "unreachable")
         self.assertEqual(set(states.values()), {"serving"})
+        self.endpoint = "shard:127.0.0.1:1,127.0.0.1:2"
+        self.assertEqual({line["state"] for line in self.rrctl("status", code=3)}, {"unreachable"})
 
 
 class LayoutTest(RrctlTest):
