@@ -135,7 +135,8 @@ class _Directory:
 
 
 def start(flags: Sequence[str], *, port: int = 7400, name: str = "routing-replay", num_cpus: float = 1) -> str:
-    """Starts a server on every node that the cluster has now, and returns what a Client takes.
+    """Starts a server on every node that the cluster has now, and returns what a Client takes. Nodes that do not offer
+    `num_cpus` CPUs to anybody, such as a head that only coordinates (num-cpus: "0"), get none.
 
     flags: of routing-replay-server, such as "--memory-budget", "64GiB". Servers are reached over the network: TLS
         (--tls-cert, …), or --insecure where the cluster's network is trusted as far as Ray's own ports
@@ -143,12 +144,16 @@ def start(flags: Sequence[str], *, port: int = 7400, name: str = "routing-replay
     name: under which `endpoint` and `stop` find the servers; they outlive the job that started them
 
     A server that ends is started again on its node and port. A store in memory is empty then: its samples are counted
-    as missing. Raises ValueError if there are servers of that name, RuntimeError if a server cannot be started.
+    as missing. Raises ValueError if there are servers of that name, RuntimeError if a server cannot be started or no node
+    has the CPUs.
     """
     kept: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "lifetime": "detached", "namespace": NAMESPACE}
     actor, directory = ray.remote(_Server), ray.remote(_Directory)
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= num_cpus]
+    if not nodes:
+        raise RuntimeError(f"no node of the cluster has {num_cpus} CPUs for a server")
     handles = []
-    for node in (node["NodeID"] for node in ray.nodes() if node["Alive"]):
+    for node in nodes:
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         options = actor.options(**kept, num_cpus=num_cpus, scheduling_strategy=there, name=f"{name}/{node}")
         handles.append(options.remote(port, list(flags)))

@@ -33,6 +33,18 @@ GEOMETRY = routing_replay.Geometry(num_layers=4, num_experts=64, top_k=8)
 FLAGS = ["--insecure", "--memory-budget", "64MiB", "--log-level", "warning"]
 FIND = "import ray, routing_replay_ray as r; ray.init(logging_level='error'); print(r.endpoint('{name}'))"
 
+# A head that only coordinates, as deploy/kubernetes/examples/raycluster has it, and a node that works.
+WITH_IDLE_HEAD = """
+import ray, routing_replay_ray as r
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0, "object_store_memory": 80 << 20}})
+cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+cluster.wait_for_nodes()
+ray.init(cluster.address, logging_level="error")
+print(r.start({flags}, port={port}))
+r.stop()
+"""
+
 
 def free_port() -> int:
     with socket.socket(socket.AF_INET6) as found:
@@ -139,6 +151,22 @@ class RayTest(unittest.TestCase):
         with self.assertRaises(ValueError):
             routing_replay_ray.endpoint("wrong")
         self.start("wrong")  # Nothing of it is left that has the name.
+
+    def test_nodes_without_cpus_get_none(self):
+        with self.assertRaisesRegex(RuntimeError, "no node"):
+            routing_replay_ray.start(FLAGS, port=free_port(), name="huge", num_cpus=99)
+        port = free_port()
+        environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+        done = subprocess.run(
+            [sys.executable, "-c", WITH_IDLE_HEAD.format(flags=FLAGS, port=port)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(done.stdout.strip().endswith(f":{port}"), done.stdout)
+        self.assertNotIn("shard:", done.stdout)
 
     def test_a_port_that_is_still_taken_is_waited_for(self):
         with socket.socket(socket.AF_INET6) as holder:

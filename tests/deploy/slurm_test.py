@@ -75,6 +75,14 @@ class SlurmTest(unittest.TestCase):
             self.assertIn("memory", (self.submit / f"status-{rank}").read_text())
         self.assert_server_drained()
 
+    def test_a_requeued_job_waits_for_its_own_server(self):
+        self.job.mkdir()
+        (self.job / "endpoint").write_text("127.0.0.1:1\n")
+        job = self.start("sh", "-c", 'rrctl --timeout 5 status && cat "${ROUTING_REPLAY_ENDPOINT#file:}"')
+        said, _ = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 0, said)
+        self.assertNotIn("127.0.0.1:1\n", said)
+
     def test_the_training_s_exit_status_is_the_job_s(self):
         job = self.start("sh", "-c", "exit $((SLURM_PROCID * 3))")
         job.communicate(timeout=60)
