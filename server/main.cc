@@ -11,6 +11,7 @@
 #include "routing_replay/wire/allocator.h"
 #include "server/config.h"
 #include "server/operations/log/event_log.h"
+#include "server/operations/log/grpc_lines.h"
 #include "server/operations/process_watch.h"
 #include "server/server.h"
 
@@ -51,6 +52,13 @@ void WaitForSignal(const sigset_t& signals, std::chrono::milliseconds longest) {
   if (longest.count() > 0) sigtimedwait(&signals, nullptr, &timeout);
 }
 
+// A signal that has come stays for whoever takes it.
+bool StopRequested() {
+  sigset_t pending;
+  sigpending(&pending);
+  return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
+}
+
 void Warn(const std::string& line) { LogEvent(LogLevel::kWarning, "warning", line); }
 
 int Serve(const ServerConfig& config) {
@@ -60,7 +68,11 @@ int Serve(const ServerConfig& config) {
     LogEvent(LogLevel::kError, "exit", watch.status().message(), {{"key", "exit-with-pid"}});
     return kExitNoProcess;
   }
-  auto server = Server::Start(config, Clock::Real(), Warn);
+  auto server = Server::Start(config, Clock::Real(), Warn, StopRequested);
+  if (absl::IsCancelled(server.status())) {
+    LogEvent(LogLevel::kInfo, "stopped", server.status().message());
+    return 0;
+  }
   if (!server.ok()) {
     LogEvent(LogLevel::kError, "exit", server.status().message());
     return kExitListen;
@@ -80,6 +92,7 @@ int Serve(const ServerConfig& config) {
 
 int Main(int argc, char** argv) {
   StartLogging(ChooseLogFormat("auto"));
+  LogGrpcLines();
   auto config = ParseServerConfig(argc, argv);
   if (config.status().code() == absl::StatusCode::kCancelled) {
     std::fputs(std::string(config.status().message()).c_str(), stdout);

@@ -211,7 +211,8 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const Clock& clock,
-                                                      const std::function<void(const std::string&)>& warn) {
+                                                      const std::function<void(const std::string&)>& warn,
+                                                      const std::function<bool()>& give_up) {
   auto access = OpenAccess(config, clock, warn);
   if (!access.ok()) return access.status();
   const OperatorCheck check = [&access = **access](absl::string_view authorization, ScopeSet any_of) {
@@ -227,9 +228,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
   }
   const int64_t cache_bytes = CacheBytes(config.store, config.memory_budget);
   auto budget = std::make_unique<ByteBudget>(config.memory_budget - cache_bytes);
-  auto store = OpenStore(
-      config.store, config.durability, cache_bytes,
-      {.clock = &clock, .budget = budget.get(), .default_ttl = config.default_ttl, .spill = std::move(spill)});
+  auto store =
+      OpenStore(config.store, config.durability, cache_bytes,
+                {.clock = &clock, .budget = budget.get(), .default_ttl = config.default_ttl, .spill = std::move(spill)},
+                {.give_up = give_up, .warn = warn});
   if (!store.ok()) return store.status();
   auto server = std::make_unique<GrpcServer>(std::move(config), clock, *std::move(access), *std::move(operations),
                                              std::move(budget), *std::move(store));

@@ -16,13 +16,15 @@ namespace routing_replay {
 
 class Server {
  public:
-  // Listens and serves when it returns. INVALID_ARGUMENT for an address that cannot be one, UNAVAILABLE if an address
-  // is taken or the store cannot be opened, DATA_LOSS if it is damaged as a whole, FAILED_PRECONDITION if another
-  // process has the spill directory. `clock` must outlive the server. `warn` takes one line on what goes wrong later,
-  // from any thread.
+  // Listens and serves when it returns; waits for a Redis that cannot be reached, and says so to `warn`, until
+  // `give_up`, which is asked every few seconds: CANCELLED. INVALID_ARGUMENT for an address that cannot be one,
+  // UNAVAILABLE if an address is taken or the store cannot be opened, DATA_LOSS if it is damaged as a whole,
+  // FAILED_PRECONDITION if another process has the spill directory. `clock` must outlive the server. `warn` takes one
+  // line on what goes wrong later, from any thread.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       ServerConfig config, const Clock& clock = Clock::Real(),
-      const std::function<void(const std::string&)>& warn = [](const std::string&) {});
+      const std::function<void(const std::string&)>& warn = [](const std::string&) {},
+      const std::function<bool()>& give_up = [] { return false; });
   virtual ~Server() = default;  // Shuts down with no patience if Shutdown was not called.
 
   // Addresses with the ports that were chosen, in the order of config.listen.

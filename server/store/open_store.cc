@@ -1,7 +1,9 @@
 #include "server/store/open_store.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,8 +22,10 @@ namespace {
 constexpr absl::string_view kMemory = "memory";
 constexpr absl::string_view kRocksPrefix = "rocksdb:";
 constexpr int64_t kMostCacheBytes = int64_t{4} << 30;
-// A server that starts together with its Redis waits for it.
-constexpr std::chrono::seconds kConnectTimeout{30};
+// For one look at Redis, which may be none yet; and between two lines that say so.
+constexpr std::chrono::seconds kLook{5};
+constexpr std::chrono::milliseconds kPause{500};
+constexpr std::chrono::seconds kBetweenWarnings{30};
 
 bool IsRedis(absl::string_view name) {
   return absl::StartsWith(name, "redis://") || absl::StartsWith(name, "rediss://");
@@ -38,19 +42,47 @@ absl::Status InvalidOption(absl::string_view key, absl::string_view what) {
                    {.reason = Reason::kField, .field = std::string(key)});
 }
 
-absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions options) {
-  const absl::StatusOr<RedisEndpoint> endpoint = ParseRedisEndpoint(name);
-  if (!endpoint.ok()) return endpoint.status();
-  const Clock::Time deadline = Clock::Real().Now() + kConnectTimeout;
-  absl::StatusOr<std::shared_ptr<RedisCluster>> cluster = RedisCluster::Connect(*endpoint, {}, deadline);
+struct ReachedRedis {
+  std::shared_ptr<RedisCluster> cluster;
+  std::vector<std::string> warnings;
+};
+
+absl::StatusOr<ReachedRedis> ReachRedis(const RedisEndpoint& endpoint, const std::string& prefix) {
+  const Clock::Time deadline = Clock::Real().Now() + kLook;
+  absl::StatusOr<std::shared_ptr<RedisCluster>> cluster = RedisCluster::Connect(endpoint, {}, deadline);
   if (!cluster.ok()) return cluster.status();
   absl::StatusOr<std::vector<std::string>> warnings = CheckRedisServers(**cluster, deadline);
   if (!warnings.ok()) return warnings.status();
-  const std::string prefix = endpoint->prefix.empty() ? RedisStoreOptions().prefix : endpoint->prefix;
   if (absl::Status status = ClaimRedisLayout(**cluster, RedisKeys(prefix), deadline); !status.ok()) return status;
-  std::string found = (*cluster)->clustered() ? absl::StrCat("a cluster of ", (*cluster)->Masters().size(), " masters")
-                                              : "one Redis server";
-  return OpenedStore{NewRedisStore("redis", *std::move(cluster),
+  return ReachedRedis{*std::move(cluster), *std::move(warnings)};
+}
+
+absl::StatusOr<ReachedRedis> AwaitRedis(const RedisEndpoint& endpoint, const std::string& prefix,
+                                        const StoreWait& wait) {
+  Clock::Time next_warning = Clock::Real().Now();
+  while (true) {
+    absl::StatusOr<ReachedRedis> reached = ReachRedis(endpoint, prefix);
+    const bool may_come = absl::IsUnavailable(reached.status()) || absl::IsDeadlineExceeded(reached.status());
+    if (!may_come) return reached;
+    if (Clock::Real().Now() >= next_warning) {
+      wait.warn(absl::StrCat("waiting for Redis: ", reached.status().message()));
+      next_warning = Clock::Real().Now() + kBetweenWarnings;
+    }
+    if (wait.give_up()) return absl::CancelledError("asked to end while it waited for Redis");
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions options, const StoreWait& wait) {
+  const absl::StatusOr<RedisEndpoint> endpoint = ParseRedisEndpoint(name);
+  if (!endpoint.ok()) return endpoint.status();
+  const std::string prefix = endpoint->prefix.empty() ? RedisStoreOptions().prefix : endpoint->prefix;
+  absl::StatusOr<ReachedRedis> reached = AwaitRedis(*endpoint, prefix, wait);
+  if (!reached.ok()) return reached.status();
+  std::shared_ptr<RedisCluster>& cluster = reached->cluster;
+  std::string found =
+      cluster->clustered() ? absl::StrCat("a cluster of ", cluster->Masters().size(), " masters") : "one Redis server";
+  return OpenedStore{NewRedisStore("redis", std::move(cluster),
                                    {.clock = options.clock,
                                     .budget = options.budget,
                                     .default_ttl = options.default_ttl,
@@ -58,7 +90,7 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
                                     .prefix = prefix,
                                     // Any other one is moved by hand.
                                     .follow_time = options.clock == &Clock::Real()}),
-                     std::move(found), *std::move(warnings)};
+                     std::move(found), std::move(reached->warnings)};
 }
 
 }  // namespace
@@ -99,8 +131,8 @@ int64_t CacheBytes(absl::string_view name, int64_t memory_bytes) {
 }
 
 absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
-                                      MemoryStoreOptions options) {
-  if (IsRedis(name)) return OpenRedis(name, std::move(options));
+                                      MemoryStoreOptions options, const StoreWait& wait) {
+  if (IsRedis(name)) return OpenRedis(name, std::move(options), wait);
   if (name == kMemory) return OpenedStore{NewMemoryStore(std::move(options)), "", {}};
   RecoveryReport report;
   auto store = OpenRocksStore({.path = std::string(absl::StripPrefix(name, kRocksPrefix)),

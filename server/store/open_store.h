@@ -2,6 +2,7 @@
 #ifndef SERVER_STORE_OPEN_STORE_H_
 #define SERVER_STORE_OPEN_STORE_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,10 +35,18 @@ struct OpenedStore {
 // disk.
 int64_t CacheBytes(absl::string_view name, int64_t memory_bytes);
 
-// Requires that both names were checked. Errors: UNAVAILABLE, DATA_LOSS, RESOURCE_EXHAUSTED, PERMISSION_DENIED,
-// FAILED_PRECONDITION as the store's own.
+// While Redis cannot be reached: a server that starts together with its Redis, or before it, waits for it.
+struct StoreWait {
+  // Asked every few seconds: true ends the wait.
+  std::function<bool()> give_up = [] { return false; };
+  // Takes one line at the first failure, and another every 30 s.
+  std::function<void(const std::string&)> warn = [](const std::string&) {};
+};
+
+// Requires that both names were checked. Errors: CANCELLED if `wait` gave up; UNAVAILABLE, DATA_LOSS,
+// RESOURCE_EXHAUSTED, PERMISSION_DENIED, FAILED_PRECONDITION as the store's own.
 absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
-                                      MemoryStoreOptions options);
+                                      MemoryStoreOptions options, const StoreWait& wait = {});
 
 }  // namespace routing_replay
 
