@@ -59,7 +59,7 @@ file(WRITE ${PROJECT_BINARY_DIR}/debian/triggers "activate-noawait ldconfig\n")
 set(release ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})
 rr_package(server SECTION net COMPONENTS server
            CONTROL ${PROJECT_SOURCE_DIR}/deploy/debian/conffiles ${PROJECT_SOURCE_DIR}/deploy/debian/postinst
-                   ${PROJECT_SOURCE_DIR}/deploy/debian/postrm
+                   ${PROJECT_SOURCE_DIR}/deploy/debian/prerm ${PROJECT_SOURCE_DIR}/deploy/debian/postrm
            DESCRIPTION
 "The server of routing-replay. Rollout workers append which experts a
 Mixture-of-Experts model chose. Each rank of the trainer reads its layers of

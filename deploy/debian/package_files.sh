@@ -37,6 +37,7 @@ case $name in
     manual routing-replay-server 8 'carries expert choices from rollout to trainer'
     install -D -m 644 deploy/systemd/routing-replay-server.service \
       "$prefix/lib/systemd/system/routing-replay-server.service"
+    install -D -m 644 deploy/systemd/routing-replay-server.conf "$prefix/lib/sysusers.d/routing-replay-server.conf"
     install -D -m 644 deploy/systemd/server.yaml "$prefix/../etc/routing-replay/server.yaml"
     install -m 644 deploy/OPERATING.md "$doc"
     ;;

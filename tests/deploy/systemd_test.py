@@ -51,6 +51,18 @@ class SystemdTest(unittest.TestCase):
         wrong = subprocess.run([SERVER, "--no-such-flag"], capture_output=True, check=False).returncode
         self.assertEqual(int(unit["Service"]["RestartPreventExitStatus"]), wrong)
 
+    def test_its_user_is_one_that_files_can_be_given_to(self):
+        (user,) = re.findall(r"^User=(.*)$", UNIT.read_text(), re.MULTILINE)
+        self.assertNotIn("DynamicUser", UNIT.read_text())
+        if shutil.which("systemd-sysusers") is None:
+            self.skipTest("there is no systemd-sysusers (Debian: apt-get install systemd)")
+        (self.directory / "etc").mkdir()
+        command = ["systemd-sysusers", f"--root={self.directory}", SYSTEMD / "routing-replay-server.conf"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for file in ("passwd", "group"):
+            self.assertIn(f"\n{user}:", "\n" + (self.directory / "etc" / file).read_text())
+
     def test_the_server_takes_its_settings(self):
         command = [SERVER, "--config", SYSTEMD / "server.yaml", "--check-config"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
