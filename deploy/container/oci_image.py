@@ -80,18 +80,18 @@ def image(folders: list[Path], config: dict[str, Any], tag: str) -> tuple[str, b
         layers.append(layout.add(f"{OCI}.layer.v1.tar+gzip", gzip.compress(content, 6, mtime=0)))
     whole = {**config, "created": created, "rootfs": {"type": "layers", "diff_ids": plain}}
     whole["history"] = [{"created": created, "created_by": f"oci_image.py {folder.name}"} for folder in folders]
+    described = layout.add_json(f"{OCI}.config.v1+json", whole)
     manifest = layout.add_json(
         f"{OCI}.manifest.v1+json",
-        {
-            "schemaVersion": 2,
-            "mediaType": f"{OCI}.manifest.v1+json",
-            "config": layout.add_json(f"{OCI}.config.v1+json", whole),
-            "layers": layers,
-        },
+        {"schemaVersion": 2, "mediaType": f"{OCI}.manifest.v1+json", "config": described, "layers": layers},
     )
     name = {"org.opencontainers.image.ref.name": tag.rpartition(":")[2], "io.containerd.image.name": tag}
     index = {"schemaVersion": 2, "mediaType": f"{OCI}.index.v1+json", "manifests": [{**manifest, "annotations": name}]}
-    layout.files["index.json"] = json.dumps(index, sort_keys=True, separators=(",", ":")).encode()
+    # For a Docker that reads no OCI layout: the same blobs, by their paths.
+    paths = [f"blobs/{blob['digest'].replace(':', '/')}" for blob in (described, *layers)]
+    docker = [{"Config": paths[0], "RepoTags": [tag], "Layers": paths[1:]}]
+    for file, value in (("index.json", index), ("manifest.json", docker)):
+        layout.files[file] = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
     return manifest["digest"], layout.archive()
 
 
