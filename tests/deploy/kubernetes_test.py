@@ -304,6 +304,9 @@ class ScaleTest(unittest.TestCase):
             name = server["metadata"]["name"]
             expected = [f"{name}-{i}.{headless}:7400" for i in range(server["spec"]["replicas"])]
             self.assertEqual(members, expected)
+            # Any one of them is nobody's, and each has a name whatever state it is in.
+            self.assertNotIn("grpc", [each["name"] for each in services[name]["spec"]["ports"]])
+            self.assertIs(services[headless]["spec"].get("publishNotReadyAddresses"), True)
         else:
             host, _, port = endpoint.removeprefix("dns:///").partition(":")
             self.assertIn(int(port), [each["port"] for each in services[host]["spec"]["ports"]])

@@ -79,6 +79,8 @@ def _bodies(resource: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     elif kind == "LeaderWorkerSet":
         for part in ("leaderTemplate", "workerTemplate"):
             yield part, spec["leaderWorkerTemplate"][part]
+    elif kind == "Pod":
+        yield "", resource
     elif kind == "RayCluster":
         yield "head", spec["headGroupSpec"]["template"]
         for group in spec["workerGroupSpecs"]:
