@@ -2,7 +2,9 @@
 
 #include <grpcpp/resource_quota.h>
 
+#include <functional>
 #include <future>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -12,10 +14,12 @@
 #include "server/admission/byte_budget.h"
 #include "server/operations/endpoint_file.h"
 #include "server/operations/operations.h"
+#include "server/operations/periodic_thread.h"
 #include "server/operations/server_plugins.h"
 #include "server/operations/sweeper.h"
 #include "server/operations/watched_store.h"
 #include "server/security/access_control.h"
+#include "server/security/client_certificates.h"
 #include "server/security/listener_credentials.h"
 #include "server/service/append_handler.h"
 #include "server/service/put_handler.h"
@@ -28,6 +32,7 @@ namespace {
 // Most clients with something to do make a call in this time.
 constexpr std::chrono::milliseconds kSendHome(500);
 constexpr std::chrono::milliseconds kPoll(5);
+constexpr std::chrono::milliseconds kTlsRetry(1000);
 
 // "host:port" with the port replaced; a Unix socket stays as it is.
 std::string WithPort(const std::string& address, int port) {
@@ -35,10 +40,15 @@ std::string WithPort(const std::string& address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
 }
 
-// A socket is guarded by the rights on its path, and its clients are on this machine.
-std::shared_ptr<grpc::ServerCredentials> CredentialsFor(const ServerConfig& config, const std::string& address) {
-  const bool plain = config.tls.certificate.empty() || absl::StartsWith(address, "unix:");
-  return plain ? grpc::InsecureServerCredentials() : TlsListenerCredentials(config.tls, config.tls_reload_interval);
+// A socket is guarded by the rights on its path, and its clients are on this machine. `tls`: null where there is none.
+std::shared_ptr<grpc::ServerCredentials> CredentialsFor(const ServedTls* tls, const std::string& address) {
+  const bool plain = tls == nullptr || absl::StartsWith(address, "unix:");
+  return plain ? grpc::InsecureServerCredentials() : TlsListenerCredentials(*tls);
+}
+
+absl::StatusOr<std::unique_ptr<ServedTls>> OpenTls(const ServerConfig& config) {
+  if (config.tls.certificate.empty()) return nullptr;
+  return ServedTls::Create(config.tls);
 }
 
 // What a peer may cost that sends little, or nothing, or everything at once.
@@ -68,16 +78,23 @@ absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& co
 
 class GrpcServer final : public Server {
  public:
-  GrpcServer(ServerConfig config, const Clock& clock, std::unique_ptr<AccessControl> access,
+  GrpcServer(ServerConfig config, const Clock& clock, std::function<void(const std::string&)> warn,
+             std::unique_ptr<AccessControl> access, std::unique_ptr<ServedTls> tls,
              std::unique_ptr<Operations> operations, std::unique_ptr<ByteBudget> budget, OpenedStore store)
       : config_(std::move(config)),
+        warn_(std::move(warn)),
         access_(std::move(access)),
+        tls_(std::move(tls)),
         operations_(std::move(operations)),
         budget_(std::move(budget)),
         found_(std::move(store.found)),
         warnings_(std::move(store.warnings)),
         store_(WatchStore(std::move(store.store), metrics_, versions_)),
-        context_(config_, clock, *access_, *budget_, *store_, metrics_) {}
+        context_(config_, clock, *access_, *budget_, *store_, metrics_) {
+    if (config_.tls.client_ca.empty()) return;
+    client_certificates_.emplace(*tls_, clock);
+    context_.client_certificates = &*client_certificates_;
+  }
 
   ~GrpcServer() override { Shutdown(std::chrono::milliseconds(0)); }
 
@@ -102,9 +119,16 @@ class GrpcServer final : public Server {
   // Of all ports, as people write them.
   std::vector<std::string> Listeners() const;
   void SendHome(std::chrono::system_clock::time_point deadline);
+  // Says when to look again.
+  std::chrono::milliseconds ReloadTls();
 
   const ServerConfig config_;
+  const std::function<void(const std::string&)> warn_;
   std::unique_ptr<AccessControl> access_;
+  const std::unique_ptr<ServedTls> tls_;
+  std::optional<ClientCertificates> client_certificates_;
+  std::string tls_trouble_;  // Of the last look, and …
+  std::string tls_told_;     // … what was warned of last; the reload thread's.
   const std::unique_ptr<Operations> operations_;
   const std::unique_ptr<ByteBudget> budget_;
   Metrics metrics_;
@@ -117,6 +141,7 @@ class GrpcServer final : public Server {
   std::vector<std::unique_ptr<CallLoop>> loops_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Sweeper> sweeper_;
+  std::unique_ptr<PeriodicThread> tls_reload_;
   std::vector<std::string> addresses_;
   std::unique_ptr<EndpointFile> endpoint_file_;
 };
@@ -135,7 +160,7 @@ absl::Status GrpcServer::Listen() {
   grpc::ServerBuilder& builder = *owned;
   std::vector<int> ports(config_.listen.size(), 0);
   for (size_t i = 0; i < config_.listen.size(); ++i) {
-    builder.AddListeningPort(config_.listen[i], CredentialsFor(config_, config_.listen[i]), &ports[i]);
+    builder.AddListeningPort(config_.listen[i], CredentialsFor(tls_.get(), config_.listen[i]), &ports[i]);
   }
   builder.RegisterService(&service_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(config_.max_message_bytes));
@@ -161,12 +186,30 @@ absl::Status GrpcServer::Listen() {
     loop->Start();
   }
   sweeper_ = std::make_unique<Sweeper>(*store_, metrics_, config_.sweep_interval);
+  if (tls_ != nullptr) tls_reload_ = std::make_unique<PeriodicThread>([this] { return ReloadTls(); });
   operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners()});
   if (config_.endpoint_file.empty()) return absl::OkStatus();
   auto file = EndpointFile::Write(config_.endpoint_file, context_.advertised);
   if (!file.ok()) return file.status();
   endpoint_file_ = *std::move(file);
   return absl::OkStatus();
+}
+
+// Between the renames of a key and of its certificate the two do not fit; only what stays so is worth a warning.
+std::chrono::milliseconds GrpcServer::ReloadTls() {
+  const auto changed = tls_->Reload();
+  if (changed.ok()) {
+    tls_trouble_.clear();
+    tls_told_.clear();
+    return config_.tls_reload_interval;
+  }
+  metrics_.CountTlsReloadFailure();
+  const std::string before = std::exchange(tls_trouble_, std::string(changed.status().message()));
+  if (tls_trouble_ == before && tls_trouble_ != tls_told_) {
+    tls_told_ = tls_trouble_;
+    warn_(absl::StrCat("the certificates stay as they were: ", tls_trouble_));
+  }
+  return std::min(config_.tls_reload_interval, kTlsRetry);
 }
 
 void GrpcServer::Drain() {
@@ -201,6 +244,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
     drained.set_value();
     giving_up.join();
   }
+  tls_reload_.reset();
   sweeper_.reset();
   for (const auto& loop : loops_) loop->ShutdownAndJoin();
   loops_.clear();
@@ -218,6 +262,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
   const OperatorCheck check = [&access = **access](absl::string_view authorization, ScopeSet any_of) {
     return access.Check(authorization, any_of, /*run=*/"");
   };
+  auto tls = OpenTls(config);
+  if (!tls.ok()) return tls.status();
   auto operations = Operations::Start(config, clock, check);
   if (!operations.ok()) return operations.status();
   SpillOptions spill{.budget_bytes = config.spill_budget, .warn = warn};
@@ -233,8 +279,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
                 {.clock = &clock, .budget = budget.get(), .default_ttl = config.default_ttl, .spill = std::move(spill)},
                 {.give_up = give_up, .warn = warn});
   if (!store.ok()) return store.status();
-  auto server = std::make_unique<GrpcServer>(std::move(config), clock, *std::move(access), *std::move(operations),
-                                             std::move(budget), *std::move(store));
+  auto server = std::make_unique<GrpcServer>(std::move(config), clock, warn, *std::move(access), *std::move(tls),
+                                             *std::move(operations), std::move(budget), *std::move(store));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }

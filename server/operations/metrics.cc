@@ -67,7 +67,10 @@ Metrics::Metrics()
       reads_(Add("routing_replay_reads_total", "Reads begun.")),
       egress_bytes_(Add("routing_replay_egress_bytes_total", "Payload bytes of read messages.")),
       egress_table_bytes_(Add("routing_replay_egress_table_bytes_total", "Bytes of read messages beside the payload.")),
-      expired_(Add("routing_replay_expired_samples_total", "Samples removed because they were idle past their TTL.")) {}
+      expired_(Add("routing_replay_expired_samples_total", "Samples removed because they were idle past their TTL.")),
+      tls_reload_failures_(
+          Add("routing_replay_tls_reload_failures_total",
+              "Looks at the TLS files that found them missing, not whole or not fitting; the old ones stayed.")) {}
 
 prometheus::Counter& Metrics::Add(const std::string& name, const std::string& help) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add({});
@@ -115,6 +118,8 @@ void Metrics::CountStoreError(absl::StatusCode code) {
 void Metrics::CountQuotaRefusal(const char* quota) { quota_refusals_.Add({{"quota", quota}}).Increment(); }
 
 void Metrics::CountExpired(int64_t samples) { expired_.Increment(static_cast<double>(samples)); }
+
+void Metrics::CountTlsReloadFailure() { tls_reload_failures_.Increment(); }
 
 std::vector<std::pair<std::string, int64_t>> Metrics::Values() const {
   std::vector<std::pair<std::string, int64_t>> values;

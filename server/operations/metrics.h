@@ -33,6 +33,8 @@ class Metrics {
   void CountExpired(int64_t samples);
   void CountAccessRefusal(const absl::Status& status);
   void CountStoreError(absl::StatusCode code);
+  // TLS files that are not good; those before go on being shown.
+  void CountTlsReloadFailure();
   // "run_bytes", "run_streams" or "max_deadline".
   void CountQuotaRefusal(const char* quota);
 
@@ -54,7 +56,7 @@ class Metrics {
   prometheus::Gauge& credit_bytes_;
   prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,
       &unrecorded_rows_, &unverified_rows_, &credits_, &credit_refusals_, &reads_, &egress_bytes_, &egress_table_bytes_,
-      &expired_;
+      &expired_, &tls_reload_failures_;
 };
 
 }  // namespace routing_replay

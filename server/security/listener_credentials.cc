@@ -3,19 +3,23 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
-#include <algorithm>
-
 namespace routing_replay {
+namespace {
 
-std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const TlsFiles& files,
-                                                                std::chrono::milliseconds reload_interval) {
+constexpr unsigned kLookSeconds = 1;
+
+}  // namespace
+
+// gRPC ends the process where a file that it watches is empty, and refuses everybody where one is not whole. So it
+// watches none of the operator's.
+std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const ServedTls& served) {
   namespace tls = grpc::experimental;
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(reload_interval).count();
-  const auto provider = std::make_shared<tls::FileWatcherCertificateProvider>(
-      files.key, files.certificate, files.client_ca, static_cast<unsigned>(std::max<int64_t>(seconds, 1)));
+  const TlsFiles& shown = served.shown();
+  const auto provider = std::make_shared<tls::FileWatcherCertificateProvider>(shown.key, shown.certificate,
+                                                                              shown.client_ca, kLookSeconds);
   tls::TlsServerCredentialsOptions options(provider);
   options.watch_identity_key_cert_pairs();
-  if (!files.client_ca.empty()) {
+  if (!shown.client_ca.empty()) {
     options.watch_root_certs();
     options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   }

@@ -4,18 +4,15 @@
 
 #include <grpcpp/security/server_credentials.h>
 
-#include <chrono>
 #include <memory>
 
-#include "server/security/tls_files.h"
+#include "server/security/served_tls.h"
 
 namespace routing_replay {
 
-// TLS with the files, which are read again every `reload_interval`: connections that are there stay as they are. With a
-// client CA, a client without a certificate of it gets no connection. Requires that CheckTlsFiles is happy and that a
-// certificate is named.
-std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const TlsFiles& files,
-                                                                std::chrono::milliseconds reload_interval);
+// TLS with what is served, which gRPC looks at every second: connections that are there stay as they are. With a client
+// CA, a client without a certificate of it gets no connection. `served` must outlive the server.
+std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const ServedTls& served);
 
 }  // namespace routing_replay
 

@@ -1,84 +1,69 @@
 #include "server/security/tls_files.h"
 
 #include <openssl/err.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
 
-#include <cstdio>
 #include <ctime>
-#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/changing_file.h"
+#include "server/security/pem.h"
 
 namespace routing_replay {
 namespace {
 
-template <auto free_function>
-struct Free {
-  template <typename T>
-  void operator()(T* object) const {
-    free_function(object);
-  }
-};
-using FilePtr = std::unique_ptr<std::FILE, Free<std::fclose>>;
-using CertificatePtr = std::unique_ptr<X509, Free<X509_free>>;
-using KeyPtr = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
-
-// A key with a passphrase is refused; OpenSSL would ask the terminal for it.
-int NoPassphrase(char*, int, int, void*) { return 0; }
-
-absl::StatusOr<FilePtr> Open(absl::string_view setting, const std::string& path) {
-  FilePtr file(std::fopen(path.c_str(), "re"));
-  if (file != nullptr) return file;
-  return absl::InvalidArgumentError(absl::StrCat("--", setting, ": cannot read ", path));
+absl::Status Fault(absl::string_view setting, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", setting, ": ", what));
 }
 
-absl::Status NotPem(absl::string_view setting, const std::string& path, absl::string_view what) {
-  ERR_clear_error();
-  return absl::InvalidArgumentError(absl::StrCat("--", setting, ": ", path, " holds no ", what, " in PEM form"));
+absl::StatusOr<std::string> Read(absl::string_view setting, const std::string& path) {
+  auto text = ChangingFile(path).Look();
+  if (!text.ok()) return Fault(setting, absl::StrCat("cannot read ", path, ": ", text.status().message()));
+  return **std::move(text);
 }
 
-absl::StatusOr<CertificatePtr> ReadCertificate(absl::string_view setting, const std::string& path) {
-  const auto file = Open(setting, path);
-  if (!file.ok()) return file.status();
-  CertificatePtr certificate(PEM_read_X509(file->get(), nullptr, NoPassphrase, nullptr));
-  if (certificate == nullptr) return NotPem(setting, path, "certificate");
-  return certificate;
-}
-
-absl::StatusOr<KeyPtr> ReadKey(absl::string_view setting, const std::string& path) {
-  const auto file = Open(setting, path);
-  if (!file.ok()) return file.status();
-  KeyPtr key(PEM_read_PrivateKey(file->get(), nullptr, NoPassphrase, nullptr));
-  if (key == nullptr) return NotPem(setting, path, "private key without a passphrase");
-  return key;
+absl::Status FaultOf(absl::string_view setting, const std::string& path, const absl::Status& what) {
+  return Fault(setting, absl::StrCat(path, " ", what.message()));
 }
 
 }  // namespace
 
-absl::Status CheckTlsFiles(const TlsFiles& files) {
-  if (files.certificate.empty() && files.key.empty() && files.client_ca.empty()) return absl::OkStatus();
-  if (files.certificate.empty()) return absl::InvalidArgumentError("--tls-cert: missing beside the other TLS settings");
-  if (files.key.empty()) return absl::InvalidArgumentError("--tls-key: missing beside --tls-cert");
-  const auto certificate = ReadCertificate("tls-cert", files.certificate);
+absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
+  TlsTexts texts;
+  if (files.certificate.empty() && files.key.empty() && files.client_ca.empty()) return texts;
+  if (files.certificate.empty()) return Fault("tls-cert", "missing beside the other TLS settings");
+  if (files.key.empty()) return Fault("tls-key", "missing beside --tls-cert");
+  const auto certificate = Read("tls-cert", files.certificate);
   if (!certificate.ok()) return certificate.status();
-  const auto key = ReadKey("tls-key", files.key);
+  const auto chain = CertificatesOf(*certificate);
+  if (!chain.ok()) return FaultOf("tls-cert", files.certificate, chain.status());
+  const auto key = Read("tls-key", files.key);
   if (!key.ok()) return key.status();
-  if (X509_check_private_key(certificate->get(), key->get()) != 1) {
+  const auto private_key = PrivateKeyOf(*key);
+  if (!private_key.ok()) return FaultOf("tls-key", files.key, private_key.status());
+  if (X509_check_private_key(chain->front().get(), private_key->get()) != 1) {
     ERR_clear_error();
-    return absl::InvalidArgumentError(
-        absl::StrCat("--tls-key: ", files.key, " is not the key of the certificate in ", files.certificate));
+    return Fault("tls-key", absl::StrCat(files.key, " is not the key of the certificate in ", files.certificate));
   }
-  if (files.client_ca.empty()) return absl::OkStatus();
-  return ReadCertificate("tls-client-ca", files.client_ca).status();
+  texts = {.certificate = ToPem(*chain), .key = ToPem(*private_key), .client_ca = ""};
+  if (files.client_ca.empty()) return texts;
+  const auto client_ca = Read("tls-client-ca", files.client_ca);
+  if (!client_ca.ok()) return client_ca.status();
+  const auto authorities = CertificatesOf(*client_ca);
+  if (!authorities.ok()) return FaultOf("tls-client-ca", files.client_ca, authorities.status());
+  texts.client_ca = ToPem(*authorities);
+  return texts;
 }
 
+absl::Status CheckTlsFiles(const TlsFiles& files) { return ReadTlsFiles(files).status(); }
+
 absl::StatusOr<std::chrono::system_clock::time_point> CertificateExpiry(const std::string& certificate_file) {
-  const auto certificate = ReadCertificate("tls-cert", certificate_file);
-  if (!certificate.ok()) return certificate.status();
+  const auto text = Read("tls-cert", certificate_file);
+  if (!text.ok()) return text.status();
+  const auto chain = CertificatesOf(*text);
+  if (!chain.ok()) return FaultOf("tls-cert", certificate_file, chain.status());
   std::tm time{};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate->get()), &time) != 1) {
-    return NotPem("tls-cert", certificate_file, "certificate with a time of expiry");
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(chain->front().get()), &time) != 1) {
+    return Fault("tls-cert", absl::StrCat(certificate_file, " holds a certificate without a time of expiry"));
   }
   return std::chrono::system_clock::from_time_t(timegm(&time));
 }

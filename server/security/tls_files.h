@@ -16,8 +16,19 @@ struct TlsFiles {
   std::string client_ca;    // PEM: who signs client certificates, which are then required. Empty: nobody is asked.
 };
 
-// OK if the files can be read and the key fits the certificate, or if none is named. INVALID_ARGUMENT naming the
-// setting and the file.
+// What is in the files, in PEM form and without anything else; empty where none is named.
+struct TlsTexts {
+  std::string certificate;
+  std::string key;
+  std::string client_ca;
+  friend bool operator==(const TlsTexts&, const TlsTexts&) = default;
+};
+
+// The files, read once and found good: every certificate in them is whole, and the key fits the first one.
+// INVALID_ARGUMENT naming the setting and the file.
+absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
+
+// OK if the files can be read and the key fits the certificate, or if none is named. Errors as ReadTlsFiles.
 absl::Status CheckTlsFiles(const TlsFiles& files);
 
 // The time after which a certificate is valid no more.

@@ -1,5 +1,7 @@
 #include "server/service/authorize.h"
 
+#include <grpc/grpc_security_constants.h>
+
 namespace routing_replay {
 namespace {
 
@@ -15,9 +17,27 @@ absl::string_view Authorization(const grpc::ServerContextBase& call) {
   return {begin->second.data(), begin->second.size()};
 }
 
+absl::string_view Property(const grpc::AuthContext& connection, const char* name) {
+  const std::vector<grpc::string_ref> values = connection.FindPropertyValues(name);
+  return values.empty() ? absl::string_view() : absl::string_view(values[0].data(), values[0].size());
+}
+
+// The certificate belongs to the connection, so that what is kept there is right for it. A Unix socket has none.
+absl::Status CheckConnection(ServiceContext& context, const grpc::ServerContextBase& call) {
+  if (context.client_certificates == nullptr) return absl::OkStatus();
+  const auto connection = call.auth_context();
+  const absl::string_view certificate = Property(*connection, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  if (certificate.empty()) return absl::OkStatus();
+  absl::Status status =
+      context.client_certificates->Check(certificate, Property(*connection, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME));
+  if (!status.ok()) context.metrics.CountAccessRefusal(absl::UnauthenticatedError(""));
+  return status;
+}
+
 }  // namespace
 
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call) {
+  if (absl::Status status = CheckConnection(context, call); !status.ok()) return status;
   auto permissions = context.access.Identify(Authorization(call));
   if (!permissions.ok()) return Counted(context, permissions.status());
   return permissions;

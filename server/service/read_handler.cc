@@ -98,6 +98,15 @@ void ReadCall::OnWritten(bool ok) {
   if (!ok) {
     return FinishWith(cut_off_.ok() ? absl::CancelledError("the reader is gone") : cut_off_);
   }
+  Continue();
+}
+
+void ReadCall::Continue() {
+  if (writing_ || finishing_) return;
+  const auto permissions = Identify(context_, grpc_context_);
+  if (!permissions.ok()) return FinishWith(permissions.status());
+  const absl::Status allowed = Allow(context_, *permissions, Rpc::kRead, session_->run());
+  if (!allowed.ok()) return FinishWith(allowed);
   Advance();
 }
 
@@ -129,7 +138,7 @@ void ReadCall::Unpark() {
 void ReadCall::OnChanged() {
   change_expected_ = false;
   watch_.reset();
-  if (!finishing_ && !writing_) Advance();
+  Continue();
 }
 
 void ReadCall::OnWaitOver(bool fired) {

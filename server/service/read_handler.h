@@ -33,6 +33,8 @@ class ReadCall final : public Call {
   void OnDeadline(bool fired);
   void OnDone();
 
+  // Advances if the caller still may: a read lasts long, and is to end with the token that it came with.
+  void Continue();
   // Sends the next message, parks the call, or finishes it.
   void Advance();
   void SendStep(ReadStep step);

@@ -12,6 +12,7 @@
 #include "server/operations/calls/call_record.h"
 #include "server/operations/metrics.h"
 #include "server/security/access_control.h"
+#include "server/security/client_certificates.h"
 #include "server/service/append_processor.h"
 #include "server/store/store.h"
 
@@ -49,7 +50,9 @@ struct ServiceContext {
   Metrics& metrics;
   CallBook calls;
   const AppendProcessor processor;
-  std::string advertised;  // Set before the first call.
+  // Set before the first call.
+  std::string advertised;
+  const ClientCertificates* client_certificates = nullptr;  // Null: no client is asked for one.
   std::atomic<bool> draining{false};
 
  private:

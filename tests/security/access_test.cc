@@ -175,6 +175,42 @@ TEST(AccessTest, ARevokedTokenEndsItsStreamAtTheNextMessage) {
   EXPECT_EQ(answer.ack().committed_rows(), 3u);
 }
 
+TEST(AccessTest, ARevokedTokenEndsItsReads) {
+  GuardedServer server(std::vector<TestToken>{{.token = "keeps"}, {.token = "goes"}});
+  const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
+  ASSERT_TRUE(OpenRun(*stub, "keeps", "run").ok());
+  v1::AppendAck ack;
+  constexpr int kRows = 1 << 20;
+  ASSERT_TRUE(stub->Put(NewCall("keeps").get(), OneAppend("run", "long", kRows), &ack).ok());
+  v1::AppendRequest later = OneAppend("run", "later", 3);
+  ASSERT_TRUE(stub->Put(NewCall("keeps").get(), later, &ack).ok());
+  // One that sends for long, as its reader takes its time, and one that waits.
+  v1::ReadRequest all, wait;
+  for (v1::ReadRequest* request : {&all, &wait}) request->set_run("run");
+  for (int i = 0; i < 200; ++i) all.add_samples()->set_sample("long");
+  wait.set_wait(true);
+  wait.add_samples()->set_sample("later");
+  wait.mutable_samples(0)->set_num_tokens(7);
+  const auto all_call = NewCall("goes"), wait_call = NewCall("goes");
+  const auto sending = stub->Read(all_call.get(), all);
+  const auto waiting = stub->Read(wait_call.get(), wait);
+  v1::ReadResponse response;
+  ASSERT_TRUE(sending->Read(&response));
+  v1::ServerInfo info;
+  do {
+    ASSERT_TRUE(stub->GetServerInfo(NewCall("keeps").get(), {}, &info).ok());
+  } while ((*info.mutable_counters())["routing_replay_reads_total"] < 2);
+  server.SetTokens({{.token = "keeps"}});
+  later.mutable_append()->set_row_start(3);
+  ASSERT_TRUE(stub->Put(NewCall("keeps").get(), later, &ack).ok());
+  EXPECT_EQ(ack.committed_rows(), 6u);
+  EXPECT_FALSE(waiting->Read(&response));
+  EXPECT_EQ(waiting->Finish().error_code(), StatusCode::UNAUTHENTICATED);
+  while (sending->Read(&response)) {
+  }
+  EXPECT_EQ(sending->Finish().error_code(), StatusCode::UNAUTHENTICATED);
+}
+
 // One stream, several runs: each message is judged by its own.
 TEST(AccessTest, AStreamIsCheckedForEachMessagesRun) {
   GuardedServer server(std::vector<TestToken>{{.token = "a", .runs = "a-"}, {.token = "root"}});

@@ -1,4 +1,11 @@
-// Who gets a connection, against a real server.
+// Who gets a connection, against a real server, and for how long.
+#include <sys/stat.h>
+
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
 #include "tests/security/guarded_server.h"
 #include "tests/support/status_matchers.h"
 
@@ -49,6 +56,105 @@ TEST(TransportTest, ClientCertificatesAreDemandedWhereTheyAreAskedFor) {
   v1::ServerInfo info;
   const auto stub = v1::RoutingReplay::NewStub(with(clients.Issue("DNS:client")));
   EXPECT_EQ(stub->GetServerInfo(NewCall("").get(), {}, &info).error_code(), StatusCode::UNAUTHENTICATED);
+}
+
+void Await(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!done() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(done());
+}
+
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A server that asks for certificates of clients, and one such client.
+class MutualTest : public ::testing::Test {
+ protected:
+  void Start() {
+    SetAuthorities(clients_.certificate());
+    ReplaceFile(program(), absl::StrCat("#!/bin/sh\nexec ", RR_SERVER, " \"$@\" 2>", log(), "\n"));
+    ASSERT_EQ(chmod(program().c_str(), 0700), 0);
+    server_ = std::make_unique<GuardedServer>(
+        kTokens, std::vector<std::string>{"--log-format", "json", "--tls-client-ca", client_ca()}, true, program());
+  }
+  std::string client_ca() const { return directory_.path() + "/ca.crt"; }
+  std::string program() const { return directory_.path() + "/server"; }
+  std::string log() const { return directory_.path() + "/log"; }
+  void SetAuthorities(const std::string& pem) const { ReplaceFile(client_ca(), pem); }
+
+  std::shared_ptr<grpc::Channel> With(const TestIdentity& identity) const {
+    return server_->NewChannel(grpc::SslCredentials({.pem_root_certs = server_->authority().certificate(),
+                                                     .pem_private_key = identity.key,
+                                                     .pem_cert_chain = identity.certificate}));
+  }
+  // Of the server's looks at its files.
+  uint64_t Failures() const {
+    v1::ServerInfo info;
+    const auto stub = v1::RoutingReplay::NewStub(With(client_));
+    EXPECT_TRUE(stub->GetServerInfo(NewCall("known").get(), {}, &info).ok());
+    return (*info.mutable_counters())["routing_replay_tls_reload_failures_total"];
+  }
+
+  const TestAuthority clients_;
+  const ScratchDirectory directory_;
+  const TestIdentity client_ = clients_.Issue("DNS:client");
+  std::unique_ptr<GuardedServer> server_;
+};
+
+TEST_F(MutualTest, FilesThatAreNotGoodAreNotTaken) {
+  Start();
+  const std::string crt = server_->path("server.crt"), key = server_->path("server.key");
+  const TestIdentity other = server_->authority().Issue(kLocalNames);
+  for (const auto& [path, text] : std::vector<std::pair<std::string, std::string>>{
+           {crt, ""}, {key, ""}, {crt, TextOf(crt).substr(0, 300)}, {key, other.key}, {client_ca(), "garbage"}}) {
+    const std::string before = TextOf(path);
+    const uint64_t failures = Failures();
+    std::ofstream(path) << text;  // In place, as `cp` does.
+    // Each look at the server's counters is a new connection.
+    Await([&] { return Failures() >= failures + 2; });
+    std::ofstream(path) << before;
+  }
+  std::remove(key.c_str());
+  const uint64_t failures = Failures();
+  Await([&] { return Failures() >= failures + 2; });
+  EXPECT_THAT(TextOf(log()), ::testing::HasSubstr("the certificates stay as they were: --tls-key: "));
+  // Good ones are taken.
+  const TestAuthority next;
+  server_->SetIdentity(next.Issue(kLocalNames));
+  Await([&] {
+    return Ask(server_->NewChannel(grpc::SslCredentials({.pem_root_certs = next.certificate(),
+                                                         .pem_private_key = client_.key,
+                                                         .pem_cert_chain = client_.certificate})))
+        .ok();
+  });
+}
+
+TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened) {
+  Start();
+  const auto connection = With(client_);
+  const auto stub = v1::RoutingReplay::NewStub(connection);
+  ASSERT_TRUE(OpenRun(*stub, "known", "run").ok());
+  const auto call = NewCall("known");
+  const auto stream = stub->Append(call.get());
+  v1::AppendRequest ask;
+  ask.set_run("run");
+  ask.set_want_bytes(100);
+  v1::AppendResponse answer;
+  ASSERT_TRUE(stream->Write(ask) && stream->Read(&answer));
+  const TestAuthority next;
+  SetAuthorities(next.certificate());
+  Await([&] { return Ask(connection).error_code() == StatusCode::UNAVAILABLE; });
+  EXPECT_EQ(connection->GetState(false), GRPC_CHANNEL_READY);  // The same one still.
+  stream->Write(OneAppend("run", "sample", 3));
+  EXPECT_FALSE(stream->Read(&answer));
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::UNAVAILABLE);
+  Await([&] { return Ask(With(next.Issue("DNS:client"))).ok(); });
+  SetAuthorities(clients_.certificate());
+  Await([&] { return Ask(connection).ok(); });
 }
 
 TEST(TransportTest, AListenerForOthersIsEncryptedOrMeantNotToBe) {

@@ -1,0 +1,38 @@
+// Certificates and keys in PEM form, as OpenSSL objects.
+#ifndef SERVER_SECURITY_PEM_H_
+#define SERVER_SECURITY_PEM_H_
+
+#include <openssl/evp.h>
+#include <openssl/x509.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace routing_replay {
+
+template <auto free_function>
+struct OpenSslFree {
+  template <typename T>
+  void operator()(T* object) const {
+    free_function(object);
+  }
+};
+using CertificatePtr = std::unique_ptr<X509, OpenSslFree<X509_free>>;
+using KeyPtr = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
+
+// Every certificate of the text, in order. INVALID_ARGUMENT where there is none, or one is not whole.
+absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem);
+// The first private key. INVALID_ARGUMENT where there is none, or it wants a passphrase.
+absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem);
+
+// The same again as text, and nothing else that may have been in the file.
+std::string ToPem(const std::vector<CertificatePtr>& certificates);
+std::string ToPem(const KeyPtr& key);
+
+}  // namespace routing_replay
+
+#endif  // SERVER_SECURITY_PEM_H_

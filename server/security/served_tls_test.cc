@@ -1,0 +1,80 @@
+#include "server/security/served_tls.h"
+
+#include <fstream>
+
+#include "tests/support/scratch_directory.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_certificates.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::TestAuthority;
+using testing::TestIdentity;
+
+class ServedTlsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Show(authority_.Issue(testing::kLocalNames));
+    Write(files_.client_ca, authority_.certificate());
+    ASSERT_OK_AND_ASSIGN(served_, ServedTls::Create(files_));
+  }
+  void Show(const TestIdentity& identity) {
+    Write(files_.certificate, identity.certificate);
+    Write(files_.key, identity.key);
+  }
+  static void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+  static std::string Read(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  const testing::ScratchDirectory directory_;
+  const TlsFiles files_{directory_.path() + "/crt", directory_.path() + "/key", directory_.path() + "/ca"};
+  const TestAuthority authority_;
+  std::unique_ptr<ServedTls> served_;
+};
+
+TEST_F(ServedTlsTest, GoodFilesAreTaken) {
+  ASSERT_OK_AND_ASSIGN(const bool changed, served_->Reload());
+  EXPECT_FALSE(changed);
+  ASSERT_OK(CheckTlsFiles(served_->shown()));
+  const auto before = served_->texts();
+  Show(authority_.Issue("DNS:other"));
+  ASSERT_OK_AND_ASSIGN(const bool taken, served_->Reload());
+  EXPECT_TRUE(taken);
+  EXPECT_NE(served_->texts()->certificate, before->certificate);
+  ASSERT_OK_AND_ASSIGN(const TlsTexts read, ReadTlsFiles(served_->shown()));
+  EXPECT_EQ(read, *served_->texts());
+}
+
+TEST_F(ServedTlsTest, WhatIsNotWholeOrDoesNotFitIsNeverShown) {
+  const TestIdentity next = authority_.Issue(testing::kLocalNames);
+  const std::string two = next.certificate + authority_.certificate();
+  const TlsTexts good = *served_->texts();
+  const std::vector<std::pair<std::string, std::string>> faults = {
+      {files_.certificate, ""},
+      {files_.certificate, next.certificate.substr(0, next.certificate.size() / 2)},
+      {files_.certificate, next.certificate},  // Another one than the key's.
+      {files_.certificate, two.substr(0, two.size() - 100)},
+      {files_.key, ""},
+      {files_.key, next.key},
+      {files_.client_ca, ""},
+      {files_.client_ca, "garbage"},
+      {files_.client_ca, two.substr(0, two.size() - 100)}};
+  for (const auto& [path, text] : faults) {
+    const std::string before = Read(path);
+    Write(path, text);
+    EXPECT_EQ(served_->Reload().status().code(), absl::StatusCode::kInvalidArgument) << path << text;
+    EXPECT_EQ(*served_->texts(), good);
+    ASSERT_OK_AND_ASSIGN(const TlsTexts shown, ReadTlsFiles(served_->shown()));
+    EXPECT_EQ(shown, good);
+    std::remove(path.c_str());
+    EXPECT_FALSE(served_->Reload().ok());
+    Write(path, before);
+    ASSERT_OK(served_->Reload());
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay
