@@ -137,7 +137,7 @@ class Parser {
     Key("log-format", config_.log_format, "json: a line of JSON per event; text; auto: text on a terminal, else json")
         ->check(CLI::IsMember({"auto", "json", "text"}));
     BytesKey("run-budget", config_.run_budget, kBytesOrNone, "bytes that one run may take; 0: as many as there are");
-    Key("run-streams", config_.run_streams, "Append and Read calls of one run at a time; 0: no limit")
+    Key("run-streams", config_.run_streams, "Append calls, and as many Read calls, of one run at a time; 0: no limit")
         ->check(CLI::NonNegativeNumber);
     Key("max-streams", config_.max_streams, "calls of one connection at a time")->check(CLI::Range(1, 1 << 20));
     TimeKey("max-deadline", config_.max_deadline, kSomeTime, "longest time of a call; an Append may last");

@@ -1,12 +1,15 @@
 #include "server/admission/run_quota.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
 namespace {
 
-constexpr std::chrono::seconds kLookInterval(1);
+constexpr std::chrono::milliseconds kLookInterval(1000);
+constexpr std::chrono::milliseconds kFullLookInterval(100);
 constexpr int32_t kRetryAfterMs = 500;
 
 absl::Status OverQuota(const char* limit, absl::string_view what) {
@@ -17,46 +20,113 @@ absl::Status OverQuota(const char* limit, absl::string_view what) {
 
 }  // namespace
 
-void RunQuota::LookAgain() {
-  if (clock_.Now() < look_after_) return;
-  look_after_ = clock_.Now() + kLookInterval;
-  auto stored = stored_();
-  if (!stored.ok()) return;  // As it was; the appends themselves will say what is wrong.
-  bytes_.clear();
-  for (auto& [run, bytes] : *stored) bytes_[run] = bytes;
+RunQuota::Hold& RunQuota::Hold::operator=(Hold&& other) noexcept {
+  if (this == &other) return *this;
+  ShrinkTo(0);
+  quota_ = other.quota_;
+  run_ = std::move(other.run_);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
 }
 
-absl::Status RunQuota::Admit(absl::string_view run, int64_t bytes) {
-  if (limits_.bytes == 0 || bytes == 0) return absl::OkStatus();
+RunQuota::Hold RunQuota::Hold::Split(int64_t bytes) {
+  bytes_ -= bytes;
+  return Hold(quota_, run_, bytes);
+}
+
+void RunQuota::Hold::Merge(Hold other) {
+  if (bytes_ == 0) {
+    *this = std::move(other);
+  } else {
+    bytes_ += std::exchange(other.bytes_, 0);
+  }
+}
+
+void RunQuota::Hold::ShrinkTo(int64_t bytes) {
+  if (bytes_ <= bytes) return;
+  MutexLock lock(quota_->mutex_);
+  quota_->uses_[run_].held -= bytes_ - bytes;
+  bytes_ = bytes;
+}
+
+void RunQuota::Hold::Commit() {
+  if (bytes_ == 0) return;
+  MutexLock lock(quota_->mutex_);
+  Use& use = quota_->uses_[run_];
+  use.held -= bytes_;
+  use.committed += std::exchange(bytes_, 0);
+}
+
+bool RunQuota::BeginLook(Clock::Duration interval) {
   MutexLock lock(mutex_);
-  LookAgain();
-  auto found = bytes_.find(run);
-  const int64_t used = found == bytes_.end() ? 0 : found->second;
-  if (bytes > limits_.bytes - used) {
-    return OverQuota(kRunBudget, absl::StrCat(bytes, " bytes more for a run that has ", used, " of ", limits_.bytes,
+  if (looking_ || (looked_ && clock_.Now() < *looked_ + interval)) return false;
+  looking_ = true;
+  looked_ = clock_.Now();
+  for (auto& [run, use] : uses_) use.settling += std::exchange(use.committed, 0);
+  return true;
+}
+
+// The store may take its time: others go on meanwhile by what is known.
+bool RunQuota::LookAgain(Clock::Duration interval) {
+  if (!BeginLook(interval)) return false;
+  const auto stored = stored_();
+  MutexLock lock(mutex_);
+  looking_ = false;
+  if (!stored.ok()) return false;  // As it was; the appends themselves will say what is wrong.
+  for (auto& [run, use] : uses_) use.stored = use.settling = 0;
+  for (const auto& [run, bytes] : *stored) uses_[run].stored = bytes;
+  for (auto use = uses_.begin(); use != uses_.end();) {
+    use = use->second.bytes() == 0 ? uses_.erase(use) : std::next(use);
+  }
+  return true;
+}
+
+// What is admitted is a guess from above, which a look replaces by what is stored.
+absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, int64_t least, int64_t most) {
+  if (limits_.bytes == 0) return Hold();
+  LookAgain(kLookInterval);
+  auto hold = TryTake(run, least, most);
+  if (!hold.ok() && LookAgain(kFullLookInterval)) hold = TryTake(run, least, most);
+  return hold;
+}
+
+absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, int64_t least, int64_t most) {
+  MutexLock lock(mutex_);
+  auto found = uses_.find(run);
+  const int64_t used = found == uses_.end() ? 0 : found->second.bytes();
+  const int64_t left = limits_.bytes - used;
+  if (left <= 0 || least > left) {
+    return OverQuota(kRunBudget, absl::StrCat(least, " bytes more for a run that has ", used, " of ", limits_.bytes,
                                               "; release samples of it or try again later"));
   }
-  if (found == bytes_.end()) found = bytes_.emplace(run, 0).first;
-  found->second += bytes;
-  return absl::OkStatus();
+  if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
+  const int64_t bytes = std::min(most, left);
+  found->second.held += bytes;
+  return Hold(this, std::string(run), bytes);
 }
 
-absl::StatusOr<std::unique_ptr<RunQuota::Stream>> RunQuota::Open(absl::string_view run) {
+absl::StatusOr<RunQuota::Hold> RunQuota::Admit(absl::string_view run, int64_t bytes) { return Take(run, bytes, bytes); }
+
+absl::StatusOr<RunQuota::Hold> RunQuota::AdmitUpTo(absl::string_view run, int64_t bytes) { return Take(run, 1, bytes); }
+
+absl::StatusOr<std::unique_ptr<RunQuota::Stream>> RunQuota::Open(absl::string_view run, StreamKind kind) {
   if (limits_.streams == 0) return nullptr;
   MutexLock lock(mutex_);
   auto found = streams_.find(run);
-  if (found == streams_.end()) found = streams_.emplace(run, 0).first;
-  if (found->second >= limits_.streams) {
-    return OverQuota(kRunStreams, absl::StrCat("the run has ", limits_.streams, " streams open already"));
+  if (found == streams_.end()) found = streams_.emplace(run, Streams()).first;
+  int64_t& streams = found->second[static_cast<size_t>(kind)];
+  if (streams >= limits_.streams) {
+    return OverQuota(kRunStreams, absl::StrCat("the run has ", limits_.streams, " streams of this kind open already"));
   }
-  ++found->second;
-  return std::make_unique<Stream>(*this, std::string(run));
+  ++streams;
+  return std::make_unique<Stream>(*this, std::string(run), kind);
 }
 
-void RunQuota::Close(const std::string& run) {
+void RunQuota::Close(const std::string& run, StreamKind kind) {
   MutexLock lock(mutex_);
   const auto found = streams_.find(run);
-  if (--found->second == 0) streams_.erase(found);
+  --found->second[static_cast<size_t>(kind)];
+  if (found->second == Streams()) streams_.erase(found);
 }
 
 }  // namespace routing_replay

@@ -2,10 +2,12 @@
 #ifndef SERVER_ADMISSION_RUN_QUOTA_H_
 #define SERVER_ADMISSION_RUN_QUOTA_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,48 +26,96 @@ inline constexpr char kRunStreams[] = "run-streams";
 class RunQuota {
  public:
   struct Limits {
-    int64_t bytes = 0;    // Stored of a run; 0: no limit.
-    int64_t streams = 0;  // Append and Read calls of a run at a time; 0: no limit.
+    int64_t bytes = 0;    // Stored of a run, and promised to it; 0: no limit.
+    int64_t streams = 0;  // Of a run at a time, of each kind; 0: no limit.
   };
+  enum class StreamKind { kAppend, kRead };
   // The bytes that are stored of each run.
   using Stored = std::function<absl::StatusOr<std::map<std::string, int64_t>>()>;
 
-  // `clock` and what `stored` needs must outlive this. `stored` is asked once a second at most, and only where the
-  // bytes are limited.
+  // `clock` and what `stored` needs must outlive this. `stored` is asked once a second, and ten times a second where a
+  // run is full by what was admitted; by one thread at a time, and only where the bytes are limited.
   RunQuota(const Limits& limits, const Clock& clock, Stored stored)
       : limits_(limits), clock_(clock), stored_(std::move(stored)) {}
 
-  // Before `bytes` are stored for the run: RESOURCE_EXHAUSTED (kOverBudget, field run-budget, retry_after_ms) if they
-  // would be too many. What was admitted counts until what is stored is asked for again, so the limit is kept about as
-  // well as a second's appends.
-  absl::Status Admit(absl::string_view run, int64_t bytes);
+  bool limits_bytes() const { return limits_.bytes > 0; }
+  bool limits_streams() const { return limits_.streams > 0; }
+
+  // Bytes of a run's limit that were admitted and are not stored yet; given back on destruction. Move-only, not
+  // thread-safe itself. Before the quota is destroyed.
+  class Hold {
+   public:
+    Hold() = default;
+    Hold(Hold&& other) noexcept { *this = std::move(other); }
+    Hold& operator=(Hold&& other) noexcept;
+    ~Hold() { ShrinkTo(0); }
+
+    int64_t bytes() const { return bytes_; }
+    // Moves so many bytes (at most bytes()) into a hold of their own.
+    Hold Split(int64_t bytes);
+    // Adds `other` (of the same run, or empty) to this one.
+    void Merge(Hold other);
+    // Gives back what is over `bytes`.
+    void ShrinkTo(int64_t bytes);
+    // They are in the store now: they count until the store is asked again.
+    void Commit();
+
+   private:
+    friend class RunQuota;
+    Hold(RunQuota* quota, std::string run, int64_t bytes) : quota_(quota), run_(std::move(run)), bytes_(bytes) {}
+
+    RunQuota* quota_ = nullptr;
+    std::string run_;
+    int64_t bytes_ = 0;
+  };
+  // Before `bytes` are stored for the run, or promised to it: RESOURCE_EXHAUSTED (kOverBudget, field run-budget,
+  // retry_after_ms) if they would be too many, or if the run has all that it may have.
+  absl::StatusOr<Hold> Admit(absl::string_view run, int64_t bytes);
+  // The same, of at most `bytes` and at least one.
+  absl::StatusOr<Hold> AdmitUpTo(absl::string_view run, int64_t bytes);
 
   // A stream of the run, until it is destroyed; before the quota is.
   class Stream {
    public:
-    Stream(RunQuota& quota, std::string run) : quota_(quota), run_(std::move(run)) {}
+    Stream(RunQuota& quota, std::string run, StreamKind kind) : quota_(quota), run_(std::move(run)), kind_(kind) {}
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
-    ~Stream() { quota_.Close(run_); }
+    ~Stream() { quota_.Close(run_, kind_); }
 
    private:
     RunQuota& quota_;
     const std::string run_;
+    const StreamKind kind_;
   };
-  // RESOURCE_EXHAUSTED (kOverBudget, field run-streams, retry_after_ms).
-  absl::StatusOr<std::unique_ptr<Stream>> Open(absl::string_view run);
+  // Null where there is no limit. RESOURCE_EXHAUSTED (kOverBudget, field run-streams, retry_after_ms).
+  absl::StatusOr<std::unique_ptr<Stream>> Open(absl::string_view run, StreamKind kind);
 
  private:
-  void Close(const std::string& run);
-  void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Use {
+    int64_t stored = 0;     // At the last look.
+    int64_t committed = 0;  // Since a look began that is not over, …
+    int64_t settling = 0;   // … and before: that look finds them.
+    int64_t held = 0;
+    int64_t bytes() const { return stored + committed + settling + held; }
+  };
+  using Streams = std::array<int64_t, 2>;  // By kind.
+
+  absl::StatusOr<Hold> Take(absl::string_view run, int64_t least, int64_t most);
+  void Close(const std::string& run, StreamKind kind);
+  absl::StatusOr<Hold> TryTake(absl::string_view run, int64_t least, int64_t most);
+  // If the last look is so long ago: whether there was a look.
+  bool LookAgain(Clock::Duration interval);
+  // Whether it is time; then what was committed begins to settle.
+  bool BeginLook(Clock::Duration interval);
 
   const Limits limits_;
   const Clock& clock_;
   const Stored stored_;
   Mutex mutex_;
-  Clock::Time look_after_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, int64_t, std::less<>> bytes_ ABSL_GUARDED_BY(mutex_);  // Stored then, and admitted since.
-  std::map<std::string, int64_t, std::less<>> streams_ ABSL_GUARDED_BY(mutex_);
+  bool looking_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Clock::Time> looked_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Use, std::less<>> uses_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Streams, std::less<>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace routing_replay

@@ -53,25 +53,43 @@ void AppendCall::StartStallAlarm() {
 }
 
 // Looks once per stall_timeout. A stream may rest for as long as it likes, but not on credit, not before it has said
-// what it is for, and not without taking its answers.
+// what it is for, and not without taking its answers, the last one included.
 void AppendCall::OnStallCheck(bool fired) {
   if (!fired || finishing_) return;
   if (writing_ && writes_ == writes_at_check_) return grpc_context_.TryCancel();
-  if (messages_ == messages_at_check_ && (credit_.bytes() > 0 || run_.empty())) {
-    return FinishWith(absl::DeadlineExceededError(absl::StrCat("the stream sent nothing for stall-timeout and held ",
-                                                               credit_.bytes(), " bytes of credit, which are gone")));
+  if (!final_status_ && Stalls()) {
+    FinishWith(absl::DeadlineExceededError(absl::StrCat("the stream sent nothing for stall-timeout and held ",
+                                                        credit_.bytes(), " bytes of credit, which are gone")));
+    if (finishing_) return;
   }
+  payload_bytes_at_check_ = payload_bytes_;
   messages_at_check_ = messages_;
   writes_at_check_ = writing_ ? writes_ : -1;
+  held_credit_at_check_ = credit_.bytes() > 0;
   StartStallAlarm();
+}
+
+// Messages without payload are no use of credit.
+bool AppendCall::Stalls() const {
+  if (run_.empty() && messages_ == messages_at_check_) return true;
+  return held_credit_at_check_ && credit_.bytes() > 0 && payload_bytes_ == payload_bytes_at_check_;
 }
 
 absl::Status AppendCall::EnterRun(const std::string& run) {
   if (!run.empty()) run_ = run;
-  if (streams_.count(run_) > 0) return absl::OkStatus();
-  auto stream = OpenStream(context_, run_);
-  if (stream.ok()) streams_[run_] = *std::move(stream);
-  return stream.status();
+  RunQuota& quota = context_.quota;
+  if ((!quota.limits_bytes() && !quota.limits_streams()) || run_ == entered_run_) return absl::OkStatus();
+  if (absl::IsNotFound(context_.store.GetRun(run_).status())) return absl::OkStatus();
+  auto place = OpenStream(context_, run_, RunQuota::StreamKind::kAppend);
+  if (!place.ok()) return place.status();
+  if (credit_.bytes() > 0) {
+    auto promised = quota.Admit(run_, credit_.bytes());
+    if (!promised.ok()) return promised.status();
+    promised_ = *std::move(promised);
+  }
+  place_ = *std::move(place);
+  entered_run_ = run_;
+  return absl::OkStatus();
 }
 
 void AppendCall::ReadNext() {
@@ -84,7 +102,7 @@ void AppendCall::ReadNext() {
 void AppendCall::OnRead(bool ok) {
   reading_ = false;
   ++messages_;
-  if (finishing_) return;
+  if (finishing_ || final_status_) return;
   if (!ok) return FinishWith(absl::OkStatus());  // The client said it is done, or is gone.
   Handle(incoming_);
   TellCredit();
@@ -122,30 +140,54 @@ void AppendCall::Refuse(const ByteChain& message, const Permissions& permissions
   response.ack = AppendAck{
       .append_id = refused->append_id, .sample = refused->sample, .error = WithSample(status, refused->sample)};
   // The client has counted the payload against its credit.
-  credit_.Split(std::min<int64_t>(static_cast<int64_t>(refused->payload_bytes), credit_.bytes()));
+  UseCredit(std::min<int64_t>(static_cast<int64_t>(refused->payload_bytes), credit_.bytes()));
   record_->Refuse(response.ack->error);
   context_.metrics.CountAppend(*response.ack, 0, 0);
   if (refused->want_bytes > 0) {
     // A message that is not understood may come with a good wish for credit; nobody is promised any elsewhere.
     const absl::Status allowed = permissions.Check(RuleOf(Rpc::kAppend).any_of, run_);
-    response.credit = allowed.ok() ? Grant(refused->want_bytes) : Credit{.granted_bytes = 0, .refusal = allowed};
+    const absl::Status entered = allowed.ok() ? EnterRun(run_) : allowed;
+    response.credit = entered.ok() ? Grant(refused->want_bytes) : Credit{.granted_bytes = 0, .refusal = entered};
   }
   Send(response);
 }
 
 Credit AppendCall::Grant(uint64_t want_bytes) {
-  // Room for the largest message at least, or it could never be sent.
-  const int64_t window = std::max(context_.config.stream_window_bytes, context_.config.max_message_bytes);
-  const int64_t room = window - credit_.bytes();
-  absl::StatusOr<ByteReservation> reservation = WindowIsFull(window);
-  if (room > 0)
-    reservation =
-        ReserveOrMakeRoom(context_.store, context_.budget, static_cast<int64_t>(std::min<uint64_t>(want_bytes, room)));
+  auto reservation = Promise(want_bytes);
   context_.metrics.CountCredit(reservation.ok());
   if (!reservation.ok()) return {.granted_bytes = 0, .refusal = reservation.status()};
   const auto granted = static_cast<uint64_t>(reservation->bytes());
   credit_.Merge(*std::move(reservation));
   return {.granted_bytes = granted};
+}
+
+// Out of the run's limit first, then of everybody's.
+absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
+  // Room for the largest message at least, or it could never be sent.
+  const int64_t window = std::max(context_.config.stream_window_bytes, context_.config.max_message_bytes);
+  const int64_t room = window - credit_.bytes();
+  if (room <= 0) return WindowIsFull(window);
+  if (context_.quota.limits_bytes() && run_ != entered_run_) {
+    if (const auto info = context_.store.GetRun(run_); !info.ok()) return info.status();
+  }
+  auto promised = AdmitCredit(context_, run_, static_cast<int64_t>(std::min<uint64_t>(want_bytes, room)));
+  if (!promised.ok()) return promised.status();
+  auto reservation = ReserveOrMakeRoom(context_.store, context_.budget, promised->bytes);
+  if (reservation.ok()) promised_.Merge(std::move(promised->hold));
+  return reservation;
+}
+
+ByteReservation AppendCall::UseCredit(int64_t bytes) {
+  payload_bytes_ += bytes;
+  ByteReservation used = credit_.Split(bytes);
+  promised_.ShrinkTo(credit_.bytes());
+  return used;
+}
+
+void AppendCall::ReleaseCredit() {
+  credit_.Release();
+  promised_.ShrinkTo(0);
+  TellCredit();
 }
 
 AppendAck AppendCall::Process(AppendRequest request) {
@@ -161,13 +203,14 @@ AppendAck AppendCall::Process(AppendRequest request) {
         absl::StatusCode::kResourceExhausted,
         absl::StrCat("payload: ", payload_bytes, " bytes sent, ", credit_.bytes(), " granted; ask for credit first"),
         detail);
-  } else if (absl::Status admitted = AdmitBytes(context_, run_, request); !admitted.ok()) {
-    credit_.Split(payload_bytes);  // As the client has counted it.
+  } else if (auto admitted = AdmitAppend(context_, run_, request, promised_); !admitted.ok()) {
+    UseCredit(payload_bytes);  // As the client has counted it.
     ack.append_id = request.append->append_id;
     ack.sample = request.append->sample;
-    ack.error = WithSample(admitted, ack.sample);
+    ack.error = WithSample(admitted.status(), ack.sample);
   } else {
-    ack = context_.processor.Process(run_, std::move(request), credit_.Split(payload_bytes));
+    ack = context_.processor.Process(run_, std::move(request), UseCredit(payload_bytes));
+    if (ack.error.ok()) admitted->Commit();
   }
   if (!ack.error.ok()) record_->Refuse(ack.error);
   context_.metrics.CountAppend(ack, rows, payload_bytes);
@@ -181,6 +224,7 @@ void AppendCall::Send(const AppendResponse& response) {
 
 void AppendCall::FinishWith(const absl::Status& status) {
   if (!final_status_) final_status_ = status;
+  ReleaseCredit();
   Pump();
 }
 
@@ -195,9 +239,7 @@ void AppendCall::Pump() {
   } else if (final_status_) {
     finishing_ = true;
     record_->End(*final_status_);
-    credit_.Release();
-    TellCredit();
-    streams_.clear();
+    place_.reset();
     stall_alarm_.Cancel();
     stream_.Finish(ToGrpcStatus(*final_status_), ended_.Begin());
   }

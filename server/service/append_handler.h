@@ -3,7 +3,6 @@
 #define SERVER_SERVICE_APPEND_HANDLER_H_
 
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,11 +31,18 @@ class AppendCall final : public Call {
 
   void ReadNext();
   void StartStallAlarm();
-  // Takes the message's run, and a stream of it where the call has none yet.
+  // Whether the client has done nothing since the last check with what it holds.
+  bool Stalls() const;
+  // Takes the message's run. What the call has of the limits of the run before moves along: its place among the
+  // streams, and its credit. A run that is not there has no limits.
   absl::Status EnterRun(const std::string& run);
   void Handle(grpc::ByteBuffer& message);
   void Refuse(const ByteChain& message, const Permissions& permissions, const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
+  absl::StatusOr<ByteReservation> Promise(uint64_t want_bytes);
+  // So many bytes of the credit are used, whatever becomes of them.
+  ByteReservation UseCredit(int64_t bytes);
+  void ReleaseCredit();
   AppendAck Process(AppendRequest request);
   void Send(const AppendResponse& response);
   // Ends the call with `status` once everything queued is written.
@@ -61,13 +67,18 @@ class AppendCall final : public Call {
   std::string run_;
   ByteReservation credit_;  // Granted and not used yet.
   int64_t told_credit_ = 0;
-  std::map<std::string, std::unique_ptr<RunQuota::Stream>> streams_;  // Of the runs it was used for.
+  std::string entered_run_;  // Where runs are limited: that whose limits these are.
+  std::unique_ptr<RunQuota::Stream> place_;
+  RunQuota::Hold promised_;  // At most credit_.
   std::deque<std::string> outgoing_;
   grpc::Alarm stall_alarm_;
-  int64_t messages_ = 0;  // Received and sent so far, …
+  int64_t payload_bytes_ = 0;  // Received, messages and written so far, …
+  int64_t messages_ = 0;
   int64_t writes_ = 0;
-  int64_t messages_at_check_ = 0;  // … and at the last stall check.
-  int64_t writes_at_check_ = 0;
+  int64_t payload_bytes_at_check_ = 0;  // … and at the last stall check.
+  int64_t messages_at_check_ = 0;
+  int64_t writes_at_check_ = -1;
+  bool held_credit_at_check_ = false;
   bool reading_ = false;
   bool writing_ = false;
   std::optional<absl::Status> final_status_;

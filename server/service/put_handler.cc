@@ -51,9 +51,9 @@ absl::StatusOr<AppendAck> PutCall::Handle() {
   }
   const auto payload_bytes = static_cast<int64_t>(request->payload.size());
   const int64_t rows = request->append->rows.size();
-  if (absl::Status admitted = AdmitBytes(context_, request->run, *request); !admitted.ok()) {
-    return WithSample(admitted, request->append->sample);
-  }
+  RunQuota::Hold nothing_promised;
+  auto admitted = AdmitAppend(context_, request->run, *request, nothing_promised);
+  if (!admitted.ok()) return WithSample(admitted.status(), request->append->sample);
   auto reservation = ReserveOrMakeRoom(context_.store, context_.budget, payload_bytes);
   AppendAck ack;
   if (reservation.ok()) {
@@ -64,6 +64,7 @@ absl::StatusOr<AppendAck> PutCall::Handle() {
   }
   context_.metrics.CountAppend(ack, rows, payload_bytes);
   if (!ack.error.ok()) return ack.error;
+  admitted->Commit();
   return ack;
 }
 

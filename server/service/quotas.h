@@ -11,10 +11,21 @@
 
 namespace routing_replay {
 
-// Whether the run may have what the request brings. Errors as RunQuota::Admit.
-absl::Status AdmitBytes(ServiceContext& context, absl::string_view run, const AppendRequest& request);
+// Whether the run may have what the store will charge for the request, payload or not. It comes out of `promised`,
+// which is the run's, as far as that goes. Commit it when it is stored. On an error, as of RunQuota::Admit, `promised`
+// stays.
+absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string_view run, const AppendRequest& request,
+                                           RunQuota::Hold& promised);
+// How much of `wanted` the run may be promised as credit; all of it, with an empty hold, where there is no limit.
+// Errors as RunQuota::Admit.
+struct PromisedCredit {
+  int64_t bytes = 0;
+  RunQuota::Hold hold;
+};
+absl::StatusOr<PromisedCredit> AdmitCredit(ServiceContext& context, absl::string_view run, int64_t wanted);
 // A stream of the run; null where there is no limit. Errors as RunQuota::Open.
-absl::StatusOr<std::unique_ptr<RunQuota::Stream>> OpenStream(ServiceContext& context, absl::string_view run);
+absl::StatusOr<std::unique_ptr<RunQuota::Stream>> OpenStream(ServiceContext& context, absl::string_view run,
+                                                             RunQuota::StreamKind kind);
 // What to say, and count, of a call that took longer than --max-deadline.
 absl::Status OverDeadline(ServiceContext& context);
 

@@ -50,7 +50,7 @@ void ReadCall::OnArrived(bool ok) {
   if (!request.ok()) return FinishWith(request.status());
   const absl::Status allowed = Allow(context_, *permissions, Rpc::kRead, request->run);
   if (!allowed.ok()) return FinishWith(allowed);
-  auto stream = OpenStream(context_, request->run);
+  auto stream = OpenStream(context_, request->run, RunQuota::StreamKind::kRead);
   if (!stream.ok()) return FinishWith(stream.status());
   stream_ = *std::move(stream);
   auto session = ReadSession::Create(context_.store, *std::move(request), context_.config.read_message_bytes);

@@ -462,23 +462,93 @@ TEST_F(AttackTest, OneRunTakesItsShareAlone) {
   EXPECT_GT((*info.mutable_counters())["routing_replay_quota_refusals_total{quota=\"run_bytes\"}"], 0u);
 }
 
+// Samples of nothing but a name take memory, too.
+TEST_F(AttackTest, AppendsWithoutPayloadTakeOfTheRunsShare) {
+  Start({"--run-budget", "1MiB"});
+  v1::AppendRequest empty = OneAppend("run", "", 3);
+  empty.clear_payload();
+  empty.mutable_append()->clear_tensor();
+  empty.mutable_append()->set_rows(0);
+  absl::Status status;
+  for (int i = 0; status.ok() && i < 4000; ++i) {
+    empty.mutable_append()->set_sample(absl::StrCat(i));
+    status = Put(empty);
+  }
+  EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget));
+  v1::ListRunsResponse runs;
+  ASSERT_TRUE(stub_->ListRuns(NewCall("attacker").get(), {}, &runs).ok());
+  EXPECT_LE(runs.runs(0).stored_bytes(), 1u << 20);
+  EXPECT_GT(runs.runs(0).stored_bytes(), 1u << 19);
+}
+
+v1::AppendRequest Wish(const std::string& run, int64_t bytes) {
+  v1::AppendRequest wish;
+  wish.set_run(run);
+  wish.set_want_bytes(bytes);
+  return wish;
+}
+
+TEST_F(AttackTest, CreditTakesOfTheRunsShare) {
+  Start({"--run-budget", "2MiB", "--stall-timeout", "1s"});
+  Bystander bystander(*server_);
+  ASSERT_TRUE(OpenRun(*stub_, "attacker", "second").ok());
+  std::vector<std::unique_ptr<grpc::ClientContext>> calls;
+  std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>>> streams;
+  v1::AppendResponse answer;
+  uint64_t granted = 0;
+  for (int i = 0; i < 4; ++i) {
+    calls.push_back(NewCall("attacker"));
+    streams.push_back(stub_->Append(calls.back().get()));
+    // Neither a run that is not there nor another run makes it more.
+    for (const char* run : {"run", "none", "run"}) {
+      ASSERT_TRUE(streams.back()->Write(Wish(run, 60 * kMiB)) && streams.back()->Read(&answer));
+      granted += answer.credit().granted_bytes();
+    }
+  }
+  EXPECT_EQ(granted, 2u << 20);
+  bystander.Await(2);
+  // Messages that use nothing of it do not keep it.
+  std::atomic<bool> ended{false};
+  std::thread talker([&] {
+    while (!ended && streams[0]->Write(Wish("run", 0))) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  });
+  EXPECT_FALSE(streams[0]->Read(&answer));
+  ended = true;
+  talker.join();
+  EXPECT_EQ(streams[0]->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  // Its share is there for the next.
+  ASSERT_TRUE(streams[1]->Write(Wish("run", kMiB)) && streams[1]->Read(&answer));
+  EXPECT_EQ(answer.credit().granted_bytes(), uint64_t{kMiB});
+  for (auto& call : calls) call->TryCancel();
+  for (size_t i = 1; i < streams.size(); ++i) streams[i]->Finish();
+}
+
 TEST_F(AttackTest, StreamsOfOneRunAreCounted) {
   Start({"--run-streams", "1"});
-  v1::AppendRequest ask;
-  ask.set_run("run");
-  ask.set_want_bytes(1);
+  ASSERT_TRUE(OpenRun(*stub_, "attacker", "second").ok());
   v1::AppendResponse answer;
-  const auto first_call = NewCall("attacker"), second_call = NewCall("attacker");
+  const auto first_call = NewCall("attacker"), second_call = NewCall("attacker"), third_call = NewCall("attacker");
   const auto first = stub_->Append(first_call.get());
-  ASSERT_TRUE(first->Write(ask) && first->Read(&answer));
+  ASSERT_TRUE(first->Write(Wish("run", 1)) && first->Read(&answer));
   const auto second = stub_->Append(second_call.get());
-  ASSERT_TRUE(second->Write(ask));
+  ASSERT_TRUE(second->Write(Wish("run", 1)));
   EXPECT_FALSE(second->Read(&answer));
   const absl::Status refused = FromGrpcStatus(second->Finish());
   EXPECT_THAT(refused, Fails(kExhausted, Reason::kOverBudget));
   EXPECT_EQ(GetErrorDetail(refused)->field, "run-streams");
-  first->WritesDone();
-  EXPECT_TRUE(first->Finish().ok());
+  // Readers are counted apart, and a stream that goes on with another run leaves its place.
+  v1::ReadRequest read;
+  read.set_run("run");
+  const auto read_call = NewCall("attacker");
+  EXPECT_TRUE(stub_->Read(read_call.get(), read)->Finish().ok());
+  ASSERT_TRUE(first->Write(Wish("second", 1)) && first->Read(&answer));
+  const auto third = stub_->Append(third_call.get());
+  ASSERT_TRUE(third->Write(Wish("run", 1)) && third->Read(&answer));
+  EXPECT_EQ(answer.credit().granted_bytes(), 1u);
+  for (auto* stream : {first.get(), third.get()}) {
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
 }
 
 // Nothing of a user's is in the log of a server that runs as usual.

@@ -13,6 +13,11 @@ constexpr int64_t kProvenanceBytes = sizeof(Provenance) + 256;
 
 }  // namespace
 
+int64_t SampleContent::AppendBytes(int64_t windows, size_t ranges) {
+  const SampleContent nothing{TokenChecks(/*block_rows=*/1)};
+  return kSampleOverhead + nothing.growth_bytes(windows, ranges);
+}
+
 int64_t SampleContent::growth_bytes(int64_t end, size_t ranges) const {
   return kProvenanceBytes + static_cast<int64_t>(ranges * sizeof(RowRange)) + tokens.growth_bytes(end);
 }

@@ -38,6 +38,9 @@ struct SampleContent {
   bool sealed() const { return num_tokens.has_value(); }
   // What the lists take in memory, the pieces excluded.
   int64_t metadata_bytes() const;
+  // What one append of `rows` rows, of them `ranges` unrecorded ranges, takes at most as a sample of its own; the
+  // pieces excluded.
+  static int64_t AppendBytes(int64_t rows, size_t ranges);
   // At most so much more with rows up to `end`, of them `ranges` unrecorded ranges, from one append.
   int64_t growth_bytes(int64_t end, size_t ranges) const;
 
