@@ -183,10 +183,13 @@ struct RefusalKind {
   const char* metric;
   const char* text;
 };
-constexpr RefusalKind kRefusals[] = {
-    {"append_refusals_total", "append refused"}, {"credit_refusals_total", "credit refused"},
-    {"read_samples_total", "sample not read"},   {"access_refusals_total", "no access"},
-    {"quota_refusals_total", "quota"},           {"store_errors_total", "store error"}};
+constexpr RefusalKind kRefusals[] = {{"append_refusals_total", "append refused"},
+                                     {"credit_refusals_total", "credit refused"},
+                                     {"read_samples_total", "sample not read"},
+                                     {"access_refusals_total", "no access"},
+                                     {"quota_refusals_total", "quota"},
+                                     {"store_errors_total", "store error"},
+                                     {"tls_reload_failures_total", "TLS files not taken"}};
 
 // "x" of "{reason="x"}".
 std::string LabelValue(absl::string_view labels) {
