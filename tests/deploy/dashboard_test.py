@@ -47,6 +47,16 @@ class DashboardTest(unittest.TestCase):
             self.assertTrue(panel["fieldConfig"]["defaults"]["unit"], panel["title"])
             self.assertTrue(panel["targets"], panel["title"])
 
+    def test_bytes_have_an_axis_of_their_own_and_shared_stores_are_not_summed(self):
+        for panel in panels():
+            kinds = {"bytes" in expression for expression in of_panels([panel])}
+            if len(kinds) == 2:
+                units = [each["properties"][0]["value"] for each in panel["fieldConfig"]["overrides"]]
+                self.assertTrue({"bytes", "Bps"} & set(units), panel["title"])
+            for expression in of_panels([panel]):
+                if re.search(r"routing_replay_(runs|samples|stored_bytes)\b", expression):
+                    self.assertNotIn("sum(", expression, panel["title"])
+
     def test_prometheus_reads_the_expressions(self):
         known = {each["name"] for each in dashboard()["templating"]["list"]} | {"__rate_interval"}
         rules = []

@@ -125,6 +125,10 @@ class TablesTest(unittest.TestCase):
         flags = subprocess.run([SERVER, "--help"], capture_output=True, text=True, check=True).stdout
         tool = subprocess.run([RRCTL, "--help"], capture_output=True, text=True, check=True).stdout
         known = set(re.findall(r"--([a-z-]+)", flags + tool))
+        own = set(re.findall(r"\(Env:RR_([A-Z_]+)\)", flags))
+        self.assertGreaterEqual(len(own), 40)
+        for name in own:
+            self.assertIn(name.lower().replace("_", "-"), TEXT)
         prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.DOTALL | re.MULTILINE)
         for flag in re.findall(r"`--([a-z-]+)", prose):
             self.assertIn(flag, known)

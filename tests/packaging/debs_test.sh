@@ -35,7 +35,7 @@ done
 for name in server client dev; do (cd "$debs/$name" && find . ! -type d); done | sort | uniq -d | grep . &&
   fail "the files above are in two packages"
 for file in server/usr/bin/routing-replay-server server/etc/routing-replay/server.yaml \
-  server/usr/lib/systemd/system/routing-replay-server.service server/usr/share/man/man8/routing-replay-server.8.gz client/usr/bin/rrctl \
+  server/usr/lib/systemd/system/routing-replay-server.service server/usr/lib/sysusers.d/routing-replay-server.conf server/usr/share/man/man8/routing-replay-server.8.gz client/usr/bin/rrctl \
   client/usr/lib/librouting_replay.so.1 client/usr/lib/librouting_replay_trainer.so.1 client/usr/share/man/man1/rrctl.1.gz \
   client/usr/share/bash-completion/completions/rrctl client/usr/share/zsh/vendor-completions/_rrctl \
   client/usr/share/fish/vendor_completions.d/rrctl.fish dev/usr/include/routing_replay/capi.h \
