@@ -75,6 +75,8 @@ HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
 
 HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const {
   const bool post = request.method == "POST";
+  // Any page in an operator's browser may send a POST to here, and where there are no tokens nothing else is asked for.
+  if (post && !request.origin.empty()) return Text(403, "no page changes anything here: ask without a browser");
   // What a browser remembers is sent along by any page that it shows: good for reading, not for changes.
   const std::string authorization = post ? request.authorization : BearerOf(request.authorization);
   const ScopeSet needed = post ? Scope::kAdmin : Scope::kRead | Scope::kAdmin;

@@ -93,6 +93,18 @@ TEST_F(OperationsRoutesTest, OnlyAnAdministratorChangesTheLogLevel) {
   EXPECT_EQ(GetLogLevel(), "debug");
 }
 
+TEST_F(OperationsRoutesTest, NoPageInABrowserChangesTheLogLevel) {
+  HttpRequest request = {.method = "POST",
+                         .path = "/api/v1/log-level",
+                         .authorization = "Bearer boss",
+                         .origin = "https://elsewhere.example",
+                         .body = R"({"level":"debug"})"};
+  EXPECT_EQ(routes_.Answer(request).code, 403);
+  request.origin = "null";
+  EXPECT_EQ(routes_.Answer(request).code, 403);
+  EXPECT_EQ(GetLogLevel(), "info");
+}
+
 TEST_F(OperationsRoutesTest, NothingElseMayBeChanged) {
   for (const char* method : {"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"}) {
     EXPECT_EQ(routes_.Answer({.method = method, .path = "/metrics", .authorization = "Bearer boss"}).code, 405);

@@ -173,6 +173,10 @@ class MetricsTest(unittest.TestCase):
             wanted.discard("routing_replay_store_errors_total")
         self.assertEqual(wanted - set().union(*map(names, self.exposed)), set())
 
+    def test_reads_that_wait_are_told_apart(self):
+        # The alert's quantile is never above the last finite bound: --max-wait is 10 minutes.
+        self.assertIn('method="Read",le="600"', self.exposed[0])
+
     def test_promtool_takes_it(self):
         for exposed in self.exposed:
             done = subprocess.run(

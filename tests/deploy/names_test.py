@@ -69,7 +69,9 @@ class NamesTest(unittest.TestCase):
             self.assertEqual(done.returncode, 0, f"{name}: {done.stderr}")
 
     def test_another_name_is_not(self):
-        self.assertNotEqual(self.status("routing-replay-0.elsewhere").returncode, 0)
+        done = self.status("routing-replay-0.elsewhere")
+        self.assertEqual(done.returncode, 3)
+        self.assertRegex(done.stderr, r"\Arrctl: .*\n\Z", "one line, and nothing of gRPC's beside it")
 
 
 if __name__ == "__main__":

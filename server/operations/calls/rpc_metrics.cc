@@ -7,8 +7,9 @@ constexpr absl::string_view kMethods[] = {"OpenRun", "Append",     "Put",      "
                                           "Read",    "Stat",       "List",     "Release",      "ReleaseForCheckpoint",
                                           "DropRun", "ExpertLoad", "ListRuns", "GetServerInfo"};
 
-const prometheus::Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
-                                                          0.25,  0.5,    1,     2.5,  5,     10};
+// A read may wait for its rows as long as --max-wait, 10 minutes unless that is changed.
+const prometheus::Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                                          1,     2.5,    5,     10,   30,    60,   120, 300,  600};
 
 }  // namespace
 

@@ -18,6 +18,7 @@ HttpRequest ToRequest(const http::request<http::string_body>& message) {
   HttpRequest request{.method = Text(message.method_string()),
                       .path = Text(message.target()),
                       .authorization = Text(message[http::field::authorization]),
+                      .origin = Text(message[http::field::origin]),
                       .body = message.body()};
   const size_t question = request.path.find('?');
   if (question != std::string::npos) {
