@@ -49,7 +49,9 @@ class Image:
         # What Docker without containerd's store of images reads.
         (self.docker,) = json.loads(self._files["manifest.json"])
         named = [self.docker["Config"], *self.docker["Layers"]]
-        assert named == [f"blobs/{blob['digest'].replace(':', '/')}" for blob in (manifest["config"], *manifest["layers"])]
+        assert named == [
+            f"blobs/{blob['digest'].replace(':', '/')}" for blob in (manifest["config"], *manifest["layers"])
+        ]
         self.layers = [gzip.decompress(self.blob(layer)) for layer in manifest["layers"]]
 
     def blob(self, descriptor: dict) -> bytes:

@@ -63,7 +63,9 @@ class Member:
 
     def run(self, command: list[str]) -> int:
         script = self._here(command[-1])
-        return subprocess.run([*command[:-1], script], env=self._environment(), capture_output=True, check=False).returncode
+        return subprocess.run(
+            [*command[:-1], script], env=self._environment(), capture_output=True, check=False
+        ).returncode
 
     def ready(self) -> bool:
         return self.run(self._container["readinessProbe"]["exec"]["command"]) == 0
