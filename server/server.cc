@@ -66,7 +66,7 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builde
   // Messages on their way are gRPC's: it stops reading where they are more than all credit and some long messages.
   grpc::ResourceQuota quota("connections");
   quota.Resize(static_cast<size_t>(std::min(config.memory_budget, INT64_MAX / 2)) +
-               static_cast<size_t>(kReadRequestMessages * config.max_message_bytes));
+               static_cast<size_t>(ReadRequestBytes(config)));
   builder.SetResourceQuota(quota);
 }
 

@@ -9,17 +9,23 @@ using namespace routing_replay::capi;  // NOLINT(build/namespaces)
 
 namespace {
 
-absl::StatusOr<SecuritySettings> SettingsFrom(absl::string_view text) {
+struct JsonSettings {
+  SecuritySettings security;
+  bool use_http_proxy = false;
+};
+
+absl::StatusOr<JsonSettings> SettingsFrom(absl::string_view text) {
   const auto json = ParseJson(text, "security");
   if (!json.ok()) return json.status();
-  SecuritySettings settings;
+  JsonSettings settings;
   JsonObject object(*json, "");
-  object.Read("tls", settings.tls);
-  object.Read("cacert", settings.cacert);
-  object.Read("cert", settings.cert);
-  object.Read("key", settings.key);
-  object.Read("server_name", settings.server_name);
-  object.Read("token_file", settings.token_file);
+  object.Read("tls", settings.security.tls);
+  object.Read("cacert", settings.security.cacert);
+  object.Read("cert", settings.security.cert);
+  object.Read("key", settings.security.key);
+  object.Read("server_name", settings.security.server_name);
+  object.Read("token_file", settings.security.token_file);
+  object.Read("use_http_proxy", settings.use_http_proxy);
   if (absl::Status status = object.status(); !status.ok()) return status;
   return settings;
 }
@@ -30,7 +36,7 @@ rr_error* rr_security_new(const char* json, size_t size, rr_security** security)
   return Guard([&] {
     auto settings = SettingsFrom(Text(json, size));
     if (!settings.ok()) return settings.status();
-    auto made = ClientSecurity::Create(*std::move(settings));
+    auto made = ClientSecurity::Create(std::move(settings->security), settings->use_http_proxy);
     if (made.ok()) *security = new rr_security{*std::move(made)};
     return made.status();
   });

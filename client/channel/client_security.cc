@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -52,6 +53,40 @@ absl::StatusOr<std::string> ReadPem(absl::string_view setting, const std::string
   const auto text = ChangingFile(path).Look();
   if (!text.ok()) return Invalid(setting, text.status().message());
   return text->value();
+}
+
+// Whether the body of a PEM block is a whole DER sequence, as every certificate is one.
+bool IsWholeSequence(absl::string_view base64) {
+  std::string der;
+  if (!absl::Base64Unescape(absl::StripAsciiWhitespace(base64), &der) || der.size() < 2 || der[0] != '\x30') return false;
+  const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(der[i])); };
+  size_t length = byte(1), header = 2;
+  if (length >= 0x80) {
+    header += length - 0x80;
+    if (header > 2 + sizeof(uint32_t) || header > der.size()) return false;
+    length = 0;
+    for (size_t i = 2; i < header; ++i) length = length << 8 | byte(i);
+  }
+  return der.size() == header + length;
+}
+
+// A file that holds no certificate would mean the system's authorities to gRPC, and half a one none at all.
+bool HoldsCertificates(absl::string_view pem) {
+  constexpr absl::string_view kBegin = "-----BEGIN CERTIFICATE-----", kEnd = "-----END CERTIFICATE-----";
+  bool found = false;
+  for (size_t at = pem.find(kBegin); at != pem.npos; at = pem.find(kBegin, at)) {
+    at += kBegin.size();
+    const size_t end = pem.find(kEnd, at);
+    if (end == pem.npos || !IsWholeSequence(pem.substr(at, end - at))) return false;
+    found = true;
+  }
+  return found;
+}
+
+absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
+  auto text = ReadPem("cacert", path);
+  if (!text.ok() || path.empty() || HoldsCertificates(*text)) return text;
+  return Invalid("cacert", absl::StrCat(path, ": no certificate, or not a whole one, in PEM"));
 }
 
 // A certificate and its key are two files, and whoever replaces them needs a moment. Nothing is read in that moment.
@@ -98,15 +133,16 @@ absl::StatusOr<std::string> HeaderOf(const std::string& path, absl::string_view 
 
 }  // namespace
 
-ClientSecurity::ClientSecurity(SecuritySettings settings) : settings_(std::move(settings)), authorization_("") {
+ClientSecurity::ClientSecurity(SecuritySettings settings, bool use_http_proxy)
+    : settings_(std::move(settings)), use_http_proxy_(use_http_proxy), authorization_("") {
   if (!settings_.token_file.empty()) token_file_.emplace(settings_.token_file);
 }
 
-absl::StatusOr<std::shared_ptr<ClientSecurity>> ClientSecurity::Create(SecuritySettings settings) {
+absl::StatusOr<std::shared_ptr<ClientSecurity>> ClientSecurity::Create(SecuritySettings settings, bool use_http_proxy) {
   settings = WithEnvironment(std::move(settings));
   if (!settings.cert.empty() && settings.key.empty()) return Invalid("key", "missing beside cert");
   if (!settings.key.empty() && settings.cert.empty()) return Invalid("cert", "missing beside key");
-  return std::shared_ptr<ClientSecurity>(new ClientSecurity(std::move(settings)));
+  return std::shared_ptr<ClientSecurity>(new ClientSecurity(std::move(settings), use_http_proxy));
 }
 
 absl::StatusOr<ChannelKeys> ClientSecurity::KeysFor(absl::string_view target) const {
@@ -115,11 +151,16 @@ absl::StatusOr<ChannelKeys> ClientSecurity::KeysFor(absl::string_view target) co
       !absl::StartsWith(target, kUnixPrefix) && (settings_.tls || !settings_.cacert.empty() || !settings_.cert.empty());
   if (!keys.encrypted) {
     const std::string address = AddressOf(target);
-    if (settings_.token_file.empty() || IsLocalAddress(address)) return keys;
+    const bool by_proxy = use_http_proxy_ && !absl::StartsWith(target, kUnixPrefix);
+    if (settings_.token_file.empty() || (IsLocalAddress(address) && !by_proxy)) return keys;
+    if (by_proxy) {
+      return Invalid("token_file", absl::StrCat("the token for ", address, " would go through an HTTP proxy in ",
+                                                "plaintext; set cacert or tls, or leave use_http_proxy out"));
+    }
     return Invalid("token_file", absl::StrCat("the token would go to ", address,
                                               " in plaintext; set cacert, or tls for the system's authorities"));
   }
-  auto roots = ReadPem("cacert", settings_.cacert);
+  auto roots = ReadAuthorities(settings_.cacert);
   if (!roots.ok()) return roots.status();
   if (absl::Status status = ReadIdentity(settings_, keys); !status.ok()) return status;
   keys.root_certificates = *std::move(roots);

@@ -34,12 +34,12 @@ struct ChannelKeys {
 class ClientSecurity {
  public:
   // With what the environment says where `settings` are empty. INVALID_ARGUMENT (kField): a certificate without its
-  // key, or the reverse.
-  static absl::StatusOr<std::shared_ptr<ClientSecurity>> Create(SecuritySettings settings);
+  // key, or the reverse. `use_http_proxy`: as the channels are made, so that what they carry may come by others.
+  static absl::StatusOr<std::shared_ptr<ClientSecurity>> Create(SecuritySettings settings, bool use_http_proxy);
 
   // Of a new channel to a gRPC target, the files as they are now; waits half a second at most where a certificate or
-  // its key changes just now. INVALID_ARGUMENT (kField) naming the setting: a file
-  // that cannot be read; a token that would go elsewhere without encryption.
+  // its key changes just now. INVALID_ARGUMENT (kField) naming the setting: a file that cannot be read; a cacert
+  // without a certificate in it; a token that would go elsewhere, or to a proxy, without encryption.
   absl::StatusOr<ChannelKeys> KeysFor(absl::string_view target) const;
   // Of a new call: the value of kAuthorizationKey, "" without a token. INVALID_ARGUMENT (kField): the file cannot be
   // read, or its first line is no token.
@@ -49,9 +49,10 @@ class ClientSecurity {
   absl::Status Judge(absl::string_view authorization, const absl::Status& end) const;
 
  private:
-  explicit ClientSecurity(SecuritySettings settings);
+  ClientSecurity(SecuritySettings settings, bool use_http_proxy);
 
   const SecuritySettings settings_;
+  const bool use_http_proxy_;
   mutable Mutex mutex_;
   mutable std::optional<ChangingFile> token_file_ ABSL_GUARDED_BY(mutex_);
   mutable absl::StatusOr<std::string> authorization_ ABSL_GUARDED_BY(mutex_);

@@ -11,14 +11,18 @@ namespace {
 
 using testing::Fails;
 
+// A sequence of nothing, and of a null.
+constexpr char kPem[] = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+constexpr char kOtherPem[] = "# who\n-----BEGIN CERTIFICATE-----\nMAIF\nAA==\n-----END CERTIFICATE-----\n";
+
 class ClientSecurityTest : public ::testing::Test {
  protected:
   std::string Write(const std::string& name, const std::string& text) {
     std::ofstream(directory_.path() + "/" + name) << text;
     return directory_.path() + "/" + name;
   }
-  static std::shared_ptr<ClientSecurity> Make(SecuritySettings settings) {
-    auto made = ClientSecurity::Create(std::move(settings));
+  static std::shared_ptr<ClientSecurity> Make(SecuritySettings settings, bool use_http_proxy = false) {
+    auto made = ClientSecurity::Create(std::move(settings), use_http_proxy);
     EXPECT_OK(made);
     return *std::move(made);
   }
@@ -37,10 +41,10 @@ TEST_F(ClientSecurityTest, PlaintextWithoutSettings) {
 }
 
 TEST_F(ClientSecurityTest, AnyOfTheSettingsEncrypts) {
-  const std::string ca = Write("ca", "CA"), cert = Write("cert", "CERT"), key = Write("key", "KEY");
+  const std::string ca = Write("ca", kPem), cert = Write("cert", "CERT"), key = Write("key", "KEY");
   EXPECT_EQ(*Make({.tls = true})->KeysFor("dns:///a:1"), ChannelKeys{.encrypted = true});
   EXPECT_EQ(*Make({.cacert = ca, .server_name = "b"})->KeysFor("dns:///a:1"),
-            (ChannelKeys{.encrypted = true, .root_certificates = "CA", .server_name = "b"}));
+            (ChannelKeys{.encrypted = true, .root_certificates = kPem, .server_name = "b"}));
   const auto mutual = Make({.cert = cert, .key = key});
   EXPECT_EQ(*mutual->KeysFor("dns:///a:1"),
             (ChannelKeys{.encrypted = true, .certificate = "CERT", .key = "KEY"}));
@@ -50,12 +54,12 @@ TEST_F(ClientSecurityTest, AnyOfTheSettingsEncrypts) {
 }
 
 TEST_F(ClientSecurityTest, TheEnvironmentIsAskedLast) {
-  const std::string ca = Write("ca", "CA"), other = Write("other", "OTHER"), token = Write("token", "t\n");
+  const std::string ca = Write("ca", kPem), other = Write("other", kOtherPem), token = Write("token", "t\n");
   ::setenv("ROUTING_REPLAY_CACERT", ca.c_str(), 1);
   ::setenv("ROUTING_REPLAY_TOKEN_FILE", token.c_str(), 1);
-  EXPECT_EQ(Make({})->KeysFor("dns:///a:1")->root_certificates, "CA");
+  EXPECT_EQ(Make({})->KeysFor("dns:///a:1")->root_certificates, kPem);
   EXPECT_EQ(*Make({})->Authorization(), "Bearer t");
-  EXPECT_EQ(Make({.cacert = other})->KeysFor("dns:///a:1")->root_certificates, "OTHER");
+  EXPECT_EQ(Make({.cacert = other})->KeysFor("dns:///a:1")->root_certificates, kOtherPem);
   ::unsetenv("ROUTING_REPLAY_CACERT");
   ::unsetenv("ROUTING_REPLAY_TOKEN_FILE");
   for (const auto& [value, encrypted] : {std::pair("1", true), {"true", true}, {"0", false}, {"", false}}) {
@@ -66,7 +70,7 @@ TEST_F(ClientSecurityTest, TheEnvironmentIsAskedLast) {
 }
 
 TEST_F(ClientSecurityTest, ATokenNeverGoesElsewhereInPlaintext) {
-  const std::string ca = Write("ca", "CA"), token = Write("token", "secret\n");
+  const std::string ca = Write("ca", kPem), token = Write("token", "secret\n");
   const auto plain = Make({.token_file = token});
   for (const char* here : {"dns:///127.0.0.1:1", "dns:///localhost:1", "dns:///%5B::1%5D:1", "unix:/run/rr.sock"}) {
     EXPECT_EQ(*plain->KeysFor(here), ChannelKeys()) << here;
@@ -79,9 +83,34 @@ TEST_F(ClientSecurityTest, ATokenNeverGoesElsewhereInPlaintext) {
   }
 }
 
+// An empty one would be all authorities of the system to gRPC.
+TEST_F(ClientSecurityTest, ANamedAuthorityIsThere) {
+  const std::string half = std::string(kPem).substr(0, 40);
+  for (const std::string& text :
+       {std::string(), std::string("# soon\n"), half, kPem + half,
+        std::string("-----BEGIN CERTIFICATE-----\nMAIF\n-----END CERTIFICATE-----\n"),
+        std::string("-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n")}) {
+    const std::string ca = Write("ca", text);
+    const auto keys = Make({.tls = true, .cacert = ca})->KeysFor("dns:///a:1");
+    ExpectInvalid(keys.status(), "cacert");
+    EXPECT_THAT(keys.status().message(), ::testing::HasSubstr(ca));
+  }
+  EXPECT_OK(Make({.cacert = Write("ca", std::string(kPem) + kOtherPem)})->KeysFor("dns:///a:1"));
+}
+
+TEST_F(ClientSecurityTest, ATokenDoesNotGoThroughAProxyInPlaintext) {
+  const std::string ca = Write("ca", kPem), token = Write("token", "secret\n");
+  for (const char* target : {"dns:///localhost:1", "dns:///127.0.0.1:1", "dns:///10.0.0.1:1"}) {
+    ExpectInvalid(Make({.token_file = token}, true)->KeysFor(target).status(), "token_file");
+    EXPECT_OK(Make({.cacert = ca, .token_file = token}, true)->KeysFor(target));
+    EXPECT_OK(Make({}, true)->KeysFor(target));
+  }
+  EXPECT_OK(Make({.token_file = token}, true)->KeysFor("unix:/run/rr.sock"));
+}
+
 TEST_F(ClientSecurityTest, FaultsNameTheSetting) {
-  ExpectInvalid(ClientSecurity::Create({.cert = "c"}).status(), "key");
-  ExpectInvalid(ClientSecurity::Create({.key = "k"}).status(), "cert");
+  ExpectInvalid(ClientSecurity::Create({.cert = "c"}, false).status(), "key");
+  ExpectInvalid(ClientSecurity::Create({.key = "k"}, false).status(), "cert");
   ExpectInvalid(Make({.cacert = "/does/not/exist"})->KeysFor("dns:///a:1").status(), "cacert");
   const auto missing = Make({.token_file = "/does/not/exist"});
   for (int i = 0; i < 2; ++i) ExpectInvalid(missing->Authorization().status(), "token_file");

@@ -10,7 +10,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Open(absl::string_view endpoint, boo
                                                  const SecuritySettings& settings, std::chrono::milliseconds timeout) {
   auto given = EndpointOrEnvironment(endpoint);
   if (!given.ok()) return given.status();
-  auto security = ClientSecurity::Create(settings);
+  auto security = ClientSecurity::Create(settings, use_http_proxy);
   if (!security.ok()) return security.status();
   std::shared_ptr<Link> link(new Link(*std::move(given), use_http_proxy, *std::move(security)));
   const auto target = link->choice_.Wait(timeout);

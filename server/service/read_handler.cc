@@ -19,6 +19,13 @@ using std::chrono::system_clock;
 // A waiting read answers NOT_READY a little before the caller's deadline, or the caller would only see the deadline.
 constexpr std::chrono::milliseconds kAnswerTime(200);
 
+absl::Status TakeMemory(ByteBudget& budget, int64_t bytes, ByteReservation& taken) {
+  auto reservation = budget.Reserve(bytes);
+  if (!reservation.ok()) return reservation.status();
+  taken = *std::move(reservation);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 ReadCall::ReadCall(ServiceContext& context, RawService& service, CallLoop& loop)
@@ -41,12 +48,7 @@ void ReadCall::OnArrived(bool ok) {
   context_.metrics.CountRead();
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return FinishWith(permissions.status());
-  auto bytes = ReceivedBytes::From(request_);
-  if (!bytes.ok()) return FinishWith(bytes.status());
-  auto reservation = context_.read_requests.Reserve(kReadRequestGrowth * static_cast<int64_t>(request_.Length()));
-  if (!reservation.ok()) return FinishWith(reservation.status());
-  request_bytes_ = *std::move(reservation);
-  auto request = ParseReadRequest(bytes->chain());
+  auto request = TakeRequest();
   if (!request.ok()) return FinishWith(request.status());
   const absl::Status allowed = Allow(context_, *permissions, Rpc::kRead, request->run);
   if (!allowed.ok()) return FinishWith(allowed);
@@ -59,6 +61,23 @@ void ReadCall::OnArrived(bool ok) {
   wait_until_ = std::min(system_clock::now() + context_.config.max_wait, grpc_context_.deadline() - kAnswerTime);
   StartTimers();
   Advance();
+}
+
+absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
+  // The bytes, and a copy in one piece while they are parsed.
+  const auto received = context_.read_requests.Reserve(2 * static_cast<int64_t>(request_.Length()));
+  if (!received.ok()) return received.status();
+  auto request = [&]() -> absl::StatusOr<ReadRequest> {
+    const auto bytes = ReceivedBytes::From(request_);
+    if (!bytes.ok()) return bytes.status();
+    return ParseReadRequest(bytes->chain(),
+                            [&](int64_t memory) { return TakeMemory(context_.read_requests, memory, request_memory_); });
+  }();
+  request_.Clear();
+  if (!request.ok() || !request->wait) return request;
+  absl::Status status = TakeMemory(context_.waiting_requests, request_memory_.bytes(), waiting_memory_);
+  if (!status.ok()) return status;
+  return request;
 }
 
 void ReadCall::StartTimers() {

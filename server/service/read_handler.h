@@ -41,6 +41,8 @@ class ReadCall final : public Call {
   // True if the sample may have changed between the look and the watch: look again.
   bool Park(const SampleRef& sample);
   void Unpark();
+  // What was received, as parsed; the memory it takes is reserved.
+  absl::StatusOr<ReadRequest> TakeRequest();
   void StartTimers();
   void FinishWith(const absl::Status& status);
   // Ends it, whatever it is doing.
@@ -69,7 +71,8 @@ class ReadCall final : public Call {
   grpc::Alarm wait_alarm_;
   grpc::Alarm stall_alarm_;
   grpc::Alarm deadline_alarm_;
-  ByteReservation request_bytes_;
+  ByteReservation request_memory_;
+  ByteReservation waiting_memory_;
   std::unique_ptr<RunQuota::Stream> stream_;
   bool change_expected_ = false;  // changed_ is open: its event comes by the watch or by Unpark.
   std::atomic<bool> change_posted_{false};

@@ -2,6 +2,7 @@
 #ifndef SERVER_SERVICE_SERVICE_CONTEXT_H_
 #define SERVER_SERVICE_SERVICE_CONTEXT_H_
 
+#include <algorithm>
 #include <atomic>
 
 #include "proto/wire/clock.h"
@@ -18,9 +19,13 @@
 
 namespace routing_replay {
 
-// So many of the longest requests may be under way, each taking so many times its bytes.
-inline constexpr int64_t kReadRequestGrowth = 8;
-inline constexpr int64_t kReadRequestMessages = 2 * kReadRequestGrowth;
+// What requests of reads may take: a quarter of the budget beside it, and so much at least that the longest request and
+// the one with the most samples can be read.
+inline int64_t ReadRequestBytes(const ServerConfig& config) {
+  constexpr int64_t kLeast = int64_t{64} << 20, kLongestMessages = 3, kMostMessages = 16;
+  const int64_t share = std::max(config.memory_budget / 4, kLongestMessages * config.max_message_bytes);
+  return std::max(kLeast, std::min(kMostMessages * config.max_message_bytes, share));
+}
 
 struct ServiceContext {
   ServiceContext(const ServerConfig& config, const Clock& clock, const AccessControl& access, ByteBudget& budget,
@@ -33,7 +38,8 @@ struct ServiceContext {
         started(clock.Now()),
         quota({.bytes = config.run_budget, .streams = config.run_streams}, clock,
               [&store] { return StoredByRun(store); }),
-        read_requests(kReadRequestMessages * config.max_message_bytes),
+        read_requests(ReadRequestBytes(config)),
+        waiting_requests(ReadRequestBytes(config) / 2),
         metrics(metrics),
         calls(metrics.registry(), clock),
         processor(store, budget, {.max_payload_bytes = config.max_payload_bytes, .verify_duplicates = config.verify}) {}
@@ -47,6 +53,7 @@ struct ServiceContext {
   RunQuota quota;
   // What requests of reads under way take. Apart from the budget: a full server must still be read.
   ByteBudget read_requests;
+  ByteBudget waiting_requests;  // What those of them take that wait, which may be long.
   Metrics& metrics;
   CallBook calls;
   const AppendProcessor processor;

@@ -315,6 +315,63 @@ TEST_F(AttackTest, RequestsThatGrow) {
   EXPECT_LT(PeakMemory() - before, 96 * kMiB);
 }
 
+TEST_F(AttackTest, TokenChecksThatGrow) {
+  Start();
+  Bystander bystander(*server_);
+  const int64_t before = PeakMemory();
+  v1::ReadRequest read;
+  read.set_run("run");
+  v1::SampleRead& sample = *read.add_samples();
+  for (int i = 0; i < 3'000'000; ++i) sample.add_token_checks();  // 6 MB, and 100 MB in vectors.
+  const auto call = NewCall("attacker");
+  const auto reader = stub_->Read(call.get(), read);
+  v1::ReadResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  bystander.Await(2);
+  EXPECT_LT(PeakMemory() - before, 64 * kMiB);
+}
+
+// The greatest requests that are taken, all of them waiting.
+TEST_F(AttackTest, WaitingRequestsAreBounded) {
+  Start();
+  Bystander bystander(*server_);
+  const int64_t before = PeakMemory();
+  v1::ReadRequest read;
+  read.set_run("run");
+  read.set_wait(true);
+  for (int i = 0; i < 200'000; ++i) read.add_samples();
+  read.mutable_samples(0)->set_sample("absent");
+  struct Waiting {
+    std::unique_ptr<grpc::ClientContext> call;
+    std::unique_ptr<grpc::ClientReader<v1::ReadResponse>> reader;
+  };
+  std::vector<Waiting> waiting;
+  for (int i = 0; i < 12; ++i) {
+    waiting.push_back({.call = NewCall("attacker")});
+    waiting.back().reader = stub_->Read(waiting.back().call.get(), read);
+  }
+  // Those that were not taken end at once, and there are no others that end.
+  const auto ended = [](Waiting& one) {
+    v1::ReadResponse response;
+    return !one.reader->Read(&response) &&
+           one.reader->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+  };
+  EXPECT_TRUE(ended(waiting.back()));
+  bystander.Await(2);
+  EXPECT_LT(PeakMemory() - before, 160 * kMiB);  // Without a bound it is 12 times 27 MiB and more.
+  // A short read goes in between.
+  v1::ReadRequest small;
+  small.set_run("bystander");
+  small.add_samples()->set_sample("0");
+  const auto call = NewCall("other");
+  const auto reader = stub_->Read(call.get(), small);
+  v1::ReadResponse response;
+  while (reader->Read(&response)) continue;
+  EXPECT_TRUE(reader->Finish().ok());
+  for (Waiting& one : waiting) one.call->TryCancel();
+}
+
 // A raw socket that speaks HTTP/2 a little and then nothing, or ever so slowly.
 class Socket {
  public:

@@ -65,6 +65,19 @@ TEST(ClientTest, ATokenDoesNotGoElsewhereInPlaintext) {
        {"server.example.org:7400", "shard:10.0.0.1:7400,10.0.0.2:7400", "10.0.0.1:1,10.0.0.2:1"}) {
     EXPECT_THAT(Client::Connect(files.Options(endpoint)), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   }
+  ClientOptions by_proxy = files.Options("localhost:7400");
+  by_proxy.use_http_proxy = true;
+  EXPECT_THAT(Client::Connect(by_proxy), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+}
+
+TEST(ClientTest, ANamedAuthorityIsThere) {
+  const GuardedServer server({{.token = "known"}});
+  const ClientFiles files(server.authority().certificate(), "known");
+  for (const std::string& text : {std::string(), server.authority().certificate().substr(0, 200)}) {
+    files.SetAuthorities(text);
+    EXPECT_THAT(Client::Connect(files.Options(server.endpoint())),
+                Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  }
 }
 
 // One client over several members, each with its own connection.

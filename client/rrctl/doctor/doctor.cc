@@ -57,7 +57,7 @@ class ServerExaminer {
   absl::StatusOr<std::optional<TlsIdentity>> Identity() const {
     const auto targets = ServerTargets(server_.endpoint);
     if (!targets.ok()) return targets.status();
-    const auto security = ClientSecurity::Create(client_.security);
+    const auto security = ClientSecurity::Create(client_.security, client_.use_http_proxy);
     if (!security.ok()) return security.status();
     if (const auto token = (*security)->Authorization(); !token.ok()) return token.status();
     const auto keys = (*security)->KeysFor(targets->front().target);

@@ -71,6 +71,48 @@ std::string EncodeSampleRead(const SampleRead& sample) {
   return w.Take();
 }
 
+// What a request will be when it is parsed.
+struct RequestSize {
+  size_t samples = 0;
+  size_t token_checks = 0;
+  int64_t bytes = 0;
+};
+
+absl::Status AddSampleSize(absl::string_view bytes, const FieldPath& path, RequestSize& size) {
+  size_t checks = 0, bounds = 0, text = 0;
+  ProtobufReader r(bytes);
+  while (r.Next()) {
+    if (r.field() == 1) text = r.bytes().size();
+    if (r.field() == 3) r.RepeatedVarint([&](uint64_t) { ++bounds; });
+    if (r.field() == 5) ++checks;
+  }
+  size.token_checks += checks;
+  if (checks > kMaxSampleTokenChecks || size.token_checks > kMaxReadTokenChecks) {
+    const size_t limit = checks > kMaxSampleTokenChecks ? kMaxSampleTokenChecks : kMaxReadTokenChecks;
+    return FieldError(path.Child("token_checks"), absl::StrCat("more than ", limit), Reason::kLength);
+  }
+  // Vectors that grow have twice their elements at most.
+  size.bytes +=
+      static_cast<int64_t>(sizeof(SampleRead) + text + 2 * sizeof(TokenCheck) * checks + sizeof(RowRange) * bounds / 2);
+  return absl::OkStatus();
+}
+
+// Walks the message, which need not be well-formed, and builds nothing.
+absl::StatusOr<RequestSize> MeasureReadRequest(absl::string_view bytes) {
+  RequestSize size;
+  const FieldPath root;
+  ProtobufReader r(bytes);
+  while (r.Next()) {
+    if (r.field() != 4) continue;
+    if (size.samples == kMaxReadSamples) {
+      return FieldError(root.Child("samples"), absl::StrCat("more than ", kMaxReadSamples), Reason::kLength);
+    }
+    const absl::Status status = AddSampleSize(r.bytes(), root.Child("samples", size.samples++), size);
+    if (!status.ok()) return status;
+  }
+  return size;
+}
+
 void TakeRowBounds(MessageReader& r, absl::Span<const int64_t> bounds, std::vector<RowRange>& out) {
   if (bounds.size() % 2 != 0) return r.FailField("row_bounds", "an odd number of bounds");
   out.reserve(bounds.size() / 2);
@@ -261,11 +303,17 @@ std::string EncodeReadRequest(const ReadRequest& request) {
   return w.Take();
 }
 
-absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes) {
+absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes,
+                                             const std::function<absl::Status(int64_t)>& admit) {
   Buffer scratch;
+  const absl::string_view text = AsText(bytes.Flatten(scratch));
+  const absl::StatusOr<RequestSize> size = MeasureReadRequest(text);
+  if (!size.ok()) return size.status();
+  if (absl::Status status = admit(size->bytes); !status.ok()) return status;
   ReadRequest request;
+  request.samples.reserve(size->samples);
   const FieldPath root;
-  MessageReader r(AsText(bytes.Flatten(scratch)), root);
+  MessageReader r(text, root);
   while (r.Next()) {
     switch (r.field()) {
       case 1:
@@ -278,9 +326,9 @@ absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes) {
         r.PackedCounts("layers", kMaxLayers - 1, kMaxLayers, request.layers);
         break;
       case 4:
-        if (SampleRead* sample = r.Add("samples", kMaxReadSamples, request.samples)) {
-          r.Fail(ParseSampleRead(r.Bytes("samples"), root.Child("samples", request.samples.size() - 1), *sample));
-        }
+        request.samples.emplace_back();
+        r.Fail(ParseSampleRead(r.Bytes("samples"), root.Child("samples", request.samples.size() - 1),
+                               request.samples.back()));
         break;
       case 5:
         request.wait = r.Unsigned("wait") != 0;

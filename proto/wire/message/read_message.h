@@ -3,6 +3,7 @@
 #define PROTO_WIRE_MESSAGE_READ_MESSAGE_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,8 +33,16 @@ struct ReadResponse {
   ByteChain payload;  // Points into the bytes that were parsed; pieces in order, sizes add up to it.
 };
 
+// Token checks of one sample, as many as it can have windows and the last row; and of one read.
+inline constexpr size_t kMaxSampleTokenChecks = kMaxRows / kMinBlockRows + 1;
+inline constexpr size_t kMaxReadTokenChecks = size_t{1} << 20;
+
 std::string EncodeReadRequest(const ReadRequest& request);
-absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes);
+// `admit` is asked once, before the request is built, with the bytes that it will take at most: an empty sample is two
+// bytes of a message and seventy times that in memory. What it refuses with is returned.
+absl::StatusOr<ReadRequest> ParseReadRequest(
+    const ByteChain& bytes,
+    const std::function<absl::Status(int64_t)>& admit = [](int64_t) { return absl::OkStatus(); });
 
 // Everything but the payload's bytes: send this, then exactly `payload_size` payload bytes.
 std::string EncodeReadResponse(absl::Span<const SampleRecord> records, absl::Span<const Piece> pieces,

@@ -131,13 +131,19 @@ TEST(ReadMessageTest, EveryResponseSurvivesBothWays) {
   }
 }
 
+ByteChain AsChain(const std::string& bytes) {
+  return ByteChain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+}
+
 template <typename Message, typename Parse>
 void ExpectRefused(const Message& message, Parse parse, const std::string& field, Reason reason = Reason::kField) {
   const std::string bytes = message.SerializeAsString();
-  const absl::Status status = parse(ByteChain({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()})).status();
+  const absl::Status status = parse(AsChain(bytes)).status();
   EXPECT_THAT(status, Fails(kInvalid, reason)) << field;
   EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, field) << status;
 }
+
+absl::StatusOr<ReadRequest> ParseRequest(const ByteChain& bytes) { return ParseReadRequest(bytes); }
 
 TEST(ReadMessageTest, RequestRefusalsNameTheField) {
   const auto refuse = [](const std::string& field, const std::function<void(v1::ReadRequest&)>& change,
@@ -146,7 +152,7 @@ TEST(ReadMessageTest, RequestRefusalsNameTheField) {
     message.set_run("run");
     for (int i = 0; i < 5; ++i) message.add_samples()->set_sample("s");
     change(message);
-    ExpectRefused(message, ParseReadRequest, field, reason);
+    ExpectRefused(message, ParseRequest, field, reason);
   };
   refuse("run", [](v1::ReadRequest& m) { m.clear_run(); });
   refuse("producer", [](v1::ReadRequest& m) { m.set_producer(static_cast<v1::Producer>(9)); });
@@ -172,6 +178,47 @@ TEST(ReadMessageTest, RequestRefusalsNameTheField) {
   refuse("samples[1].num_tokens", [](v1::ReadRequest& m) { m.mutable_samples(1)->set_num_tokens(~uint64_t{0}); });
   refuse("samples[1].token_checks[0].rows",
          [](v1::ReadRequest& m) { m.mutable_samples(1)->add_token_checks()->set_rows(~uint64_t{0}); });
+}
+
+TEST(ReadMessageTest, TokenChecksAreBounded) {
+  v1::ReadRequest message;
+  message.set_run("run");
+  const auto with_checks = [&](int sample, size_t checks) {
+    while (message.samples_size() <= sample) message.add_samples();
+    while (message.samples(sample).token_checks_size() < static_cast<int>(checks)) {
+      message.mutable_samples(sample)->add_token_checks();
+    }
+  };
+  with_checks(0, kMaxSampleTokenChecks);
+  std::string bytes = message.SerializeAsString();
+  EXPECT_OK(ParseReadRequest(AsChain(bytes)));
+  with_checks(0, kMaxSampleTokenChecks + 1);
+  ExpectRefused(message, ParseRequest, "samples[0].token_checks", Reason::kLength);
+  message.clear_samples();
+  for (int i = 0; i < 8; ++i) with_checks(i, kMaxReadTokenChecks / 8 + (i == 7 ? 1 : 0));
+  ExpectRefused(message, ParseRequest, "samples[7].token_checks", Reason::kLength);
+}
+
+// What is admitted covers what the request takes, and is asked before anything is built.
+TEST(ReadMessageTest, MemoryIsAdmittedBeforeItIsTaken) {
+  v1::ReadRequest message;
+  message.set_run("run");
+  for (int i = 0; i < 1000; ++i) message.add_samples();
+  for (const uint64_t bound : {1, 5, 7, 8}) message.mutable_samples(0)->add_row_bounds(bound);
+  message.mutable_samples(1)->add_token_checks();
+  message.mutable_samples(2)->set_sample(std::string(100, 's'));
+  const std::string bytes = message.SerializeAsString();
+  int64_t asked = 0;
+  EXPECT_OK(ParseReadRequest(AsChain(bytes), [&](int64_t memory) {
+    asked = memory;
+    return absl::OkStatus();
+  }));
+  EXPECT_GE(asked, static_cast<int64_t>(1000 * sizeof(SampleRead) + 2 * sizeof(RowRange) + sizeof(TokenCheck) + 100));
+  message.add_samples()->set_sample("not a name");  // Would be refused, had it been parsed.
+  const std::string bad = message.SerializeAsString();
+  EXPECT_EQ(ParseReadRequest(AsChain(bad), [](int64_t) { return absl::ResourceExhaustedError("full"); })
+                .status(),
+            absl::ResourceExhaustedError("full"));
 }
 
 TEST(ReadMessageTest, ResponseRefusalsNameTheField) {

@@ -40,7 +40,7 @@ class Transport:
     def __init__(
         self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None, security: dict[str, Any]
     ) -> None:
-        self._security = _core.Security(security)
+        self._security = _core.Security({**security, "use_http_proxy": bool(use_http_proxy)})
         self._servers = _core.Servers(endpoint)
         self._server: _core.Server | None = None  # That the channel leads to, …
         self._keys: _core.ChannelKeys | None = None  # … and what it was made with.
