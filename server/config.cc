@@ -139,6 +139,7 @@ class Parser {
     BytesKey("run-budget", config_.run_budget, kBytesOrNone, "bytes that one run may take; 0: as many as there are");
     Key("run-streams", config_.run_streams, "Append calls, and as many Read calls, of one run at a time; 0: no limit")
         ->check(CLI::NonNegativeNumber);
+    Key("max-runs", config_.max_runs, "runs that there may be at a time")->check(CLI::PositiveNumber);
     Key("max-streams", config_.max_streams, "calls of one connection at a time")->check(CLI::Range(1, 1 << 20));
     TimeKey("max-deadline", config_.max_deadline, kSomeTime, "longest time of a call; an Append may last");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
@@ -258,7 +259,15 @@ absl::Status CheckOperatorAddress(const std::string& key, const std::string& add
   return absl::InvalidArgumentError(absl::StrCat("--", key, ": '", address, "' is not host:port or [v6]:port"));
 }
 
-// The health port is not asked: it tells nothing but whether the server is well.
+// The health port is always plaintext, and without channelz it tells nothing but whether the server is well.
+absl::Status CheckHealthPort(const ServerConfig& config) {
+  if (!config.channelz || config.insecure || IsLocalAddress(config.health_listen)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--health-listen: '", config.health_listen, "' can be reached from elsewhere, and channelz tells ",
+                   "there about all connections in plaintext; leave --channelz out, or set --insecure where the ",
+                   "network is trusted"));
+}
+
 absl::Status CheckEncrypted(const ServerConfig& config) {
   if (!config.tls.certificate.empty() || config.insecure) return absl::OkStatus();
   std::vector<std::pair<const char*, std::string>> plain;
@@ -306,6 +315,9 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   }
   if (absl::Status status = CheckTlsFiles(config.tls); !status.ok()) return status;
   if (absl::Status status = CheckEncrypted(config); !status.ok()) return status;
+  if (!config.health_listen.empty()) {
+    if (absl::Status status = CheckHealthPort(config); !status.ok()) return status;
+  }
   if (absl::Status status = CheckTokenFile(config.token_file); !status.ok()) return status;
   return config;
 }
@@ -349,6 +361,7 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "drain-delay" << YAML::Value << Time(c.drain_delay);
   out << YAML::Key << "run-budget" << YAML::Value << Bytes(c.run_budget);
   out << YAML::Key << "run-streams" << YAML::Value << c.run_streams;
+  out << YAML::Key << "max-runs" << YAML::Value << c.max_runs;
   out << YAML::Key << "max-streams" << YAML::Value << c.max_streams;
   out << YAML::Key << "max-deadline" << YAML::Value << Time(c.max_deadline);
   out << YAML::Key << "log-format" << YAML::Value << c.log_format;

@@ -114,10 +114,10 @@ TEST(ConfigTest, PlaintextStaysOnThisMachineUnlessMeant) {
 
 TEST(ConfigTest, PortsForOperators) {
   ASSERT_OK_AND_ASSIGN(const ServerConfig c,
-                       Parse({"--operations-listen", "127.0.0.1:7401", "--health-listen", "0.0.0.0:7402",
+                       Parse({"--operations-listen", "127.0.0.1:7401", "--health-listen", "127.0.0.1:7402",
                               "--drain-delay", "5s", "--reflection", "--channelz", "--run-metrics"}));
   EXPECT_EQ(c.operations_listen, "127.0.0.1:7401");
-  EXPECT_EQ(c.health_listen, "0.0.0.0:7402");  // Always plaintext: it tells nothing but whether the server is well.
+  EXPECT_EQ(c.health_listen, "127.0.0.1:7402");  // Always plaintext: it tells nothing but whether the server is well.
   EXPECT_EQ(c.drain_delay, std::chrono::seconds(5));
   EXPECT_TRUE(c.reflection && c.channelz && c.run_metrics);
   EXPECT_OK(Parse({"--operations-listen", "0.0.0.0:7401", "--insecure"}));

@@ -10,6 +10,7 @@
 
 #include "routing_replay/wire/allocator.h"
 #include "server/config.h"
+#include "server/operations/descriptor_limit.h"
 #include "server/operations/log/event_log.h"
 #include "server/operations/log/grpc_lines.h"
 #include "server/operations/process_watch.h"
@@ -61,7 +62,16 @@ bool StopRequested() {
 
 void Warn(const std::string& line) { LogEvent(LogLevel::kWarning, "warning", line); }
 
+// gRPC does not come back from having none left.
+void TakeDescriptors() {
+  const int64_t limit = RaiseDescriptorLimit();
+  LogEvent(limit < kFewDescriptors ? LogLevel::kWarning : LogLevel::kDebug, "descriptor_limit",
+           limit < kFewDescriptors ? "few connections can be open; raise the hard limit (ulimit -Hn, LimitNOFILE)" : "",
+           {{"limit", limit}});
+}
+
 int Serve(const ServerConfig& config) {
+  TakeDescriptors();
   const sigset_t signals = BlockStopSignals();
   const auto watch = WatchProcess(config.exit_with_pid);
   if (!watch.ok()) {

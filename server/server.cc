@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <grpcpp/resource_quota.h>
+#include <sys/stat.h>
 
 #include <functional>
 #include <future>
@@ -11,9 +12,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/wire/local_address.h"
 #include "server/admission/byte_budget.h"
 #include "server/operations/endpoint_file.h"
 #include "server/operations/operations.h"
+#include "server/operations/operator_check.h"
 #include "server/operations/periodic_thread.h"
 #include "server/operations/server_plugins.h"
 #include "server/operations/sweeper.h"
@@ -64,10 +67,38 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builde
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, at_most(kKeepaliveAnswer));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   // Messages on their way are gRPC's: it stops reading where they are more than all credit and some long messages.
+  constexpr int64_t kMostMessages = 16;
   grpc::ResourceQuota quota("connections");
   quota.Resize(static_cast<size_t>(std::min(config.memory_budget, INT64_MAX / 2)) +
-               static_cast<size_t>(ReadRequestBytes(config)));
+               static_cast<size_t>(kMostMessages * config.max_message_bytes));
+  // Calls without payload take one each; further ones are refused until one is free.
+  constexpr int kMostThreads = 256;
+  quota.SetMaxThreads(kMostThreads);
   builder.SetResourceQuota(quota);
+}
+
+// Others than the user and the group of the server have no business with a socket, whatever the umask says.
+void CloseToOthers(const std::string& address) {
+  constexpr mode_t kOthers = S_IRWXO;
+  struct stat status;
+  const std::string path = address.substr(sizeof("unix:") - 1);
+  if (stat(path.c_str(), &status) == 0) chmod(path.c_str(), status.st_mode & ALLPERMS & ~kOthers);
+}
+
+// Nothing is wrong with it on a network that is trusted; but a setting that was lost looks the same.
+std::vector<std::string> AccessWarnings(const ServerConfig& config) {
+  std::vector<std::string> warnings;
+  for (const std::string& address : config.listen) {
+    if (!config.token_file.empty() || !config.tls.client_ca.empty() || IsLocalAddress(address)) continue;
+    warnings.push_back(absl::StrCat("access is open: everybody who reaches ", address,
+                                    " may read, change and drop every run; set --token-file"));
+  }
+  return warnings;
+}
+
+std::vector<std::string> Joined(std::vector<std::string> first, const std::vector<std::string>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
 }
 
 absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& config, const Clock& clock,
@@ -88,7 +119,7 @@ class GrpcServer final : public Server {
         operations_(std::move(operations)),
         budget_(std::move(budget)),
         found_(std::move(store.found)),
-        warnings_(std::move(store.warnings)),
+        warnings_(Joined(std::move(store.warnings), AccessWarnings(config_))),
         store_(WatchStore(std::move(store.store), metrics_, versions_)),
         context_(config_, clock, *access_, *budget_, *store_, metrics_) {
     if (config_.tls.client_ca.empty()) return;
@@ -177,6 +208,9 @@ absl::Status GrpcServer::Listen() {
   if (server_ == nullptr || !all_bound) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", absl::StrJoin(config_.listen, ", ")));
   }
+  for (const std::string& address : config_.listen) {
+    if (absl::StartsWith(address, "unix:")) CloseToOthers(address);
+  }
   for (size_t i = 0; i < ports.size(); ++i) addresses_.push_back(WithPort(config_.listen[i], ports[i]));
   context_.advertised = config_.advertise.empty() ? addresses_[0] : config_.advertise;
   for (const auto& loop : loops_) {
@@ -187,7 +221,7 @@ absl::Status GrpcServer::Listen() {
   }
   sweeper_ = std::make_unique<Sweeper>(*store_, metrics_, config_.sweep_interval);
   if (tls_ != nullptr) tls_reload_ = std::make_unique<PeriodicThread>([this] { return ReloadTls(); });
-  operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners()});
+  operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners(), addresses_});
   if (config_.endpoint_file.empty()) return absl::OkStatus();
   auto file = EndpointFile::Write(config_.endpoint_file, context_.advertised);
   if (!file.ok()) return file.status();
@@ -259,12 +293,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
                                                       const std::function<bool()>& give_up) {
   auto access = OpenAccess(config, clock, warn);
   if (!access.ok()) return access.status();
-  const OperatorCheck check = [&access = **access](absl::string_view authorization, ScopeSet any_of) {
-    return access.Check(authorization, any_of, /*run=*/"");
-  };
   auto tls = OpenTls(config);
   if (!tls.ok()) return tls.status();
-  auto operations = Operations::Start(config, clock, check);
+  auto operations = Operations::Start(config, clock, MakeOperatorCheck(config, **access));
   if (!operations.ok()) return operations.status();
   SpillOptions spill{.budget_bytes = config.spill_budget, .warn = warn};
   if (!config.spill_directory.empty()) {

@@ -149,6 +149,8 @@ void CommandTree::AddToken() {
       ->delimiter(',')
       ->check(CLI::IsMember(std::vector<std::string>{"put", "read", "admin"}));
   token->add_option("--expires", options.expires, "the day it ends (2027-01-31, UTC), or the time")->type_name("DATE");
+  token->add_option("--append", options.append, "add the entry to the server's token file, by replacing it as a whole")
+      ->type_name("FILE");
   token->add_option("--out", options.file, "write the token to this new file, for its owner alone to read")
       ->type_name("FILE");
 }

@@ -3,12 +3,17 @@
 #include <fcntl.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <fstream>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace routing_replay {
@@ -45,18 +50,55 @@ absl::Status WriteSecret(const std::string& path, const std::string& token) {
   return written ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
 }
 
+// "" where there is no such file yet.
+absl::StatusOr<std::string> ReadEntries(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return errno == ENOENT ? absl::StatusOr<std::string>("") : absl::ErrnoToStatus(errno, path);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[")) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": a JSON list; add the entry to it without --append"));
+  }
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  return text;
+}
+
+// A server that looks at the file meanwhile sees all of it, or what it was; half an entry may be a wider grant. The
+// file keeps its mode, and its place behind symbolic links.
+absl::Status AppendEntry(const std::string& named, const std::string& entry) {
+  std::error_code ignored;
+  const std::string path = std::filesystem::weakly_canonical(named, ignored).string();
+  const auto before = ReadEntries(path);
+  if (!before.ok()) return before.status();
+  struct stat status;
+  const mode_t mode = stat(path.c_str(), &status) == 0 ? status.st_mode & ALLPERMS : 0600;
+  std::string part = path + ".XXXXXX";
+  const int fd = mkostemp(part.data(), O_CLOEXEC);
+  if (fd < 0) return absl::ErrnoToStatus(errno, part);
+  const absl::Cleanup close_file = [fd] { close(fd); };
+  const std::string text = absl::StrCat(*before, entry, "\n");
+  const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                       fchmod(fd, mode) == 0 && fsync(fd) == 0 && rename(part.c_str(), path.c_str()) == 0;
+  if (written) return absl::OkStatus();
+  const absl::Status failed = absl::ErrnoToStatus(errno, part);
+  unlink(part.c_str());
+  return failed;
+}
+
 }  // namespace
 
 absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
   const auto token = RandomToken();
   if (!token.ok()) return token.status();
-  Document made = {{"entry", EntryFor(options, *token)}};
+  const std::string entry = EntryFor(options, *token);
+  Document made = {{"entry", entry}};
   if (options.file.empty()) {
     made["token"] = *token;
-    return made;
+  } else {
+    if (absl::Status status = WriteSecret(options.file, *token); !status.ok()) return status;
+    made["file"] = options.file;
   }
-  if (absl::Status status = WriteSecret(options.file, *token); !status.ok()) return status;
-  made["file"] = options.file;
+  if (options.append.empty()) return made;
+  if (absl::Status status = AppendEntry(options.append, entry); !status.ok()) return status;
   return made;
 }
 

@@ -15,11 +15,12 @@ struct TokenOptions {
   std::vector<std::string> run_prefixes;
   std::vector<std::string> scopes;
   std::string expires;
-  std::string file;  // That gets the token; empty: it is in the answer.
+  std::string file;    // That gets the token; empty: it is in the answer.
+  std::string append;  // The server's token file, which gets the entry by a rename; empty: none does.
 };
 
 // {"entry": a line for the server's token file, "token" or "file"}. 256 bits by chance. ALREADY_EXISTS for a file that
-// is there, and other errors that name it.
+// is there, INVALID_ARGUMENT for a token file that is no list of lines, and other errors that name it.
 absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 
 }  // namespace routing_replay

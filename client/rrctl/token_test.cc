@@ -1,6 +1,7 @@
 #include "client/rrctl/token.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -27,6 +28,30 @@ TEST(TokenTest, TheServerTakesTheEntry) {
   EXPECT_OK((*control)->Check("Bearer " + token, Scope::kPut, "grpo-1"));
   EXPECT_FALSE((*control)->Check("Bearer " + token, Scope::kRead, "grpo-1").ok());
   EXPECT_FALSE((*control)->Check("Bearer " + token, Scope::kPut, "y").ok());
+}
+
+// The server never sees a part of an entry, and the file stays what it was beside.
+TEST(TokenTest, AnEntryIsAddedByARename) {
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/tokens", link = directory.path() + "/link";
+  TokenOptions options{.name = "a", .run_prefixes = {"a-"}, .scopes = {"read"}, .append = path};
+  ASSERT_OK_AND_ASSIGN(const Document first, MakeToken(options));
+  struct stat before, after;
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  ASSERT_EQ(stat(path.c_str(), &before), 0);
+  ASSERT_EQ(symlink(path.c_str(), link.c_str()), 0);
+  options.append = link;
+  ASSERT_OK_AND_ASSIGN(const Document second, MakeToken(options));
+  ASSERT_EQ(lstat(path.c_str(), &after), 0);
+  EXPECT_NE(before.st_ino, after.st_ino);
+  EXPECT_EQ(after.st_mode, before.st_mode);
+  const auto control = AccessControl::Create(path, Clock::Real(), [](const std::string&) {});
+  ASSERT_OK(control);
+  for (const Document& made : {first, second}) {
+    EXPECT_OK((*control)->Check("Bearer " + made["token"].get<std::string>(), Scope::kRead, "a-1"));
+  }
+  std::ofstream(path) << "[]";
+  EXPECT_EQ(MakeToken(options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(TokenTest, AFileIsForItsOwnerAndNotReplaced) {

@@ -30,7 +30,7 @@ class GrpcHealthPort final : public HealthPort {
       return absl::UnavailableError(absl::StrCat("cannot listen on ", address, " (--health-listen)"));
     }
     address_ = absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
-    server_->GetHealthCheckService()->SetServingStatus("live", true);
+    SetLive(true);
     SetReady(false);
     return absl::OkStatus();
   }
@@ -38,6 +38,7 @@ class GrpcHealthPort final : public HealthPort {
   void SetReady(bool ready) override {
     for (const char* name : {"", "ready"}) server_->GetHealthCheckService()->SetServingStatus(name, ready);
   }
+  void SetLive(bool live) override { server_->GetHealthCheckService()->SetServingStatus("live", live); }
   const std::string& address() const override { return address_; }
 
  private:

@@ -19,6 +19,7 @@ class HealthPort {
 
   // Those who watch hear of it. Thread-safe.
   virtual void SetReady(bool ready) = 0;
+  virtual void SetLive(bool live) = 0;
   // With the port that was chosen.
   virtual const std::string& address() const = 0;
 };

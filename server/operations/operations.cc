@@ -9,6 +9,8 @@
 #include "server/operations/gauges.h"
 #include "server/operations/health_port.h"
 #include "server/operations/http/http_port.h"
+#include "server/operations/listener_watch.h"
+#include "server/operations/log/event_log.h"
 #include "server/operations/page/rate_history.h"
 #include "server/operations/page/status_page.h"
 #include "server/operations/periodic_thread.h"
@@ -84,6 +86,8 @@ class OpenOperations final : public Operations {
       rates_.Add(clock_.Now(), RateTotals(server_->metrics.Values()));
       return RateHistory::kInterval;
     });
+    const auto told = [this](const absl::Status& answering, bool alive) { OnListenerLook(answering, alive); };
+    listener_watch_ = std::make_unique<ListenerWatch>(ListenerWatch::Options{.addresses = server_->addresses}, told);
     readiness_.Started();  // The handlers of the HTTP port look at nothing of the above before.
   }
 
@@ -91,6 +95,7 @@ class OpenOperations final : public Operations {
 
   void Stop() override {
     http_.reset();
+    listener_watch_.reset();
     sampler_.reset();
     monitor_.reset();
     health_.reset();
@@ -100,6 +105,13 @@ class OpenOperations final : public Operations {
   std::string health_address() const override { return health_ == nullptr ? "" : health_->address(); }
 
  private:
+  void OnListenerLook(const absl::Status& answering, bool alive) {
+    const absl::Status before = readiness_.Get();
+    readiness_.SetListenerHealth(answering, alive);
+    if (health_ != nullptr) health_->SetLive(readiness_.Alive().ok());
+    if (!answering.ok() && before != readiness_.Get()) LogEvent(LogLevel::kError, "listener_silent", answering.message());
+  }
+
   std::optional<std::chrono::system_clock::time_point> Expiry() const {
     if (config_.tls.certificate.empty()) return std::nullopt;
     const auto expiry = CertificateExpiry(config_.tls.certificate);
@@ -139,6 +151,7 @@ class OpenOperations final : public Operations {
   std::unique_ptr<StatusSource> source_;
   RateHistory rates_;
   std::unique_ptr<PeriodicThread> sampler_;
+  std::unique_ptr<ListenerWatch> listener_watch_;
   std::unique_ptr<HttpPort> http_;
 };
 

@@ -32,7 +32,8 @@ struct OperatedServer {
   Metrics& metrics;
   CallJournal& journal;
   const NewestVersions& versions;
-  std::vector<std::string> listeners;
+  std::vector<std::string> listeners;  // As people write them.
+  std::vector<std::string> addresses;  // Of gRPC, which is asked whether it answers.
 };
 
 class Operations {

@@ -22,8 +22,10 @@ HttpResponse LogLevelNow() {
   return {.content_type = kJson, .body = json{{"level", std::string(GetLogLevel())}}.dump() + "\n"};
 }
 
-HttpResponse ChangeLogLevel(const std::string& body) {
-  const json asked = json::parse(body, nullptr, /*allow_exceptions=*/false);
+HttpResponse ChangeLogLevel(const HttpRequest& request) {
+  // A browser that sends no Origin sends no such type either without asking first, which nothing here answers.
+  if (!absl::StartsWithIgnoreCase(request.content_type, kJson)) return Text(415, "Content-Type must be application/json");
+  const json asked = json::parse(request.body, nullptr, /*allow_exceptions=*/false);
   if (!asked.is_object() || !asked.contains("level") || !asked["level"].is_string()) {
     return Text(400, R"(send a JSON object such as {"level":"debug"})");
   }
@@ -62,7 +64,10 @@ HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
     response.headers.emplace_back("Allow", "GET, HEAD");
     return response;
   }
-  if (request.path == "/healthz") return Text(200, "ok");
+  if (request.path == "/healthz") {
+    const absl::Status alive = readiness.Alive();
+    return alive.ok() ? Text(200, "ok") : Text(503, std::string(alive.message()));
+  }
   const absl::Status ready = readiness.Get();
   if (request.path == "/readyz") return ready.ok() ? Text(200, "ok") : Text(503, std::string(ready.message()));
   // Before that there is nothing to show.
@@ -81,7 +86,7 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
   const std::string authorization = post ? request.authorization : BearerOf(request.authorization);
   const ScopeSet needed = post ? Scope::kAdmin : Scope::kRead | Scope::kAdmin;
   if (const absl::Status status = check(authorization, needed); !status.ok()) return Refusal(status, post);
-  if (request.path == kLogLevelPath) return post ? ChangeLogLevel(request.body) : LogLevelNow();
+  if (request.path == kLogLevelPath) return post ? ChangeLogLevel(request) : LogLevelNow();
   if (request.path == "/api/v1/status") return {.content_type = kJson, .body = status_json()};
   if (request.path == "/statusz" || request.path == "/") {
     const bool refreshing = request.query == "refresh";

@@ -1,6 +1,6 @@
 // What the operations port answers, path by path.
 //
-//   GET  /healthz           200 as long as the process answers
+//   GET  /healthz           200, or 503 with the reason where only a new start helps
 //   GET  /readyz            200, or 503 with the reason
 //   GET  /metrics           the format of Prometheus, version 0.0.4
 //   GET  /api/v1/status     the status as JSON

@@ -26,7 +26,11 @@ class OperationsRoutesTest : public ::testing::Test {
     return routes_.Answer({.method = "GET", .path = path, .authorization = authorization});
   }
   HttpResponse Post(const std::string& path, const std::string& authorization, const std::string& body) {
-    return routes_.Answer({.method = "POST", .path = path, .authorization = authorization, .body = body});
+    return routes_.Answer({.method = "POST",
+                           .path = path,
+                           .authorization = authorization,
+                           .content_type = "application/json",
+                           .body = body});
   }
 
   Readiness readiness_;
@@ -73,6 +77,35 @@ TEST_F(OperationsRoutesTest, WhatNamesRunsNeedsAToken) {
   EXPECT_EQ(Get("/nothing").code, 404);
   EXPECT_EQ(Get("/etc/passwd").code, 404);
   EXPECT_EQ(Get("/metrics/../statusz", "").code, 401);
+}
+
+TEST_F(OperationsRoutesTest, AListenerThatIsSilentEndsReadinessThenLife) {
+  readiness_.SetListenerHealth(absl::UnavailableError("the listener a:1 does not answer"), true);
+  EXPECT_EQ(Get("/readyz").code, 503);
+  EXPECT_EQ(Get("/healthz").code, 200);
+  readiness_.SetListenerHealth(absl::UnavailableError("the listener a:1 does not answer"), false);
+  EXPECT_EQ(Get("/healthz").code, 503);
+  EXPECT_EQ(Get("/healthz").body, "the listener a:1 does not answer\n");
+  readiness_.SetListenerHealth(absl::OkStatus(), true);
+  EXPECT_EQ(Get("/readyz").code, 200);
+  EXPECT_EQ(Get("/healthz").code, 200);
+  // While it drains, listeners end as they should.
+  readiness_.Drain();
+  readiness_.SetListenerHealth(absl::UnavailableError("the listener a:1 does not answer"), false);
+  EXPECT_EQ(Get("/healthz").code, 200);
+}
+
+// What a form could send.
+TEST_F(OperationsRoutesTest, TheLogLevelIsChangedByJsonAlone) {
+  HttpRequest request{.method = "POST",
+                      .path = "/api/v1/log-level",
+                      .authorization = "Bearer boss",
+                      .content_type = "text/plain",
+                      .body = R"({"level":"debug"})"};
+  EXPECT_EQ(routes_.Answer(request).code, 415);
+  EXPECT_EQ(GetLogLevel(), "info");
+  request.content_type = "application/json";
+  EXPECT_EQ(routes_.Answer(request).code, 200);
 }
 
 TEST_F(OperationsRoutesTest, OnlyAnAdministratorChangesTheLogLevel) {

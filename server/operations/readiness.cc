@@ -15,6 +15,7 @@ void Readiness::Change(const std::function<void()>& change) {
 absl::Status Readiness::Verdict() const {
   if (draining_) return absl::UnavailableError("draining");
   if (starting_) return absl::UnavailableError(kStarting);
+  if (!listener_.ok()) return absl::UnavailableError(listener_.message());
   if (store_.ok()) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("store: ", absl::StatusCodeToString(store_.code()), ": ", store_.message()));

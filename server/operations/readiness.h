@@ -9,7 +9,7 @@
 
 namespace routing_replay {
 
-// Starting, then serving as long as the store is well, then draining. Thread-safe.
+// Starting, then serving as long as the store is well and the listeners answer, then draining. Thread-safe.
 class Readiness {
  public:
   static constexpr char kStarting[] = "starting";
@@ -27,6 +27,20 @@ class Readiness {
     Change([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { store_ = health; });
   }
 
+  // What a ListenerWatch says.
+  void SetListenerHealth(const absl::Status& answering, bool alive) {
+    Change([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      if (draining_) return;  // Listeners end then, and as they should.
+      listener_ = answering;
+      alive_ = alive;
+    });
+  }
+
+  // OK, or UNAVAILABLE with the reason as its message: what the process cannot get out of without a new start.
+  absl::Status Alive() const {
+    MutexLock lock(mutex_);
+    return alive_ ? absl::OkStatus() : absl::UnavailableError(listener_.message());
+  }
   // OK, or UNAVAILABLE with the reason as its message.
   absl::Status Get() const {
     MutexLock lock(mutex_);
@@ -50,6 +64,8 @@ class Readiness {
   bool starting_ ABSL_GUARDED_BY(mutex_) = true;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status store_ ABSL_GUARDED_BY(mutex_);
+  absl::Status listener_ ABSL_GUARDED_BY(mutex_);
+  bool alive_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
 }  // namespace routing_replay

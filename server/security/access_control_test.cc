@@ -116,7 +116,7 @@ TEST_F(AccessControlTest, AChangeHoldsForTheNextCheck) {
 TEST_F(AccessControlTest, ABrokenFileLeavesTheTokensAndIsToldOnce) {
   Start(Entry("tok", "[\"\"]", "[read]"));
   size_t told = 0;
-  for (const std::string text : {"- {name: n}", "", "{", "- 3"}) {
+  for (const std::string text : {"- {name: n}\n", "", "{\n", "- 3\n", "- 4"}) {
     Write(text);
     for (int i = 0; i < 3; ++i) EXPECT_OK(Check("tok", Scope::kRead, "a"));
     EXPECT_EQ(warnings_.size(), ++told) << text;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -87,6 +88,11 @@ bool TokenGrant::covers(absl::string_view run) const {
 }
 
 absl::StatusOr<std::vector<TokenGrant>> ParseTokenFile(const std::string& text) {
+  // What was written as far as here may be a valid list with wider grants than the whole one: an expiry yet to come.
+  // A list in brackets says itself where it ends.
+  if (!text.empty() && !absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[") && !absl::EndsWith(text, "\n")) {
+    return absl::InvalidArgumentError("the file: does not end with a newline, as if it were not whole");
+  }
   std::string at = "the file";
   try {
     const YAML::Node file = YAML::Load(text);

@@ -34,6 +34,16 @@ TEST(TokenFileTest, PrefixesCover) {
   EXPECT_TRUE(grant.covers(""));
 }
 
+// Written as far as this, without its end, it would be a token for more runs that does not expire.
+TEST(TokenFileTest, HalfAFileIsNoFile) {
+  const std::string whole = absl::StrCat("- name: n\n  sha256: ", kHash, "\n  scopes: [read]\n  runs:\n    - team-a/\n");
+  ASSERT_OK(ParseTokenFile(whole));
+  for (size_t cut = 1; cut < 8; ++cut) {
+    const auto half = ParseTokenFile(whole.substr(0, whole.size() - cut));
+    EXPECT_EQ(half.status().code(), absl::StatusCode::kInvalidArgument) << cut;
+  }
+}
+
 TEST(TokenFileTest, FaultsNameEntryAndKey) {
   const std::string good = absl::StrCat("- {name: n, sha256: ", kHash, ", runs: [\"\"], scopes: [read]}\n");
   ASSERT_OK(ParseTokenFile(good));
@@ -41,7 +51,7 @@ TEST(TokenFileTest, FaultsNameEntryAndKey) {
   const auto with = [&](absl::string_view rest) { return absl::StrCat(good, "- {", rest, "}\n"); };
   for (const auto& [text, word] : std::vector<std::pair<std::string, std::string>>{
            {"", "not a list"},
-           {"tokens: []", "not a list"},
+           {"tokens: []\n", "not a list"},
            {good + "- 7\n", "entry 2: not a mapping"},
            {with("name: n, token: secret"), "entry 2: unknown key 'token'"},
            {with("name: n, sha256: secret"), "entry 2: sha256"},
@@ -53,7 +63,7 @@ TEST(TokenFileTest, FaultsNameEntryAndKey) {
            {with("name: n, runs: [a], sha256: " + kHash), "scopes"},
            {with("name: n, runs: [a], scopes: [write], sha256: " + kHash), "write"},
            {with("name: n, runs: [a], scopes: [put], expires: soon, sha256: " + kHash), "expires"},
-           {good + "- {", ""}}) {
+           {good + "- {\n", ""}}) {
     const auto grants = ParseTokenFile(text);
     EXPECT_EQ(grants.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(grants.status().message()), ::testing::HasSubstr(word)) << text;

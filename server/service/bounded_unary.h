@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "server/service/request_watch.h"
 
 namespace routing_replay {
 
@@ -22,20 +23,25 @@ inline constexpr int64_t kMaxControlBytes = 4 << 20;
 absl::Status CheckControlBytes(size_t bytes);
 
 // A handler for grpc::Service::MarkMethodStreamed: `admit` is asked before anything is received, then the request is
-// received, measured and parsed, and `answer` called with it, or `refuse` with what is wrong with it.
+// received while `watch` looks how long that takes, measured and parsed, and `answer` called with it, or `refuse` with
+// what is wrong with it.
 template <typename Request, typename Response>
 grpc::internal::MethodHandler* BoundedUnaryHandler(
-    std::function<grpc::Status(grpc::ServerContext&)> admit,
+    std::function<grpc::Status(grpc::ServerContext&)> admit, std::function<RequestWatch&()> watch,
     std::function<grpc::Status(grpc::ServerContext&, const Request&, Response&)> answer,
     std::function<grpc::Status(grpc::ServerContext&, const absl::Status&)> refuse) {
   using Streamer = grpc::ServerUnaryStreamer<grpc::ByteBuffer, Response>;
   return new grpc::internal::StreamedUnaryHandler<grpc::ByteBuffer, Response>(
-      [admit = std::move(admit), answer = std::move(answer), refuse = std::move(refuse)](grpc::ServerContext* call,
+      [admit = std::move(admit), watch = std::move(watch), answer = std::move(answer), refuse = std::move(refuse)](grpc::ServerContext* call,
                                                                                          Streamer* streamer) {
         grpc::Status status = admit(*call);
         if (!status.ok()) return status;
         grpc::ByteBuffer bytes;
-        if (!streamer->Read(&bytes)) return grpc::Status(grpc::StatusCode::CANCELLED, "no request came");
+        const bool came = [&] {
+          const RequestWatch::Wait wait(watch(), *call);
+          return streamer->Read(&bytes);
+        }();
+        if (!came) return grpc::Status(grpc::StatusCode::CANCELLED, "no request came");
         absl::Status parsed = CheckControlBytes(bytes.Length());
         Request request;
         if (parsed.ok() && !grpc::SerializationTraits<Request>::Deserialize(&bytes, &request).ok()) {

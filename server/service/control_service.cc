@@ -102,6 +102,17 @@ absl::Status AuthorizeOpenRun(ServiceContext& context, const grpc::ServerContext
   return status;
 }
 
+// A run that nobody writes to is never idle, and takes memory.
+absl::Status CheckRoomForRun(ServiceContext& context, const std::string& run) {
+  if (context.store.GetRun(run).ok()) return absl::OkStatus();
+  const auto runs = context.store.ListRuns();
+  if (!runs.ok()) return runs.status();
+  if (static_cast<int64_t>(runs->size()) < context.config.max_runs) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("max-runs: there are ", runs->size(), " runs already; drop one"),
+                   {.reason = Reason::kOverBudget, .field = "max-runs"});
+}
+
 absl::Status DoOpenRun(ServiceContext& context, const v1::OpenRunRequest& request, v1::OpenRunResponse& response) {
   const std::vector<std::string> required(request.required_features().begin(), request.required_features().end());
   absl::Status status = CheckClient(ROUTING_REPLAY_VERSION, request.client_version(), required);
@@ -112,6 +123,7 @@ absl::Status DoOpenRun(ServiceContext& context, const v1::OpenRunRequest& reques
     auto read = FromProto(request.geometry());
     if (!read.ok()) return read.status();
     geometry = *std::move(read);
+    if (status = CheckRoomForRun(context, request.run()); !status.ok()) return status;
   }
   auto options = OptionsFor(context, request, geometry);
   if (!options.ok()) return options.status();
@@ -374,6 +386,7 @@ void ControlService::Bound(const char* method,
                            const auto permissions = Identify(*context_, call);
                            return permissions.ok() ? grpc::Status::OK : refuse(call, permissions.status());
                          },
+                         [this]() -> RequestWatch& { return context_->request_watch; },
                          [this, handler](grpc::ServerContext& call, const Request& request, Response& response) {
                            return (this->*handler)(&call, &request, &response);
                          },

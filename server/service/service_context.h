@@ -15,6 +15,7 @@
 #include "server/security/access_control.h"
 #include "server/security/client_certificates.h"
 #include "server/service/append_processor.h"
+#include "server/service/request_watch.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
@@ -26,6 +27,9 @@ inline int64_t ReadRequestBytes(const ServerConfig& config) {
   const int64_t share = std::max(config.memory_budget / 4, kLongestMessages * config.max_message_bytes);
   return std::max(kLeast, std::min(kMostMessages * config.max_message_bytes, share));
 }
+
+// Until the request of a call without payload has come, 4 MiB at most.
+inline constexpr std::chrono::seconds kRequestPatience(20);
 
 struct ServiceContext {
   ServiceContext(const ServerConfig& config, const Clock& clock, const AccessControl& access, ByteBudget& budget,
@@ -40,6 +44,7 @@ struct ServiceContext {
               [&store] { return StoredByRun(store); }),
         read_requests(ReadRequestBytes(config)),
         waiting_requests(ReadRequestBytes(config) / 2),
+        request_watch(std::min<std::chrono::milliseconds>(config.stall_timeout, kRequestPatience)),
         metrics(metrics),
         calls(metrics.registry(), clock),
         processor(store, budget, {.max_payload_bytes = config.max_payload_bytes, .verify_duplicates = config.verify}) {}
@@ -54,6 +59,7 @@ struct ServiceContext {
   // What requests of reads under way take. Apart from the budget: a full server must still be read.
   ByteBudget read_requests;
   ByteBudget waiting_requests;  // What those of them take that wait, which may be long.
+  RequestWatch request_watch;
   Metrics& metrics;
   CallBook calls;
   const AppendProcessor processor;

@@ -158,6 +158,18 @@ TEST_F(OperationsTest, TokensAreAskedForWhereRunsAreNamed) {
   }
 }
 
+// A setting that was lost looks like one that was left out.
+TEST_F(OperationsTest, OpenAccessIsToldOf) {
+  ServerConfig config;
+  config.listen = {"0.0.0.0:0"};
+  config.insecure = true;
+  ASSERT_OK_AND_ASSIGN(server_, Server::Start(config));
+  EXPECT_THAT(server_->warnings(), ::testing::ElementsAre(::testing::HasSubstr("--token-file")));
+  config.listen = {"127.0.0.1:0"};
+  ASSERT_OK_AND_ASSIGN(server_, Server::Start(config));
+  EXPECT_THAT(server_->warnings(), ::testing::IsEmpty());
+}
+
 // Everything that is logged while it lives.
 class CapturedLog {
  public:

@@ -5,10 +5,13 @@
 #include <unistd.h>
 #include <zstd.h>
 
+#include <grpcpp/generic/generic_stub.h>
+
 #include <sys/stat.h>
 
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -17,6 +20,8 @@
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
 #include "tests/security/guarded_server.h"
+#include "tests/support/http_client.h"
+#include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
@@ -66,9 +71,9 @@ class Bystander {
 
 class AttackTest : public ::testing::Test {
  protected:
-  void Start(std::vector<std::string> flags = {}) {
+  void Start(std::vector<std::string> flags = {}, const std::string& program = RR_SERVER) {
     flags.insert(flags.end(), {"--memory-budget", "64MiB", "--max-message-bytes", "8MiB"});
-    server_ = std::make_unique<GuardedServer>(kTokens, flags, false);
+    server_ = std::make_unique<GuardedServer>(kTokens, flags, false, program);
     stub_ = v1::RoutingReplay::NewStub(server_->NewChannel());
     ASSERT_TRUE(OpenRun(*stub_, "attacker", "run").ok());
   }
@@ -81,6 +86,17 @@ class AttackTest : public ::testing::Test {
   std::unique_ptr<GuardedServer> server_;
   std::unique_ptr<GuardedServer::Stub> stub_;
 };
+
+// That nobody listens on now.
+std::string FreeAddress() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof(at);
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&at), size), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  close(fd);
+  return absl::StrCat("127.0.0.1:", ntohs(at.sin_port));
+}
 
 std::string Compressed(const std::string& bytes) {
   std::string out(ZSTD_compressBound(bytes.size()), '\0');
@@ -330,6 +346,93 @@ TEST_F(AttackTest, TokenChecksThatGrow) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   bystander.Await(2);
   EXPECT_LT(PeakMemory() - before, 64 * kMiB);
+}
+
+// gRPC gives its listener up then, for good. Nobody is sent to such a server, and who watches it hears of it.
+TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
+  const ScratchDirectory scratch;
+  const std::string program = scratch.path() + "/few";
+  std::ofstream(program) << "#!/bin/sh\nulimit -n 100\nexec " RR_SERVER " \"$@\"\n";
+  ASSERT_EQ(chmod(program.c_str(), 0755), 0);
+  const std::string http = FreeAddress();
+  Start({"--operations-listen", http}, program);
+  EXPECT_EQ(HttpAsk(http, "GET", "/readyz").code, 200);
+  std::vector<std::unique_ptr<HttpConnection>> connections;
+  for (int i = 0; i < 150; ++i) connections.push_back(std::make_unique<HttpConnection>(server_->endpoint()));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  connections.clear();
+  const auto answers = [&] {
+    const auto stub = v1::RoutingReplay::NewStub(server_->NewChannel());
+    grpc::ClientContext call;
+    call.AddMetadata("authorization", "Bearer attacker");
+    call.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    v1::ServerInfo info;
+    return stub->GetServerInfo(&call, {}, &info).ok();
+  };
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const int wanted = answers() ? 200 : 503;
+  int code = 0;
+  while (code != wanted && std::chrono::steady_clock::now() < deadline) code = HttpAsk(http, "GET", "/readyz").code;
+  EXPECT_EQ(code, wanted);
+}
+
+TEST_F(AttackTest, RunsAreCounted) {
+  Start({"--max-runs", "4"});  // One is there.
+  for (const char* run : {"a", "b", "c"}) EXPECT_TRUE(OpenRun(*stub_, "attacker", run).ok());
+  for (const char* run : {"d", "e"}) {
+    const absl::Status status = FromGrpcStatus(OpenRun(*stub_, "attacker", run));
+    EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget));
+    EXPECT_EQ(GetErrorDetail(status)->field, "max-runs");
+  }
+  EXPECT_TRUE(OpenRun(*stub_, "attacker", "a").ok());  // Is there already.
+  v1::DropRunRequest drop;
+  drop.set_run("b");
+  v1::DropRunResponse dropped;
+  EXPECT_TRUE(stub_->DropRun(NewCall("attacker").get(), drop, &dropped).ok());
+  EXPECT_TRUE(OpenRun(*stub_, "attacker", "d").ok());
+}
+
+int ThreadsOf(pid_t pid) {
+  int threads = 0;
+  for ([[maybe_unused]] const auto& task : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"))) {
+    ++threads;
+  }
+  return threads;
+}
+
+// Calls of which the headers come, and nothing else.
+TEST_F(AttackTest, ControlCallsWithoutARequest) {
+  Start({"--stall-timeout", "2s", "--max-streams", "1000"});
+  constexpr int kCalls = 600;
+  grpc::GenericStub stub(server_->NewChannel());
+  grpc::CompletionQueue queue;
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
+    grpc::Status end;
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < kCalls; ++i) {
+    calls.push_back(std::make_unique<Call>());
+    Call& call = *calls.back();
+    call.context.AddMetadata("authorization", "Bearer attacker");
+    call.stream = stub.PrepareCall(&call.context, "/routing_replay.v1.RoutingReplay/GetServerInfo", &queue);
+    call.stream->StartCall(nullptr);
+    call.stream->Finish(&call.end, &call);
+  }
+  int most = 0;
+  void* tag;
+  bool ok;
+  for (int ended = 0; ended < kCalls;) {
+    const auto got = queue.AsyncNext(&tag, &ok, std::chrono::system_clock::now() + std::chrono::milliseconds(20));
+    most = std::max(most, ThreadsOf(server_->pid()));
+    if (got != grpc::CompletionQueue::GOT_EVENT) continue;
+    if (tag != nullptr) ++ended;  // Of each call, its end; without a deadline, by the server alone.
+  }
+  EXPECT_LT(most, 320);
+  for (const auto& call : calls) EXPECT_FALSE(call->end.ok());
+  v1::ServerInfo info;
+  EXPECT_TRUE(stub_->GetServerInfo(NewCall("attacker").get(), {}, &info).ok());
 }
 
 // The greatest requests that are taken, all of them waiting.

@@ -157,10 +157,27 @@ TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened)
   Await([&] { return Ask(connection).ok(); });
 }
 
+// Whatever the umask of who starts the server.
+TEST(TransportTest, ASocketIsForUserAndGroup) {
+  const ScratchDirectory directory;
+  const std::string path = directory.path() + "/socket";
+  const mode_t before = umask(0);
+  const GuardedServer server(kTokens, {"--listen", "unix:" + path}, false);
+  umask(before);
+  struct stat status;
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0770u);
+}
+
 TEST(TransportTest, AListenerForOthersIsEncryptedOrMeantNotToBe) {
   EXPECT_EQ(ExitOf({"--listen", "0.0.0.0:0", "--check-config"}), 2);
   EXPECT_EQ(ExitOf({"--listen", "127.0.0.1:0", "[::]:0", "--check-config"}), 2);
   EXPECT_EQ(ExitOf({"--listen", "0.0.0.0:0", "--check-config", "--insecure"}), 0);
+  // Channelz tells about all connections; whether the server is well is no secret.
+  EXPECT_EQ(ExitOf({"--health-listen", "0.0.0.0:0", "--check-config"}), 0);
+  EXPECT_EQ(ExitOf({"--health-listen", "0.0.0.0:0", "--channelz", "--check-config"}), 2);
+  EXPECT_EQ(ExitOf({"--health-listen", "0.0.0.0:0", "--channelz", "--check-config", "--insecure"}), 0);
+  EXPECT_EQ(ExitOf({"--health-listen", "127.0.0.1:0", "--channelz", "--check-config"}), 0);
   const TestAuthority authority;
   const ScratchDirectory directory;
   const TestIdentity identity = authority.Issue(kLocalNames);
@@ -174,6 +191,9 @@ TEST(TransportTest, AListenerForOthersIsEncryptedOrMeantNotToBe) {
                                           "--tls-key",
                                           directory.path() + "/key"};
   EXPECT_EQ(ExitOf(flags), 0);
+  std::vector<std::string> telling = flags;
+  telling.insert(telling.end(), {"--health-listen", "0.0.0.0:0", "--channelz"});
+  EXPECT_EQ(ExitOf(telling), 2);
   ReplaceFile(directory.path() + "/key", authority.Issue(kLocalNames).key);
   EXPECT_EQ(ExitOf(flags), 2);
 }

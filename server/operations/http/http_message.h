@@ -14,6 +14,7 @@ struct HttpRequest {
   std::string path;    // As sent: nothing is decoded, nothing is a file.
   std::string query;   // What comes after '?'.
   std::string authorization;
+  std::string content_type;
   std::string origin;  // Of the page for which a browser asks; others send none.
   std::string body;
 };

@@ -26,7 +26,7 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 
 class AsioHttpPort final : public HttpPort {
  public:
-  AsioHttpPort(const HttpPortOptions& options, HttpHandler handler) : sessions_{options, std::move(handler)} {}
+  AsioHttpPort(const HttpPortOptions& options, HttpHandler handler) : sessions_(options, std::move(handler)) {}
   ~AsioHttpPort() override {
     io_.stop();
     for (std::thread& thread : threads_) thread.join();
@@ -73,7 +73,7 @@ class AsioHttpPort final : public HttpPort {
         pause_.expires_after(kAcceptPause);
         return pause_.async_wait([this](error_code) { Accept(); });
       }
-      if (sessions_.open < sessions_.options.max_connections) {
+      if (sessions_.MakeRoom()) {
         StartHttpSession(std::move(socket), tls_ == nullptr ? nullptr : tls_->Get(), sessions_);
       }
       Accept();

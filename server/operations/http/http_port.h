@@ -25,7 +25,7 @@ struct HttpPortOptions {
   TlsFiles tls;  // With a certificate: HTTPS, and nothing else. Clients are not asked for theirs.
   std::chrono::milliseconds tls_reload_interval = std::chrono::seconds(10);
   const Clock* clock = &Clock::Real();  // Of that interval. Outlives the port.
-  int max_connections = 128;            // Further ones are closed at once.
+  int max_connections = 128;            // Further ones take the place of the oldest without a whole request.
 };
 
 class HttpPort {

@@ -79,12 +79,17 @@ TEST_F(HttpPortTest, ClientsThatSendNothingHoldNoThreadAndAreCutOff) {
   for (const auto& connection : slow) EXPECT_EQ(connection->ReceiveAll(), "");
 }
 
-TEST_F(HttpPortTest, ConnectionsOverTheLimitAreClosed) {
-  Start({.timeout = std::chrono::seconds(60), .max_connections = 1});
-  auto first = std::make_unique<HttpConnection>(port_->address());
-  EXPECT_EQ(Ask("GET / HTTP/1.1\r\n\r\n"), "");
-  first->Send("GET / HTTP/1.1\r\n\r\n");
-  EXPECT_TRUE(absl::StartsWith(first->ReceiveAll(), "HTTP/1.1 200 "));
+// Many clients that send nothing keep nobody out who asks.
+TEST_F(HttpPortTest, OverTheLimitTheOldestWithoutARequestIsClosed) {
+  Start({.timeout = std::chrono::seconds(60), .max_connections = 2});
+  const HttpConnection oldest(port_->address());
+  oldest.Send("GET");
+  std::vector<std::unique_ptr<HttpConnection>> idle;
+  for (int i = 0; i < 20; ++i) {
+    idle.push_back(std::make_unique<HttpConnection>(port_->address()));
+    EXPECT_TRUE(absl::StartsWith(Ask("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 ")) << i;
+  }
+  EXPECT_EQ(oldest.ReceiveAll(), "");
 }
 
 // What a client that trusts `authority` is shown, in PEM, and answered. Empty: no connection.

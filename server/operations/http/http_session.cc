@@ -1,5 +1,6 @@
 #include "server/operations/http/http_session.h"
 
+#include <boost/asio/post.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
@@ -18,6 +19,7 @@ HttpRequest ToRequest(const http::request<http::string_body>& message) {
   HttpRequest request{.method = Text(message.method_string()),
                       .path = Text(message.target()),
                       .authorization = Text(message[http::field::authorization]),
+                      .content_type = Text(message[http::field::content_type]),
                       .origin = Text(message[http::field::origin]),
                       .body = message.body()};
   const size_t question = request.path.find('?');
@@ -40,7 +42,7 @@ using TlsStream = beast::ssl_stream<beast::tcp_stream>;
 
 // `Stream`: PlainStream or TlsStream.
 template <typename Stream>
-class Session : public std::enable_shared_from_this<Session<Stream>> {
+class Session final : public WaitingSession, public std::enable_shared_from_this<Session<Stream>> {
  public:
   // `keep`: what the stream uses.
   Session(Stream stream, std::shared_ptr<void> keep, HttpSessions& sessions)
@@ -49,9 +51,13 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     parser_.header_limit(static_cast<uint32_t>(sessions_.options.max_header_bytes));
     parser_.body_limit(sessions_.options.max_body_bytes);
   }
-  ~Session() { --sessions_.open; }
+  ~Session() override {
+    sessions_.Forget(waiting_);
+    --sessions_.open;
+  }
 
   void Start() {
+    waiting_ = sessions_.Await(this->weak_from_this());
     SetDeadline();
     if constexpr (std::is_same_v<Stream, TlsStream>) {
       stream_.async_handshake(boost::asio::ssl::stream_base::server,
@@ -61,6 +67,11 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
     } else {
       Read();
     }
+  }
+
+  void Cut() override {
+    boost::asio::post(stream_.get_executor(),
+                      [self = this->shared_from_this()] { beast::get_lowest_layer(self->stream_).close(); });
   }
 
  private:
@@ -73,6 +84,7 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   }
 
   void OnRead(beast::error_code error) {
+    sessions_.Forget(waiting_);
     if (!error) {
       const bool head = parser_.get().method() == http::verb::head;
       return Answer(sessions_.handler(ToRequest(parser_.get())), head);
@@ -107,12 +119,39 @@ class Session : public std::enable_shared_from_this<Session<Stream>> {
   const std::shared_ptr<void> keep_;
   Stream stream_;
   HttpSessions& sessions_;
+  uint64_t waiting_ = 0;
   beast::flat_buffer buffer_;
   http::request_parser<http::string_body> parser_;
   http::response<http::string_body> response_;
 };
 
 }  // namespace
+
+bool HttpSessions::MakeRoom() {
+  if (open < options.max_connections) return true;
+  std::shared_ptr<WaitingSession> oldest;
+  {
+    MutexLock lock(mutex_);
+    while (oldest == nullptr && !waiting_.empty()) {
+      oldest = waiting_.begin()->second.lock();
+      waiting_.erase(waiting_.begin());
+    }
+  }
+  if (oldest == nullptr) return false;
+  oldest->Cut();
+  return true;
+}
+
+uint64_t HttpSessions::Await(std::weak_ptr<WaitingSession> session) {
+  MutexLock lock(mutex_);
+  waiting_.emplace(++next_, std::move(session));
+  return next_;
+}
+
+void HttpSessions::Forget(uint64_t waiting) {
+  MutexLock lock(mutex_);
+  waiting_.erase(waiting);
+}
 
 void StartHttpSession(tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls, HttpSessions& sessions) {
   if (tls == nullptr) {
