@@ -1,5 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages that the build and the tests need. Does nothing if all of them are there.
+#
+#   deploy/install_build_deps.sh [--tests]
+#
+#   --tests  also large programs without which a few tests are skipped: a browser, and Debian's checker of packages
+#
 # Runs as root, or as a user who may use sudo. CUDA is not among them: the build uses nvcc where it finds one.
 set -euo pipefail
 
@@ -17,6 +22,12 @@ packages=(
   openssl iproute2
   binutils help2man python3 python3-grpcio python3-numpy python3-protobuf python3-venv
 )
+
+case "${1-}" in
+  --tests) packages+=(chromium lintian) ;;
+  "") ;;
+  *) echo "unknown option $1" >&2; exit 2 ;;
+esac
 
 missing() {
   for package in "${packages[@]}"; do

@@ -67,7 +67,7 @@ long() {
   [ $status -eq 0 ] || [ $status -eq 77 ] || failed+=("$1")
 }
 
-[ -z "$install" ] || deploy/install_build_deps.sh
+[ -z "$install" ] || deploy/install_build_deps.sh --tests
 for extra in "${extras[@]}"; do
   case $extra in
     sanitizers) sanitizers ;;
