@@ -382,7 +382,7 @@ module._EXIT_TIMEOUT = 0.2
 from routing_replay import _core
 from routing_replay._transport import Transport
 core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
-appender = rr.Appender(Transport("127.0.0.1:9", False, 1), "r", core)
+appender = rr.Appender(Transport("127.0.0.1:9", False, 1, {}), "r", core)
 appender.append("s", [[[1]], [[2]]])
 """
         finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
