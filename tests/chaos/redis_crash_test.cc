@@ -156,7 +156,8 @@ void RedisCrashTest::Judge(const RunHandle& run, const std::string& sample, cons
     return;
   }
   ++(told || state->revision > 0 ? verdicts_.lost : verdicts_.forgotten);
-  EXPECT_EQ(told || remembers, state->revision > 0)
+  // Whoever looks first finds the loss and raises the revision: this client, or the census of the server that follows.
+  EXPECT_TRUE(!(told || remembers) || state->revision > 0)
       << state->committed_rows << " rows are left, sealed " << state->sealed() << ", revision " << state->revision;
   ExpectNotServed(run, sample, known, *state);
 }

@@ -139,9 +139,13 @@ class RayTest(unittest.TestCase):
         endpoint = self.start("actor")
         server = self.server("actor")
         before = ray.get(server.state.remote())["pid"]
-        ray.kill(server, no_restart=False)
-        until(lambda: ray.get(server.state.remote())["listens"], "the actor is back")
-        self.assertNotEqual(ray.get(server.state.remote())["pid"], before)
+        ray.kill(server, no_restart=False)  # Returns before the actor has ended, which may answer once more.
+
+        def another_listens():
+            state = ray.get(server.state.remote())
+            return state["listens"] and state["pid"] != before
+
+        until(another_listens, "the actor is back with another server")
         until(lambda: ended(before), "the server before it has ended")
         self.assert_served(endpoint, "c")
 
