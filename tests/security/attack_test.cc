@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
+#include "tests/security/bystander.h"
 #include "tests/security/guarded_server.h"
 #include "tests/support/http_client.h"
 #include "tests/support/scratch_directory.h"
@@ -33,41 +34,6 @@ constexpr std::chrono::seconds kPatience(20);
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 const std::vector<TestToken> kTokens = {{.token = "attacker"}, {.token = "other"}};
-
-// Another client, which goes on all the time.
-class Bystander {
- public:
-  explicit Bystander(const GuardedServer& server)
-      : thread_([this, &server] {
-          const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
-          failure_ = FromGrpcStatus(OpenRun(*stub, "other", "bystander"));
-          for (int i = 0; failure_.ok() && !stopping_; ++i) {
-            v1::AppendAck ack;
-            failure_ = FromGrpcStatus(
-                stub->Put(NewCall("other").get(), OneAppend("bystander", absl::StrCat(i % 50), 3), &ack));
-            ++done_;
-          }
-        }) {}
-  ~Bystander() { EXPECT_OK(Stop()); }
-
-  void Await(int more) {
-    const int wanted = done_ + more;
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (done_ < wanted && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    EXPECT_GE(done_, wanted);
-  }
-  absl::Status Stop() {
-    stopping_ = true;
-    if (thread_.joinable()) thread_.join();
-    return failure_;
-  }
-
- private:
-  std::atomic<bool> stopping_{false};
-  std::atomic<int> done_{0};
-  absl::Status failure_;
-  std::thread thread_;
-};
 
 class AttackTest : public ::testing::Test {
  protected:
@@ -457,8 +423,7 @@ TEST_F(AttackTest, WaitingRequestsAreBounded) {
   // Those that were not taken end at once, and there are no others that end.
   const auto ended = [](Waiting& one) {
     v1::ReadResponse response;
-    return !one.reader->Read(&response) &&
-           one.reader->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+    return !one.reader->Read(&response) && one.reader->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
   };
   EXPECT_TRUE(ended(waiting.back()));
   bystander.Await(2);
@@ -708,39 +673,6 @@ TEST_F(AttackTest, StreamsOfOneRunAreCounted) {
   for (auto* stream : {first.get(), third.get()}) {
     stream->WritesDone();
     EXPECT_TRUE(stream->Finish().ok());
-  }
-}
-
-// Nothing of a user's is in the log of a server that runs as usual.
-TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
-  const ScratchDirectory directory;
-  const TestAuthority clients;
-  ReplaceFile(directory.path() + "/ca", clients.certificate());
-  const std::string log = directory.path() + "/log", program = directory.path() + "/server";
-  ReplaceFile(program, absl::StrCat("#!/bin/sh\nexec ", RR_SERVER, " \"$@\" 2>", log, "\n"));
-  ASSERT_EQ(chmod(program.c_str(), 0700), 0);
-  {
-    GuardedServer server({{.token = "very-secret"}},
-                         {"--log-format", "json", "--tls-client-ca", directory.path() + "/ca"}, true, program);
-    const TestIdentity identity = clients.Issue("URI:spiffe://example.org/worker");
-    const auto stub = v1::RoutingReplay::NewStub(
-        server.NewChannel(grpc::SslCredentials({.pem_root_certs = server.authority().certificate(),
-                                                .pem_private_key = identity.key,
-                                                .pem_cert_chain = identity.certificate})));
-    ASSERT_TRUE(OpenRun(*stub, "very-secret", "run-of-somebody").ok());
-    v1::AppendAck ack;
-    v1::AppendRequest request = OneAppend("run-of-somebody", "sample-of-somebody", 3);
-    EXPECT_TRUE(stub->Put(NewCall("very-secret").get(), request, &ack).ok());
-    request.set_payload("\x7f\x7f\x7f");
-    EXPECT_FALSE(stub->Put(NewCall("very-secret").get(), request, &ack).ok());
-    EXPECT_FALSE(stub->Put(NewCall("no-secret").get(), request, &ack).ok());
-  }
-  std::ifstream file(log);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  EXPECT_THAT(text, ::testing::HasSubstr("listening"));
-  EXPECT_THAT(text, ::testing::HasSubstr("spiffe://example.org/worker"));
-  for (const char* word : {"very-secret", "no-secret", "of-somebody"}) {
-    EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr(word)));
   }
 }
 
