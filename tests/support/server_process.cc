@@ -1,8 +1,10 @@
 #include "tests/support/server_process.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -22,14 +24,20 @@ constexpr std::chrono::seconds kStartTimeout(20);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Process>> Process::Start(const std::vector<std::string>& arguments) {
+absl::StatusOr<std::unique_ptr<Process>> Process::Start(const std::vector<std::string>& arguments,
+                                                        const std::string& log) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  pid_t pid;
-  if (posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), environ) != 0) {
-    return absl::NotFoundError(absl::StrCat("cannot start ", arguments[0]));
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (!log.empty()) {
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
   }
+  pid_t pid;
+  const int failed = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0) return absl::NotFoundError(absl::StrCat("cannot start ", arguments[0]));
   return std::unique_ptr<Process>(new Process(pid));
 }
 
@@ -61,11 +69,12 @@ absl::StatusOr<int> Process::Wait(std::chrono::milliseconds timeout) {
   return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " is still running"));
 }
 
-absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags) {
+absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags,
+                                                 const std::string& log) {
   const ScratchDirectory directory;
   const std::string file = directory.path() + "/endpoint";
   flags.insert(flags.begin(), {program, "--listen", "127.0.0.1:0", "--endpoint-file", file});
-  auto process = Process::Start(flags);
+  auto process = Process::Start(flags, log);
   if (!process.ok()) return process.status();
   ServerProcess server{*std::move(process), ""};
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;

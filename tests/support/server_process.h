@@ -16,7 +16,9 @@ namespace routing_replay::testing {
 // Killed (SIGKILL) and reaped in the destructor. Not thread-safe.
 class Process {
  public:
-  static absl::StatusOr<std::unique_ptr<Process>> Start(const std::vector<std::string>& arguments);
+  // `log`: a file that takes its standard error, behind what is there; empty: where this program's goes.
+  static absl::StatusOr<std::unique_ptr<Process>> Start(const std::vector<std::string>& arguments,
+                                                        const std::string& log = "");
   ~Process();
 
   pid_t pid() const { return pid_; }
@@ -37,8 +39,9 @@ struct ServerProcess {
   std::unique_ptr<Process> process;
   std::string endpoint;
 };
-// Returns when it listens.
-absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags);
+// Returns when it listens. `log`: as Process::Start.
+absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std::vector<std::string> flags,
+                                                 const std::string& log = "");
 
 // A figure of /proc/PID/status in bytes, such as "VmHWM" or "VmRSS".
 absl::StatusOr<int64_t> ProcessMemory(pid_t pid, const std::string& figure);

@@ -129,6 +129,7 @@ absl::StatusOr<RedisFound> RedisSample::FindExisting() {
 absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportLoss(const RedisFound& found,
                                                                     const AcknowledgedSample& acknowledged) {
   const SampleContent& content = **found.content;
+  context_.trouble.TellLoss(run_->info.run, name_.sample, content.rows(), acknowledged.rows);
   SampleContent next = RemainingContent(content, acknowledged.rows, context_.content_ids);
   next.revision = std::max(next.revision, acknowledged.revision + 1);
   const auto now = Commit(context_, *run_, HeadChange(found, std::move(next)));
@@ -156,6 +157,7 @@ absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportGone(const RedisF
   if (!left.ok()) return left.status();
   if (!*left) return std::optional(absl::OkStatus());
   const RedisEntry& entry = **left;
+  context_.trouble.TellLoss(run_->info.run, name_.sample, 0, entry.rows);
   SampleContent nothing{TokenChecks(run_->info.options.block_rows)};
   nothing.revision = entry.revision;
   nothing.group = *entry.group;

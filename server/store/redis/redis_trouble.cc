@@ -69,6 +69,15 @@ void RedisTrouble::Tell(const std::string& what, const absl::Status& status) {
   spdlog::warn("redis store: {}: {}", what, std::string(status.message()));
 }
 
+void RedisTrouble::TellLoss(absl::string_view run, absl::string_view sample, int64_t rows_left,
+                            int64_t rows_acknowledged) {
+  Tell("loss",
+       absl::DataLossError("Redis came back with less than was acknowledged of a sample, and perhaps of others: "
+                           "such samples are LOST, under a new revision; the level debug names them"));
+  spdlog::debug("redis store: loss: sample {} of run {}: {} of {} rows are left", std::string(sample), std::string(run),
+                rows_left, rows_acknowledged);
+}
+
 std::shared_ptr<RedisCluster> HideRedisErrors(std::shared_ptr<RedisCluster> redis, RedisTrouble& trouble) {
   return std::make_shared<OpaqueCluster>(std::move(redis), trouble);
 }

@@ -20,6 +20,10 @@ class RedisTrouble {
  public:
   // Not more often than once a minute of the same `what`, which comes from a small set.
   void Tell(const std::string& what, const absl::Status& status);
+  // Redis came back with less of a sample than was acknowledged. Called before the revision is raised, so that whoever
+  // finds a raised revision finds the loss in a server's log, too. Which sample it is goes into the log at the level
+  // debug alone, of every one.
+  void TellLoss(absl::string_view run, absl::string_view sample, int64_t rows_left, int64_t rows_acknowledged);
 
  private:
   Mutex mutex_;

@@ -1,7 +1,10 @@
 #include "server/store/redis/redis_trouble.h"
 
 #include <gmock/gmock.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
+#include <sstream>
 #include <utility>
 
 #include "tests/support/status_matchers.h"
@@ -58,6 +61,28 @@ TEST(RedisTroubleTest, ACallThatTheStopInterruptsIsRefusedByNobody) {
   EXPECT_TRUE(absl::IsUnavailable(stopped));
   EXPECT_THAT(std::string(stopped.message()), HasSubstr("this server stops"));
   EXPECT_THAT(std::string(stopped.message()), Not(HasSubstr("refuses")));
+}
+
+// Ids of samples are for those who ask for them.
+TEST(RedisTroubleTest, ALossIsToldOnceAndItsSamplesAtTheLevelDebug) {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  const auto logger = std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_st>(log));
+  spdlog::set_default_logger(logger);
+  for (const auto level : {spdlog::level::info, spdlog::level::debug}) {
+    logger->set_level(level);
+    log.str("");
+    RedisTrouble trouble;
+    trouble.TellLoss("run", "first", 40, 70);
+    trouble.TellLoss("run", "second", 0, 7);
+    EXPECT_THAT(log.str(), HasSubstr("Redis came back with less"));
+    EXPECT_EQ(log.str().find("came back"), log.str().rfind("came back"));
+    for (const char* named :
+         {"loss: sample first of run run: 40 of 70 rows", "loss: sample second of run run: 0 of 7"}) {
+      EXPECT_EQ(log.str().find(named) != std::string::npos, level == spdlog::level::debug) << log.str();
+    }
+  }
+  spdlog::set_default_logger(before);
 }
 
 }  // namespace
