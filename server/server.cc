@@ -295,7 +295,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
   if (!access.ok()) return access.status();
   auto tls = OpenTls(config);
   if (!tls.ok()) return tls.status();
-  auto operations = Operations::Start(config, clock, MakeOperatorCheck(config, **access));
+  auto operations = Operations::Start(config, clock, tls->get(), MakeOperatorCheck(config, **access));
   if (!operations.ok()) return operations.status();
   SpillOptions spill{.budget_bytes = config.spill_budget, .warn = warn};
   if (!config.spill_directory.empty()) {

@@ -37,9 +37,10 @@ RateHistory::Totals RateTotals(const std::vector<std::pair<std::string, int64_t>
 
 class OpenOperations final : public Operations {
  public:
-  OpenOperations(const ServerConfig& config, const Clock& clock, OperatorCheck check)
+  OpenOperations(const ServerConfig& config, const Clock& clock, const ServedTls* tls, OperatorCheck check)
       : config_(config),
         clock_(clock),
+        tls_(tls),
         started_(clock.TimeOfDay()),
         started_at_(clock.Now()),
         readiness_([this](const absl::Status& verdict) {
@@ -56,10 +57,7 @@ class OpenOperations final : public Operations {
       health_ = *std::move(health);
     }
     if (!config_.operations_listen.empty()) {
-      auto http = HttpPort::Start({.address = config_.operations_listen,
-                                   .tls = config_.tls,
-                                   .tls_reload_interval = config_.tls_reload_interval,
-                                   .clock = &clock_},
+      auto http = HttpPort::Start({.address = config_.operations_listen, .tls = tls_},
                                   [this](const HttpRequest& request) { return routes_.Answer(request); });
       if (!http.ok()) return http.status();
       http_ = *std::move(http);
@@ -109,14 +107,13 @@ class OpenOperations final : public Operations {
     const absl::Status before = readiness_.Get();
     readiness_.SetListenerHealth(answering, alive);
     if (health_ != nullptr) health_->SetLive(readiness_.Alive().ok());
-    if (!answering.ok() && before != readiness_.Get()) LogEvent(LogLevel::kError, "listener_silent", answering.message());
+    if (!answering.ok() && before != readiness_.Get())
+      LogEvent(LogLevel::kError, "listener_silent", answering.message());
   }
 
   std::optional<std::chrono::system_clock::time_point> Expiry() const {
-    if (config_.tls.certificate.empty()) return std::nullopt;
-    const auto expiry = CertificateExpiry(config_.tls.certificate);
-    if (!expiry.ok()) return std::nullopt;
-    return *expiry;
+    if (tls_ == nullptr) return std::nullopt;
+    return tls_->texts()->expires;
   }
 
   std::string MetricsText() const {
@@ -141,6 +138,7 @@ class OpenOperations final : public Operations {
 
   const ServerConfig config_;
   const Clock& clock_;
+  const ServedTls* const tls_;
   const std::chrono::system_clock::time_point started_;
   const Clock::Time started_at_;
   std::unique_ptr<HealthPort> health_;
@@ -158,8 +156,8 @@ class OpenOperations final : public Operations {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Operations>> Operations::Start(const ServerConfig& config, const Clock& clock,
-                                                              OperatorCheck check) {
-  auto operations = std::make_unique<OpenOperations>(config, clock, std::move(check));
+                                                              const ServedTls* tls, OperatorCheck check) {
+  auto operations = std::make_unique<OpenOperations>(config, clock, tls, std::move(check));
   if (absl::Status status = operations->Open(); !status.ok()) return status;
   return operations;
 }

@@ -21,6 +21,7 @@
 #include "server/operations/metrics.h"
 #include "server/operations/operations_routes.h"
 #include "server/operations/watched_store.h"
+#include "server/security/served_tls.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
@@ -39,9 +40,9 @@ struct OperatedServer {
 class Operations {
  public:
   // Opens the ports that are configured, which may be none. UNAVAILABLE naming an address that cannot be had. `clock`
-  // outlives it.
+  // and `tls`, which is null where the listeners have none, outlive it.
   static absl::StatusOr<std::unique_ptr<Operations>> Start(const ServerConfig& config, const Clock& clock,
-                                                           OperatorCheck check);
+                                                           const ServedTls* tls, OperatorCheck check);
   virtual ~Operations() = default;  // Stops.
 
   // Once.

@@ -4,7 +4,6 @@
 #include <openssl/sha.h>
 #include <openssl/x509_vfy.h>
 
-#include <ctime>
 #include <utility>
 
 #include "server/security/pem.h"
@@ -22,12 +21,6 @@ constexpr size_t kMostVerdicts = 16 << 10;
 // The stack refers to the certificates.
 void FreeStack(STACK_OF(X509) * stack) { sk_X509_free(stack); }
 using StackPtr = std::unique_ptr<STACK_OF(X509), OpenSslFree<FreeStack>>;
-
-system_clock::time_point EndOf(const X509* certificate) {
-  std::tm time{};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &time) != 1) return {};
-  return system_clock::from_time_t(timegm(&time));
-}
 
 bool LeadsTo(absl::string_view authorities_pem, X509* certificate, absl::string_view chain_pem,
              system_clock::time_point now) {
@@ -73,8 +66,8 @@ absl::Status ClientCertificates::Check(absl::string_view certificate, absl::stri
   }
   Verdict verdict;
   if (const auto shown = CertificatesOf(certificate); shown.ok()) {
-    verdict = {.good = LeadsTo(texts->client_ca, shown->front().get(), chain, now),
-               .until = EndOf(shown->front().get())};
+    const auto until = ExpiryOf(shown->front());
+    if (until.ok()) verdict = {.good = LeadsTo(texts->client_ca, shown->front().get(), chain, now), .until = *until};
   }
   MutexLock lock(mutex_);
   if (texts_ == texts) verdicts_[hash] = verdict;

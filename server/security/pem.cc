@@ -3,6 +3,7 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 
+#include <ctime>
 #include <utility>
 
 namespace routing_replay {
@@ -42,6 +43,14 @@ absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem) {
   ERR_clear_error();
   if (key == nullptr) return absl::InvalidArgumentError("holds no private key without a passphrase in PEM form");
   return key;
+}
+
+absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const CertificatePtr& certificate) {
+  std::tm time{};
+  const bool good = ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &time) == 1;
+  ERR_clear_error();
+  if (!good) return absl::InvalidArgumentError("holds a certificate without a time of expiry");
+  return std::chrono::system_clock::from_time_t(timegm(&time));
 }
 
 std::string ToPem(const std::vector<CertificatePtr>& certificates) {

@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <openssl/x509.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,9 @@ using KeyPtr = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
 absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem);
 // The first private key. INVALID_ARGUMENT where there is none, or it wants a passphrase.
 absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem);
+
+// After that time it is good no more. INVALID_ARGUMENT where it states none that can be read.
+absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const CertificatePtr& certificate);
 
 // The same again as text, and nothing else that may have been in the file.
 std::string ToPem(const std::vector<CertificatePtr>& certificates);

@@ -2,8 +2,6 @@
 
 #include <openssl/err.h>
 
-#include <ctime>
-
 #include "absl/strings/str_cat.h"
 #include "proto/wire/changing_file.h"
 #include "server/security/pem.h"
@@ -36,6 +34,8 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
   if (!certificate.ok()) return certificate.status();
   const auto chain = CertificatesOf(*certificate);
   if (!chain.ok()) return FaultOf("tls-cert", files.certificate, chain.status());
+  const auto expires = ExpiryOf(chain->front());
+  if (!expires.ok()) return FaultOf("tls-cert", files.certificate, expires.status());
   const auto key = Read("tls-key", files.key);
   if (!key.ok()) return key.status();
   const auto private_key = PrivateKeyOf(*key);
@@ -44,7 +44,7 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
     ERR_clear_error();
     return Fault("tls-key", absl::StrCat(files.key, " is not the key of the certificate in ", files.certificate));
   }
-  texts = {.certificate = ToPem(*chain), .key = ToPem(*private_key), .client_ca = ""};
+  texts = {.certificate = ToPem(*chain), .key = ToPem(*private_key), .client_ca = "", .expires = *expires};
   if (files.client_ca.empty()) return texts;
   const auto client_ca = Read("tls-client-ca", files.client_ca);
   if (!client_ca.ok()) return client_ca.status();
@@ -55,17 +55,5 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
 }
 
 absl::Status CheckTlsFiles(const TlsFiles& files) { return ReadTlsFiles(files).status(); }
-
-absl::StatusOr<std::chrono::system_clock::time_point> CertificateExpiry(const std::string& certificate_file) {
-  const auto text = Read("tls-cert", certificate_file);
-  if (!text.ok()) return text.status();
-  const auto chain = CertificatesOf(*text);
-  if (!chain.ok()) return FaultOf("tls-cert", certificate_file, chain.status());
-  std::tm time{};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(chain->front().get()), &time) != 1) {
-    return Fault("tls-cert", absl::StrCat(certificate_file, " holds a certificate without a time of expiry"));
-  }
-  return std::chrono::system_clock::from_time_t(timegm(&time));
-}
 
 }  // namespace routing_replay

@@ -21,6 +21,7 @@ struct TlsTexts {
   std::string certificate;
   std::string key;
   std::string client_ca;
+  std::chrono::system_clock::time_point expires;  // After that the certificate is good no more.
   friend bool operator==(const TlsTexts&, const TlsTexts&) = default;
 };
 
@@ -30,9 +31,6 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
 
 // OK if the files can be read and the key fits the certificate, or if none is named. Errors as ReadTlsFiles.
 absl::Status CheckTlsFiles(const TlsFiles& files);
-
-// The time after which a certificate is valid no more.
-absl::StatusOr<std::chrono::system_clock::time_point> CertificateExpiry(const std::string& certificate_file);
 
 }  // namespace routing_replay
 

@@ -53,10 +53,10 @@ TEST_F(TlsFilesTest, FaultsNameSettingAndFile) {
 
 TEST_F(TlsFilesTest, ExpiryIsTheCertificates) {
   const auto before = std::chrono::system_clock::now();
-  const std::string path = Write("crt", authority_.Issue("DNS:a", std::chrono::hours(5)).certificate);
-  ASSERT_OK_AND_ASSIGN(const auto expiry, CertificateExpiry(path));
-  EXPECT_LT(std::chrono::abs(expiry - before - std::chrono::hours(5)), std::chrono::minutes(5));
-  EXPECT_FALSE(CertificateExpiry("/does/not/exist").ok());
+  const TestIdentity identity = authority_.Issue("DNS:a", std::chrono::hours(5));
+  const TlsFiles files{Write("crt", identity.certificate + authority_.certificate()), Write("key", identity.key), ""};
+  ASSERT_OK_AND_ASSIGN(const TlsTexts texts, ReadTlsFiles(files));
+  EXPECT_LT(std::chrono::abs(texts.expires - before - std::chrono::hours(5)), std::chrono::minutes(5));
 }
 
 }  // namespace

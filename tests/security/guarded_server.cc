@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -121,6 +122,14 @@ void GuardedServer::SetTokens(const std::vector<TestToken>& tokens) const {
 void GuardedServer::SetIdentity(const TestIdentity& identity) const {
   ReplaceFile(path("server.key"), identity.key);
   ReplaceFile(path("server.crt"), identity.certificate);
+}
+
+void Await(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!done() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(done());
 }
 
 std::unique_ptr<grpc::ClientContext> NewCall(const std::string& token) {

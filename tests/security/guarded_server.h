@@ -54,6 +54,9 @@ class GuardedServer {
   ServerProcess process_;
 };
 
+// Waits; tests fail where it does not come true.
+void Await(const std::function<bool()>& done);
+
 // A call with a deadline and, if not empty, a token.
 std::unique_ptr<grpc::ClientContext> NewCall(const std::string& token);
 

@@ -1,10 +1,12 @@
 // Certificates and tokens change under load: no call of a client fails that keeps its files up to date, and what was
 // taken back does not work any more.
 #include <atomic>
+#include <fstream>
 #include <functional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/mutex.h"
 #include "tests/security/guarded_client.h"
 
 namespace routing_replay::testing {
@@ -93,6 +95,46 @@ class Clients {
   std::vector<std::unique_ptr<Load>> loads_;
 };
 
+// Makes a connection for each round and a call of each kind on it, and tries nothing twice: a server that turned
+// anybody away for a moment would be found out.
+class Newcomers {
+ public:
+  Newcomers(const GuardedServer& server, grpc::SslCredentialsOptions keys)
+      : server_(server), keys_(std::move(keys)), load_([this](int) { return Round(); }) {}
+
+  // From the next connection on.
+  void Show(grpc::SslCredentialsOptions keys) {
+    MutexLock lock(mutex_);
+    keys_ = std::move(keys);
+  }
+  void Await(int more) const { load_.Await(more); }
+  void ExpectNoFailure() { EXPECT_OK(load_.Stop()); }
+
+ private:
+  grpc::SslCredentialsOptions keys() {
+    MutexLock lock(mutex_);
+    return keys_;
+  }
+  absl::Status Round() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+    const auto stub = v1::RoutingReplay::NewStub(
+        grpc::CreateCustomChannel(server_.endpoint(), grpc::SslCredentials(keys()), arguments));
+    for (const AnyCall& call : EveryCall()) {
+      if (call.name != "Put" && call.name != "Append" && call.name != "Read" && call.name != "Stat") continue;
+      const grpc::Status status = call.make(*stub, *NewCall("known"), "run");
+      if (!status.ok()) return absl::UnknownError(absl::StrCat(call.name, ": ", status.error_message()));
+    }
+    return absl::OkStatus();
+  }
+
+  const GuardedServer& server_;
+  Mutex mutex_;
+  grpc::SslCredentialsOptions keys_ ABSL_GUARDED_BY(mutex_);
+  Load load_;  // Last: uses the others.
+};
+
 grpc::Status AskOver(const std::shared_ptr<grpc::Channel>& channel, const std::string& token) {
   v1::ServerInfo info;
   return v1::RoutingReplay::NewStub(channel)->GetServerInfo(NewCall(token).get(), {}, &info);
@@ -118,7 +160,12 @@ TEST(RotationTest, TokensChangeUnderLoad) {
   clients.ExpectNoFailure();
 }
 
-// Mutual TLS; both sides get new authorities, too.
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Mutual TLS; both sides get new authorities, too, and the files are in a bad state now and then.
 TEST(RotationTest, CertificatesChangeUnderLoad) {
   const TestAuthority first, second;
   const ScratchDirectory directory;
@@ -129,37 +176,62 @@ TEST(RotationTest, CertificatesChangeUnderLoad) {
   const TestIdentity old_identity = first.Issue("DNS:worker");
   files.SetIdentity(old_identity);
   Clients clients(files.Options(server.endpoint()));
-  clients.Await(1);
+  const auto keys = [](const std::string& authorities, const TestIdentity& identity) {
+    return grpc::SslCredentialsOptions{
+        .pem_root_certs = authorities, .pem_private_key = identity.key, .pem_cert_chain = identity.certificate};
+  };
+  Newcomers newcomers(server, keys(server.authority().certificate(), old_identity));
   const auto with = [&](const TestAuthority& server_authority, const TestIdentity& identity) {
-    return AskOver(server.NewChannel(grpc::SslCredentials({.pem_root_certs = server_authority.certificate(),
-                                                           .pem_private_key = identity.key,
-                                                           .pem_cert_chain = identity.certificate})),
-                   "known");
+    return AskOver(server.NewChannel(grpc::SslCredentials(keys(server_authority.certificate(), identity))), "known");
   };
-  const auto until = [&](const std::function<bool()>& done) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (!done() && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    EXPECT_TRUE(done());
+  const auto await_all = [&] {
+    clients.Await(1);
+    newcomers.Await(2);
   };
+  const auto failed_looks = [&](const TestAuthority& server_authority, const TestIdentity& identity) {
+    v1::ServerInfo info;
+    const auto channel = server.NewChannel(grpc::SslCredentials(keys(server_authority.certificate(), identity)));
+    EXPECT_TRUE(v1::RoutingReplay::NewStub(channel)->GetServerInfo(NewCall("known").get(), {}, &info).ok());
+    return (*info.mutable_counters())["routing_replay_tls_reload_failures_total"];
+  };
+  // The file is as it should not be while the server looks at it.
+  const auto spoil = [&](const std::string& path, size_t bytes, const TestAuthority& authority,
+                         const TestIdentity& identity) {
+    const std::string good = TextOf(path);
+    const uint64_t before = failed_looks(authority, identity);
+    std::ofstream(path) << good.substr(0, bytes);
+    Await([&] { return failed_looks(authority, identity) > before; });
+    await_all();
+    std::ofstream(path) << good;
+  };
+  await_all();
   EXPECT_TRUE(with(server.authority(), old_identity).ok());
+  spoil(server.path("server.crt"), 0, server.authority(), old_identity);
+  spoil(client_ca, 300, server.authority(), old_identity);
   // Each side first trusts both, then shows the new, then trusts the new alone.
   const TestIdentity new_identity = second.Issue("DNS:worker");
   ReplaceFile(client_ca, first.certificate() + second.certificate());
-  files.SetAuthorities(server.authority().certificate() + second.certificate());
-  until([&] { return with(server.authority(), new_identity).ok(); });
+  const std::string both = server.authority().certificate() + second.certificate();
+  files.SetAuthorities(both);
+  newcomers.Show(keys(both, old_identity));
+  Await([&] { return with(server.authority(), new_identity).ok(); });
   files.SetIdentity(new_identity);
+  newcomers.Show(keys(both, new_identity));
+  newcomers.Await(2);  // The round that was under way has ended.
   server.SetIdentity(second.Issue(kLocalNames));
-  until([&] { return with(second, new_identity).ok(); });
-  clients.Await(1);
+  Await([&] { return with(second, new_identity).ok(); });
+  spoil(server.path("server.key"), 100, second, new_identity);
+  await_all();
   files.SetAuthorities(second.certificate());
+  newcomers.Show(keys(second.certificate(), new_identity));
   ReplaceFile(client_ca, second.certificate());
-  until([&] { return !with(second, old_identity).ok(); });
+  Await([&] { return !with(second, old_identity).ok(); });
   clients.Await(2);
+  newcomers.Await(2);
   EXPECT_TRUE(with(second, new_identity).ok());
   EXPECT_FALSE(with(server.authority(), new_identity).ok());
   clients.ExpectNoFailure();
+  newcomers.ExpectNoFailure();
 }
 
 }  // namespace

@@ -2,11 +2,11 @@
 #include <sys/stat.h>
 
 #include <fstream>
-#include <functional>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/security/guarded_server.h"
+#include "tests/security/raw_socket.h"
+#include "tests/support/https_client.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
@@ -58,14 +58,6 @@ TEST(TransportTest, ClientCertificatesAreDemandedWhereTheyAreAskedFor) {
   EXPECT_EQ(stub->GetServerInfo(NewCall("").get(), {}, &info).error_code(), StatusCode::UNAUTHENTICATED);
 }
 
-void Await(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!done() && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  EXPECT_TRUE(done());
-}
-
 std::string TextOf(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -74,12 +66,13 @@ std::string TextOf(const std::string& path) {
 // A server that asks for certificates of clients, and one such client.
 class MutualTest : public ::testing::Test {
  protected:
-  void Start() {
+  void Start(const std::vector<std::string>& more = {}) {
     SetAuthorities(clients_.certificate());
     ReplaceFile(program(), absl::StrCat("#!/bin/sh\nexec ", RR_SERVER, " \"$@\" 2>", log(), "\n"));
     ASSERT_EQ(chmod(program().c_str(), 0700), 0);
-    server_ = std::make_unique<GuardedServer>(
-        kTokens, std::vector<std::string>{"--log-format", "json", "--tls-client-ca", client_ca()}, true, program());
+    std::vector<std::string> flags = {"--log-format", "json", "--tls-client-ca", client_ca()};
+    flags.insert(flags.end(), more.begin(), more.end());
+    server_ = std::make_unique<GuardedServer>(kTokens, flags, true, program());
   }
   std::string client_ca() const { return directory_.path() + "/ca.crt"; }
   std::string program() const { return directory_.path() + "/server"; }
@@ -105,17 +98,38 @@ class MutualTest : public ::testing::Test {
   std::unique_ptr<GuardedServer> server_;
 };
 
+// When the certificate ends that is shown, as the operations port tells everybody.
+int64_t ExpiryOf(const HttpsAnswer& metrics) {
+  const std::string name = "\nrouting_replay_certificate_expiry_timestamp_seconds ";
+  const size_t at = metrics.text.find(name);
+  return at == std::string::npos ? 0 : static_cast<int64_t>(std::stod(metrics.text.substr(at + name.size())));
+}
+
 TEST_F(MutualTest, FilesThatAreNotGoodAreNotTaken) {
-  Start();
+  const std::string operations = FreeAddress();
+  Start({"--operations-listen", operations});
+  const auto metrics = [&](const TestAuthority& authority) {
+    return HttpsGet(operations, "/metrics", authority.certificate());
+  };
   const std::string crt = server_->path("server.crt"), key = server_->path("server.key");
-  const TestIdentity other = server_->authority().Issue(kLocalNames);
-  for (const auto& [path, text] : std::vector<std::pair<std::string, std::string>>{
-           {crt, ""}, {key, ""}, {crt, TextOf(crt).substr(0, 300)}, {key, other.key}, {client_ca(), "garbage"}}) {
+  const std::string shown = TextOf(crt);
+  const int64_t expiry = ExpiryOf(metrics(server_->authority()));
+  EXPECT_GT(expiry, 0);
+  const TestIdentity other = server_->authority().Issue(kLocalNames, std::chrono::hours(5));
+  for (const auto& [path, text] : std::vector<std::pair<std::string, std::string>>{{crt, ""},
+                                                                                   {key, ""},
+                                                                                   {crt, shown.substr(0, 300)},
+                                                                                   {crt, other.certificate},
+                                                                                   {key, other.key},
+                                                                                   {client_ca(), "garbage"}}) {
     const std::string before = TextOf(path);
     const uint64_t failures = Failures();
     std::ofstream(path) << text;  // In place, as `cp` does.
     // Each look at the server's counters is a new connection.
     Await([&] { return Failures() >= failures + 2; });
+    const HttpsAnswer page = metrics(server_->authority());
+    EXPECT_EQ(page.certificate, shown);
+    EXPECT_EQ(ExpiryOf(page), expiry);  // What is shown counts, and not what is in the file.
     std::ofstream(path) << before;
   }
   std::remove(key.c_str());
@@ -124,35 +138,70 @@ TEST_F(MutualTest, FilesThatAreNotGoodAreNotTaken) {
   EXPECT_THAT(TextOf(log()), ::testing::HasSubstr("the certificates stay as they were: --tls-key: "));
   // Good ones are taken.
   const TestAuthority next;
-  server_->SetIdentity(next.Issue(kLocalNames));
+  server_->SetIdentity(next.Issue(kLocalNames, std::chrono::hours(5)));
   Await([&] {
     return Ask(server_->NewChannel(grpc::SslCredentials({.pem_root_certs = next.certificate(),
                                                          .pem_private_key = client_.key,
                                                          .pem_cert_chain = client_.certificate})))
         .ok();
   });
+  EXPECT_GT(ExpiryOf(metrics(next)), expiry + 3 * 3600);
 }
 
+// Calls of every kind, those that are made then, and those that are under way.
 TEST_F(MutualTest, ACertificateThatWasTakenBackFailsOnTheConnectionThatItOpened) {
   Start();
   const auto connection = With(client_);
   const auto stub = v1::RoutingReplay::NewStub(connection);
   ASSERT_TRUE(OpenRun(*stub, "known", "run").ok());
-  const auto call = NewCall("known");
-  const auto stream = stub->Append(call.get());
+  const auto append_call = NewCall("known"), sending_call = NewCall("known"), waiting_call = NewCall("known");
+  const auto stream = stub->Append(append_call.get());
   v1::AppendRequest ask;
   ask.set_run("run");
   ask.set_want_bytes(100);
   v1::AppendResponse answer;
   ASSERT_TRUE(stream->Write(ask) && stream->Read(&answer));
+  v1::AppendAck ack;
+  ASSERT_TRUE(stub->Put(NewCall("known").get(), OneAppend("run", "long", 1 << 20), &ack).ok());
+  v1::AppendRequest later = OneAppend("run", "later", 3);
+  ASSERT_TRUE(stub->Put(NewCall("known").get(), later, &ack).ok());
+  // One read that sends for long, as its reader takes its time, and one that waits.
+  v1::ReadRequest all, wait;
+  for (v1::ReadRequest* request : {&all, &wait}) request->set_run("run");
+  for (int i = 0; i < 200; ++i) all.add_samples()->set_sample("long");
+  wait.set_wait(true);
+  wait.add_samples()->set_sample("later");
+  wait.mutable_samples(0)->set_num_tokens(7);
+  const auto sending = stub->Read(sending_call.get(), all), waiting = stub->Read(waiting_call.get(), wait);
+  v1::ReadResponse rows;
+  ASSERT_TRUE(sending->Read(&rows));
+  v1::ServerInfo info;
+  do {
+    ASSERT_TRUE(stub->GetServerInfo(NewCall("known").get(), {}, &info).ok());
+  } while ((*info.mutable_counters())["routing_replay_reads_total"] < 2);
+
   const TestAuthority next;
+  const TestIdentity good = next.Issue("DNS:client");
   SetAuthorities(next.certificate());
   Await([&] { return Ask(connection).error_code() == StatusCode::UNAVAILABLE; });
-  EXPECT_EQ(connection->GetState(false), GRPC_CHANNEL_READY);  // The same one still.
+  for (const AnyCall& call : EveryCall()) {
+    const grpc::Status status = call.make(*stub, *NewCall("known"), "run");
+    EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE) << call.name << " " << status.error_message();
+  }
   stream->Write(OneAppend("run", "sample", 3));
   EXPECT_FALSE(stream->Read(&answer));
   EXPECT_EQ(stream->Finish().error_code(), StatusCode::UNAVAILABLE);
-  Await([&] { return Ask(With(next.Issue("DNS:client"))).ok(); });
+  while (sending->Read(&rows)) {
+  }
+  EXPECT_EQ(sending->Finish().error_code(), StatusCode::UNAVAILABLE);
+  Await([&] { return Ask(With(good)).ok(); });
+  const auto others = v1::RoutingReplay::NewStub(With(good));
+  later.mutable_append()->set_row_start(3);
+  ASSERT_TRUE(others->Put(NewCall("known").get(), later, &ack).ok());
+  EXPECT_FALSE(waiting->Read(&rows)) << rows.ShortDebugString().substr(0, 300);
+  EXPECT_EQ(waiting->Finish().error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(connection->GetState(false), GRPC_CHANNEL_READY);  // The same one still.
+
   SetAuthorities(clients_.certificate());
   Await([&] { return Ask(connection).ok(); });
 }

@@ -33,9 +33,8 @@ class AsioHttpPort final : public HttpPort {
   }
 
   absl::Status Listen() {
-    if (!sessions_.options.tls.certificate.empty()) {
-      const HttpPortOptions& options = sessions_.options;
-      auto tls = TlsContext::Create(options.tls, options.tls_reload_interval, *options.clock);
+    if (sessions_.options.tls != nullptr) {
+      auto tls = TlsContext::Create(*sessions_.options.tls);
       if (!tls.ok()) return tls.status();
       tls_ = *std::move(tls);
     }

@@ -9,9 +9,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "proto/wire/clock.h"
 #include "server/operations/http/http_message.h"
-#include "server/security/tls_files.h"
+#include "server/security/served_tls.h"
 
 namespace routing_replay {
 
@@ -22,15 +21,15 @@ struct HttpPortOptions {
   size_t max_body_bytes = 4 << 10;
   // Of a connection that is slow to send its request or to take the answer.
   std::chrono::milliseconds timeout = std::chrono::seconds(10);
-  TlsFiles tls;  // With a certificate: HTTPS, and nothing else. Clients are not asked for theirs.
-  std::chrono::milliseconds tls_reload_interval = std::chrono::seconds(10);
-  const Clock* clock = &Clock::Real();  // Of that interval. Outlives the port.
-  int max_connections = 128;            // Further ones take the place of the oldest without a whole request.
+  int max_connections = 128;  // Further ones take the place of the oldest without a whole request.
+  // HTTPS with what is served, and nothing else; clients are not asked for certificates. Null: plaintext. Outlives the
+  // port.
+  const ServedTls* tls = nullptr;
 };
 
 class HttpPort {
  public:
-  // Listens when it returns. UNAVAILABLE naming the address, or the file, if it cannot be used.
+  // Listens when it returns. UNAVAILABLE naming the address, or the settings of TLS, if they cannot be used.
   static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const HttpPortOptions& options, HttpHandler handler);
   // Waits for handlers that run; connections are cut. The handler is not called afterwards.
   virtual ~HttpPort() = default;

@@ -1,13 +1,11 @@
 #include "server/operations/http/http_port.h"
 
-#include <openssl/pem.h>
-#include <openssl/ssl.h>
-
 #include <fstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/support/http_client.h"
+#include "tests/support/https_client.h"
 #include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_certificates.h"
@@ -92,67 +90,31 @@ TEST_F(HttpPortTest, OverTheLimitTheOldestWithoutARequestIsClosed) {
   EXPECT_EQ(oldest.ReceiveAll(), "");
 }
 
-// What a client that trusts `authority` is shown, in PEM, and answered. Empty: no connection.
-struct TlsAnswer {
-  std::string certificate;
-  std::string body;
-};
-TlsAnswer TlsGet(const std::string& address, const std::string& authority) {
-  TlsAnswer answer;
-  SSL_CTX* context = SSL_CTX_new(TLS_client_method());
-  SSL_CTX_load_verify_locations(context, authority.c_str(), nullptr);
-  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-  BIO* connection = BIO_new_ssl_connect(context);
-  BIO_set_conn_hostname(connection, address.c_str());
-  SSL* ssl = nullptr;
-  BIO_get_ssl(connection, &ssl);
-  if (BIO_do_connect(connection) == 1) {
-    BIO* memory = BIO_new(BIO_s_mem());
-    X509* shown = SSL_get1_peer_certificate(ssl);
-    PEM_write_bio_X509(memory, shown);
-    char part[4096];
-    answer.certificate.assign(part, static_cast<size_t>(std::max(0, BIO_read(memory, part, sizeof(part)))));
-    X509_free(shown);
-    BIO_free(memory);
-    BIO_puts(connection, "GET / HTTP/1.1\r\n\r\n");
-    for (int n; (n = BIO_read(connection, part, sizeof(part))) > 0;) answer.body.append(part, static_cast<size_t>(n));
-  }
-  BIO_free_all(connection);
-  SSL_CTX_free(context);
-  return answer;
-}
-
 void WriteFile(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
-TEST_F(HttpPortTest, WithACertificateItSpeaksHttpsAndFollowsTheFiles) {
+TEST_F(HttpPortTest, WithACertificateItSpeaksHttpsAndShowsWhatIsServed) {
   const ScratchDirectory directory;
-  const std::string ca = directory.path() + "/ca", cert = directory.path() + "/cert", key = directory.path() + "/key";
+  const std::string cert = directory.path() + "/cert", key = directory.path() + "/key";
   const TestAuthority authority;
   const TestIdentity first = authority.Issue(kLocalNames), second = authority.Issue(kLocalNames);
-  WriteFile(ca, authority.certificate());
   WriteFile(cert, first.certificate);
   WriteFile(key, first.key);
-  ManualClock clock;
-  Start({.tls = {.certificate = cert, .key = key}, .tls_reload_interval = std::chrono::seconds(10), .clock = &clock});
-  const TlsAnswer answer = TlsGet(port_->address(), ca);
+  ASSERT_OK_AND_ASSIGN(const auto served, ServedTls::Create({.certificate = cert, .key = key, .client_ca = ""}));
+  Start({.tls = served.get()});
+  const auto get = [&] { return HttpsGet(port_->address(), "/", authority.certificate()); };
+  const HttpsAnswer answer = get();
   EXPECT_EQ(answer.certificate, first.certificate);
-  EXPECT_TRUE(absl::StartsWith(answer.body, "HTTP/1.1 200 OK\r\n")) << answer.body;
+  EXPECT_TRUE(absl::StartsWith(answer.text, "HTTP/1.1 200 OK\r\n")) << answer.text;
   // Who speaks plaintext gets nothing, and nothing else changes.
   EXPECT_EQ(Ask("GET / HTTP/1.1\r\n\r\n").find("HTTP/1.1 200"), std::string::npos);
-  // A rotation that is half done is not looked at.
+  // It shows what the listeners show, whatever is in the files by now.
   WriteFile(cert, second.certificate);
-  clock.Advance(std::chrono::seconds(10));
-  EXPECT_EQ(TlsGet(port_->address(), ca).certificate, first.certificate);
+  EXPECT_FALSE(served->Reload().ok());
+  EXPECT_EQ(get().certificate, first.certificate);
   WriteFile(key, second.key);
-  EXPECT_EQ(TlsGet(port_->address(), ca).certificate, first.certificate);
-  clock.Advance(std::chrono::seconds(10));
-  EXPECT_EQ(TlsGet(port_->address(), ca).certificate, second.certificate);
-}
-
-TEST_F(HttpPortTest, ACertificateThatCannotBeReadIsAnError) {
-  const auto port = HttpPort::Start({.address = "127.0.0.1:0", .tls = {.certificate = "/nowhere", .key = "/nowhere"}},
-                                    [](const HttpRequest&) { return HttpResponse(); });
-  EXPECT_EQ(port.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(get().certificate, first.certificate);
+  ASSERT_OK(served->Reload());
+  EXPECT_EQ(get().certificate, second.certificate);
 }
 
 TEST_F(HttpPortTest, AnAddressThatIsTakenIsAnError) {

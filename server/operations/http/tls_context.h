@@ -1,35 +1,30 @@
-// The certificate that HTTPS connections begin with: that of the listeners, read again as it changes.
+// The certificate that HTTPS connections begin with: that of the listeners, as it is served now.
 #ifndef SERVER_OPERATIONS_HTTP_TLS_CONTEXT_H_
 #define SERVER_OPERATIONS_HTTP_TLS_CONTEXT_H_
 
 #include <boost/asio/ssl/context.hpp>
-#include <chrono>
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "proto/wire/clock.h"
-#include "server/security/tls_files.h"
+#include "server/security/served_tls.h"
 
 namespace routing_replay {
 
 // Not thread-safe. Clients are not asked for certificates, as probes have none.
 class TlsContext {
  public:
-  // UNAVAILABLE naming a file that cannot be used. `clock` outlives it.
-  static absl::StatusOr<std::unique_ptr<TlsContext>> Create(const TlsFiles& files, std::chrono::milliseconds interval,
-                                                            const Clock& clock);
+  // UNAVAILABLE where OpenSSL does not take what is served. `served` outlives it.
+  static absl::StatusOr<std::unique_ptr<TlsContext>> Create(const ServedTls& served);
 
-  // For a new connection. Files that cannot be used leave it as it was.
+  // For a new connection. Where OpenSSL does not take what is served now, it stays as it was.
   std::shared_ptr<boost::asio::ssl::context> Get();
 
  private:
-  TlsContext(const TlsFiles& files, std::chrono::milliseconds interval, const Clock& clock)
-      : files_(files), interval_(interval), clock_(clock), next_(clock.Now() + interval) {}
+  explicit TlsContext(const ServedTls& served) : served_(served) {}
+  absl::Status Take(std::shared_ptr<const TlsTexts> texts);
 
-  const TlsFiles files_;
-  const std::chrono::milliseconds interval_;
-  const Clock& clock_;
-  Clock::Time next_;
+  const ServedTls& served_;
+  std::shared_ptr<const TlsTexts> taken_;
   std::shared_ptr<boost::asio::ssl::context> context_;
 };
 
