@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "proto/wire/local_address.h"
+#include "server/quantity.h"
 #include "server/security/access_control.h"
 #include "server/store/open_store.h"
 
@@ -22,59 +23,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
-struct Unit {
-  const char* suffix;
-  int64_t factor;
-};
-constexpr Unit kByteUnits[] = {
-    {"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", int64_t{1} << 40}};
-constexpr Unit kTimeUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
-
 // What a quantity may be, in bytes or milliseconds.
-struct Limits {
-  int64_t minimum;
-  int64_t maximum;
-};
-constexpr Limits kAnyBytes = {1, INT64_MAX};
-constexpr Limits kBytesOrNone = {0, INT64_MAX};
-constexpr Limits kMessageBytes = {64 << 10, INT_MAX};  // gRPC takes an int.
+constexpr Bounds kMemoryBytes = {1 << 20, INT64_MAX};
+constexpr Bounds kPartBytes = {64 << 10, INT64_MAX};
+constexpr Bounds kReadMessageBytes = {64 << 10, 4 << 20};
+constexpr Bounds kRunBytes = {4 << 10, INT64_MAX, /*or_none=*/true};
+constexpr Bounds kMessageBytes = {64 << 10, INT_MAX};  // gRPC takes an int.
 // Far from where adding one to the present time overflows.
-constexpr Limits kTimeOrNone = {0, int64_t{30} * 24 * 3600 * 1000};
-constexpr Limits kSomeTime = {1, kTimeOrNone.maximum};
-constexpr Limits kReloadTime = {1000, kTimeOrNone.maximum};
-
-std::string FormatQuantity(int64_t value, absl::Span<const Unit> units) {
-  const Unit* best = &units.front();  // The smallest, which divides everything.
-  for (const Unit& unit : units) {
-    if (value % unit.factor == 0 && unit.factor > best->factor) best = &unit;
-  }
-  return absl::StrCat(value / best->factor, best->suffix);
-}
-
-// "256MiB", "90s": a whole number and a unit of `units`.
-int64_t ParseQuantity(const std::string& key, absl::string_view text, absl::Span<const Unit> units, Limits limits) {
-  size_t digits = 0;
-  while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) ++digits;
-  const absl::string_view suffix = absl::StripAsciiWhitespace(text.substr(digits));
-  int64_t number, product;
-  for (const Unit& unit : units) {
-    if (suffix != unit.suffix || !absl::SimpleAtoi(text.substr(0, digits), &number) ||
-        __builtin_mul_overflow(number, unit.factor, &product)) {
-      continue;
-    }
-    if (product >= limits.minimum && product <= limits.maximum) return product;
-    throw CLI::ValidationError(absl::StrCat("--", key, ": '", text, "' is not in ",
-                                            FormatQuantity(limits.minimum, units), " … ",
-                                            FormatQuantity(limits.maximum, units)));
-  }
-  std::vector<std::string> names;
-  for (const Unit& unit : units) names.push_back(absl::StrCat("'", unit.suffix, "'"));
-  throw CLI::ValidationError(absl::StrCat("--", key, ": '", text, "' is not a whole number with one of the units ",
-                                          absl::StrJoin(names, ", ")));
-}
-
-std::string Bytes(int64_t value) { return FormatQuantity(value, kByteUnits); }
-std::string Time(milliseconds value) { return FormatQuantity(value.count(), kTimeUnits); }
+constexpr int64_t kMaxTime = int64_t{30} * 24 * 3600 * 1000;
+constexpr Bounds kTimeOrNone = {0, kMaxTime};
+constexpr Bounds kSweepTime = {10, kMaxTime};
+constexpr Bounds kSeconds = {1000, kMaxTime};
 
 // One place that names every key: flags, YAML and variables are made from it.
 class Parser {
@@ -93,21 +52,22 @@ class Parser {
     Key("durability", config_.durability,
         "what an acknowledged append has come through in runs that ask for nothing: memory, written (to the operating "
         "system) or synced (to the disk); by default written, of the store memory memory");
-    BytesKey("memory-budget", config_.memory_budget, kAnyBytes,
+    BytesKey("memory-budget", config_.memory_budget, kMemoryBytes,
              "bytes of routing data held and on their way; of rocksdb a quarter, at most 4 GiB, is its cache");
     Key("spill-directory", config_.spill_directory,
         "directory to which the store memory moves sealed samples that were not used for long, from three quarters of "
         "the memory budget on; its files are removed at every start");
-    BytesKey("spill-budget", config_.spill_budget, kAnyBytes, "bytes that the files in the spill directory may take");
-    TimeKey("default-ttl", config_.default_ttl, kSomeTime,
+    BytesKey("spill-budget", config_.spill_budget, kMemoryBytes,
+             "bytes that the files in the spill directory may take");
+    TimeKey("default-ttl", config_.default_ttl, kSeconds,
             "a sample idle for so long is removed, where its run does not say");
-    TimeKey("sweep-interval", config_.sweep_interval, kSomeTime, "how often idle samples are looked for");
+    TimeKey("sweep-interval", config_.sweep_interval, kSweepTime, "how often idle samples are looked for");
     BytesKey("max-message-bytes", config_.max_message_bytes, kMessageBytes, "of one received message");
-    BytesKey("max-payload-bytes", config_.max_payload_bytes, kAnyBytes, "of one append after decompression");
-    BytesKey("stream-window-bytes", config_.stream_window_bytes, kAnyBytes, "credit that one append stream may hold");
-    BytesKey("read-message-bytes", config_.read_message_bytes, kAnyBytes, "of one read message");
-    TimeKey("max-wait", config_.max_wait, kTimeOrNone, "longest wait of a waiting read");
-    TimeKey("stall-timeout", config_.stall_timeout, kSomeTime, "a reader that takes nothing for so long is cut off");
+    BytesKey("max-payload-bytes", config_.max_payload_bytes, kPartBytes, "of one append after decompression");
+    BytesKey("stream-window-bytes", config_.stream_window_bytes, kPartBytes, "credit that one append stream may hold");
+    BytesKey("read-message-bytes", config_.read_message_bytes, kReadMessageBytes, "of one read message");
+    TimeKey("max-wait", config_.max_wait, kSeconds, "longest wait of a waiting read");
+    TimeKey("stall-timeout", config_.stall_timeout, kSeconds, "a reader that takes nothing for so long is cut off");
     TimeKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
     Key("threads", config_.threads,
         "completion-queue threads; over Redis each waits for its answers: give it 16 or more")
@@ -120,7 +80,7 @@ class Parser {
     Key("tls-cert", config_.tls.certificate, "certificate chain of the listeners, PEM; empty: plaintext");
     Key("tls-key", config_.tls.key, "its private key, PEM");
     Key("tls-client-ca", config_.tls.client_ca, "PEM; clients must show a certificate that this authority signed");
-    TimeKey("tls-reload-interval", config_.tls_reload_interval, kReloadTime, "how often these files are read again");
+    TimeKey("tls-reload-interval", config_.tls_reload_interval, kSeconds, "how often these files are read again");
     FlagKey("insecure", config_.insecure, "listen without TLS on addresses that are not loopback");
     Key("token-file", config_.token_file,
         "hashes of the tokens that clients must show and what each may do; read again when it changes (rrctl token "
@@ -136,12 +96,12 @@ class Parser {
             "time after SIGTERM in which calls are still taken while the server says that it is not ready");
     Key("log-format", config_.log_format, "json: a line of JSON per event; text; auto: text on a terminal, else json")
         ->check(CLI::IsMember({"auto", "json", "text"}));
-    BytesKey("run-budget", config_.run_budget, kBytesOrNone, "bytes that one run may take; 0: as many as there are");
+    BytesKey("run-budget", config_.run_budget, kRunBytes, "bytes that one run may take; 0: as many as there are");
     Key("run-streams", config_.run_streams, "Append calls, and as many Read calls, of one run at a time; 0: no limit")
         ->check(CLI::NonNegativeNumber);
     Key("max-runs", config_.max_runs, "runs that there may be at a time")->check(CLI::PositiveNumber);
     Key("max-streams", config_.max_streams, "calls of one connection at a time")->check(CLI::Range(1, 1 << 20));
-    TimeKey("max-deadline", config_.max_deadline, kSomeTime, "longest time of a call; an Append may last");
+    TimeKey("max-deadline", config_.max_deadline, kSeconds, "longest time of a call; an Append may last");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }
@@ -171,24 +131,24 @@ class Parser {
     keys_.push_back(key);
     app_.add_flag("--" + key, value, help)->envname(Variable(key));
   }
-  void BytesKey(const std::string& key, int64_t& value, Limits limits, const std::string& help) {
+  void BytesKey(const std::string& key, int64_t& value, Bounds bounds, const std::string& help) {
     keys_.push_back(key);
     app_.add_option_function<std::string>(
-            "--" + key, [=, &value](const std::string& text) { value = ParseQuantity(key, text, kByteUnits, limits); },
-            help)
-        ->default_str(Bytes(value))
+            "--" + key, [=, &value](const std::string& text) { value = OrThrow(key, ParseBytes(text, bounds)); }, help)
+        ->default_str(BytesText(value))
         ->envname(Variable(key));
   }
-  void TimeKey(const std::string& key, milliseconds& value, Limits limits, const std::string& help) {
+  void TimeKey(const std::string& key, milliseconds& value, Bounds bounds, const std::string& help) {
     keys_.push_back(key);
     app_.add_option_function<std::string>(
-            "--" + key,
-            [=, &value](const std::string& text) {
-              value = milliseconds(ParseQuantity(key, text, kTimeUnits, limits));
-            },
-            help)
-        ->default_str(Time(value))
+            "--" + key, [=, &value](const std::string& text) { value = OrThrow(key, ParseTime(text, bounds)); }, help)
+        ->default_str(TimeText(value))
         ->envname(Variable(key));
+  }
+  template <typename T>
+  static T OrThrow(const std::string& key, const absl::StatusOr<T>& value) {
+    if (!value.ok()) throw CLI::ValidationError(absl::StrCat("--", key, ": ", value.status().message()));
+    return *value;
   }
   static std::string Variable(const std::string& key) {
     return absl::StrCat("RR_", absl::AsciiStrToUpper(absl::StrReplaceAll(key, {{"-", "_"}})));
@@ -331,18 +291,18 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "exit-with-pid" << YAML::Value << c.exit_with_pid;
   out << YAML::Key << "store" << YAML::Value << c.store;
   out << YAML::Key << "durability" << YAML::Value << c.durability;
-  out << YAML::Key << "memory-budget" << YAML::Value << Bytes(c.memory_budget);
+  out << YAML::Key << "memory-budget" << YAML::Value << BytesText(c.memory_budget);
   out << YAML::Key << "spill-directory" << YAML::Value << c.spill_directory;
-  out << YAML::Key << "spill-budget" << YAML::Value << Bytes(c.spill_budget);
-  out << YAML::Key << "default-ttl" << YAML::Value << Time(c.default_ttl);
-  out << YAML::Key << "sweep-interval" << YAML::Value << Time(c.sweep_interval);
-  out << YAML::Key << "max-message-bytes" << YAML::Value << Bytes(c.max_message_bytes);
-  out << YAML::Key << "max-payload-bytes" << YAML::Value << Bytes(c.max_payload_bytes);
-  out << YAML::Key << "stream-window-bytes" << YAML::Value << Bytes(c.stream_window_bytes);
-  out << YAML::Key << "read-message-bytes" << YAML::Value << Bytes(c.read_message_bytes);
-  out << YAML::Key << "max-wait" << YAML::Value << Time(c.max_wait);
-  out << YAML::Key << "stall-timeout" << YAML::Value << Time(c.stall_timeout);
-  out << YAML::Key << "drain-timeout" << YAML::Value << Time(c.drain_timeout);
+  out << YAML::Key << "spill-budget" << YAML::Value << BytesText(c.spill_budget);
+  out << YAML::Key << "default-ttl" << YAML::Value << TimeText(c.default_ttl);
+  out << YAML::Key << "sweep-interval" << YAML::Value << TimeText(c.sweep_interval);
+  out << YAML::Key << "max-message-bytes" << YAML::Value << BytesText(c.max_message_bytes);
+  out << YAML::Key << "max-payload-bytes" << YAML::Value << BytesText(c.max_payload_bytes);
+  out << YAML::Key << "stream-window-bytes" << YAML::Value << BytesText(c.stream_window_bytes);
+  out << YAML::Key << "read-message-bytes" << YAML::Value << BytesText(c.read_message_bytes);
+  out << YAML::Key << "max-wait" << YAML::Value << TimeText(c.max_wait);
+  out << YAML::Key << "stall-timeout" << YAML::Value << TimeText(c.stall_timeout);
+  out << YAML::Key << "drain-timeout" << YAML::Value << TimeText(c.drain_timeout);
   out << YAML::Key << "threads" << YAML::Value << c.threads;
   out << YAML::Key << "verify" << YAML::Value << c.verify;
   out << YAML::Key << "allocator" << YAML::Value << c.allocator;
@@ -350,7 +310,7 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "tls-cert" << YAML::Value << c.tls.certificate;
   out << YAML::Key << "tls-key" << YAML::Value << c.tls.key;
   out << YAML::Key << "tls-client-ca" << YAML::Value << c.tls.client_ca;
-  out << YAML::Key << "tls-reload-interval" << YAML::Value << Time(c.tls_reload_interval);
+  out << YAML::Key << "tls-reload-interval" << YAML::Value << TimeText(c.tls_reload_interval);
   out << YAML::Key << "insecure" << YAML::Value << c.insecure;
   out << YAML::Key << "token-file" << YAML::Value << c.token_file;
   out << YAML::Key << "operations-listen" << YAML::Value << c.operations_listen;
@@ -358,12 +318,12 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "reflection" << YAML::Value << c.reflection;
   out << YAML::Key << "channelz" << YAML::Value << c.channelz;
   out << YAML::Key << "run-metrics" << YAML::Value << c.run_metrics;
-  out << YAML::Key << "drain-delay" << YAML::Value << Time(c.drain_delay);
-  out << YAML::Key << "run-budget" << YAML::Value << Bytes(c.run_budget);
+  out << YAML::Key << "drain-delay" << YAML::Value << TimeText(c.drain_delay);
+  out << YAML::Key << "run-budget" << YAML::Value << BytesText(c.run_budget);
   out << YAML::Key << "run-streams" << YAML::Value << c.run_streams;
   out << YAML::Key << "max-runs" << YAML::Value << c.max_runs;
   out << YAML::Key << "max-streams" << YAML::Value << c.max_streams;
-  out << YAML::Key << "max-deadline" << YAML::Value << Time(c.max_deadline);
+  out << YAML::Key << "max-deadline" << YAML::Value << TimeText(c.max_deadline);
   out << YAML::Key << "log-format" << YAML::Value << c.log_format;
   out << YAML::EndMap;
   return absl::StrCat(out.c_str(), "\n");

@@ -2,7 +2,9 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {
@@ -95,8 +97,44 @@ TEST(ConfigTest, FaultsNameTheKey) {
     EXPECT_EQ(c.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(c.status().message()), ::testing::HasSubstr(word));
   }
-  const std::string path = FileWith("memory_budget: 1\n");
+  const std::string path = FileWith("memory_budget: 1MiB\n");
   EXPECT_THAT(std::string(Parse({"--config", path.c_str()}).status().message()), ::testing::HasSubstr("memory_budget"));
+}
+
+// What would be taken, and would serve nobody, is refused with the setting, the value and the least that makes sense.
+TEST(ConfigTest, SenselessValuesAreRefused) {
+  for (const auto& [flag, value, least] : std::vector<std::tuple<const char*, const char*, std::string>>{
+           {"--memory-budget", "1KiB", "at least 1MiB"},
+           {"--spill-budget", "1023KiB", "at least 1MiB"},
+           {"--max-message-bytes", "1", "at least 64KiB"},
+           {"--max-payload-bytes", "1KiB", "at least 64KiB"},
+           {"--stream-window-bytes", "1", "at least 64KiB"},
+           {"--read-message-bytes", "1", "at least 64KiB"},
+           {"--read-message-bytes", "5MiB", "at most 4MiB"},
+           {"--run-budget", "1", "at least 4KiB, or 0 for no bound"},
+           {"--max-wait", "0s", "at least 1s"},
+           {"--default-ttl", "1ms", "at least 1s"},
+           {"--stall-timeout", "1ms", "at least 1s"},
+           {"--max-deadline", "1ms", "at least 1s"},
+           {"--sweep-interval", "1ms", "at least 10ms"}}) {
+    const auto c = Parse({flag, value, "--check-config"});
+    EXPECT_EQ(c.status().code(), absl::StatusCode::kInvalidArgument) << flag;
+    EXPECT_THAT(std::string(c.status().message()),
+                ::testing::StartsWith(absl::StrCat(flag, ": '", value, "' is too ")));
+    EXPECT_THAT(std::string(c.status().message()), ::testing::EndsWith(least));
+  }
+  const std::string path = FileWith("memory-budget: 4Gi\n");
+  EXPECT_EQ(Parse({"--config", path.c_str()}).status().message(), "--memory-budget: '4Gi' is no size; write 4GiB");
+}
+
+TEST(ConfigTest, ZeroIsWrittenAsPeopleWould) {
+  const std::string printed = ToYaml(ServerConfig());
+  EXPECT_THAT(printed, ::testing::HasSubstr("drain-delay: 0s\n"));
+  EXPECT_THAT(printed, ::testing::HasSubstr("run-budget: 0\n"));
+  const std::string help(Parse({"--help"}).status().message());
+  EXPECT_THAT(help, ::testing::HasSubstr("--drain-delay TEXT=0s "));
+  EXPECT_THAT(help, ::testing::Not(::testing::HasSubstr("=0h")));
+  EXPECT_THAT(help, ::testing::Not(::testing::HasSubstr("=0TiB")));
 }
 
 TEST(ConfigTest, PlaintextStaysOnThisMachineUnlessMeant) {
