@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_format.h"
 #include "client/rrctl/failure.h"
-#include "client/rrctl/human.h"
 #include "client/rrctl/inspect.h"
+#include "client/rrctl/interval.h"
 
 namespace routing_replay {
 namespace {

@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "client/rrctl/human.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

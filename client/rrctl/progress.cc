@@ -5,8 +5,8 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
-#include "client/rrctl/human.h"
 #include "client/rrctl/terminal.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

@@ -4,9 +4,9 @@
 #include "client/rrctl/compare/diff.h"
 #include "client/rrctl/doctor/doctor.h"
 #include "client/rrctl/file.h"
-#include "client/rrctl/human.h"
 #include "client/rrctl/report/page.h"
 #include "client/rrctl/session.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "client/rrctl/human.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {
@@ -66,6 +66,7 @@ std::string Cell(absl::string_view key, const Document& value) {
     }
     return text;
   }
+  if (value.is_number_float()) return HumanNumber(value.get<double>());
   return value.dump();
 }
 

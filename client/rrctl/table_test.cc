@@ -42,6 +42,7 @@ TEST(TableTest, CellsShowUnitsAndNestedValues) {
   EXPECT_EQ(Cell("routing_replay_ingest_bytes_total", 1536), "1.5 KiB");
   EXPECT_EQ(Cell("idle_ms", 3250), "3.2 s");
   EXPECT_EQ(Cell("rows", 1536), "1536");
+  EXPECT_EQ(Cell("max_to_mean", 3.6656472986748216), "3.67");
   EXPECT_EQ(Cell("sealed", true), "yes");
   EXPECT_EQ(Cell("tokens", nullptr), "-");
   EXPECT_EQ(Cell("name", "a\033[2J"), "a\\x1B[2J");

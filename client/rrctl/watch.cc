@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/rrctl/failure.h"
-#include "client/rrctl/human.h"
 #include "proto/json/status_json.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

@@ -12,8 +12,8 @@
 #include "client/rrctl/bench/figures.h"
 #include "client/rrctl/bench/load.h"
 #include "client/rrctl/bench/phase.h"
-#include "client/rrctl/human.h"
 #include "proto/json/geometry_json.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

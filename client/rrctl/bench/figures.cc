@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/rrctl/human.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

@@ -3,8 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/rrctl/human.h"
 #include "proto/wire/clock.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

@@ -12,7 +12,7 @@
 #include "client/rrctl/doctor/connection_checks.h"
 #include "client/rrctl/doctor/service_checks.h"
 #include "client/rrctl/failure.h"
-#include "client/rrctl/human.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

@@ -7,8 +7,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/rrctl/failure.h"
-#include "client/rrctl/human.h"
 #include "client/server_limits.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "client/rrctl/human.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

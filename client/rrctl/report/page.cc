@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/rrctl/human.h"
 #include "client/rrctl/report/chart.h"
 #include "client/rrctl/report/html.h"
 #include "client/rrctl/report/plot.h"
 #include "client/rrctl/report/template.h"
+#include "proto/wire/human.h"
 
 namespace routing_replay {
 namespace {

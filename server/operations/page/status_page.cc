@@ -9,18 +9,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "server/operations/page/human.h"
+#include "proto/wire/human.h"
 #include "server/operations/page/page_template.h"
 #include "server/operations/page/sparkline.h"
 #include "server/operations/status_json.h"
 
 namespace routing_replay {
 namespace {
-
-using page::HumanBytes;
-using page::HumanCount;
-using page::HumanDuration;
-using page::HumanRate;
 
 using kainjow::mustache::data;
 using kainjow::mustache::list;
@@ -47,19 +42,22 @@ data Bytes(const std::string& label, const std::string& metric, int64_t value) {
 
 std::string Version(int64_t version) { return version == kUnknownWeightVersion ? "unknown" : HumanCount(version); }
 
+data Newest(const std::string& label, absl::string_view operation, int64_t version) {
+  return Figure(label, absl::StrCat("newest_weight_version{operation=\"", operation, "\"}"), Version(version),
+                static_cast<double>(version));
+}
+
 list Tiles(const ServerStatus& status) {
   list tiles;
   tiles.push_back(Count("runs", "runs", status.totals.runs));
   tiles.push_back(Count("samples", "samples", status.totals.samples));
   tiles.push_back(Bytes("stored", "stored_bytes", status.totals.stored_bytes));
   tiles.push_back(Bytes("memory of the process", "process_resident_bytes", status.resident_bytes));
-  data versions = Figure("newest weights, put · read", "newest_weight_version",
-                         absl::StrCat(Version(status.newest_put), " · ", Version(status.newest_get)), 0);
-  versions.set("value", absl::StrCat(status.newest_put, " ", status.newest_get));
-  tiles.push_back(versions);
+  tiles.push_back(Newest("newest weights appended", "put", status.newest_put));
+  tiles.push_back(Newest("newest weights read", "get", status.newest_get));
   if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
     const milliseconds idle(status.census->oldest_idle_ms);
-    tiles.push_back(Figure("oldest sample, not used for", "oldest_sample_idle_seconds", HumanDuration(idle),
+    tiles.push_back(Figure("longest time unused", "oldest_sample_idle_seconds", HumanDuration(idle),
                            static_cast<double>(idle.count()) / 1000));
   }
   return tiles;
@@ -87,7 +85,7 @@ list Bars(const ServerStatus& status) {
 data Chart(const std::string& title, const char* colour, bool bytes, const RateHistory::Rates& rates) {
   const double top = bytes ? RoundBytesTop(rates.per_second) : RoundTop(rates.per_second);
   const auto text = [&](double rate) {
-    return bytes ? absl::StrCat(HumanBytes(rate), "/s") : absl::StrCat(HumanRate(rate), "/s");
+    return bytes ? absl::StrCat(HumanBytes(rate), "/s") : absl::StrCat(HumanNumber(rate), "/s");
   };
   const Sparkline line = MakeSparkline(rates.per_second, top);
   data chart;
@@ -103,8 +101,8 @@ data Chart(const std::string& title, const char* colour, bool bytes, const RateH
 }
 
 list Charts(const RateHistory& rates) {
-  return {Chart("Rows in", "cool", true, rates.Get(RateHistory::kIngestBytes)),
-          Chart("Rows out", "calm", true, rates.Get(RateHistory::kEgressBytes)),
+  return {Chart("Bytes in", "cool", true, rates.Get(RateHistory::kIngestBytes)),
+          Chart("Bytes out", "calm", true, rates.Get(RateHistory::kEgressBytes)),
           Chart("Calls", "cool", false, rates.Get(RateHistory::kCalls)),
           Chart("Calls refused or failed", "warm", false, rates.Get(RateHistory::kTroubledCalls))};
 }
@@ -159,8 +157,8 @@ list RunGroups(const std::vector<Share>& shares) {
     for (; i < shares.size() && shares[i].run == &run; ++i) rows.push_back(ShareRow(shares[i], most_bytes));
     data group;
     group.set("run", run.run);
-    group.set("summary", absl::StrCat(HumanCount(run.samples), " samples, ", HumanCount(run.sealed_samples),
-                                      " sealed, ", HumanBytes(static_cast<double>(run.stored_bytes))));
+    group.set("summary", absl::StrCat(Counted(run.samples, "sample"), ", ", HumanCount(run.sealed_samples), " sealed, ",
+                                      HumanBytes(static_cast<double>(run.stored_bytes))));
     group.set("versions", rows);
     groups.push_back(group);
   }
@@ -172,7 +170,7 @@ void AddShares(const Census& census, data& page) {
   const list groups = RunGroups(LargestShares(census, left_out));
   page.set("any_shares", !groups.empty());
   page.set("groups", groups);
-  page.set("more_shares", left_out > 0 ? data(HumanCount(static_cast<int64_t>(left_out))) : data(false));
+  page.set("more_shares", left_out > 0 ? data(Counted(static_cast<int64_t>(left_out), "row", "rows")) : data(false));
   page.set("partial", census.looked_at < census.samples);
   page.set("looked_at", HumanCount(census.looked_at));
   page.set("of_samples", HumanCount(census.samples));
@@ -186,10 +184,10 @@ struct RefusalKind {
 constexpr RefusalKind kRefusals[] = {{"append_refusals_total", "append refused"},
                                      {"credit_refusals_total", "credit refused"},
                                      {"read_samples_total", "sample not read"},
-                                     {"access_refusals_total", "no access"},
-                                     {"quota_refusals_total", "quota"},
+                                     {"access_refusals_total", "access refused"},
+                                     {"quota_refusals_total", "quota reached"},
                                      {"store_errors_total", "store error"},
-                                     {"tls_reload_failures_total", "TLS files not taken"}};
+                                     {"tls_reload_failures_total", "TLS files not accepted"}};
 
 // "x" of "{reason="x"}".
 std::string LabelValue(absl::string_view labels) {
@@ -226,7 +224,7 @@ list Troubles(const std::vector<CallTrouble>& troubles, std::chrono::system_cloc
     row.set("method", trouble.method);
     row.set("code", trouble.code);
     row.set("reason", trouble.reason);
-    row.set("field", trouble.field);
+    row.set("field", trouble.field.empty() ? data(false) : data(trouble.field));
     row.set("count", HumanCount(trouble.count));
     row.set("failed", trouble.failed);
     rows.push_back(row);

@@ -60,12 +60,24 @@ TEST_F(StatusPageTest, TheLargestSharesAreShownAndTheOthersCounted) {
   census_.runs = {{.run = "grpo"}};
   for (int i = 0; i < 60; ++i) census_.runs[0].by_version[i] = {.samples = 1, .rows = 1, .bytes = 1000 + i};
   const std::string page = Page();
-  EXPECT_NE(page.find("And 10 more"), std::string::npos);
-  EXPECT_NE(page.find("Counted over 600 of 1,000 samples."), std::string::npos);
+  EXPECT_NE(page.find("Not shown: 10 rows with fewer bytes."), std::string::npos);
+  EXPECT_NE(page.find("Counted from 600 of 1,000 samples."), std::string::npos);
   EXPECT_NE(page.find("<td class=\"text\">59</td>"), std::string::npos);
   EXPECT_NE(page.find("<td class=\"text\">10</td>"), std::string::npos);
   EXPECT_EQ(page.find("<td class=\"text\">9</td>"), std::string::npos);
   EXPECT_LT(page.find("<td class=\"text\">59</td>"), page.find("<td class=\"text\">10</td>"));
+}
+
+TEST_F(StatusPageTest, WhatIsEmptyOrOneReadsWell) {
+  census_.runs = {{.run = "grpo", .samples = 1, .sealed_samples = 1, .stored_bytes = 100}};
+  census_.runs[0].by_version[3] = {.samples = 1, .rows = 1, .bytes = 100};
+  troubles_ = {{.method = "Append", .code = "FAILED_PRECONDITION", .reason = "SEALED"},
+               {.method = "Put", .code = "INVALID_ARGUMENT", .reason = "FIELD", .field = "rows"}};
+  const std::string page = Page();
+  EXPECT_NE(page.find("1 sample, 1 sealed, 100 B"), std::string::npos);
+  EXPECT_NE(page.find("FAILED_PRECONDITION SEALED</td>"), std::string::npos);
+  EXPECT_NE(page.find("INVALID_ARGUMENT FIELD (rows)</td>"), std::string::npos);
+  EXPECT_NE(page.find("memory · healthy"), std::string::npos);
 }
 
 TEST_F(StatusPageTest, RefusalsAreThoseThatHappened) {

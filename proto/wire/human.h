@@ -1,0 +1,33 @@
+// Figures as people read them, on a terminal and on a page.
+#ifndef PROTO_WIRE_HUMAN_H_
+#define PROTO_WIRE_HUMAN_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace routing_replay {
+
+// "1023 B", "12.3 MiB", "300 GiB"
+std::string HumanBytes(double bytes);
+
+// "1,234,567"
+std::string HumanCount(int64_t count);
+
+// "1 sample", "2 samples"; `many` where that is not `one` with an s.
+std::string Counted(int64_t count, absl::string_view one, absl::string_view many = "");
+
+// Three digits, of a large one those before the point: "0.0123", "3.67", "1,234,568".
+std::string HumanNumber(double number);
+
+// The two largest units that matter: "250 ms", "3.2 s", "5 min 12 s", "3 h 5 min", "2 d 3 h".
+std::string HumanDuration(std::chrono::milliseconds duration);
+
+// RFC 3339 in UTC: "2025-01-31T09:30:00.125Z".
+std::string Timestamp(std::chrono::system_clock::time_point time);
+
+}  // namespace routing_replay
+
+#endif  // PROTO_WIRE_HUMAN_H_
