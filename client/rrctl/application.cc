@@ -9,8 +9,17 @@
 #include "client/rrctl/completion.h"
 #include "client/rrctl/interrupt.h"
 #include "client/rrctl/server_names.h"
+#include "client/rrctl/usage.h"
 
 namespace routing_replay {
+namespace {
+
+void Complain(const absl::Status& status) {
+  std::cerr << Style::For(STDERR_FILENO).Error("rrctl:") << " " << FailureText(status) << "\n";
+}
+
+}  // namespace
+
 Application::Application() : app_("Look into a routing-replay server.", "rrctl"), tree_(app_, settings_, command_) {}
 
 ExitCode Application::Main(std::vector<std::string> words) {
@@ -19,15 +28,20 @@ ExitCode Application::Main(std::vector<std::string> words) {
   try {
     std::reverse(words.begin(), words.end());  // As CLI11 takes them.
     app_.parse(std::move(words));
+  } catch (const CLI::Success& asked) {
+    app_.exit(asked);  // Prints the help, or the version.
+    return kExitOk;
   } catch (const CLI::ParseError& error) {
-    return app_.exit(error) == 0 ? kExitOk : kExitUsage;
+    Complain(UsageError(app_, error));
+    return kExitUsage;
   }
   Session session(settings_);
   const absl::Status status = command_(session);
-  if (status.ok()) return session.verdict();
-  if (!session.OutputIsTaken() && ReaderIsGone(STDOUT_FILENO)) EndByBrokenPipe();
-  std::cerr << Style::For(STDERR_FILENO).Error("rrctl:") << " " << FailureText(status) << "\n";
-  return ExitCodeFor(status);
+  if (!status.ok()) {
+    if (!session.OutputIsTaken() && ReaderIsGone(STDOUT_FILENO)) EndByBrokenPipe();
+    Complain(status);
+  }
+  return session.CodeFor(status);
 }
 
 ExitCode Application::Complete(std::vector<std::string> words) const {

@@ -25,7 +25,7 @@ Examples:
   rrctl import /checkpoints/grpo-42           back into a server
   rrctl diff grpo-42:a/0 grpo-43:a/0          first row and layer with other experts; exit code 1
   rrctl report grpo-42 -o report.html         pictures of its routes, in one file
-  rrctl verify grpo-42                        every row, every checksum
+  rrctl verify grpo-42                        every row, every checksum; of an export: ./DIR
   rrctl bench --samples 64 --workers 8
   rrctl plan --explain < micro_batch.json     who holds which rows and layers; needs no server
   source <(rrctl completion bash)
@@ -308,8 +308,16 @@ void CommandTree::AddTransfers() {
   imported->add_option("RUN", options.run,
                        "name of the run, which is made if it is not there; left out: as it was exported");
   AddGroups(imported, options.groups);
-  CLI::App* verify = Add("verify", "read every row of a run and compare every checksum", &Session::Verify);
-  AddRun(verify, options.run);
+  CLI::App* verify = Add("verify",
+                         "read every row of a run, or of an exported run, and compare every checksum\n"
+                         "For a directory, which is written /DIR, ./DIR or ../DIR, no server is asked.",
+                         &Session::Verify);
+  verify
+      ->add_option_function<std::string>(
+          "RUN",
+          [&options](const std::string& name) { (IsDirectoryName(name) ? options.directory : options.run) = name; },
+          "name of the run, or an exported run: /DIR, ./DIR or ../DIR")
+      ->required();
   AddGroups(verify, options.groups);
   AddTrainerFlag(verify, options.producer);
 }
@@ -337,7 +345,10 @@ void CommandTree::AddLayouts() {
 }
 
 void CommandTree::AddRemove() {
-  CLI::App* rm = app_.add_subcommand("rm", "release samples, or drop a whole run with --all");
+  CLI::App* rm = app_.add_subcommand("rm",
+                                     "release samples, or drop a whole run with --all\n"
+                                     "Samples that are not there are no error: the answer says how many "
+                                     "were.");
   AddRun(rm, settings_.run);
   const CLI::Option* samples = AddSamples(rm, "names of samples");
   const CLI::Option* all = rm->add_flag("--all", drop_run_, "drop the run with all its samples");

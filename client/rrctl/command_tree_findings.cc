@@ -46,6 +46,7 @@ void CommandTree::AddReport() {
   report->add_option("-o,--output", settings_.report_file, "the file; - is standard output")
       ->capture_default_str()
       ->type_name("FILE");
+  report->add_flag("--force", settings_.replace_report, "replace a file of that name");
   report->add_option("--samples", options.samples, "read the rows of so many samples, chosen by chance")
       ->capture_default_str()
       ->type_name("N")

@@ -1,5 +1,8 @@
 #include "client/rrctl/failure.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "client/rrctl/terminal.h"
 #include "proto/json/status_json.h"
@@ -12,22 +15,28 @@ constexpr ExitMeaning kMeanings[] = {
     {kExitOk, "done; a watch that ended with Ctrl-C too"},
     {kExitFailed,
      "the server refused, something is not there or damaged, or the output was not taken; diff: there are "
-     "differences; doctor: a check failed"},
-    {kExitUsage, "the command line or the address is wrong; no server was asked"},
+     "differences, and nothing else; doctor: a check failed, and nothing else"},
+    {kExitUsage, "the command line, the address, or a file of TLS or tokens is wrong; no server was asked"},
     {kExitUnreachable,
      "no server there within --timeout, none that answers in time, or one that is shutting down; of several, any of "
      "them"},
+    {kExitUndecided, "diff and doctor: what ends other commands with 1"},
     {kExitInterrupted, "a bench that was stopped with Ctrl-C; its run is dropped"},
 };
+
+// What is part of the command line, under the names of ClientOptions. No server names these fields.
+bool IsConnectionSetting(absl::string_view field) {
+  constexpr absl::string_view kSettings[] = {"endpoint", "cacert", "cert", "key", "token_file"};
+  return std::find(std::begin(kSettings), std::end(kSettings), field) != std::end(kSettings);
+}
 
 }  // namespace
 
 absl::Span<const ExitMeaning> ExitMeanings() { return kMeanings; }
 
-ExitCode ExitCodeFor(const absl::Status& status) {
-  // The address is part of the command line, and only the client names this field.
+ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed) {
   const std::optional<ErrorDetail> detail = GetErrorDetail(status);
-  if (absl::IsInvalidArgument(status) && detail && detail->field == "endpoint") return kExitUsage;
+  if (absl::IsInvalidArgument(status) && detail && IsConnectionSetting(detail->field)) return kExitUsage;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;
@@ -37,7 +46,7 @@ ExitCode ExitCodeFor(const absl::Status& status) {
     case absl::StatusCode::kCancelled:
       return kExitInterrupted;
     default:
-      return kExitFailed;
+      return failed;
   }
 }
 

@@ -14,6 +14,7 @@ enum ExitCode : int {
   kExitFailed = 1,
   kExitUsage = 2,
   kExitUnreachable = 3,
+  kExitUndecided = 4,
   kExitInterrupted = 130,
 };
 
@@ -24,7 +25,8 @@ struct ExitMeaning {
 };
 absl::Span<const ExitMeaning> ExitMeanings();
 
-ExitCode ExitCodeFor(const absl::Status& status);
+// `failed`: for what has no code of its own. A command for which kExitFailed is an answer gives kExitUndecided.
+ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed = kExitFailed);
 
 // One line without its end: code, reason, message and what else the error's detail has.
 //   "NOT_FOUND (NO_SAMPLE): run a has no sample b [sample=b]"

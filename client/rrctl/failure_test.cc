@@ -26,9 +26,15 @@ TEST(FailureTest, ExitCodes) {
   EXPECT_EQ(ExitCodeFor(absl::NotFoundError("")), 1);
   EXPECT_EQ(ExitCodeFor(absl::InvalidArgumentError("")), 1);
   EXPECT_EQ(ExitCodeFor(MakeError(absl::StatusCode::kInvalidArgument, "no port", {.field = "endpoint"})), 2);
+  for (const char* setting : {"cacert", "cert", "key", "token_file"}) {
+    EXPECT_EQ(ExitCodeFor(Invalid(setting, "cannot read x")), 2) << setting;
+  }
   EXPECT_EQ(ExitCodeFor(absl::UnavailableError("")), 3);
   EXPECT_EQ(ExitCodeFor(absl::DeadlineExceededError("")), 3);
   EXPECT_EQ(ExitCodeFor(absl::CancelledError("")), 130);
+  EXPECT_EQ(ExitCodeFor(absl::NotFoundError(""), kExitUndecided), 4);
+  EXPECT_EQ(ExitCodeFor(absl::UnavailableError(""), kExitUndecided), 3);
+  EXPECT_EQ(ExitCodeFor(absl::OkStatus(), kExitUndecided), 0);
 }
 
 // The rows of the table that begins with "| exit code", without the marks of code.

@@ -134,7 +134,7 @@ absl::Status Session::Import() {
 }
 
 absl::Status Session::Verify() {
-  const auto verified = Transfer(routing_replay::Verify);
+  const auto verified = settings_.transfer.directory.empty() ? Transfer(routing_replay::Verify) : VerifyHere();
   if (!verified.ok()) return verified.status();
   if (output_.format() == Format::kJson) {
     output_.Print(*verified, Layout::kRecords);
@@ -147,6 +147,11 @@ absl::Status Session::Verify() {
   }
   const absl::Status taken = output_.Flush();
   return taken.ok() ? DamageOf(*verified) : taken;
+}
+
+absl::StatusOr<Document> Session::VerifyHere() {
+  ProgressLine line;
+  return VerifyDirectory(settings_.transfer, [&](const Progress& progress) { line.Show(progress); });
 }
 
 absl::Status Session::MakeToken() {

@@ -46,8 +46,8 @@ class Session {
   absl::Status CompletionScript();
   absl::Status MakeToken();
 
-  // How a command ended that said all it had to say on standard output.
-  ExitCode verdict() const { return verdict_; }
+  // The process's exit code after a command that ended so.
+  ExitCode CodeFor(const absl::Status& status) const { return status.ok() ? verdict_ : ExitCodeFor(status, failed_); }
 
   // Whether standard output has taken what was written to it.
   bool OutputIsTaken() const { return output_.taken(); }
@@ -61,11 +61,13 @@ class Session {
   // Shows how far it is meanwhile, and the answer.
   absl::StatusOr<Document> Transfer(absl::StatusOr<Document> (*transfer)(Client&, const TransferOptions&,
                                                                          const ShowProgress&));
+  absl::StatusOr<Document> VerifyHere();
   absl::Status WatchQuery(Layout layout, const Query& query);
 
   const Settings& settings_;
   Output output_;
-  ExitCode verdict_ = kExitOk;
+  ExitCode verdict_ = kExitOk;     // Of a command that said all it had to say on standard output.
+  ExitCode failed_ = kExitFailed;  // Of one that failed.
 };
 
 }  // namespace routing_replay

@@ -1,6 +1,8 @@
 // What the commands that read rows show of them.
 #include <cstdlib>
+#include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "client/rrctl/compare/diff.h"
 #include "client/rrctl/doctor/doctor.h"
 #include "client/rrctl/file.h"
@@ -17,9 +19,19 @@ Document Without(Document object, const std::string& key) {
   return object;
 }
 
+// Before a run is read for it.
+absl::Status MayWriteReport(const Settings& settings) {
+  const std::string& file = settings.report_file;
+  std::error_code ignored;
+  if (file == "-" || settings.replace_report || !std::filesystem::exists(file, ignored)) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat(file, " is there already; give --force to replace it, or another file with -o"));
+}
+
 }  // namespace
 
 absl::Status Session::Diff() {
+  failed_ = kExitUndecided;
   const auto client = Connect();
   if (!client.ok()) return client.status();
   absl::StatusOr<Document> found;
@@ -40,6 +52,7 @@ absl::Status Session::Diff() {
 }
 
 absl::Status Session::Doctor() {
+  failed_ = kExitUndecided;
   const auto findings = Examine(Options(), settings_.doctor, [](const char* name) {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);
@@ -55,6 +68,7 @@ absl::Status Session::Doctor() {
 }
 
 absl::Status Session::Report() {
+  if (absl::Status status = MayWriteReport(settings_); !status.ok()) return status;
   const auto client = Connect();
   if (!client.ok()) return client.status();
   absl::StatusOr<Document> report;

@@ -48,6 +48,7 @@ struct Settings {
   DoctorOptions doctor;
   ReportOptions report;
   std::string report_file = "report.html";  // "-": standard output.
+  bool replace_report = false;
   std::string shell;
 };
 

@@ -1,5 +1,6 @@
 #include "client/rrctl/transfer.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
@@ -16,6 +17,21 @@ OnCheckpointProgress Forward(const ShowProgress& show) {
 template <typename T>
 Document OrNull(const std::optional<T>& value) {
   return value ? Document(*value) : Document();
+}
+
+Document Describe(const VerifyOutcome& outcome, const char* key, const std::string& name) {
+  Document damaged = Document::array();
+  for (const DamagedSample& sample : outcome.damaged) {
+    damaged.push_back({{"sample", sample.sample},
+                       {"row", OrNull(sample.row)},
+                       {"layer", OrNull(sample.layer)},
+                       {"what", sample.what}});
+  }
+  return Document{{key, name},
+                  {"samples", outcome.samples},
+                  {"rows", outcome.rows},
+                  {"read_bytes", outcome.bytes},
+                  {"damaged", std::move(damaged)}};
 }
 
 }  // namespace
@@ -59,18 +75,19 @@ absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, 
   const auto outcome =
       VerifyRun(**run, {.groups = options.groups, .producer = options.producer, .on_progress = Forward(progress)});
   if (!outcome.ok()) return outcome.status();
-  Document damaged = Document::array();
-  for (const DamagedSample& sample : outcome->damaged) {
-    damaged.push_back({{"sample", sample.sample},
-                       {"row", OrNull(sample.row)},
-                       {"layer", OrNull(sample.layer)},
-                       {"what", sample.what}});
-  }
-  return Document{{"run", options.run},
-                  {"samples", outcome->samples},
-                  {"rows", outcome->rows},
-                  {"read_bytes", outcome->bytes},
-                  {"damaged", std::move(damaged)}};
+  return Describe(*outcome, "run", options.run);
+}
+
+absl::StatusOr<Document> VerifyDirectory(const TransferOptions& options, const ShowProgress& progress) {
+  const auto outcome =
+      VerifyExportedRun(options.directory, {.groups = options.groups, .on_progress = Forward(progress)});
+  if (!outcome.ok()) return outcome.status();
+  return Describe(*outcome, "directory", options.directory);
+}
+
+bool IsDirectoryName(absl::string_view name) {
+  return name == "." || name == ".." || absl::StartsWith(name, "/") || absl::StartsWith(name, "./") ||
+         absl::StartsWith(name, "../");
 }
 
 absl::Status DamageOf(const Document& verified) {
@@ -80,7 +97,8 @@ absl::Status DamageOf(const Document& verified) {
   if (!damaged[0]["row"].is_null()) detail.row = damaged[0]["row"].get<int64_t>();
   if (!damaged[0]["layer"].is_null()) detail.layer = damaged[0]["layer"].get<int32_t>();
   return MakeError(absl::StatusCode::kDataLoss,
-                   absl::StrCat(damaged.size(), " of ", verified["samples"].get<int64_t>(), " samples are damaged"),
+                   absl::StrCat(damaged.size(), " of ", verified["samples"].get<int64_t>(), " samples ",
+                                damaged.size() == 1 ? "is" : "are", " damaged"),
                    detail);
 }
 

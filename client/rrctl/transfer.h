@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/rrctl/progress.h"
 #include "client/rrctl/table.h"
 #include "routing_replay/client.h"
@@ -29,9 +30,13 @@ absl::StatusOr<Document> ExportToDirectory(Client& client, const TransferOptions
                                            const ShowProgress& progress);
 absl::StatusOr<Document> ImportFromDirectory(Client& client, const TransferOptions& options,
                                              const ShowProgress& progress);
-// {"samples", "rows", "read_bytes", "damaged": [{"sample", "row", "layer", "what"}]}; row and layer are null where
-// nobody can tell.
+// {"run", "samples", "rows", "read_bytes", "damaged": [{"sample", "row", "layer", "what"}]}; row and layer are null
+// where nobody can tell.
 absl::StatusOr<Document> Verify(Client& client, const TransferOptions& options, const ShowProgress& progress);
+// The same of `options.directory`, without a server.
+absl::StatusOr<Document> VerifyDirectory(const TransferOptions& options, const ShowProgress& progress);
+// "/x", "./x", "../x", "." and "..": on the command line a directory, where a run could be meant.
+bool IsDirectoryName(absl::string_view name);
 
 // What Verify found as an error: DATA_LOSS (kChecksum) with the first damaged sample, OK if there is none.
 absl::Status DamageOf(const Document& verified);

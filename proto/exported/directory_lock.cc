@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/exported/files.h"
 
 namespace routing_replay {
 namespace {
@@ -34,7 +35,7 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Take(const std::filesystem::path& d
   struct stat kind = {};
   if (lock.descriptor_ < 0 || fstat(lock.descriptor_, &kind) != 0) {
     if (errno == ELOOP || errno == EISDIR) return absl::AlreadyExistsError(absl::StrCat(path.string(), ": is no file"));
-    return absl::InternalError(absl::StrCat(path.string(), ": ", reason()));
+    return DirectoryError({errno, std::generic_category()}, path);
   }
   if (!S_ISREG(kind.st_mode)) return absl::AlreadyExistsError(absl::StrCat(path.string(), ": is no file"));
   if (flock(lock.descriptor_, LOCK_EX | LOCK_NB) == 0) return lock;

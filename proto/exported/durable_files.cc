@@ -118,7 +118,7 @@ absl::Status DurableFiles::MakeDirectories(const std::filesystem::path& director
     parents.push_back(path.parent_path());
   }
   if (!error) std::filesystem::create_directories(directory, error);
-  if (error) return Result(error, directory);
+  if (error) return DirectoryError(error, directory);
   // An export that was stopped may have made the one that was there.
   if (access(path.parent_path().c_str(), R_OK) == 0) parents.push_back(path.parent_path());
   absl::Status status;

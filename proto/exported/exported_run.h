@@ -64,14 +64,15 @@ struct ExportedRun {
 // files. Not thread-safe.
 class RunExporter {
  public:
-  // Makes the directory if it is not there. ALREADY_EXISTS if it is not empty; INTERNAL with what the system says.
+  // Makes the directory if it is not there. ALREADY_EXISTS if it is not empty; INVALID_ARGUMENT and PERMISSION_DENIED for
+  // a path that cannot be a directory of ours; INTERNAL with what the system says.
   static absl::StatusOr<std::unique_ptr<RunExporter>> Create(const std::filesystem::path& directory, std::string run,
                                                              Producer producer, Geometry geometry);
   // Goes on with what is there: nothing, an exported run, or what an export left that did not end (its files are read
   // and checked). What is refused is left as it is: FAILED_PRECONDITION (kGeometryMismatch, or kField naming run or
   // producer) if another run is there, or one of another version (kVersionMismatch), or if the file system has no
   // locks; ALREADY_EXISTS where nothing shows that it is an exported run; ABORTED while another exporter is there;
-  // DATA_LOSS (kChecksum) for a damaged index. `files` must outlive the exporter.
+  // DATA_LOSS (kChecksum) for a damaged index; errors of the path as above. `files` must outlive the exporter.
   static absl::StatusOr<std::unique_ptr<RunExporter>> Continue(const std::filesystem::path& directory, std::string run,
                                                                Producer producer, Geometry geometry,
                                                                DurableFiles& files = DurableFiles::Real());

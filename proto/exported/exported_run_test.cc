@@ -174,6 +174,18 @@ TEST_F(ExportedRunTest, AFolderIsNoFile) {
   }
 }
 
+TEST_F(ExportedRunTest, APathThatCanBeNoDirectoryIsTheCallersFault) {
+  ASSERT_OK(WriteNewFile(directory_, {}));
+  for (const std::filesystem::path& path :
+       {directory_, directory_ / "below", std::filesystem::path("/proc/nonesuch/run"),
+        directory_ / std::string(300, 'x')}) {
+    const auto created = RunExporter::Create(path, "run", Producer::kRollout, geometry_);
+    EXPECT_EQ(created.status().code(), absl::StatusCode::kInvalidArgument) << created.status();
+    const auto continued = RunExporter::Continue(path, "run", Producer::kRollout, geometry_);
+    EXPECT_EQ(continued.status().code(), absl::StatusCode::kInvalidArgument) << continued.status();
+  }
+}
+
 TEST_F(ExportedRunTest, AnIndexThatSaysNonsenseIsRefused) {
   const std::pair<const char*, const char*> changes[] = {
       {"\"num_tokens\":6", "\"num_tokens\":0"},

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <initializer_list>
 #include <string>
 #include <system_error>
 
@@ -40,6 +42,22 @@ absl::Status WriteNewFile(const std::filesystem::path& path, absl::Span<const ab
   if (close(descriptor) != 0) status.Update(absl::InternalError(Failure(path, "cannot be written")));
   if (!status.ok()) unlink(path.c_str());
   return status;
+}
+
+absl::Status DirectoryError(const std::error_code& error, const std::filesystem::path& directory) {
+  const auto is_one_of = [&error](std::initializer_list<std::errc> some) {
+    return std::any_of(some.begin(), some.end(), [&error](std::errc one) { return error == one; });
+  };
+  const std::string text = absl::StrCat(directory.string(), ": ", error.message());
+  using std::errc;
+  if (is_one_of({errc::permission_denied, errc::operation_not_permitted, errc::read_only_file_system})) {
+    return absl::PermissionDeniedError(text);
+  }
+  if (is_one_of({errc::no_such_file_or_directory, errc::not_a_directory, errc::file_exists, errc::filename_too_long,
+                 errc::too_many_symbolic_link_levels, errc::invalid_argument})) {
+    return absl::InvalidArgumentError(text);
+  }
+  return absl::InternalError(text);
 }
 
 absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::filesystem::path& path) {

@@ -56,7 +56,7 @@ class Finder {
       found_.has_journal |= name == kExportJournal;
       names_.insert(name);
     }
-    return error ? absl::InternalError(absl::StrCat(directory_.string(), ": ", error.message())) : absl::OkStatus();
+    return error ? DirectoryError(error, directory_) : absl::OkStatus();
   }
 
   void CountFile(const std::string& name) {

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Create(const std::file
                                                                  Geometry geometry) {
   std::error_code error;
   const bool is_new = !std::filesystem::exists(directory, error) || std::filesystem::is_empty(directory, error);
-  if (error) return absl::InternalError(absl::StrCat(directory.string(), ": ", error.message()));
+  if (error) return DirectoryError(error, directory);
   if (!is_new) return absl::AlreadyExistsError(absl::StrCat(directory.string(), ": is not empty"));
   return Continue(directory, std::move(run), producer, std::move(geometry));
 }

@@ -144,7 +144,7 @@ class FiguresTest(ReportTest):
     def test_a_seed_reads_the_same_samples(self):
         def neighbours(*words):
             page = self.directory / "seed.html"
-            self.rrctl("report", "grpo-42", "-o", page, "--samples", "5", *words)
+            self.rrctl("report", "grpo-42", "-o", page, "--samples", "5", "--force", *words)
             return self.data_of(page)["neighbours"]
 
         self.assertEqual(neighbours("--seed", "3"), neighbours("--seed", "3"))
@@ -158,6 +158,18 @@ class FiguresTest(ReportTest):
         for words, code in ((["nonesuch"], 1), (["grpo-42", "-o", "/nonesuch/x.html"], 1), ([], 2)):
             failed = subprocess.run([RRCTL, "report", *words], check=False, capture_output=True, timeout=PATIENCE)
             self.assertEqual(failed.returncode, code, failed.stderr)
+
+
+    def test_a_file_that_is_there_is_replaced_only_on_request(self):
+        page = self.directory / "there.html"
+        page.write_text("mine")
+        words = [RRCTL, "report", "hostile", "-o", page]
+        refused = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(refused.returncode, 1)
+        self.assertRegex(refused.stderr, r"^rrctl: ALREADY_EXISTS: .*there\.html .*--force.*\n$")
+        self.assertEqual(page.read_text(), "mine")
+        self.rrctl("report", "hostile", "-o", page, "--force")
+        self.assertTrue(page.read_text().startswith("<!doctype html>"))
 
 
 class BrowserTest(ReportTest):

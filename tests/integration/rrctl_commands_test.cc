@@ -283,6 +283,10 @@ TEST_F(RrctlDiffTest, SaysWhatIsNotThereOrCannotBeCompared) {
   const RunHandle run = OpenRun("r", geometry_);
   ASSERT_OK(PutRows(*run, routes_, {0, 40}, {.sample = "a"}));
   EXPECT_THAT(DiffOf({.run = "r", .a = "a"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+  EXPECT_THAT(std::string(DiffOf({.run = "r", .a = "a"}).status().message()),
+              ::testing::HasSubstr("sample a that the trainer recorded (R2)"));
+  EXPECT_THAT(std::string(DiffOf({.run = "r", .a = "x"}).status().message()),
+              ::testing::HasSubstr("sample x from the rollout engine (R3)"));
   EXPECT_THAT(DiffOf({.a = "x:a", .b = "r:a"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
   EXPECT_EQ(DiffOf({.a = "a", .b = "r:a"}).status().code(), absl::StatusCode::kInvalidArgument);
   const RunHandle shorter = OpenRun("r:a", geometry_);

@@ -145,6 +145,7 @@ class CommandsTest(RrctlTest):
             rows, [{"row": r, "layer": 1, "experts": [expert(n, 1, s) for s in range(4)]} for r, n in ((2, 2), (3, 0))]
         )
         self.assertEqual(self.json("rm", "life", "a/0")["samples"], 1)
+        self.assertEqual(self.json("rm", "life", "a/0", "nosuch")["samples"], 0)
         self.assertEqual(self.json("ls", "life"), [])
 
     def test_samples_of_the_trainer_are_apart(self):
@@ -164,6 +165,7 @@ class CommandsTest(RrctlTest):
             directory = str(Path(parent, "checkpoint"))
             done = self.json("export", "from", directory, "--groups", "0:2")
             self.assertEqual((done["samples"], done["written"], done["unsealed"]), (2, 2, 1))
+            self.assertIn("rrctl: INVALID_ARGUMENT: /proc/x", self.run_rrctl("export", "from", "/proc/x", code=1))
             done = self.json("export", "from", directory)
             self.assertEqual((done["samples"], done["written"], done["written_bytes"]), (3, 1, 7 * 2 * 4))
             done = self.json("import", directory, "to")
@@ -175,8 +177,16 @@ class CommandsTest(RrctlTest):
             self.put("to", "s/1", 7, 2, 4, "--seal")
             error = self.run_rrctl("import", directory, "to", code=1)
             self.assertTrue(error.startswith("rrctl: ALREADY_EXISTS (CONFLICTING_ROWS): sample s/1, row 6"), error)
+            no_server = os.environ | {"ROUTING_REPLAY_ENDPOINT": "127.0.0.1:1"}
+            verified = self.json("verify", directory, env=no_server)
+            self.assertEqual((verified["directory"], verified["samples"], verified["rows"]), (directory, 3, 18))
+            self.assertIn("NOT_COMMITTED", self.run_rrctl("verify", "./nosuch", env=no_server, code=1))
             file = Path(directory, "00000000.npy")
             file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+            error = self.run_rrctl("verify", directory, env=no_server, code=1)
+            self.assertRegex(error, r"^rrctl: DATA_LOSS \(CHECKSUM\): 1 of 3 samples is damaged \[.*sample=s/0.*\]\n$")
+            file.write_bytes(file.read_bytes()[:-1] + b"\xff")
+            self.assertIn("[layer=1 row=4 sample=s/0]", self.run_rrctl("verify", directory, env=no_server, code=1))
             error = self.run_rrctl("import", directory, "other", code=1)
             self.assertIn("DATA_LOSS (CHECKSUM)", error)
             self.drop_at_end("other")
@@ -341,7 +351,15 @@ class DiffTest(RrctlTest):
             [RRCTL, "-w", "table", "diff", "diff:a", "diff:d"], check=False, capture_output=True, timeout=PATIENCE
         ).stdout.decode()
         self.assertRegex(text, r"(?s)first\n  row +1\n  layer +1\n  what +experts\n  a +4, 5, 6, 7\n  b +4, 5, 6, 9\n")
-        self.assertIn("NO_SAMPLE", self.run_rrctl("diff", "diff:a", code=1))
+
+    def test_trouble_is_no_difference(self):
+        self.drop_at_end("trouble")
+        self.put("trouble", "a", 3)
+        error = self.run_rrctl("diff", "trouble:a", code=4)
+        self.assertRegex(error, r"^rrctl: NOT_FOUND \(NO_SAMPLE\): .*\(R2\) \[field=producer sample=a\]\n$")
+        self.assertIn("NO_SAMPLE", self.run_rrctl("diff", "trouble:a", "trouble:x", code=4))
+        self.assertIn("NO_RUN", self.run_rrctl("diff", "nosuch:a", "trouble:a", code=4))
+        self.run_rrctl("--endpoint", "127.0.0.1:1", "--timeout", "1", "diff", "r:a", "r:b", code=3)
 
 
 CHECKS = ["name", "proxy", "connect", "tls", "service", "version", "limits", "latency", "clock", "access", "bandwidth"]
@@ -467,13 +485,23 @@ class FailureTest(RrctlTest):
             ["completion", "tcsh"],
             [],
         ):
-            self.assertIn("--help", self.run_rrctl(*words, code=2), words)
+            error = self.run_rrctl(*words, code=2)
+            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT: .*\(see rrctl .*--help\)\n$", words)
+        error = self.run_rrctl("stats", "fail", code=2)
+        self.assertIn("there is no command 'stats'; did you mean status or stat? (see rrctl --help)", error)
+        error = self.run_rrctl("stat", "fail", "--wach", code=2)
+        self.assertIn("there is no flag '--wach'; did you mean --watch? (see rrctl stat --help)", error)
 
     def test_an_address_that_is_none(self):
         self.assertIn("field=endpoint", self.run_rrctl("--endpoint", "localhost", "status", code=2))
         without = {k: v for k, v in os.environ.items() if k != "ROUTING_REPLAY_ENDPOINT"}
         self.assertIn("ROUTING_REPLAY_ENDPOINT", self.run_rrctl("status", code=2, env=without))
         self.assertIn("bash", self.run_rrctl("completion", "bash", env=without))
+
+    def test_files_of_tls_and_tokens_that_are_none(self):
+        for flags in (["--token-file"], ["--cacert"], ["--key", __file__, "--cert"], ["--cert", __file__, "--key"]):
+            error = self.run_rrctl(*flags, "/nonesuch", "status", code=2)
+            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): .*/nonesuch")
 
     def test_a_server_that_is_not_there(self):
         message = self.run_rrctl("--endpoint", "127.0.0.1:1", "--timeout", "1", "status", code=3)

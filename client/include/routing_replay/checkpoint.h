@@ -121,6 +121,13 @@ struct VerifyOutcome {
 // damage is no error.
 absl::StatusOr<VerifyOutcome> VerifyRun(Run& run, const VerifyOptions& options = {});
 
+// Reads every file of an exported run and compares its CRC32C with the index; needs no server. Of `options` the groups
+// and the progress are used. As a file has one CRC32C, row and layer of a damaged sample are where its ids first cannot
+// be ones that were appended (out of range, or one twice in a row), and absent where all could be. Errors of
+// ReadExportedRun (proto/exported/exported_run.h): what is there is no exported run, or its index is damaged.
+absl::StatusOr<VerifyOutcome> VerifyExportedRun(const std::filesystem::path& directory,
+                                                const VerifyOptions& options = {});
+
 }  // namespace routing_replay
 
 #endif  // ROUTING_REPLAY_CHECKPOINT_H_

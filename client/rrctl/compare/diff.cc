@@ -21,6 +21,13 @@ absl::StatusOr<Side> SideOf(Client& client, const std::string& run, const std::s
   auto joined = client.JoinRun(run);
   if (!joined.ok()) return joined.status();
   auto state = (*joined)->Stat(sample, producer);
+  if (absl::IsNotFound(state.status())) {
+    const bool trainer = producer == Producer::kTrainer;
+    return MakeError(absl::StatusCode::kNotFound,
+                     absl::StrCat("run ", run, " has no rows of sample ", sample,
+                                  trainer ? " that the trainer recorded (R2)" : " from the rollout engine (R3)"),
+                     {.reason = Reason::kNoSample, .field = "producer", .sample = sample});
+  }
   if (!state.ok()) return state.status();
   return Side{*std::move(joined), *std::move(state)};
 }

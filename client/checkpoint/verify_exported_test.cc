@@ -1,0 +1,115 @@
+// What is found in the directory of an exported run that was damaged afterwards.
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "proto/exported/exported_run.h"
+#include "routing_replay/checkpoint.h"
+#include "routing_replay/wire/error_detail.h"
+#include "tests/support/scratch_directory.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using testing::Fails;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kRows = 10;     // 4 and 5 unrecorded.
+constexpr int64_t kFileRows = 8;  // [rows][2 layers][3 ids] of two bytes.
+constexpr int64_t kRowBytes = 12;
+
+class VerifyExportedTest : public ::testing::Test {
+ protected:
+  VerifyExportedTest() {
+    const auto exporter = RunExporter::Create(directory_.path(), "run", Producer::kRollout, geometry_);
+    EXPECT_OK(exporter);
+    for (int i = 0; i < 3; ++i) {
+      ExportedSample sample{
+          .sample = absl::StrCat("s", 2 - i), .group = i, .num_tokens = kRows + 1, .unrecorded = {{4, 6}}};
+      EXPECT_OK((*exporter)->Add(sample, ids_));
+    }
+    EXPECT_OK((*exporter)->Finish());
+  }
+
+  // Of sample s1.
+  void Write(int64_t file_row, int32_t ordinal, int32_t k, uint16_t id) {
+    const std::string path = directory_.path() + "/00000001.npy";
+    const auto size = static_cast<int64_t>(std::filesystem::file_size(path));
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(size - kFileRows * kRowBytes + file_row * kRowBytes + ordinal * 6 + k * 2);
+    file.put(static_cast<char>(id & 0xFF)).put(static_cast<char>(id >> 8));
+  }
+
+  static std::vector<uint8_t> Ids() {
+    std::vector<uint8_t> ids;
+    for (int64_t row = 0; row < kFileRows; ++row) {
+      for (const uint8_t id : {1, 2, 0, 7, 8, 9}) ids.insert(ids.end(), {id, 0});
+    }
+    return ids;
+  }
+
+  DamagedSample TheDamagedOne() {
+    const auto outcome = VerifyExportedRun(directory_.path());
+    EXPECT_OK(outcome);
+    EXPECT_EQ(outcome->samples, 3);
+    EXPECT_EQ(outcome->rows, 2 * kFileRows);
+    EXPECT_EQ(outcome->damaged.size(), 1u);
+    EXPECT_EQ(outcome->damaged[0].sample, "s1");
+    return outcome->damaged[0];
+  }
+
+  const testing::ScratchDirectory directory_;
+  const Geometry geometry_ =
+      *Geometry::Create({.num_layers = 9, .moe_layer_ids = {3, 8}, .num_experts = {8, 300}, .top_k = {2, 3}});
+  const std::vector<uint8_t> ids_ = Ids();
+};
+
+TEST_F(VerifyExportedTest, ADirectoryThatIsWhole) {
+  CheckpointProgress last;
+  ASSERT_OK_AND_ASSIGN(
+      const VerifyOutcome outcome,
+      VerifyExportedRun(directory_.path(), {.on_progress = [&](const CheckpointProgress& now) { last = now; }}));
+  EXPECT_EQ(outcome.samples, 3);
+  EXPECT_EQ(outcome.rows, 3 * kFileRows);
+  EXPECT_GE(outcome.bytes, 3 * kFileRows * kRowBytes);
+  EXPECT_THAT(outcome.damaged, IsEmpty());
+  EXPECT_EQ(last.samples, 3);
+  EXPECT_EQ(last.total, 3);
+  EXPECT_EQ(last.bytes, outcome.bytes);
+  ASSERT_OK_AND_ASSIGN(const VerifyOutcome some, VerifyExportedRun(directory_.path(), {.groups = {{1, 3}}}));
+  EXPECT_EQ(some.samples, 2);
+}
+
+TEST_F(VerifyExportedTest, IdsThatCannotBeNameRowAndLayer) {
+  Write(3, 1, 0, 299);  // A legal id, which nobody appended there.
+  EXPECT_EQ(TheDamagedOne().row, std::nullopt);
+  EXPECT_EQ(TheDamagedOne().layer, std::nullopt);
+  EXPECT_THAT(TheDamagedOne().what, HasSubstr("CRC32C"));
+  Write(7, 0, 1, 8);  // Out of range.
+  EXPECT_EQ(TheDamagedOne().row, 9);
+  EXPECT_EQ(TheDamagedOne().layer, 3);
+  Write(5, 1, 0, 8);  // Twice.
+  EXPECT_EQ(TheDamagedOne().row, 7);
+  EXPECT_EQ(TheDamagedOne().layer, 8);
+  Write(2, 0, 0, 0x101);  // Wider than an id of this layer.
+  EXPECT_EQ(TheDamagedOne().row, 2);
+  EXPECT_EQ(TheDamagedOne().layer, 3);
+}
+
+TEST_F(VerifyExportedTest, AFileThatIsCutOrGone) {
+  std::filesystem::resize_file(directory_.path() + "/00000001.npy", 100);
+  EXPECT_EQ(TheDamagedOne().row, std::nullopt);
+  std::filesystem::remove(directory_.path() + "/00000001.npy");
+  EXPECT_THAT(TheDamagedOne().what, HasSubstr("00000001.npy"));
+}
+
+TEST_F(VerifyExportedTest, WhatIsNoExportedRunIsAnError) {
+  EXPECT_THAT(VerifyExportedRun(directory_.path() + "/nosuch"),
+              Fails(absl::StatusCode::kFailedPrecondition, Reason::kNotCommitted));
+  std::ofstream(directory_.path() + "/index.1.json", std::ios::app) << " ";
+  EXPECT_THAT(VerifyExportedRun(directory_.path()), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+}
+
+}  // namespace
+}  // namespace routing_replay
