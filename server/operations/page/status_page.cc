@@ -52,9 +52,9 @@ list Tiles(const ServerStatus& status) {
   tiles.push_back(Count("runs", "runs", status.totals.runs));
   tiles.push_back(Count("samples", "samples", status.totals.samples));
   tiles.push_back(Bytes("stored", "stored_bytes", status.totals.stored_bytes));
-  tiles.push_back(Bytes("memory of the process", "process_resident_bytes", status.resident_bytes));
-  tiles.push_back(Newest("newest weights appended", "put", status.newest_put));
-  tiles.push_back(Newest("newest weights read", "get", status.newest_get));
+  tiles.push_back(Bytes("process memory", "process_resident_bytes", status.resident_bytes));
+  tiles.push_back(Newest("newest weights in", "put", status.newest_put));
+  tiles.push_back(Newest("newest weights out", "get", status.newest_get));
   if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
     const milliseconds idle(status.census->oldest_idle_ms);
     tiles.push_back(Figure("longest time unused", "oldest_sample_idle_seconds", HumanDuration(idle),
