@@ -9,6 +9,7 @@ namespace routing_replay {
 void TuneAllocator() {
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_MXFAST, 0);
 }
 
 }  // namespace routing_replay

@@ -57,7 +57,7 @@ export PYTHONPATH=$PWD/client/python/src:$PWD/trainer_plugin/python/src:$PWD/tes
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib
 export ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
 [ "$allocator" = default ] ||
-  export GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432
+  export GLIBC_TUNABLES=glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0
 
 network=()
 for try in "unshare --net" "unshare --net --map-root-user"; do

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "routing_replay/wire/allocator.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/rocksdb/rocks_store.h"
 #include "tests/support/scratch_directory.h"
@@ -136,6 +137,7 @@ absl::Status Trial::Play(Store& store, ByteBudget& budget, bool resident) {
 }  // namespace
 
 absl::StatusOr<std::vector<Figure>> BenchIndex(const BenchOptions& options) {
+  if (options.tuning.server) TuneAllocator();
   const int64_t samples = options.quick ? kQuickSamples : kSamples;
   const testing::ScratchDirectory directory;
   ByteBudget budget(int64_t{1} << 40);
@@ -158,6 +160,8 @@ absl::StatusOr<std::vector<Figure>> BenchIndex(const BenchOptions& options) {
       {.path = directory.path() + "/rocksdb", .cache_bytes = kRocksCacheBytes, .memory = {.budget = &budget}}, report);
   if (!rocks.ok()) return rocks.status();
   if (status = play("rocksdb", **rocks, false); !status.ok()) return status;
+  // In a process that has seen millions of samples come and go.
+  if (status = play("memory-later", *NewMemoryStore({.budget = &budget}), true); !status.ok()) return status;
   return figures;
 }
 

@@ -28,7 +28,7 @@ import numpy as np
 
 LAYERS, EXPERTS, TOP_K = 48, 128, 8
 RUN = "producer"
-TUNED = "glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432"
+TUNED = "glibc.malloc.trim_threshold=2147483647:glibc.malloc.mmap_threshold=33554432:glibc.malloc.mxfast=0"
 
 
 class CppWorker:
