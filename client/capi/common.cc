@@ -72,11 +72,12 @@ rr_error* rr_servers_present(rr_servers* servers, int64_t timeout_ms, rr_bytes**
     if (!present.ok()) return present.status();
     nlohmann::json options = nlohmann::json::array();
     if (present->round_robin) options.push_back({kPolicyOption, kRoundRobin});
-    return Give(nlohmann::json{{"target", present->target},
-                               {"channel_options", std::move(options)},
-                               {"has_others", servers->choice.HasOthers()}},
-                json);
+    return Give(nlohmann::json{{"target", present->target}, {"channel_options", std::move(options)}}, json);
   });
+}
+
+int32_t rr_servers_has_others(rr_servers* servers) {
+  return servers->choice.Wait(std::chrono::milliseconds(0)).ok() && servers->choice.HasOthers();
 }
 
 void rr_servers_on_unavailable(rr_servers* servers, const char* target, size_t size) {

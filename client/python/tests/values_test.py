@@ -380,9 +380,9 @@ class CoreTest(unittest.TestCase):
 import routing_replay as rr, routing_replay.appender as module
 module._EXIT_TIMEOUT = 0.2
 from routing_replay import _core
-from routing_replay._transport import Transport
+from routing_replay._transport import Transport, connection_of
 core = _core.Run({"run": "r", "geometry": {"num_layers": 1, "num_experts": 8, "top_k": 1}})
-appender = rr.Appender(Transport("127.0.0.1:9", False, 1, {}), "r", core)
+appender = rr.Appender(Transport("127.0.0.1:9", connection_of(call_timeout=1)), "r", core)
 appender.append("s", [[[1]], [[2]]])
 """
         finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

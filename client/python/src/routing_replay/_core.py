@@ -116,7 +116,6 @@ def defaults(use_http_proxy: bool = False) -> dict[str, Any]:
 class Server(NamedTuple):
     target: str  # Of gRPC.
     channel_options: list[tuple[str, str]]  # Beside those of defaults().
-    has_others: bool  # Whether another may be there when this one is away.
 
 
 class Servers:
@@ -137,7 +136,12 @@ class Servers:
     def present(self, timeout: float) -> Server:
         """The one to talk to; waits `timeout` seconds for the file of a "file:PATH", then DeadlineExceededError."""
         said = json.loads(_give(_lib.rr_servers_present, self.pointer, round(timeout * 1000)))
-        return Server(said["target"], [(name, value) for name, value in said["channel_options"]], said["has_others"])
+        return Server(said["target"], [(name, value) for name, value in said["channel_options"]])
+
+    @property
+    def has_others(self) -> bool:
+        """Whether another may be there when the present one is away."""
+        return bool(_lib.rr_servers_has_others(self.pointer))
 
     def on_unavailable(self, server: Server) -> None:
         """A call found no server there."""

@@ -156,6 +156,7 @@ _OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rr_reader_free": (None, (c_void_p,)),
     "rr_servers_free": (None, (c_void_p,)),
     "rr_servers_on_unavailable": (None, (c_void_p, *_text)),
+    "rr_servers_has_others": (c_int32, (c_void_p,)),
     "rr_servers_look_again": (None, (c_void_p,)),
     "rr_security_free": (None, (c_void_p,)),
     "rr_security_token_replaced": (c_int32, (c_void_p, *_text, c_void_p)),

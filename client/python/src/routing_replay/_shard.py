@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from routing_replay import _core, _messages, _shard_core, errors
-from routing_replay._transport import DEFAULTS, SERVICE, Transport, call_seconds
+from routing_replay._transport import DEFAULTS, SERVICE, Connection, Transport
 from routing_replay.errors import RoutingReplayError
 
 _BRIEF = 1.0  # Seconds that a server is tried which was not there the last time.
@@ -29,14 +29,12 @@ def _is_no_run(answer: Answer) -> bool:
 class ShardTransport:
     """As Transport, of the members of a sharded endpoint. Thread-safe."""
 
-    def __init__(
-        self, servers: _shard_core.Shard, use_http_proxy: bool, call_timeout: float | None, security: dict[str, Any]
-    ) -> None:
+    def __init__(self, servers: _shard_core.Shard, connection: Connection) -> None:
         self.shard = servers
-        self.call_timeout = call_seconds(call_timeout)
-        self.members = [Transport(one, use_http_proxy, self.call_timeout, security) for one in servers.members]
-        brief = min(_BRIEF, self.call_timeout)
-        self._brief = [Transport(one, use_http_proxy, brief, security) for one in servers.members]
+        self.call_timeout = connection.call_timeout
+        self.members = [Transport(one, connection) for one in servers.members]
+        brief = connection._replace(call_timeout=min(_BRIEF, self.call_timeout))
+        self._brief = [Transport(one, brief) for one in servers.members]
         self._gone = [False] * len(servers.members)  # No server was there at the last call.
         self._places: dict[str, _shard_core.Places] = {}
 

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 # gRPC looks once, when it is imported; without it any call in a forked child may hang.
 _FORK_VARIABLE = "GRPC_ENABLE_FORK_SUPPORT"
@@ -63,18 +63,36 @@ def is_refusal(failure: Any) -> bool:
     return failure.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def security_of(
-    tls: bool,
-    cacert: str | os.PathLike[str] | None,
-    cert: str | os.PathLike[str] | None,
-    key: str | os.PathLike[str] | None,
-    server_name: str | None,
-    token_file: str | os.PathLike[str] | None,
-) -> dict[str, Any]:
-    """The settings of a Client as the core takes them."""
-    paths = {"cacert": cacert, "cert": cert, "key": key, "token_file": token_file}
-    settings: dict[str, Any] = {name: os.fspath(path) for name, path in paths.items() if path is not None}
-    return {**settings, "tls": bool(tls), "server_name": _values.text(server_name or "", "server_name")}
+class Connection(NamedTuple):
+    """How a Client gets to its servers, beside their endpoint."""
+
+    use_http_proxy: bool
+    call_timeout: float  # Seconds.
+    security: dict[str, Any]  # As the core takes it.
+
+
+def connection_of(
+    use_http_proxy: bool = False,
+    call_timeout: float | None = None,
+    tls: bool = False,
+    cacert: str | os.PathLike[str] | None = None,
+    cert: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    server_name: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+) -> Connection:
+    """Of the ConnectionOptions of a Client."""
+    files = {"cacert": cacert, "cert": cert, "key": key, "token_file": token_file}
+    security: dict[str, Any] = {name: os.fspath(path) for name, path in files.items() if path is not None}
+    security |= {"tls": bool(tls), "server_name": _values.text(server_name or "", "server_name")}
+    seconds = DEFAULTS["call_timeout_ms"] / 1000
+    if call_timeout is not None:
+        seconds = _values.seconds(call_timeout, "call_timeout")
+    return Connection(bool(use_http_proxy), seconds, security)
+
+
+def security_of(connection: Connection) -> _core.Security:
+    return _core.Security({**connection.security, "use_http_proxy": connection.use_http_proxy})
 
 
 def metadata_of(security: _core.Security) -> Metadata:
@@ -123,11 +141,6 @@ class Closing(Protocol):
     def close(self, timeout: float) -> None: ...
 
 
-def call_seconds(call_timeout: float | None) -> float:
-    """With the default where nothing is given."""
-    return DEFAULTS["call_timeout_ms"] / 1000 if call_timeout is None else _values.seconds(call_timeout, "call_timeout")
-
-
 class Streaming(Closing, Protocol):
     """Such a thing with a stream of its own."""
 
@@ -138,15 +151,13 @@ class Streaming(Closing, Protocol):
 class Transport:
     """A channel that is made when it is first used, anew in a process that was forked. Thread-safe."""
 
-    def __init__(
-        self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None, security: dict[str, Any]
-    ) -> None:
-        self._security = _core.Security({**security, "use_http_proxy": bool(use_http_proxy)})
+    def __init__(self, endpoint: str | None, connection: Connection) -> None:
+        self._security = security_of(connection)
         self._servers = _core.Servers(endpoint)
         self._server: _core.Server | None = None  # That the channel leads to, …
         self._keys: _core.ChannelKeys | None = None  # … and what it was made with.
-        self.call_timeout = call_seconds(call_timeout)
-        self._options = channel_options(use_http_proxy)
+        self.call_timeout = connection.call_timeout
+        self._options = channel_options(connection.use_http_proxy)
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._closed = False
@@ -180,10 +191,7 @@ class Transport:
     @property
     def has_others(self) -> bool:
         """Whether another server may be there when the present one is away."""
-        try:
-            return self._servers.present(0).has_others
-        except errors.DeadlineExceededError:
-            return False
+        return self._servers.has_others
 
     def metadata(self) -> Metadata:
         """What a new call carries. InvalidArgumentError where the token's file cannot be read."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from routing_replay import _calls, _checkpoint, _shard_core
 from routing_replay._shard import ShardTransport
-from routing_replay._transport import Transport, security_of
+from routing_replay._transport import Transport, connection_of
 from routing_replay.geometry import Geometry
 from routing_replay.run import Run
 from routing_replay.sharded import ShardedRun
 from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from routing_replay.types import ConnectionOptions
 
 T = TypeVar("T")
 
@@ -27,42 +31,23 @@ class Client:
         ROUTING_REPLAY_ENDPOINT if absent.
         "shard:a:7400,b:7400" stands for several servers that know nothing of each other, over which samples are
         spread: see ShardedRun
-    use_http_proxy: HTTP proxies of the environment are ignored unless this is set
-    call_timeout: seconds for a call without a timeout of its own (default 30)
-    tls: encrypt, with the system's authorities; cacert or cert mean it, too. "unix:" stays plaintext
-    cacert: PEM file, who signs servers' certificates
-    cert, key: PEM files, the client's own certificate and its key, where servers ask for one
-    server_name: the name in the server's certificate, where it is not the one in the endpoint
-    token_file: its first line is a bearer token that is sent with every call. Over a connection that is not encrypted
-        it goes to addresses of this machine alone; elsewhere calls raise InvalidArgumentError
+    options: see ConnectionOptions: use_http_proxy, call_timeout, tls, cacert, cert, key, server_name, token_file
 
-    Of these six the environment's ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and _TOKEN_FILE are taken if
-    absent. Files are read again: the token's for every call, the others' for every new connection.
+    Of the last six the environment's ROUTING_REPLAY_TLS, _CACERT, _CERT, _KEY, _SERVER_NAME and _TOKEN_FILE are taken
+    if absent. Files are read again: the token's for every call, the others' for every new connection.
 
     After os.fork the child makes a connection of its own when it first uses the client.
     Raises InvalidArgumentError for an endpoint that cannot be one.
     """
 
-    def __init__(
-        self,
-        endpoint: str | None = None,
-        *,
-        use_http_proxy: bool = False,
-        call_timeout: float | None = None,
-        tls: bool = False,
-        cacert: str | os.PathLike[str] | None = None,
-        cert: str | os.PathLike[str] | None = None,
-        key: str | os.PathLike[str] | None = None,
-        server_name: str | None = None,
-        token_file: str | os.PathLike[str] | None = None,
-    ) -> None:
-        security = security_of(tls, cacert, cert, key, server_name, token_file)
+    def __init__(self, endpoint: str | None = None, **options: Unpack[ConnectionOptions]) -> None:
+        connection = connection_of(**options)
         servers = _shard_core.shard(endpoint)
         self._transport: Transport | ShardTransport
         if servers is None:
-            self._transport = Transport(endpoint, use_http_proxy, call_timeout, security)
+            self._transport = Transport(endpoint, connection)
         else:
-            self._transport = ShardTransport(servers, use_http_proxy, call_timeout, security)
+            self._transport = ShardTransport(servers, connection)
 
     def run(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,29 @@ class Provenance:
     weight_label: str
     engine: str
     appends: int
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """How a Client gets to its servers, beside their endpoint.
+
+    use_http_proxy: HTTP proxies of the environment are ignored unless this is set
+    call_timeout: seconds for a call without a timeout of its own (default 30)
+    tls: encrypt, with the system's authorities; cacert or cert mean it, too. "unix:" stays plaintext
+    cacert: PEM file, who signs servers' certificates
+    cert, key: PEM files, the client's own certificate and its key, where servers ask for one
+    server_name: the name in the server's certificate, where it is not the one in the endpoint
+    token_file: its first line is a bearer token that is sent with every call. Over a connection that is not encrypted
+        it goes to addresses of this machine alone; elsewhere calls raise InvalidArgumentError
+    """
+
+    use_http_proxy: bool
+    call_timeout: float | None
+    tls: bool
+    cacert: str | os.PathLike[str] | None
+    cert: str | os.PathLike[str] | None
+    key: str | os.PathLike[str] | None
+    server_name: str | None
+    token_file: str | os.PathLike[str] | None
 
 
 class AppendOptions(TypedDict, total=False):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from routing_replay import _calls, _shard_core, _values
-from routing_replay._transport import security_of
+from routing_replay._transport import connection_of
 from routing_replay.aio.run import Run
 from routing_replay.aio.transport import Transport
 from routing_replay.geometry import Geometry
 from routing_replay.types import RunSummary, ServerInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from routing_replay.types import ConnectionOptions
 
 T = TypeVar("T")
 
@@ -21,23 +25,10 @@ class Client:
     Endpoints "shard:…" are refused with InvalidArgumentError.
     """
 
-    def __init__(
-        self,
-        endpoint: str | None = None,
-        *,
-        use_http_proxy: bool = False,
-        call_timeout: float | None = None,
-        tls: bool = False,
-        cacert: str | os.PathLike[str] | None = None,
-        cert: str | os.PathLike[str] | None = None,
-        key: str | os.PathLike[str] | None = None,
-        server_name: str | None = None,
-        token_file: str | os.PathLike[str] | None = None,
-    ) -> None:
+    def __init__(self, endpoint: str | None = None, **options: Unpack[ConnectionOptions]) -> None:
         if _shard_core.shard(endpoint) is not None:
             raise _values.invalid("endpoint", "several servers as one are for routing_replay.Client, not for asyncio")
-        security = security_of(tls, cacert, cert, key, server_name, token_file)
-        self._transport = Transport(endpoint, use_http_proxy, call_timeout, security)
+        self._transport = Transport(endpoint, connection_of(**options))
 
     async def run(
         self,

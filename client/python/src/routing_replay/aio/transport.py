@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
 import grpc.aio
@@ -14,8 +14,8 @@ import grpc.aio
 from routing_replay import _core, _values, errors
 from routing_replay._transport import (
     SERVICE,
+    Connection,
     Metadata,
-    call_seconds,
     channel_options,
     check_fork,
     credentials_of,
@@ -23,6 +23,7 @@ from routing_replay._transport import (
     judged,
     metadata_of,
     note_use,
+    security_of,
 )
 
 _POLL_SECONDS = 0.05  # How often is looked for an endpoint's file.
@@ -37,15 +38,13 @@ class Closing(Protocol):
 class Transport:
     """A channel that is made when it is first used. For one event loop."""
 
-    def __init__(
-        self, endpoint: str | None, use_http_proxy: bool, call_timeout: float | None, security: dict[str, Any]
-    ) -> None:
-        self._security = _core.Security({**security, "use_http_proxy": bool(use_http_proxy)})
+    def __init__(self, endpoint: str | None, connection: Connection) -> None:
+        self._security = security_of(connection)
         self._servers = _core.Servers(endpoint)
         self._server: _core.Server | None = None  # That the channel leads to, …
         self._keys: _core.ChannelKeys | None = None  # … and what it was made with.
-        self.call_timeout = call_seconds(call_timeout)
-        self._options = channel_options(use_http_proxy)
+        self.call_timeout = connection.call_timeout
+        self._options = channel_options(connection.use_http_proxy)
         self._channel: grpc.aio.Channel | None = None
         self._closed = False
         self.appenders: set[Closing] = set()  # Not closed yet; each adds and discards itself.
@@ -84,10 +83,7 @@ class Transport:
     @property
     def has_others(self) -> bool:
         """As routing_replay._transport.Transport.has_others."""
-        try:
-            return self._servers.present(0).has_others
-        except errors.DeadlineExceededError:
-            return False
+        return self._servers.has_others
 
     def metadata(self) -> Metadata:
         """As routing_replay._transport.Transport.metadata."""
