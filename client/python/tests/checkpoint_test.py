@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import unittest
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from support import ServerTest, random_routes
 
 import routing_replay as rr
+from routing_replay import aio
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=300, top_k=4)
 SEALED = 4
@@ -64,6 +66,47 @@ class CheckpointTest(ServerTest):
         self.assertEqual(copy.read_one(asked).status, "OK")
         again = self.client.restore(self.directory, name)
         self.assertEqual(again, rr.RestoreOutcome(name, SEALED, 0, 0))
+
+    def test_the_same_in_an_event_loop(self) -> None:
+        steps: list[rr.CheckpointProgress] = []
+
+        async def move() -> None:
+            async with aio.Client(self.server.endpoint) as client:
+                run = await client.run(self.run_name)
+                await run.release(["s/1", "open"], keep_until_checkpoint=True)  # The open one goes at once.
+                done = await run.checkpoint(self.directory, on_progress=steps.append)
+                self.assertEqual((done.samples, done.written, done.released), (SEALED, SEALED, 1))
+                self.assertEqual(steps[-1].samples, SEALED)
+                restored = await client.restore(self.directory, self.run_name, on_progress=steps.append)
+                self.assertEqual((restored.samples, restored.appended), (SEALED, 1))
+                name = self.run_name + "-copy"
+                self.assertEqual((await client.restore(self.directory, name)).appended, SEALED)
+                self.assertEqual((await client.restore(self.directory, name)).appended, 0)
+                await run.truncate("s/0", 0)
+                await run.put("s/0", routes(30, 8), revision=1)
+                with self.assertRaises(rr.errors.AlreadyExistsError) as caught:
+                    await client.restore(self.directory)
+                self.assertEqual(caught.exception.sample, "s/0")
+                await run.release(["s/0"])
+                await client.restore(self.directory)
+
+        asyncio.run(move())
+        self.assert_same(self.run_, self.client.run(self.run_name + "-copy"))
+
+    def test_a_cancelled_restore_goes_on_when_it_is_called_again(self) -> None:
+        self.run_.checkpoint(self.directory)
+        name = self.run_name + "-copy"
+
+        async def cancelled() -> None:
+            async with aio.Client(self.server.endpoint) as client:
+                task = asyncio.ensure_future(client.restore(self.directory, name, on_progress=lambda _: task.cancel()))
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                self.assertEqual(client._transport.appenders, set())
+                await client.restore(self.directory, name)
+
+        asyncio.run(cancelled())
+        self.assert_same(self.run_, self.client.run(name))
 
     def test_only_what_changed_is_written(self) -> None:
         self.run_.checkpoint(self.directory, groups=(0, 2))

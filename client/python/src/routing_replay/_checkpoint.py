@@ -1,10 +1,16 @@
-"""Runs to directories and back. The rules are all in the core; here is only who asks, reads and appends."""
+"""Runs to directories and back. The rules are all in the core; here is only who asks, reads and appends.
+
+Both are written once, as steps for a run of any kind: what is yielded is what its method gave, the answer itself or, in
+an event loop, something to await. Whoever drives them (`drive` here and in routing_replay.aio.steps) sends the answer.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from routing_replay import _calls, _core, _read, _values
 from routing_replay.errors import AlreadyExistsError
@@ -13,22 +19,38 @@ from routing_replay.types import (
     CheckpointOutcome,
     CheckpointProgress,
     Producer,
+    ReleaseOutcome,
     RestoreOutcome,
     SampleLike,
     SampleRead,
 )
 
 if TYPE_CHECKING:
+    from routing_replay import aio
     from routing_replay.run import Run
 
+    AnyRun = Run | aio.Run
+
+T = TypeVar("T")
+Steps = Generator[Any, Any, T]
 OnProgress = Callable[[CheckpointProgress], None]
 Directory = str | os.PathLike[str]
 
 _DAY = 86400.0
 
 
+def drive(steps: Steps[T]) -> T:
+    """Of a run whose methods give the answer itself."""
+    answer = None
+    while True:
+        try:
+            answer = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+
 def export(
-    run: Run,
+    run: AnyRun,
     directory: Directory,
     groups: tuple[int, int] | None,
     producer: Producer,
@@ -36,7 +58,7 @@ def export(
     release_awaiting: bool,
     timeout: float,
     on_progress: OnProgress | None,
-) -> CheckpointOutcome:
+) -> Steps[CheckpointOutcome]:
     options: dict[str, Any] = {
         "directory": os.fspath(directory),
         "producer": producer,
@@ -44,20 +66,21 @@ def export(
         "release_awaiting": bool(release_awaiting),
     }
     _set_groups(options, groups)
-    core = _core.Export(run._opened.core, options)
+    core: _core.Export = yield run._work(partial(_core.Export, run._opened.core, options))
     # Only now: until here another export could have released what the list has.
-    states = run.list(groups=None if drop_missing else groups, producer=producer)
-    core.on_list(_calls.states_for_core(states))
+    states = yield run.list(groups=None if drop_missing else groups, producer=producer)
+    yield run._work(partial(core.on_list, _calls.states_for_core(states)))
     while True:
-        names, progress = core.next()
+        names, progress = yield run._work(core.next)
         if on_progress is not None:
             on_progress(CheckpointProgress(**progress))
         if not names:
             break
-        found = run.stat_many(names, producer=producer)
-        core.on_rows(_calls.states_for_core(found), _read_all(run, names, producer, timeout))
-    outcome = core.finish()
-    released = run._checkpointed(outcome.pop("awaited"), outcome.pop("awaited_content_ids"), producer)
+        found = yield run.stat_many(names, producer=producer)
+        reader = yield from _read_all(run, names, producer, timeout)
+        yield run._work(partial(core.on_rows, _calls.states_for_core(found), reader))
+    outcome = yield run._work(core.finish)
+    released = yield from _checkpointed(run, outcome.pop("awaited"), outcome.pop("awaited_content_ids"), producer)
     core.raise_unread()
     return CheckpointOutcome(**outcome, released=released.samples)
 
@@ -73,7 +96,7 @@ def _set_groups(options: dict[str, Any], groups: tuple[int, int] | None) -> None
         options["groups"] = list(_values.row_ranges([groups], "groups")[0])
 
 
-def restore(source: _core.Import, run: Run, timeout: float, on_progress: OnProgress | None) -> RestoreOutcome:
+def restore(source: _core.Import, run: AnyRun, timeout: float, on_progress: OnProgress | None) -> Steps[RestoreOutcome]:
     contents = source.contents()
     names, producer = contents["samples"], contents["producer"]
     conflicts: list[AppendOutcome] = []
@@ -87,26 +110,28 @@ def restore(source: _core.Import, run: Run, timeout: float, on_progress: OnProgr
     appended = size = index = 0
     try:
         for some in _calls.names_in_calls(names):
-            states = {state.sample: state for state in run.stat_many(some, producer=producer)}
+            found = yield run.stat_many(some, producer=producer)
+            states = {state.sample: state for state in found}
             for name in some:
                 there = [states[name]] if name in states else []
-                compare = source.begin(index, _calls.states_for_core(there))
+                compare = yield run._work(partial(source.begin, index, _calls.states_for_core(there)))
                 index += 1
                 if compare:
                     asked = SampleRead(name, rows=tuple((begin, end) for begin, end in compare))
-                    source.compare(_read_all(run, [asked], producer, timeout))
+                    reader = yield from _read_all(run, [asked], producer, timeout)
+                    yield run._work(partial(source.compare, reader))
                 plans = 0
-                while (taken := source.take_plan(run._opened.core)) is not None:
+                while (taken := (yield run._work(partial(source.take_plan, run._opened.core)))) is not None:
                     plan, plan_bytes = taken
-                    appender._enqueue(plan, name)
+                    yield appender._enqueue(plan, name)
                     size += plan_bytes
                     plans += 1
                 appended += plans > 0
                 if on_progress is not None:
                     on_progress(CheckpointProgress(index, len(names), size))
-        appender.flush(_DAY)
+        yield appender.flush(_DAY)
     finally:
-        appender._abandon()  # With an error nobody waits for what is under way.
+        yield appender._abandon()  # With an error nobody waits for what is under way.
     if conflicts:
         first = conflicts[0]
         raise AlreadyExistsError(
@@ -118,7 +143,16 @@ def restore(source: _core.Import, run: Run, timeout: float, on_progress: OnProgr
     return RestoreOutcome(run.name, len(names), appended, size)
 
 
-def _read_all(run: Run, samples: Iterable[SampleLike], producer: Producer, timeout: float) -> _core.Reader:
+def _read_all(run: AnyRun, samples: Iterable[SampleLike], producer: Producer, timeout: float) -> Steps[_core.Reader]:
     reader = _read.make_reader(run._opened.core, samples, None, producer, False)
-    run._read_into(reader, timeout)
+    yield run._read_into(reader, timeout)
     return reader
+
+
+def _checkpointed(run: AnyRun, samples: list[str], content_ids: list[int], producer: Producer) -> Steps[ReleaseOutcome]:
+    ids = iter(content_ids)
+    outcomes = []
+    for names in _calls.names_in_calls(samples):
+        call = _calls.release(run.name, "checkpointed", names, None, producer, list(islice(ids, len(names))))
+        outcomes.append((yield run._do(call)))
+    return _calls.sum_of(outcomes)

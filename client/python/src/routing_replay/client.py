@@ -107,7 +107,7 @@ class Client:
         source = _checkpoint.source(directory, groups)
         contents = source.contents()
         with self.run(contents["run"] if run is None else run, Geometry.from_json(contents["geometry"])) as opened:
-            return _checkpoint.restore(source, opened, timeout, on_progress)
+            return _checkpoint.drive(_checkpoint.restore(source, opened, timeout, on_progress))
 
     def runs(self) -> list[RunSummary]:
         """The runs of the server."""

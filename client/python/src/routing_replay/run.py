@@ -6,7 +6,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -344,8 +343,8 @@ class Run:
         DataLossError naming a sample that the store lost, AbortedError naming one that changes whenever it is read: all
         others are in the directory then; errors of `read`.
         """
-        return _checkpoint.export(
-            self, directory, groups, producer, drop_missing, release_awaiting, timeout, on_progress
+        return _checkpoint.drive(
+            _checkpoint.export(self, directory, groups, producer, drop_missing, release_awaiting, timeout, on_progress)
         )
 
     def drop(self) -> ReleaseOutcome:
@@ -378,12 +377,9 @@ class Run:
                 made.close()
         return self._appender
 
-    def _checkpointed(self, samples: Sequence[str], content_ids: Sequence[int], producer: Producer) -> ReleaseOutcome:
-        ids = iter(content_ids)
-        return _calls.sum_of(
-            self._do(_calls.release(self._name, "checkpointed", names, None, producer, list(islice(ids, len(names)))))
-            for names in _calls.names_in_calls(samples)
-        )
+    def _work(self, work: Callable[[], T]) -> T:
+        """What may take long, as a step of _checkpoint."""
+        return work()
 
     def _do(self, call: _calls.Call[T]) -> T:
         return call.read(self._transport.call(call.method, call.request, call.repeat))

@@ -107,7 +107,7 @@ class Appender:
             self._core.count_refusal(error.reason)
             raise
 
-    async def _enqueue(self, plan: _core.Plan, sample: str, note: Note) -> tuple[int, bool]:
+    async def _enqueue(self, plan: _core.Plan, sample: str, note: Note | None = None) -> tuple[int, bool]:
         """As routing_replay.Appender._enqueue."""
         await self._transport.channel()
         async with self._in_order:
@@ -173,6 +173,9 @@ class Appender:
                 await self.flush(timeout)
         except RoutingReplayError as error:
             _log.warning("closing the appender of run %s: %s", self._name, error)
+        await self._abandon()
+
+    async def _abandon(self) -> None:
         self._closed = True
         task, self._task = self._task, None
         if task is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from routing_replay import _calls, _shard_core, _values
+from routing_replay import _calls, _checkpoint, _shard_core, _values
 from routing_replay._transport import connection_of
+from routing_replay.aio import steps, threads
 from routing_replay.aio.run import Run
 from routing_replay.aio.transport import Transport
 from routing_replay.geometry import Geometry
-from routing_replay.types import RunSummary, ServerInfo
+from routing_replay.types import RestoreOutcome, RunSummary, ServerInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -45,6 +46,22 @@ class Client:
         """Makes the run, or joins it; see routing_replay.Client.run."""
         opened = await self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at))
         return Run(self._transport, name, opened)
+
+    async def restore(
+        self,
+        directory: _checkpoint.Directory,
+        run: str | None = None,
+        groups: tuple[int, int] | None = None,
+        *,
+        timeout: float = 120.0,
+        on_progress: _checkpoint.OnProgress | None = None,
+    ) -> RestoreOutcome:
+        """See routing_replay.Client.restore; files are read in a thread, on_progress is called in the event loop."""
+        source = await threads.finish(True, lambda: _checkpoint.source(directory, groups))
+        contents = source.contents()
+        geometry = Geometry.from_json(contents["geometry"])
+        async with await self.run(contents["run"] if run is None else run, geometry) as opened:
+            return await steps.drive(_checkpoint.restore(source, opened, timeout, on_progress))
 
     async def runs(self) -> list[RunSummary]:
         """The runs of the server."""

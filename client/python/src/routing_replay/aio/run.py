@@ -12,14 +12,15 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from routing_replay import _append, _calls, _core, _counters, _read, _turns, _values
+from routing_replay import _append, _calls, _checkpoint, _core, _counters, _read, _turns, _values
 from routing_replay._transport import SERVICE, Broken, is_refusal
-from routing_replay.aio import threads
+from routing_replay.aio import steps, threads
 from routing_replay.aio.appender import Appender
 from routing_replay.aio.trajectory import Trajectory
 from routing_replay.aio.transport import Transport
 from routing_replay.types import (
     AppendOutcome,
+    CheckpointOutcome,
     OnFull,
     Producer,
     ReleaseOutcome,
@@ -266,6 +267,22 @@ class Run:
         mode = _calls.release_mode(keep_until_checkpoint)
         return await self._do(_calls.release(self._name, mode, groups=(begin, end), producer=producer))
 
+    async def checkpoint(
+        self,
+        directory: _checkpoint.Directory,
+        groups: tuple[int, int] | None = None,
+        *,
+        producer: Producer = "rollout",
+        drop_missing: bool = False,
+        release_awaiting: bool = True,
+        timeout: float = 120.0,
+        on_progress: _checkpoint.OnProgress | None = None,
+    ) -> CheckpointOutcome:
+        """See routing_replay.Run.checkpoint; files are written in a thread, on_progress is called in the event loop."""
+        return await steps.drive(
+            _checkpoint.export(self, directory, groups, producer, drop_missing, release_awaiting, timeout, on_progress)
+        )
+
     async def drop(self) -> ReleaseOutcome:
         """Removes the run and all that is in it."""
         return await self._do(_calls.drop(self._name))
@@ -289,6 +306,10 @@ class Run:
         if self._appender is None:
             self._appender = self.appender()
         return self._appender
+
+    async def _work(self, work: Callable[[], T]) -> T:
+        """As routing_replay.Run._work: in a thread."""
+        return await threads.finish(True, work)
 
     async def _do(self, call: _calls.Call[T]) -> T:
         return call.read(await self._transport.call(call.method, call.request, call.repeat))
