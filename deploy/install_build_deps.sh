@@ -3,7 +3,8 @@
 #
 #   deploy/install_build_deps.sh [--tests]
 #
-#   --tests  also large programs without which a few tests are skipped: a browser, and Debian's checker of packages
+#   --tests  also large programs without which a few tests are skipped: a browser, and Debian's checkers of packages and of
+#            the layout of C++
 #
 # Runs as root, or as a user who may use sudo. CUDA is not among them: the build uses nvcc where it finds one.
 set -euo pipefail
@@ -24,7 +25,7 @@ packages=(
 )
 
 case "${1-}" in
-  --tests) packages+=(chromium lintian) ;;
+  --tests) packages+=(chromium lintian clang-format) ;;
   "") ;;
   *) echo "unknown option $1" >&2; exit 2 ;;
 esac

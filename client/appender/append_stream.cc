@@ -12,7 +12,8 @@ constexpr char kMethod[] = "/routing_replay.v1.RoutingReplay/Append";
 
 }  // namespace
 
-AppendStream::AppendStream(const ServerConnection& connection, grpc::CompletionQueue& queue) : stub_(connection.channel) {
+AppendStream::AppendStream(const ServerConnection& connection, grpc::CompletionQueue& queue)
+    : stub_(connection.channel) {
   connection.Authorize(context_);
   call_ = stub_.PrepareCall(&context_, kMethod, &queue);
   call_->StartCall(AsTag(kStarted));

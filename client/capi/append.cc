@@ -100,9 +100,9 @@ rr_error* rr_plan_rows(const rr_run* run, const char* append, size_t append_size
   return Guard([&]() -> absl::Status {
     const auto given = Read(Text(append, append_size), Text(tensor, tensor_size), Tokens(tokens, token_count));
     if (!given.ok()) return given.status();
-    return GivePlan(PlanRows(given->options, given->tensor, Bytes(payload, payload_size), run->info.geometry,
-                             run->info.blocks()),
-                    given->options.sample, plan);
+    return GivePlan(
+        PlanRows(given->options, given->tensor, Bytes(payload, payload_size), run->info.geometry, run->info.blocks()),
+        given->options.sample, plan);
   });
 }
 

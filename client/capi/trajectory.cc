@@ -219,9 +219,8 @@ rr_error* rr_trajectory_turn(rr_trajectory* trajectory, const rr_run* run, const
     AppendOptions common = trajectory->common;
     if (!given->engine.empty()) common.engine = given->engine;
     const RunInfo& info = run->info;
-    auto plan = PlanTurn(given->turn, rows ? &*rows : nullptr, common, info.geometry,
-                         info.blocks(),
-                         trajectory->trajectory);
+    auto plan =
+        PlanTurn(given->turn, rows ? &*rows : nullptr, common, info.geometry, info.blocks(), trajectory->trajectory);
     if (!plan.ok()) return plan.status();
     const json said = ToJson(*plan);
     trajectory->plans.assign(std::make_move_iterator(plan->appends.begin()),

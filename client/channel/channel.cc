@@ -12,9 +12,8 @@ namespace {
 
 std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const ChannelKeys& keys) {
   if (!keys.encrypted) return grpc::InsecureChannelCredentials();
-  return grpc::SslCredentials({.pem_root_certs = keys.root_certificates,
-                               .pem_private_key = keys.key,
-                               .pem_cert_chain = keys.certificate});
+  return grpc::SslCredentials(
+      {.pem_root_certs = keys.root_certificates, .pem_private_key = keys.key, .pem_cert_chain = keys.certificate});
 }
 
 }  // namespace

@@ -58,7 +58,9 @@ absl::StatusOr<std::string> ReadPem(absl::string_view setting, const std::string
 // Whether the body of a PEM block is a whole DER sequence, as every certificate is one.
 bool IsWholeSequence(absl::string_view base64) {
   std::string der;
-  if (!absl::Base64Unescape(absl::StripAsciiWhitespace(base64), &der) || der.size() < 2 || der[0] != '\x30') return false;
+  if (!absl::Base64Unescape(absl::StripAsciiWhitespace(base64), &der) || der.size() < 2 || der[0] != '\x30') {
+    return false;
+  }
   const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(der[i])); };
   size_t length = byte(1), header = 2;
   if (length >= 0x80) {

@@ -46,8 +46,7 @@ TEST_F(ClientSecurityTest, AnyOfTheSettingsEncrypts) {
   EXPECT_EQ(*Make({.cacert = ca, .server_name = "b"})->KeysFor("dns:///a:1"),
             (ChannelKeys{.encrypted = true, .root_certificates = kPem, .server_name = "b"}));
   const auto mutual = Make({.cert = cert, .key = key});
-  EXPECT_EQ(*mutual->KeysFor("dns:///a:1"),
-            (ChannelKeys{.encrypted = true, .certificate = "CERT", .key = "KEY"}));
+  EXPECT_EQ(*mutual->KeysFor("dns:///a:1"), (ChannelKeys{.encrypted = true, .certificate = "CERT", .key = "KEY"}));
   EXPECT_EQ(*mutual->KeysFor("unix:/run/rr.sock"), ChannelKeys());
   Write("cert", "CERT 2");
   EXPECT_EQ(mutual->KeysFor("dns:///a:1")->certificate, "CERT 2");
@@ -86,10 +85,9 @@ TEST_F(ClientSecurityTest, ATokenNeverGoesElsewhereInPlaintext) {
 // An empty one would be all authorities of the system to gRPC.
 TEST_F(ClientSecurityTest, ANamedAuthorityIsThere) {
   const std::string half = std::string(kPem).substr(0, 40);
-  for (const std::string& text :
-       {std::string(), std::string("# soon\n"), half, kPem + half,
-        std::string("-----BEGIN CERTIFICATE-----\nMAIF\n-----END CERTIFICATE-----\n"),
-        std::string("-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n")}) {
+  for (const std::string& text : {std::string(), std::string("# soon\n"), half, kPem + half,
+                                  std::string("-----BEGIN CERTIFICATE-----\nMAIF\n-----END CERTIFICATE-----\n"),
+                                  std::string("-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n")}) {
     const std::string ca = Write("ca", text);
     const auto keys = Make({.tls = true, .cacert = ca})->KeysFor("dns:///a:1");
     ExpectInvalid(keys.status(), "cacert");

@@ -36,8 +36,8 @@ using NameSource = std::function<std::vector<std::string>(absl::string_view argu
 // What may stand for the last of `words`, which may be empty; the words before it are complete, the program's name is
 // not among them. Commands at the place of a command, flags for a word that starts with '-', words of a {set} where an
 // option's type is one, files for the type "FILE" and the arguments "FILE" and "DIR", names for other arguments
-// and for the type "RUN". Options of the program are offered behind its commands too, unless used. The words need not be
-// legal.
+// and for the type "RUN". Options of the program are offered behind its commands too, unless used. The words need not
+// be legal.
 Completions Complete(const CLI::App& app, const std::vector<std::string>& words, const NameSource& names);
 
 // As the scripts read it: "value<TAB>description" lines, and ":files".

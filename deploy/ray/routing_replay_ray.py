@@ -144,8 +144,8 @@ def start(flags: Sequence[str], *, port: int = 7400, name: str = "routing-replay
     name: under which `endpoint` and `stop` find the servers; they outlive the job that started them
 
     A server that ends is started again on its node and port. A store in memory is empty then: its samples are counted
-    as missing. Raises ValueError if there are servers of that name, RuntimeError if a server cannot be started or no node
-    has the CPUs.
+    as missing. Raises ValueError if there are servers of that name, RuntimeError if a server cannot be started or no
+    node has the CPUs.
     """
     kept: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "lifetime": "detached", "namespace": NAMESPACE}
     actor, directory = ray.remote(_Server), ray.remote(_Directory)

@@ -64,8 +64,8 @@ struct ExportedRun {
 // files. Not thread-safe.
 class RunExporter {
  public:
-  // Makes the directory if it is not there. ALREADY_EXISTS if it is not empty; INVALID_ARGUMENT and PERMISSION_DENIED for
-  // a path that cannot be a directory of ours; INTERNAL with what the system says.
+  // Makes the directory if it is not there. ALREADY_EXISTS if it is not empty; INVALID_ARGUMENT and PERMISSION_DENIED
+  // for a path that cannot be a directory of ours; INTERNAL with what the system says.
   static absl::StatusOr<std::unique_ptr<RunExporter>> Create(const std::filesystem::path& directory, std::string run,
                                                              Producer producer, Geometry geometry);
   // Goes on with what is there: nothing, an exported run, or what an export left that did not end (its files are read

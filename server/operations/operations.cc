@@ -107,8 +107,9 @@ class OpenOperations final : public Operations {
     const absl::Status before = readiness_.Get();
     readiness_.SetListenerHealth(answering, alive);
     if (health_ != nullptr) health_->SetLive(readiness_.Alive().ok());
-    if (!answering.ok() && before != readiness_.Get())
+    if (!answering.ok() && before != readiness_.Get()) {
       LogEvent(LogLevel::kError, "listener_silent", answering.message());
+    }
   }
 
   std::optional<std::chrono::system_clock::time_point> Expiry() const {

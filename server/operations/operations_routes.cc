@@ -24,7 +24,9 @@ HttpResponse LogLevelNow() {
 
 HttpResponse ChangeLogLevel(const HttpRequest& request) {
   // A browser that sends no Origin sends no such type either without asking first, which nothing here answers.
-  if (!absl::StartsWithIgnoreCase(request.content_type, kJson)) return Text(415, "Content-Type must be application/json");
+  if (!absl::StartsWithIgnoreCase(request.content_type, kJson)) {
+    return Text(415, "Content-Type must be application/json");
+  }
   const json asked = json::parse(request.body, nullptr, /*allow_exceptions=*/false);
   if (!asked.is_object() || !asked.contains("level") || !asked["level"].is_string()) {
     return Text(400, R"(send a JSON object such as {"level":"debug"})");

@@ -36,7 +36,8 @@ TEST(TokenFileTest, PrefixesCover) {
 
 // Written as far as this, without its end, it would be a token for more runs that does not expire.
 TEST(TokenFileTest, HalfAFileIsNoFile) {
-  const std::string whole = absl::StrCat("- name: n\n  sha256: ", kHash, "\n  scopes: [read]\n  runs:\n    - team-a/\n");
+  const std::string whole =
+      absl::StrCat("- name: n\n  sha256: ", kHash, "\n  scopes: [read]\n  runs:\n    - team-a/\n");
   ASSERT_OK(ParseTokenFile(whole));
   for (size_t cut = 1; cut < 8; ++cut) {
     const auto half = ParseTokenFile(whole.substr(0, whole.size() - cut));

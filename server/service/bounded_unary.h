@@ -32,8 +32,8 @@ grpc::internal::MethodHandler* BoundedUnaryHandler(
     std::function<grpc::Status(grpc::ServerContext&, const absl::Status&)> refuse) {
   using Streamer = grpc::ServerUnaryStreamer<grpc::ByteBuffer, Response>;
   return new grpc::internal::StreamedUnaryHandler<grpc::ByteBuffer, Response>(
-      [admit = std::move(admit), watch = std::move(watch), answer = std::move(answer), refuse = std::move(refuse)](grpc::ServerContext* call,
-                                                                                         Streamer* streamer) {
+      [admit = std::move(admit), watch = std::move(watch), answer = std::move(answer), refuse = std::move(refuse)](
+          grpc::ServerContext* call, Streamer* streamer) {
         grpc::Status status = admit(*call);
         if (!status.ok()) return status;
         grpc::ByteBuffer bytes;

@@ -70,8 +70,8 @@ absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
   auto request = [&]() -> absl::StatusOr<ReadRequest> {
     const auto bytes = ReceivedBytes::From(request_);
     if (!bytes.ok()) return bytes.status();
-    return ParseReadRequest(bytes->chain(),
-                            [&](int64_t memory) { return TakeMemory(context_.read_requests, memory, request_memory_); });
+    return ParseReadRequest(
+        bytes->chain(), [&](int64_t memory) { return TakeMemory(context_.read_requests, memory, request_memory_); });
   }();
   request_.Clear();
   if (!request.ok() || !request->wait) return request;

@@ -188,9 +188,9 @@ class Store {
   // once with UNAVAILABLE.
   virtual void Abandon() {}
 
-  // OK, or why it takes no changes for now, whatever they are: what it builds on is broken or cannot be reached. A store
-  // whose budget is used up, or a part of which something is wrong with, is well. May wait, a few seconds at most. The message is for
-  // everybody.
+  // OK, or why it takes no changes for now, whatever they are: what it builds on is broken or cannot be reached. A
+  // store whose budget is used up, or a part of which something is wrong with, is well. May wait, a few seconds at
+  // most. The message is for everybody.
   virtual absl::Status Health() { return absl::OkStatus(); }
 
   // Where what the store is in cannot be asked: as they were when it last could.

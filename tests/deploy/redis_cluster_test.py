@@ -1,5 +1,5 @@
-"""components/redis-cluster with six real Redis servers: its scripts run as in the pods, each "pod" with an address of its
-own, by the names of the Service.
+"""components/redis-cluster with six real Redis servers: its scripts run as in the pods, each "pod" with an address of
+its own, by the names of the Service.
 
 Runs in a network and with an /etc/hosts of its own.
 """

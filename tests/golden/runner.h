@@ -17,8 +17,8 @@ struct Totals {
 
 // Writes to `out` per file the number of cases that passed, failed and were not asked, per failure the case's name and
 // the first difference in words, how many passed cases were asked without a part of them and why, then what those not
-// asked need, and as its last line "N passed, M failed". A directory that is not there, a file that cannot be read and a
-// file of unknown kind count as one failure each.
+// asked need, and as its last line "N passed, M failed". A directory that is not there, a file that cannot be read and
+// a file of unknown kind count as one failure each.
 Totals RunGoldenFiles(const std::vector<std::filesystem::path>& directories, std::ostream& out);
 
 }  // namespace routing_replay::golden

@@ -159,7 +159,6 @@ class FiguresTest(ReportTest):
             failed = subprocess.run([RRCTL, "report", *words], check=False, capture_output=True, timeout=PATIENCE)
             self.assertEqual(failed.returncode, code, failed.stderr)
 
-
     def test_a_file_that_is_there_is_replaced_only_on_request(self):
         page = self.directory / "there.html"
         page.write_text("mine")

@@ -1,5 +1,5 @@
-"""Opens /statusz of a server with some runs in a headless Chromium, narrow and wide, light and dark, and compares what it
-shows with /metrics.
+"""Opens /statusz of a server with some runs in a headless Chromium, narrow and wide, light and dark, and compares what
+it shows with /metrics.
 
 Usage: statusz_test.py SERVER RRCTL REPORT_SCENE
 
@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from browser import Browser, find_browser  # noqa: E402
+from browser import Browser, find_browser
 
 SERVER, RRCTL, SCENE = sys.argv[1:4]
 PATIENCE = 120  # Seconds that nothing which passes takes.
@@ -55,8 +55,9 @@ class StatuszTest(unittest.TestCase):
         cls.addClassCleanup(directory.cleanup)
         file, log = Path(directory.name, "endpoint"), Path(directory.name, "log")
         words = [SERVER, "--listen", "127.0.0.1:0", "--endpoint-file", file, "--operations-listen", "127.0.0.1:0"]
-        words += ["--memory-budget", "64MiB", "--spill-directory", Path(directory.name, "spill"), "--spill-budget", "1GiB"]
-        Path(directory.name, "spill").mkdir()
+        spill = Path(directory.name, "spill")
+        words += ["--memory-budget", "64MiB", "--spill-directory", spill, "--spill-budget", "1GiB"]
+        spill.mkdir()
         with log.open("w") as out:
             server = subprocess.Popen([*words, "--log-format", "json"], stderr=out)
         cls.addClassCleanup(server.wait)
@@ -78,7 +79,8 @@ class StatuszTest(unittest.TestCase):
         with Browser() as browser:
             page = browser.open(self.base + "/statusz")
             shown = page.evaluate(
-                "JSON.stringify([...document.querySelectorAll('[data-metric]')].map(e => [e.dataset.metric, e.dataset.value]))"
+                "JSON.stringify([...document.querySelectorAll('[data-metric]')]"
+                ".map(e => [e.dataset.metric, e.dataset.value]))"
             )
         metrics = metrics_of(self.base)
         compared = 0
@@ -114,7 +116,8 @@ class StatuszTest(unittest.TestCase):
                 for dark in (False, True):
                     page = browser.open(self.base + "/statusz", width=width, dark=dark)
                     self.assertEqual(page.errors, [])
-                    self.assertEqual([url for url in page.requests if not url.startswith("data:")], [self.base + "/statusz"])
+                    asked = [url for url in page.requests if not url.startswith("data:")]
+                    self.assertEqual(asked, [self.base + "/statusz"])
                     self.assertEqual(page.evaluate("document.scripts.length"), 0)
                     self.assertEqual(page.evaluate("document.getElementById('state').innerText"), "ready")
                     overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")

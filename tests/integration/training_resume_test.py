@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-
 import routing_replay as rr
 
 sys.path.insert(0, os.environ["ROUTING_REPLAY_CLIENT_TESTS"])

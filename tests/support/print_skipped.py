@@ -4,6 +4,7 @@
 A whole test is skipped by exit status 77; its reason is the last line it printed. A test program may also skip some of
 its cases (GTEST_SKIP); the reason is the line that GoogleTest prints before the case's verdict.
 """
+
 import sys
 from xml.etree import ElementTree
 
@@ -12,7 +13,7 @@ def skipped_cases(lines):
     """Yields (case, reason) for every case that GoogleTest skipped, each once."""
     for i, line in enumerate(lines):
         if line.startswith("[  SKIPPED ]") and line.endswith(")"):
-            case = line[len("[  SKIPPED ]"):].split("(")[0].strip()
+            case = line[len("[  SKIPPED ]") :].split("(")[0].strip()
             reason = next((r for r in reversed(lines[:i]) if r and not r.startswith("[")), "")
             yield case, reason
 

@@ -95,7 +95,7 @@ CompareCounters SlowComparison(const Choices& c) {
 CompareCounters OnWarp(const Choices& c) {
   CompareCounters counters;
   const CompareTensors<const float*> tensors{IdBytes(c.config), c.replayed.data(), c.states.data(),
-                                      c.live.data(),     nullptr,           nullptr};
+                                             c.live.data(),     nullptr,           nullptr};
   alignas(kTileAlignment) uint8_t tile[kTileBytes];
   FiberWarp warp;
   for (int64_t row = 0; row < c.rows(); ++row) {

@@ -79,8 +79,8 @@ RR_API void rr_servers_look_again(rr_servers* servers);
 RR_API rr_error* rr_security_new(const char* json, size_t size, rr_security** security);
 RR_API void rr_security_free(rr_security* security);
 /* Of a new channel to a target, files as they are now: {"encrypted": true, "root_certificates": "PEM", "certificate":
- * "PEM", "key": "PEM", "channel_options": [["grpc.…", "…"], …]}; "" where there is none. INVALID_ARGUMENT: a file cannot
- * be read, or a token would go there in plaintext. */
+ * "PEM", "key": "PEM", "channel_options": [["grpc.…", "…"], …]}; "" where there is none. INVALID_ARGUMENT: a file
+ * cannot be read, or a token would go there in plaintext. */
 RR_API rr_error* rr_security_channel(rr_security* security, const char* target, size_t size, rr_bytes** json);
 /* Of a new call: the value of its metadata "authorization", "" for none. */
 RR_API rr_error* rr_security_authorization(rr_security* security, rr_bytes** value);
@@ -180,9 +180,9 @@ RR_API rr_error* rr_find_routes(const void* body, size_t size, rr_bytes** json);
 RR_API rr_error* rr_account_rows(const char* json, size_t size, rr_bytes** account);
 
 /* Weights of rows from an engine's versions of output tokens: {"prompt_tokens", "output_tokens", "row_start": 0,
- *  "spans": [{"version": 7 | "7" | "name", "start", "end"}, …], "numbers": {"name": 7}} → [[begin, end, version, label],
- *  …] of absolute rows. A version that is text has the number that `numbers` says, or that of its decimals, or -1, and
- * stays as the label. Rows from row_start to the first output token are of its version. */
+ *  "spans": [{"version": 7 | "7" | "name", "start", "end"}, …], "numbers": {"name": 7}} → [[begin, end, version,
+ * label], …] of absolute rows. A version that is text has the number that `numbers` says, or that of its decimals, or
+ * -1, and stays as the label. Rows from row_start to the first output token are of its version. */
 RR_API rr_error* rr_output_weights(const char* json, size_t size, rr_bytes** weights);
 
 /* Decodes, checks, narrows and tiles. */
@@ -410,8 +410,8 @@ RR_API rr_error* rr_export_finish(rr_export* export_, rr_bytes** json);
 /* Null, or what kept a sample out while all others are in. */
 RR_API rr_error* rr_export_unread(const rr_export* export_);
 
-/* A directory into a run: {"directory", "groups": [begin, end]}. FAILED_PRECONDITION (NOT_COMMITTED) where no export has
- * ended. */
+/* A directory into a run: {"directory", "groups": [begin, end]}. FAILED_PRECONDITION (NOT_COMMITTED) where no export
+ * has ended. */
 RR_API rr_error* rr_import_new(const char* options, size_t size, rr_import** made);
 RR_API void rr_import_free(rr_import* import);
 /* {"run", "producer", "geometry", "samples": […]} */

@@ -216,8 +216,7 @@ TEST(ReadMessageTest, MemoryIsAdmittedBeforeItIsTaken) {
   EXPECT_GE(asked, static_cast<int64_t>(1000 * sizeof(SampleRead) + 2 * sizeof(RowRange) + sizeof(TokenCheck) + 100));
   message.add_samples()->set_sample("not a name");  // Would be refused, had it been parsed.
   const std::string bad = message.SerializeAsString();
-  EXPECT_EQ(ParseReadRequest(AsChain(bad), [](int64_t) { return absl::ResourceExhaustedError("full"); })
-                .status(),
+  EXPECT_EQ(ParseReadRequest(AsChain(bad), [](int64_t) { return absl::ResourceExhaustedError("full"); }).status(),
             absl::ResourceExhaustedError("full"));
 }
 

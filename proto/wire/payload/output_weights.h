@@ -29,8 +29,8 @@ int64_t VersionNumber(absl::string_view text);
 // Output token j of a prompt of P tokens was sampled by the forward pass of position P - 1 + j, so `tokens` begin, …,
 // end - 1 are the rows P - 1 + begin, …. The rows from `row_start` up to the first output token are of its version, if
 // the spans begin with it, and in an answer without output that of its span; rows of output tokens that no span holds
-// have none. Ascending, disjoint, none empty, none before row_start. INVALID_ARGUMENT (kField, "weight_versions") naming
-// the span that is reversed, not behind the one before, or past the output.
+// have none. Ascending, disjoint, none empty, none before row_start. INVALID_ARGUMENT (kField, "weight_versions")
+// naming the span that is reversed, not behind the one before, or past the output.
 absl::StatusOr<std::vector<WeightSpan>> OutputWeights(absl::Span<const VersionedTokens> spans, int64_t prompt_tokens,
                                                       int64_t output_tokens, int64_t row_start);
 

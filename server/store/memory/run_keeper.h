@@ -42,7 +42,7 @@ class RunKeeper {
  public:
   virtual ~RunKeeper() = default;
 
-  virtual std::string name() const = 0;  // Of the store.
+  virtual std::string name() const = 0;                             // Of the store.
   virtual absl::Status Health() const { return absl::OkStatus(); }  // As Store::Health.
   virtual DurabilityLevels durability() const = 0;
   // Between Begin and End, blocks that nobody holds any more are taken away. Before and after they stay: that a process

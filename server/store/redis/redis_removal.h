@@ -24,8 +24,8 @@ class RedisRemoval {
   RedisRemoval(RedisContext& context, RedisRun& run, Filter ends, bool unused)
       : context_(context), run_(run), ends_(std::move(ends)), unused_(unused) {}
 
-  // A name finds as in LookAt, but never another sample. One of kUnreadableVersion is left to its time to live. Watchers in this server are told. After an error some of them
-  // may have ended; they are in result().
+  // A name finds as in LookAt, but never another sample. One of kUnreadableVersion is left to its time to live.
+  // Watchers in this server are told. After an error some of them may have ended; they are in result().
   absl::Status Remove(std::vector<SampleName> names);
   const ReleaseResult& result() const { return result_; }
 

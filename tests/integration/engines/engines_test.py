@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fake_engines import CONFIG, MOE_LAYERS, FakeSglang, FakeVllm, answer_of, routes_of
-
 import routing_replay as rr
+from fake_engines import CONFIG, MOE_LAYERS, FakeSglang, FakeVllm, answer_of, routes_of
 from routing_replay import http
 from routing_replay.engines import sglang, vllm
 

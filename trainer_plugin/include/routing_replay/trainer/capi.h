@@ -158,15 +158,15 @@ RRT_API rrt_error* rrt_plan_filler(const rrt_plan* plan, int32_t slot, int64_t f
 RRT_API rrt_error* rrt_plan_expert_load(const rrt_plan* plan, int32_t slot, const void* ids, size_t ids_size,
                                         int64_t filler_rows, int64_t* replayed, int64_t* filler, size_t count);
 
-/* Of an attention mask [count][width], bytes of 0 and 1: tokens of each row, and the column of its first one (0 of a row
- * without any). `size` is count * width. INVALID_ARGUMENT for a value that is neither (FIELD), and naming the row for
- * one with padding between its tokens (SHAPE). */
+/* Of an attention mask [count][width], bytes of 0 and 1: tokens of each row, and the column of its first one (0 of a
+ * row without any). `size` is count * width. INVALID_ARGUMENT for a value that is neither (FIELD), and naming the row
+ * for one with padding between its tokens (SHAPE). */
 RRT_API rrt_error* rrt_mask_sequences(const uint8_t* mask, size_t size, int64_t width, int64_t* tokens,
                                       int64_t* first_rows, size_t count);
 
 /* A fetch of a plan's slices, without its I/O. What is told of it; everything has a default:
- *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live" | "drop", "wait": true, "geometry": {…},
- *    "sequences": [{"sample", "num_tokens", "token_checks": [[rows, crc32c]], "content_id", "live": false}, …]}
+ *   {"run": "", "producer": "rollout" | "trainer", "missing": "strict" | "live" | "drop", "wait": true, "geometry":
+ * {…}, "sequences": [{"sample", "num_tokens", "token_checks": [[rows, crc32c]], "content_id", "live": false}, …]}
  * geometry: the run's, where it is known: a plan of another one is refused (GEOMETRY_MISMATCH). sequences: one per
  * sequence of the plan's micro-batch, with "handle", a sample's deterministic hash, where no sample is named; absent:
  * the samples and tokens of the plan's description. content_id, live: what the ranks of the replica agreed on before
@@ -185,10 +185,10 @@ RRT_API rrt_error* rrt_fetch_end(rrt_fetch* fetch);
 RRT_API rrt_error* rrt_fetch_restart(rrt_fetch* fetch);
 /* Instead of the rest: samples that did not come to the end are NOT_READY, `why` being their message, and fall back. */
 RRT_API rrt_error* rrt_fetch_give_up(rrt_fetch* fetch, const char* why, size_t size);
-/* {"fallback_sequences", "staging_bytes", "dropped": [{"sequence", "sample" or "handle"}, …], "sequences": [{"sequence", "sample", "status", "message",
- *  "committed_rows", "num_tokens", "revision", "content_id", "unrecorded": [[b, e]],
- *  "weights": [[b, e, version, label]]}, …]}: those that the rank reads; num_tokens and content_id
- * where they are known. */
+/* {"fallback_sequences", "staging_bytes", "dropped": [{"sequence", "sample" or "handle"}, …], "sequences":
+ * [{"sequence", "sample", "status", "message", "committed_rows", "num_tokens", "revision", "content_id", "unrecorded":
+ * [[b, e]], "weights": [[b, e, version, label]]}, …]}: those that the rank reads; num_tokens and content_id where they
+ * are known. */
 RRT_API rrt_error* rrt_fetch_result(const rrt_fetch* fetch, rrt_bytes** json);
 
 /* What a read would say of samples, before any rows are fetched, for the price of one row of one layer each. Told as a
@@ -402,7 +402,8 @@ RRT_API rrt_error* rrt_agreement_decision(const rrt_agreement* agreement, rrt_by
  * samples: those that tell versions; mixed: those of several, the first of them having the number first_mixed. What
  * nobody knows is not there. */
 RRT_API rrt_error* rrt_weights_summary(const char* json, size_t size, rrt_bytes** summary);
-/* 1 if more than the fraction `limit` of a step's samples fall back (routing_replay/trainer/fallback_limit.h), else 0. */
+/* 1 if more than the fraction `limit` of a step's samples fall back (routing_replay/trainer/fallback_limit.h), else 0.
+ */
 RRT_API int32_t rrt_exceeds_fallback_limit(double limit, int64_t samples, int64_t fallen_back);
 /* Equal for equal geometries, on every machine. */
 RRT_API uint64_t rrt_plan_geometry_fingerprint(const rrt_plan* plan);
@@ -424,7 +425,8 @@ RRT_API rrt_error* rrt_plan_geometry(const rrt_plan* plan, rrt_bytes** json);
  *   {…, "observed": {"rows": [[0, 3], null, …], "layers": [13, 14, …]}}
  * rows: per local row [sequence, row] of the route that was replayed there, or null; layers: per MoE layer of the rank
  * the decoder layer whose routes it was given. One of them may be absent. All exact explanations, or the nearest ones:
- *   [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10, "exact": true, "what": "…"}] */
+ *   [{"of": "rows", "mistakes": ["partition_contiguous"], "matched": 10, "compared": 10, "exact": true, "what": "…"}]
+ */
 RRT_API rrt_error* rrt_diagnose(const char* json, size_t size, rrt_bytes** explanations);
 /* Ids of a plan's micro-batch, int32, K the largest of the geometry, unused slots -1. */
 typedef struct rrt_route_ids {

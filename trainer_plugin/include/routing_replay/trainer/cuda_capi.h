@@ -4,10 +4,10 @@
  *
  * Each function puts one kernel on `stream` (a cudaStream_t of the current device; NULL is the default stream). It
  * neither waits nor allocates nor makes streams, so it may be captured in a CUDA graph, which keeps addresses and
- * everything that is passed by value. Tensors are device memory, contiguous, aligned to their elements, and the caller's
- * until the stream has passed the call. What they are is said in capi.h, where the same functions run on the CPU; what
- * is computed is the same, sums in the same order. States are not looked at before: one that is none counts as
- * replayed. Counters lie in device memory, on a multiple of 8, and are only added to; they may be NULL where nobody
+ * everything that is passed by value. Tensors are device memory, contiguous, aligned to their elements, and the
+ * caller's until the stream has passed the call. What they are is said in capi.h, where the same functions run on the
+ * CPU; what is computed is the same, sums in the same order. States are not looked at before: one that is none counts
+ * as replayed. Counters lie in device memory, on a multiple of 8, and are only added to; they may be NULL where nobody
  * counts.
  *
  * Functions return NULL, or an error that the caller frees: INVALID_ARGUMENT naming the field, INTERNAL with CUDA's

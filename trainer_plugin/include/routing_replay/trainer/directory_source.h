@@ -18,9 +18,9 @@
 
 namespace routing_replay::trainer {
 
-// Holds the index; a sample's rows are read when they are fetched, one sample at a time, and not kept. Exports may go on
-// into the directory: a source finds its files until the second one after it was opened has ended, then those of samples
-// that have not changed. Immutable; may be shared between threads.
+// Holds the index; a sample's rows are read when they are fetched, one sample at a time, and not kept. Exports may go
+// on into the directory: a source finds its files until the second one after it was opened has ended, then those of
+// samples that have not changed. Immutable; may be shared between threads.
 class DirectorySource {
  public:
   // FAILED_PRECONDITION: kNotCommitted where no export has ended, kVersionMismatch; DATA_LOSS for a damaged index;

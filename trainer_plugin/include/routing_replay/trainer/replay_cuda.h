@@ -31,9 +31,9 @@ namespace routing_replay::trainer {
 
 using CudaStream = ::CUstream_st*;  // cudaStream_t; null is the default stream.
 
-// Whether the kernels run on a device. FAILED_PRECONDITION whose field is what is missing: "cuda.driver" (there is none,
-// or it is too old for the CUDA that this was built with), "cuda.device" (no such device), "cuda.architecture" (no code
-// for it was compiled). Not for the hot path: it loads code. The current device stays what it is.
+// Whether the kernels run on a device. FAILED_PRECONDITION whose field is what is missing: "cuda.driver" (there is
+// none, or it is too old for the CUDA that this was built with), "cuda.device" (no such device), "cuda.architecture"
+// (no code for it was compiled). Not for the hot path: it loads code. The current device stays what it is.
 absl::Status CheckCudaDevice(int32_t device);
 
 // A packed plan carried out: index buffers of all local layers and row states in one launch. Exactly what the plan says

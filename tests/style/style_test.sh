@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# style_test.sh BUILD [--fix]: that all C++, CUDA and Python is laid out as .clang-format and ruff.toml say, and that ruff
+# finds nothing. With --fix it lays out what is not.
+#
+# ruff comes from the Python package index, once, into BUILD. What is not there is told and not looked at; status 77 if
+# there is neither.
+set -euo pipefail
+build=$(realpath "$1")
+fix=${2-}
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+folders=(client deploy proto server tests trainer_plugin)
+failed= looked=
+
+# Other versions break lines elsewhere.
+if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
+  looked=yes
+  options=(--dry-run -Werror)
+  [ -z "$fix" ] || options=(-i)
+  find "${folders[@]}" -regex '.*\.\(h\|cc\|cu\|cuh\)' -print0 | xargs -0 clang-format "${options[@]}" || failed=yes
+else
+  echo "C++ is not looked at: there is no clang-format 14 (Debian 12: apt-get install clang-format)"
+fi
+
+ruff=$build/style/bin/ruff
+if [ ! -x "$ruff" ]; then
+  { python3 -m venv "$build/style" && "$build/style/bin/pip" install -q --disable-pip-version-check 'ruff==0.17.6'; } ||
+    echo "Python is not looked at: ruff cannot be fetched from the Python package index"
+fi
+if [ -x "$ruff" ]; then
+  looked=yes
+  "$ruff" check --quiet --no-cache ${fix:+--fix} . || failed=yes
+  "$ruff" format --quiet --no-cache $([ -n "$fix" ] || echo --check) . || failed=yes
+fi
+
+[ -n "$looked" ] || exit 77
+[ -z "$failed" ] || { echo "tests/style/style_test.sh $1 --fix lays out what can be" >&2; exit 1; }
