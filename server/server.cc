@@ -118,6 +118,7 @@ class GrpcServer final : public Server {
         tls_(std::move(tls)),
         operations_(std::move(operations)),
         budget_(std::move(budget)),
+        versions_(clock),
         found_(std::move(store.found)),
         warnings_(Joined(std::move(store.warnings), AccessWarnings(config_))),
         store_(WatchStore(std::move(store.store), metrics_, versions_)),

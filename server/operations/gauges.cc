@@ -73,6 +73,8 @@ void AddStore(const ServerStatus& status, Families& out) {
   out.Open("newest_weight_version", "Highest weight version since the start that was put, or read; -1: none.");
   out.Add(static_cast<double>(status.newest_put), {{"operation", "put"}});
   out.Add(static_cast<double>(status.newest_get), {{"operation", "get"}});
+  out.Gauge("weight_version_lag", "Newest version put minus that read last, of the run where it is largest.",
+            static_cast<double>(status.version_lag));
   if (const auto& spill = status.totals.spill) {
     out.Bytes("spill_budget_bytes", "What the files of the spill directory may take.", spill->budget_bytes);
     out.Bytes("spill_used_bytes", "What they take.", spill->disk_bytes);

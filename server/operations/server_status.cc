@@ -39,6 +39,7 @@ ServerStatus StatusSource::Look() const {
                       .resident_bytes = ResidentBytes(),
                       .newest_put = versions.put(),
                       .newest_get = versions.get(),
+                      .version_lag = versions.lag(),
                       .census = monitor.census()};
   if (status.store_health.ok()) {
     status.totals = store.GetTotals();

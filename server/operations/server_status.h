@@ -36,6 +36,7 @@ struct ServerStatus {
   Store::Totals totals;
   int64_t newest_put = kUnknownWeightVersion;
   int64_t newest_get = kUnknownWeightVersion;
+  int64_t version_lag = 0;               // NewestVersions::lag.
   std::shared_ptr<const Census> census;  // Null: none yet.
   std::optional<std::chrono::system_clock::time_point> certificate_expiry;
 };

@@ -71,7 +71,8 @@ std::string StatusJson(const ServerStatus& status, const std::vector<std::pair<s
                         {{"budget_bytes", status.memory_budget_bytes},
                          {"used_bytes", status.memory_used_bytes},
                          {"resident_bytes", status.resident_bytes}}},
-                       {"newest_weight_version", {{"put", status.newest_put}, {"get", status.newest_get}}}};
+                       {"newest_weight_version", {{"put", status.newest_put}, {"get", status.newest_get}}},
+                       {"weight_version_lag", status.version_lag}};
   if (const auto& spill = status.totals.spill) {
     json["spill"] = {{"budget_bytes", spill->budget_bytes}, {"used_bytes", spill->disk_bytes}};
   }

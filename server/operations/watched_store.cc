@@ -1,5 +1,7 @@
 #include "server/operations/watched_store.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "server/operations/calls/call_journal.h"
@@ -19,12 +21,18 @@ class WatchedStore final : public Store {
   }
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override { return Counted(store_->GetRun(run)); }
   absl::StatusOr<std::vector<RunState>> ListRuns() override { return Counted(store_->ListRuns()); }
-  absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override { return Counted(store_->DropRun(run)); }
+  absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override {
+    auto dropped = Counted(store_->DropRun(run));
+    if (dropped.ok()) versions_.Drop(run);
+    return dropped;
+  }
 
   absl::StatusOr<AppendAck> Append(AppendCommand command) override {
+    const std::string run = command.run;
+    const Producer producer = command.header.producer;
     const int64_t version = command.header.weight_version;
     auto ack = Counted(store_->Append(std::move(command)));
-    if (ack.ok()) versions_.Put(version);
+    if (ack.ok()) versions_.Put(run, producer, version);
     return ack;
   }
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
@@ -40,7 +48,9 @@ class WatchedStore final : public Store {
                                           absl::Span<const RowRange> rows) override {
     auto snapshot = Counted(store_->Snapshot(run, producer, sample, rows));
     if (snapshot.ok()) {
-      for (const WeightSpan& span : snapshot->state.weights) versions_.Get(span.version);
+      int64_t newest = kUnknownWeightVersion;
+      for (const WeightSpan& span : snapshot->state.weights) newest = std::max(newest, span.version);
+      versions_.Get(run, producer, newest);
     }
     return snapshot;
   }

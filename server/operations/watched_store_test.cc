@@ -30,7 +30,7 @@ class WatchedStoreTest : public ::testing::Test {
  protected:
   ByteBudget budget_{int64_t{64} << 20};
   Metrics metrics_;
-  NewestVersions versions_;
+  NewestVersions versions_{Clock::Real()};
 };
 
 TEST_F(WatchedStoreTest, VersionsThatPassAreNoted) {
@@ -44,6 +44,9 @@ TEST_F(WatchedStoreTest, VersionsThatPassAreNoted) {
   EXPECT_EQ(versions_.get(), kUnknownWeightVersion);
   ASSERT_OK(store->Snapshot("run", Producer::kRollout, {.sample = "a"}, {}));
   EXPECT_EQ(versions_.get(), 7);
+  EXPECT_EQ(versions_.lag(), 2);
+  ASSERT_OK(store->DropRun("run"));
+  EXPECT_EQ(versions_.lag(), 0);
 }
 
 TEST_F(WatchedStoreTest, RefusalsAreNoErrorsOfTheStore) {

@@ -7,6 +7,8 @@ schema here: the pods and jobs inside of them are checked as those of Kubernetes
 from __future__ import annotations
 
 import functools
+import shutil
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -274,6 +276,21 @@ class SelectorTest(unittest.TestCase):
                     self.assertIn(endpoint["port"], ports)
                     encrypted = any(e["name"] == "RR_TLS_CERT" for c in pod.containers() for e in c["env"])
                     self.assertEqual(endpoint["scheme"], "https" if encrypted else "http")
+
+    def test_a_line_of_the_overlay_lets_kube_prometheus_stack_choose_them(self):
+        for name in ("prod", "prod-redis"):
+            with tempfile.TemporaryDirectory() as directory:
+                shutil.copytree(ROOT / "deploy", directory, dirs_exist_ok=True)
+                overlay = Path(directory, "kubernetes/overlays", name)
+                file = overlay / "kustomization.yaml"
+                file.write_text(file.read_text().replace("# labels: [", "labels: ["))
+                resources = render(overlay)
+            for kind in ("PodMonitor", "PrometheusRule"):
+                (resource,) = of_kind(resources, kind)
+                self.assertEqual(resource["metadata"]["labels"]["release"], "kube-prometheus-stack")
+            # A selector cannot be changed once it is there.
+            for template in templates(of_kind(resources, "StatefulSet")):
+                self.assertNotIn("release", template.namesake["spec"]["selector"]["matchLabels"])
 
 
 class ScaleTest(unittest.TestCase):

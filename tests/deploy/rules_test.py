@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 from expressions import RULES, alerts
 from manifests import ROOT, TOOLS
+from prometheus_rule import HOMEPAGE
 
 TRIALS = Path(__file__).with_name("rules_test.yaml")
 
@@ -44,7 +45,7 @@ class RulesTest(unittest.TestCase):
             with self.subTest(alert["alert"]):
                 self.assertIn("for", alert)
                 self.assertIn(alert["labels"]["severity"], {"critical", "warning", "info"})
-                file, _, section = alert["annotations"]["runbook"].partition("#")
+                file, _, section = alert["annotations"]["runbook_url"].removeprefix(f"{HOMEPAGE}/").partition("#")
                 self.assertEqual(section, alert["alert"].lower())
                 self.assertTrue((ROOT / file).is_file(), file)
 

@@ -54,6 +54,7 @@ const char* const kAlways[] = {"appends_total",
                                "stored_bytes",
                                "newest_weight_version{operation=\"put\"} 7",
                                "newest_weight_version{operation=\"get\"} 7",
+                               "weight_version_lag 0",
                                "store_healthy 1"};
 
 class OperationsTest : public ServerTest {
