@@ -42,8 +42,9 @@ suite() {
   cmake --preset "$preset"
   cmake --build "$build" -j "$jobs"
   local log=$build/tests.log
-  ctest --preset "$preset" -j "$jobs" --test-output-size-passed 1000000 --output-junit tests.xml "$@" |
-    tee "$log" | sed '/tests passed, .* out of/,$d' || status=$?
+  # Most tests wait for processes more than they compute.
+  ctest --preset "$preset" -j $((2 * jobs)) --test-output-size-passed 1000000 --output-junit tests.xml "$@" |
+    tee "$log" | sed -u '/tests passed, .* out of/,$d' || status=$?
   python3 tests/support/print_skipped.py "$build/tests.xml"
   echo
   [ ${#failed[@]} -eq 0 ] || echo "Failed before: ${failed[*]}"
