@@ -67,6 +67,11 @@ class CommitWork {
   // One server has the sample and its place in the index, so that both change in one step.
   bool with_index() const { return !context_.cluster->clustered(); }
 
+  // Whether this use is written down, and the manifest's time begins anew: as seldom as Touch does it.
+  bool noted() const {
+    return !change_.before.exists() || now_ms_ - change_.before.stamp.last_used_ms >= run_.lives.grain().count();
+  }
+
   // The sample's note in the index, before the sample. False: there was a sample, and nobody has said yet that it is
   // lost.
   absl::StatusOr<bool> Mark() {
@@ -122,9 +127,9 @@ class CommitWork {
     if (with_index()) {
       const std::vector<std::string> index = run_.index.KeysOf(change_.name);
       keys.insert(keys.end(), index.begin(), index.end());
-      const std::optional<int64_t> used =
-          before() == nullptr ? std::nullopt : std::optional(change_.before.stamp.last_used_ms);
-      words = run_.index.PutWords(change_.name, {{.last_used_ms = now_ms_}, next_}, used);
+      const std::optional<RedisManifest> was =
+          before() == nullptr ? std::nullopt : std::optional(change_.before.manifest());
+      words = run_.index.ChangeWords(change_.name, was ? &*was : nullptr, {{.last_used_ms = now_ms_}, next_});
     }
     const RedisScript& script = redis_scripts::Commit();
     RedisRequest request{.command = script.Call(keys), .key = key_, .script = &script, .before = std::move(puts)};
@@ -133,7 +138,7 @@ class CommitWork {
         .Add(token_)
         .Add(change_.name.sample)
         .Add(now_ms_)
-        .Add(run_.lives.manifest().count())
+        .Add(noted() ? absl::StrCat(run_.lives.manifest().count()) : "")
         .Add(keys_.Channel())
         .Add(ChangeMessage(context_, change_.name))
         .Add(static_cast<int64_t>(chunk_keys_.size()))
@@ -170,7 +175,7 @@ class CommitWork {
       now.stamp.sample = change_.name.sample;
       now.stamp.kept_until_ms = now_ms_ + run_.lives.chunk().count();
     }
-    now.stamp.last_used_ms = now_ms_;
+    if (noted()) now.stamp.last_used_ms = now_ms_;
     for (const auto& block : change_.added) static_cast<RedisBlock&>(*block).Written();
     now.content = next_;
     context_.known.PutContent(key_, now.manifest());

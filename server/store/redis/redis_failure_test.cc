@@ -141,6 +141,40 @@ TEST_F(RedisFailureTest, KeysOfSamplesHaveATimeToLive) {
   }
 }
 
+// Each append of many would otherwise be two commands more.
+TEST_F(RedisFailureTest, AppendsThatFollowEachOtherCloselyNoteTheirUseOnce) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 10}}));
+  const std::string manifest = Manifest();
+  const std::string used = Ask(RedisCommand({"HGET", manifest, "u"})).text;
+  int64_t rows = 10;
+  for (int i = 0; i < 4; ++i, rows += 10) {
+    Ask(RedisCommand({"PEXPIRE", manifest, "100000"}));
+    clock_.Advance(std::chrono::seconds(25));
+    ASSERT_OK(Append(i % 2 ? *one_ : *other_, {.rows = {rows, rows + 10}}));
+    const bool noted = i == 2;  // The first one for a minute.
+    EXPECT_EQ(Ask(RedisCommand({"PTTL", manifest})).integer > 100000, noted);
+    EXPECT_EQ(Ask(RedisCommand({"HGET", manifest, "u"})).text != used, i >= 2);
+  }
+}
+
+// As if somebody had put in something else: what is taken back is what is there.
+TEST_F(RedisFailureTest, AnAppendMakesItsEntryRight) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 40}}));
+  const int64_t bytes = one_->ListRuns()->at(0).stored_bytes;
+  Ask(RedisCommand({"HSET", Keys(":e1").at(0), "s", "1 10 1 100 0 0"}));
+  Ask(RedisCommand({"HSET", Keys("}:n").at(0), "rows", "10", "sealed", "1", "bytes", "100"}));
+  ASSERT_OK(Append(*one_, {.rows = {40, 80}}));
+  for (const int64_t rows : {80, 120}) {
+    const RunState run = one_->ListRuns()->at(0);
+    EXPECT_EQ(run.samples, 1);
+    EXPECT_EQ(run.sealed_samples, 0);
+    EXPECT_EQ(run.committed_rows, rows);
+    EXPECT_EQ(run.stored_bytes, Stat(*one_)->stored_bytes);
+    EXPECT_GT(run.stored_bytes, bytes);
+    ASSERT_OK(Append(*other_, {.rows = {rows, rows + 40}}));
+  }
+}
+
 // A sample that is read again and again for longer than its chunks were meant to live.
 TEST_F(RedisFailureTest, ChunksLiveAsLongAsTheirSampleIsUsed) {
   ASSERT_OK(Append(*one_, {.rows = {0, 100}}));

@@ -24,6 +24,12 @@ RedisEntry ParseEntry(std::string sample, const std::string& text) {
   return entry;
 }
 
+// "ROWS SEALED BYTES REVISION"
+std::string EntryWords(const RedisManifest& manifest) {
+  const SampleContent& content = *manifest.content;
+  return absl::StrCat(content.rows(), content.sealed() ? " 1 " : " 0 ", manifest.stored_bytes(), " ", content.revision);
+}
+
 std::vector<std::string> Texts(RedisReply reply) {
   std::vector<std::string> texts;
   for (RedisReply& element : reply.elements) texts.push_back(std::move(element.text));
@@ -81,25 +87,30 @@ RedisRequest RedisIndex::Put(const SampleName& name, const RedisManifest& manife
   const RedisScript& script = redis_scripts::PutEntry();
   RedisRequest request{.command = script.Call(keys), .key = keys[0], .script = &script};
   request.command.Add(name.sample).Add(manifest.stamp.version);
-  for (const std::string& word : PutWords(name, manifest, std::nullopt)) request.command.Add(word);
+  for (const std::string& word : PutWords(name, manifest, /*note=*/true)) request.command.Add(word);
   return request;
 }
 
-std::vector<std::string> RedisIndex::PutWords(const SampleName& name, const RedisManifest& manifest,
-                                              std::optional<int64_t> last_used_ms) const {
-  const SampleContent& content = *manifest.content;
+std::vector<std::string> RedisIndex::PutWords(const SampleName& name, const RedisManifest& manifest, bool note) const {
   const int64_t now_ms = manifest.stamp.last_used_ms;
-  std::atomic<int64_t>& kept_ms = kept_ms_[name.producer == Producer::kTrainer][RedisBucketKeys::Of(name.handle)];
-  const bool note = !last_used_ms || std::min(*last_used_ms, kept_ms.load()) + lives_.grain().count() <= now_ms;
-  if (note) kept_ms = now_ms;
-  return {DueMs(now_ms),
-          absl::StrCat(lives_.index().count()),
-          note ? "1" : "0",
-          absl::StrCat(content.rows()),
-          content.sealed() ? "1" : "0",
-          absl::StrCat(manifest.stored_bytes()),
-          absl::StrCat(content.revision),
-          absl::StrCat(content.group)};
+  if (note) kept_ms_[name.producer == Producer::kTrainer][RedisBucketKeys::Of(name.handle)] = now_ms;
+  return {DueMs(now_ms), absl::StrCat(lives_.index().count()), note ? "1" : "0", EntryWords(manifest),
+          absl::StrCat(manifest.content->group)};
+}
+
+std::vector<std::string> RedisIndex::ChangeWords(const SampleName& name, const RedisManifest* before,
+                                                 const RedisManifest& next) const {
+  const int64_t kept_ms = kept_ms_[name.producer == Producer::kTrainer][RedisBucketKeys::Of(name.handle)];
+  const bool note = before == nullptr ||
+                    std::min(before->stamp.last_used_ms, kept_ms) + lives_.grain().count() <= next.stamp.last_used_ms;
+  std::vector<std::string> words = PutWords(name, next, note);
+  if (before == nullptr) return words;
+  const SampleContent &was = *before->content, &is = *next.content;
+  words.push_back(absl::StrCat(EntryWords(*before), " ", was.group));
+  words.push_back(absl::StrCat(int64_t{is.sealed()} - int64_t{was.sealed()}));
+  words.push_back(absl::StrCat(is.rows() - was.rows()));
+  words.push_back(absl::StrCat(next.stored_bytes() - before->stored_bytes()));
+  return words;
 }
 
 RedisRequest RedisIndex::Drop(const SampleName& name, int64_t version) const {

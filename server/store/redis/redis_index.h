@@ -47,11 +47,11 @@ class RedisIndex {
   RedisRequest End(const SampleName& name, int64_t version) const;
   RedisRequest Put(const SampleName& name, const RedisManifest& manifest) const;
   // The same as a part of the commit script, where one server has all keys: these, and the words behind the version.
-  // `last_used_ms`: before the change; nothing for a new sample. What follows a use closely leaves the entry's times as
-  // they are: a sample that is looked after too early is looked after again.
+  // `before`: null for a new sample; `next`, last used now. What follows a use closely leaves the entry's times as they
+  // are: a sample that is looked after too early is looked after again.
   std::vector<std::string> KeysOf(const SampleName& name) const;
-  std::vector<std::string> PutWords(const SampleName& name, const RedisManifest& manifest,
-                                    std::optional<int64_t> last_used_ms) const;
+  std::vector<std::string> ChangeWords(const SampleName& name, const RedisManifest* before,
+                                       const RedisManifest& next) const;
   RedisRequest Drop(const SampleName& name, int64_t version) const;
   // What tells a sample that was lost from one that never was, was released or has expired: the entry of a sample that
   // had not ended and is not due yet. It means that only where no manifest was found before it was asked for.
@@ -83,6 +83,8 @@ class RedisIndex {
 
  private:
   std::string DueMs(int64_t last_used_ms) const;
+  // Of PutEntry, from `due` on. `note`: whether due and time to live are to be written down in any case.
+  std::vector<std::string> PutWords(const SampleName& name, const RedisManifest& manifest, bool note) const;
   absl::Status AddEntries(Producer producer, std::vector<std::vector<std::string>>& names,
                           std::vector<RedisEntry>& entries) const;
 

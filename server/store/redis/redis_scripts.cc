@@ -7,8 +7,11 @@ namespace {
 
 // Versions are microseconds of the server's clock, but always more than the one before: so a later life of a sample has
 // higher ones than those before it. They stay below 2^53, which Lua's numbers hold exactly.
+// While a script runs, nothing else does, and each command that it calls takes about a microsecond, as ten functions do
+// that it defines: most appends find the index's entry as they expect it, and define none.
 constexpr absl::string_view kCommit = R"(
-local at = redis.call('HMGET', KEYS[1], 'v', 'by', 't')
+local call = redis.call
+local at = call('HMGET', KEYS[1], 'v', 'by', 't')
 if at[2] == ARGV[2] then return {1, at[1]} end
 if at[3] == ARGV[2] then return {5, at[1]} end
 if (at[1] or '0') ~= ARGV[1] then return {0, at[1] or '0'} end
@@ -16,27 +19,41 @@ local chunks = 1 + tonumber(ARGV[8])
 local replaced = chunks + tonumber(ARGV[9])
 local rest = replaced + 1
 if not at[1] then
-  local other = redis.call('HGET', KEYS[rest], 'id')
+  local other = call('HGET', KEYS[rest], 'id')
   if other and other ~= ARGV[3] then return {2, other} end
   rest = rest + 1
-  if ARGV[13] ~= '0' and left(rest, ARGV[3], ARGV[4]) ~= ARGV[12] then return {0, '0'} end
+  if ARGV[13] ~= '0' and index().left(rest, ARGV[3], ARGV[4]) ~= ARGV[12] then return {0, '0'} end
 end
 for i = 2, chunks do
-  if redis.call('PEXPIRE', KEYS[i], ARGV[11]) == 0 then return {3, '0'} end
+  if call('PEXPIRE', KEYS[i], ARGV[11]) == 0 then return {3, '0'} end
 end
-local time = redis.call('TIME')
+local time = call('TIME')
 local now = math.max(time[1] * 1000000 + time[2], tonumber(at[1] or ARGV[12]) + 1)
 local version = string.format('%d', now)
 local gone = 14 + tonumber(ARGV[13])
 local first = gone + 1 + tonumber(ARGV[gone])
-for i = gone + 1, first - 1 do redis.call('HDEL', KEYS[1], ARGV[i]) end
+for i = gone + 1, first - 1 do call('HDEL', KEYS[1], ARGV[i]) end
 local n = #ARGV
-ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4], ARGV[n + 5], ARGV[n + 6] = 'v', version, 'by', ARGV[2], 'u', ARGV[4]
-if not at[1] then ARGV[n + 7], ARGV[n + 8], ARGV[n + 9], ARGV[n + 10] = 'b', version, 'id', ARGV[3] end
-for i = first, #ARGV, 200 do redis.call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 199, #ARGV))) end
-redis.call('PEXPIRE', KEYS[1], ARGV[5])
-for i = chunks + 1, replaced do redis.call('PEXPIRE', KEYS[i], ARGV[10]) end
-if gone > 14 then put(rest, 14, ARGV[3], version, true) end
+ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4] = 'v', version, 'by', ARGV[2]
+if not at[1] then ARGV[n + 5], ARGV[n + 6], ARGV[n + 7], ARGV[n + 8] = 'b', version, 'id', ARGV[3] end
+for i = first, #ARGV, 200 do call('HSET', KEYS[1], unpack(ARGV, i, math.min(i + 199, #ARGV))) end
+if ARGV[5] ~= '' then
+  call('HSET', KEYS[1], 'u', ARGV[4])
+  call('PEXPIRE', KEYS[1], ARGV[5])
+end
+for i = chunks + 1, replaced do call('PEXPIRE', KEYS[i], ARGV[10]) end
+if gone > 14 then
+  local entries, counts, sample = KEYS[rest + 1], KEYS[rest + 3], ARGV[3]
+  if not at[1] or call('HGET', entries, sample) ~= at[1] .. ' ' .. ARGV[19] then
+    index().put(rest, 14, sample, version, true)
+  else
+    call('HSET', entries, sample, version .. ' ' .. ARGV[17] .. ' ' .. ARGV[18])
+    if ARGV[20] ~= '0' then call('HINCRBY', counts, 'sealed', ARGV[20]) end
+    if ARGV[21] ~= '0' then call('HINCRBY', counts, 'rows', ARGV[21]) end
+    if ARGV[22] ~= '0' then call('HINCRBY', counts, 'bytes', ARGV[22]) end
+    if ARGV[16] == '1' then index().note(rest, 14, sample) end
+  end
+end
 redis.pcall('SPUBLISH', ARGV[6], ARGV[7])
 return {1, version}
 )";
@@ -79,7 +96,7 @@ return 1
 )";
 
 // What an entry adds to the counts is taken back before it is replaced, so that they are always the entries' sum.
-// `k`: where in KEYS the four keys of the index begin, and `a` where in ARGV what put() takes.
+// `k`: where in KEYS the four keys of the index begin, and `a` where in ARGV what put() and note() take.
 constexpr absl::string_view kEntryFunctions = R"(
 local function split(entry)
   local v, rows, sealed, bytes = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) ')
@@ -96,12 +113,13 @@ local function count(k, before, after)
   add(k, 'bytes', after.bytes - before.bytes)
 end
 local nothing = {v = 0, rows = 0, sealed = 0, bytes = 0}
-local function note(k, sample, due)
-  redis.call('ZADD', KEYS[k], 0, sample)
-  redis.call('ZADD', KEYS[k + 2], due, sample)
-end
 local function keep(k, milliseconds)
   for i = k, k + 3 do redis.call('PEXPIRE', KEYS[i], milliseconds) end
+end
+local function note(k, a, sample)
+  redis.call('ZADD', KEYS[k], 0, sample)
+  redis.call('ZADD', KEYS[k + 2], ARGV[a], sample)
+  keep(k, ARGV[a + 1])
 end
 local function ended(entry) return string.sub(entry, -2) == ' -' end
 local function put(k, a, sample, version, with_sample)
@@ -109,15 +127,12 @@ local function put(k, a, sample, version, with_sample)
   local before = old and split(old) or nothing
   if before.v > tonumber(version) then return 0 end
   if not old or before.v < tonumber(version) or not ended(old) then
-    local group = (old or with_sample) and ARGV[a + 7] or '?'
-    local entry = table.concat({version, ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6], group}, ' ')
+    local group = (old or with_sample) and ARGV[a + 4] or '?'
+    local entry = version .. ' ' .. ARGV[a + 3] .. ' ' .. group
     count(k, before, split(entry))
     redis.call('HSET', KEYS[k + 1], sample, entry)
   end
-  if not old or ARGV[a + 2] == '1' then
-    note(k, sample, ARGV[a])
-    keep(k, ARGV[a + 1])
-  end
+  if not old or ARGV[a + 2] == '1' then note(k, a, sample) end
   return 1
 end
 local function drop(k, sample, version)
@@ -147,7 +162,7 @@ if old then
   if not ended(old) then old = string.gsub(old, '%S+$', '?') end
 else
   old = '0 0 0 0 0 ?'
-  note(1, ARGV[1], ARGV[2])
+  note(1, 2, ARGV[1])
 end
 redis.call('HSET', KEYS[2], ARGV[1], old)
 keep(1, ARGV[3])
@@ -179,6 +194,10 @@ constexpr absl::string_view kWithoutRoom = "#!lua flags=allow-oom\n";
 
 RedisScript Make(absl::string_view source) { return RedisScript(std::string(source)); }
 RedisScript MakeEntry(absl::string_view source) { return RedisScript(absl::StrCat(kEntryFunctions, source)); }
+RedisScript MakeCommit() {
+  return RedisScript(absl::StrCat("local function index()\n", kEntryFunctions,
+                                  "return {put = put, left = left, note = note}\nend", kCommit));
+}
 RedisScript MakeWithoutRoom(absl::string_view source, absl::string_view functions = "") {
   return RedisScript(absl::StrCat(kWithoutRoom, functions, source));
 }
@@ -186,7 +205,7 @@ RedisScript MakeWithoutRoom(absl::string_view source, absl::string_view function
 }  // namespace
 
 const RedisScript& Commit() {
-  static const RedisScript script = MakeEntry(kCommit);
+  static const RedisScript script = MakeCommit();
   return script;
 }
 

@@ -22,10 +22,12 @@ enum Answer : int64_t {
 // KEYS: manifest, the new chunks, the chunks that nobody shows any more then, if the sample is a new one the other
 // producer's manifest, and the index where its entry is put in the same step (four keys).
 // ARGV: version expected ("0": there is no such sample), a token of this change, sample id, now (ms), time to live
-// (ms), channel, message, how many chunks are new, how many are shown no more, and for how long they still live (ms),
-// time to live of the new chunks (ms), version of the entry that a lost sample left ("0": none may be left, or the
-// index is elsewhere), how many words follow for the index (none, or those of PutEntry from `due` on), these, how many
-// fields go, these fields, and pairs of field and value. Gives {Answer, version or id}.
+// (ms; empty: this use is not to be noted, so close is it to the last one), channel, message, how many chunks are new,
+// how many are shown no more, and for how long they still live (ms), time to live of the new chunks (ms), version of
+// the entry that a lost sample left ("0": none may be left, or the index is elsewhere), how many words follow for the
+// index (none, or those of PutEntry from `due` on, the entry that is most likely there, from its rows on, and what the
+// next one has more: sealed, rows, bytes), these, how many fields go, these fields, and pairs of field and value. Gives
+// {Answer, version or id}.
 //
 // Sent again after others have changed the sample it gives kChanged, but kMade if its token is the one in field `t`.
 // After a release it makes the sample again, over chunks that it gives their whole time.
@@ -54,7 +56,7 @@ const RedisScript& DropRun();
 // such a sample was there and was lost.
 const RedisScript& MarkEntry();
 // Puts what the sample is at `version`, unless something later is known. ARGV: sample id, version, due (ms), time to
-// live (ms), 1 if these two are to be written down although there is an entry, rows, sealed, bytes, revision, group.
+// live (ms), 1 if these two are to be written down although there is an entry, "ROWS SEALED BYTES REVISION", group.
 // It comes some time after the sample was seen: where there is no entry any more, or one of a sample that ended at this
 // version, it does not make one that says that there is a sample.
 const RedisScript& PutEntry();
