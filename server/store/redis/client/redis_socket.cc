@@ -1,8 +1,5 @@
 #include "server/store/redis/client/redis_socket.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,74 +9,15 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "server/store/redis/client/redis_connect.h"
 
 namespace routing_replay {
-namespace {
-
-constexpr int kKeepIdleSeconds = 30;
-constexpr int kKeepIntervalSeconds = 10;
-constexpr int kKeepProbes = 3;
-
-absl::Status Gone(absl::string_view what) { return absl::UnavailableError(absl::StrCat("Redis connection: ", what)); }
-
-void SetOption(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); }
-
-void SetOptions(int fd) {
-  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
-}
-
-absl::Status FinishConnect(int fd, const RedisWait& wait) {
-  pollfd socket{fd, POLLOUT, 0};
-  if (auto status = WaitForSockets(absl::MakeSpan(&socket, 1), wait); !status.ok()) return status;
-  int error = 0;
-  socklen_t size = sizeof(error);
-  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
-  return error == 0 ? absl::OkStatus() : Gone(std::strerror(error));
-}
-
-// Connected and non-blocking.
-absl::StatusOr<int> ConnectTo(const addrinfo& address, const RedisWait& wait) {
-  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
-  if (fd < 0) return Gone(std::strerror(errno));
-  absl::Cleanup close_fd = [fd] { close(fd); };
-  SetOptions(fd);
-  if (connect(fd, address.ai_addr, address.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return Gone(std::strerror(errno));
-    if (auto status = FinishConnect(fd, wait); !status.ok()) return status;
-  }
-  std::move(close_fd).Cancel();
-  return fd;
-}
-
-absl::StatusOr<int> ConnectAny(const RedisAddress& address, const RedisWait& wait) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
-  if (error != 0) return Gone(gai_strerror(error));
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
-  absl::StatusOr<int> fd = Gone("the host has no address");
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    fd = ConnectTo(*each, wait);
-    // What was refused here may be taken by the next address; a wait that is over stays over.
-    if (fd.ok() || !absl::IsUnavailable(fd.status())) break;
-  }
-  return fd;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<RedisSocket>> RedisSocket::Connect(const RedisAddress& address, const RedisTls* tls,
                                                                   const RedisWait& wait) {
-  const auto fd = ConnectAny(address, wait);
+  const auto addresses = ResolveRedisAddress(address);
+  const absl::StatusOr<int> fd = addresses.ok() ? ConnectInTurn(addresses->get(), wait) : addresses.status();
   absl::Status status = fd.status();
   std::unique_ptr<RedisSocket> socket;
   if (status.ok()) {
@@ -112,7 +50,7 @@ absl::Status RedisSocket::Shake(const RedisTls& tls, const RedisAddress& address
     return absl::FailedPreconditionError(
         absl::StrCat("TLS: the server's certificate: ", X509_verify_cert_error_string(verified)));
   }
-  return Gone(absl::StrCat("TLS handshake: ", TakeTlsError()));
+  return RedisConnectionGone(absl::StrCat("TLS handshake: ", TakeTlsError()));
 }
 
 absl::StatusOr<size_t> RedisSocket::TlsResult(int result) {
@@ -122,9 +60,9 @@ absl::StatusOr<size_t> RedisSocket::TlsResult(int result) {
     case SSL_ERROR_WANT_WRITE:
       return 0;
     case SSL_ERROR_ZERO_RETURN:
-      return Gone("closed by the server");
+      return RedisConnectionGone("closed by the server");
     default:
-      return Gone(absl::StrCat("TLS: ", TakeTlsError()));
+      return RedisConnectionGone(absl::StrCat("TLS: ", TakeTlsError()));
   }
 }
 
@@ -135,9 +73,9 @@ absl::StatusOr<size_t> RedisSocket::Read(absl::Span<char> into) {
   }
   const ssize_t got = recv(fd_, into.data(), into.size(), 0);
   if (got > 0) return static_cast<size_t>(got);
-  if (got == 0) return Gone("closed by the server");
+  if (got == 0) return RedisConnectionGone("closed by the server");
   if (errno == EAGAIN || errno == EINTR) return 0;
-  return Gone(std::strerror(errno));
+  return RedisConnectionGone(std::strerror(errno));
 }
 
 absl::StatusOr<size_t> RedisSocket::Write(absl::Span<const iovec> pieces) {
@@ -152,7 +90,7 @@ absl::StatusOr<size_t> RedisSocket::Write(absl::Span<const iovec> pieces) {
   const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL);
   if (sent >= 0) return static_cast<size_t>(sent);
   if (errno == EAGAIN || errno == EINTR) return 0;
-  return Gone(std::strerror(errno));
+  return RedisConnectionGone(std::strerror(errno));
 }
 
 bool RedisSocket::holds_bytes() const { return ssl_ != nullptr && SSL_pending(ssl_.get()) > 0; }

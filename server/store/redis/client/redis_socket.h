@@ -17,9 +17,9 @@ namespace routing_replay {
 // Closed by the destructor. Not thread-safe.
 class RedisSocket {
  public:
-  // Every address of the host is tried in turn; TLS if `tls` is given. Resolving a name may take longer than the
-  // deadline says. UNAVAILABLE: nobody answers; FAILED_PRECONDITION: a certificate that cannot be trusted;
-  // DEADLINE_EXCEEDED, CANCELLED.
+  // Every address of the host is tried in turn, with an equal share of the time; TLS if `tls` is given. Resolving a
+  // name may take longer than the deadline says. UNAVAILABLE: nobody answers; FAILED_PRECONDITION: a certificate that
+  // cannot be trusted; DEADLINE_EXCEEDED, CANCELLED.
   static absl::StatusOr<std::unique_ptr<RedisSocket>> Connect(const RedisAddress& address, const RedisTls* tls,
                                                               const RedisWait& wait);
   ~RedisSocket();
