@@ -51,9 +51,9 @@ class Parser {
         "Valkey server or cluster that any number of servers share");
     Key("durability", config_.durability,
         "what an acknowledged append has come through in runs that ask for nothing: memory, written (to the operating "
-        "system) or synced (to the disk); by default written, of the store memory memory");
+        "system) or synced (to the disk); by default written, with the store memory: memory");
     BytesKey("memory-budget", config_.memory_budget, kMemoryBytes,
-             "bytes of routing data held and on their way; of rocksdb a quarter, at most 4 GiB, is its cache");
+             "bytes of routing data held and on their way; with rocksdb a quarter, at most 4 GiB, is its cache");
     Key("spill-directory", config_.spill_directory,
         "directory to which the store memory moves sealed samples that were not used for long, from three quarters of "
         "the memory budget on; its files are removed at every start");
@@ -62,10 +62,10 @@ class Parser {
     TimeKey("default-ttl", config_.default_ttl, kSeconds,
             "a sample idle for so long is removed, where its run does not say");
     TimeKey("sweep-interval", config_.sweep_interval, kSweepTime, "how often idle samples are looked for");
-    BytesKey("max-message-bytes", config_.max_message_bytes, kMessageBytes, "of one received message");
-    BytesKey("max-payload-bytes", config_.max_payload_bytes, kPartBytes, "of one append after decompression");
+    BytesKey("max-message-bytes", config_.max_message_bytes, kMessageBytes, "largest message that is received");
+    BytesKey("max-payload-bytes", config_.max_payload_bytes, kPartBytes, "largest append, after decompression");
     BytesKey("stream-window-bytes", config_.stream_window_bytes, kPartBytes, "credit that one append stream may hold");
-    BytesKey("read-message-bytes", config_.read_message_bytes, kReadMessageBytes, "of one read message");
+    BytesKey("read-message-bytes", config_.read_message_bytes, kReadMessageBytes, "size of the messages of a read");
     TimeKey("max-wait", config_.max_wait, kSeconds, "longest wait of a waiting read");
     TimeKey("stall-timeout", config_.stall_timeout, kSeconds, "a reader that takes nothing for so long is cut off");
     TimeKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
@@ -101,7 +101,7 @@ class Parser {
         ->check(CLI::NonNegativeNumber);
     Key("max-runs", config_.max_runs, "runs that there may be at a time")->check(CLI::PositiveNumber);
     Key("max-streams", config_.max_streams, "calls of one connection at a time")->check(CLI::Range(1, 1 << 20));
-    TimeKey("max-deadline", config_.max_deadline, kSeconds, "longest time of a call; an Append may last");
+    TimeKey("max-deadline", config_.max_deadline, kSeconds, "longest time of a call; none for Append streams");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }

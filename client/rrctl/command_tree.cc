@@ -1,6 +1,7 @@
 #include "client/rrctl/command_tree.h"
 
 #include <map>
+#include <sstream>
 
 #include "absl/strings/str_format.h"
 #include "client/rrctl/failure.h"
@@ -57,6 +58,13 @@ T OrUsageError(const absl::StatusOr<T>& value, const std::string& option) {
 class Formatter final : public CLI::Formatter {
  public:
   Formatter() { column_width(30); }
+  // A list of commands has their first lines; the rest is in their own help.
+  std::string make_subcommand(const CLI::App* sub) const override {
+    const std::string whole = sub->get_description();
+    std::ostringstream line;
+    CLI::detail::format_help(line, sub->get_display_name(true), whole.substr(0, whole.find('\n')), column_width_);
+    return line.str();
+  }
   std::string make_option_name(const CLI::Option* option, bool positional) const override {
     std::string name = CLI::Formatter::make_option_name(option, positional);
     if (const size_t brace = name.find('{'); brace != std::string::npos) name.replace(brace, name.npos, " [SECONDS]");
@@ -137,7 +145,7 @@ void CommandTree::AddToken() {
   TokenOptions& options = settings_.token;
   CLI::App* token = Add("token",
                         "make a token, and its entry for the server's --token-file\n"
-                        "The server keeps the hash alone: give the token to who is to use it, and forget it.",
+                        "The server keeps the hash alone: give the token to its user, and keep no copy.",
                         &Session::MakeToken);
   token->add_option("NAME", options.name, "whose it is, for people")->required();
   token->add_option("--run", options.run_prefixes, "runs whose names begin so; \"\" is every run")
@@ -203,8 +211,8 @@ void CommandTree::AddWatch(CLI::App* command) {
 }
 
 void CommandTree::AddLooks() {
-  AddWatch(
-      Add("status", "the server: version, store, memory and counters; of several a line each", &Session::ShowStatus));
+  AddWatch(Add("status", "the server: version, store, memory and counters; of several servers one line each",
+               &Session::ShowStatus));
   AddLook("runs", "all runs", Layout::kColumns, ListRuns);
   CLI::App* ls = AddLook("ls", "the samples of a run", Layout::kColumns,
                          [this](Client& client) { return ListSamples(client, settings_.run, settings_.producer); });

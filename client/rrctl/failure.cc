@@ -12,15 +12,15 @@ namespace routing_replay {
 namespace {
 
 constexpr ExitMeaning kMeanings[] = {
-    {kExitOk, "done; a watch that ended with Ctrl-C too"},
+    {kExitOk, "done; also a watch that was ended with Ctrl-C"},
     {kExitFailed,
      "the server refused, something is not there or damaged, or the output was not taken; diff: there are "
      "differences, and nothing else; doctor: a check failed, and nothing else"},
     {kExitUsage, "the command line, the address, or a file of TLS or tokens is wrong; no server was asked"},
     {kExitUnreachable,
-     "no server there within --timeout, none that answers in time, or one that is shutting down; of several, any of "
-     "them"},
-    {kExitUndecided, "diff and doctor: what ends other commands with 1"},
+     "no server there within --timeout, none that answers in time, or one that is shutting down; with several "
+     "servers, any of them"},
+    {kExitUndecided, "diff and doctor have no answer, for a reason that ends other commands with 1"},
     {kExitInterrupted, "a bench that was stopped with Ctrl-C; its run is dropped"},
 };
 

@@ -14,7 +14,7 @@ namespace routing_replay {
 
 // A stated list of servers, none of which knows of the others; every client of a run states the same one. Immutable.
 //
-// The rule, for who wants to follow it elsewhere (rendezvous hashing): the natural owner of a sample is the member with
+// The rule, for those who follow it elsewhere (rendezvous hashing): the natural owner of a sample is the member with
 // the highest XXH64(handle, seed), where `handle` is SampleHandle of the id as 8 bytes little-endian and `seed` is
 // XXH64(member, 0) of the member's endpoint as it is written; of equal ones the member that is first by its bytes. So
 // the order of the list is of no account, and with a member taken out only its own samples have another owner.

@@ -349,9 +349,9 @@ std::string Tiles(const Document& report) {
     const auto value = Median(Known(objects, key));
     return value ? Document(*value) : Document();
   };
-  std::string html =
-      Tile(Count(run["samples"]), absl::StrCat("samples of both producers, ", Count(run["sealed_samples"]), " sealed"));
-  html += Tile(Count(run["rows"]), "rows of both producers");
+  std::string html = Tile(Count(run["samples"]),
+                          absl::StrCat("samples from engine and trainer, ", Count(run["sealed_samples"]), " sealed"));
+  html += Tile(Count(run["rows"]), "rows from engine and trainer");
   html += Tile(HumanBytes(run["stored_bytes"].get<int64_t>()), "stored");
   html += Tile(Fixed(median(report["load"], "max_to_mean")), "busiest expert over the mean, median layer");
   html += Tile(Fixed(median(report["load"], "entropy")), "entropy of the load, median layer");
