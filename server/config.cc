@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "proto/wire/local_address.h"
+#include "proto/wire/nearest.h"
 #include "server/quantity.h"
 #include "server/security/access_control.h"
 #include "server/store/open_store.h"
@@ -110,7 +111,11 @@ class Parser {
   void Parse(int argc, const char* const* argv) {
     const std::string file = ConfigFile(argc, argv);
     if (!file.empty()) ApplyFile(file);
-    app_.parse(argc, argv);
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ExtrasError&) {
+      throw CLI::ValidationError(Unknown(app_.remaining().front()));
+    }
   }
 
   // What CLI11 would print for --help or --version.
@@ -150,6 +155,12 @@ class Parser {
     if (!value.ok()) throw CLI::ValidationError(absl::StrCat("--", key, ": ", value.status().message()));
     return *value;
   }
+  // Of a word that the command line has too much.
+  std::string Unknown(const std::string& word) const {
+    std::vector<std::string> flags;
+    for (const std::string& key : keys_) flags.push_back("--" + key);
+    return ThereIsNo(absl::StartsWith(word, "-") ? "flag" : "argument", word.substr(0, word.find('=')), flags);
+  }
   static std::string Variable(const std::string& key) {
     return absl::StrCat("RR_", absl::AsciiStrToUpper(absl::StrReplaceAll(key, {{"-", "_"}})));
   }
@@ -181,7 +192,7 @@ class Parser {
     for (const auto& entry : file) {
       const auto key = entry.first.as<std::string>();
       if (std::find(keys_.begin(), keys_.end(), key) == keys_.end()) {
-        throw CLI::ValidationError(path + ": unknown key '" + key + "'");
+        throw CLI::ValidationError(absl::StrCat(path, ": ", ThereIsNo("key", key, keys_)));
       }
       CLI::Option* option = app_.get_option("--" + key);
       if (entry.second.IsSequence()) {

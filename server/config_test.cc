@@ -127,6 +127,17 @@ TEST(ConfigTest, SenselessValuesAreRefused) {
   EXPECT_EQ(Parse({"--config", path.c_str()}).status().message(), "--memory-budget: '4Gi' is no size; write 4GiB");
 }
 
+TEST(ConfigTest, WrongNamesAreToldTheNearestRightOnes) {
+  EXPECT_EQ(Parse({"--memory-buget", "1GiB"}).status().message(),
+            "there is no flag '--memory-buget'; did you mean --memory-budget?");
+  EXPECT_EQ(Parse({"--memory-buget=1GiB"}).status().message(),
+            "there is no flag '--memory-buget'; did you mean --memory-budget?");
+  EXPECT_EQ(Parse({"serve"}).status().message(), "there is no argument 'serve'");
+  const std::string path = FileWith("memory_budget: 1GiB\n");
+  EXPECT_EQ(Parse({"--config", path.c_str()}).status().message(),
+            absl::StrCat(path, ": there is no key 'memory_budget'; did you mean memory-budget?"));
+}
+
 TEST(ConfigTest, ZeroIsWrittenAsPeopleWould) {
   const std::string printed = ToYaml(ServerConfig());
   EXPECT_THAT(printed, ::testing::HasSubstr("drain-delay: 0s\n"));

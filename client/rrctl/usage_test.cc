@@ -1,15 +1,13 @@
 #include "client/rrctl/usage.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 namespace routing_replay {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 class UsageTest : public ::testing::Test {
  protected:
@@ -55,16 +53,6 @@ TEST_F(UsageTest, WhatIsMissingOrTooMuchIsNamed) {
   EXPECT_EQ(Said({"stat"}), "RUN is required (see test stat --help)");
   EXPECT_EQ(Said({"stat", "r", "s"}), "'s' is one argument too many (see test stat --help)");
   EXPECT_EQ(Said({"rm"}), "rm: name samples, or give --all (see test rm --help)");
-}
-
-TEST(NearestTest, ALetterOrTwoMayDiffer) {
-  const std::vector<std::string> words = {"export", "import", "report", "rm", "ls"};
-  EXPECT_THAT(Nearest("exprot", words), ElementsAre("export"));
-  EXPECT_THAT(Nearest("xport", words), ElementsAre("export"));
-  EXPECT_THAT(Nearest("eport", words), ElementsAre("export", "report"));
-  EXPECT_THAT(Nearest("r", words), ElementsAre("rm"));
-  EXPECT_THAT(Nearest("verify", words), IsEmpty());
-  EXPECT_THAT(Nearest("", words), IsEmpty());
 }
 
 }  // namespace

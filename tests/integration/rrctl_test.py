@@ -492,6 +492,13 @@ class FailureTest(RrctlTest):
         error = self.run_rrctl("stat", "fail", "--wach", code=2)
         self.assertIn("there is no flag '--wach'; did you mean --watch? (see rrctl stat --help)", error)
 
+    def test_help_lists_commands_by_their_first_line(self):
+        commands = self.run_rrctl("--help").split("Subcommands:\n")[1].split("\n\n")[0].splitlines()
+        self.assertIn("verify", {line.split()[0] for line in commands})
+        for line in commands:
+            self.assertRegex(line, r"^  [a-z]+ +\S")
+        self.assertIn("no server is asked", self.run_rrctl("verify", "--help"))
+
     def test_an_address_that_is_none(self):
         self.assertIn("field=endpoint", self.run_rrctl("--endpoint", "localhost", "status", code=2))
         without = {k: v for k, v in os.environ.items() if k != "ROUTING_REPLAY_ENDPOINT"}
