@@ -185,6 +185,38 @@ TEST_F(RedisFailureTest, WhoeverComesFirstFindsThatASampleIsGone) {
   }
 }
 
+// The server that had acknowledged the rest died with the master that lost it; the entry, on another master, still
+// tells.
+TEST_F(RedisFailureTest, AListFindsWhatNoServerRemembers) {
+  const std::unique_ptr<Store> apart = NewStoreApart(), later = NewStoreApart();
+  for (const bool seals : {false, true}) {
+    const std::string sample = seals ? "sealed" : "open";
+    const int64_t more = seals ? 40 : 70;
+    ASSERT_OK(Append(*apart, {.sample = sample, .rows = {0, 40}}));
+    const std::string key = Manifest();
+    const std::string before = Ask(RedisCommand({"DUMP", key})).text;
+    ASSERT_OK(Append(
+        *apart,
+        {.sample = sample, .rows = {40, more}, .seal_num_tokens = seals ? std::optional(more + 1) : std::nullopt}));
+    Ask(RedisCommand({"RESTORE", key, "0", before, "REPLACE"}));
+    EXPECT_EQ(Stat(*later, sample)->revision, 0);  // Nobody looks at the entry for it.
+    const auto page = later->List("run", kRollout, std::nullopt, 0, "");
+    ASSERT_OK(page);
+    const SampleState& state = page->samples.front();
+    EXPECT_EQ(state.sample, sample);
+    EXPECT_EQ(state.revision, 1);
+    EXPECT_EQ(state.committed_rows, 40);
+    EXPECT_FALSE(state.sealed());
+    if (!seals) {
+      EXPECT_EQ(state.lost_end, 70);
+    }
+    EXPECT_THAT(Append(*NewStoreApart(), {.sample = sample, .rows = {40, 80}}),
+                Fails(absl::StatusCode::kFailedPrecondition, Reason::kOldRevision));
+    EXPECT_EQ(later->List("run", kRollout, std::nullopt, 0, "")->samples.front().revision, 1);
+    ASSERT_OK(Release(*later, sample));
+  }
+}
+
 // Redis ends what no server has swept: that is no loss.
 TEST_F(RedisFailureTest, ASampleThatHasExpiredIsNotLost) {
   ASSERT_OK(Append(*one_, {.rows = {0, 40}}));

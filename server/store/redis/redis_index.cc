@@ -21,6 +21,7 @@ RedisEntry ParseEntry(std::string sample, const std::string& text) {
   if (words.size() != 6 || !absl::SimpleAtoi(words[0], &entry.version)) return entry;
   if (!absl::SimpleAtoi(words[1], &entry.rows) || !absl::SimpleAtoi(words[4], &entry.revision)) return entry;
   if (absl::SimpleAtoi(words[5], &group)) entry.group = group;
+  entry.sealed = words[2] == "1";
   return entry;
 }
 

@@ -31,6 +31,7 @@ struct RedisEntry {
   std::optional<int64_t> group;  // Nothing: the sample itself knows, if it is there.
   int64_t rows = 0;
   int64_t revision = 0;
+  bool sealed = false;
 };
 
 // Thread-safe.

@@ -392,6 +392,22 @@ absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> 
                         .tokens = (*found->content)->tokens};
 }
 
+// An entry is put after its sample has changed: it never knows of more, unless Redis has lost it.
+absl::Status RedisSample::CompareWith(const RedisEntry& entry) {
+  MutexLock lock(context_.WriterLock(name_.handle));
+  for (const Clock::Time deadline = context_.Deadline();;) {
+    const absl::StatusOr<RedisFound> found = Find();
+    if (!found.ok()) return found.status();
+    if (!found->exists() || found->stamp.version >= entry.version) return absl::OkStatus();
+    const AcknowledgedSample noted{found->stamp.birth, entry.revision, entry.rows, entry.sealed};
+    if (!noted.IsMoreThan(found->stamp.birth, **found->content)) return absl::OkStatus();
+    const absl::StatusOr<std::optional<absl::Status>> loss = ReportLoss(*found, noted);
+    if (!loss.ok()) return loss.status();
+    if (*loss) return **loss;
+    if (Clock::Real().Now() >= deadline) return TooMuchChange(name_);
+  }
+}
+
 absl::StatusOr<SampleState> RedisSample::Stat() {
   const absl::StatusOr<RedisFound> found = FindExisting();
   if (!found.ok()) return found.status();

@@ -43,6 +43,9 @@ class RedisSample {
   absl::StatusOr<bool> Keep(const std::function<bool(const RedisFound&)>& asked);
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows);
   absl::StatusOr<SampleState> Stat();
+  // Compares the sample with what its entry in the index said of it before this call. DATA_LOSS as above, too, where
+  // the entry knows of more than the sample has, whichever server had acknowledged that.
+  absl::Status CompareWith(const RedisEntry& entry);
 
  private:
   // As it is now; exists() may be false. ALREADY_EXISTS (kHandleCollision) if another sample has the handle.

@@ -120,8 +120,11 @@ class RedisStore final : public Store {
     return RedisSample(context_, std::move(run), NameOf(producer, ref));
   }
   absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, AppendCommand& command);
-  // All samples with ids after `id`, by id, that may be in `groups`. Of entries without a sample those of lost ones are
-  // given their sample again, without rows, and the others are taken out.
+  // DATA_LOSS if the sample, which was found after its entry was read, is gone, or is less than the entry says; its
+  // revision is then raised.
+  absl::Status LookForLoss(const RunPtr& run, const SampleName& name, const RedisEntry& entry, const RedisFound& found);
+  // All samples with ids after `id`, by id, that may be in `groups`. Losses are looked for. Of entries without a sample
+  // those of lost ones are given their sample again, without rows, and the others are taken out.
   absl::Status Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups, std::string id,
                      const Visitor& visitor);
   // Ends or keeps those of the samples that `asked` is true of.
@@ -260,23 +263,30 @@ absl::StatusOr<SampleState> RedisStore::Stat(absl::string_view run, Producer pro
   return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).Stat(); });
 }
 
+absl::Status RedisStore::LookForLoss(const RunPtr& run, const SampleName& name, const RedisEntry& entry,
+                                     const RedisFound& found) {
+  if (!found.exists()) return RedisSample(context_, run, name).Stat().status();
+  const bool behind = found.content.ok() && found.stamp.sample == name.sample && found.stamp.version < entry.version;
+  return entry.group && behind ? RedisSample(context_, run, name).CompareWith(entry) : absl::OkStatus();
+}
+
 absl::Status RedisStore::Visit(const RunPtr& run, Producer producer, const std::optional<GroupRange>& groups,
                                std::string id, const Visitor& visitor) {
   for (;;) {
     const absl::StatusOr<RedisIndex::Page> page = run->index.After(producer, id, kBatch);
     if (!page.ok()) return page.status();
     std::vector<SampleName> names;
-    std::vector<int64_t> versions;
+    std::vector<RedisEntry> entries;
     for (const RedisEntry& entry : page->entries) {
       if (groups && entry.group && !groups->contains(*entry.group)) continue;
       names.push_back(NameOf(producer, {.sample = entry.sample}));
-      versions.push_back(entry.version);
+      entries.push_back(entry);
     }
     // With no name it tells whether the run lives.
     absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run, names);
     bool lost = false;
     for (size_t i = 0; found.ok() && i < names.size(); ++i) {
-      if (!(*found)[i].exists()) lost |= absl::IsDataLoss(RedisSample(context_, run, names[i]).Stat().status());
+      lost |= absl::IsDataLoss(LookForLoss(run, names[i], entries[i], (*found)[i]));
     }
     if (lost) found = LookAt(context_, *run, names);
     if (!found.ok()) return found.status();
@@ -284,7 +294,7 @@ absl::Status RedisStore::Visit(const RunPtr& run, Producer producer, const std::
     for (size_t i = 0; i < names.size(); ++i) {
       const RedisFound& one = (*found)[i];
       if (!one.exists() || one.stamp.sample != names[i].sample) {
-        drops.push_back(run->index.Drop(names[i], versions[i]));
+        drops.push_back(run->index.Drop(names[i], entries[i].version));
       } else if (!groups || !one.content.ok() || groups->contains((*one.content)->group)) {
         if (!visitor(names[i], one)) return absl::OkStatus();
       }
