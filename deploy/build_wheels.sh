@@ -12,22 +12,7 @@
 # wheels beside them. The packaging tools come from the Python package index, into a virtual environment of the build tree.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' deploy/build_wheels.sh; }
-
-out=dist build= install=yes
-while [ $# -gt 0 ]; do
-  case $1 in
-    --out | --build)
-      [ $# -gt 1 ] || { echo "$1 needs a folder" >&2; exit 2; }
-      printf -v "${1#--}" %s "$2"
-      shift ;;
-    --no-install) install= ;;
-    -h | --help) usage; exit 0 ;;
-    *) echo "unknown option $1" >&2; usage >&2; exit 2 ;;
-  esac
-  shift
-done
+. deploy/package_options.sh
 
 if [ -z "$build" ]; then
   build=build/release

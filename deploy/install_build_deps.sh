@@ -21,7 +21,7 @@ packages=(
   redis-tools
   # Certificates and networks of tests.
   openssl iproute2
-  binutils help2man python3 python3-grpcio python3-numpy python3-protobuf python3-venv
+  binutils file help2man python3 python3-grpcio python3-numpy python3-protobuf python3-venv
 )
 
 case "${1-}" in

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# package_files.sh NAME VERSION BUILD PREFIX: what Debian's package routing-replay-NAME has beside the files of its CMake
-# components: copyright, changelog, notices and bill of materials, manual pages, completions, lintian's overrides.
+# package_files.sh NAME VERSION BUILD PREFIX MAINTAINER: what Debian's package routing-replay-NAME has beside the files of
+# its CMake components: copyright, changelog, notices and bill of materials, manual pages, completions, lintian's
+# overrides.
 #
 # Called by cpack (deploy/cmake/packages.cmake), with the tree that it packs under PREFIX.
 set -euo pipefail
-name=$1 version=$2 build=$3 prefix=$4
+name=$1 version=$2 build=$3 prefix=$4 maintainer=$5
 package=routing-replay-$name
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -21,7 +22,7 @@ gzip -9 -n -c CHANGELOG.md >"$doc/changelog.gz"
   echo
   echo "  * Release $version; see changelog.gz."
   echo
-  echo " -- routing-replay maintainers <maintainers@routing-replay.example>  $(date -u -R -d "@$SOURCE_DATE_EPOCH")"
+  echo " -- $maintainer  $(date -u -R -d "@$SOURCE_DATE_EPOCH")"
 } | gzip -9 -n -c >"$doc/changelog.Debian.gz"
 
 # manual PROGRAM SECTION: its --help as a manual page.
@@ -29,6 +30,15 @@ manual() {
   install -d "$prefix/share/man/man$2"
   help2man --no-info --section="$2" --no-discard-stderr --name="$3" "$build/bin/$1" | gzip -9 -n \
     >"$prefix/share/man/man$2/$1.$2.gz"
+}
+
+# guide: OPERATING.md, and beside it all that it names, under the same paths.
+guide() {
+  local file
+  sed 's/`CHANGELOG\.md`/`changelog.gz`/' deploy/OPERATING.md >"$doc/OPERATING.md"
+  grep -oE '`((client|deploy|proto|server|tests)/[A-Za-z0-9_./-]+|[A-Z]+\.md)`' "$doc/OPERATING.md" | tr -d '`' | sort -u |
+    xargs -I{} find {} -type f -not -path '*/__pycache__/*' |
+    while read -r file; do install -D -m 644 "$file" "$doc/$file"; done
 }
 
 case $name in
@@ -39,7 +49,7 @@ case $name in
       "$prefix/lib/systemd/system/routing-replay-server.service"
     install -D -m 644 deploy/systemd/routing-replay-server.conf "$prefix/lib/sysusers.d/routing-replay-server.conf"
     install -D -m 644 deploy/systemd/server.yaml "$prefix/../etc/routing-replay/server.yaml"
-    install -m 644 deploy/OPERATING.md "$doc"
+    guide
     ;;
   client)
     files=("$build/bin/rrctl" "$build"/lib/librouting_replay.so "$build"/lib/librouting_replay_trainer.so)

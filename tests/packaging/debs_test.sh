@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=$(realpath "$1")
 debs=$build/debs-test
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
-for tool in dpkg-shlibdeps help2man; do
+for tool in dpkg-shlibdeps file help2man; do
   command -v $tool >/dev/null || { echo "skipped: there is no $tool"; exit 77; }
 done
 
@@ -30,6 +30,12 @@ done
   fail "the server's dependencies are not those of its libraries"
 [[ $(dpkg-deb -f "$debs"/routing-replay-dev_*.deb Depends) == *"routing-replay-client (= $version-1)"* ]] ||
   fail "the development files take any library"
+
+# What the guide names is there.
+doc=$debs/server/usr/share/doc/routing-replay-server
+named=$(grep -oE '`([a-z_]+/[A-Za-z0-9_./-]+|[A-Za-z]+\.(md|gz))`' "$doc/OPERATING.md" | tr -d '`' | grep -v '^application/')
+[ "$(wc -l <<<"$named")" -gt 8 ] || fail "the guide names nothing"
+for file in $named; do [ -e "$doc/$file" ] || fail "OPERATING.md names $file, which is not installed"; done
 
 # Every file is in one package.
 for name in server client dev; do (cd "$debs/$name" && find . ! -type d); done | sort | uniq -d | grep . &&
