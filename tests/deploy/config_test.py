@@ -19,6 +19,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+import redis_pod
 import yaml
 from manifests import (
     KUBERNETES,
@@ -75,10 +76,11 @@ class Files:
             if config["metadata"]["name"] == volume.get("configMap", {}).get("name"):
                 for name, text in config["data"].items():
                     (here / name).write_text(text)
-        if "secret" in volume:
+        if "secret" in volume or "projected" in volume:
             for name, content in certificate().items():
                 (here / name).write_bytes(content)
             (here / "password").write_text("secret\n")
+            (here / "server-password").write_text("secret\n")
             (here / "tokens.yaml").write_text(f"[{{name: a, sha256: {'0' * 64}, runs: [grpo-], scopes: [put]}}]\n")
 
 
@@ -251,28 +253,23 @@ class RedisTest(unittest.TestCase):
         self.assertGreaterEqual(limit, 2 * int(maximum) * 2**30)
 
     def test_its_script_starts_a_server_that_asks_for_the_password(self):
-        # One program under two names; redis-tools has no other.
-        redis = shutil.which("redis-server") or shutil.which("redis-check-rdb")
-        if not redis or not shutil.which("redis-cli"):
-            self.skipTest("there is no redis-server (Debian: redis-tools)")
+        if redis_pod.missing:
+            self.skipTest(f"there is no {redis_pod.missing} (Debian: redis-tools, openssl)")
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
-        here = Path(directory.name)
         with socket.socket() as one, socket.socket() as other:
             for found in (one, other):
                 found.bind(("127.0.0.1", 0))
             port, bus = one.getsockname()[1], other.getsockname()[1]
-        for name in ("etc", "auth", "run", "data", "bin"):
-            (here / name).mkdir()
-        (here / "bin/redis-server").symlink_to(redis)
-        config = self.config.replace("port 6379", f"port {port}\ncluster-port {bus}").replace("/data", f"{here}/data")
-        (here / "etc/redis.conf").write_text(config)
-        (here / "auth/password").write_text("secret\n")
+        tls = Path(directory.name, "tls")
+        tls.mkdir()
+        redis_pod.issue(tls, serial=1)
+        config = self.config.replace("port 6379", f"port {port}\ncluster-port {bus}")
+        pod = redis_pod.RedisPod(Path(directory.name, "pod"), "routing-replay-redis-0", config, tls)
         shell, flag, script = self.template.containers()[0]["command"]
-        for inside, name in (("/etc/redis/", "etc"), ("/etc/redis-auth/", "auth"), ("/run/redis/", "run")):
-            script = script.replace(inside, f"{here}/{name}/")
-        environment = {"PATH": f"{here}/bin:{os.environ['PATH']}", "POD_IP": "127.0.0.1"}
-        server = subprocess.Popen([shell, flag, script], env=environment, stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [shell, flag, pod.here(script)], env=pod.environment("127.0.0.1"), stdout=subprocess.PIPE, text=True
+        )
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.wait)
         self.addCleanup(server.kill)
@@ -280,17 +277,15 @@ class RedisTest(unittest.TestCase):
         while "Ready to accept connections" not in said:
             said += server.stdout.readline() or self.fail(said)
 
-        def ask(*command: str, password: str = "secret") -> str:
-            cli = ["redis-cli", "-p", str(port), *command]
-            environment = {"PATH": os.environ["PATH"], "REDISCLI_AUTH": password}
-            return subprocess.run(cli, env=environment, capture_output=True, text=True, check=False).stdout
+        def ask(*command: str, **who: str) -> str:
+            return pod.ask("127.0.0.1", *command, port=port, **who)
 
         self.assertEqual(ask("ping").strip(), "PONG")
         self.assertIn("NOAUTH", ask("ping", password=""))
         self.assertIn("noeviction", ask("config", "get", "maxmemory-policy"))
         self.assertIn("cluster_enabled:1", ask("info", "cluster"))
         self.assertEqual(ask("config", "get", "masterauth").split(), ["masterauth", "secret"])
-        self.assertEqual((here / "run/redis.conf").stat().st_mode & 0o077, 0)
+        self.assertEqual((pod.directory / "run/redis.conf").stat().st_mode & 0o077, 0)
 
 
 if __name__ == "__main__":

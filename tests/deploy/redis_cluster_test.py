@@ -1,5 +1,7 @@
 """components/redis-cluster with six real Redis servers: its scripts run as in the pods, each "pod" with an address of
-its own, by the names of the Service.
+its own, by the names of the Service. A server of ours keeps a sample there, with the settings of its pod.
+
+Usage: redis_cluster_test.py SERVER RRCTL
 
 Runs in a network and with an /etc/hosts of its own.
 """
@@ -7,7 +9,6 @@ Runs in a network and with an /etc/hosts of its own.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,14 @@ import time
 import unittest
 from pathlib import Path
 
+import npy
+import redis_pod
 from manifests import KUBERNETES, of_kind, render, templates
 
-REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # One program under two names.
 ALONE = ["unshare", "--net", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net", "--mount"]
 INSIDE = "ROUTING_REPLAY_TEST_INSIDE"
 MEMBERS = 6
+RRCTL, SERVER = (Path(sys.argv.pop()).resolve() for _ in range(2))
 
 
 def until(condition, what: str) -> None:
@@ -34,24 +37,23 @@ def until(condition, what: str) -> None:
 class Member:
     """A pod of the StatefulSet: a volume that stays, and an address that changes with every start."""
 
-    def __init__(self, directory: Path, container: dict, config: str) -> None:
-        self._directory, self._container, self._config = directory, container, config
-        for name in ("etc", "auth", "run", "data", "bin"):
-            (directory / name).mkdir(parents=True)
-        (directory / "bin/redis-server").symlink_to(REDIS)
-        (directory / "auth/password").write_text("secret\n")
+    def __init__(self, directory: Path, number: int, container: dict, config: str, tls: Path) -> None:
+        self._pod = redis_pod.RedisPod(directory, f"routing-replay-redis-{number}", config, tls)
+        self._container = container
         self.address = ""
         self._process: subprocess.Popen | None = None
 
     def start(self, address: str) -> None:
         self.address = address
-        config = self._config.replace("dir /data", f"dir {self._directory}/data\nbind {address}")
-        # Smaller and quicker than in the cluster.
-        config = config.replace("1gb", "1mb").replace("cluster-node-timeout 5000", "cluster-node-timeout 1000")
-        (self._directory / "etc/redis.conf").write_text(config)
-        script = self._here(self._container["command"][-1]).replace("while sleep 5", "while sleep 1")
+        file = self._pod.directory / "etc/redis.conf"
+        lines = [line for line in file.read_text().splitlines() if not line.startswith("bind")]
+        file.write_text("\n".join([*lines, f"bind {address}", ""]))
+        script = self._pod.here(self._container["command"][-1]).replace("while sleep 5", "while sleep 1")
         self._process = subprocess.Popen(
-            ["sh", "-ec", script], env=self._environment(), stdout=subprocess.DEVNULL, start_new_session=True
+            ["sh", "-ec", script],
+            env=self._pod.environment(address),
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     def kill(self) -> None:
@@ -62,10 +64,8 @@ class Member:
             self._process = None
 
     def run(self, command: list[str]) -> int:
-        script = self._here(command[-1])
-        return subprocess.run(
-            [*command[:-1], script], env=self._environment(), capture_output=True, check=False
-        ).returncode
+        done = [*command[:-1], self._pod.here(command[-1])]
+        return subprocess.run(done, env=self._pod.environment(self.address), capture_output=True).returncode
 
     def ready(self) -> bool:
         return self.run(self._container["readinessProbe"]["exec"]["command"]) == 0
@@ -74,41 +74,40 @@ class Member:
         """What the kubelet does before it sends SIGTERM."""
         self.run(self._container["lifecycle"]["preStop"]["exec"]["command"])
 
-    def ask(self, *command: str) -> str:
-        return subprocess.run(
-            ["redis-cli", "-h", self.address, *command],
-            env={**self._environment(), "REDISCLI_AUTH": "secret"},
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout
+    def ask(self, *command: str, **who: str) -> str:
+        return self._pod.ask(self.address, *command, **who)
+
+    def serial(self) -> str:
+        """Of the certificate that it shows."""
+        shown = f"openssl s_client -connect {self.address}:6379 </dev/null 2>/dev/null | openssl x509 -noout -serial"
+        return subprocess.run(["sh", "-c", shown], capture_output=True, text=True).stdout.strip().partition("=")[2]
 
     def well(self) -> bool:
         nodes = self.ask("cluster", "nodes")
         whole = nodes.count(" connected") == MEMBERS and ",fail" not in nodes
         return "cluster_state:ok" in self.ask("cluster", "info") and whole
 
-    def _here(self, script: str) -> str:
-        for inside, name in (("/etc/redis/", "etc"), ("/etc/redis-auth/", "auth"), ("/run/redis/", "run")):
-            script = script.replace(inside, f"{self._directory}/{name}/")
-        return script
-
-    def _environment(self) -> dict[str, str]:
-        return {"PATH": f"{self._directory}/bin:{os.environ['PATH']}", "POD_IP": self.address}
-
 
 class RedisClusterTest(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
         resources = render(KUBERNETES / "overlays/prod-redis")
         found = {each.where: each.containers()[0] for each in templates(resources)}
         self.job = found["Job/routing-replay-redis-create"]
         (config,) = [each for each in of_kind(resources, "ConfigMap") if "redis.conf" in each["data"]]
+        self.server = found["StatefulSet/routing-replay"]
+        self.tls = Path(directory.name, "tls")
+        self.tls.mkdir()
+        redis_pod.issue(self.tls, serial=1)
+        # Smaller and quicker than in the cluster.
+        settings = config["data"]["redis.conf"].replace("1gb", "1mb")
+        settings = settings.replace("cluster-node-timeout 5000", "cluster-node-timeout 1000")
         self.members = []
         for number in range(MEMBERS):
             place = Path(directory.name, str(number))
-            member = Member(place, found["StatefulSet/routing-replay-redis"], config["data"]["redis.conf"])
+            member = Member(place, number, found["StatefulSet/routing-replay-redis"], settings, self.tls)
             self.addCleanup(member.kill)
             self.members.append(member)
 
@@ -119,6 +118,26 @@ class RedisClusterTest(unittest.TestCase):
             lines.append(f"{member.address} routing-replay-redis-{number}.routing-replay-redis")
         Path("/etc/hosts").write_text("\n".join(lines) + "\n")
 
+    def assert_a_server_keeps_a_sample(self, directory: Path) -> None:
+        (store,) = [each["value"] for each in self.server["env"] if each["name"] == "RR_STORE"]
+        (directory / "server-password").write_text(f"{redis_pod.SERVER_PASSWORD}\n")
+        (directory / "ca.crt").write_bytes((self.tls / "ca.crt").read_bytes())
+        store = store.replace("/etc/routing-replay/redis", str(directory))
+        endpoint = directory / "endpoint"
+        command = [SERVER, "--store", store, "--listen", "127.0.0.1:0", "--endpoint-file", endpoint]
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            until(lambda: endpoint.exists() or server.poll() is not None, "a server")
+            npy.write(directory / "rows.npy", rows=99, layers=48)
+            ask = [RRCTL, "--endpoint", f"file:{endpoint}"]
+            put = ("put", "run", "a", directory / "rows.npy", "--experts", str(npy.EXPERTS), "--seal")
+            for done in (put, ("verify", "run")):
+                subprocess.run([*ask, *done], check=True, capture_output=True, timeout=60)
+        finally:
+            server.terminate()
+            said = server.communicate(timeout=60)[1]
+        self.assertNotIn("NOPERM", said)
+
     def test_it_is_made_comes_back_under_other_addresses_and_hands_over(self):
         self.start("127.0.1")
         # The script of the job does the same twice.
@@ -126,6 +145,17 @@ class RedisClusterTest(unittest.TestCase):
             self.assertEqual(self.members[0].run(self.job["command"]), 0)
         until(lambda: all(member.well() for member in self.members), "a cluster")
         until(lambda: all(member.ready() for member in self.members), "all caught up")
+        with self.subTest("a server with the settings of its pod"):
+            self.assert_a_server_keeps_a_sample(self.directory)
+        with self.subTest("what servers may not do"):
+            user = {"user": "routing-replay", "password": redis_pod.SERVER_PASSWORD}
+            for command in (("config", "set", "maxmemory", "1"), ("get", "key"), ("flushall",), ("acl", "list")):
+                self.assertIn("NOPERM", self.members[0].ask(*command, **user))
+            self.assertIn("NOAUTH", self.members[0].ask("ping", password=""))
+        with self.subTest("a new certificate"):
+            redis_pod.issue(self.tls, serial=2)
+            until(lambda: all(member.serial() == "02" for member in self.members), "the certificate")
+
         self.assertIn("OK", self.members[0].ask("-c", "set", "key", "value"))
         until(lambda: "value" in self.members[3].ask("-c", "get", "key"), "the key")
 
@@ -145,8 +175,8 @@ class RedisClusterTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if not REDIS or not shutil.which("redis-cli"):
-        print("skipped: there is no redis-server (Debian: redis-tools)")
+    if redis_pod.missing:
+        print(f"skipped: there is no {redis_pod.missing} (Debian: redis-tools, openssl)")
         sys.exit(77)
     if INSIDE not in os.environ:
         if subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode:
@@ -155,6 +185,6 @@ if __name__ == "__main__":
         with tempfile.NamedTemporaryFile() as hosts:
             script = 'mount --bind "$0" /etc/hosts && ip link set lo up && exec "$@"'
             inside = {**os.environ, INSIDE: "1"}
-            command = [*ALONE, "sh", "-ec", script, hosts.name, sys.executable, *sys.argv]
+            command = [*ALONE, "sh", "-ec", script, hosts.name, sys.executable, *sys.argv, SERVER, RRCTL]
             sys.exit(subprocess.run(command, env=inside, check=False).returncode)
     unittest.main()

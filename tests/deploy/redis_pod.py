@@ -1,0 +1,74 @@
+"""A pod of components/redis-cluster here: its own scripts, with the paths of its volumes in a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from manifests import KUBERNETES, of_kind, render
+
+REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # One program under two names.
+VOLUMES = {
+    "/etc/redis": "etc",
+    "/etc/redis-auth": "auth",
+    "/etc/redis-tls": "tls",
+    "/run/redis": "run",
+    "/data": "data",
+}
+PASSWORD, SERVER_PASSWORD = "secret", "less"
+# A program that the pod here needs and this machine lacks, if any.
+missing = next((name for name in ("redis-check-rdb", "redis-cli", "openssl") if not shutil.which(name)), None)
+
+
+def issue(directory: Path, serial: int) -> None:
+    """A new certificate with the names of examples/cert-manager, and its key, from the authority of the folder."""
+    certificates = of_kind(render(KUBERNETES / "examples/cert-manager"), "Certificate")
+    (names,) = [each["spec"]["dnsNames"] for each in certificates if each["spec"]["secretName"].endswith("-redis-tls")]
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+
+    if not (directory / "ca.crt").exists():
+        openssl("req", "-x509", *curve, "-days", "1", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.crt")
+    (directory / "names").write_text("subjectAltName=" + ",".join(f"DNS:{name}" for name in names))
+    openssl("req", *curve, "-subj", "/CN=redis", "-keyout", "new.key", "-out", "request")
+    signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-set_serial", str(serial), "-days", "1", "-extfile", "names")
+    openssl("x509", "-req", "-in", "request", *signed, "-out", "new.crt")
+    (directory / "new.key").rename(directory / "tls.key")
+    (directory / "new.crt").rename(directory / "tls.crt")
+
+
+class RedisPod:
+    """`name` is that of the pod; `config` its redis.conf; `tls` a folder as issue() fills it."""
+
+    def __init__(self, directory: Path, name: str, config: str, tls: Path) -> None:
+        self.directory, self._name = directory, name
+        for volume in (*VOLUMES.values(), "bin"):
+            (directory / volume).mkdir(parents=True)
+        (directory / "tls").rmdir()
+        (directory / "tls").symlink_to(tls)
+        (directory / "bin/redis-server").symlink_to(REDIS)
+        (directory / "auth/password").write_text(f"{PASSWORD}\n")
+        (directory / "auth/server-password").write_text(f"{SERVER_PASSWORD}\n")
+        (directory / "etc/redis.conf").write_text(self.here(config))
+
+    def here(self, text: str) -> str:
+        for inside, name in VOLUMES.items():
+            text = re.sub(rf"{inside}(?=/|$)", f"{self.directory}/{name}", text, flags=re.MULTILINE)
+        return text
+
+    def environment(self, address: str) -> dict[str, str]:
+        path = f"{self.directory}/bin:{os.environ['PATH']}"
+        return {"PATH": path, "POD_IP": address, "POD_NAME": self._name}
+
+    def ask(
+        self, address: str, *command: str, password: str = PASSWORD, user: str = "default", port: int = 6379
+    ) -> str:
+        cli = ["redis-cli", "--tls", "--cacert", self.directory / "tls/ca.crt", "--user", user, "-h", address]
+        environment = {"PATH": os.environ["PATH"], "REDISCLI_AUTH": password}
+        done = subprocess.run([*cli, "-p", str(port), *command], env=environment, capture_output=True, text=True)
+        return done.stdout + done.stderr
