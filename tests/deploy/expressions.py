@@ -35,6 +35,15 @@ def of_panels(chosen: list[dict]) -> list[str]:
     return [target["expr"] for panel in chosen for target in panel["targets"]]
 
 
+def commands(*names: str) -> list[str]:
+    """What these documents say to kubectl, each on one line."""
+    found = []
+    for name in names:
+        text = re.sub(r"\\\n\s*", "", (ROOT / name).read_text())
+        found += re.findall(r"^(?: {4})?(kubectl .*?)(?: {2,}#.*| \| .*)?$", text, re.MULTILINE)
+    return found
+
+
 def metrics(expression: str) -> set[str]:
     return set(re.findall(r"\brouting_replay_[a-z0-9_]*[a-z0-9]\b", expression))
 

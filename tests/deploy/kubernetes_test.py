@@ -7,11 +7,15 @@ schema here: the pods and jobs inside of them are checked as those of Kubernetes
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 import shutil
+import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
+import expressions
 import kubernetes_validate
 import yaml
 from manifests import (
@@ -19,6 +23,7 @@ from manifests import (
     RENDERED,
     ROOT,
     SERVER_IMAGE,
+    TOOLS,
     name_of,
     of_kind,
     render,
@@ -34,6 +39,7 @@ OWN_RESOURCES = {
     "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", {"replicas", "leaderWorkerTemplate"}),
     "RayCluster": ("ray.io/v1", {"headGroupSpec", "workerGroupSpecs"}),
     "JobSet": ("jobset.x-k8s.io/v1alpha2", {"replicatedJobs"}),
+    "ScaledObject": ("keda.sh/v1alpha1", {"scaleTargetRef", "triggers", "minReplicaCount", "maxReplicaCount"}),
     "Issuer": ("cert-manager.io/v1", set()),
     "Certificate": ("cert-manager.io/v1", {"secretName", "issuerRef"}),
 }
@@ -253,7 +259,8 @@ class SelectorTest(unittest.TestCase):
 
     @each_rendered
     def test_clients_of_the_examples_have_a_role_and_an_endpoint(self, directory, resources):
-        if directory.parent.name != "examples" or not templates(resources):
+        of_servers = any(name_of(each) == "StatefulSet/routing-replay" for each in resources)
+        if directory.parent.name != "examples" or of_servers or not templates(resources):
             return
         found = 0
         for template in templates(resources):
@@ -293,10 +300,37 @@ class SelectorTest(unittest.TestCase):
                 self.assertNotIn("release", template.namesake["spec"]["selector"]["matchLabels"])
 
 
+class CommandTest(unittest.TestCase):
+    def test_kubectl_knows_what_the_documents_say_to_it(self):
+        def helped(*words: str) -> str:
+            done = subprocess.run([TOOLS / "kubectl", *words], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, f"{words}: {done.stderr}")
+            return done.stdout
+
+        found = expressions.commands("deploy/OPERATING.md", "deploy/kubernetes/README.md")
+        self.assertGreater(len(found), 8)
+        for command in found:
+            words = command.partition(" -- ")[0].split()[1:]
+            verbs = list(itertools.takewhile(lambda word: re.fullmatch("[a-z]+", word), words))
+            known = set(re.findall(r"--[a-z-]+", helped(*verbs, "--help") + helped("options")))
+            self.assertLessEqual({word.partition("=")[0] for word in words if word.startswith("--")}, known, command)
+
+
 class ScaleTest(unittest.TestCase):
+    def test_one_scaler_for_a_server(self):
+        hpa = of_kind(render(KUBERNETES / "overlays/prod-redis"), "HorizontalPodAutoscaler")
+        resources = render(KUBERNETES / "examples/keda")
+        self.assertEqual(of_kind(resources, "HorizontalPodAutoscaler"), [])
+        (scaler,) = of_kind(resources, "ScaledObject")
+        own = scaler["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        self.assertEqual(own, hpa[0]["spec"]["behavior"])
+        for trigger in scaler["spec"]["triggers"]:
+            shown = set().union(*map(expressions.metrics, expressions.of_panels(expressions.panels())))
+            self.assertLessEqual(expressions.metrics(trigger["metadata"]["query"]), shown)
+
     @each_rendered
     def test_only_servers_that_share_a_store_are_scaled(self, directory, resources):
-        for scaler in of_kind(resources, "HorizontalPodAutoscaler"):
+        for scaler in of_kind(resources, "HorizontalPodAutoscaler") + of_kind(resources, "ScaledObject"):
             target = scaler["spec"]["scaleTargetRef"]
             chosen = [each for each in resources if name_of(each) == f"{target['kind']}/{target['name']}"]
             self.assertEqual(len(chosen), 1)
