@@ -14,7 +14,8 @@ std::string HumanBytes(double bytes) {
   size_t unit = 0;
   // What would be shown as 1024 is shown in the next unit.
   for (; std::abs(bytes) >= 1023.5 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
-  return absl::StrFormat(unit == 0 || std::abs(bytes) >= 99.95 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+  const int digits = unit == 0 || std::abs(bytes) >= 99.95 ? 0 : 1;
+  return absl::StrFormat("%.*f %s", digits, bytes, kUnits[unit]);
 }
 
 std::string HumanCount(int64_t count) {

@@ -68,7 +68,7 @@ data Bar(const std::string& label, const std::string& metric, int64_t used, int6
   data bar = Bytes(label, metric, used);
   bar.set("budget", HumanBytes(static_cast<double>(budget)));
   bar.set("percent", absl::StrFormat("%.1f", std::clamp(percent, 0.0, 100.0)));
-  bar.set("percent_text", absl::StrFormat(percent > 0 && percent < 10 ? "%.1f %%" : "%.0f %%", percent));
+  bar.set("percent_text", absl::StrFormat("%.*f %%", percent > 0 && percent < 10 ? 1 : 0, percent));
   bar.set("tight", percent > 85);
   return bar;
 }
