@@ -30,7 +30,7 @@ absl::Status Caller::Attempt(Repeat repeat, const OneCall& attempt) const {
   if (repeat == Repeat::kAlways) return again(attempt);
   link_->LookAgain();  // Otherwise it would wait for a server that will not come back there.
   if (link_->HasOthers()) {
-    const absl::Status found = again([](const Channel& channel, grpc::ClientContext& context) {
+    absl::Status found = again([](const Channel& channel, grpc::ClientContext& context) {
       v1::ServerInfo info;
       return FromGrpcStatus(NewStub(channel)->GetServerInfo(&context, v1::GetServerInfoRequest(), &info));
     });

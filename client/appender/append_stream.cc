@@ -4,6 +4,7 @@
 
 #include "proto/transport/byte_buffer.h"
 #include "proto/transport/grpc_status.h"
+#include "proto/transport/queue_tag.h"
 
 namespace routing_replay {
 namespace {
@@ -16,7 +17,7 @@ AppendStream::AppendStream(const ServerConnection& connection, grpc::CompletionQ
     : stub_(connection.channel) {
   connection.Authorize(context_);
   call_ = stub_.PrepareCall(&context_, kMethod, &queue);
-  call_->StartCall(AsTag(kStarted));
+  call_->StartCall(QueueTag(kStarted));
 }
 
 AppendStream::Event AppendStream::OnEvent(Tag tag, bool ok) {
@@ -40,14 +41,14 @@ AppendStream::Event AppendStream::OnEvent(Tag tag, bool ok) {
   if (tag != kWritten && ok) {
     Receive();
   } else if (!receiving_ && !writing_) {
-    call_->Finish(&status_, AsTag(kEnded));
+    call_->Finish(&status_, QueueTag(kEnded));
   }
   return event;
 }
 
 void AppendStream::Receive() {
   receiving_ = true;
-  call_->Read(&incoming_, AsTag(kReceived));
+  call_->Read(&incoming_, QueueTag(kReceived));
 }
 
 void AppendStream::Write(AppendQueue::Message message) {
@@ -55,7 +56,7 @@ void AppendStream::Write(AppendQueue::Message message) {
   builder.Add(std::move(message.header));
   for (const absl::Span<const uint8_t> part : message.payload) builder.Add(part, message.owner);
   writing_ = true;
-  call_->Write(builder.Build(), AsTag(kWritten));
+  call_->Write(builder.Build(), QueueTag(kWritten));
 }
 
 }  // namespace routing_replay

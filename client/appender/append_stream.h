@@ -37,8 +37,6 @@ class AppendStream {
  private:
   void Receive();
 
-  static void* AsTag(Tag tag) { return reinterpret_cast<void*>(tag); }
-
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;

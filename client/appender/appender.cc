@@ -13,6 +13,7 @@
 #include "client/channel/channel.h"
 #include "client/server_limits.h"
 #include "proto/transport/byte_buffer.h"
+#include "proto/transport/queue_tag.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -91,7 +92,7 @@ AppenderImpl::~AppenderImpl() {
 
 void AppenderImpl::Wake() {
   if (std::exchange(waking_, true)) return;
-  wake_.Set(&events_, std::chrono::system_clock::now(), reinterpret_cast<void*>(kWake));
+  wake_.Set(&events_, std::chrono::system_clock::now(), QueueTag(kWake));
 }
 
 absl::StatusOr<AppendPlan> AppenderImpl::Plan(const AppendOptions& options, const TensorDescription& tensor,
@@ -155,7 +156,7 @@ void AppenderImpl::Loop() {
     void* tag = nullptr;
     bool ok = false;
     if (events_.AsyncNext(&tag, &ok, GrpcDeadline(next)) == grpc::CompletionQueue::GOT_EVENT) {
-      OnEvent(reinterpret_cast<intptr_t>(tag), ok);
+      OnEvent(NumberOf(tag), ok);
     }
   }
   ShutDown();
@@ -263,7 +264,7 @@ void AppenderImpl::ShutDown() {
   if (stream_) stream_->Cancel();
   void* tag = nullptr;
   bool ok = false;
-  while (stream_ && events_.Next(&tag, &ok)) OnEvent(reinterpret_cast<intptr_t>(tag), ok);
+  while (stream_ && events_.Next(&tag, &ok)) OnEvent(NumberOf(tag), ok);
   events_.Shutdown();
   while (events_.Next(&tag, &ok)) {
   }

@@ -57,7 +57,7 @@ rr_error* rr_defaults(int32_t use_http_proxy, rr_bytes** json) {
 rr_error* rr_servers_new(const char* endpoint, size_t size, rr_servers** servers) {
   return Guard([&] {
     auto made = std::make_unique<rr_servers>(std::string(Text(endpoint, size)));
-    const absl::Status known = made->choice.Wait(std::chrono::milliseconds(0)).status();
+    absl::Status known = made->choice.Wait(std::chrono::milliseconds(0)).status();
     if (!known.ok() && !absl::IsDeadlineExceeded(known)) return known;
     *servers = made.release();
     return absl::OkStatus();
@@ -97,8 +97,9 @@ rr_error* rr_sample_handle(const char* sample, size_t size, int64_t* handle) {
 rr_error* rr_token_ids(const char* json, size_t size, const void* data, size_t data_size, rr_bytes** ids) {
   return Guard([&] {
     auto narrow = TokenIds(Text(json, size), Bytes(data, data_size));
-    if (narrow.ok()) *ids = new rr_bytes(*std::move(narrow));
-    return narrow.status();
+    if (!narrow.ok()) return narrow.status();
+    *ids = new rr_bytes(*std::move(narrow));
+    return absl::OkStatus();
   });
 }
 
@@ -110,8 +111,9 @@ uint32_t rr_token_check(uint32_t check, const uint32_t* tokens, size_t count) {
 rr_error* rr_geometry_new(const char* json, size_t size, rr_geometry** geometry) {
   return Guard([&] {
     auto made = GeometryFrom(Text(json, size));
-    if (made.ok()) *geometry = new rr_geometry{*std::move(made)};
-    return made.status();
+    if (!made.ok()) return made.status();
+    *geometry = new rr_geometry{*std::move(made)};
+    return absl::OkStatus();
   });
 }
 
@@ -161,8 +163,9 @@ rr_error* rr_geometry_block_bytes(const rr_geometry* geometry, int64_t rows, con
 rr_error* rr_run_new(const char* json, size_t size, rr_run** run) {
   return Guard([&] {
     auto info = RunFrom(Text(json, size));
-    if (info.ok()) *run = new rr_run{*std::move(info)};
-    return info.status();
+    if (!info.ok()) return info.status();
+    *run = new rr_run{*std::move(info)};
+    return absl::OkStatus();
   });
 }
 

@@ -37,8 +37,9 @@ rr_error* rr_security_new(const char* json, size_t size, rr_security** security)
     auto settings = SettingsFrom(Text(json, size));
     if (!settings.ok()) return settings.status();
     auto made = ClientSecurity::Create(std::move(settings->security), settings->use_http_proxy);
-    if (made.ok()) *security = new rr_security{*std::move(made)};
-    return made.status();
+    if (!made.ok()) return made.status();
+    *security = new rr_security{*std::move(made)};
+    return absl::OkStatus();
   });
 }
 
@@ -62,8 +63,9 @@ rr_error* rr_security_channel(rr_security* security, const char* target, size_t 
 rr_error* rr_security_authorization(rr_security* security, rr_bytes** value) {
   return Guard([&] {
     auto authorization = security->security->Authorization();
-    if (authorization.ok()) *value = new rr_bytes(*std::move(authorization));
-    return authorization.status();
+    if (!authorization.ok()) return authorization.status();
+    *value = new rr_bytes(*std::move(authorization));
+    return absl::OkStatus();
   });
 }
 

@@ -181,8 +181,9 @@ absl::StatusOr<std::optional<SampleState>> StateFrom(absl::string_view text) {
 rr_error* rr_trajectory_new(const char* json, size_t size, rr_trajectory** trajectory) {
   return Guard([&] {
     auto made = TrajectoryFrom(Text(json, size));
-    if (made.ok()) *trajectory = new rr_trajectory(*std::move(made));
-    return made.status();
+    if (!made.ok()) return made.status();
+    *trajectory = new rr_trajectory(*std::move(made));
+    return absl::OkStatus();
   });
 }
 

@@ -53,7 +53,7 @@ class FakeRun final : public Run {
     ++reads;
     if (!read_fails.ok()) return read_fails;
     for (size_t i = 0; i < request.samples.size(); ++i) {
-      const absl::Status status = ReadSample(request, static_cast<int32_t>(i), sink);
+      absl::Status status = ReadSample(request, static_cast<int32_t>(i), sink);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();

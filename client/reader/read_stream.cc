@@ -4,6 +4,7 @@
 
 #include "client/channel/channel.h"
 #include "proto/transport/grpc_status.h"
+#include "proto/transport/queue_tag.h"
 
 namespace routing_replay {
 namespace {
@@ -20,7 +21,7 @@ ReadStream::ReadStream(const ServerConnection& connection, std::string request, 
   builder.Add(std::move(request));
   request_ = builder.Build();
   call_ = stub_.PrepareCall(&context_, kMethod, &queue_);
-  call_->StartCall(reinterpret_cast<void*>(kStarted));
+  call_->StartCall(QueueTag(kStarted));
   receiver_ = std::thread([this] { Receive(); });
 }
 
@@ -37,7 +38,7 @@ ReadStream::~ReadStream() {
 void ReadStream::Receive() {
   void* tag = nullptr;
   bool ok = false;
-  while (queue_.Next(&tag, &ok)) OnEvent(static_cast<Tag>(reinterpret_cast<intptr_t>(tag)), ok);
+  while (queue_.Next(&tag, &ok)) OnEvent(static_cast<Tag>(NumberOf(tag)), ok);
 }
 
 // One operation is open at a time, so that nothing is left when the call has finished.
@@ -53,11 +54,11 @@ void ReadStream::OnEvent(Tag tag, bool ok) {
   }
   // A request that could not be sent: the status comes after whatever the server said.
   if (!ok && tag != kSent) {
-    call_->Finish(&grpc_status_, reinterpret_cast<void*>(kFinished));
+    call_->Finish(&grpc_status_, QueueTag(kFinished));
     return;
   }
   if (tag == kStarted) {
-    call_->WriteLast(request_, grpc::WriteOptions(), reinterpret_cast<void*>(kSent));
+    call_->WriteLast(request_, grpc::WriteOptions(), QueueTag(kSent));
     return;
   }
   if (tag == kReceived) {
@@ -74,7 +75,7 @@ void ReadStream::ReadNext() {
     while (received_.size() >= kWindow && !cancelled_) changed_.Wait(mutex_);
   }
   incoming_ = grpc::ByteBuffer();
-  call_->Read(&incoming_, reinterpret_cast<void*>(kReceived));
+  call_->Read(&incoming_, QueueTag(kReceived));
 }
 
 absl::StatusOr<std::optional<ReceivedBytes>> ReadStream::Next() {

@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<T>> AnswersOf(const MemberSet& members, std::vector<a
       good.push_back(*std::move(answers[member]));
       continue;
     }
-    const absl::Status status = WithServer(answers[member].status(), members[member].endpoint());
+    absl::Status status = WithServer(answers[member].status(), members[member].endpoint());
     if (!IsNoRun(status) && !IsUnreachable(status)) return status;
     (IsNoRun(status) ? no_run : unreachable).Update(status);
   }

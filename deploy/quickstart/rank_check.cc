@@ -71,7 +71,7 @@ absl::Status CheckRouterLayer(const InjectedRows& rows, absl::Span<const Expecte
   for (float& logit : logits) logit = static_cast<float>(prng.Normal());
   std::vector<uint8_t> map(logits.size());
   trainer::RouterCounters counters;
-  const absl::Status status = trainer::RouterReplayForward(
+  absl::Status status = trainer::RouterReplayForward(
       {.num_experts = layer.num_experts, .top_k = layer.top_k},
       {.logits = logits, .indices = rows.layout.slab(rows.indices, slot), .states = rows.states},
       {.probs = absl::MakeSpan(probs), .routing_map = absl::MakeSpan(map)}, counters);
@@ -152,7 +152,7 @@ absl::Status CheckRouter(const InjectedRows& rows, absl::Span<const ExpectedRow>
                          RankResult& result) {
   const int32_t layers = rows.layout.num_layers();
   for (const int32_t slot : std::set<int32_t>{0, layers / 2, layers - 1}) {
-    const absl::Status status = CheckRouterLayer(rows, expected, slot, testing::DeriveSeed(seed, slot));
+    absl::Status status = CheckRouterLayer(rows, expected, slot, testing::DeriveSeed(seed, slot));
     if (!status.ok()) return status;
     result.router_rows += static_cast<int64_t>(expected.size());
   }

@@ -46,7 +46,7 @@ Error* Barrier(Body&& body) noexcept {
   } catch (...) {
     status = absl::InternalError("unexpected exception");
   }
-  return status.ok() ? nullptr : new Error(std::move(status));
+  return status.ok() ? nullptr : new Error(std::move(status));  // NOLINT(bugprone-unhandled-exception-at-new): as said.
 }
 
 // Runs `body` for a function that has no error to give: an exception, for want of memory, ends the process.

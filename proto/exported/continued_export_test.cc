@@ -181,11 +181,11 @@ class ContinuedExportTest : public ::testing::Test {
         (*exporter)->SetGroup(name, version.group);
         continue;
       }
-      const absl::Status status = (*exporter)->Add({.sample = name,
-                                                    .group = version.group,
-                                                    .num_tokens = 4,
-                                                    .content_id = static_cast<uint64_t>(version.content)},
-                                                   Ids(version.content));
+      absl::Status status = (*exporter)->Add({.sample = name,
+                                              .group = version.group,
+                                              .num_tokens = 4,
+                                              .content_id = static_cast<uint64_t>(version.content)},
+                                             Ids(version.content));
       if (!status.ok()) return status;
       ++written_;
     }

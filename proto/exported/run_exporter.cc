@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<RunExporter>> RunExporter::Continue(const std::fi
 absl::Status RunExporter::Begin() {
   // What is not ours does not even get the file of the lock. Another export that begins just now has made it.
   if (!IsThere(directory_ / kExportLock)) {
-    const absl::Status status = FindExported(directory_, run_).status();
+    absl::Status status = FindExported(directory_, run_).status();
     if (!status.ok() && !IsThere(directory_ / kExportLock)) return status;
   }
   auto lock = DirectoryLock::Take(directory_);

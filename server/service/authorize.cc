@@ -55,7 +55,7 @@ absl::Status Authorize(ServiceContext& context, const grpc::ServerContextBase& c
 absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc) {
   auto permissions = Identify(context, call);
   if (!permissions.ok()) return permissions;
-  const absl::Status allowed = Counted(context, permissions->CheckAnywhere(RuleOf(rpc).any_of));
+  absl::Status allowed = Counted(context, permissions->CheckAnywhere(RuleOf(rpc).any_of));
   if (!allowed.ok()) return allowed;
   return permissions;
 }

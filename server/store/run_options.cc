@@ -72,7 +72,7 @@ absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::
 absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command) {
   if (absl::Status status = CheckJoin(run, command.geometry.get(), std::nullopt); !status.ok()) return status;
   for (const Block& block : command.blocks) {
-    const absl::Status shape = CheckShape(*run.geometry, block.view(), run.options.block_rows);
+    absl::Status shape = CheckShape(*run.geometry, block.view(), run.options.block_rows);
     if (!shape.ok()) return shape;
   }
   return absl::OkStatus();

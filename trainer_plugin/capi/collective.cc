@@ -200,8 +200,9 @@ rrt_error* rrt_merge_records(const rrt_plan* const* plans, const void* const* in
     const DescribedPlan& described = plans[0]->described;
     auto sequences =
         MergeRecords(described.geometry, described.layout, records, {.ordinals = {}, .samples = described.samples});
-    if (sequences.ok()) *merged = new rrt_merged{*std::move(sequences)};
-    return sequences.status();
+    if (!sequences.ok()) return sequences.status();
+    *merged = new rrt_merged{*std::move(sequences)};
+    return absl::OkStatus();
   });
 }
 void rrt_merged_free(rrt_merged* merged) { delete merged; }

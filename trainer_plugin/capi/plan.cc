@@ -36,8 +36,9 @@ void rrt_bytes_free(rrt_bytes* bytes) { delete bytes; }
 rrt_error* rrt_token_ids(const char* json, size_t size, const void* data, size_t data_size, rrt_bytes** ids) {
   return Guard([&] {
     auto narrow = TokenIds(Text(json, size), Bytes(data, data_size));
-    if (narrow.ok()) *ids = new rrt_bytes(*std::move(narrow));
-    return narrow.status();
+    if (!narrow.ok()) return narrow.status();
+    *ids = new rrt_bytes(*std::move(narrow));
+    return absl::OkStatus();
   });
 }
 

@@ -112,7 +112,7 @@ rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const voi
     if (!config.ok()) return config.status();
     const auto dtype = RouterDtypeFrom(*router);
     if (!dtype.ok()) return dtype.status();
-    const absl::Status valid = CheckThere(
+    absl::Status valid = CheckThere(
         rows, {{"logits", logits}, {"chosen", chosen}, {"grad_probs", grad_probs}, {"grad_logits", grad_logits}});
     if (!valid.ok()) return valid;
     const int64_t experts = config->num_experts, ids = rows * config->top_k * IdBytes(*config);

@@ -54,13 +54,13 @@ absl::Status Tell(const StagedRows& one, int32_t index, StagingSink& sink) {
   const size_t begin = staging.size();
   staging.insert(staging.end(), one.staging.begin(), one.staging.end());
   for (const StagedPiece& piece : one.pieces) {
-    const absl::Status status = sink.OnPiece({.sample_index = index,
-                                              .layer_begin = piece.layer_begin,
-                                              .layer_count = piece.layer_count,
-                                              .rows = piece.rows,
-                                              .codec = piece.codec,
-                                              .bit_offset = piece.bit_offset,
-                                              .bytes = absl::MakeConstSpan(staging).subspan(begin + piece.offset)});
+    absl::Status status = sink.OnPiece({.sample_index = index,
+                                        .layer_begin = piece.layer_begin,
+                                        .layer_count = piece.layer_count,
+                                        .rows = piece.rows,
+                                        .codec = piece.codec,
+                                        .bit_offset = piece.bit_offset,
+                                        .bytes = absl::MakeConstSpan(staging).subspan(begin + piece.offset)});
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -75,7 +75,7 @@ class Gatherer {
                  .done = static_cast<int64_t>(i),
                  .total = static_cast<int64_t>(reads.size()),
                  .bytes = bytes_});
-      const absl::Status status = ReadOne(reads[i]);
+      absl::Status status = ReadOne(reads[i]);
       if (EndsTheReport(status)) return status;
       if (!status.ok()) {
         damaged_.push_back({{"sample", reads[i].rollout->sample}, {"error", FailureText(status)}});

@@ -107,7 +107,7 @@ absl::StatusOr<RequestSize> MeasureReadRequest(absl::string_view bytes) {
     if (size.samples == kMaxReadSamples) {
       return FieldError(root.Child("samples"), absl::StrCat("more than ", kMaxReadSamples), Reason::kLength);
     }
-    const absl::Status status = AddSampleSize(r.bytes(), root.Child("samples", size.samples++), size);
+    absl::Status status = AddSampleSize(r.bytes(), root.Child("samples", size.samples++), size);
     if (!status.ok()) return status;
   }
   return size;

@@ -114,12 +114,12 @@ class Recovery {
     const bool headless = !salvaged.ok();
     if (headless) salvaged = Tombstone(windows);
     SampleContent left = RemainingContent(salvaged->content, salvaged->rows_before, content_ids_);
-    const absl::Status written = run_.Write({.producer = producer,
-                                             .sample = sample,
-                                             .block_rows = block_rows_,
-                                             .lists = left,
-                                             .first_window = WindowCount(left.rows(), block_rows_),
-                                             .windows_before = windows.end});
+    absl::Status written = run_.Write({.producer = producer,
+                                       .sample = sample,
+                                       .block_rows = block_rows_,
+                                       .lists = left,
+                                       .first_window = WindowCount(left.rows(), block_rows_),
+                                       .windows_before = windows.end});
     if (!written.ok()) return written;
     if (headless) {
       ++report_.lost_samples;

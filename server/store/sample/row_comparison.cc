@@ -21,7 +21,7 @@ int64_t FirstDifferingRow(const Geometry& geometry, const BlockView& a, const Bl
 }
 
 absl::Status CheckStored(const Geometry& geometry, const BlockView& block) {
-  const absl::Status crc = CheckCrc(geometry, block);
+  absl::Status crc = CheckCrc(geometry, block);
   if (crc.ok()) return crc;
   ErrorDetail detail = GetErrorDetail(crc).value_or(ErrorDetail{});
   detail.reason = Reason::kChecksum;

@@ -26,7 +26,7 @@ absl::Status AppendAll(Appender& appender, int64_t group, int samples, int64_t t
                        const std::string& ids) {
   const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(ids.data()), ids.size());
   for (int i = 0; i < samples; ++i) {
-    const absl::Status status = appender.Append(
+    absl::Status status = appender.Append(
         {.sample = absl::StrCat("cc/", group, "/", i), .group = group, .seal_num_tokens = tokens}, tensor, bytes);
     if (!status.ok()) return status;
   }
@@ -46,7 +46,7 @@ absl::Status Play(const std::vector<std::string>& arguments) {
   const auto appender = (*run)->NewAppender();
   for (int64_t group; std::cin >> group;) {
     const auto start = std::chrono::steady_clock::now();
-    const absl::Status status = AppendAll(*appender, group, std::stoi(arguments[6]), tokens, tensor, ids);
+    absl::Status status = AppendAll(*appender, group, std::stoi(arguments[6]), tokens, tensor, ids);
     if (!status.ok()) return status;
     std::cout << std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() << std::endl;
     if (const auto released = (*run)->ReleaseGroups(group, group + 1); !released.ok()) return released.status();

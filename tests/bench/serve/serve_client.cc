@@ -31,7 +31,7 @@ class ServeClient final : public Role {
     const int64_t number = std::atoll(command[3].c_str());
     if (command[0] == "prepare") return Done(way.Prepare(size, number));
     const auto start = std::chrono::steady_clock::now();
-    const absl::Status status = command[0] == "put" ? way.Put(size, number) : way.Get(size, number, out_.span());
+    absl::Status status = command[0] == "put" ? way.Put(size, number) : way.Get(size, number, out_.span());
     if (!status.ok()) return status;
     return absl::StrCat(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }

@@ -104,7 +104,7 @@ class StoreSide final : public Side {
       for (size_t i = 0; i < snapshot->rows.size(); ++i) {
         const absl::StatusOr<LoadedBlock> block = Load(snapshot->rows[i].block);
         if (!block.ok()) return block.status();
-        const absl::Status taken = take(caller, sample, static_cast<int32_t>(i), block->view.bytes);
+        absl::Status taken = take(caller, sample, static_cast<int32_t>(i), block->view.bytes);
         if (!taken.ok()) return taken;
       }
       return absl::OkStatus();

@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<Figure>> BenchWire(const BenchOptions& options) {
   for (int round = -kWarmUpRounds; round < options.rounds(); ++round) {
     if (round == 0) speeds.assign(operations.size(), {});
     for (size_t i = 0; i < operations.size(); ++i) {
-      const absl::Status status = Play(operations[i], scratch, options.quick ? 0 : kMeasureSeconds, speeds[i]);
+      absl::Status status = Play(operations[i], scratch, options.quick ? 0 : kMeasureSeconds, speeds[i]);
       if (!status.ok()) return status;
     }
   }

@@ -82,7 +82,7 @@ absl::StatusOr<Replayed> Replay(const Json& input, const RouterConfig& config) {
                std::vector<uint8_t>(logits.size()), std::vector<uint8_t>(ids.size())};
   const std::vector<trainer::RowState> states(rows, trainer::RowState::kReplayed);
   trainer::RouterCounters counters;
-  const absl::Status status = trainer::RouterReplayForward<float>(
+  absl::Status status = trainer::RouterReplayForward<float>(
       config, {.logits = logits, .indices = ids, .states = states, .expert_bias = {}},
       {absl::MakeSpan(out.probs), absl::MakeSpan(out.map), absl::MakeSpan(out.compact), absl::MakeSpan(out.chosen)},
       counters);
