@@ -32,6 +32,7 @@ absl::Status ExportPortion(Run& run, ExportSession& session, const std::vector<s
   const auto states = run.StatMany(names, options.producer);
   if (!states.ok()) return states.status();
   std::vector<SampleRead> reads;
+  reads.reserve(names.size());
   for (const std::string& name : names) reads.push_back({.sample = name});
   auto read = ReadPlanes(run, options.producer, std::move(reads), options.read_timeout);
   if (!read.ok()) return read.status();

@@ -126,7 +126,8 @@ void RunQuota::Close(const std::string& run, StreamKind kind) {
   MutexLock lock(mutex_);
   const auto found = streams_.find(run);
   --found->second[static_cast<size_t>(kind)];
-  if (found->second == Streams()) streams_.erase(found);
+  const Streams& left = found->second;
+  if (std::all_of(left.begin(), left.end(), [](int64_t count) { return count == 0; })) streams_.erase(found);
 }
 
 }  // namespace routing_replay

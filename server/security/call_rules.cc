@@ -7,22 +7,22 @@ namespace {
 constexpr ScopeSet kPutOrRead = Scope::kPut | Scope::kRead;
 
 constexpr CallRule kRules[] = {
-    {Rpc::kMakeRun, "OpenRun with a geometry", Scope::kPut},
-    {Rpc::kJoinRun, "OpenRun without a geometry", kAnyScope},
-    {Rpc::kResumeAt, "OpenRun with resume_at", Scope::kAdmin},
-    {Rpc::kAppend, "Append", Scope::kPut},
-    {Rpc::kPut, "Put", Scope::kPut},
-    {Rpc::kSeal, "Seal", Scope::kPut},
-    {Rpc::kTruncate, "Truncate", Scope::kPut},
-    {Rpc::kRead, "Read", Scope::kRead},
-    {Rpc::kStat, "Stat", kPutOrRead},
-    {Rpc::kList, "List", Scope::kRead},
-    {Rpc::kExpertLoad, "ExpertLoad", Scope::kRead},
-    {Rpc::kRelease, "Release", Scope::kAdmin},
-    {Rpc::kReleaseForCheckpoint, "ReleaseForCheckpoint", Scope::kAdmin},
-    {Rpc::kDropRun, "DropRun", Scope::kAdmin},
-    {Rpc::kListRuns, "ListRuns", kAnyScope},
-    {Rpc::kGetServerInfo, "GetServerInfo", kAnyScope},
+    {"OpenRun with a geometry", Rpc::kMakeRun, Scope::kPut},
+    {"OpenRun without a geometry", Rpc::kJoinRun, kAnyScope},
+    {"OpenRun with resume_at", Rpc::kResumeAt, Scope::kAdmin},
+    {"Append", Rpc::kAppend, Scope::kPut},
+    {"Put", Rpc::kPut, Scope::kPut},
+    {"Seal", Rpc::kSeal, Scope::kPut},
+    {"Truncate", Rpc::kTruncate, Scope::kPut},
+    {"Read", Rpc::kRead, Scope::kRead},
+    {"Stat", Rpc::kStat, kPutOrRead},
+    {"List", Rpc::kList, Scope::kRead},
+    {"ExpertLoad", Rpc::kExpertLoad, Scope::kRead},
+    {"Release", Rpc::kRelease, Scope::kAdmin},
+    {"ReleaseForCheckpoint", Rpc::kReleaseForCheckpoint, Scope::kAdmin},
+    {"DropRun", Rpc::kDropRun, Scope::kAdmin},
+    {"ListRuns", Rpc::kListRuns, kAnyScope},
+    {"GetServerInfo", Rpc::kGetServerInfo, kAnyScope},
 };
 
 constexpr bool InOrder() {

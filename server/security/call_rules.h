@@ -28,9 +28,9 @@ enum class Rpc {
 };
 
 struct CallRule {
-  Rpc rpc;
   absl::string_view call;  // For people: the call, and which use of it.
-  ScopeSet any_of;         // One of them is needed, on the run that the call names.
+  Rpc rpc;
+  ScopeSet any_of;  // One of them is needed, on the run that the call names.
 };
 
 // In the order of Rpc.

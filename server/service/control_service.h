@@ -2,6 +2,7 @@
 #ifndef SERVER_SERVICE_CONTROL_SERVICE_H_
 #define SERVER_SERVICE_CONTROL_SERVICE_H_
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 #include "server/security/call_rules.h"

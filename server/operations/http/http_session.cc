@@ -157,7 +157,8 @@ void StartHttpSession(tcp::socket socket, std::shared_ptr<boost::asio::ssl::cont
   if (tls == nullptr) {
     std::make_shared<Session<PlainStream>>(PlainStream(std::move(socket)), nullptr, sessions)->Start();
   } else {
-    std::make_shared<Session<TlsStream>>(TlsStream(std::move(socket), *tls), tls, sessions)->Start();
+    TlsStream stream(std::move(socket), *tls);
+    std::make_shared<Session<TlsStream>>(std::move(stream), std::move(tls), sessions)->Start();
   }
 }
 

@@ -32,7 +32,7 @@ class StoredCharge {
     usage_->stored_bytes += bytes_.bytes();
   }
   StoredCharge(StoredCharge&&) = default;
-  StoredCharge& operator=(StoredCharge&& other) {
+  StoredCharge& operator=(StoredCharge&& other) noexcept {
     Take().Release();
     bytes_ = std::move(other.bytes_);
     usage_ = std::move(other.usage_);
