@@ -68,7 +68,8 @@ class Parser {
     BytesKey("stream-window-bytes", config_.stream_window_bytes, kPartBytes, "credit that one append stream may hold");
     BytesKey("read-message-bytes", config_.read_message_bytes, kReadMessageBytes, "size of the messages of a read");
     TimeKey("max-wait", config_.max_wait, kSeconds, "longest wait of a waiting read");
-    TimeKey("stall-timeout", config_.stall_timeout, kSeconds, "a reader that takes nothing for so long is cut off");
+    TimeKey("stall-timeout", config_.stall_timeout, kSeconds,
+            "a reader that takes nothing for so long, or a request that takes so long to come, is cut off");
     TimeKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
     Key("threads", config_.threads,
         "completion-queue threads; over Redis each waits for its answers: give it 16 or more")

@@ -10,6 +10,7 @@
 #include "server/service/authorize.h"
 #include "server/service/caller_deadline.h"
 #include "server/service/quotas.h"
+#include "server/service/welcome.h"
 #include "server/store/call_deadline.h"
 
 namespace routing_replay {
@@ -39,10 +40,7 @@ void AppendCall::OnArrived(bool ok) {
   if (!ok) return SetFinished();  // The server is shutting down.
   record_.emplace(context_.calls, "Append", grpc_context_);
   Listen(context_, service_, loop_);
-  // Nothing is read from nobody knows whom.
-  if (const auto permissions = Identify(context_, grpc_context_); !permissions.ok()) {
-    return FinishWith(permissions.status());
-  }
+  if (absl::Status status = Welcome(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
   StartStallAlarm();
   ReadNext();
 }
@@ -240,6 +238,7 @@ void AppendCall::Pump() {
     finishing_ = true;
     record_->End(*final_status_);
     place_.reset();
+    connection_.reset();
     stall_alarm_.Cancel();
     stream_.Finish(ToGrpcStatus(*final_status_), ended_.Begin());
   }

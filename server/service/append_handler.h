@@ -56,7 +56,7 @@ class AppendCall final : public Call {
   CallLoop& loop_;
   grpc::ServerContext grpc_context_;
   std::optional<CallRecord> record_;  // Once the call has arrived.
-  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&grpc_context_};
+  RawStream stream_{&grpc_context_};
   CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};
   CallEvent read_{this, [this](bool ok) { OnRead(ok); }};
   CallEvent written_{this, [this](bool ok) { OnWritten(ok); }};
@@ -69,6 +69,7 @@ class AppendCall final : public Call {
   int64_t told_credit_ = 0;
   std::string entered_run_;  // Where runs are limited: that whose limits these are.
   std::unique_ptr<RunQuota::Stream> place_;
+  std::unique_ptr<ConnectionCalls::Place> connection_;
   RunQuota::Hold promised_;  // At most credit_.
   std::deque<std::string> outgoing_;
   grpc::Alarm stall_alarm_;

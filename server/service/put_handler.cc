@@ -1,5 +1,6 @@
 #include "server/service/put_handler.h"
 
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "server/service/authorize.h"
 #include "server/service/caller_deadline.h"
 #include "server/service/quotas.h"
+#include "server/service/welcome.h"
 #include "server/store/call_deadline.h"
 
 namespace routing_replay {
@@ -17,25 +19,54 @@ void PutCall::Listen(ServiceContext& context, RawService& service, CallLoop& loo
   auto call = std::unique_ptr<PutCall>(new PutCall(context, service, loop));
   PutCall* c = call.get();
   loop.Adopt(std::move(call));
-  service.RequestPut(&c->grpc_context_, &c->request_, &c->writer_, loop.queue(), loop.queue(), c->arrived_.Begin());
+  service.RequestPut(&c->grpc_context_, &c->stream_, loop.queue(), loop.queue(), c->arrived_.Begin());
 }
 
 void PutCall::OnArrived(bool ok) {
   if (!ok) return SetFinished();  // The server is shutting down.
   Listen(context_, service_, loop_);
   record_.emplace(context_.calls, "Put", grpc_context_);
+  if (absl::Status status = Welcome(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
+  request_alarm_.Set(loop_.queue(), std::chrono::system_clock::now() + context_.config.stall_timeout,
+                     request_due_.Begin());
+  stream_.Read(&request_, received_.Begin());
+}
+
+void PutCall::OnReceived(bool ok) {
+  request_alarm_.Cancel();
+  if (finishing_) return;
+  if (!ok) return FinishWith(absl::CancelledError("no request came"));
   const auto ack = Handle();
-  record_->End(ack.status());
-  if (!ack.ok()) return writer_.FinishWithError(ToGrpcStatus(ack.status()), ended_.Begin());
+  if (!ack.ok()) return FinishWith(ack.status());
+  End(absl::OkStatus());
   ByteBufferBuilder builder;
   builder.Add(EncodeAppendAck(*ack));
-  writer_.Finish(builder.Build(), grpc::Status::OK, ended_.Begin());
+  stream_.WriteAndFinish(builder.Build(), grpc::WriteOptions(), grpc::Status::OK, ended_.Begin());
+}
+
+void PutCall::OnRequestDue(bool fired) {
+  if (fired && !finishing_) FinishWith(LateRequest());
+}
+
+void PutCall::Drain() {
+  if (record_ && !finishing_) FinishWith(DrainingError());
+}
+
+void PutCall::FinishWith(const absl::Status& status) {
+  End(status);
+  stream_.Finish(ToGrpcStatus(status), ended_.Begin());
+}
+
+void PutCall::End(const absl::Status& status) {
+  finishing_ = true;
+  record_->End(status);
+  connection_.reset();
+  request_alarm_.Cancel();
 }
 
 absl::StatusOr<AppendAck> PutCall::Handle() {
-  if (context_.draining) return DrainingError();
   const CallDeadline deadline(CallerDeadline(grpc_context_));
-  // Before anything is looked at that came from nobody knows whom.
+  // Anew: it may have taken its time to come.
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return permissions.status();
   auto bytes = ReceivedBytes::From(request_);

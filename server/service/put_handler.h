@@ -2,6 +2,7 @@
 #ifndef SERVER_SERVICE_PUT_HANDLER_H_
 #define SERVER_SERVICE_PUT_HANDLER_H_
 
+#include <memory>
 #include <optional>
 
 #include "server/service/call_loop.h"
@@ -15,15 +16,20 @@ class PutCall final : public Call {
   // Waits for the next Put call on `loop`; makes its own successor when one comes.
   static void Listen(ServiceContext& context, RawService& service, CallLoop& loop);
 
-  // A Put ends by itself.
-  void Drain() override {}
+  void Drain() override;
 
  private:
   PutCall(ServiceContext& context, RawService& service, CallLoop& loop)
       : context_(context), service_(service), loop_(loop) {}
 
   void OnArrived(bool ok);
+  void OnReceived(bool ok);
+  void OnRequestDue(bool fired);
+
   absl::StatusOr<AppendAck> Handle();
+  void FinishWith(const absl::Status& status);
+  // What there is to do before gRPC is told of the end.
+  void End(const absl::Status& status);
 
   ServiceContext& context_;
   RawService& service_;
@@ -31,9 +37,14 @@ class PutCall final : public Call {
   grpc::ServerContext grpc_context_;
   std::optional<CallRecord> record_;
   grpc::ByteBuffer request_;
-  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer_{&grpc_context_};
+  RawStream stream_{&grpc_context_};
   CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};
+  CallEvent received_{this, [this](bool ok) { OnReceived(ok); }};
+  CallEvent request_due_{this, [this](bool fired) { OnRequestDue(fired); }};
   CallEvent ended_{this, [this](bool) { SetFinished(); }};
+  grpc::Alarm request_alarm_;
+  std::unique_ptr<ConnectionCalls::Place> connection_;
+  bool finishing_ = false;
 };
 
 }  // namespace routing_replay

@@ -9,6 +9,7 @@
 #include "server/service/authorize.h"
 #include "server/service/caller_deadline.h"
 #include "server/service/quotas.h"
+#include "server/service/welcome.h"
 #include "server/store/call_deadline.h"
 
 namespace routing_replay {
@@ -36,7 +37,7 @@ void ReadCall::Listen(ServiceContext& context, RawService& service, CallLoop& lo
   ReadCall* c = call.get();
   loop.Adopt(std::move(call));
   c->grpc_context_.AsyncNotifyWhenDone(&c->done_);
-  service.RequestRead(&c->grpc_context_, &c->request_, &c->writer_, loop.queue(), loop.queue(), c->arrived_.Begin());
+  service.RequestRead(&c->grpc_context_, &c->writer_, loop.queue(), loop.queue(), c->arrived_.Begin());
 }
 
 void ReadCall::OnArrived(bool ok) {
@@ -44,8 +45,21 @@ void ReadCall::OnArrived(bool ok) {
   done_.Begin();                  // Promised only for calls that arrive.
   Listen(context_, service_, loop_);
   record_.emplace(context_.calls, "Read", grpc_context_);
-  if (context_.draining) return FinishWith(DrainingError());
+  if (absl::Status status = Welcome(context_, grpc_context_, connection_); !status.ok()) return FinishWith(status);
+  request_alarm_.Set(loop_.queue(), system_clock::now() + context_.config.stall_timeout, request_due_.Begin());
+  writer_.Read(&request_, received_.Begin());
+}
+
+void ReadCall::OnRequestDue(bool fired) {
+  if (fired && !finishing_) FinishWith(LateRequest());
+}
+
+void ReadCall::OnReceived(bool ok) {
+  request_alarm_.Cancel();
+  if (finishing_) return;
+  if (!ok) return FinishWith(absl::CancelledError("no request came"));
   context_.metrics.CountRead();
+  // Anew: it may have taken its time to come.
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return FinishWith(permissions.status());
   auto request = TakeRequest();
@@ -196,6 +210,8 @@ void ReadCall::FinishWith(const absl::Status& status) {
   finishing_ = true;
   record_->End(status);
   Unpark();
+  connection_.reset();
+  request_alarm_.Cancel();
   wait_alarm_.Cancel();
   stall_alarm_.Cancel();
   deadline_alarm_.Cancel();
@@ -203,9 +219,8 @@ void ReadCall::FinishWith(const absl::Status& status) {
 }
 
 void ReadCall::Drain() {
-  if (change_expected_ && !finishing_ && !writing_) {
-    FinishWith(DrainingError());
-  }
+  const bool without_request = record_ && session_ == nullptr;
+  if ((change_expected_ || without_request) && !finishing_ && !writing_) FinishWith(DrainingError());
 }
 
 }  // namespace routing_replay

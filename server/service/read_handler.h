@@ -26,6 +26,8 @@ class ReadCall final : public Call {
   ReadCall(ServiceContext& context, RawService& service, CallLoop& loop);
 
   void OnArrived(bool ok);
+  void OnReceived(bool ok);
+  void OnRequestDue(bool fired);
   void OnWritten(bool ok);
   void OnChanged();
   void OnWaitOver(bool fired);
@@ -54,8 +56,10 @@ class ReadCall final : public Call {
   grpc::ServerContext grpc_context_;
   std::optional<CallRecord> record_;
   grpc::ByteBuffer request_;
-  grpc::ServerAsyncWriter<grpc::ByteBuffer> writer_{&grpc_context_};
+  RawStream writer_{&grpc_context_};
   CallEvent arrived_{this, [this](bool ok) { OnArrived(ok); }};
+  CallEvent received_{this, [this](bool ok) { OnReceived(ok); }};
+  CallEvent request_due_{this, [this](bool fired) { OnRequestDue(fired); }};
   CallEvent written_{this, [this](bool ok) { OnWritten(ok); }};
   CallEvent changed_{this, [this](bool) { OnChanged(); }};
   CallEvent wait_over_{this, [this](bool fired) { OnWaitOver(fired); }};
@@ -68,12 +72,14 @@ class ReadCall final : public Call {
   std::chrono::system_clock::time_point wait_until_;
   std::unique_ptr<Store::Watch> watch_;
   std::unique_ptr<grpc::Alarm> change_alarm_;
+  grpc::Alarm request_alarm_;
   grpc::Alarm wait_alarm_;
   grpc::Alarm stall_alarm_;
   grpc::Alarm deadline_alarm_;
   ByteReservation request_memory_;
   ByteReservation waiting_memory_;
   std::unique_ptr<RunQuota::Stream> stream_;
+  std::unique_ptr<ConnectionCalls::Place> connection_;
   bool change_expected_ = false;  // changed_ is open: its event comes by the watch or by Unpark.
   std::atomic<bool> change_posted_{false};
   bool writing_ = false;

@@ -8,6 +8,7 @@
 #include "proto/wire/clock.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/admission/byte_budget.h"
+#include "server/admission/connection_calls.h"
 #include "server/admission/run_quota.h"
 #include "server/config.h"
 #include "server/operations/calls/call_record.h"
@@ -42,6 +43,7 @@ struct ServiceContext {
         started(clock.Now()),
         quota({.bytes = config.run_budget, .streams = config.run_streams}, clock,
               [&store] { return StoredByRun(store); }),
+        connections(config.max_streams),
         read_requests(ReadRequestBytes(config)),
         waiting_requests(ReadRequestBytes(config) / 2),
         request_watch(std::min<std::chrono::milliseconds>(config.stall_timeout, kRequestPatience)),
@@ -56,6 +58,7 @@ struct ServiceContext {
   Store& store;
   const Clock::Time started;
   RunQuota quota;
+  ConnectionCalls connections;
   // What requests of reads under way take. Apart from the budget: a full server must still be read.
   ByteBudget read_requests;
   ByteBudget waiting_requests;  // What those of them take that wait, which may be long.
@@ -81,6 +84,11 @@ struct ServiceContext {
 // What calls get that come while the server drains. Clients go on to another server.
 inline absl::Status DrainingError() {
   return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
+}
+
+// What a Put or a Read gets whose headers came, and whose request did not within stall-timeout.
+inline absl::Status LateRequest() {
+  return absl::DeadlineExceededError("the request did not come within stall-timeout");
 }
 
 }  // namespace routing_replay

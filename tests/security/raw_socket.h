@@ -59,11 +59,8 @@ class RawSocket {
     if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) closed_ = true;
     return all;
   }
-  // Whether the server has closed the connection.
-  bool IsClosed() {
-    if (!closed_) Receive();
-    return closed_;
-  }
+  // Whether the server has closed the connection, as far as it was received.
+  bool closed() const { return closed_; }
 
  private:
   const int fd_;

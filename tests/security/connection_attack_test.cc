@@ -1,0 +1,293 @@
+// What a peer can do with connections, calls and credit alone: sends little, or nothing, or everything at once.
+#include <grpcpp/generic/generic_stub.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "tests/security/attack_fixture.h"
+#include "tests/security/http2_connection.h"
+#include "tests/support/http_client.h"
+#include "tests/support/scratch_directory.h"
+
+namespace routing_replay::testing {
+namespace {
+
+// gRPC gives its listener up then, for good. Nobody is sent to such a server, and who watches it hears of it.
+TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
+  const ScratchDirectory scratch;
+  const std::string program = scratch.path() + "/few";
+  std::ofstream(program) << "#!/bin/sh\nulimit -n 100\nexec " RR_SERVER " \"$@\"\n";
+  ASSERT_EQ(chmod(program.c_str(), 0755), 0);
+  const std::string http = FreeAddress();
+  Start({"--operations-listen", http}, false, program);
+  EXPECT_EQ(HttpAsk(http, "GET", "/readyz").code, 200);
+  std::vector<std::unique_ptr<HttpConnection>> connections;
+  for (int i = 0; i < 150; ++i) connections.push_back(std::make_unique<HttpConnection>(server_->endpoint()));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  connections.clear();
+  const auto answers = [&] {
+    const auto stub = v1::RoutingReplay::NewStub(server_->NewChannel());
+    grpc::ClientContext call;
+    call.AddMetadata("authorization", "Bearer attacker");
+    call.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    v1::ServerInfo info;
+    return stub->GetServerInfo(&call, {}, &info).ok();
+  };
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const int wanted = answers() ? 200 : 503;
+  int code = 0;
+  while (code != wanted && std::chrono::steady_clock::now() < deadline) code = HttpAsk(http, "GET", "/readyz").code;
+  EXPECT_EQ(code, wanted);
+}
+
+// Calls of which the headers come, and nothing else.
+TEST_F(AttackTest, ControlCallsWithoutARequest) {
+  Start({"--stall-timeout", "2s", "--max-streams", "1000"});
+  constexpr int kCalls = 600;
+  grpc::GenericStub stub(server_->NewChannel());
+  grpc::CompletionQueue queue;
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
+    grpc::Status end;
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < kCalls; ++i) {
+    calls.push_back(std::make_unique<Call>());
+    Call& call = *calls.back();
+    call.context.AddMetadata("authorization", "Bearer attacker");
+    call.stream = stub.PrepareCall(&call.context, "/routing_replay.v1.RoutingReplay/GetServerInfo", &queue);
+    call.stream->StartCall(nullptr);
+    call.stream->Finish(&call.end, &call);
+  }
+  int most = 0;
+  void* tag;
+  bool ok;
+  for (int ended = 0; ended < kCalls;) {
+    const auto got = queue.AsyncNext(&tag, &ok, std::chrono::system_clock::now() + std::chrono::milliseconds(20));
+    most = std::max(most, Threads());
+    if (got != grpc::CompletionQueue::GOT_EVENT) continue;
+    if (tag != nullptr) ++ended;  // Of each call, its end; without a deadline, by the server alone.
+  }
+  EXPECT_LT(most, 320);
+  for (const auto& call : calls) EXPECT_FALSE(call->end.ok());
+  v1::ServerInfo info;
+  EXPECT_TRUE(stub_->GetServerInfo(NewCall("attacker").get(), {}, &info).ok());
+}
+
+// A peer that does not keep to the limit of calls that it was told.
+TEST_F(AttackTest, CallsOfWhichOnlyTheHeadersCome) {
+  Start({"--stall-timeout", "3s"});
+  Bystander bystander(*server_);
+  const int64_t before = PeakMemory();
+  const auto await_ends = [](Http2Connection& connection, const std::vector<uint32_t>& calls) {
+    Await([&] {
+      connection.Listen(std::chrono::milliseconds(10));
+      return std::all_of(calls.begin(), calls.end(), [&](uint32_t call) { return connection.Ended(call); });
+    });
+    EXPECT_FALSE(connection.closed());
+  };
+  for (const char* method : {"Put", "Read", "Append"}) {
+    // From nobody knows whom: each ends at once.
+    Http2Connection unknown(server_->endpoint());
+    std::vector<uint32_t> calls;
+    for (int i = 0; i < 2000; ++i) calls.push_back(unknown.StartCall(method, ""));
+    await_ends(unknown, calls);
+    // From somebody with a token: those that are too many end at once, and the others if no request comes.
+    Http2Connection known(server_->endpoint());
+    calls.clear();
+    for (int i = 0; i < 1000; ++i) calls.push_back(known.StartCall(method, "attacker"));
+    await_ends(known, calls);
+    const v1::ServerInfo info = Info();
+    const auto refused = info.counters().find(
+        absl::StrCat("routing_replay_rpcs_total{code=\"RESOURCE_EXHAUSTED\",method=\"", method, "\"}"));
+    ASSERT_NE(refused, info.counters().end());
+    EXPECT_EQ(refused->second, 1000u - 2 * 256);
+  }
+  bystander.Await(2);
+  EXPECT_LT(Threads(), 40);
+  EXPECT_LT(PeakMemory() - before, 64 * kMiB);
+}
+
+// Peers that say nothing, that stop, and that go on a byte at a time.
+class SlowPeers {
+ public:
+  // `opening`: how somebody begins who means it.
+  SlowPeers(const std::string& address, std::string opening) : opening_(std::move(opening)) {
+    for (int i = 0; i < 10; ++i) {
+      silent_.push_back(std::make_unique<RawSocket>(address));
+      stopped_.push_back(std::make_unique<RawSocket>(address));
+      EXPECT_GT(stopped_.back()->Send(opening_.substr(0, opening_.size() / 2)), 0u);
+      slow_.push_back(std::make_unique<RawSocket>(address));
+    }
+  }
+
+  // The next byte, now and then; whether the server has closed all connections.
+  bool Step() {
+    constexpr size_t kStepsOfAByte = 5;
+    const std::string byte = opening_.substr(std::min(steps_++ / kStepsOfAByte, opening_.size() - 1), 1);
+    const bool sends = steps_ % kStepsOfAByte == 0;
+    bool all_closed = true;
+    for (const auto& socket : slow_) {
+      if (sends) socket->Send(byte);
+    }
+    for (const auto* sockets : {&silent_, &stopped_, &slow_}) {
+      for (const auto& socket : *sockets) {
+        socket->Receive();
+        all_closed &= socket->closed();
+      }
+    }
+    return all_closed;
+  }
+
+ private:
+  const std::string opening_;
+  size_t steps_ = 0;
+  std::vector<std::unique_ptr<RawSocket>> silent_, stopped_, slow_;
+};
+
+TEST_F(AttackTest, SlowLorisOnTheConnection) {
+  const std::string http2 = kHttp2Preface + Http2Frame(4, 0, 0, "", 0) +
+                            Http2Frame(1, 4, 1, std::string(256, '\0'), 16 << 10);  // Headers of 16 KiB are to follow.
+  const std::string hello = std::string("\x16\3\1\2\0\1\0\1\xfc\3\3", 11) + std::string(256, 'x');  // Of 512 bytes.
+  const std::string http = "GET /metrics HTTP/1.1\r\nX: " + std::string(256, 'x');
+  for (const bool encrypted : {false, true}) {
+    const std::string operations = FreeAddress();
+    Start({"--stall-timeout", "1s", "--operations-listen", operations}, encrypted);
+    Bystander bystander(*server_);
+    const int64_t before = PeakMemory();
+    SlowPeers calls(server_->endpoint(), encrypted ? hello : http2), pages(operations, encrypted ? hello : http);
+    Await([&] {
+      const bool calls_closed = calls.Step();
+      return pages.Step() && calls_closed;
+    });
+    bystander.Await(2);
+    EXPECT_LT(PeakMemory() - before, 32 * kMiB);
+  }
+}
+
+TEST_F(AttackTest, CreditThatIsNotUsedComesBack) {
+  Start({"--stall-timeout", "1s"});
+  // A stream that holds nothing may rest.
+  const auto rest = NewCall("other");
+  const auto resting = stub_->Append(rest.get());
+  v1::AppendRequest open = OneAppend("run", "resting", 0);
+  open.mutable_append()->clear_tensor();
+  open.clear_payload();
+  v1::AppendResponse opened;
+  ASSERT_TRUE(resting->Write(open) && resting->Read(&opened));
+  const auto hold = NewCall("attacker"), silent = NewCall("attacker");
+  const auto holder = stub_->Append(hold.get());
+  const auto nothing = stub_->Append(silent.get());
+  v1::AppendResponse answer;
+  ASSERT_TRUE(holder->Write(Wish("run", 60 * kMiB)) && holder->Read(&answer));
+  EXPECT_GT(answer.credit().granted_bytes(), 0u);
+  EXPECT_FALSE(holder->Read(&answer));
+  EXPECT_EQ(holder->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_FALSE(nothing->Read(&answer));
+  EXPECT_EQ(nothing->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(Info().reserved_bytes(), 0u);
+  open.mutable_append()->set_sample("rested");
+  EXPECT_TRUE(resting->Write(open) && resting->Read(&opened));
+  EXPECT_EQ(opened.ack().error().code(), 0) << opened.ack().error().message();
+}
+
+// It holds credit, and has more answers under way than it takes: with all of them, with one now and then.
+TEST_F(AttackTest, AnswersThatAreNotTakenGiveTheCreditBack) {
+  Start({"--stall-timeout", "1s"});
+  Bystander bystander(*server_);
+  for (const bool takes_one : {false, true}) {
+    Http2Connection connection(server_->endpoint(), /*stream_window=*/60);
+    const uint32_t stream = connection.StartCall("Append", "attacker");
+    ASSERT_TRUE(connection.Send(stream, GrpcMessage(Wish("run", 60 * kMiB)), kPatience));
+    Await([&] {
+      connection.Listen(std::chrono::milliseconds(10));
+      return Info().reserved_bytes() > 7 * kMiB;
+    });
+    for (int i = 0; i < 40; ++i) ASSERT_TRUE(connection.Send(stream, GrpcMessage(Wish("run", 1)), kPatience));
+    if (takes_one) connection.Listen(std::chrono::milliseconds(1500));
+    if (takes_one) connection.Allow(stream, 150);
+    // Its pings are answered all the while.
+    Await([&] {
+      connection.Listen(std::chrono::milliseconds(10));
+      return connection.Ended(stream);
+    });
+    EXPECT_FALSE(connection.closed());
+    EXPECT_LT(Info().reserved_bytes(), 1000u);  // The bystander's.
+  }
+  bystander.Await(2);
+}
+
+// Long messages of many calls at once, without any credit and without their last byte: gRPC holds what has come of
+// them.
+TEST_F(AttackTest, MessagesWithoutCredit) {
+  Start({"--stall-timeout", "10s"});
+  v1::AppendRequest request = OneAppend("run", "flood", 3);
+  request.set_payload(std::string(7 * kMiB, '\1'));
+  const std::string message = GrpcMessage(request);
+  struct Flood {
+    explicit Flood(const std::string& address) : connection(address) {}
+    Http2Connection connection;
+    uint32_t stream = 0;
+    size_t sent = 0;
+  };
+  for (const char* token : {"", "attacker"}) {
+    const int64_t before = PeakMemory();
+    std::vector<std::unique_ptr<Flood>> floods;
+    for (int i = 0; i < 200; ++i) {
+      floods.push_back(std::make_unique<Flood>(server_->endpoint()));
+      floods.back()->stream = floods.back()->connection.StartCall(i % 2 == 0 ? "Put" : "Append", token);
+    }
+    // Until the server takes nothing of any of them.
+    constexpr std::chrono::seconds kNothing(1);
+    for (auto last = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - last < kNothing;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      for (const auto& flood : floods) {
+        const size_t part = std::min<size_t>(message.size() - 1 - flood->sent, 128 << 10);
+        const size_t sent =
+            flood->connection.Offer(flood->stream, absl::string_view(message).substr(flood->sent, part));
+        flood->sent += sent;
+        if (sent > 0) last = std::chrono::steady_clock::now();
+      }
+    }
+    const bool known = *token != '\0';
+    EXPECT_LT(PeakMemory() - before, (known ? 800 : 64) * kMiB);  // Of 1400.
+    // Others are served again, at the latest when the requests of those calls are due.
+    Await([&] {
+      v1::AppendAck ack;
+      return stub_->Put(NewCall("other").get(), OneAppend("run", "theirs", 3), &ack).ok();
+    });
+  }
+  const auto call = NewCall("attacker");
+  const auto stream = stub_->Append(call.get());
+  v1::AppendResponse answer;
+  ASSERT_TRUE(stream->Write(request) && stream->Read(&answer));
+  EXPECT_EQ(answer.ack().error().code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+// A stream that names one run after the other, most of which are not there.
+TEST_F(AttackTest, NamesOfRunsDoNotPileUp) {
+  for (const bool limited : {false, true}) {
+    Start(limited ? std::vector<std::string>{"--run-streams", "4", "--run-budget", "8MiB"}
+                  : std::vector<std::string>());
+    const int64_t before = PeakMemory();
+    const auto call = NewCall("attacker");
+    const auto stream = stub_->Append(call.get());
+    v1::AppendRequest name;
+    constexpr int kNames = 80'000;
+    for (int i = 0; i < kNames; ++i) {
+      name.set_run(absl::StrCat(std::string(118, 'n'), i));
+      ASSERT_TRUE(stream->Write(name));
+    }
+    v1::AppendResponse answer;
+    ASSERT_TRUE(stream->Write(Wish("run", 1)) && stream->Read(&answer));  // All before it were looked at.
+    EXPECT_EQ(answer.credit().granted_bytes(), 1u);
+    EXPECT_LT(PeakMemory() - before, 8 * kMiB);
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay::testing

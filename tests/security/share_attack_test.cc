@@ -1,0 +1,203 @@
+// What one tenant can take of what all share.
+#include "tests/security/attack_fixture.h"
+
+namespace routing_replay::testing {
+namespace {
+
+// Calls that stay open.
+class OpenCalls {
+ public:
+  OpenCalls(GuardedServer::Stub& stub, std::string token) : stub_(stub), token_(std::move(token)) {}
+  ~OpenCalls() {
+    for (auto& call : calls_) call->TryCancel();
+  }
+
+  grpc::ClientReader<v1::ReadResponse>& Read(const v1::ReadRequest& request) {
+    calls_.push_back(NewCall(token_));
+    readers_.push_back(stub_.Read(calls_.back().get(), request));
+    return *readers_.back();
+  }
+  grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>& Append() {
+    calls_.push_back(NewCall(token_));
+    streams_.push_back(stub_.Append(calls_.back().get()));
+    return *streams_.back();
+  }
+
+ private:
+  GuardedServer::Stub& stub_;
+  const std::string token_;
+  std::vector<std::unique_ptr<grpc::ClientContext>> calls_;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::ReadResponse>>> readers_;
+  std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>>> streams_;
+};
+
+uint64_t Counter(v1::ServerInfo info, const std::string& name) { return (*info.mutable_counters())[name]; }
+
+// The bytes, the readers and the streams of a run are used up; those of another are not.
+TEST_F(AttackTest, OneRunTakesItsShareAlone) {
+  constexpr int kStreams = 2;
+  Start({"--run-budget", "2MiB", "--run-streams", absl::StrCat(kStreams)});
+  Bystander bystander(*server_);
+  ASSERT_TRUE(OpenRun(*stub_, "other", "theirs").ok());
+  absl::Status status;
+  for (int i = 0; status.ok() && i < 20; ++i) status = Put(OneAppend("run", absl::StrCat(i), 1 << 19));
+  EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget));
+  EXPECT_EQ(GetErrorDetail(status)->field, "run-budget");
+
+  OpenCalls attacker(*stub_, "attacker"), other(*stub_, "other");
+  v1::AppendResponse answer;
+  v1::ReadResponse rows;
+  for (int i = 0; i < kStreams; ++i) {
+    attacker.Read(WaitFor("run", "0"));
+    ASSERT_TRUE(attacker.Append().Write(OneAppend("run", "0", 0)));
+  }
+  Await([&] { return Counter(Info(), "routing_replay_reads_total") == kStreams; });
+  auto& reader = attacker.Read(WaitFor("run", "0"));
+  EXPECT_FALSE(reader.Read(&rows));
+  const absl::Status refused = FromGrpcStatus(reader.Finish());
+  EXPECT_THAT(refused, Fails(kExhausted, Reason::kOverBudget));
+  EXPECT_EQ(GetErrorDetail(refused)->field, "run-streams");
+
+  // As many of the other's, which get what they ask for.
+  for (int i = 0; i < kStreams; ++i) {
+    auto& stream = other.Append();
+    ASSERT_TRUE(stream.Write(Wish("theirs", 1000)) && stream.Read(&answer));
+    EXPECT_EQ(answer.credit().granted_bytes(), 1000u);
+    ASSERT_TRUE(stream.Write(OneAppend("theirs", absl::StrCat(i), 3)) && stream.Read(&answer));
+    EXPECT_EQ(answer.ack().committed_rows(), 3u) << answer.ack().error().message();
+    v1::ReadRequest wait = WaitFor("theirs", absl::StrCat(i));
+    wait.mutable_samples(0)->set_num_tokens(7);
+    auto& waiting = other.Read(wait);
+    v1::AppendRequest rest = OneAppend("theirs", absl::StrCat(i), 3);
+    rest.mutable_append()->set_row_start(3);
+    rest.mutable_append()->set_seal_num_tokens(7);
+    rest.set_want_bytes(100);
+    ASSERT_TRUE(stream.Write(rest) && stream.Read(&answer));
+    EXPECT_EQ(answer.ack().committed_rows(), 6u) << answer.ack().error().message();
+    ASSERT_TRUE(waiting.Read(&rows));
+    EXPECT_EQ(rows.records(0).status(), v1::SampleRecord::OK);
+  }
+  bystander.Await(2);
+  const v1::ServerInfo info = Info();
+  EXPECT_GT(Counter(info, "routing_replay_quota_refusals_total{quota=\"run_bytes\"}"), 0u);
+  EXPECT_GT(Counter(info, "routing_replay_quota_refusals_total{quota=\"run_streams\"}"), 0u);
+}
+
+TEST_F(AttackTest, CallsWithoutADeadlineEnd) {
+  Start({"--max-deadline", "2s"});
+  ASSERT_OK(Put(OneAppend("run", "0", 3)));
+  grpc::ClientContext call;
+  call.AddMetadata("authorization", "Bearer attacker");
+  const auto reader = stub_->Read(&call, WaitFor("run", "0"));
+  v1::ReadResponse rows;
+  EXPECT_FALSE(reader->Read(&rows));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_GT(Counter(Info(), "routing_replay_quota_refusals_total{quota=\"max_deadline\"}"), 0u);
+}
+
+// A byte now and then is use of credit, and keeps it: that of the run's share, which others have their own beside.
+TEST_F(AttackTest, AStreamThatTricklesHoldsItsShareAlone) {
+  Start({"--run-budget", "2MiB", "--stall-timeout", "1s"});
+  Bystander bystander(*server_);
+  ASSERT_TRUE(OpenRun(*stub_, "other", "theirs").ok());
+  OpenCalls attacker(*stub_, "attacker"), other(*stub_, "other");
+  auto& trickle = attacker.Append();
+  v1::AppendResponse answer;
+  ASSERT_TRUE(trickle.Write(Wish("run", 60 * kMiB)) && trickle.Read(&answer));
+  EXPECT_EQ(answer.credit().granted_bytes(), uint64_t{2 * kMiB});
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(trickle.Write(OneAppend("run", absl::StrCat(i), 1)) && trickle.Read(&answer));
+    EXPECT_EQ(answer.ack().committed_rows(), 1u) << answer.ack().error().message();
+    EXPECT_LE(Info().reserved_bytes(), uint64_t{2 * kMiB + 64 * 1024});
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  auto& stream = other.Append();
+  ASSERT_TRUE(stream.Write(Wish("theirs", kMiB)) && stream.Read(&answer));
+  EXPECT_EQ(answer.credit().granted_bytes(), uint64_t{kMiB});
+  bystander.Await(2);
+}
+
+// Samples of nothing but a name take memory, too.
+TEST_F(AttackTest, AppendsWithoutPayloadTakeOfTheRunsShare) {
+  Start({"--run-budget", "1MiB"});
+  v1::AppendRequest empty = OneAppend("run", "", 3);
+  empty.clear_payload();
+  empty.mutable_append()->clear_tensor();
+  empty.mutable_append()->set_rows(0);
+  absl::Status status;
+  for (int i = 0; status.ok() && i < 4000; ++i) {
+    empty.mutable_append()->set_sample(absl::StrCat(i));
+    status = Put(empty);
+  }
+  EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget));
+  v1::ListRunsResponse runs;
+  ASSERT_TRUE(stub_->ListRuns(NewCall("attacker").get(), {}, &runs).ok());
+  EXPECT_LE(runs.runs(0).stored_bytes(), 1u << 20);
+  EXPECT_GT(runs.runs(0).stored_bytes(), 1u << 19);
+}
+
+TEST_F(AttackTest, CreditTakesOfTheRunsShare) {
+  Start({"--run-budget", "2MiB", "--stall-timeout", "1s"});
+  Bystander bystander(*server_);
+  ASSERT_TRUE(OpenRun(*stub_, "attacker", "second").ok());
+  std::vector<std::unique_ptr<grpc::ClientContext>> calls;
+  std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>>> streams;
+  v1::AppendResponse answer;
+  uint64_t granted = 0;
+  for (int i = 0; i < 4; ++i) {
+    calls.push_back(NewCall("attacker"));
+    streams.push_back(stub_->Append(calls.back().get()));
+    // Neither a run that is not there nor another run makes it more.
+    for (const char* run : {"run", "none", "run"}) {
+      ASSERT_TRUE(streams.back()->Write(Wish(run, 60 * kMiB)) && streams.back()->Read(&answer));
+      granted += answer.credit().granted_bytes();
+    }
+  }
+  EXPECT_EQ(granted, 2u << 20);
+  bystander.Await(2);
+  // Messages that use nothing of it do not keep it.
+  std::atomic<bool> ended{false};
+  std::thread talker([&] {
+    while (!ended && streams[0]->Write(Wish("run", 0))) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  });
+  EXPECT_FALSE(streams[0]->Read(&answer));
+  ended = true;
+  talker.join();
+  EXPECT_EQ(streams[0]->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  // Its share is there for the next.
+  ASSERT_TRUE(streams[1]->Write(Wish("run", kMiB)) && streams[1]->Read(&answer));
+  EXPECT_EQ(answer.credit().granted_bytes(), uint64_t{kMiB});
+  for (auto& call : calls) call->TryCancel();
+  for (size_t i = 1; i < streams.size(); ++i) streams[i]->Finish();
+}
+
+TEST_F(AttackTest, StreamsOfOneRunAreCounted) {
+  Start({"--run-streams", "1"});
+  ASSERT_TRUE(OpenRun(*stub_, "attacker", "second").ok());
+  v1::AppendResponse answer;
+  const auto first_call = NewCall("attacker"), second_call = NewCall("attacker"), third_call = NewCall("attacker");
+  const auto first = stub_->Append(first_call.get());
+  ASSERT_TRUE(first->Write(Wish("run", 1)) && first->Read(&answer));
+  const auto second = stub_->Append(second_call.get());
+  ASSERT_TRUE(second->Write(Wish("run", 1)));
+  EXPECT_FALSE(second->Read(&answer));
+  const absl::Status refused = FromGrpcStatus(second->Finish());
+  EXPECT_THAT(refused, Fails(kExhausted, Reason::kOverBudget));
+  EXPECT_EQ(GetErrorDetail(refused)->field, "run-streams");
+  // Readers are counted apart, and a stream that goes on with another run leaves its place.
+  v1::ReadRequest read;
+  read.set_run("run");
+  const auto read_call = NewCall("attacker");
+  EXPECT_TRUE(stub_->Read(read_call.get(), read)->Finish().ok());
+  ASSERT_TRUE(first->Write(Wish("second", 1)) && first->Read(&answer));
+  const auto third = stub_->Append(third_call.get());
+  ASSERT_TRUE(third->Write(Wish("run", 1)) && third->Read(&answer));
+  EXPECT_EQ(answer.credit().granted_bytes(), 1u);
+  for (auto* stream : {first.get(), third.get()}) {
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+}
+
+}  // namespace
+}  // namespace routing_replay::testing
