@@ -1,5 +1,6 @@
 #include "server/store/redis/redis_change.h"
 
+#include <deque>
 #include <set>
 #include <utility>
 
@@ -32,10 +33,24 @@ class CommitWork {
     const absl::StatusOr<bool> marked = Mark();
     if (!marked.ok()) return marked.status();
     if (!*marked) return std::nullopt;
-    std::vector<RedisRequest> requests = {CommitRequest()};
+    std::vector<RedisRequest> requests = {CommitRequest()}, puts;
     if (change_.before.guessed) requests.push_back(AskForLife(context_, run_));
     const std::vector<RedisResult> answers = context_.cluster->Execute(requests, context_.Deadline());
-    const RedisResult& answer = answers.front();
+    absl::StatusOr<std::optional<RedisFound>> now = Take(answers.front(), puts);
+    if (!puts.empty()) context_.cluster->Execute(puts, context_.TidyDeadline());
+    if (!now.ok() || !*now || !change_.before.guessed) return now;
+    if (absl::Status life = CheckLifeOf(run_, answers.back()); !life.ok()) {
+      if (absl::IsNotFound(life)) TakeAway(**now);
+      return life;
+    }
+    return now;
+  }
+
+  // Chunks in front of the manifest, in one pipeline: the script looks whether they are there.
+  RedisRequest CommitRequest();
+  // What the answer to it means. `puts`: what is then to be done for the index; if that fails, the index is behind
+  // until the sample's next change.
+  absl::StatusOr<std::optional<RedisFound>> Take(const RedisResult& answer, std::vector<RedisRequest>& puts) {
     if (!answer.reply.ok()) {
       if (answer.reply.status().code() == absl::StatusCode::kResourceExhausted) Discard(answer);
       return answer.reply.status();
@@ -51,12 +66,7 @@ class CommitWork {
     }
     absl::StatusOr<RedisFound> now = Finish(said[1].text);
     if (!now.ok()) return now.status();
-    if (change_.before.guessed) {
-      if (absl::Status life = CheckLifeOf(run_, answers.back()); !life.ok()) {
-        if (absl::IsNotFound(life)) TakeAway(*now);
-        return life;
-      }
-    }
+    if (!with_index()) puts.push_back(run_.index.Put(change_.name, now->manifest()));
     return *std::move(now);
   }
 
@@ -108,50 +118,6 @@ class CommitWork {
                      {.sample = change_.name.sample});
   }
 
-  // Chunks in front of the manifest, in one pipeline: the script looks whether they are there.
-  RedisRequest CommitRequest() {
-    const std::vector<std::string> replaced = ReplacedKeys();
-    std::vector<std::string> keys = {key_};
-    std::vector<RedisCommand> puts;
-    for (const auto& block : change_.added) {
-      const std::vector<std::string> chunks = BlockOf(block).chunk_keys();
-      chunk_keys_.insert(chunk_keys_.end(), chunks.begin(), chunks.end());
-      BlockOf(block).AddPuts(run_.lives.chunk(), puts);
-    }
-    keys.insert(keys.end(), chunk_keys_.begin(), chunk_keys_.end());
-    keys.insert(keys.end(), replaced.begin(), replaced.end());
-    if (!change_.before.exists()) keys.push_back(keys_.Manifest(OtherProducer(change_.name.producer)));
-    now_ms_ = context_.time.NowMs();
-    next_ = std::make_shared<const SampleContent>(std::move(change_.next));
-    std::vector<std::string> words;
-    if (with_index()) {
-      const std::vector<std::string> index = run_.index.KeysOf(change_.name);
-      keys.insert(keys.end(), index.begin(), index.end());
-      const std::optional<RedisManifest> was =
-          before() == nullptr ? std::nullopt : std::optional(change_.before.manifest());
-      words = run_.index.ChangeWords(change_.name, was ? &*was : nullptr, {{.last_used_ms = now_ms_}, next_});
-    }
-    const RedisScript& script = redis_scripts::Commit();
-    RedisRequest request{.command = script.Call(keys), .key = key_, .script = &script, .before = std::move(puts)};
-    token_ = absl::StrCat(context_.server, ".", context_.content_ids.Next());
-    request.command.Add(change_.before.stamp.version)
-        .Add(token_)
-        .Add(change_.name.sample)
-        .Add(now_ms_)
-        .Add(noted() ? absl::StrCat(run_.lives.manifest().count()) : "")
-        .Add(keys_.Channel())
-        .Add(ChangeMessage(context_, change_.name))
-        .Add(static_cast<int64_t>(chunk_keys_.size()))
-        .Add(static_cast<int64_t>(replaced.size()))
-        .Add(context_.reader_grace.count())
-        .Add(run_.lives.chunk().count())
-        .Add(change_.lost_version)
-        .Add(static_cast<int64_t>(words.size()));
-    for (const std::string& word : words) request.command.Add(word);
-    AddFields(request.command);
-    return request;
-  }
-
   void AddFields(RedisCommand& command) {
     const int32_t block_rows = run_.info.options.block_rows;
     const int64_t windows = WindowCount(next_->rows(), block_rows);
@@ -180,12 +146,6 @@ class CommitWork {
     now.content = next_;
     context_.known.PutContent(key_, now.manifest());
     context_.known.Acknowledge(key_, {now.stamp.birth, next_->revision, next_->rows(), next_->sealed()});
-    // If it fails, the index is behind until the sample's next change.
-    if (!with_index()) {
-      context_.cluster->ExecuteOne(run_.index.Put(change_.name, now.manifest()), context_.TidyDeadline())
-          .reply.status()
-          .IgnoreError();
-    }
     return now;
   }
 
@@ -240,6 +200,49 @@ class CommitWork {
   int64_t now_ms_ = 0;
 };
 
+RedisRequest CommitWork::CommitRequest() {
+  const std::vector<std::string> replaced = ReplacedKeys();
+  std::vector<std::string> keys = {key_};
+  std::vector<RedisCommand> puts;
+  for (const auto& block : change_.added) {
+    const std::vector<std::string> chunks = BlockOf(block).chunk_keys();
+    chunk_keys_.insert(chunk_keys_.end(), chunks.begin(), chunks.end());
+    BlockOf(block).AddPuts(run_.lives.chunk(), puts);
+  }
+  keys.insert(keys.end(), chunk_keys_.begin(), chunk_keys_.end());
+  keys.insert(keys.end(), replaced.begin(), replaced.end());
+  if (!change_.before.exists()) keys.push_back(keys_.Manifest(OtherProducer(change_.name.producer)));
+  now_ms_ = context_.time.NowMs();
+  next_ = std::make_shared<const SampleContent>(std::move(change_.next));
+  std::vector<std::string> words;
+  if (with_index()) {
+    const std::vector<std::string> index = run_.index.KeysOf(change_.name);
+    keys.insert(keys.end(), index.begin(), index.end());
+    const std::optional<RedisManifest> was =
+        before() == nullptr ? std::nullopt : std::optional(change_.before.manifest());
+    words = run_.index.ChangeWords(change_.name, was ? &*was : nullptr, {{.last_used_ms = now_ms_}, next_});
+  }
+  const RedisScript& script = redis_scripts::Commit();
+  RedisRequest request{.command = script.Call(keys), .key = key_, .script = &script, .before = std::move(puts)};
+  token_ = absl::StrCat(context_.server, ".", context_.content_ids.Next());
+  request.command.Add(change_.before.stamp.version)
+      .Add(token_)
+      .Add(change_.name.sample)
+      .Add(now_ms_)
+      .Add(noted() ? absl::StrCat(run_.lives.manifest().count()) : "")
+      .Add(keys_.Channel())
+      .Add(ChangeMessage(context_, change_.name))
+      .Add(static_cast<int64_t>(chunk_keys_.size()))
+      .Add(static_cast<int64_t>(replaced.size()))
+      .Add(context_.reader_grace.count())
+      .Add(run_.lives.chunk().count())
+      .Add(change_.lost_version)
+      .Add(static_cast<int64_t>(words.size()));
+  for (const std::string& word : words) request.command.Add(word);
+  AddFields(request.command);
+  return request;
+}
+
 }  // namespace
 
 std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces) {
@@ -255,6 +258,24 @@ std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces) {
 
 absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun& run, RedisChange change) {
   return CommitWork(context, run, change).Run();
+}
+
+std::vector<absl::StatusOr<std::optional<RedisFound>>> CommitAll(RedisContext& context, RedisRun& run,
+                                                                 absl::Span<RedisChange> changes) {
+  std::deque<CommitWork> works;
+  std::vector<RedisRequest> requests, puts;
+  for (RedisChange& change : changes) requests.push_back(works.emplace_back(context, run, change).CommitRequest());
+  const std::vector<RedisResult> answers = context.cluster->Execute(requests, context.Deadline());
+  std::vector<absl::StatusOr<std::optional<RedisFound>>> found;
+  for (size_t i = 0; i < works.size(); ++i) found.push_back(works[i].Take(answers[i], puts));
+  if (!puts.empty()) context.cluster->Execute(puts, context.TidyDeadline());
+  return found;
+}
+
+RedisChange ChangeOfHead(const RedisRun& run, const SampleName& name, const RedisFound& found, SampleContent next) {
+  for (const RowPiece& piece : (*found.content)->pieces.all()) next.pieces.Append(piece);
+  const int64_t windows = WindowCount(next.rows(), run.info.options.block_rows);
+  return {name, found, std::move(next), windows, {}};
 }
 
 void Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found) {

@@ -42,6 +42,14 @@ struct RedisChange {
 // not told. ALREADY_EXISTS (kHandleCollision), RESOURCE_EXHAUSTED, NOT_FOUND (kNoRun).
 absl::StatusOr<std::optional<RedisFound>> Commit(RedisContext& context, RedisRun& run, RedisChange change);
 
+// The same for several samples of one run at once; one answer for each. They exist, none is guessed or goes to another
+// group.
+std::vector<absl::StatusOr<std::optional<RedisFound>>> CommitAll(RedisContext& context, RedisRun& run,
+                                                                 absl::Span<RedisChange> changes);
+
+// `next`, which has no pieces, differs from what was found in nothing that windows hold.
+RedisChange ChangeOfHead(const RedisRun& run, const SampleName& name, const RedisFound& found, SampleContent next);
+
 // Notes the use of a sample, if that was not done lately, and gives its keys time to live. `found` is as it is then. If
 // that fails, the next use does it.
 void Touch(RedisContext& context, RedisRun& run, const SampleName& name, RedisFound& found);

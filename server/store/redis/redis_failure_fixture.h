@@ -28,6 +28,7 @@ class LossyCluster final : public RedisCluster {
       : redis_(std::move(redis)), apart_(apart) {}
 
   std::vector<RedisResult> Execute(absl::Span<const RedisRequest> requests, Clock::Time deadline) override {
+    ++calls;
     const auto has = [&](const RedisScript& script) {
       return std::any_of(requests.begin(), requests.end(), [&](const auto& one) { return one.script == &script; });
     };
@@ -57,6 +58,7 @@ class LossyCluster final : public RedisCluster {
   std::shared_ptr<RedisTopology> topology() override { return redis_->topology(); }
   void Abandon() override { redis_->Abandon(); }
 
+  int calls = 0;                         // Of Execute.
   std::function<void()> meanwhile;       // Called between a commit and its second sending.
   std::function<void()> first;           // Called once, before …
   const RedisScript* before = nullptr;   // … this script.

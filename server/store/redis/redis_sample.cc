@@ -132,7 +132,7 @@ absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportLoss(const RedisF
   context_.trouble.TellLoss(run_->info.run, name_.sample, content.rows(), acknowledged.rows);
   SampleContent next = RemainingContent(content, acknowledged.rows, context_.content_ids);
   next.revision = std::max(next.revision, acknowledged.revision + 1);
-  const auto now = Commit(context_, *run_, HeadChange(found, std::move(next)));
+  const auto now = Commit(context_, *run_, ChangeOfHead(*run_, name_, found, std::move(next)));
   if (!now.ok()) return now.status();
   if (!*now) return std::optional<absl::Status>();
   changed_ = true;
@@ -273,7 +273,7 @@ absl::StatusOr<RedisChange> RedisSample::PlanChange(const RedisFound& found, con
   const int32_t block_rows = run_->info.options.block_rows;
   SampleContent next = NextContent(content, new_life, command.header, plan, context_.content_ids);
   if (!new_life && KeepsContent(plan)) {  // Another group, and no more.
-    return HeadChange(found, std::move(next));
+    return ChangeOfHead(*run_, name_, found, std::move(next));
   }
   std::vector<Block> blocks;
   const RowPieces none;
@@ -315,12 +315,6 @@ RedisChange RedisSample::TruncateChange(const RedisFound& found, int64_t rows) {
   SampleContent next = TruncatedContent(content, rows, context_.content_ids);
   for (RowPiece& piece : content.pieces.Find({0, rows})) next.pieces.Append(std::move(piece));
   return {name_, found, std::move(next), rows / run_->info.options.block_rows, {}, /*once=*/true};
-}
-
-RedisChange RedisSample::HeadChange(const RedisFound& found, SampleContent next) {
-  for (const RowPiece& piece : (*found.content)->pieces.all()) next.pieces.Append(piece);
-  const int64_t windows = WindowCount(next.rows(), run_->info.options.block_rows);
-  return {name_, found, std::move(next), windows, {}};
 }
 
 // `make_change`: the change of what was found, nothing if none is needed, or an error.
@@ -372,7 +366,7 @@ absl::StatusOr<bool> RedisSample::Keep(const std::function<bool(const RedisFound
     const SampleContent& content = **found.content;
     keeps = asked(found) && CheckRelease(content, ReleaseMode::kAfterCheckpoint) == ReleaseStep::kKeep;
     if (!keeps || content.awaits_checkpoint) return std::optional<RedisChange>();
-    return HeadChange(found, KeptContent(content));
+    return ChangeOfHead(*run_, name_, found, KeptContent(content));
   });
   if (absl::IsNotFound(state.status())) return false;
   if (!state.ok()) return state.status();

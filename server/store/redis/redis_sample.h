@@ -73,8 +73,6 @@ class RedisSample {
                                          AppendCommand& command, const AppendPlan& plan);
   absl::StatusOr<RedisChange> SealChange(const RedisFound& found, int64_t num_tokens);
   RedisChange TruncateChange(const RedisFound& found, int64_t rows);
-  // `next`, which has no pieces, differs in nothing that windows hold.
-  RedisChange HeadChange(const RedisFound& found, SampleContent next);
   template <typename MakeChange>
   absl::StatusOr<SampleState> Change(const MakeChange& make_change);
 

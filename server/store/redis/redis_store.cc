@@ -11,6 +11,7 @@
 #include "server/store/append_check.h"
 #include "server/store/page_limit.h"
 #include "server/store/redis/redis_context.h"
+#include "server/store/redis/redis_keep.h"
 #include "server/store/redis/redis_removal.h"
 #include "server/store/redis/redis_runs.h"
 #include "server/store/redis/redis_sample.h"
@@ -355,11 +356,9 @@ absl::Status RedisStore::ReleaseNames(const RunPtr& run, const std::vector<Sampl
   result.samples += removal.result().samples;
   result.bytes += removal.result().bytes;
   if (!status.ok() || mode != ReleaseMode::kAfterCheckpoint) return status;
-  for (const SampleName& name : names) {
-    const absl::StatusOr<bool> kept = RedisSample(context_, run, name).Keep(asked);
-    if (!kept.ok()) return kept.status();
-    result.kept += *kept ? 1 : 0;
-  }
+  const absl::StatusOr<int64_t> kept = KeepForCheckpoint(context_, run, names, asked);
+  if (!kept.ok()) return kept.status();
+  result.kept += *kept;
   return absl::OkStatus();
 }
 
