@@ -396,6 +396,16 @@ class CopyTest(unittest.TestCase):
         (rule,) = of_kind(render(KUBERNETES / "overlays/prod"), "PrometheusRule")
         self.assertEqual(rule["spec"], rules, "run tests/deploy/prometheus_rule.py")
 
+    def test_servers_have_the_rights_that_the_store_asks_for(self):
+        said = (ROOT / "server/store/README.md").read_text()
+        (rights,) = re.findall(r"^`(\+@read [^`]*)`", said, re.MULTILINE)
+        (pods,) = [
+            each.containers()[0]["command"][-1]
+            for each in templates(render(KUBERNETES / "overlays/prod-redis"))
+            if each.where == "StatefulSet/routing-replay-redis"
+        ]
+        self.assertIn(f'"{rights}"', pods)
+
     def test_redis_is_set_as_for_compose(self):
         def settings(path: Path, leaving_out: set[str]) -> set[str]:
             lines = {line for line in path.read_text().splitlines() if line and not line.startswith("#")}
