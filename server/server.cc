@@ -66,8 +66,7 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builde
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, at_most(kKeepalive));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, at_most(kKeepaliveAnswer));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // Messages on their way are gRPC's: where they are more than all credit and some long messages, it ends calls, a little
-  // later.
+  // Messages on their way are gRPC's: it ends calls where they are more than all credit and some long messages.
   constexpr int64_t kMostMessages = 16;
   grpc::ResourceQuota quota("connections");
   quota.Resize(static_cast<size_t>(std::min(config.memory_budget, INT64_MAX / 2)) +
