@@ -317,7 +317,8 @@ std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options) {
   return std::make_unique<MemoryStore>(std::move(options), nullptr);
 }
 
-absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper,
+absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
+                                                    const std::shared_ptr<RunKeeper>& keeper,
                                                     std::vector<KeptRun> runs) {
   auto store = std::make_unique<MemoryStore>(std::move(options), keeper);
   for (KeptRun& run : runs) {

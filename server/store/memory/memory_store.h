@@ -35,7 +35,8 @@ std::unique_ptr<Store> NewMemoryStore(MemoryStoreOptions options);
 
 // The same with runs that outlive it: those that `keeper` has found, and all that are made. RESOURCE_EXHAUSTED
 // (kOverBudget) if the budget cannot hold what must be in memory of them; ALREADY_EXISTS (kHandleCollision).
-absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper,
+absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
+                                                    const std::shared_ptr<RunKeeper>& keeper,
                                                     std::vector<KeptRun> runs);
 
 }  // namespace routing_replay

@@ -1,6 +1,7 @@
 #include "server/store/memory/sample.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "server/store/store_errors.h"
@@ -312,6 +313,7 @@ absl::Status MemorySample::WriteContent(const SampleContent& next, int64_t first
 }
 
 void MemorySample::Commit(Work& work) {
+  assert(!resting());
   CountUsage(-1);
   RowPieces& pieces = work.life ? work.life->pieces : content_->pieces;
   work.pool.Merge(TakeMetadata());

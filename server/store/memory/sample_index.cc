@@ -56,7 +56,7 @@ absl::StatusOr<std::shared_ptr<MemorySample>> SampleIndex::FindOrInsert(int64_t 
 
 std::shared_ptr<MemorySample> SampleIndex::Insert(Shard& shard, int64_t handle, const std::string& id,
                                                   Producer producer, Clock::Time last_used) {
-  const auto sample = std::make_shared<MemorySample>(run_, id, handle, producer, last_used);
+  auto sample = std::make_shared<MemorySample>(run_, id, handle, producer, last_used);
   sample->set_due(last_used + run_->info.options.ttl);
   shard.by_handle.insert(sample);
   shard.by_id.insert(sample.get());

@@ -68,6 +68,7 @@ class ReadAheadBlock final : public KeptBlock {
 
 std::vector<StoredRows> ReadAhead(std::vector<RowPiece> pieces) {
   std::vector<std::shared_ptr<const RedisBlock>> blocks;
+  blocks.reserve(pieces.size());
   for (RowPiece& piece : pieces) blocks.push_back(std::static_pointer_cast<const RedisBlock>(piece.stored));
   const auto list = std::make_shared<ReadAheadList>(std::move(blocks));
   std::vector<StoredRows> rows;

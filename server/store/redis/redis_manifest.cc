@@ -77,6 +77,7 @@ ParsedManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHo
   }
   if (parsed.stamp.version == 0) return parsed;
   std::vector<std::string> records;
+  records.reserve(windows.size());
   for (auto& [window, record] : windows) records.push_back(std::move(record));
   absl::StatusOr<SampleContent> content =
       DecodeContent(head, records, block_rows, [&](const BlockPlace& at) { return home.Found(at); });

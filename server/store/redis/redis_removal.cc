@@ -70,6 +70,7 @@ absl::Status RedisRemoval::EndEntries(const std::vector<SampleName>& names, cons
                                       const std::vector<RedisFound>& found) {
   if (with_index()) return absl::OkStatus();
   std::vector<RedisRequest> notes;
+  notes.reserve(asked.size());
   for (const size_t i : asked) notes.push_back(run_.index.End(names[i], found[i].stamp.version));
   for (const RedisResult& result : context_.cluster->Execute(notes, context_.Deadline())) {
     if (!result.reply.ok()) return result.reply.status();

@@ -468,7 +468,7 @@ absl::StatusOr<int64_t> RedisStore::SweepRun(const RunPtr& run, int64_t limit) {
 }  // namespace
 
 std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisCluster> cluster,
-                                     RedisStoreOptions options) {
+                                     const RedisStoreOptions& options) {
   return std::make_unique<RedisStore>(std::move(name), std::move(cluster), options);
 }
 

@@ -71,7 +71,7 @@ struct RedisStoreOptions {
 // `name`: of the store. Errors towards callers as those of HideRedisErrors (redis_trouble.h). Starts a thread that
 // hears of changes by other servers.
 std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisCluster> cluster,
-                                     RedisStoreOptions options);
+                                     const RedisStoreOptions& options);
 
 }  // namespace routing_replay
 
