@@ -15,14 +15,17 @@ constexpr absl::string_view kClosed = "closed";
 std::string OpenBy(const std::string& boot_id) { return absl::StrCat("open ", boot_id); }
 
 absl::Status Mark(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& value) {
-  return FromRocks(db.Put(RocksWriteOptions(Durability::kSynced), family, rocks::kEndKey, value),
-                   "the database cannot be written to");
+  rocksdb::Status status = db.Put(RocksWriteOptions(Durability::kSynced), family, rocks::kEndKey, value);
+  if (status.ok()) status = db.Flush(RocksFlushAtOnce(), family);
+  return FromRocks(status, "the database cannot be written to");
 }
 
 }  // namespace
 
 bool MayLack(LastEnd end, Durability durability) {
-  if (end == LastEnd::kClean || durability == Durability::kSynced) return false;
+  if (end == LastEnd::kClean) return false;
+  if (end == LastEnd::kDamaged) return true;
+  if (durability == Durability::kSynced) return false;
   return durability == Durability::kMemory || end == LastEnd::kUnknown;
 }
 
@@ -32,13 +35,15 @@ std::string MachineBootId() {
   return id;
 }
 
-absl::StatusOr<LastEnd> ReadLastEnd(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id) {
+absl::StatusOr<LastEnd> ReadLastEnd(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id,
+                                    bool log_damaged) {
   std::string mark;
   const rocksdb::Status got = db.Get(rocksdb::ReadOptions(), family, rocks::kEndKey, &mark);
-  if (got.IsNotFound()) return LastEnd::kUnknown;
+  const LastEnd unknown = log_damaged ? LastEnd::kDamaged : LastEnd::kUnknown;
+  if (got.IsNotFound()) return unknown;
   if (absl::Status status = FromRocks(got, "the database cannot be read"); !status.ok()) return status;
   if (mark == kClosed) return LastEnd::kClean;
-  return !boot_id.empty() && mark == OpenBy(boot_id) ? LastEnd::kSameBoot : LastEnd::kUnknown;
+  return !log_damaged && !boot_id.empty() && mark == OpenBy(boot_id) ? LastEnd::kSameBoot : unknown;
 }
 
 absl::Status MarkOpen(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id) {

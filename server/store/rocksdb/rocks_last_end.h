@@ -16,18 +16,22 @@ enum class LastEnd {
   kClean,     // It closed the database.
   kSameBoot,  // It did not, and the machine has run on since.
   kUnknown,   // It did not, and the machine may have been started anew.
+  kDamaged,   // It did not, and what it had logged cannot be read to its end.
 };
 
 // Whether runs of this durability may then lack what was acknowledged last: what is in memory goes with the process,
-// what the operating system has been given goes with the machine.
+// what the operating system has been given goes with the machine, what is on the disk goes with the disk.
 bool MayLack(LastEnd end, Durability durability);
 
 // Differs from one start of the machine to the next; empty if it cannot be had.
 std::string MachineBootId();
 
-// `family`: where the mark lies. Errors as FromRocks.
-absl::StatusOr<LastEnd> ReadLastEnd(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id);
-// Each on the disk when it returns, with all that was logged before.
+// `family`: where the mark lies. `log_damaged`: whether what was logged since the mark can be read to its end. Errors
+// as FromRocks.
+absl::StatusOr<LastEnd> ReadLastEnd(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id,
+                                    bool log_damaged);
+// Each in a file other than the log when it returns, so that damage to the log cannot bring back the mark before. The
+// latter requires that all else is in such files, too: after it, nothing that is in the log is needed.
 absl::Status MarkOpen(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id);
 absl::Status MarkClosed(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family);
 

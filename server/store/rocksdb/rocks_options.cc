@@ -55,4 +55,10 @@ rocksdb::WriteOptions RocksWriteOptions(Durability durability) {
   return options;
 }
 
+rocksdb::FlushOptions RocksFlushAtOnce() {
+  rocksdb::FlushOptions options;
+  options.allow_write_stall = true;
+  return options;
+}
+
 }  // namespace routing_replay

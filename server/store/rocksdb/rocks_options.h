@@ -16,6 +16,8 @@ namespace routing_replay {
 rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env);
 rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cache);
 rocksdb::WriteOptions RocksWriteOptions(Durability durability);
+// Returns when it is done, whoever else writes.
+rocksdb::FlushOptions RocksFlushAtOnce();
 
 }  // namespace routing_replay
 

@@ -192,8 +192,13 @@ std::string Describe(const RecoveryReport& report) {
   std::string line = absl::StrCat("found ", report.runs, " runs, ", report.samples, " samples, ", report.rows,
                                   " rows; lost ", report.lost_samples, " samples and ", report.lost_rows,
                                   " rows of others; removed ", report.orphan_blocks, " orphan blocks");
+  if (report.log_damaged) {
+    absl::StrAppend(&line, "; the log of what was written last is ",
+                    report.log_copy.empty() ? "gone" : absl::StrCat("damaged, and kept in ", report.log_copy),
+                    ": others may be gone whole");
+  }
   if (report.doubtful_runs > 0) {
-    absl::StrAppend(&line, "; the last end was not clean: ", report.doubtful_runs,
+    absl::StrAppend(&line, report.log_damaged ? ", " : "; the last end was not clean: ", report.doubtful_runs,
                     " runs may lack what was acknowledged last, and their ", report.doubtful_samples,
                     " samples have new revisions");
   }

@@ -21,10 +21,12 @@ struct RecoveryReport {
   int64_t lost_rows = 0;      // Of samples of which others are left; they say so themselves.
   int64_t lost_samples = 0;   // Their heads were damaged: nothing is left of them but that reads say LOST.
   int64_t orphan_blocks = 0;  // That no sample shows: what a crash left behind.
-  // That may lack what was acknowledged last, since the last end was not clean, and their samples, whose revisions say
-  // so. Samples that are gone wholly are not known.
+  // That may lack what was acknowledged last, since the last end was not clean or the log is damaged, and their
+  // samples, whose revisions say so. Samples that are gone wholly are not known.
   int64_t doubtful_runs = 0;
   int64_t doubtful_samples = 0;
+  bool log_damaged = false;               // Or gone. Whole runs may then be gone as well.
+  std::string log_copy;                   // Where its files are kept, if there are any.
   std::vector<std::string> damaged_runs;  // Not served; what the database holds of them is left alone.
 };
 // One line.

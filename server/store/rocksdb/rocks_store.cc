@@ -4,7 +4,6 @@
 #include <rocksdb/db.h>
 
 #include <atomic>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <utility>
@@ -14,8 +13,10 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/framed_record.h"
 #include "server/store/records/run_record.h"
+#include "server/store/rocksdb/rocks_damaged_log.h"
 #include "server/store/rocksdb/rocks_health.h"
 #include "server/store/rocksdb/rocks_keys.h"
+#include "server/store/rocksdb/rocks_open.h"
 #include "server/store/rocksdb/rocks_run.h"
 #include "server/store/rocksdb/rocks_status.h"
 
@@ -30,6 +31,7 @@ class RocksKeeper final : public RunKeeper {
         boot_id_(options.boot_id),
         cache_(rocksdb::NewLRUCache(options.cache_bytes)),
         env_(options.env),
+        damaged_log_(env_ != nullptr ? *env_ : *rocksdb::Env::Default(), path_),
         time_(std::make_shared<const StoreTime>(*options.memory.clock)),
         budget_(*options.memory.budget) {}
   ~RocksKeeper() override {
@@ -41,11 +43,7 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Open();
   absl::StatusOr<std::vector<KeptRun>> Recover(RecoveryReport& report);
   // After Recover, and before anything is acknowledged.
-  absl::Status Start() {
-    absl::Status status = MarkOpen(*db_, default_->handle, boot_id_);
-    started_ = status.ok();
-    return status;
-  }
+  absl::Status Start(RecoveryReport& report);
 
   std::string name() const override { return "rocksdb"; }
   DurabilityLevels durability() const override { return {durability_, Durability::kSynced}; }
@@ -57,12 +55,13 @@ class RocksKeeper final : public RunKeeper {
 
  private:
   absl::Status Close();
+  // What is in the log or in memory, of all runs, is in files as well.
+  absl::Status Flush();
   absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, LastEnd end,
                                      RecoveryReport& report);
   // Of a run without a record. Nothing is written to it afterwards, even if this fails.
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) {
-    if (run.options.durability == Durability::kMemory) unlogged_.insert(rocks::RunFamily(run.run));
     return std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, time_, forgets_);
   }
 
@@ -71,6 +70,7 @@ class RocksKeeper final : public RunKeeper {
   const std::string boot_id_;
   const std::shared_ptr<rocksdb::Cache> cache_;
   rocksdb::Env* const env_;
+  const DamagedLog damaged_log_;
   const std::shared_ptr<const StoreTime> time_;
   ByteBudget& budget_;
   const std::shared_ptr<RocksHealth> health_ = std::make_shared<RocksHealth>();
@@ -79,7 +79,6 @@ class RocksKeeper final : public RunKeeper {
   std::shared_ptr<RocksFamily> default_;
   // Of runs, by name; also of those dropped whose family is left.
   std::map<std::string, std::shared_ptr<RocksFamily>> families_;
-  std::set<std::string> unlogged_;              // Those of runs whose appends are not logged.
   std::set<std::string, std::less<>> damaged_;  // Runs that are left alone.
   bool started_ = false;
 };
@@ -87,32 +86,18 @@ class RocksKeeper final : public RunKeeper {
 absl::Status RocksKeeper::Open() {
   rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
   options.listeners.push_back(health_);
-  // RocksDB makes it, too, but warns that it is not there. Where it cannot be made, RocksDB says why.
-  std::error_code ignored;
-  std::filesystem::create_directory(path_, ignored);
-  std::vector<std::string> names;
-  if (!rocksdb::DB::ListColumnFamilies(options, path_, &names).ok()) names = {rocksdb::kDefaultColumnFamilyName};
-  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-  for (const std::string& name : names) descriptors.emplace_back(name, RocksRunOptions(cache_));
-  std::vector<rocksdb::ColumnFamilyHandle*> handles;
-  rocksdb::DB* db = nullptr;
-  const rocksdb::Status opened = rocksdb::DB::Open(options, path_, descriptors, &handles, &db);
-  if (absl::Status status = FromRocks(opened, absl::StrCat("rocksdb:", path_)); !status.ok()) return status;
-  db_.reset(db);
-  for (size_t i = 0; i < names.size(); ++i) {
-    auto family = std::make_shared<RocksFamily>(db_, handles[i]);
-    if (names[i] == rocksdb::kDefaultColumnFamilyName) {
-      default_ = std::move(family);
-    } else {
-      families_[names[i]] = std::move(family);
-    }
-  }
+  absl::StatusOr<OpenedDatabase> opened = OpenDatabase(path_, options, damaged_log_);
+  if (!opened.ok()) return opened.status();
+  db_ = std::move(opened->db);
+  default_ = std::move(opened->by_default);
+  families_ = std::move(opened->families);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report) {
-  const absl::StatusOr<LastEnd> end = ReadLastEnd(*db_, default_->handle, boot_id_);
+  const absl::StatusOr<LastEnd> end = ReadLastEnd(*db_, default_->handle, boot_id_, damaged_log_.noted());
   if (!end.ok()) return end.status();
+  report.log_damaged = *end == LastEnd::kDamaged;
   std::vector<KeptRun> runs;
   std::map<std::string, std::shared_ptr<RocksFamily>> unknown = families_;
   const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), default_->handle));
@@ -154,12 +139,34 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
   return KeptRun{*std::move(info), {run, run}, *std::move(samples)};
 }
 
-absl::Status RocksKeeper::Close() {
-  for (const std::string& name : unlogged_) {
-    const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions(), families_.at(name)->handle);
+absl::Status RocksKeeper::Start(RecoveryReport& report) {
+  // New revisions are nowhere but in the log until then.
+  if (report.log_damaged) {
+    if (absl::Status status = Flush(); !status.ok()) return status;
+  }
+  if (absl::Status status = MarkOpen(*db_, default_->handle, boot_id_); !status.ok()) return status;
+  if (report.log_damaged) {
+    absl::StatusOr<std::string> kept = damaged_log_.Settle(time_->NowMs());
+    if (!kept.ok()) return kept.status();
+    report.log_copy = *std::move(kept);
+  } else if (absl::Status status = damaged_log_.Forget(); !status.ok()) {
+    return status;
+  }
+  started_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status RocksKeeper::Flush() {
+  for (const auto& [name, family] : families_) {
+    const rocksdb::Status flushed = db_->Flush(RocksFlushAtOnce(), family->handle);
     if (absl::Status status = FromRocks(flushed, "the run cannot be kept"); !status.ok()) return status;
   }
-  return MarkClosed(*db_, default_->handle);
+  return absl::OkStatus();
+}
+
+absl::Status RocksKeeper::Close() {
+  const absl::Status status = Flush();
+  return status.ok() ? MarkClosed(*db_, default_->handle) : status;
 }
 
 absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
@@ -207,7 +214,6 @@ absl::Status RocksKeeper::DropFamily(const std::string& name) {
   const absl::Status status =
       FromRocks(db_->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped");
   if (!status.ok()) return status;
-  unlogged_.erase(name);
   families_.erase(family);
   return absl::OkStatus();
 }
@@ -219,7 +225,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options,
   if (absl::Status status = keeper->Open(); !status.ok()) return status;
   absl::StatusOr<std::vector<KeptRun>> runs = keeper->Recover(report);
   if (!runs.ok()) return runs.status();
-  if (absl::Status status = keeper->Start(); !status.ok()) return status;
+  if (absl::Status status = keeper->Start(report); !status.ok()) return status;
   return NewKeptStore(std::move(options.memory), std::move(keeper), *std::move(runs));
 }
 

@@ -1,0 +1,65 @@
+#include "server/store/rocksdb/rocks_open.h"
+
+#include <rocksdb/db.h>
+
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/store/rocksdb/rocks_status.h"
+
+namespace routing_replay {
+namespace {
+
+rocksdb::Status Open(const std::string& path, const rocksdb::Options& options, rocksdb::WALRecoveryMode mode,
+                     OpenedDatabase& opened) {
+  rocksdb::DBOptions database(options);
+  database.wal_recovery_mode = mode;
+  std::vector<std::string> names;
+  if (!rocksdb::DB::ListColumnFamilies(database, path, &names).ok()) names = {rocksdb::kDefaultColumnFamilyName};
+  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+  for (const std::string& name : names) descriptors.emplace_back(name, options);
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  rocksdb::Status status = rocksdb::DB::Open(database, path, descriptors, &handles, &db);
+  if (!status.ok()) return status;
+  opened.db.reset(db);
+  for (size_t i = 0; i < names.size(); ++i) {
+    auto family = std::make_shared<RocksFamily>(opened.db, handles[i]);
+    if (names[i] == rocksdb::kDefaultColumnFamilyName) {
+      opened.by_default = std::move(family);
+    } else {
+      opened.families[names[i]] = std::move(family);
+    }
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocksdb::Options& options,
+                                            const DamagedLog& log) {
+  // RocksDB makes it, too, but warns that it is not there. Where it cannot be made, RocksDB says why.
+  std::error_code ignored;
+  std::filesystem::create_directory(path, ignored);
+  const bool noted_before = log.noted();
+  if (log.gone()) {
+    if (absl::Status status = log.Note(); !status.ok()) return status;
+  }
+  OpenedDatabase opened;
+  rocksdb::Status status = Open(path, options, rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords, opened);
+  if (status.IsCorruption()) {
+    if (absl::Status noted = log.Note(); !noted.ok()) return noted;
+    // A point in time is not to be had where the rows of one run went to files since and those of another did not.
+    for (const auto mode :
+         {rocksdb::WALRecoveryMode::kPointInTimeRecovery, rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords}) {
+      if (status.IsCorruption()) status = Open(path, options, mode, opened);
+    }
+  }
+  if (status.ok()) return opened;
+  if (!noted_before) log.Forget().IgnoreError();  // What is left of it makes revisions new for nothing, no more.
+  return FromRocks(status, absl::StrCat("rocksdb:", path));
+}
+
+}  // namespace routing_replay
