@@ -30,6 +30,7 @@ from manifests import (
     of_kind,
     render,
     seconds,
+    started,
     templates,
 )
 
@@ -84,17 +85,6 @@ class Files:
             (here / "tokens.yaml").write_text(f"[{{name: a, sha256: {'0' * 64}, runs: [grpo-], scopes: [put]}}]\n")
 
 
-def variables(container: dict[str, Any]) -> dict[str, str]:
-    """As the kubelet sets them: $(NAME) stands for what came before."""
-    values: dict[str, str] = {}
-    for each in container.get("env", []):
-        value = each.get("value", "routing-replay-0")
-        for name, known in values.items():
-            value = value.replace(f"$({name})", known)
-        values[each["name"]] = value
-    return values
-
-
 @contextlib.contextmanager
 def at_home(template: Template, container: dict[str, Any], resources: list[dict[str, Any]]):
     """The server's command line in the pod, and its variables, with the paths of files that are here."""
@@ -105,11 +95,9 @@ def at_home(template: Template, container: dict[str, Any], resources: list[dict[
             mounted = "|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True))
             return re.sub(rf"(?:{mounted})(?![\w-])", lambda path: paths[path[0]], text) if paths else text
 
-        environment = {name: here(value) for name, value in variables(container).items()}
-        yield (
-            [str(SERVER), *(here(argument) for argument in container.get("args", []))],
-            {**environment, "PATH": os.environ["PATH"]},
-        )
+        arguments, variables = started(container, {"metadata.name": "routing-replay-0"})
+        environment = {name: here(value) for name, value in variables.items()}
+        yield [str(SERVER), *map(here, arguments)], {**environment, "PATH": os.environ["PATH"]}
 
 
 def settings(template: Template, container: dict[str, Any], resources: list[dict[str, Any]], *more: str):
@@ -244,8 +232,8 @@ class RedisTest(unittest.TestCase):
     def setUp(self):
         resources = render(KUBERNETES / "overlays/prod-redis")
         (self.template,) = [each for each in templates(resources) if each.where == "StatefulSet/routing-replay-redis"]
-        (config,) = [each for each in of_kind(resources, "ConfigMap") if "redis.conf" in each["data"]]
-        self.config = config["data"]["redis.conf"]
+        self.files = redis_pod.mounted(self.template, resources)
+        self.config = self.files["/etc/redis"]["redis.conf"]
 
     def test_its_memory_fits_the_limit(self):
         (maximum,) = re.findall(r"^maxmemory (\d+)gb$", self.config, re.MULTILINE)
@@ -264,12 +252,10 @@ class RedisTest(unittest.TestCase):
         tls = Path(directory.name, "tls")
         tls.mkdir()
         redis_pod.issue(tls, serial=1)
-        config = self.config.replace("port 6379", f"port {port}\ncluster-port {bus}")
-        pod = redis_pod.RedisPod(Path(directory.name, "pod"), "routing-replay-redis-0", config, tls)
-        shell, flag, script = self.template.containers()[0]["command"]
-        server = subprocess.Popen(
-            [shell, flag, pod.here(script)], env=pod.environment("127.0.0.1"), stdout=subprocess.PIPE, text=True
-        )
+        self.files["/etc/redis"]["redis.conf"] = self.config.replace("port 6379", f"port {port}\ncluster-port {bus}")
+        pod = redis_pod.RedisPod(Path(directory.name, "pod"), "routing-replay-redis-0", self.files, tls)
+        command, environment = pod.started(self.template.containers()[0], "127.0.0.1")
+        server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.wait)
         self.addCleanup(server.kill)

@@ -90,6 +90,24 @@ def _bodies(resource: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield job["name"], job["template"]["spec"]["template"]
 
 
+REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+
+def expand(text: str, variables: dict[str, str]) -> str:
+    """As the kubelet does it: $(NAME) is the value of a known variable, `$$` is `$`, and all else stays."""
+    return REFERENCE.sub(lambda found: "$" if found[1] is None else variables.get(found[1], found[0]), text)
+
+
+def started(container: dict[str, Any], fields: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """What the kubelet starts: `command` with `args`, and the variables. `fields` are the pod's, by their paths."""
+    variables: dict[str, str] = {}
+    for each in container.get("env", []):
+        given = each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        variables[each["name"]] = expand(given, variables)
+    words = container.get("command", []) + container.get("args", [])
+    return [expand(word, variables) for word in words], variables
+
+
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     """A selector with matchLabels and matchExpressions (In alone), or the plain labels of a Service."""
     if not {"matchLabels", "matchExpressions"} & set(selector):

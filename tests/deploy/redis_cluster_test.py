@@ -18,7 +18,7 @@ from pathlib import Path
 
 import npy
 import redis_pod
-from manifests import KUBERNETES, of_kind, render, templates
+from manifests import KUBERNETES, render, templates
 
 ALONE = ["unshare", "--net", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net", "--mount"]
 INSIDE = "ROUTING_REPLAY_TEST_INSIDE"
@@ -37,8 +37,8 @@ def until(condition, what: str) -> None:
 class Member:
     """A pod of the StatefulSet: a volume that stays, and an address that changes with every start."""
 
-    def __init__(self, directory: Path, number: int, container: dict, config: str, tls: Path) -> None:
-        self._pod = redis_pod.RedisPod(directory, f"routing-replay-redis-{number}", config, tls)
+    def __init__(self, directory: Path, number: int, container: dict, files: dict, tls: Path) -> None:
+        self._pod = redis_pod.RedisPod(directory, f"routing-replay-redis-{number}", files, tls)
         self._container = container
         self.address = ""
         self._process: subprocess.Popen | None = None
@@ -48,13 +48,8 @@ class Member:
         file = self._pod.directory / "etc/redis.conf"
         lines = [line for line in file.read_text().splitlines() if not line.startswith("bind")]
         file.write_text("\n".join([*lines, f"bind {address}", ""]))
-        script = self._pod.here(self._container["command"][-1]).replace("while sleep 5", "while sleep 1")
-        self._process = subprocess.Popen(
-            ["sh", "-ec", script],
-            env=self._pod.environment(address),
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        command, environment = self._pod.started(self._container, address)
+        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def kill(self) -> None:
         """All that runs in the pod."""
@@ -63,16 +58,23 @@ class Member:
             self._process.wait()
             self._process = None
 
-    def run(self, command: list[str]) -> int:
-        done = [*command[:-1], self._pod.here(command[-1])]
-        return subprocess.run(done, env=self._pod.environment(self.address), capture_output=True).returncode
+    def run(self, container: dict) -> int:
+        """The command of a container in a pod beside this one."""
+        command, environment = self._pod.started(container, self.address)
+        return subprocess.run(command, env=environment, capture_output=True).returncode
+
+    def _exec(self, asked: dict) -> int:
+        """In the pod's own container: nothing is expanded."""
+        command = [self._pod.here(word) for word in asked["exec"]["command"]]
+        _, environment = self._pod.started(self._container, self.address)
+        return subprocess.run(command, env=environment, capture_output=True).returncode
 
     def ready(self) -> bool:
-        return self.run(self._container["readinessProbe"]["exec"]["command"]) == 0
+        return self._exec(self._container["readinessProbe"]) == 0
 
     def stop(self) -> None:
         """What the kubelet does before it sends SIGTERM."""
-        self.run(self._container["lifecycle"]["preStop"]["exec"]["command"])
+        self._exec(self._container["lifecycle"]["preStop"])
 
     def ask(self, *command: str, **who: str) -> str:
         return self._pod.ask(self.address, *command, **who)
@@ -94,20 +96,24 @@ class RedisClusterTest(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)
         resources = render(KUBERNETES / "overlays/prod-redis")
-        found = {each.where: each.containers()[0] for each in templates(resources)}
-        self.job = found["Job/routing-replay-redis-create"]
-        (config,) = [each for each in of_kind(resources, "ConfigMap") if "redis.conf" in each["data"]]
-        self.server = found["StatefulSet/routing-replay"]
+        found = {each.where: each for each in templates(resources)}
+        job, redis = found["Job/routing-replay-redis-create"], found["StatefulSet/routing-replay-redis"]
+        self.job = job.containers()[0]
+        self.server = found["StatefulSet/routing-replay"].containers()[0]
         self.tls = Path(directory.name, "tls")
         self.tls.mkdir()
         redis_pod.issue(self.tls, serial=1)
         # Smaller and quicker than in the cluster.
-        settings = config["data"]["redis.conf"].replace("1gb", "1mb")
-        settings = settings.replace("cluster-node-timeout 5000", "cluster-node-timeout 1000")
+        files = {**redis_pod.mounted(job, resources), **redis_pod.mounted(redis, resources)}
+        quicker = {"1gb": "1mb", "cluster-node-timeout 5000": "cluster-node-timeout 1000", "sleep 5": "sleep 1"}
+        for name, text in files["/etc/redis"].items():
+            for slow, quick in quicker.items():
+                text = text.replace(slow, quick)
+            files["/etc/redis"][name] = text
         self.members = []
         for number in range(MEMBERS):
             place = Path(directory.name, str(number))
-            member = Member(place, number, found["StatefulSet/routing-replay-redis"], settings, self.tls)
+            member = Member(place, number, redis.containers()[0], files, self.tls)
             self.addCleanup(member.kill)
             self.members.append(member)
 
@@ -142,7 +148,7 @@ class RedisClusterTest(unittest.TestCase):
         self.start("127.0.1")
         # The script of the job does the same twice.
         for _ in range(2):
-            self.assertEqual(self.members[0].run(self.job["command"]), 0)
+            self.assertEqual(self.members[0].run(self.job), 0)
         until(lambda: all(member.well() for member in self.members), "a cluster")
         until(lambda: all(member.ready() for member in self.members), "all caught up")
         with self.subTest("a server with the settings of its pod"):

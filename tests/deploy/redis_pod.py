@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
-from manifests import KUBERNETES, of_kind, render
+from manifests import KUBERNETES, Template, of_kind, render, started
 
 REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")  # One program under two names.
 VOLUMES = {
     "/etc/redis": "etc",
+    "/etc/redis-create": "create",
     "/etc/redis-auth": "auth",
     "/etc/redis-tls": "tls",
     "/run/redis": "run",
@@ -42,10 +44,18 @@ def issue(directory: Path, serial: int) -> None:
     (directory / "new.crt").rename(directory / "tls.crt")
 
 
-class RedisPod:
-    """`name` is that of the pod; `config` its redis.conf; `tls` a folder as issue() fills it."""
+def mounted(template: Template, resources: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """The files that a pod's first container has of ConfigMaps, by the folder and by the name."""
+    data = {each["metadata"]["name"]: each["data"] for each in of_kind(resources, "ConfigMap")}
+    volumes = {each["name"]: each["configMap"]["name"] for each in template.spec["volumes"] if "configMap" in each}
+    mounts = template.containers()[0]["volumeMounts"]
+    return {each["mountPath"]: dict(data[volumes[each["name"]]]) for each in mounts if each["name"] in volumes}
 
-    def __init__(self, directory: Path, name: str, config: str, tls: Path) -> None:
+
+class RedisPod:
+    """`name` is that of the pod; `files` those of its ConfigMaps; `tls` a folder as issue() fills it."""
+
+    def __init__(self, directory: Path, name: str, files: dict[str, dict[str, str]], tls: Path) -> None:
         self.directory, self._name = directory, name
         for volume in (*VOLUMES.values(), "bin"):
             (directory / volume).mkdir(parents=True)
@@ -54,16 +64,20 @@ class RedisPod:
         (directory / "bin/redis-server").symlink_to(REDIS)
         (directory / "auth/password").write_text(f"{PASSWORD}\n")
         (directory / "auth/server-password").write_text(f"{SERVER_PASSWORD}\n")
-        (directory / "etc/redis.conf").write_text(self.here(config))
+        for folder, texts in files.items():
+            for file, text in texts.items():
+                (directory / VOLUMES[folder] / file).write_text(self.here(text))
 
     def here(self, text: str) -> str:
         for inside, name in VOLUMES.items():
             text = re.sub(rf"{inside}(?=/|$)", f"{self.directory}/{name}", text, flags=re.MULTILINE)
         return text
 
-    def environment(self, address: str) -> dict[str, str]:
+    def started(self, container: dict[str, Any], address: str) -> tuple[list[str], dict[str, str]]:
+        """What the kubelet starts, and its variables, with the paths of files that are here."""
+        command, variables = started(container, {"metadata.name": self._name, "status.podIP": address})
         path = f"{self.directory}/bin:{os.environ['PATH']}"
-        return {"PATH": path, "POD_IP": address, "POD_NAME": self._name}
+        return [self.here(word) for word in command], {**variables, "PATH": path}
 
     def ask(
         self, address: str, *command: str, password: str = PASSWORD, user: str = "default", port: int = 6379
