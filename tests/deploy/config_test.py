@@ -170,7 +170,7 @@ class ConfigTest(unittest.TestCase):
         for config in of_kind(resources, "ConfigMap"):
             if "server.yaml" in config["data"]:
                 config["data"]["server.yaml"] += "memory-buget: 1GiB\n"
-        (template,) = templates(resources)
+        (template,) = templates(of_kind(resources, "StatefulSet"))
         done = settings(template, template.containers()[0], resources, "--check-config")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("memory-buget", done.stderr)
@@ -197,7 +197,7 @@ class ProbeTest(unittest.TestCase):
         if subprocess.run([SYSTEM_PYTHON, "-c", "import grpc"], capture_output=True, check=False).returncode:
             self.skipTest("the system's Python has no grpcio (Debian: python3-grpcio)")
         resources = render(KUBERNETES / "overlays" / overlay)
-        (template,) = templates(resources)
+        (template,) = templates(of_kind(resources, "StatefulSet"))
         (container,) = template.containers()
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))

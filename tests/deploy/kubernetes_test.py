@@ -406,8 +406,45 @@ class ScaleTest(unittest.TestCase):
         variables = {each["name"] for each in template.containers()[0]["env"]}
         self.assertLessEqual({"RR_TOKEN_FILE", "RR_TLS_CERT"}, variables)
         (clients,) = [each for each in resources if name_of(each) == "ConfigMap/routing-replay-client"]
-        keys = {"ROUTING_REPLAY_ENDPOINT", "ROUTING_REPLAY_CACERT", "ROUTING_REPLAY_TOKEN_FILE"}
+        keys = {"ROUTING_REPLAY_ENDPOINT", "ROUTING_REPLAY_CACERT"}
         self.assertLessEqual(keys, set(clients["data"]))
+        self.assertEqual(clients["data"]["ROUTING_REPLAY_TOKEN_FILE"], "/etc/routing-replay-token/token")
+
+    def test_each_role_has_a_token_of_its_own(self):
+        found = {}
+        for directory in RENDERED:
+            for template in templates(render(directory)):
+                secrets = {each["name"]: each.get("secret") for each in template.spec.get("volumes", [])}
+                for container in template.containers():
+                    if not any("configMapRef" in each for each in container.get("envFrom", [])):
+                        continue
+                    paths = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+                    token = secrets[paths["/etc/routing-replay-token"]]
+                    # Without tokens there is no such Secret.
+                    self.assertTrue(token["optional"], template.where)
+                    found.setdefault(template.labels["routing-replay-role"], set()).add(token["secretName"])
+        self.assertEqual(found, {role: {f"routing-replay-token-{role}"} for role in CLIENT_ROLES})
+
+    def test_the_operators_pod_has_the_image_of_its_overlay(self):
+        for directory in filter(lambda each: each.parent.name == "overlays", RENDERED):
+            pods = {each.where: each.containers()[0] for each in templates(render(directory))}
+            server, operator = (
+                pods[each] for each in ("StatefulSet/routing-replay", "Deployment/routing-replay-operator")
+            )
+            self.assertEqual(operator["image"], server["image"], directory)
+
+    def test_teams_of_other_namespaces_are_named(self):
+        policies = of_kind(render(KUBERNETES / "overlays/prod-tokens"), "NetworkPolicy")
+        others = [
+            source["namespaceSelector"]
+            for policy in policies
+            for rule in policy["spec"].get("ingress", [])
+            for source in rule["from"]
+            if "namespaceSelector" in source and {"protocol": "TCP", "port": "grpc"} in rule["ports"]
+        ]
+        self.assertTrue(others)
+        for selector in others:
+            self.assertTrue(selector["matchExpressions"][0]["values"], "an empty selector lets all namespaces in")
 
 
 class CopyTest(unittest.TestCase):
