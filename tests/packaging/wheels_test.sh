@@ -20,6 +20,10 @@ for package in routing_replay routing_replay_server routing_replay_trainer; do
   python3 -m zipfile -e "$wheels/$package"-*.whl "$opened"
   python3 tests/packaging/check_notices.py --name "${package//_/-}" --version "$version" --parts libabsl-dev \
     --libraries "$opened/$package.libs" "$opened/$package-$version.dist-info"/{licenses,sboms}
+  # What an index shows of it.
+  metadata=$opened/$package-$version.dist-info/METADATA
+  grep -q '^Classifier: License :: ' "$metadata" && sed '1,/^$/d' "$metadata" | grep -q routing-replay ||
+    { echo "FAILED: $package has no description or classifiers" >&2; exit 1; }
 done
 kernels=()
 if [ -e "$build/lib/librouting_replay_trainer_cuda.so" ]; then
