@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 import unittest
 
@@ -138,6 +139,27 @@ class ShardedTest(unittest.TestCase):
                 with self.assertRaisesRegex(rr.UnavailableError, self.servers[2].endpoint):
                     refused()
         self.assertEqual(self.run_.release_groups(0, 4).samples, len(samples) - len(gone))
+
+    def test_errors_name_their_server(self) -> None:
+        self.fill()
+        endpoint = self.servers[2].endpoint
+        name = min(self.held_by(self.servers[2]))
+        client = rr.Client(self.endpoint, call_timeout=2)
+        self.addCleanup(client.close, 5)
+        run = client.run("run")
+        self.servers[2].process.kill()
+        self.servers[2].process.wait()
+        for refused in (
+            run.list,
+            run.expert_load,
+            lambda: run.seal(name, 1),
+            lambda: client.run("new", GEOMETRY),
+        ):
+            with self.assertRaises(rr.UnavailableError) as raised:
+                refused()
+            for error in (raised.exception, pickle.loads(pickle.dumps(raised.exception))):
+                self.assertIn(f"server {endpoint}: ", str(error))
+                self.assertEqual(str(error).count("UNAVAILABLE"), 1)
 
     def test_another_list_is_refused(self) -> None:
         fewer = self.connect("shard:" + ",".join(server.endpoint for server in self.servers[1:]))

@@ -125,7 +125,9 @@ class ShardTransport:
             transport.close(timeout)
 
     def _named(self, member: int, error: RoutingReplayError) -> RoutingReplayError:
-        error.args = (f"server {self.shard.members[member]}: {error}", *error.args[1:])
+        """`error` with the server named before its message."""
+        error.message = f"server {self.shard.members[member]}: {error.message}"
+        error.args = (error.message,)
         return error
 
     def _of_all(self, call: Callable[[int], bytes]) -> list[Answer]:
