@@ -357,6 +357,15 @@ class AioTroubleTest(unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(rr.CancelledError):
             await run.stat("s")
 
+    async def test_who_is_woken_and_cancelled_at_once_ends(self) -> None:
+        changes = aio.appender._Changes()
+        waiter = asyncio.ensure_future(changes.wait(60))
+        await asyncio.sleep(0)
+        changes.notify()
+        waiter.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await waiter
+
     def test_threads_after_a_fork(self) -> None:
         asyncio.run(threads.finish(True, int))
         pid = os.fork()

@@ -45,9 +45,8 @@ class _Changes:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
-            await asyncio.wait_for(waiter, seconds)
-        except asyncio.TimeoutError:
-            return
+            # Not wait_for, which before Python 3.12 forgets that it is cancelled where the waiter has just been woken.
+            await asyncio.wait((waiter,), timeout=seconds)
         finally:
             self._waiters.discard(waiter)
 
