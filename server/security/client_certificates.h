@@ -6,6 +6,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -21,23 +22,23 @@ class ClientCertificates {
   // `served`, which has a client CA, and `clock` must outlive this.
   ClientCertificates(const ServedTls& served, const Clock& clock) : served_(served), clock_(clock) {}
 
-  // OK if `certificate` leads, perhaps by way of those in `chain` (both PEM), to the client CA as it is served now and
-  // has not expired. UNAVAILABLE otherwise, as for one that gets no connection: another connection, with another
-  // certificate, is what helps. What was found is kept until the client CA changes.
+  // OK if `certificate` leads, perhaps by way of those in `chain` (both PEM), to the client CA as it is served now, and
+  // none on that way has expired. UNAVAILABLE otherwise, as for one that gets no connection: another connection, with
+  // another certificate, is what helps. What was found is kept until the client CA changes: a good verdict for the
+  // certificate, a bad one for it with that chain alone. A connection that goes on with the TLS session of an earlier
+  // one has no chain, and so shuts its certificate out from no other.
   absl::Status Check(absl::string_view certificate, absl::string_view chain) const;
 
  private:
   using Hash = std::array<unsigned char, 32>;
-  struct Verdict {
-    bool good = false;
-    std::chrono::system_clock::time_point until;  // A good one's.
-  };
-
   const ServedTls& served_;
   const Clock& clock_;
   mutable Mutex mutex_;
   mutable std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);  // What the verdicts are about.
-  mutable std::map<Hash, Verdict> verdicts_ ABSL_GUARDED_BY(mutex_);
+  // Of a certificate: when the first on its way expires.
+  mutable std::map<Hash, std::chrono::system_clock::time_point> good_ ABSL_GUARDED_BY(mutex_);
+  // Of a certificate with its chain.
+  mutable std::set<Hash> bad_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace routing_replay

@@ -67,5 +67,25 @@ TEST_F(ClientCertificatesTest, ExpiredOnesAreNotGoodThoughTheyWere) {
   EXPECT_EQ(certificates.Check(brief, brief).code(), kUnavailable);
 }
 
+// As of a connection that goes on with the TLS session of an earlier one.
+TEST_F(ClientCertificatesTest, OneThatComesWithoutItsChainIsNotShutOut) {
+  const ClientCertificates certificates(*served_, Clock::Real());
+  const TestAuthority between = first_.Delegate(std::chrono::hours(1));
+  const std::string leaf = between.Issue("DNS:a").certificate;
+  EXPECT_EQ(certificates.Check(leaf, leaf).code(), kUnavailable);
+  EXPECT_OK(certificates.Check(leaf, leaf + between.certificate()));
+  EXPECT_OK(certificates.Check(leaf, leaf));
+}
+
+TEST_F(ClientCertificatesTest, NoLongerGoodThanWhatIsBetween) {
+  ShiftedClock clock;
+  const ClientCertificates certificates(*served_, clock);
+  const TestAuthority brief = first_.Delegate(std::chrono::minutes(10));
+  const std::string leaf = brief.Issue("DNS:a").certificate, chain = leaf + brief.certificate();
+  EXPECT_OK(certificates.Check(leaf, chain));
+  clock.shift = std::chrono::minutes(20);
+  EXPECT_EQ(certificates.Check(leaf, chain).code(), kUnavailable);
+}
+
 }  // namespace
 }  // namespace routing_replay

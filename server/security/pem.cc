@@ -45,9 +45,9 @@ absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem) {
   return key;
 }
 
-absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const CertificatePtr& certificate) {
+absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const X509* certificate) {
   std::tm time{};
-  const bool good = ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &time) == 1;
+  const bool good = ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &time) == 1;
   ERR_clear_error();
   if (!good) return absl::InvalidArgumentError("holds a certificate without a time of expiry");
   return std::chrono::system_clock::from_time_t(timegm(&time));

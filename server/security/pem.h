@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<CertificatePtr>> CertificatesOf(absl::string_view pem
 absl::StatusOr<KeyPtr> PrivateKeyOf(absl::string_view pem);
 
 // After that time it is good no more. INVALID_ARGUMENT where it states none that can be read.
-absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const CertificatePtr& certificate);
+absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const X509* certificate);
 
 // The same again as text, and nothing else that may have been in the file.
 std::string ToPem(const std::vector<CertificatePtr>& certificates);

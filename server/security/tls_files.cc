@@ -34,7 +34,7 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
   if (!certificate.ok()) return certificate.status();
   const auto chain = CertificatesOf(*certificate);
   if (!chain.ok()) return FaultOf("tls-cert", files.certificate, chain.status());
-  const auto expires = ExpiryOf(chain->front());
+  const auto expires = ExpiryOf(chain->front().get());
   if (!expires.ok()) return FaultOf("tls-cert", files.certificate, expires.status());
   const auto key = Read("tls-key", files.key);
   if (!key.ok()) return key.status();

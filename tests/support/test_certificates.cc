@@ -71,24 +71,32 @@ struct TestAuthority::Impl {
   std::string pem;
 };
 
-TestAuthority::TestAuthority() : impl_(std::make_unique<Impl>()) {
+TestAuthority::TestAuthority() : TestAuthority(nullptr, std::chrono::hours(1)) {}
+
+TestAuthority::TestAuthority(const TestAuthority* issuer, std::chrono::seconds valid_for)
+    : impl_(std::make_unique<Impl>()) {
   impl_->key = Must(EVP_EC_gen("P-256"));
   // Of two authorities with one name a verifier might take the wrong one.
   uint64_t number = 0;
   Must(RAND_bytes(reinterpret_cast<unsigned char*>(&number), sizeof(number)) == 1);
-  impl_->certificate =
-      NewCertificate(impl_->key, absl::StrCat("test authority ", absl::Hex(number)), std::chrono::hours(1));
-  Must(X509_set_issuer_name(impl_->certificate, X509_get_subject_name(impl_->certificate)));
-  AddExtension(impl_->certificate, impl_->certificate, NID_basic_constraints, "critical,CA:TRUE");
+  impl_->certificate = NewCertificate(impl_->key, absl::StrCat("test authority ", absl::Hex(number)), valid_for);
+  const Impl& signer = issuer == nullptr ? *impl_ : *issuer->impl_;
+  Must(X509_set_issuer_name(impl_->certificate, X509_get_subject_name(signer.certificate)));
+  AddExtension(impl_->certificate, signer.certificate, NID_basic_constraints, "critical,CA:TRUE");
   AddExtension(impl_->certificate, impl_->certificate, NID_subject_key_identifier, "hash");
-  Must(X509_sign(impl_->certificate, impl_->key, EVP_sha256()));
+  Must(X509_sign(impl_->certificate, signer.key, EVP_sha256()));
   impl_->pem = CertificatePem(impl_->certificate);
 }
 
+TestAuthority::TestAuthority(TestAuthority&&) noexcept = default;
+
 TestAuthority::~TestAuthority() {
+  if (impl_ == nullptr) return;
   X509_free(impl_->certificate);
   EVP_PKEY_free(impl_->key);
 }
+
+TestAuthority TestAuthority::Delegate(std::chrono::seconds valid_for) const { return {this, valid_for}; }
 
 const std::string& TestAuthority::certificate() const { return impl_->pem; }
 

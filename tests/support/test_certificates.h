@@ -20,15 +20,21 @@ struct TestIdentity {
 class TestAuthority {
  public:
   TestAuthority();
+  TestAuthority(TestAuthority&&) noexcept;
   ~TestAuthority();
 
   // Of the authority itself.
   const std::string& certificate() const;
   // `names` as in OpenSSL's subjectAltName, for example "DNS:localhost,IP:127.0.0.1".
   TestIdentity Issue(const std::string& names, std::chrono::seconds valid_for = std::chrono::hours(1)) const;
+  // One whose certificate this one signs: an intermediate authority.
+  TestAuthority Delegate(std::chrono::seconds valid_for) const;
 
  private:
   struct Impl;
+  // Null: it signs its own.
+  TestAuthority(const TestAuthority* issuer, std::chrono::seconds valid_for);
+
   std::unique_ptr<Impl> impl_;
 };
 
