@@ -11,7 +11,7 @@ NewestVersions::Run& NewestVersions::Use(absl::string_view run) {
       runs_.erase(std::min_element(runs_.begin(), runs_.end(),
                                    [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
     }
-    found = runs_.try_emplace(std::string(run), Run{kUnknownWeightVersion, kUnknownWeightVersion, {}, {}}).first;
+    found = runs_.try_emplace(std::string(run), Run{kUnknownWeightVersion, kUnknownWeightVersion, {}, {}, {}}).first;
   }
   found->second.used = clock_.Now();
   return found->second;
@@ -23,7 +23,9 @@ void NewestVersions::Put(absl::string_view run, Producer producer, int64_t versi
   put_ = std::max(put_, version);
   if (producer != Producer::kRollout) return;
   Run& entry = Use(run);
-  entry.put = std::max(entry.put, version);
+  if (version < entry.put && entry.used - entry.newest_put < kNewestIsOver) return;
+  entry.put = version;
+  entry.newest_put = entry.used;
 }
 
 void NewestVersions::Get(absl::string_view run, Producer producer, int64_t version) {

@@ -21,6 +21,9 @@ class NewestVersions {
  public:
   // A run that nobody has read for so long has no reader that could be behind.
   static constexpr std::chrono::minutes kReaderIsGone{30};
+  // Where others are put, a newest version that was not put for so long is the newest no more: a training that went
+  // back to a checkpoint, or began anew, at another server.
+  static constexpr std::chrono::minutes kNewestIsOver{30};
   // Runs that are remembered; of more, those that were put or read last.
   static constexpr size_t kMostRuns = 1000;
 
@@ -30,7 +33,7 @@ class NewestVersions {
   // Rows of this version were put, or a sample was read whose newest version it is.
   void Put(absl::string_view run, Producer producer, int64_t version);
   void Get(absl::string_view run, Producer producer, int64_t version);
-  // The run is gone; one that is made under its name begins anew.
+  // The run is gone, or went back to a checkpoint: what comes under its name begins anew.
   void Drop(absl::string_view run);
 
   // The highest since the start, of all runs; kUnknownWeightVersion: none.
@@ -43,7 +46,7 @@ class NewestVersions {
  private:
   struct Run {
     int64_t put, get;
-    Clock::Time read, used;
+    Clock::Time newest_put, read, used;
   };
   // The run's entry, used now; another one makes room for it.
   Run& Use(absl::string_view run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

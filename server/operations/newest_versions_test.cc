@@ -75,6 +75,18 @@ TEST_F(NewestVersionsTest, ARunThatBeginsAnewHasNoPast) {
   EXPECT_EQ(versions_.lag(), 1);
 }
 
+TEST_F(NewestVersionsTest, ANewestVersionThatIsPutNoMoreIsOver) {
+  Put("a", 500);
+  Get("a", 100);
+  clock_.Advance(minutes(29));
+  Put("a", 101);
+  Get("a", 100);
+  EXPECT_EQ(versions_.lag(), 400);
+  clock_.Advance(minutes(1));
+  Put("a", 102);
+  EXPECT_EQ(versions_.lag(), 2);
+}
+
 TEST_F(NewestVersionsTest, RowsOfTrainersDoNotCount) {
   Put("a", 1);
   Get("a", 1);

@@ -1,6 +1,7 @@
 #include "server/operations/watched_store.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -73,7 +74,11 @@ class WatchedStore final : public Store {
   }
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
                                               GroupRange groups, ReleaseMode mode) override {
-    return Counted(store_->ReleaseGroups(run, producer, groups, mode));
+    auto released = Counted(store_->ReleaseGroups(run, producer, groups, mode));
+    // Everything from a group on: what a training goes back behind.
+    const bool back = groups.end == INT64_MAX && mode == ReleaseMode::kNow;
+    if (released.ok() && back) versions_.Drop(run);
+    return released;
   }
   absl::StatusOr<std::unique_ptr<Watch>> WatchSample(absl::string_view run, Producer producer, const SampleRef& sample,
                                                      std::function<void()> changed) override {

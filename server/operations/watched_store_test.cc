@@ -49,6 +49,22 @@ TEST_F(WatchedStoreTest, VersionsThatPassAreNoted) {
   EXPECT_EQ(versions_.lag(), 0);
 }
 
+// As by OpenRun with resume_at.
+TEST_F(WatchedStoreTest, ARunThatGoesBackToACheckpointIsNotBehind) {
+  const auto store = WatchStore(NewMemoryStore({.budget = &budget_}), metrics_, versions_);
+  const RunInfo run = *store->OpenRun("run", &TestGeometry(), std::nullopt);
+  ASSERT_OK(store->Append(MakeAppend(run, {.sample = "late", .rows = {0, 10}, .weight_version = 500})));
+  ASSERT_OK(store->Snapshot("run", Producer::kRollout, {.sample = "late"}, {}));
+  ASSERT_OK(store->ReleaseGroups("run", std::nullopt, {100, INT64_MAX}));
+  ASSERT_OK(store->Append(MakeAppend(run, {.sample = "early", .rows = {0, 10}, .weight_version = 100})));
+  ASSERT_OK(store->Snapshot("run", Producer::kRollout, {.sample = "early"}, {}));
+  EXPECT_EQ(versions_.lag(), 0);
+  // Groups that are done with are no way back.
+  ASSERT_OK(store->Append(MakeAppend(run, {.sample = "next", .rows = {0, 10}, .weight_version = 103})));
+  ASSERT_OK(store->ReleaseGroups("run", std::nullopt, {0, 1}));
+  EXPECT_EQ(versions_.lag(), 3);
+}
+
 TEST_F(WatchedStoreTest, RefusalsAreNoErrorsOfTheStore) {
   const auto store = WatchStore(NewMemoryStore({.budget = &budget_}), metrics_, versions_);
   EXPECT_FALSE(store->GetRun("none").ok());
