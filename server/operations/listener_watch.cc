@@ -43,6 +43,7 @@ absl::StatusOr<SocketAddress> Resolve(const std::string& address) {
   const size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
   if (absl::StartsWith(host, "[")) host = host.substr(1, host.size() - 2);
+  if (host == "::") host = "127.0.0.1";  // Where it answers also if the machine has no IPv6.
   const addrinfo hints{.ai_socktype = SOCK_STREAM};
   addrinfo* list = nullptr;
   const int error = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &list);

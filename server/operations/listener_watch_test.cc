@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/without_ipv6.h"
 
 namespace routing_replay {
 namespace {
@@ -60,6 +61,14 @@ TEST(ListenerWatchTest, AListenerAnswersIfItTakesConnections) {
   EXPECT_THAT(silent.message(), ::testing::HasSubstr(listener.address()));
   EXPECT_TRUE(absl::IsUnavailable(AskListener("127.0.0.1:1", kPatience)));
   EXPECT_TRUE(absl::IsUnavailable(AskListener("unix:/does/not/exist", kPatience)));
+}
+
+TEST(ListenerWatchTest, OneOfEveryAddressAnswersWithoutIpv6) {
+  Listener listener;
+  const std::string port = listener.address().substr(listener.address().rfind(':'));
+  const bool had =
+      testing::RunWithoutIpv6([&] { EXPECT_OK(AskListener(absl::StrCat("[::]", port), std::chrono::seconds(30))); });
+  if (!had) GTEST_SKIP() << "no seccomp filter for a thread here";
 }
 
 // A restart would lose what is in memory, and a descriptor may come back.

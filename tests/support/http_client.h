@@ -28,6 +28,12 @@ class HttpConnection {
   void Send(const std::string& bytes) const {
     if (connected_) send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
+  // What is there of it, waiting for the first byte; empty: the other side has ended.
+  std::string ReceiveSome() const {
+    char part[1024];
+    const ssize_t n = connected_ ? recv(socket_, part, sizeof(part), 0) : 0;
+    return {part, n > 0 ? static_cast<size_t>(n) : 0};
+  }
   // Everything until the other side ends.
   std::string ReceiveAll() const {
     std::string all;

@@ -2,6 +2,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <thread>
@@ -45,7 +46,10 @@ class AsioHttpPort final : public HttpPort {
     if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) host = host.substr(1, host.size() - 2);
     error_code error;
     const auto found = tcp::resolver(io_).resolve(host, address.substr(colon + 1), tcp::resolver::passive, error);
-    if (!error) Bind(*found.begin(), error);
+    if (!error) Bind(found.begin()->endpoint(), error);
+    if (error == asio::error::address_family_not_supported && host == "::") {
+      Bind({tcp::v4(), found.begin()->endpoint().port()}, error);
+    }
     if (error) return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", error.message()));
     address_ = absl::StrCat(address.substr(0, colon + 1), acceptor_.local_endpoint(error).port());
     return absl::OkStatus();
@@ -62,6 +66,9 @@ class AsioHttpPort final : public HttpPort {
   void Bind(const tcp::endpoint& endpoint, error_code& error) {
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    // As gRPC's listeners do, whatever net.ipv6.bindv6only says.
+    const bool every = endpoint.address() == asio::ip::address_v6::any();
+    if (!error && every) acceptor_.set_option(asio::ip::v6_only(false), error);
     if (!error) acceptor_.bind(endpoint, error);
     if (!error) acceptor_.listen(kBacklog, error);
   }

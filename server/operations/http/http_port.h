@@ -15,13 +15,14 @@
 namespace routing_replay {
 
 struct HttpPortOptions {
-  std::string address;  // host:port or [v6]:port; port 0: any free one.
-  int threads = 4;      // That call the handler. Clients that are slow hold none.
+  // host:port or [v6]:port; port 0: any free one. "[::]" is every address of the machine, also where it has no IPv6.
+  std::string address;
+  int threads = 4;  // That call the handler. Clients that are slow hold none.
   size_t max_header_bytes = 16 << 10;
   size_t max_body_bytes = 4 << 10;
   // Of a connection that is slow to send its request or to take the answer.
   std::chrono::milliseconds timeout = std::chrono::seconds(10);
-  int max_connections = 128;  // Further ones take the place of the oldest without a whole request.
+  int max_connections = 128;  // Further ones take the place of the one that has kept the port waiting the longest.
   // HTTPS with what is served, and nothing else; clients are not asked for certificates. Null: plaintext. Outlives the
   // port.
   const ServedTls* tls = nullptr;

@@ -1,5 +1,6 @@
 #include "server/operations/http/http_port.h"
 
+#include <atomic>
 #include <fstream>
 
 #include "absl/strings/match.h"
@@ -9,6 +10,7 @@
 #include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_certificates.h"
+#include "tests/support/without_ipv6.h"
 
 namespace routing_replay::testing {
 namespace {
@@ -18,11 +20,12 @@ using std::chrono::milliseconds;
 class HttpPortTest : public ::testing::Test {
  protected:
   void Start(HttpPortOptions options = {}) {
-    options.address = "127.0.0.1:0";
+    if (options.address.empty()) options.address = "127.0.0.1:0";
     const auto echo = [this](const HttpRequest& request) {
       ++calls_;
-      return HttpResponse{.body = absl::StrCat(request.method, " ", request.path, " ?", request.query, " ",
-                                               request.authorization, " ", request.body)};
+      return HttpResponse{.body =
+                              absl::StrCat(request.method, " ", request.path, " ?", request.query, " ",
+                                           request.authorization, " ", request.body, std::string(answer_bytes_, '.'))};
     };
     ASSERT_OK_AND_ASSIGN(port_, HttpPort::Start(options, echo));
   }
@@ -32,6 +35,7 @@ class HttpPortTest : public ::testing::Test {
     return connection.ReceiveAll();
   }
 
+  std::atomic<size_t> answer_bytes_{0};  // Beside what was asked.
   std::atomic<int> calls_{0};
   std::unique_ptr<HttpPort> port_;
 };
@@ -90,6 +94,27 @@ TEST_F(HttpPortTest, OverTheLimitTheOldestWithoutARequestIsClosed) {
   EXPECT_EQ(oldest.ReceiveAll(), "");
 }
 
+// Nor do those who asked and take no answer.
+TEST_F(HttpPortTest, OverTheLimitTheOldestThatTakesNoAnswerIsClosed) {
+  answer_bytes_ = size_t{16} << 20;  // More than lies in buffers.
+  Start({.timeout = std::chrono::minutes(10), .max_connections = 2});
+  std::vector<std::unique_ptr<HttpConnection>> slow;
+  for (int i = 0; i < 2; ++i) {
+    slow.push_back(std::make_unique<HttpConnection>(port_->address()));
+    slow.back()->Send("GET / HTTP/1.1\r\n\r\n");
+    EXPECT_NE(slow.back()->ReceiveSome(), "");
+  }
+  answer_bytes_ = 0;
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(absl::StartsWith(Ask("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 ")) << i;
+}
+
+TEST_F(HttpPortTest, EveryAddressIsServedAlsoWithoutIpv6) {
+  Start({.address = "[::]:0"});
+  EXPECT_TRUE(absl::StartsWith(Ask("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 "));
+  if (!RunWithoutIpv6([&] { Start({.address = "[::]:0"}); })) GTEST_SKIP() << "no seccomp filter for a thread here";
+  EXPECT_TRUE(absl::StartsWith(Ask("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 200 "));
+}
+
 void WriteFile(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
 TEST_F(HttpPortTest, WithACertificateItSpeaksHttpsAndShowsWhatIsServed) {
@@ -115,6 +140,26 @@ TEST_F(HttpPortTest, WithACertificateItSpeaksHttpsAndShowsWhatIsServed) {
   EXPECT_EQ(get().certificate, first.certificate);
   ASSERT_OK(served->Reload());
   EXPECT_EQ(get().certificate, second.certificate);
+}
+
+// A client that has its answer and sends no close_notify keeps nobody out, and is let go, whatever the timeout.
+TEST_F(HttpPortTest, HttpsEndsWithoutTheClientsCloseNotify) {
+  const ScratchDirectory directory;
+  const TestAuthority authority;
+  const TestIdentity identity = authority.Issue(kLocalNames);
+  WriteFile(directory.path() + "/cert", identity.certificate);
+  WriteFile(directory.path() + "/key", identity.key);
+  ASSERT_OK_AND_ASSIGN(const auto served, ServedTls::Create({.certificate = directory.path() + "/cert",
+                                                             .key = directory.path() + "/key",
+                                                             .client_ca = ""}));
+  Start({.timeout = std::chrono::minutes(10), .max_connections = 2, .tls = served.get()});
+  std::vector<std::unique_ptr<HttpsConnection>> held;
+  for (int i = 0; i < 5; ++i) {
+    held.push_back(std::make_unique<HttpsConnection>(port_->address(), authority.certificate()));
+    held.back()->Send("GET / HTTP/1.1\r\n\r\n");
+    EXPECT_TRUE(absl::StartsWith(held.back()->ReceiveAll(), "HTTP/1.1 200 ")) << i;
+  }
+  EXPECT_TRUE(held.back()->IsClosed());
 }
 
 TEST_F(HttpPortTest, AnAddressThatIsTakenIsAnError) {

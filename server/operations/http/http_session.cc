@@ -1,5 +1,6 @@
 #include "server/operations/http/http_session.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -12,6 +13,9 @@ namespace {
 namespace beast = boost::beast;
 namespace http = beast::http;
 using tcp = boost::asio::ip::tcp;
+
+// For a client's close_notify: it has the answer, and few send one.
+constexpr std::chrono::milliseconds kShutdownPatience(500);
 
 std::string Text(beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -58,7 +62,7 @@ class Session final : public WaitingSession, public std::enable_shared_from_this
 
   void Start() {
     waiting_ = sessions_.Await(this->weak_from_this());
-    SetDeadline();
+    SetDeadline(sessions_.options.timeout);
     if constexpr (std::is_same_v<Stream, TlsStream>) {
       stream_.async_handshake(boost::asio::ssl::stream_base::server,
                               [self = this->shared_from_this()](beast::error_code error) {
@@ -75,10 +79,10 @@ class Session final : public WaitingSession, public std::enable_shared_from_this
   }
 
  private:
-  void SetDeadline() { beast::get_lowest_layer(stream_).expires_after(sessions_.options.timeout); }
+  void SetDeadline(std::chrono::milliseconds after) { beast::get_lowest_layer(stream_).expires_after(after); }
 
   void Read() {
-    SetDeadline();
+    SetDeadline(sessions_.options.timeout);
     http::async_read(stream_, buffer_, parser_,
                      [self = this->shared_from_this()](beast::error_code error, size_t) { self->OnRead(error); });
   }
@@ -103,14 +107,17 @@ class Session final : public WaitingSession, public std::enable_shared_from_this
     response_.keep_alive(false);
     response_.content_length(response.body.size());
     if (!head) response_.body() = std::move(response.body);
-    SetDeadline();
+    waiting_ = sessions_.Await(this->weak_from_this());  // Not while the handler ran: the port waits for the client.
+    SetDeadline(sessions_.options.timeout);
     http::async_write(stream_, response_,
                       [self = this->shared_from_this()](beast::error_code error, size_t) { self->OnWritten(error); });
   }
 
   void OnWritten(beast::error_code error) {
     if constexpr (std::is_same_v<Stream, TlsStream>) {
-      if (!error) stream_.async_shutdown([self = this->shared_from_this()](beast::error_code) {});
+      if (error) return;
+      SetDeadline(std::min(sessions_.options.timeout, kShutdownPatience));
+      stream_.async_shutdown([self = this->shared_from_this()](beast::error_code) {});
     } else {
       stream_.socket().shutdown(tcp::socket::shutdown_send, error);
     }

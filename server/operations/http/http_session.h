@@ -15,7 +15,7 @@
 
 namespace routing_replay {
 
-// A connection whose request has not come as a whole.
+// A connection that the port waits for: for its request, for it to take the answer, or for its end.
 class WaitingSession {
  public:
   virtual ~WaitingSession() = default;
@@ -28,8 +28,8 @@ class HttpSessions {
   HttpSessions(HttpPortOptions port_options, HttpHandler port_handler)
       : options(std::move(port_options)), handler(std::move(port_handler)) {}
 
-  // Whether one more may come in: where there are too many, for the one that has waited for its request the longest,
-  // which is cut. A client that sends nothing holds its place against nobody who asks.
+  // Whether one more may come in: where there are too many, for the one that the port has waited for the longest, which
+  // is cut. A client that sends or takes nothing holds its place against nobody who asks.
   bool MakeRoom();
   // Until Forget with what this returns.
   uint64_t Await(std::weak_ptr<WaitingSession> session);
