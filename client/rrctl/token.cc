@@ -15,6 +15,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "routing_replay/wire/sample_id.h"
 
 namespace routing_replay {
 namespace {
@@ -87,6 +88,11 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
 }  // namespace
 
 absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
+  // "" is every run. Another prefix that is no name's beginning would be a grant of nothing.
+  for (const std::string& prefix : options.run_prefixes) {
+    if (prefix.empty()) continue;
+    if (absl::Status status = CheckId(prefix, "--run"); !status.ok()) return status;
+  }
   const auto token = RandomToken();
   if (!token.ok()) return token.status();
   const std::string entry = EntryFor(options, *token);

@@ -20,7 +20,8 @@ struct TokenOptions {
 };
 
 // {"entry": a line for the server's token file, "token" or "file"}. 256 bits by chance. ALREADY_EXISTS for a file that
-// is there, INVALID_ARGUMENT for a token file that is no list of lines, and other errors that name it.
+// is there, INVALID_ARGUMENT for a prefix that no run's name can have and for a token file that is no list of lines,
+// and other errors that name it. Nothing is written for such a prefix.
 absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 
 }  // namespace routing_replay

@@ -54,6 +54,16 @@ TEST(TokenTest, AnEntryIsAddedByARename) {
   EXPECT_EQ(MakeToken(options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(TokenTest, APrefixIsOneThatARunCanHave) {
+  const testing::ScratchDirectory directory;
+  TokenOptions options{
+      .name = "a", .run_prefixes = {"a-", "a b"}, .scopes = {"read"}, .file = directory.path() + "/token"};
+  EXPECT_EQ(MakeToken(options).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(access(options.file.c_str(), F_OK), 0);
+  options.run_prefixes = {"a-", ""};
+  EXPECT_OK(MakeToken(options));
+}
+
 TEST(TokenTest, AFileIsForItsOwnerAndNotReplaced) {
   const testing::ScratchDirectory directory;
   const TokenOptions options{
