@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace routing_replay::testing {
@@ -112,6 +113,20 @@ absl::Status RedisProcess::AwaitAnswer() {
 absl::Status RedisProcess::Restart() {
   Kill();
   return Run();
+}
+
+absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::StartReplica() const {
+  const auto at_once = Ask(RedisCommand({"CONFIG", "SET", "repl-diskless-sync-delay", "0"}));
+  if (!at_once.ok()) return at_once.status();
+  auto replica = Start({"--replicaof", address().host, absl::StrCat(address().port)});
+  if (!replica.ok()) return replica.status();
+  const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  while (std::chrono::steady_clock::now() < deadline) {
+    const auto state = Ask(RedisCommand({"INFO", "replication"}));
+    if (state.ok() && absl::StrContains(state->text, "state=online")) return replica;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return absl::DeadlineExceededError("the replica does not follow");
 }
 
 absl::StatusOr<RedisReply> RedisProcess::Ask(const RedisCommand& command) const {

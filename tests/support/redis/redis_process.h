@@ -33,6 +33,9 @@ class RedisProcess {
                                                              RedisEndpoint endpoint = {},
                                                              const std::string& host = "127.0.0.1");
 
+  // A replica of this one, which is no part of a cluster and wants no login. Returns when it has what this one has.
+  absl::StatusOr<std::unique_ptr<RedisProcess>> StartReplica() const;
+
   const RedisEndpoint& endpoint() const { return endpoint_; }
   const RedisAddress& address() const { return endpoint_.seeds.front(); }
   RedisPorts ports() const { return ports_; }

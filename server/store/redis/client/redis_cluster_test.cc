@@ -173,9 +173,9 @@ TEST_F(RedisClusterTest, KeysOfAllServers) {
 
 TEST_F(RedisClusterTest, SettingsOfServersWithReplicas) {
   ASSERT_OK_AND_ASSIGN(const auto warnings, CheckRedisServers(*cluster_, Soon()));
-  ASSERT_EQ(warnings.size(), 3u * 4);
-  for (const char* setting :
-       {"maxmemory is 0", "lazyfree-lazy-expire is no", "repl-backlog-size is", "client-output-buffer-limit is"}) {
+  ASSERT_EQ(warnings.size(), 3u * 5);
+  for (const char* setting : {"maxmemory is 0", "lazyfree-lazy-expire is no", "appendonly is no",
+                              "repl-backlog-size is", "client-output-buffer-limit is"}) {
     EXPECT_THAT(warnings, ::testing::Contains(::testing::HasSubstr(setting))) << setting;
   }
 }

@@ -17,6 +17,7 @@ using routing_replay::testing::NoRedisReason;
 using routing_replay::testing::RedisProcess;
 using routing_replay::testing::ScratchDirectory;
 using routing_replay::testing::TestCertificates;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -239,6 +240,17 @@ TEST_F(RedisServerTest, SettingsThatAreNotAsTheyShouldBe) {
                                  "yes", "--appendonly", "yes"}));
   ASSERT_OK_AND_ASSIGN(const auto good, Connect(server_->endpoint()));
   EXPECT_THAT(CheckRedisServers(*good, Soon()).value(), ElementsAre());
+}
+
+// A master that comes back empty empties its replicas.
+TEST_F(RedisServerTest, AReplicaIsNoPersistence) {
+  ASSERT_NO_FATAL_FAILURE(
+      Start({"--maxmemory", "100mb", "--maxmemory-policy", "noeviction", "--lazyfree-lazy-expire", "yes",
+             "--repl-backlog-size", "1gb", "--client-output-buffer-limit", "replica 0 0 0"}));
+  ASSERT_OK_AND_ASSIGN(const auto cluster, Connect(server_->endpoint()));
+  ASSERT_OK_AND_ASSIGN(const auto replica, server_->StartReplica());
+  EXPECT_THAT(CheckRedisServers(*cluster, Soon()).value(),
+              ElementsAre(AllOf(HasSubstr("appendonly is no; wanted: yes"), HasSubstr("empties its replicas"))));
 }
 
 }  // namespace

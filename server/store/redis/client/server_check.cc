@@ -19,7 +19,7 @@ constexpr int64_t kReplicaBufferBytes = int64_t{1} << 30;
 constexpr int64_t kBacklogBytes = int64_t{1} << 30;
 
 struct Rule {
-  enum class For { kAll, kWithReplicas, kWithoutReplicas };
+  enum class For { kAll, kWithReplicas, kWithoutReplicas, kCluster };
   For whom;
   const char* setting;
   std::function<bool(const std::string&)> good;
@@ -58,11 +58,14 @@ const std::vector<Rule>& Rules() {
       {For::kAll, "lazyfree-lazy-expire", Is("yes"), "yes, or expiring samples hold up all others"},
       {For::kWithoutReplicas, "appendonly", Is("yes"),
        "yes, or replicas: all samples are gone when the server restarts"},
+      {For::kWithReplicas, "appendonly", Is("yes"),
+       "yes, or make sure that a master is never restarted before a replica has taken over: it comes back empty and "
+       "empties its replicas"},
       {For::kWithReplicas, "client-output-buffer-limit", ReplicaBufferIsLarge,
        "replica 1gb 1gb 60 or more (or 0 0 0), or replicas fall into full resynchronisation under load"},
       {For::kWithReplicas, "repl-backlog-size", AtLeast(kBacklogBytes),
        "1gb or more, so that a replica that was away for a moment catches up"},
-      {For::kWithReplicas, "cluster-require-full-coverage", Is("no"), "no, or a lost server stops the others too"},
+      {For::kCluster, "cluster-require-full-coverage", Is("no"), "no, or a lost server stops the others too"},
   };
   return rules;
 }
@@ -114,9 +117,12 @@ absl::Status CheckServer(RedisCluster& cluster, const RedisAddress& server, Cloc
   const auto replicas = InfoOf(cluster, server, "replication", "connected_slaves", deadline);
   if (!replicas.ok()) return replicas.status();
   const Rule::For others = NumberOf(*replicas) > 0 ? Rule::For::kWithoutReplicas : Rule::For::kWithReplicas;
+  const auto concerns = [&](Rule::For whom) {
+    return whom != others && (whom != Rule::For::kCluster || cluster.clustered());
+  };
   for (const Rule& rule : Rules()) {
     const auto found = settings->find(rule.setting);
-    if (rule.whom == others || found == settings->end() || rule.good(found->second)) continue;
+    if (!concerns(rule.whom) || found == settings->end() || rule.good(found->second)) continue;
     warnings.push_back(
         absl::StrCat(server.ToString(), ": ", rule.setting, " is ", found->second, "; wanted: ", rule.wanted));
   }
