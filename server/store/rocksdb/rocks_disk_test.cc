@@ -20,9 +20,11 @@ constexpr int64_t kRows = 20000;
 
 class RocksDiskTest : public ::testing::Test {
  protected:
-  // In a mount namespace of this process, which the store's threads are made in.
+  // In one mount namespace of this process: RocksDB's threads outlive a database, and stay in the one they were made
+  // in.
   void SetUp() override {
-    const bool apart = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    static const bool apart =
+        unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
     if (!apart || mount("tmpfs", disk_.path().c_str(), "tmpfs", 0, "size=16m") != 0) {
       GTEST_SKIP() << "no mount of its own: " << std::strerror(errno);
     }
