@@ -35,6 +35,7 @@ constexpr int64_t kMaxTime = int64_t{30} * 24 * 3600 * 1000;
 constexpr Bounds kTimeOrNone = {0, kMaxTime};
 constexpr Bounds kSweepTime = {10, kMaxTime};
 constexpr Bounds kSeconds = {1000, kMaxTime};
+constexpr Bounds kSecondsOrNone = {1000, kMaxTime, /*or_none=*/true};
 
 // One place that names every key: flags, YAML and variables are made from it.
 class Parser {
@@ -104,6 +105,11 @@ class Parser {
     Key("max-runs", config_.max_runs, "runs that there may be at a time")->check(CLI::PositiveNumber);
     Key("max-streams", config_.max_streams, "calls of one connection at a time")->check(CLI::Range(1, 1 << 20));
     TimeKey("max-deadline", config_.max_deadline, kSeconds, "longest time of a call; none for Append streams");
+    TimeKey("max-connection-age", config_.max_connection_age, kSecondsOrNone,
+            "a connection that is older is asked to end, so that clients of a name (dns:///) find servers that were "
+            "added; 0: none is");
+    TimeKey("max-connection-age-grace", config_.max_connection_age_grace, kSeconds,
+            "time for the calls of such a connection before it is cut off; at least max-deadline");
     app_.add_flag("--check-config", config_.check_config, "check the configuration and exit");
     app_.add_flag("--print-config", config_.print_config, "print the configuration as YAML and exit");
   }
@@ -254,6 +260,16 @@ absl::Status CheckEncrypted(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
+// A read that is cut off begins anew, which would come to its end no sooner.
+absl::Status CheckConnectionAge(const ServerConfig& config) {
+  if (config.max_connection_age.count() == 0 || config.max_connection_age_grace >= config.max_deadline) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--max-connection-age-grace: ", TimeText(config.max_connection_age_grace), " is less than max-deadline (",
+      TimeText(config.max_deadline), "), the time that a call may take; raise it, or lower max-deadline"));
+}
+
 absl::Status CheckTokenFile(const std::string& path) {
   if (path.empty()) return absl::OkStatus();
   const auto control = AccessControl::Create(path, Clock::Real(), [](const std::string&) {});
@@ -287,6 +303,7 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   }
   if (absl::Status status = CheckTlsFiles(config.tls); !status.ok()) return status;
   if (absl::Status status = CheckEncrypted(config); !status.ok()) return status;
+  if (absl::Status status = CheckConnectionAge(config); !status.ok()) return status;
   if (!config.health_listen.empty()) {
     if (absl::Status status = CheckHealthPort(config); !status.ok()) return status;
   }
@@ -336,6 +353,8 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "max-runs" << YAML::Value << c.max_runs;
   out << YAML::Key << "max-streams" << YAML::Value << c.max_streams;
   out << YAML::Key << "max-deadline" << YAML::Value << TimeText(c.max_deadline);
+  out << YAML::Key << "max-connection-age" << YAML::Value << TimeText(c.max_connection_age);
+  out << YAML::Key << "max-connection-age-grace" << YAML::Value << TimeText(c.max_connection_age_grace);
   out << YAML::Key << "log-format" << YAML::Value << c.log_format;
   out << YAML::EndMap;
   return absl::StrCat(out.c_str(), "\n");

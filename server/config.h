@@ -54,6 +54,9 @@ struct ServerConfig {
   int64_t max_runs = 10000;  // Further ones are not made.
   int max_streams = 256;     // Calls of one connection at a time.
   std::chrono::milliseconds max_deadline = std::chrono::hours(1);  // Of a call but Append, whatever its caller says.
+  // A connection that is older is asked to end, and cut off after the grace; 0: it may last.
+  std::chrono::milliseconds max_connection_age{0};
+  std::chrono::milliseconds max_connection_age_grace = std::chrono::hours(1);
   std::string log_format = "auto";  // Text on a terminal, otherwise JSON; or "json", "text".
 
   // What the process was asked to do instead of serving.

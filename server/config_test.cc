@@ -87,6 +87,7 @@ TEST(ConfigTest, FaultsNameTheKey) {
            {{"--run-streams", "-1"}, "run-streams"},
            {{"--max-streams", "0"}, "max-streams"},
            {{"--max-deadline", "0s"}, "max-deadline"},
+           {{"--max-connection-age", "5m", "--max-connection-age-grace", "59m"}, "59m is less than max-deadline (1h)"},
            {{"--operations-listen", "0.0.0.0:7401"}, "--operations-listen: '0.0.0.0:7401' can be reached"},
            {{"--operations-listen", "unix:/tmp/x"}, "--operations-listen: 'unix:/tmp/x' is not host:port"},
            {{"--health-listen", "7402"}, "--health-listen: '7402' is not host:port"},

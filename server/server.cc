@@ -3,6 +3,7 @@
 #include <grpcpp/resource_quota.h>
 #include <sys/stat.h>
 
+#include <climits>
 #include <functional>
 #include <future>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "server/operations/endpoint_file.h"
 #include "server/operations/operations.h"
 #include "server/operations/operator_check.h"
+#include "server/operations/peer_limits.h"
 #include "server/operations/periodic_thread.h"
 #include "server/operations/server_plugins.h"
 #include "server/operations/sweeper.h"
@@ -56,16 +58,8 @@ absl::StatusOr<std::unique_ptr<ServedTls>> OpenTls(const ServerConfig& config) {
 
 // What a peer may cost that sends little, or nothing, or everything at once.
 void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
-  constexpr std::chrono::milliseconds kHandshake(20'000), kKeepalive(60'000), kKeepaliveAnswer(20'000), kShortest(1000);
-  const auto at_most = [&](std::chrono::milliseconds time) {
-    return static_cast<int>(std::clamp(config.stall_timeout, kShortest, time).count());
-  };
+  SetPeerLimits(config.stall_timeout, builder);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, at_most(kHandshake));
-  // A peer that stops in the middle of a frame does not answer pings.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, at_most(kKeepalive));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, at_most(kKeepaliveAnswer));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   // Messages on their way are gRPC's: it ends calls where they are more than all credit and some long messages.
   constexpr int64_t kMostMessages = 16;
   grpc::ResourceQuota quota("connections");
@@ -75,6 +69,16 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builde
   constexpr int kMostThreads = 256;
   quota.SetMaxThreads(kMostThreads);
   builder.SetResourceQuota(quota);
+}
+
+// A connection that is old is told to end, so that its client looks for servers anew; gRPC spreads the ages by a tenth.
+void SetConnectionAge(const ServerConfig& config, grpc::ServerBuilder& builder) {
+  if (config.max_connection_age.count() == 0) return;
+  const auto in_range = [](std::chrono::milliseconds time) {
+    return static_cast<int>(std::min<int64_t>(time.count(), INT_MAX));
+  };
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, in_range(config.max_connection_age));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, in_range(config.max_connection_age_grace));
 }
 
 // Others than the user and the group of the server have no business with a socket, whatever the umask says.
@@ -198,8 +202,7 @@ absl::Status GrpcServer::Listen() {
   builder.SetMaxReceiveMessageSize(static_cast<int>(config_.max_message_bytes));
   builder.SetMaxSendMessageSize(-1);
   SetConnectionLimits(config_, builder);
-  // Clients keep idle connections alive every 30 s; gRPC's default floor of 5 minutes would cut them off.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
+  SetConnectionAge(config_, builder);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);

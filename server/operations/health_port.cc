@@ -6,10 +6,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/operations/peer_limits.h"
 #include "server/operations/server_plugins.h"
 
 namespace routing_replay {
 namespace {
+
+// Probes make one call at a time.
+constexpr int kMaxStreams = 100;
 
 class GrpcHealthPort final : public HealthPort {
  public:
@@ -18,8 +22,11 @@ class GrpcHealthPort final : public HealthPort {
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
   }
 
-  absl::Status Listen(const std::string& address, bool channelz) {
-    const auto builder = NewServerBuilder({.health = true, .channelz = channelz});
+  absl::Status Listen(const HealthPortOptions& options) {
+    const std::string& address = options.address;
+    const auto builder = NewServerBuilder({.health = true, .channelz = options.channelz});
+    SetPeerLimits(options.patience, *builder);
+    builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
     int port = 0;
     builder->AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
     builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -49,9 +56,9 @@ class GrpcHealthPort final : public HealthPort {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const std::string& address, bool channelz) {
+absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const HealthPortOptions& options) {
   auto port = std::make_unique<GrpcHealthPort>();
-  if (absl::Status status = port->Listen(address, channelz); !status.ok()) return status;
+  if (absl::Status status = port->Listen(options); !status.ok()) return status;
   return port;
 }
 

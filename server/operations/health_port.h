@@ -3,6 +3,7 @@
 #ifndef SERVER_OPERATIONS_HEALTH_PORT_H_
 #define SERVER_OPERATIONS_HEALTH_PORT_H_
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -10,11 +11,16 @@
 
 namespace routing_replay {
 
+struct HealthPortOptions {
+  std::string address;    // host:port or [v6]:port; port 0: any free one.
+  bool channelz = false;  // Serves channelz, too, which tells about all connections.
+  std::chrono::milliseconds patience = std::chrono::minutes(2);  // As of SetPeerLimits.
+};
+
 class HealthPort {
  public:
-  // Live and not ready when it returns. `channelz`: serves channelz, too, which tells about all connections.
-  // UNAVAILABLE naming the address if it cannot be had.
-  static absl::StatusOr<std::unique_ptr<HealthPort>> Start(const std::string& address, bool channelz);
+  // Live and not ready when it returns. UNAVAILABLE naming the address if it cannot be had.
+  static absl::StatusOr<std::unique_ptr<HealthPort>> Start(const HealthPortOptions& options);
   virtual ~HealthPort() = default;
 
   // Those who watch hear of it. Thread-safe.

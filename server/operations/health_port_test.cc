@@ -4,6 +4,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include "tests/support/http_client.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
@@ -26,8 +27,9 @@ int StatusOf(const grpc::ByteBuffer& message) {
 
 class HealthPortTest : public ::testing::Test {
  protected:
-  void Start(bool channelz = false) {
-    ASSERT_OK_AND_ASSIGN(port_, HealthPort::Start("127.0.0.1:0", channelz));
+  void Start(HealthPortOptions options = {}) {
+    options.address = "127.0.0.1:0";
+    ASSERT_OK_AND_ASSIGN(port_, HealthPort::Start(options));
     stub_ =
         std::make_unique<grpc::GenericStub>(grpc::CreateChannel(port_->address(), grpc::InsecureChannelCredentials()));
   }
@@ -123,13 +125,30 @@ TEST_F(HealthPortTest, NothingElseIsServedThereUnlessItIsAsked) {
             grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(Call("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Request(""), &response),
             grpc::StatusCode::UNIMPLEMENTED);
-  Start(/*channelz=*/true);
+  Start({.channelz = true});
   EXPECT_EQ(Call(kList, Request(""), &response), grpc::StatusCode::OK);
+}
+
+// The port is open to everybody, and its connections take descriptors of the whole process.
+TEST_F(HealthPortTest, PeersThatAreSilentAreCutOff) {
+  Start({.patience = std::chrono::seconds(1)});
+  const std::string begin = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string("\0\0\0\x04\0\0\0\0\0", 9);
+  const std::string half_a_frame("\0\x40\0\x01\x04\0\0\0\x01", 9);  // Headers of 16 KiB are to follow.
+  std::vector<std::unique_ptr<HttpConnection>> silent;
+  for (const std::string& sent : {std::string(), begin, begin + half_a_frame}) {
+    for (int i = 0; i < 20; ++i) {
+      silent.push_back(std::make_unique<HttpConnection>(port_->address()));
+      silent.back()->Send(sent);
+    }
+  }
+  EXPECT_EQ(Check("live"), kServing);
+  for (const auto& connection : silent) connection->ReceiveAll();  // Returns when the server has ended it.
+  EXPECT_EQ(Check("live"), kServing);
 }
 
 TEST_F(HealthPortTest, AnAddressThatIsTakenIsAnError) {
   Start();
-  EXPECT_EQ(HealthPort::Start(port_->address(), false).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(HealthPort::Start({.address = port_->address()}).status().code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ class OpenOperations final : public Operations {
 
   absl::Status Open() {
     if (!config_.health_listen.empty()) {
-      auto health = HealthPort::Start(config_.health_listen, config_.channelz);
+      auto health = HealthPort::Start(
+          {.address = config_.health_listen, .channelz = config_.channelz, .patience = config_.stall_timeout});
       if (!health.ok()) return health.status();
       health_ = *std::move(health);
     }
