@@ -48,6 +48,7 @@ std::string BearerOf(const std::string& authorization) {
 }
 
 HttpResponse Refusal(const absl::Status& status, bool post) {
+  if (absl::IsFailedPrecondition(status)) return Text(403, std::string(status.message()));
   const absl::string_view scopes = post ? "admin" : "read or admin";
   const std::string needed = absl::StrCat("this needs a token with the scope ", scopes, " on every run");
   if (!absl::IsUnauthenticated(status)) return Text(403, needed);
@@ -87,7 +88,7 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
   // What a browser remembers is sent along by any page that it shows: good for reading, not for changes.
   const std::string authorization = post ? request.authorization : BearerOf(request.authorization);
   const ScopeSet needed = post ? Scope::kAdmin : Scope::kRead | Scope::kAdmin;
-  if (const absl::Status status = check(authorization, needed); !status.ok()) return Refusal(status, post);
+  if (const absl::Status status = check(request, authorization, needed); !status.ok()) return Refusal(status, post);
   if (request.path == kLogLevelPath) return post ? ChangeLogLevel(request) : LogLevelNow();
   if (request.path == "/api/v1/status") return {.content_type = kJson, .body = status_json()};
   if (request.path == "/statusz" || request.path == "/") {

@@ -10,7 +10,7 @@
 //
 // The first three are for everybody who reaches the port. The others name runs: where the server has tokens they need
 // one with the scope read or admin on every run, and POST one with admin. A browser may give the token as the password
-// of basic authentication, for what is read.
+// of basic authentication, for what is read. Where it has none, see MakeOperatorCheck.
 #ifndef SERVER_OPERATIONS_OPERATIONS_ROUTES_H_
 #define SERVER_OPERATIONS_OPERATIONS_ROUTES_H_
 
@@ -25,8 +25,11 @@
 
 namespace routing_replay {
 
-// OK if the bearer of an authorization header has one of the scopes on every run; UNAUTHENTICATED where it is nobody.
-using OperatorCheck = std::function<absl::Status(absl::string_view authorization, ScopeSet any_of)>;
+// OK if whoever asks may: the bearer of `authorization` (which stands for that of the request) has one of the scopes on
+// every run. UNAUTHENTICATED where it is nobody; FAILED_PRECONDITION saying how to ask, where this is no matter of
+// tokens.
+using OperatorCheck =
+    std::function<absl::Status(const HttpRequest& request, absl::string_view authorization, ScopeSet any_of)>;
 
 struct OperationsRoutes {
   const Readiness& readiness;

@@ -9,7 +9,7 @@ namespace routing_replay::testing {
 namespace {
 
 // Two tokens: one that reads, one that administers.
-absl::Status CheckToken(absl::string_view authorization, ScopeSet any_of) {
+absl::Status CheckToken(const HttpRequest&, absl::string_view authorization, ScopeSet any_of) {
   if (authorization == "Bearer boss" && any_of.overlaps(Scope::kAdmin)) return absl::OkStatus();
   if (authorization == "Bearer reader" && any_of.overlaps(Scope::kRead)) return absl::OkStatus();
   if (authorization == "Bearer reader") return absl::PermissionDeniedError("secret detail");
@@ -136,6 +136,18 @@ TEST_F(OperationsRoutesTest, NoPageInABrowserChangesTheLogLevel) {
   request.origin = "null";
   EXPECT_EQ(routes_.Answer(request).code, 403);
   EXPECT_EQ(GetLogLevel(), "info");
+}
+
+TEST_F(OperationsRoutesTest, ARefusalThatIsNoMatterOfTokensSaysHowToAsk) {
+  const auto check = [](const HttpRequest& request, absl::string_view, ScopeSet) {
+    return request.host == "evil.example" ? absl::FailedPreconditionError("use another name") : absl::OkStatus();
+  };
+  const OperationsRoutes routes{readiness_, check, [] { return "m"; }, [] { return "{}"; }, [](bool) { return "<p>"; }};
+  const HttpResponse refused = routes.Answer({.method = "GET", .path = "/statusz", .host = "evil.example"});
+  EXPECT_EQ(refused.code, 403);
+  EXPECT_EQ(refused.body, "use another name\n");
+  EXPECT_EQ(routes.Answer({.method = "GET", .path = "/metrics", .host = "evil.example"}).code, 200);
+  EXPECT_EQ(routes.Answer({.method = "GET", .path = "/statusz", .host = "localhost"}).code, 200);
 }
 
 TEST_F(OperationsRoutesTest, NothingElseMayBeChanged) {

@@ -59,8 +59,8 @@ struct HttpAnswer {
 inline HttpAnswer HttpAsk(const std::string& address, const std::string& method, const std::string& path,
                           const std::string& headers = "", const std::string& body = "") {
   const HttpConnection connection(address);
-  connection.Send(method + " " + path + " HTTP/1.1\r\nHost: test\r\nContent-Length: " + std::to_string(body.size()) +
-                  "\r\n" + headers + "\r\n" + body);
+  connection.Send(method + " " + path + " HTTP/1.1\r\nHost: " + address +
+                  "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + headers + "\r\n" + body);
   const std::string all = connection.ReceiveAll();
   const size_t end = all.find("\r\n\r\n");
   if (end == std::string::npos || all.compare(0, 9, "HTTP/1.1 ") != 0) return {};

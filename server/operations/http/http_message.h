@@ -15,7 +15,9 @@ struct HttpRequest {
   std::string query;   // What comes after '?'.
   std::string authorization;
   std::string content_type;
-  std::string origin;  // Of the page for which a browser asks; others send none.
+  std::string origin;      // Of the page for which a browser asks; others send none.
+  std::string host;        // As the client calls the server, with the port; empty where it does not say.
+  bool from_here = false;  // The peer's address is a loopback one.
   std::string body;
 };
 

@@ -50,6 +50,20 @@ TEST_F(HttpPortTest, HandsOverTheRequestAndEndsTheConnection) {
   EXPECT_NE(answer.find("X-Content-Type-Options: nosniff\r\n"), std::string::npos) << answer;
 }
 
+TEST_F(HttpPortTest, SaysWhoAsksAndByWhichName) {
+  HttpPortOptions options;
+  for (const char* address : {"127.0.0.1:0", "[::]:0"}) {
+    options.address = address;
+    ASSERT_OK_AND_ASSIGN(port_, HttpPort::Start(options, [](const HttpRequest& request) -> HttpResponse {
+                           return {.body = absl::StrCat(request.host, request.from_here ? " from here" : " from afar")};
+                         }));
+    const std::string port = port_->address().substr(port_->address().rfind(':'));
+    const HttpConnection connection("127.0.0.1" + port);
+    connection.Send("GET / HTTP/1.1\r\nHost: a.example:1\r\n\r\n");
+    EXPECT_TRUE(absl::EndsWith(connection.ReceiveAll(), "\r\n\r\na.example:1 from here")) << address;
+  }
+}
+
 TEST_F(HttpPortTest, HeadHasTheLengthAndNoBody) {
   Start();
   const std::string answer = Ask("HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n");

@@ -25,6 +25,7 @@ HttpRequest ToRequest(const http::request<http::string_body>& message) {
                       .authorization = Text(message[http::field::authorization]),
                       .content_type = Text(message[http::field::content_type]),
                       .origin = Text(message[http::field::origin]),
+                      .host = Text(message[http::field::host]),
                       .body = message.body()};
   const size_t question = request.path.find('?');
   if (question != std::string::npos) {
@@ -32,6 +33,13 @@ HttpRequest ToRequest(const http::request<http::string_body>& message) {
     request.path.resize(question);
   }
   return request;
+}
+
+bool IsLoopback(const boost::asio::ip::address& address) {
+  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
+    return make_address_v4(boost::asio::ip::v4_mapped, address.to_v6()).is_loopback();
+  }
+  return address.is_loopback();
 }
 
 // What the parser makes of a request that is none, or too large.
@@ -91,7 +99,11 @@ class Session final : public WaitingSession, public std::enable_shared_from_this
     sessions_.Forget(waiting_);
     if (!error) {
       const bool head = parser_.get().method() == http::verb::head;
-      return Answer(sessions_.handler(ToRequest(parser_.get())), head);
+      HttpRequest request = ToRequest(parser_.get());
+      beast::error_code no_peer;
+      const auto peer = beast::get_lowest_layer(stream_).socket().remote_endpoint(no_peer);
+      request.from_here = !no_peer && IsLoopback(peer.address());
+      return Answer(sessions_.handler(request), head);
     }
     const int code = error == http::error::end_of_stream ? 0 : CodeOf(error);
     if (code != 0) Answer({.code = code, .body = std::string(http::obsolete_reason(http::status(code))) + "\n"}, false);
