@@ -1,18 +1,29 @@
 #include "server/operations/endpoint_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
 namespace routing_replay {
 namespace {
+
+constexpr mode_t kMode = 0644;  // Others are to find the server.
+
+absl::Status CannotWrite(const std::string& path, int error) {
+  return absl::InvalidArgumentError(absl::StrCat("--endpoint-file: cannot write ", path, ": ", std::strerror(error)));
+}
 
 // What tells a file from others, whatever it is called; nothing if there is none.
 std::optional<std::pair<dev_t, ino_t>> IdentityOf(const std::string& path) {
@@ -46,16 +57,20 @@ class WrittenFile final : public EndpointFile {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EndpointFile>> EndpointFile::Write(const std::string& path, const std::string& address) {
-  const std::string part = path + ".part";
+  // By a name that nobody else in the folder can have taken, or led elsewhere.
+  std::string part = path + ".XXXXXX";
+  const int fd = mkostemp(part.data(), O_CLOEXEC);
+  if (fd < 0) return CannotWrite(path, errno);
+  const absl::Cleanup close_file = [fd] { close(fd); };
   const std::string content = address + "\n";
-  std::ofstream file(part);
-  file << content;
-  file.close();
   const auto identity = IdentityOf(part);
-  if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--endpoint-file: cannot write ", path));
+  if (write(fd, content.data(), content.size()) == static_cast<ssize_t>(content.size()) && fchmod(fd, kMode) == 0 &&
+      std::rename(part.c_str(), path.c_str()) == 0) {
+    return std::make_unique<WrittenFile>(path, content, identity);
   }
-  return std::make_unique<WrittenFile>(path, content, identity);
+  const absl::Status failed = CannotWrite(path, errno);
+  unlink(part.c_str());
+  return failed;
 }
 
 }  // namespace routing_replay

@@ -3,15 +3,17 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {
 namespace {
 
+using testing::ScratchDirectory;
+
 class EndpointFileTest : public ::testing::Test {
  protected:
-  EndpointFileTest() : path_(std::filesystem::path(::testing::TempDir()) / "endpoint") {}
-  ~EndpointFileTest() override { std::filesystem::remove(path_); }
+  EndpointFileTest() : path_(directory_.path() + "/endpoint") {}
 
   std::string Line() const {
     std::ifstream file(path_);
@@ -20,14 +22,35 @@ class EndpointFileTest : public ::testing::Test {
     return line;
   }
 
+  // That are called like it.
+  int Files() const {
+    int files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path_.parent_path())) {
+      files += entry.path().filename().string().starts_with(path_.filename().string()) ? 1 : 0;
+    }
+    return files;
+  }
+
+  const ScratchDirectory directory_;
   const std::filesystem::path path_;
 };
+
+// In a folder where everybody may write, somebody may have laid a link for the file that becomes it.
+TEST_F(EndpointFileTest, NothingIsWrittenThroughALink) {
+  const std::filesystem::path victim = directory_.path() + "/victim";
+  std::filesystem::create_symlink(victim, path_);
+  std::filesystem::create_symlink(victim, path_.string() + ".part");
+  ASSERT_OK_AND_ASSIGN(const auto file, EndpointFile::Write(path_, "localhost:7400"));
+  EXPECT_EQ(Line(), "localhost:7400");
+  EXPECT_FALSE(std::filesystem::exists(victim));
+}
 
 TEST_F(EndpointFileTest, IsThereWhileItLives) {
   {
     ASSERT_OK_AND_ASSIGN(const auto file, EndpointFile::Write(path_, "localhost:7400"));
     EXPECT_EQ(Line(), "localhost:7400");
-    EXPECT_FALSE(std::filesystem::exists(path_.string() + ".part"));
+    EXPECT_EQ(Files(), 1);
+    EXPECT_EQ(std::filesystem::status(path_).permissions(), std::filesystem::perms(0644));
   }
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
@@ -57,6 +80,9 @@ TEST_F(EndpointFileTest, WrittenIntoByOthersOrGone) {
 
 TEST_F(EndpointFileTest, NowhereToWrite) {
   EXPECT_FALSE(EndpointFile::Write("/nowhere/endpoint", "localhost:7400").ok());
+  std::filesystem::create_directory(path_);
+  EXPECT_FALSE(EndpointFile::Write(path_, "localhost:7400").ok());
+  EXPECT_EQ(Files(), 1);
 }
 
 }  // namespace
