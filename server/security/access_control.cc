@@ -2,8 +2,11 @@
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <ctime>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -19,6 +22,18 @@ namespace {
 constexpr absl::string_view kScheme = "Bearer ";
 // Far over any real one; what is longer is not worth hashing.
 constexpr size_t kMaxTokenBytes = 4096;
+
+constexpr std::chrono::milliseconds kSettlePoll(20);
+constexpr int kSettlePolls = 25;
+
+bool WrittenWithin(const std::string& path, std::chrono::nanoseconds time) {
+  struct stat status;
+  timespec now;
+  if (stat(path.c_str(), &status) != 0 || clock_gettime(CLOCK_REALTIME, &now) != 0) return false;
+  const std::chrono::nanoseconds age = std::chrono::seconds(now.tv_sec - status.st_mtim.tv_sec) +
+                                       std::chrono::nanoseconds(now.tv_nsec - status.st_mtim.tv_nsec);
+  return age >= std::chrono::nanoseconds(0) && age < time;
+}
 
 absl::Status NoToken(absl::string_view why) {
   return MakeError(absl::StatusCode::kUnauthenticated, absl::StrCat("authorization: ", why),
@@ -67,10 +82,12 @@ bool Permissions::Sees(absl::string_view run) const {
 }
 
 absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(const std::string& token_file, const Clock& clock,
-                                                                     std::function<void(const std::string&)> warn) {
+                                                                     std::function<void(const std::string&)> warn,
+                                                                     std::chrono::milliseconds settled) {
   auto control = std::make_unique<AccessControl>();
   control->clock_ = &clock;
   control->warn_ = std::move(warn);
+  control->settled_ = settled;
   control->open_ = false;
   MutexLock lock(control->mutex_);
   control->file_ = std::make_unique<ChangingFile>(token_file);
@@ -78,8 +95,23 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(const std::
   return control;
 }
 
+// A file that is written in place may be a list that grants more than the whole one, wherever it is cut.
+absl::StatusOr<std::optional<std::string>> AccessControl::LookWhenSettled() const {
+  auto text = file_->Look();
+  for (int i = 0; text.ok() && *text && WrittenWithin(file_->path(), settled_); ++i) {
+    if (i == kSettlePolls) {
+      file_ = std::make_unique<ChangingFile>(file_->path());  // What was seen does not count.
+      return absl::UnavailableError(absl::StrCat(file_->path(), ": is being written to; replace it by renaming"));
+    }
+    std::this_thread::sleep_for(kSettlePoll);
+    auto again = file_->Look();
+    if (!again.ok() || *again) text = std::move(again);
+  }
+  return text;
+}
+
 absl::StatusOr<bool> AccessControl::Reload() const {
-  const auto text = file_->Look();
+  const auto text = LookWhenSettled();
   if (!text.ok()) return text.status();
   if (!*text) return false;
   auto grants = ParseTokenFile(**text);
