@@ -28,14 +28,18 @@ absl::StatusOr<RunSummary> Summary(const v1::RunState& state) {
 }  // namespace
 
 absl::StatusOr<std::vector<RunSummary>> CallListRuns(const Caller& caller) {
-  const auto response = caller.Call(&Stub::ListRuns, v1::ListRunsRequest());
-  if (!response.ok()) return response.status();
   std::vector<RunSummary> runs;
-  for (const v1::RunState& state : response->runs()) {
-    auto summary = Summary(state);
-    if (!summary.ok()) return summary.status();
-    runs.push_back(*std::move(summary));
-  }
+  v1::ListRunsRequest request;
+  do {
+    const auto page = caller.Call(&Stub::ListRuns, request);
+    if (!page.ok()) return page.status();
+    for (const v1::RunState& state : page->runs()) {
+      auto summary = Summary(state);
+      if (!summary.ok()) return summary.status();
+      runs.push_back(*std::move(summary));
+    }
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
   return runs;
 }
 

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookInterval(1000);
 constexpr std::chrono::milliseconds kFullLookInterval(100);
+constexpr std::chrono::seconds kIdle(2);
 constexpr int32_t kRetryAfterMs = 500;
 
 absl::Status OverQuota(const char* limit, absl::string_view what) {
@@ -57,36 +58,56 @@ void RunQuota::Hold::Commit() {
   use.committed += std::exchange(bytes_, 0);
 }
 
-bool RunQuota::BeginLook(Clock::Duration interval) {
+bool RunQuota::BeginLook(absl::string_view run, Clock::Duration interval) {
   MutexLock lock(mutex_);
-  if (looking_ || (looked_ && clock_.Now() < *looked_ + interval)) return false;
-  looking_ = true;
-  looked_ = clock_.Now();
-  for (auto& [run, use] : uses_) use.settling += std::exchange(use.committed, 0);
+  ForgetIdle();
+  for (auto found = uses_.find(run); found != uses_.end(); found = uses_.find(run)) {
+    if (!found->second.looking || found->second.known) break;
+    looked_.Wait(mutex_);
+  }
+  const Clock::Time now = clock_.Now();
+  auto found = uses_.find(run);
+  if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
+  Use& use = found->second;
+  if (use.looking || (use.looked && now < *use.looked + interval)) return false;
+  use.looking = true;
+  use.looked = now;
+  use.settling += std::exchange(use.committed, 0);
   return true;
 }
 
+void RunQuota::ForgetIdle() {
+  const Clock::Time now = clock_.Now();
+  if (now < forget_at_) return;
+  forget_at_ = now + kIdle;
+  std::erase_if(uses_, [&](const auto& entry) {
+    const Use& use = entry.second;
+    return !use.looking && use.held == 0 && (!use.looked || now >= *use.looked + kIdle);
+  });
+}
+
 // The store may take its time: others go on meanwhile by what is known.
-bool RunQuota::LookAgain(Clock::Duration interval) {
-  if (!BeginLook(interval)) return false;
-  const auto stored = stored_();
+bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
+  if (!BeginLook(run, interval)) return false;
+  absl::StatusOr<int64_t> stored = stored_(run);
+  if (absl::IsNotFound(stored.status())) stored = 0;
   MutexLock lock(mutex_);
-  looking_ = false;
+  Use& use = uses_.find(run)->second;  // Not forgotten while it is looked at.
+  use.looking = false;
+  looked_.NotifyAll();
   if (!stored.ok()) return false;  // As it was; the appends themselves will say what is wrong.
-  for (auto& [run, use] : uses_) use.stored = use.settling = 0;
-  for (const auto& [run, bytes] : *stored) uses_[run].stored = bytes;
-  for (auto use = uses_.begin(); use != uses_.end();) {
-    use = use->second.bytes() == 0 ? uses_.erase(use) : std::next(use);
-  }
+  use.known = true;
+  use.stored = *stored;
+  use.settling = 0;
   return true;
 }
 
 // What is admitted is a guess from above, which a look replaces by what is stored.
 absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, int64_t least, int64_t most) {
   if (limits_.bytes == 0) return Hold();
-  LookAgain(kLookInterval);
+  LookAgain(run, kLookInterval);
   auto hold = TryTake(run, least, most);
-  if (!hold.ok() && LookAgain(kFullLookInterval)) hold = TryTake(run, least, most);
+  if (!hold.ok() && LookAgain(run, kFullLookInterval)) hold = TryTake(run, least, most);
   return hold;
 }
 

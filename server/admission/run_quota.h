@@ -30,11 +30,12 @@ class RunQuota {
     int64_t streams = 0;  // Of a run at a time, of each kind; 0: no limit.
   };
   enum class StreamKind { kAppend, kRead };
-  // The bytes that are stored of each run.
-  using Stored = std::function<absl::StatusOr<std::map<std::string, int64_t>>()>;
+  // The bytes that are stored of a run; NOT_FOUND if there is none.
+  using Stored = std::function<absl::StatusOr<int64_t>(absl::string_view run)>;
 
-  // `clock` and what `stored` needs must outlive this. `stored` is asked once a second, and ten times a second where a
-  // run is full by what was admitted; by one thread at a time, and only where the bytes are limited.
+  // `clock` and what `stored` needs must outlive this. `stored` is asked of a run that is to take bytes, once a second,
+  // and ten times a second where it is full by what was admitted; by one thread at a time for each run, and only where
+  // the bytes are limited.
   RunQuota(const Limits& limits, const Clock& clock, Stored stored)
       : limits_(limits), clock_(clock), stored_(std::move(stored)) {}
 
@@ -96,6 +97,9 @@ class RunQuota {
     int64_t committed = 0;  // Since a look began that is not over, …
     int64_t settling = 0;   // … and before: that look finds them.
     int64_t held = 0;
+    bool looking = false;
+    bool known = false;                 // A look has ended well.
+    std::optional<Clock::Time> looked;  // When the last look began.
     int64_t bytes() const { return stored + committed + settling + held; }
   };
   using Streams = std::array<int64_t, 2>;  // By kind.
@@ -103,17 +107,20 @@ class RunQuota {
   absl::StatusOr<Hold> Take(absl::string_view run, int64_t least, int64_t most);
   void Close(const std::string& run, StreamKind kind);
   absl::StatusOr<Hold> TryTake(absl::string_view run, int64_t least, int64_t most);
-  // If the last look is so long ago: whether there was a look.
-  bool LookAgain(Clock::Duration interval);
-  // Whether it is time; then what was committed begins to settle.
-  bool BeginLook(Clock::Duration interval);
+  // If the last look at the run is so long ago: whether there was a look.
+  bool LookAgain(absl::string_view run, Clock::Duration interval);
+  // Whether it is time; then what was committed begins to settle. Waits for the first look, if another thread has begun
+  // it.
+  bool BeginLook(absl::string_view run, Clock::Duration interval);
+  // Runs that take nothing any more are looked at anew when they do.
+  void ForgetIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Limits limits_;
   const Clock& clock_;
   const Stored stored_;
   Mutex mutex_;
-  bool looking_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<Clock::Time> looked_ ABSL_GUARDED_BY(mutex_);
+  CondVar looked_;
+  Clock::Time forget_at_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Use, std::less<>> uses_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Streams, std::less<>> streams_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,5 +1,7 @@
 #include "server/admission/run_quota.h"
 
+#include <thread>
+
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {
@@ -12,10 +14,12 @@ constexpr auto kAppend = RunQuota::StreamKind::kAppend;
 class RunQuotaTest : public ::testing::Test {
  protected:
   RunQuota Make(const RunQuota::Limits& limits) {
-    return RunQuota(limits, clock_, [this]() -> absl::StatusOr<std::map<std::string, int64_t>> {
+    return RunQuota(limits, clock_, [this](absl::string_view run) -> absl::StatusOr<int64_t> {
       ++looks_;
       if (stored_now_) stored_now_();
-      return stored_;
+      const auto found = stored_.find(std::string(run));
+      if (found == stored_.end()) return absl::NotFoundError("no such run");
+      return found->second;
     });
   }
   static void ExpectOver(const absl::Status& status, const std::string& limit) {
@@ -46,14 +50,14 @@ TEST_F(RunQuotaTest, BytesOfEachRun) {
   ExpectOver(quota.Admit("a", 0).status(), kRunBudget);  // What costs nothing is refused, too, at the limit.
   EXPECT_OK(quota.Admit("b", 100));
   ExpectOver(quota.Admit("c", 101).status(), kRunBudget);
-  EXPECT_EQ(looks_, 1);
+  EXPECT_EQ(looks_, 3);  // One at each.
   // What was admitted is stored by now, and some of it released.
   all.Commit();
   stored_["a"] = 70;
   ExpectOver(quota.Admit("a", 30).status(), kRunBudget);
   clock_.Advance(std::chrono::seconds(1));
   EXPECT_OK(quota.Admit("a", 30));
-  EXPECT_EQ(looks_, 2);
+  EXPECT_EQ(looks_, 4);
 }
 
 TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
@@ -75,6 +79,33 @@ TEST_F(RunQuotaTest, WhatIsUnderWayCountsForAsLongAsItIs) {
   stored_now_ = nullptr;
   clock_.Advance(std::chrono::seconds(2));
   EXPECT_OK(quota.Admit("a", 100));
+}
+
+TEST_F(RunQuotaTest, ARunThatRestedIsLookedAtAnew) {
+  RunQuota quota = Make({.bytes = 100});
+  ASSERT_OK_AND_ASSIGN(RunQuota::Hold hold, quota.Admit("a", 60));
+  hold.Commit();  // And gone from the store by now.
+  clock_.Advance(std::chrono::seconds(10));
+  EXPECT_OK(quota.Admit("b", 1));
+  EXPECT_OK(quota.Admit("a", 100));
+  EXPECT_EQ(looks_, 3);
+}
+
+// Before anything is known of a run, what others of its appends find out is waited for.
+TEST_F(RunQuotaTest, TheFirstLookIsWaitedFor) {
+  RunQuota quota = Make({.bytes = 100});
+  stored_["a"] = 90;
+  absl::Status other;
+  std::thread second;
+  stored_now_ = [&] {
+    if (looks_ > 1) return;
+    second = std::thread([&] { other = quota.Admit("a", 20).status(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // For the other to come, if it is quick.
+  };
+  ExpectOver(quota.Admit("a", 20).status(), kRunBudget);
+  second.join();
+  ExpectOver(other, kRunBudget);
+  EXPECT_EQ(looks_, 1);
 }
 
 TEST_F(RunQuotaTest, HoldsArePartedAndJoined) {

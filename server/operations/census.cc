@@ -6,6 +6,7 @@ namespace routing_replay {
 namespace {
 
 constexpr int64_t kPage = 1000;
+constexpr size_t kRunPage = 1000;
 
 void Add(const SampleState& sample, Census::Run& run, Census& census) {
   ++run.looked_at;
@@ -38,26 +39,39 @@ absl::Status LookAt(Store& store, Producer producer, int64_t limit, const std::f
   return absl::OkStatus();
 }
 
+absl::Status LookAt(Store& store, const RunState& state, int64_t limit, const std::function<bool()>& stop,
+                    Census& census) {
+  Census::Run run{.run = state.info.run,
+                  .samples = state.samples,
+                  .sealed_samples = state.sealed_samples,
+                  .committed_rows = state.committed_rows,
+                  .stored_bytes = state.stored_bytes};
+  for (const Producer producer : {Producer::kRollout, Producer::kTrainer}) {
+    absl::Status status = LookAt(store, producer, limit, stop, run, census);
+    if (!status.ok()) return status;
+  }
+  census.samples += run.samples;
+  census.runs.push_back(std::move(run));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::function<bool()>& stop) {
-  const auto states = store.ListRuns();
-  if (!states.ok()) return states.status();
+  const auto runs = store.CountRuns();
+  if (!runs.ok()) return runs.status();
   Census census;
-  const int64_t limit_of_run = std::max<int64_t>(1, limit / std::max<int64_t>(1, states->size()));
-  for (const RunState& state : *states) {
-    Census::Run run{.run = state.info.run,
-                    .samples = state.samples,
-                    .sealed_samples = state.sealed_samples,
-                    .committed_rows = state.committed_rows,
-                    .stored_bytes = state.stored_bytes};
-    for (const Producer producer : {Producer::kRollout, Producer::kTrainer}) {
-      absl::Status status = LookAt(store, producer, limit_of_run, stop, run, census);
+  const int64_t limit_of_run = std::max<int64_t>(1, limit / std::max<int64_t>(1, *runs));
+  std::string token;
+  do {
+    const auto page = store.ListRuns(token, kRunPage);
+    if (!page.ok()) return page.status();
+    for (const RunState& state : page->runs) {
+      absl::Status status = LookAt(store, state, limit_of_run, stop, census);
       if (!status.ok()) return status;
     }
-    census.samples += run.samples;
-    census.runs.push_back(std::move(run));
-  }
+    token = page->next_token;
+  } while (!token.empty());
   return census;
 }
 

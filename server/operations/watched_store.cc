@@ -21,7 +21,11 @@ class WatchedStore final : public Store {
     return Counted(store_->OpenRun(run, geometry, options));
   }
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override { return Counted(store_->GetRun(run)); }
-  absl::StatusOr<std::vector<RunState>> ListRuns() override { return Counted(store_->ListRuns()); }
+  absl::StatusOr<RunState> StatRun(absl::string_view run) override { return Counted(store_->StatRun(run)); }
+  absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override {
+    return Counted(store_->ListRuns(page_token, limit));
+  }
+  absl::StatusOr<int64_t> CountRuns() override { return Counted(store_->CountRuns()); }
   absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override {
     auto dropped = Counted(store_->DropRun(run));
     if (dropped.ok()) versions_.Drop(run);

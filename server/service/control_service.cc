@@ -105,11 +105,11 @@ absl::Status AuthorizeOpenRun(ServiceContext& context, const grpc::ServerContext
 // A run that nobody writes to is never idle, and takes memory.
 absl::Status CheckRoomForRun(ServiceContext& context, const std::string& run) {
   if (context.store.GetRun(run).ok()) return absl::OkStatus();
-  const auto runs = context.store.ListRuns();
+  const auto runs = context.store.CountRuns();
   if (!runs.ok()) return runs.status();
-  if (static_cast<int64_t>(runs->size()) < context.config.max_runs) return absl::OkStatus();
+  if (*runs < context.config.max_runs) return absl::OkStatus();
   return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("max-runs: there are ", runs->size(), " runs already; drop one"),
+                   absl::StrCat("max-runs: there are ", *runs, " runs already; drop one"),
                    {.reason = Reason::kOverBudget, .field = "max-runs"});
 }
 
@@ -301,22 +301,45 @@ void DescribeSpill(const Store::Totals::Spill& spill, v1::ServerInfo& info) {
   for (const auto& [name, value] : SpillCounters(spill)) (*info.mutable_counters())[name] = value;
 }
 
-absl::Status DoListRuns(ServiceContext& context, const grpc::ServerContext& call, v1::ListRunsResponse& response) {
+v1::RunState ToProto(const RunState& state) {
+  v1::RunState out;
+  out.set_run(state.info.run);
+  *out.mutable_geometry() = ToProto(*state.info.geometry);
+  WriteOptions(state.info.options, *out.mutable_options());
+  out.set_samples(state.samples);
+  out.set_sealed_samples(state.sealed_samples);
+  out.set_committed_rows(state.committed_rows);
+  out.set_stored_bytes(state.stored_bytes);
+  return out;
+}
+
+// Stock clients take messages of 4 MiB.
+constexpr size_t kRunPageBytes = 3 << 20;
+constexpr size_t kRunsAtATime = 256;  // Asked of the store.
+
+absl::Status DoListRuns(ServiceContext& context, const grpc::ServerContext& call, const v1::ListRunsRequest& request,
+                        v1::ListRunsResponse& response) {
   const auto permissions = AuthorizeAnywhere(context, call, Rpc::kListRuns);
   if (!permissions.ok()) return permissions.status();
-  const absl::StatusOr<std::vector<RunState>> runs = context.store.ListRuns();
-  if (!runs.ok()) return runs.status();
-  for (const RunState& state : *runs) {
-    if (!permissions->Sees(state.info.run)) continue;
-    v1::RunState& out = *response.add_runs();
-    out.set_run(state.info.run);
-    *out.mutable_geometry() = ToProto(*state.info.geometry);
-    WriteOptions(state.info.options, *out.mutable_options());
-    out.set_samples(state.samples);
-    out.set_sealed_samples(state.sealed_samples);
-    out.set_committed_rows(state.committed_rows);
-    out.set_stored_bytes(state.stored_bytes);
-  }
+  const size_t most = request.page_size() == 0 ? SIZE_MAX : request.page_size();
+  size_t bytes = 0;
+  std::string token = request.page_token();
+  do {
+    const auto page = context.store.ListRuns(token, kRunsAtATime);
+    if (!page.ok()) return page.status();
+    for (const RunState& state : page->runs) {
+      if (!permissions->Sees(state.info.run)) continue;
+      v1::RunState run = ToProto(state);
+      bytes += run.ByteSizeLong();
+      const auto before = static_cast<size_t>(response.runs_size());
+      if (before > 0 && (before == most || bytes > kRunPageBytes)) {
+        response.set_next_page_token(response.runs(response.runs_size() - 1).run());
+        return absl::OkStatus();
+      }
+      *response.add_runs() = std::move(run);
+    }
+    token = page->next_token;
+  } while (!token.empty());
   return absl::OkStatus();
 }
 
@@ -453,9 +476,9 @@ grpc::Status ControlService::ExpertLoad(grpc::ServerContext* call, const v1::Exp
                      [&] { return DoExpertLoad(*context_, *call, *request, *response); });
 }
 
-grpc::Status ControlService::ListRuns(grpc::ServerContext* call, const v1::ListRunsRequest*,
+grpc::Status ControlService::ListRuns(grpc::ServerContext* call, const v1::ListRunsRequest* request,
                                       v1::ListRunsResponse* response) {
-  return Answer("ListRuns", call, [&] { return DoListRuns(*context_, *call, *response); });
+  return Answer("ListRuns", call, [&] { return DoListRuns(*context_, *call, *request, *response); });
 }
 
 grpc::Status ControlService::Release(grpc::ServerContext* call, const v1::ReleaseRequest* request,

@@ -42,7 +42,7 @@ struct ServiceContext {
         store(store),
         started(clock.Now()),
         quota({.bytes = config.run_budget, .streams = config.run_streams}, clock,
-              [&store] { return StoredByRun(store); }),
+              [&store](absl::string_view run) { return StoredBytes(store, run); }),
         connections(config.max_streams),
         read_requests(ReadRequestBytes(config)),
         waiting_requests(ReadRequestBytes(config) / 2),
@@ -72,12 +72,10 @@ struct ServiceContext {
   std::atomic<bool> draining{false};
 
  private:
-  static absl::StatusOr<std::map<std::string, int64_t>> StoredByRun(Store& store) {
-    const absl::StatusOr<std::vector<RunState>> runs = store.ListRuns();
-    if (!runs.ok()) return runs.status();
-    std::map<std::string, int64_t> stored;
-    for (const RunState& state : *runs) stored[state.info.run] = state.stored_bytes;
-    return stored;
+  static absl::StatusOr<int64_t> StoredBytes(Store& store, absl::string_view run) {
+    const absl::StatusOr<RunState> state = store.StatRun(run);
+    if (!state.ok()) return state.status();
+    return state->stored_bytes;
   }
 };
 

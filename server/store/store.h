@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -61,6 +62,11 @@ struct RunState {
   int64_t sealed_samples = 0;
   int64_t committed_rows = 0;
   int64_t stored_bytes = 0;
+};
+
+struct RunPage {
+  std::vector<RunState> runs;  // By name, ascending.
+  std::string next_token;      // Empty: the end.
 };
 
 // A sample by id, or by handle where `sample` is empty.
@@ -127,8 +133,19 @@ class Store {
   virtual absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                           const std::optional<RunOptions>& options) = 0;
   virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
-  // By name. A run whose record cannot be read is not among them, and hides none of the others.
-  virtual absl::StatusOr<std::vector<RunState>> ListRuns() = 0;
+  // NOT_FOUND: kNoRun.
+  virtual absl::StatusOr<RunState> StatRun(absl::string_view run) = 0;
+  // At most `limit`, which is above 0, by name. A run whose record cannot be read is not among them, and hides none of
+  // the others.
+  virtual absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) = 0;
+  // All pages at once.
+  absl::StatusOr<std::vector<RunState>> ListRuns() {
+    absl::StatusOr<RunPage> all = ListRuns("", SIZE_MAX);
+    if (!all.ok()) return all.status();
+    return std::move(all->runs);
+  }
+  // About as many as ListRuns has, without a look at any.
+  virtual absl::StatusOr<int64_t> CountRuns() = 0;
   virtual absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) = 0;
 
   // The ack without append_id. Errors: FAILED_PRECONDITION (kGap, kOldRevision, kSealed, kNotCommitted, kField: another

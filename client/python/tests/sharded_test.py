@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 from support import Server, random_routes
 
 import routing_replay as rr
-from routing_replay import aio
+from routing_replay import _messages, aio
+from routing_replay._transport import Transport
 
 GEOMETRY = rr.Geometry(num_layers=3, num_experts=64, top_k=4)
 
@@ -52,6 +54,23 @@ class ShardedTest(unittest.TestCase):
             else:
                 self.assertEqual((name, got.status, got.message), (name, "OK", ""))
                 np.testing.assert_array_equal(got.rows, samples[name], name)
+
+    def test_runs_come_in_pages(self) -> None:
+        names = ["run", *(f"run/{i}" for i in range(5))]
+        for name in names:
+            self.client.run(name, GEOMETRY)
+        whole = Transport.call
+
+        def two_at_a_time(transport: Transport, method: str, request: bytes, repeat: bool = True) -> bytes:
+            if method == "ListRuns":
+                message = _messages.ListRunsRequest.FromString(request)
+                message.page_size = 2
+                request = message.SerializeToString()
+            return whole(transport, method, request, repeat)
+
+        with mock.patch.object(Transport, "call", two_at_a_time):
+            for client in (self.client, self.connect(self.servers[0].endpoint)):
+                self.assertEqual([run.run for run in client.runs()], names)
 
     def test_as_one_server(self) -> None:
         samples = self.fill()

@@ -80,6 +80,41 @@ TEST_P(StoreConformance, RunsAreListedWithTheirTotals) {
   EXPECT_EQ(store_->ListRuns()->at(1).committed_rows, 40);
 }
 
+TEST_P(StoreConformance, RunsComeInPages) {
+  const std::vector<std::string> names = {"a", "a-b", "a/b", "b", "run", "z"};
+  for (const std::string& name : names) {
+    if (name != "run") OpenRun(name, {.block_rows = kWindow});
+  }
+  EXPECT_EQ(*store_->CountRuns(), 6);
+  for (const size_t limit : {1, 4, 5, 6, 7}) {
+    std::vector<std::string> listed;
+    std::string token;
+    do {
+      ASSERT_OK_AND_ASSIGN(const RunPage page, store_->ListRuns(token, limit));
+      EXPECT_LE(page.runs.size(), limit);
+      for (const RunState& state : page.runs) listed.push_back(state.info.run);
+      token = page.next_token;
+    } while (!token.empty());
+    EXPECT_EQ(listed, names) << limit;
+  }
+  // A token is a place in the order, whatever became of the run that it names.
+  ASSERT_OK(store_->DropRun("b"));
+  ASSERT_OK_AND_ASSIGN(const RunPage rest, store_->ListRuns("b", 10));
+  EXPECT_EQ(rest.runs.size(), 2u);
+  EXPECT_EQ(rest.next_token, "");
+  EXPECT_EQ(*store_->CountRuns(), 5);
+}
+
+TEST_P(StoreConformance, OneRunTellsItsTotals) {
+  ASSERT_OK(Append({.rows = {0, 50}, .seal_num_tokens = 51}));
+  ASSERT_OK_AND_ASSIGN(const RunState state, store_->StatRun("run"));
+  EXPECT_EQ(state.info.run, "run");
+  EXPECT_EQ(state.sealed_samples, 1);
+  EXPECT_EQ(state.committed_rows, 50);
+  EXPECT_EQ(state.stored_bytes, store_->ListRuns()->at(0).stored_bytes);
+  EXPECT_THAT(store_->StatRun("none"), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+}
+
 TEST_P(StoreConformance, ADroppedRunIsGoneAndMayBeMadeAgain) {
   Fill("s", 50);
   ASSERT_OK_AND_ASSIGN(const ReleaseResult dropped, store_->DropRun("run"));

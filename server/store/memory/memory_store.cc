@@ -28,7 +28,9 @@ class MemoryStore final : public Store {
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                   const std::optional<RunOptions>& options) override;
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
-  absl::StatusOr<std::vector<RunState>> ListRuns() override;
+  absl::StatusOr<RunState> StatRun(absl::string_view run) override;
+  absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override;
+  absl::StatusOr<int64_t> CountRuns() override;
   absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override;
   absl::StatusOr<AppendAck> Append(AppendCommand command) override;
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
@@ -155,10 +157,28 @@ absl::StatusOr<RunInfo> MemoryStore::GetRun(absl::string_view run) {
   return (*found)->info();
 }
 
-absl::StatusOr<std::vector<RunState>> MemoryStore::ListRuns() {
-  std::vector<RunState> states;
-  for (const std::shared_ptr<MemoryRun>& run : AllRuns()) states.push_back(run->State());
-  return states;
+absl::StatusOr<RunState> MemoryStore::StatRun(absl::string_view run) {
+  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
+  if (!found.ok()) return found.status();
+  return (*found)->State();
+}
+
+absl::StatusOr<RunPage> MemoryStore::ListRuns(absl::string_view page_token, size_t limit) {
+  RunPage page;
+  MutexLock lock(mutex_);
+  for (auto run = runs_.upper_bound(std::string(page_token)); run != runs_.end(); ++run) {
+    if (page.runs.size() == limit) {
+      page.next_token = page.runs.back().info.run;
+      break;
+    }
+    page.runs.push_back(run->second->State());
+  }
+  return page;
+}
+
+absl::StatusOr<int64_t> MemoryStore::CountRuns() {
+  MutexLock lock(mutex_);
+  return static_cast<int64_t>(runs_.size());
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {

@@ -62,13 +62,19 @@ absl::Status RedisRuns::List(const std::string& run) {
       .reply.status();
 }
 
-absl::StatusOr<std::shared_ptr<RedisRun>> RedisRuns::Load(absl::string_view run) {
+RedisRequest RedisRuns::Get(absl::string_view run) const {
   const std::string key = context_.keys.Run(run);
-  const RedisResult got = context_.cluster->ExecuteOne(
-      {.command = RedisCommand({"HMGET", key, "record", "life"}), .key = key}, context_.Deadline());
+  return {.command = RedisCommand({"HMGET", key, "record", "life"}), .key = key};
+}
+
+absl::StatusOr<std::shared_ptr<RedisRun>> RedisRuns::Take(const RedisResult& got, absl::string_view run) {
   if (!got.reply.ok()) return got.reply.status();
   if (got.reply->elements.size() != 2 || got.reply->elements[0].is_nil()) return NoRunError(run);
   return Take(got.reply->elements[0].text, got.reply->elements[1].text);
+}
+
+absl::StatusOr<std::shared_ptr<RedisRun>> RedisRuns::Load(absl::string_view run) {
+  return Take(context_.cluster->ExecuteOne(Get(run), context_.Deadline()), run);
 }
 
 absl::StatusOr<std::shared_ptr<RedisRun>> RedisRuns::Take(const std::string& record, const std::string& life) {
@@ -96,26 +102,42 @@ absl::StatusOr<std::shared_ptr<RedisRun>> RedisRuns::Find(absl::string_view run)
   return Load(run);
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<RedisRun>>> RedisRuns::LoadAll() {
+absl::StatusOr<RedisRuns::Page> RedisRuns::LoadPage(absl::string_view after, size_t limit) {
   const std::string key = context_.keys.Runs();
   const RedisResult listed =
       context_.cluster->ExecuteOne({.command = RedisCommand({"SMEMBERS", key}), .key = key}, context_.Deadline());
   if (!listed.reply.ok()) return listed.reply.status();
   std::vector<std::string> names;
-  for (const RedisReply& name : listed.reply->elements) names.push_back(name.text);
-  std::sort(names.begin(), names.end());
-  std::vector<std::shared_ptr<RedisRun>> runs;
-  for (const std::string& name : names) {
-    absl::StatusOr<std::shared_ptr<RedisRun>> run = Load(name);
+  for (const RedisReply& name : listed.reply->elements) {
+    if (name.text > after) names.push_back(name.text);
+  }
+  const size_t count = std::min(limit, names.size());
+  std::partial_sort(names.begin(), names.begin() + static_cast<ptrdiff_t>(count), names.end());
+  Page page;
+  if (count < names.size()) page.last = names[count - 1];
+  names.resize(count);
+  std::vector<RedisRequest> requests;
+  for (const std::string& name : names) requests.push_back(Get(name));
+  const std::vector<RedisResult> results = context_.cluster->Execute(requests, context_.Deadline());
+  for (size_t i = 0; i < count; ++i) {
+    absl::StatusOr<std::shared_ptr<RedisRun>> run = Take(results[i], names[i]);
     if (run.status().code() == absl::StatusCode::kNotFound) continue;  // Being made or dropped.
     if (absl::IsDataLoss(run.status())) {
       context_.trouble.Tell("a run's record", run.status());
       continue;
     }
     if (!run.ok()) return run.status();
-    runs.push_back(*std::move(run));
+    page.runs.push_back(*std::move(run));
   }
-  return runs;
+  return page;
+}
+
+absl::StatusOr<int64_t> RedisRuns::Count() {
+  const std::string key = context_.keys.Runs();
+  const RedisResult counted =
+      context_.cluster->ExecuteOne({.command = RedisCommand({"SCARD", key}), .key = key}, context_.Deadline());
+  if (!counted.reply.ok()) return counted.reply.status();
+  return counted.reply->integer;
 }
 
 absl::StatusOr<ReleaseResult> RedisRuns::Drop(absl::string_view name) {

@@ -34,8 +34,14 @@ class RedisRuns {
   absl::StatusOr<std::shared_ptr<RedisRun>> Load(absl::string_view run);
   // As this server last knew it, or as it is now: who goes on to ask Redis will see whether it still lives.
   absl::StatusOr<std::shared_ptr<RedisRun>> Find(absl::string_view run);
-  // All whose records can be read, by name; the others are told to the log.
-  absl::StatusOr<std::vector<std::shared_ptr<RedisRun>>> LoadAll();
+  // Of the first `limit` names behind `after` those whose records can be read, by name; the others are told to the log.
+  struct Page {
+    std::vector<std::shared_ptr<RedisRun>> runs;
+    std::string last;  // Of those names, if there are more; otherwise empty.
+  };
+  absl::StatusOr<Page> LoadPage(absl::string_view after, size_t limit);
+  // All names.
+  absl::StatusOr<int64_t> Count();
 
   // Store::DropRun. What the run had is cleared away later: readers may still be at it.
   absl::StatusOr<ReleaseResult> Drop(absl::string_view run);
@@ -45,6 +51,8 @@ class RedisRuns {
  private:
   // What a run's record says; `life` must be that of a run named so.
   absl::StatusOr<std::shared_ptr<RedisRun>> Take(const std::string& record, const std::string& life);
+  absl::StatusOr<std::shared_ptr<RedisRun>> Take(const RedisResult& got, absl::string_view run);
+  RedisRequest Get(absl::string_view run) const;
   absl::Status List(const std::string& run);
   // Some samples of a dropped run; whether there may be more.
   absl::StatusOr<bool> ClearSome(RedisRun& run);

@@ -31,6 +31,10 @@ constexpr std::chrono::seconds kHealthTimeout{3};
 // Counts that nobody asks for again are kept for so long at least.
 constexpr std::chrono::milliseconds kCountsKept = std::chrono::minutes(10);
 
+RunState StateOf(const RedisRun& run, const RedisIndex::Sums& sums) {
+  return {run.info, sums.samples, sums.sealed_samples, sums.committed_rows, sums.stored_bytes};
+}
+
 // A sample whose blocks are counted.
 class CountedRedisSample final : public CountedSample {
  public:
@@ -81,7 +85,9 @@ class RedisStore final : public Store {
     return runs_.Open(run, geometry, options);
   }
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
-  absl::StatusOr<std::vector<RunState>> ListRuns() override;
+  absl::StatusOr<RunState> StatRun(absl::string_view run) override;
+  absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override;
+  absl::StatusOr<int64_t> CountRuns() override { return runs_.Count(); }
   absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override { return runs_.Drop(run); }
   absl::StatusOr<AppendAck> Append(AppendCommand command) override;
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,
@@ -172,17 +178,22 @@ absl::StatusOr<RunInfo> RedisStore::GetRun(absl::string_view run) {
   return (*found)->info;
 }
 
-absl::StatusOr<std::vector<RunState>> RedisStore::ListRuns() {
-  const absl::StatusOr<std::vector<RunPtr>> runs = runs_.LoadAll();
-  if (!runs.ok()) return runs.status();
-  const auto sums = SumsOf(context_, *runs);
+absl::StatusOr<RunState> RedisStore::StatRun(absl::string_view run) {
+  const absl::StatusOr<RunPtr> found = runs_.Load(run);
+  if (!found.ok()) return found.status();
+  const auto sums = SumsOf(context_, {&*found, 1});
   if (!sums.ok()) return sums.status();
-  std::vector<RunState> states;
-  for (size_t i = 0; i < runs->size(); ++i) {
-    const RedisIndex::Sums& of = (*sums)[i];
-    states.push_back({(*runs)[i]->info, of.samples, of.sealed_samples, of.committed_rows, of.stored_bytes});
-  }
-  return states;
+  return StateOf(**found, sums->front());
+}
+
+absl::StatusOr<RunPage> RedisStore::ListRuns(absl::string_view page_token, size_t limit) {
+  const auto loaded = runs_.LoadPage(page_token, limit);
+  if (!loaded.ok()) return loaded.status();
+  const auto sums = SumsOf(context_, loaded->runs);
+  if (!sums.ok()) return sums.status();
+  RunPage page{.next_token = loaded->last};
+  for (size_t i = 0; i < loaded->runs.size(); ++i) page.runs.push_back(StateOf(*loaded->runs[i], (*sums)[i]));
+  return page;
 }
 
 // A part of the samples is served as long as one master is there.
@@ -199,7 +210,7 @@ absl::Status RedisStore::Health() {
 }
 
 Store::Totals RedisStore::GetTotals() {
-  const absl::StatusOr<std::vector<RunState>> runs = ListRuns();
+  const absl::StatusOr<std::vector<RunState>> runs = Store::ListRuns();
   MutexLock lock(totals_mutex_);
   if (!runs.ok()) return totals_;
   totals_ = Totals();
@@ -420,9 +431,9 @@ absl::StatusOr<std::unique_ptr<Store::Watch>> RedisStore::WatchSample(absl::stri
 int64_t RedisStore::Sweep(int64_t limit) {
   int64_t removed = 0;
   const bool time_is_right = FollowTime();
-  const absl::StatusOr<std::vector<RunPtr>> runs = runs_.LoadAll();
-  if (!runs.ok()) return 0;
-  for (const RunPtr& run : *runs) {
+  const auto all = runs_.LoadPage("", SIZE_MAX);
+  if (!all.ok()) return 0;
+  for (const RunPtr& run : all->runs) {
     if (context_.time.NowMs() - run->counts_trimmed_ms >= kCountsKept.count()) {
       run->counts_trimmed_ms = context_.time.NowMs();
       run->expert_counts.ForgetUnasked();

@@ -48,7 +48,11 @@ class Pair final : public Store {
     return Next().OpenRun(run, geometry, options);
   }
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override { return Next().GetRun(run); }
-  absl::StatusOr<std::vector<RunState>> ListRuns() override { return Next().ListRuns(); }
+  absl::StatusOr<RunState> StatRun(absl::string_view run) override { return Next().StatRun(run); }
+  absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override {
+    return Next().ListRuns(page_token, limit);
+  }
+  absl::StatusOr<int64_t> CountRuns() override { return Next().CountRuns(); }
   absl::StatusOr<ReleaseResult> DropRun(absl::string_view run) override { return Next().DropRun(run); }
   absl::StatusOr<AppendAck> Append(AppendCommand command) override { return Next().Append(std::move(command)); }
   absl::StatusOr<SampleState> Seal(absl::string_view run, Producer producer, absl::string_view sample,

@@ -179,11 +179,14 @@ def expert_load(
     return Call("ExpertLoad", request.SerializeToString(), read)
 
 
-def list_runs() -> Call[list[RunSummary]]:
-    def read(answer: bytes) -> list[RunSummary]:
-        return [_summary(run) for run in _messages.ListRunsResponse.FromString(answer).runs]
+def list_runs(page_token: str) -> Call[tuple[list[RunSummary], str]]:
+    """A page of runs, and the token of the next one, which is empty at the end."""
 
-    return Call("ListRuns", _messages.ListRunsRequest().SerializeToString(), read)
+    def read(answer: bytes) -> tuple[list[RunSummary], str]:
+        page = _messages.ListRunsResponse.FromString(answer)
+        return [_summary(run) for run in page.runs], page.next_page_token
+
+    return Call("ListRuns", _messages.ListRunsRequest(page_token=page_token).SerializeToString(), read)
 
 
 def release(

@@ -52,8 +52,8 @@ class ShardTransport:
             return self._call_at_sample(method, request, repeat)
         if method == "OpenRun":
             return self._open_run(request)
-        if method == "List":
-            return self._list(request)
+        if method in _PAGED:
+            return self._call_paged(method, request)
         if method == "Stat":
             return self._stat(request)
         answers = self._of_all(lambda member: self.call_member(member, method, request, repeat))
@@ -209,19 +209,26 @@ class ShardTransport:
             self._good(answers)
         return _messages.StatResponse(found=[found[name] for name in asked if name in found]).SerializeToString()
 
-    def _list(self, request: bytes) -> bytes:
-        def pages(member: int) -> bytes:
-            whole, message = _messages.ListResponse(), _messages.ListRequest.FromString(request)
+    def _call_paged(self, method: str, request: bytes) -> bytes:
+        kind, pages = _PAGED[method]
+
+        def all_pages(member: int) -> bytes:
+            whole, message = pages(), kind.FromString(request)
             while True:
-                page = _messages.ListResponse.FromString(self.call_member(member, "List", message.SerializeToString()))
-                whole.samples.extend(page.samples)
+                page = pages.FromString(self.call_member(member, method, message.SerializeToString()))
                 message.page_token = page.next_page_token
+                page.ClearField("next_page_token")
+                whole.MergeFrom(page)
                 if not message.page_token:
                     return whole.SerializeToString()
 
-        lists = [_messages.ListResponse.FromString(one) for one in self._good(self._of_all(pages))]
-        samples = sorted((state for one in lists for state in one.samples), key=lambda state: state.sample)
-        return _messages.ListResponse(samples=samples).SerializeToString()
+        return _MERGES[method](self._good(self._of_all(all_pages)))
+
+
+def _merge_samples(answers: list[bytes]) -> bytes:
+    lists = map(_messages.ListResponse.FromString, answers)
+    samples = sorted((state for one in lists for state in one.samples), key=lambda state: state.sample)
+    return _messages.ListResponse(samples=samples).SerializeToString()
 
 
 def _merge_runs(answers: list[bytes]) -> bytes:
@@ -270,7 +277,12 @@ def _add(total: Any, other: Any, fields: Sequence[str]) -> None:
         setattr(total, field, getattr(total, field) + getattr(other, field))
 
 
+_PAGED = {
+    "List": (_messages.ListRequest, _messages.ListResponse),
+    "ListRuns": (_messages.ListRunsRequest, _messages.ListRunsResponse),
+}
 _MERGES: dict[str, Callable[[list[bytes]], bytes]] = {
+    "List": _merge_samples,
     "ListRuns": _merge_runs,
     "ExpertLoad": _merge_load,
     "Release": _merge_released,

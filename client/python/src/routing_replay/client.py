@@ -111,7 +111,13 @@ class Client:
 
     def runs(self) -> list[RunSummary]:
         """The runs of the server."""
-        return self._do(_calls.list_runs())
+        runs: list[RunSummary] = []
+        page_token = ""
+        while True:
+            page, page_token = self._do(_calls.list_runs(page_token))
+            runs += page
+            if not page_token:
+                return runs
 
     def server_info(self) -> ServerInfo:
         """Version, memory, counters."""

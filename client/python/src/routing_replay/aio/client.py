@@ -65,7 +65,13 @@ class Client:
 
     async def runs(self) -> list[RunSummary]:
         """The runs of the server."""
-        return await self._do(_calls.list_runs())
+        runs: list[RunSummary] = []
+        page_token = ""
+        while True:
+            page, page_token = await self._do(_calls.list_runs(page_token))
+            runs += page
+            if not page_token:
+                return runs
 
     async def server_info(self) -> ServerInfo:
         """Version, memory, counters."""
