@@ -157,6 +157,8 @@ absl::StatusOr<Document> Session::VerifyHere() {
 absl::Status Session::MakeToken() {
   const auto made = routing_replay::MakeToken(settings_.token);
   if (!made.ok()) return made.status();
+  const std::string hint = HintFor(settings_.token);
+  if (!hint.empty()) std::cerr << "rrctl: note: " << hint << "\n";
   output_.Print(*made, Layout::kRecords);
   return output_.Flush();
 }

@@ -108,4 +108,13 @@ absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
   return made;
 }
 
+std::string HintFor(const TokenOptions& options) {
+  for (const std::string& prefix : options.run_prefixes) {
+    if (prefix.empty() || !absl::ascii_isalnum(static_cast<unsigned char>(prefix.back()))) continue;
+    return absl::StrCat("--run ", prefix, " covers every run whose name begins so, ", prefix, "2 and ", prefix,
+                        "-other too; with a separator at its end (", prefix, "-) it covers those behind it alone");
+  }
+  return "";
+}
+
 }  // namespace routing_replay

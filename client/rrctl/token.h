@@ -24,6 +24,9 @@ struct TokenOptions {
 // and other errors that name it. Nothing is written for such a prefix.
 absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 
+// Of prefixes that do not end with a separator: which further runs they cover, for people; "" where all of them do.
+std::string HintFor(const TokenOptions& options);
+
 }  // namespace routing_replay
 
 #endif  // CLIENT_RRCTL_TOKEN_H_
