@@ -72,7 +72,10 @@ rr_error* rr_servers_present(rr_servers* servers, int64_t timeout_ms, rr_bytes**
     if (!present.ok()) return present.status();
     nlohmann::json options = nlohmann::json::array();
     if (present->round_robin) options.push_back({kPolicyOption, kRoundRobin});
-    return Give(nlohmann::json{{"target", present->target}, {"channel_options", std::move(options)}}, json);
+    return Give(
+        nlohmann::json{
+            {"target", present->target}, {"judged", present->judged()}, {"channel_options", std::move(options)}},
+        json);
   });
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "proto/wire/clock.h"
+#include "proto/wire/local_address.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -127,6 +128,7 @@ absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoi
   }
   const std::vector<absl::string_view> members = absl::StrSplit(endpoint, ',');
   std::vector<ServerTarget> targets;
+  std::string elsewhere;
   for (const absl::string_view member : members) {
     if (members.size() > 1 && absl::StartsWith(member, kUnixPrefix)) {
       return InvalidEndpoint(member, "is a socket, which cannot be in a list, nor have a comma in its path");
@@ -134,9 +136,13 @@ absl::StatusOr<std::vector<ServerTarget>> ServerTargets(absl::string_view endpoi
     auto target = GrpcTarget(member);
     if (!target.ok()) return target.status();
     targets.push_back({*std::move(target)});
+    if (!IsLocalAddress(member)) elsewhere = targets.back().target;
     if (std::count(targets.begin(), targets.end(), targets.back()) > 1) {
       return InvalidEndpoint(member, absl::StrCat("is in the list \"", endpoint, "\" twice"));
     }
+  }
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (IsLocalAddress(members[i])) targets[i].elsewhere = elsewhere;
   }
   return targets;
 }

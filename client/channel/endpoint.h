@@ -26,6 +26,11 @@ struct ServerTarget {
   std::string target;
   // Every address behind the target's name is a server; calls go to them in turn, past those that are away.
   bool round_robin = false;
+  // Of a list with members here and elsewhere, for those here: one elsewhere, to which the client may come to go.
+  std::string elsewhere = {};
+
+  // What says how the endpoint's servers may be spoken to: for all of them alike.
+  const std::string& judged() const { return elsewhere.empty() ? target : elsewhere; }
   friend bool operator==(const ServerTarget&, const ServerTarget&) = default;
 };
 

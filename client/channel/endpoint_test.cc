@@ -34,10 +34,18 @@ TEST(EndpointTest, BadOnesAreRefused) {
 TEST(EndpointTest, SeveralServers) {
   using Targets = std::vector<ServerTarget>;
   EXPECT_EQ(*ServerTargets("a:1,[::1]:2,10.0.0.1:3"),
-            (Targets{{"dns:///a:1"}, {"dns:///%5B::1%5D:2"}, {"dns:///10.0.0.1:3"}}));
+            (Targets{{"dns:///a:1"}, {"dns:///%5B::1%5D:2", false, "dns:///10.0.0.1:3"}, {"dns:///10.0.0.1:3"}}));
   EXPECT_EQ(*ServerTargets("unix:/run/rr.sock"), Targets{{"unix:/run/rr.sock"}});
   EXPECT_EQ(*ServerTargets("dns:///servers.example.org:7400"), (Targets{{"dns:///servers.example.org:7400", true}}));
   EXPECT_EQ(*ServerTargets("dns:7400"), Targets{{"dns:///dns:7400"}});
+}
+
+TEST(EndpointTest, AListIsJudgedByItsMembersElsewhere) {
+  for (const ServerTarget& target : *ServerTargets("localhost:1,server:2,127.0.0.1:3")) {
+    EXPECT_EQ(target.judged(), "dns:///server:2");
+  }
+  EXPECT_EQ(ServerTargets("localhost:1,127.0.0.1:3")->at(1).judged(), "dns:///127.0.0.1:3");
+  EXPECT_EQ(ServerTargets("server:1,10.0.0.1:3")->at(1).judged(), "dns:///10.0.0.1:3");
 }
 
 TEST(EndpointTest, BadListsAreRefusedByTheMemberThatIsWrong) {
@@ -82,7 +90,7 @@ TEST(EndpointTest, AFileIsWaitedFor) {
               Fails(absl::StatusCode::kDeadlineExceeded, Reason::kField));
   std::thread writer([&] { std::ofstream(path) << "10.0.0.1:7400,[::1]:1\n"; });
   EXPECT_EQ(*ResolveEndpoint("file:" + path, std::chrono::seconds(60)),
-            (Targets{{"dns:///10.0.0.1:7400"}, {"dns:///%5B::1%5D:1"}}));
+            (Targets{{"dns:///10.0.0.1:7400"}, {"dns:///%5B::1%5D:1", false, "dns:///10.0.0.1:7400"}}));
   writer.join();
   std::ofstream(path) << "file:" + path << "\n";
   EXPECT_FALSE(ResolveEndpoint("file:" + path, milliseconds(0)).ok());

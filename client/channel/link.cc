@@ -50,7 +50,7 @@ absl::Status Link::OnEnd(const ServerConnection& connection, const absl::Status&
 void Link::Follow() {
   const auto target = choice_.Wait(std::chrono::milliseconds(0));
   if (!target.ok()) return;
-  auto keys = security_->KeysFor(target->target);
+  auto keys = security_->KeysFor(target->judged());
   const bool same_target = *target == target_;
   target_ = *target;
   if (!keys.ok()) {

@@ -12,9 +12,6 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  if (status.error_code() == grpc::StatusCode::CANCELLED && status.error_details().empty()) {
-    return absl::UnavailableError("the server ended the call without an answer");
-  }
   return DecodeRpcStatus(static_cast<absl::StatusCode>(status.error_code()), status.error_message(),
                          status.error_details());
 }

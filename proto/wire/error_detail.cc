@@ -190,6 +190,10 @@ std::string EncodeRpcStatus(const absl::Status& status) {
 }
 
 absl::Status DecodeRpcStatus(absl::StatusCode code, absl::string_view message, absl::string_view rpc_status_bytes) {
+  // What gRPC says of a call that its server ends with itself. Who cancels a call of its own does not look at its end.
+  if (code == absl::StatusCode::kCancelled && rpc_status_bytes.empty()) {
+    return absl::UnavailableError("the server ended the call without an answer");
+  }
   absl::Status status(code, message);
   ProtobufReader r(rpc_status_bytes);
   while (r.Next()) {

@@ -126,12 +126,18 @@ TEST(ErrorDetailTest, CodesOfALaterVersionAreUnknown) {
   }
 }
 
+TEST(ErrorDetailTest, ABareCancellationIsAServerThatIsGone) {
+  const absl::Status cancelled = absl::CancelledError("asked to stop");
+  EXPECT_TRUE(absl::IsUnavailable(DecodeRpcStatus(cancelled.code(), "CANCELLED", "")));
+  EXPECT_EQ(DecodeRpcStatus(cancelled.code(), cancelled.message(), EncodeRpcStatus(cancelled)), cancelled);
+}
+
 TEST(ErrorDetailTest, CutOrDamagedBytesGiveAStatus) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 100; ++round) {
     const absl::Status status = RandomError(random, RandomDetail(random));
     const std::string rpc = EncodeRpcStatus(status), stream = EncodeStreamStatus(status);
-    for (size_t size = 0; size < rpc.size(); ++size) {
+    for (size_t size = 1; size < rpc.size(); ++size) {
       const absl::Status cut = DecodeRpcStatus(status.code(), "message", rpc.substr(0, size));
       EXPECT_EQ(cut.code(), status.code());
       EXPECT_EQ(cut.message(), "message");

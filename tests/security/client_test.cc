@@ -1,5 +1,8 @@
 // Our own client against a server with TLS and tokens.
 #include "routing_replay/client.h"
+
+#include <thread>
+
 #include "tests/security/guarded_client.h"
 #include "tests/security/guarded_server.h"
 #include "tests/support/status_matchers.h"
@@ -65,6 +68,11 @@ TEST(ClientTest, ATokenDoesNotGoElsewhereInPlaintext) {
        {"server.example.org:7400", "shard:10.0.0.1:7400,10.0.0.2:7400", "10.0.0.1:1,10.0.0.2:1"}) {
     EXPECT_THAT(Client::Connect(files.Options(endpoint)), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
   }
+  // Whichever of a list comes first by chance.
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_THAT(Client::Connect(files.Options("127.0.0.1:1,server.example.org:7400")),
+                Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  }
   ClientOptions by_proxy = files.Options("localhost:7400");
   by_proxy.use_http_proxy = true;
   EXPECT_THAT(Client::Connect(by_proxy), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
@@ -91,6 +99,42 @@ TEST(ClientTest, ShardsAndLists) {
     auto run = (*client)->OpenRun("run-" + std::to_string(endpoint.size()), SmallGeometry());
     ASSERT_OK(run);
     for (int i = 0; i < 4; ++i) ExpectRoundTrip(**run, "sample-" + std::to_string(i));
+  }
+}
+
+// A read that waits ends with the token that it came with, and goes on with the next one.
+TEST(ClientTest, ATokenIsReplacedWhileAReadOfSeveralServersWaits) {
+  const std::vector<TestToken> before = {{.token = "before"}}, after = {{.token = "after"}};
+  GuardedServer a(before, {}, false), b(before, {}, false);
+  const ClientFiles files("", "before");
+  auto client = Client::Connect(files.Options("shard:" + a.endpoint() + "," + b.endpoint()));
+  ASSERT_OK(client);
+  auto run = (*client)->OpenRun("run", SmallGeometry());
+  ASSERT_OK(run);
+  const auto put = [&](const std::vector<uint8_t>& ids, const AppendOptions& options) {
+    const TensorDescription tensor{
+        .dtype = DType::kU8, .shape = {static_cast<int64_t>(ids.size()), 1, 1}, .layer_basis = LayerBasis::kMoeLayers};
+    return (*run)->Put(options, tensor, ids);
+  };
+  ASSERT_OK(put({3}, {.sample = "late"}));
+  ReadRequest request{.samples = {{.sample = "late"}}, .wait = true};
+  for (const char* sample : {"s1", "s2", "s3"}) {
+    ExpectRoundTrip(**run, sample);
+    request.samples.push_back({.sample = sample});
+  }
+  constexpr std::chrono::seconds kPatience(60);
+  absl::StatusOr<std::vector<SampleRows>> read;
+  std::thread reader([&] { read = (*run)->ReadRows(request, kPatience); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // For the read to come to its wait.
+  a.SetTokens(after);
+  b.SetTokens(after);
+  files.SetToken("after");
+  EXPECT_OK(put({1, 2}, {.sample = "late", .row_start = 1, .seal_num_tokens = 4}));
+  reader.join();
+  ASSERT_OK(read);
+  for (const SampleRows& sample : *read) {
+    EXPECT_EQ(sample.record.status, SampleStatus::kOk) << sample.record.message;
+    EXPECT_THAT(sample.layers[0], ::testing::ElementsAre(3, 1, 2));
   }
 }
 

@@ -4,6 +4,7 @@ Usage: python_client_test.py SERVER RRCTL
 """
 
 import asyncio
+import concurrent.futures as futures
 import hashlib
 import json
 import os
@@ -151,10 +152,11 @@ class ClientTest(Guarded):
         replace(self.token_file, "unknown\n")
         with rr.Client(self.endpoint, **self.security) as client, self.assertRaises(errors.UnauthenticatedError):
             client.runs()
-        with rr.Client("10.0.0.1:7400", token_file=self.token_file) as client:
-            with self.assertRaises(errors.InvalidArgumentError) as caught:
-                client.runs()
-            self.assertEqual(caught.exception.field, "token_file")
+        for endpoint in ["10.0.0.1:7400", *["127.0.0.1:1,10.0.0.1:7400"] * 10]:
+            with rr.Client(endpoint, token_file=self.token_file) as client:
+                with self.assertRaises(errors.InvalidArgumentError) as caught:
+                    client.runs()
+                self.assertEqual(caught.exception.field, "token_file")
         with self.assertRaises(errors.InvalidArgumentError):
             rr.Client(self.endpoint, cert=self.cert)
         empty = self.directory / "empty"
@@ -178,6 +180,25 @@ class ClientTest(Guarded):
                 self.assert_round_trip(run, f"after-{i}")
                 run.truncate(f"after-{i}", 0)
             run.drop()
+
+    def test_tokens_change_while_a_read_waits(self):
+        both = ",".join(endpoint for _, endpoint in self.servers)
+        for number, endpoint in enumerate((self.endpoint, f"shard:{both}")):
+            with rr.Client(endpoint, **self.security) as client, futures.ThreadPoolExecutor() as pool:
+                run = client.run(f"read-rotating-{number}", GEOMETRY)
+                names = [f"sample-{n}" for n in range(4)]
+                for name in names[:3]:
+                    run.append(name, ROWS, seal=True)
+                run.flush(PATIENCE)
+                run.put(names[3], ROWS[:1])
+                waiting = pool.submit(run.read, names, wait=True, timeout=PATIENCE)
+                time.sleep(0.3)  # For the read to come to its wait, with the token of now.
+                self.set_tokens(f"read-{number}")
+                replace(self.token_file, f"read-{number}\n")
+                run.put(names[3], ROWS[1:], row_start=1, seal=True)
+                for one in waiting.result(PATIENCE):
+                    np.testing.assert_array_equal(one.rows.reshape(3), [3, 1, 2])
+                run.drop()
 
     def test_asyncio(self):
         async def talk():

@@ -64,8 +64,9 @@ RR_API rr_error* rr_defaults(int32_t use_http_proxy, rr_bytes** json);
  * endpoint; a "file:PATH" need not be there yet. Thread-safe. */
 RR_API rr_error* rr_servers_new(const char* endpoint, size_t size, rr_servers** servers);
 RR_API void rr_servers_free(rr_servers* servers);
-/* {"target": the gRPC target of the one to talk to, "channel_options": [["grpc.…", "…"], …] beside those of
- * rr_defaults}. Waits at most timeout_ms for a "file:PATH": DEADLINE_EXCEEDED. */
+/* {"target": the gRPC target of the one to talk to, "judged": that which rr_security_channel is to be asked of,
+ * "channel_options": [["grpc.…", "…"], …] beside those of rr_defaults}. Waits at most timeout_ms for a "file:PATH":
+ * DEADLINE_EXCEEDED. */
 RR_API rr_error* rr_servers_present(rr_servers* servers, int64_t timeout_ms, rr_bytes** json);
 /* 1 where another server may be there when the present one is away; 0 while nothing is known of a "file:PATH". */
 RR_API int32_t rr_servers_has_others(rr_servers* servers);

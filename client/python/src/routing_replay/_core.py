@@ -33,6 +33,11 @@ class CoreError:
     def __del__(self) -> None:
         _lib.rr_error_free(self.pointer)
 
+    @property
+    def code(self) -> int:
+        """As grpc.StatusCode has it."""
+        return _lib.rr_error_code(self.pointer)
+
     def exception(self) -> errors.RoutingReplayError:
         return errors.from_detail(json.loads(_lib.rr_error_json(self.pointer)))
 
@@ -115,6 +120,7 @@ def defaults(use_http_proxy: bool = False) -> dict[str, Any]:
 
 class Server(NamedTuple):
     target: str  # Of gRPC.
+    judged: str  # What Security.channel is asked of.
     channel_options: list[tuple[str, str]]  # Beside those of defaults().
 
 
@@ -136,7 +142,8 @@ class Servers:
     def present(self, timeout: float) -> Server:
         """The one to talk to; waits `timeout` seconds for the file of a "file:PATH", then DeadlineExceededError."""
         said = json.loads(_give(_lib.rr_servers_present, self.pointer, round(timeout * 1000)))
-        return Server(said["target"], [(name, value) for name, value in said["channel_options"]])
+        options = [(name, value) for name, value in said["channel_options"]]
+        return Server(said["target"], said["judged"], options)
 
     @property
     def has_others(self) -> bool:

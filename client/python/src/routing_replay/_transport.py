@@ -21,6 +21,7 @@ from routing_replay import _core, _fork, _values, errors  # noqa: E402
 
 SERVICE = "/routing_replay.v1.RoutingReplay/"
 DEFAULTS = _core.defaults()
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 _grpc_in_use = False
 _lost_in_fork = False
 
@@ -101,11 +102,10 @@ def metadata_of(security: _core.Security) -> Metadata:
     return (("authorization", authorization),) if authorization else None
 
 
-def judged(security: _core.Security, failure: Any, metadata: Metadata) -> _core.CoreError:
-    """What a failed call says; a token that was replaced meanwhile is a server that was away for a moment."""
-    error = core_error(failure)
+def judged(security: _core.Security, error: _core.CoreError, metadata: Metadata) -> _core.CoreError:
+    """What a failed call said; a token that was replaced meanwhile is a server that was away for a moment."""
     if metadata is not None and security.token_replaced(metadata[0][1], error):
-        return _core.rpc_error(grpc.StatusCode.UNAVAILABLE.value[0], "the token was replaced meanwhile", b"")
+        return _core.rpc_error(UNAVAILABLE, "the token was replaced meanwhile", b"")
     return error
 
 
@@ -174,7 +174,7 @@ class Transport:
             if self._channel is not None and not self._closed:
                 return self._channel
         server = self._servers.present(self.call_timeout)
-        keys = self._security.channel(server.target)
+        keys = self._security.channel(server.judged)
         with self._lock:
             if self._closed:
                 raise errors.CancelledError("the client is closed")
@@ -200,9 +200,10 @@ class Transport:
     def failed(self, channel: grpc.Channel | None, failure: grpc.RpcError, metadata: Metadata) -> _core.CoreError:
         """What a call on the channel says that failed. If there was no server, the next channel leads to another one,
         or to where the endpoint's file says now."""
-        if failure.code() is grpc.StatusCode.UNAVAILABLE:
+        error = core_error(failure)
+        if error.code == UNAVAILABLE:
             self.leave(channel)
-        return judged(self._security, failure, metadata)
+        return judged(self._security, error, metadata)
 
     def leave(self, channel: grpc.Channel | None) -> None:
         """No server answers there."""
@@ -215,10 +216,10 @@ class Transport:
     def _follow(self) -> None:
         """Lets go of a channel that would lead elsewhere by now, or be made with other certificates."""
         with contextlib.suppress(errors.DeadlineExceededError, errors.InvalidArgumentError):
-            target = self._servers.present(0).target
-            keys = self._security.channel(target)
+            server = self._servers.present(0)
+            keys = self._security.channel(server.judged)
             with self._lock:
-                if self._server is not None and (self._server.target, self._keys) != (target, keys):
+                if self._server is not None and (self._server.target, self._keys) != (server.target, keys):
                     self._channel = self._server = None
 
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:

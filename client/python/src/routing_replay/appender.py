@@ -328,7 +328,9 @@ class Appender:
     ) -> _core.CoreError:
         """What the core is told; an endpoint that cannot be told yet is a server that is not there."""
         if isinstance(failure, RoutingReplayError):
-            return _core.rpc_error(grpc.StatusCode.UNAVAILABLE.value[0], str(failure), b"")
+            return _core.rpc_error(_transport.UNAVAILABLE, str(failure), b"")
+        if self._closed:  # The end is our own; the server may be well.
+            return _transport.core_error(failure)
         return self._transport.failed(channel, failure, metadata)
 
     def _converse(self) -> None:

@@ -14,7 +14,7 @@ import grpc
 
 from routing_replay import _append, _calls, _core, _shard_core, _values
 from routing_replay._shard import ShardTransport
-from routing_replay._transport import SERVICE
+from routing_replay._transport import SERVICE, UNAVAILABLE, Broken, Metadata, is_refusal
 from routing_replay.appender import Appender, Note, queue_options
 from routing_replay.errors import RoutingReplayError
 from routing_replay.run import Run
@@ -82,7 +82,7 @@ class ShardedRun(Run):
                     left = max(0.0, deadline - time.monotonic())
                     metadata = self._transport.members[member].metadata()
                     call = channel.unary_stream(SERVICE + "Read")(text, timeout=left, metadata=metadata)
-                    streams.append((channel, call))
+                    streams.append((channel, call, metadata))
                 elif kind == merge.RECEIVE:
                     self._receive(merge, stream, member, *streams[stream])
                 elif kind == merge.LOCATE:
@@ -90,14 +90,25 @@ class ShardedRun(Run):
                 else:
                     return
         finally:
-            for _, call in streams:
+            for _, call, _ in streams:
                 call.cancel()
 
-    def _receive(self, merge: _shard_core.Merge, stream: int, member: int, channel: grpc.Channel, call: Any) -> None:
+    def _receive(
+        self,
+        merge: _shard_core.Merge,
+        stream: int,
+        member: int,
+        channel: grpc.Channel,
+        call: Any,
+        metadata: Metadata,
+    ) -> None:
         try:
             message = next(call, None)
         except grpc.RpcError as failure:
-            return merge.on_end(stream, self._transport.members[member].failed(channel, failure, None))
+            error = self._transport.members[member].failed(channel, failure, metadata)
+            if is_refusal(failure) and error.code == UNAVAILABLE:  # By a token that was replaced meanwhile.
+                raise Broken(error, refused=True) from None
+            return merge.on_end(stream, error)
         if message is None:
             return merge.on_end(stream, None)
         return merge.on_message(stream, message)

@@ -14,10 +14,12 @@ import grpc.aio
 from routing_replay import _core, _values, errors
 from routing_replay._transport import (
     SERVICE,
+    UNAVAILABLE,
     Connection,
     Metadata,
     channel_options,
     check_fork,
+    core_error,
     credentials_of,
     is_refusal,
     judged,
@@ -61,7 +63,7 @@ class Transport:
         if self._channel is None:
             note_use()
             server = await self._wait_for_server()
-            keys = self._security.channel(server.target)
+            keys = self._security.channel(server.judged)
             if self._channel is None:
                 options = [*self._options, *server.channel_options, *keys.channel_options]
                 if keys.encrypted:
@@ -93,9 +95,10 @@ class Transport:
         self, channel: grpc.aio.Channel | None, failure: grpc.aio.AioRpcError, metadata: Metadata
     ) -> _core.CoreError:
         """As routing_replay._transport.Transport.failed."""
-        if failure.code() is grpc.StatusCode.UNAVAILABLE:
+        error = core_error(failure)
+        if error.code == UNAVAILABLE:
             self.leave(channel)
-        return judged(self._security, failure, metadata)
+        return judged(self._security, error, metadata)
 
     def leave(self, channel: grpc.aio.Channel | None) -> None:
         """As routing_replay._transport.Transport.leave."""
@@ -105,9 +108,9 @@ class Transport:
 
     def _follow(self) -> None:
         with contextlib.suppress(errors.DeadlineExceededError, errors.InvalidArgumentError):
-            target = self._servers.present(0).target
-            keys = self._security.channel(target)
-            if self._server is not None and (self._server.target, self._keys) != (target, keys):
+            server = self._servers.present(0)
+            keys = self._security.channel(server.judged)
+            if self._server is not None and (self._server.target, self._keys) != (server.target, keys):
                 self._channel = self._server = None
 
     async def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
