@@ -360,7 +360,8 @@ absl::Status DoGetServerInfo(ServiceContext& context, const grpc::ServerContext&
   response.set_store(context.store.name());
   response.set_budget_bytes(context.budget.limit());
   response.set_stored_bytes(totals.stored_bytes);
-  response.set_reserved_bytes(std::max<int64_t>(0, context.budget.used() - totals.stored_bytes));
+  const int64_t held = totals.stored_bytes + totals.run_bytes;
+  response.set_reserved_bytes(std::max<int64_t>(0, context.budget.used() - held));
   response.set_samples(totals.samples);
   response.set_runs(totals.runs);
   response.set_uptime_ms(ToMs(context.clock.Now() - context.started).count());

@@ -127,9 +127,9 @@ class Store {
 
   virtual std::string name() const = 0;  // "memory", …
 
-  // Makes the run or joins it. Joining with another geometry (or other options, where given): FAILED_PRECONDITION
-  // (kGeometryMismatch). Without a geometry and without such a run: NOT_FOUND. A run made without options has the
-  // defaults.
+  // Makes the run or joins it. RESOURCE_EXHAUSTED (kOverBudget) where what is to be known of it has no room. Joining
+  // with another geometry (or other options, where given): FAILED_PRECONDITION (kGeometryMismatch). Without a geometry
+  // and without such a run: NOT_FOUND. A run made without options has the defaults.
   virtual absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                           const std::optional<RunOptions>& options) = 0;
   virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
@@ -214,7 +214,8 @@ class Store {
   struct Totals {
     int64_t runs = 0;
     int64_t samples = 0;
-    int64_t stored_bytes = 0;  // Charged to the budget for committed data.
+    int64_t stored_bytes = 0;  // Charged to the budget for committed data, …
+    int64_t run_bytes = 0;     // … and for what is known of runs beside it.
     // Of a store that moves cold samples to a disk.
     struct Spill {
       int64_t budget_bytes = 0;  // Of the disk.

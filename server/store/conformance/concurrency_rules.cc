@@ -35,7 +35,7 @@ TEST_P(StoreConformance, WritersOfOneSampleAgree) {
   EXPECT_EQ(opened, 1);
   ASSERT_OK(store_->Seal("run", kRollout, "s", 201, 0));
   EXPECT_EQ(Read("s"), ExpectedRows(geometry(), {}, 200));
-  EXPECT_EQ(budget_->used(), Charged(Stat("s").stored_bytes));
+  EXPECT_EQ(Used(), Charged(Stat("s").stored_bytes));
 }
 
 // What a reader sees of a sample that others append to, truncate and restart is always some prefix of one of the two
@@ -114,7 +114,7 @@ TEST_P(StoreConformance, EverythingAtOnceLeavesNothingBehind) {
   });
   ASSERT_OK(store_->DropRun("run"));
   EXPECT_EQ(store_->GetTotals().samples, 0);
-  EXPECT_EQ(budget_->used(), 0);
+  EXPECT_EQ(Used(), 0);
 }
 
 TEST_P(StoreConformance, DroppingARunUnderWritersIsClean) {
@@ -131,7 +131,7 @@ TEST_P(StoreConformance, DroppingARunUnderWritersIsClean) {
         }
       }
     });
-    EXPECT_EQ(budget_->used(), 0);
+    EXPECT_EQ(Used(), 0);
     run_ = OpenRun("run", {.block_rows = kWindow});
   }
 }

@@ -106,12 +106,12 @@ std::vector<RowRange> StoreConformance::Blocks(const std::string& sample) {
 
 ErrorDetail StoreConformance::Refused(const AppendSpec& spec, absl::StatusCode code, Reason reason) {
   const SampleLook before = Look(spec.sample);
-  const int64_t used = budget_->used();
+  const int64_t used = Used();
   const Store::Totals totals = store_->GetTotals();
   const absl::StatusOr<AppendAck> ack = Append(spec);
   EXPECT_THAT(ack, Fails(code, reason));
   EXPECT_EQ(Look(spec.sample), before);
-  EXPECT_EQ(budget_->used(), used);
+  EXPECT_EQ(Used(), used);
   EXPECT_EQ(store_->GetTotals().samples, totals.samples);
   EXPECT_EQ(store_->GetTotals().stored_bytes, totals.stored_bytes);
   const std::optional<ErrorDetail> detail = GetErrorDetail(ack.status());

@@ -95,6 +95,8 @@ class StoreConformance : public ::testing::TestWithParam<StoreFactory> {
   // Until the condition holds, or for long enough; at once where everything is told at once.
   static void Await(const std::function<bool()>& condition);
   // What the budget has for committed rows and what belongs to them.
+  // What is taken of the budget beside what runs take.
+  int64_t Used() { return budget_->used() - store_->GetTotals().run_bytes; }
   int64_t Charged(int64_t stored_bytes) const { return GetParam().rows_in_budget ? stored_bytes : 0; }
 
   const Geometry& geometry() const { return *run_.geometry; }

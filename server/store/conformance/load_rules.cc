@@ -78,17 +78,17 @@ TEST_P(StoreConformance, LoadRefusals) {
 
 TEST_P(StoreConformance, LoadIsPaidForAndGivenBack) {
   Fill("s", 40);
-  const int64_t before = budget_->used();
+  const int64_t before = Used();
   ASSERT_OK(store_->CountExperts("run", kRollout, {}, {}, kNeverStop));
-  EXPECT_GE(budget_->used(), before);
+  EXPECT_GE(Used(), before);
   if (GetParam().rows_in_budget) {
-    EXPECT_EQ(store_->GetTotals().stored_bytes, budget_->used());
+    EXPECT_EQ(store_->GetTotals().stored_bytes, Used());
   }
   ASSERT_OK(Append({.rows = {40, 41}, .group = 5}));
   ASSERT_OK(store_->CountExperts("run", kRollout, {}, {}, kNeverStop));
   ASSERT_OK(store_->ReleaseGroups("run", std::nullopt, {5, 6}));
   if (GetParam().one_server) {
-    EXPECT_EQ(budget_->used(), 0);
+    EXPECT_EQ(Used(), 0);
   }
 }
 

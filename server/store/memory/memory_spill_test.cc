@@ -67,7 +67,7 @@ TEST_F(MemorySpillTest, TheBudgetBoundsTheMemoryAndNotTheRun) {
   EXPECT_GT(Spilled().disk_bytes, 2 * budget_.limit());
   EXPECT_EQ(Spilled().disk_bytes, disk_->bytes());
   EXPECT_GT(Spilled().samples, kSamples / 2);
-  EXPECT_EQ(store_->GetTotals().stored_bytes, budget_.used());
+  EXPECT_EQ(store_->GetTotals().stored_bytes + store_->GetTotals().run_bytes, budget_.used());
   for (int i = 0; i < kSamples; ++i) {
     ASSERT_OK_AND_ASSIGN(const Rows rows, Read(absl::StrCat(i)));
     ASSERT_EQ(rows, ExpectedRows(TestGeometry(), {}, kRows)) << i;
@@ -94,7 +94,7 @@ TEST_F(MemorySpillTest, TheColdestSealedSamplesGoFirst) {
 
 TEST_F(MemorySpillTest, RoomIsMadeForWhoAsksForIt) {
   ASSERT_OK(Fill("a", kRows));
-  const int64_t most = budget_.limit() - (16 << 10);
+  const int64_t most = budget_.limit() - store_->GetTotals().run_bytes - (16 << 10);
   EXPECT_FALSE(budget_.Reserve(most).ok());
   EXPECT_OK(ReserveOrMakeRoom(*store_, budget_, most));
   EXPECT_THAT(ReserveOrMakeRoom(*store_, budget_, budget_.limit() + 1),
@@ -271,7 +271,7 @@ TEST_F(MemorySpillTest, ShowsWhatAStoreWithoutADiskShows) {
       return all;
     };
     ASSERT_EQ(shown(*store_), shown(*plain)) << round;
-    EXPECT_EQ(store_->GetTotals().stored_bytes, budget_.used());
+    EXPECT_EQ(store_->GetTotals().stored_bytes + store_->GetTotals().run_bytes, budget_.used());
     EXPECT_LE(Spilled().disk_bytes, disk_->bytes());  // Where a write failed, there may be a part of it.
     ASSERT_OK(store_->DropRun("run"));
     EXPECT_EQ(budget_.used(), 0);

@@ -62,7 +62,7 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::shared_ptr<MemorySample>> FindById(absl::string_view run, Producer producer,
                                                          absl::string_view sample) const;
   std::vector<std::shared_ptr<MemoryRun>> AllRuns() const;
-  std::shared_ptr<MemoryRun> NewRun(const RunInfo& info, RunPlace place);
+  std::shared_ptr<MemoryRun> NewRun(const RunInfo& info, RunPlace place, ByteReservation record);
   absl::StatusOr<RunPlace> PlaceOf(const RunInfo& info);
 
   const MemoryStoreOptions options_;
@@ -115,9 +115,11 @@ absl::StatusOr<RunInfo> MemoryStore::OpenRun(absl::string_view run, const Geomet
                      keeper_ != nullptr ? keeper_->durability() : DurabilityLevels());
   if (!in_force.ok()) return in_force.status();
   info.options = *in_force;
+  absl::StatusOr<ByteReservation> record = ReserveOrMakeRoom(*this, *options_.budget, MemoryRun::RecordBytes(info));
+  if (!record.ok()) return record.status();
   absl::StatusOr<RunPlace> place = PlaceOf(info);
   if (!place.ok()) return place.status();
-  const std::shared_ptr<MemoryRun> made = NewRun(info, *std::move(place));
+  const std::shared_ptr<MemoryRun> made = NewRun(info, *std::move(place), *std::move(record));
   MutexLock lock(mutex_);
   runs_.emplace(info.run, made);
   info.created = true;
@@ -131,18 +133,20 @@ absl::StatusOr<RunPlace> MemoryStore::PlaceOf(const RunInfo& info) {
   return RunPlace{.home = std::make_shared<SpillHome>(std::move(usage), info.geometry, spiller_->area())};
 }
 
-std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, RunPlace place) {
+std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, RunPlace place, ByteReservation record) {
   auto context = std::make_shared<const RunContext>(RunContext{.info = info,
                                                                .budget = *options_.budget,
                                                                .clock = *options_.clock,
                                                                .content_ids = content_ids_,
                                                                .home = std::move(place.home),
                                                                .journal = std::move(place.journal)});
-  return std::make_shared<MemoryRun>(std::move(context), options_.handle_of);
+  return std::make_shared<MemoryRun>(std::move(context), std::move(record), options_.handle_of);
 }
 
 absl::Status MemoryStore::Adopt(KeptRun kept) {
-  const std::shared_ptr<MemoryRun> run = NewRun(kept.info, std::move(kept.place));
+  absl::StatusOr<ByteReservation> record = options_.budget->Reserve(MemoryRun::RecordBytes(kept.info));
+  if (!record.ok()) return record.status();
+  const std::shared_ptr<MemoryRun> run = NewRun(kept.info, std::move(kept.place), *std::move(record));
   for (KeptSample& sample : kept.samples) {
     if (absl::Status status = run->Adopt(std::move(sample)); !status.ok()) return status;
   }
@@ -299,6 +303,7 @@ Store::Totals MemoryStore::GetTotals() {
     ++totals.runs;
     totals.samples += state.samples;
     totals.stored_bytes += state.stored_bytes;
+    totals.run_bytes += run->record_bytes();
   }
   if (spiller_ != nullptr) totals.spill = spiller_->GetTotals();
   return totals;

@@ -9,6 +9,28 @@ namespace routing_replay::testing {
 
 namespace {
 
+// They are never idle, so whoever makes them without end takes memory for good.
+TEST(MemoryStoreTest, ARunTakesOfTheBudget) {
+  ByteBudget budget(1 << 20);
+  const std::unique_ptr<Store> store = NewMemoryStore({.budget = &budget});
+  int runs = 0;
+  absl::Status status;
+  for (; status.ok() && runs < 1000; ++runs) {
+    status = store->OpenRun(absl::StrCat("run", runs), &TestGeometry(), std::nullopt).status();
+  }
+  EXPECT_THAT(status, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+  EXPECT_GT(runs, 10);
+  EXPECT_LT(runs, 60);
+  EXPECT_EQ(*store->CountRuns(), runs - 1);
+  EXPECT_EQ(store->GetTotals().run_bytes, budget.used());
+  EXPECT_EQ(store->GetTotals().stored_bytes, 0);
+  EXPECT_OK(store->OpenRun("run0", nullptr, std::nullopt));  // Joining takes nothing.
+  ASSERT_OK(store->DropRun("run0"));
+  EXPECT_OK(store->OpenRun("another", &TestGeometry(), std::nullopt));
+  for (const RunState& run : *store->ListRuns()) ASSERT_OK(store->DropRun(run.info.run));
+  EXPECT_EQ(budget.used(), 0);
+}
+
 // The store trusts that the CRC was checked; what breaks afterwards is reported as lost, and never goes further.
 TEST(MemoryStoreTest, DamagedRowsAreLostAndNeverMerged) {
   ByteBudget budget(1 << 20);

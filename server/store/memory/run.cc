@@ -36,6 +36,14 @@ class CountedMemorySample final : public CountedSample {
 
 }  // namespace
 
+int64_t MemoryRun::RecordBytes(const RunInfo& info) {
+  const Geometry& geometry = *info.geometry;
+  return static_cast<int64_t>(sizeof(MemoryRun) + sizeof(RunContext) + sizeof(SampleMutexes) + sizeof(WatchList) +
+                              sizeof(RunUsage) + sizeof(Geometry) + info.run.size() +
+                              geometry.layers().size() * sizeof(LayerRouting) +
+                              static_cast<size_t>(geometry.num_layers()) * sizeof(int32_t));
+}
+
 RunState MemoryRun::State() const {
   const RunUsage& usage = *context_->usage;
   return {info(), usage.samples, usage.sealed_samples, usage.committed_rows, usage.stored_bytes};

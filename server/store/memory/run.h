@@ -20,13 +20,19 @@ namespace routing_replay {
 // Thread-safe. Methods mean what the same ones of Store mean.
 class MemoryRun {
  public:
-  MemoryRun(std::shared_ptr<const RunContext> context, HandleFunction handle_of)
+  // `record`: of RecordBytes, held until nobody holds the run any more.
+  MemoryRun(std::shared_ptr<const RunContext> context, ByteReservation record, HandleFunction handle_of)
       : context_(std::move(context)),
+        record_(std::move(record)),
         handle_of_(std::move(handle_of)),
         index_(context_),
         expert_counts_(context_->info.geometry, context_->budget, context_->usage) {}
 
+  // What a run takes of the budget beside its samples.
+  static int64_t RecordBytes(const RunInfo& info);
+
   const RunInfo& info() const { return context_->info; }
+  int64_t record_bytes() const { return record_.bytes(); }
   RunState State() const;
 
   // A sample as it was found. RESOURCE_EXHAUSTED (kOverBudget), ALREADY_EXISTS (kHandleCollision).
@@ -60,6 +66,7 @@ class MemoryRun {
   void Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result);
 
   const std::shared_ptr<const RunContext> context_;
+  const ByteReservation record_;
   const HandleFunction handle_of_;
   SampleIndex index_;
   ExpertCounts expert_counts_;
