@@ -438,7 +438,9 @@ TEST_F(CapiTest, ServersOfAnEndpoint) {
     return json::parse(TakeText(bytes));
   };
   ASSERT_EQ(rr_servers_new("[::1]:7", 7, &servers), nullptr);
-  EXPECT_EQ(present(), (json{{"target", "dns:///%5B::1%5D:7"}, {"channel_options", json::array()}}));
+  EXPECT_EQ(
+      present(),
+      (json{{"target", "dns:///%5B::1%5D:7"}, {"judged", "dns:///%5B::1%5D:7"}, {"channel_options", json::array()}}));
   EXPECT_EQ(rr_servers_has_others(servers), 0);
   rr_servers_free(servers);
   ASSERT_EQ(rr_servers_new("a:1,b:1", 7, &servers), nullptr);
