@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# style_test.sh BUILD [--fix]: that all C++, CUDA and Python is laid out as .clang-format and ruff.toml say, and that ruff
+# style_test.sh BUILD [--fix]: that all C++, CUDA and Python is laid out as .clang-format and .ruff.toml say, and that ruff
 # finds nothing. With --fix it lays out what is not.
 #
 # ruff comes from the Python package index, once, into BUILD. What is not there is told and not looked at; status 77 if
