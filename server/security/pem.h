@@ -12,16 +12,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/wire/openssl_free.h"
 
 namespace routing_replay {
 
-template <auto free_function>
-struct OpenSslFree {
-  template <typename T>
-  void operator()(T* object) const {
-    free_function(object);
-  }
-};
 using CertificatePtr = std::unique_ptr<X509, OpenSslFree<X509_free>>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
 

@@ -7,19 +7,14 @@
 
 #include <cerrno>
 
+#include "proto/wire/openssl_free.h"
+
 namespace routing_replay::testing {
 namespace {
 
-template <auto free_function>
-struct Free {
-  template <typename T>
-  void operator()(T* object) const {
-    free_function(object);
-  }
-};
-using BioPtr = std::unique_ptr<BIO, Free<BIO_free_all>>;
-using CertificatePtr = std::unique_ptr<X509, Free<X509_free>>;
-using ContextPtr = std::unique_ptr<SSL_CTX, Free<SSL_CTX_free>>;
+using BioPtr = std::unique_ptr<BIO, OpenSslFree<BIO_free_all>>;
+using CertificatePtr = std::unique_ptr<X509, OpenSslFree<X509_free>>;
+using ContextPtr = std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>>;
 
 std::string ReadAll(BIO* from) {
   std::string all;

@@ -13,22 +13,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/human.h"
+#include "proto/wire/openssl_free.h"
 
 namespace routing_replay {
 namespace {
 
-template <auto free>
-struct Freed {
-  template <typename T>
-  void operator()(T* object) const {
-    free(object);
-  }
-};
-using Context = std::unique_ptr<SSL_CTX, Freed<SSL_CTX_free>>;
-using Connection = std::unique_ptr<SSL, Freed<SSL_free>>;
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
-using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
+using Context = std::unique_ptr<SSL_CTX, OpenSslFree<SSL_CTX_free>>;
+using Connection = std::unique_ptr<SSL, OpenSslFree<SSL_free>>;
+using Certificate = std::unique_ptr<X509, OpenSslFree<X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
+using Bio = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
 
 // While one is there, writing to a connection that is closed is an error and no signal.
 class WithoutBrokenPipe {
