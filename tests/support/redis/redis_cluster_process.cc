@@ -1,11 +1,15 @@
 #include "tests/support/redis/redis_cluster_process.h"
 
 #include <chrono>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "server/store/redis/client/slot_map.h"
 
 namespace routing_replay::testing {
@@ -152,13 +156,36 @@ absl::Status RedisClusterProcess::MoveSlot(int slot, int to) {
   if (status.ok()) status = AskAll(*from, {RedisCommand({"CLUSTER", "SETSLOT", number, "MIGRATING", *to_id})});
   if (status.ok()) status = MigrateKeys(slot, *from, to);
   const RedisCommand assign({"CLUSTER", "SETSLOT", number, "NODE", *to_id});
+  if (status.ok()) status = AwaitEpochs();
   if (status.ok()) status = AskAll(to, {assign});
   if (status.ok()) status = AskAll(*from, {assign});
   // The others need not hear of it by and by.
   for (int i = 0; i < kNodes && status.ok(); ++i) {
     if (i != to && i != *from) AskAll(i, {assign}).IgnoreError();  // Replicas refuse it.
   }
+  if (status.ok() && !Owns(to, slot)) return absl::AbortedError(absl::StrCat("node ", to, " lost slot ", slot));
   return status;
+}
+
+bool RedisClusterProcess::Owns(int node, int slot) {
+  const auto reply = this->node(node).Ask(RedisCommand({"CLUSTER", "SLOTS"}));
+  if (!reply.ok()) return false;
+  const auto map = SlotMap::Parse(*reply, kHost);
+  return map.ok() && map->MasterOf(slot) == this->node(node).address();
+}
+
+absl::Status RedisClusterProcess::AwaitEpochs() {
+  return Await("the nodes do not agree on the current epoch", [&] {
+    std::set<std::string> epochs;
+    for (const auto& node : nodes_) {
+      const auto reply = node->Ask(RedisCommand({"CLUSTER", "INFO"}));
+      if (!reply.ok()) continue;  // The dead have no say.
+      for (const absl::string_view line : absl::StrSplit(reply->text, "\r\n")) {
+        if (absl::StartsWith(line, "cluster_current_epoch:")) epochs.emplace(line);
+      }
+    }
+    return epochs.size() == 1;
+  });
 }
 
 absl::Status RedisClusterProcess::AwaitFailover(int slot, int dead) {

@@ -46,6 +46,12 @@ class RedisClusterProcess {
   absl::StatusOr<std::string> IdOf(int node);
   bool InfoHas(int node, const RedisCommand& command, const std::string& text);
   absl::Status MigrateKeys(int slot, int from, int to);
+  // Whether `node` itself says that it is the master of `slot`.
+  bool Owns(int node, int slot);
+  // Waits until the living nodes have heard of each other's last change of slots. A node that takes over a slot without
+  // knowing the epoch of the slot's master may choose the same or an older one; a message of that master then on the
+  // way takes the slot back, the master gives it away, and each of the two names the other for ever.
+  absl::Status AwaitEpochs();
 
   std::vector<std::unique_ptr<RedisProcess>> nodes_;
 };
