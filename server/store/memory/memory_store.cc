@@ -1,10 +1,12 @@
 #include "server/store/memory/memory_store.h"
 
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "proto/wire/human.h"
 #include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/memory/run.h"
@@ -18,11 +20,24 @@ namespace routing_replay {
 
 namespace {
 
+constexpr double kTenths = 10;
+
+// Of the budget, for a sample that is not in the index yet. Blocks that samples share count for each until one has
+// paid.
+int64_t Unpaid(const KeptSample& sample) {
+  int64_t bytes = sample.content.metadata_bytes();
+  for (const RowPiece& piece : sample.content.pieces.all()) bytes += piece.stored->charged() ? 0 : piece.stored->cost();
+  return bytes;
+}
+
 class MemoryStore final : public Store {
  public:
   MemoryStore(MemoryStoreOptions options, std::shared_ptr<RunKeeper> keeper);
   ~MemoryStore() override;
+  // Takes in what the budget has room for, and returns OK where that is not all.
   absl::Status Adopt(KeptRun run);
+  // RESOURCE_EXHAUSTED if anything was left out.
+  absl::Status CheckAdopted() const;
 
   std::string name() const override { return keeper_ == nullptr ? "memory" : keeper_->name(); }
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
@@ -67,6 +82,7 @@ class MemoryStore final : public Store {
 
   const MemoryStoreOptions options_;
   const std::shared_ptr<RunKeeper> keeper_;  // None: runs end with the process.
+  int64_t over_budget_ = 0;                  // Of what was to be adopted. Written before the store is shared.
   ContentIds content_ids_;
 
   // Held while a run is made or dropped, which may wait for a disk; taken before mutex_. Whoever uses a run, or joins
@@ -144,15 +160,38 @@ std::shared_ptr<MemoryRun> MemoryStore::NewRun(const RunInfo& info, RunPlace pla
 }
 
 absl::Status MemoryStore::Adopt(KeptRun kept) {
-  absl::StatusOr<ByteReservation> record = options_.budget->Reserve(MemoryRun::RecordBytes(kept.info));
-  if (!record.ok()) return record.status();
-  const std::shared_ptr<MemoryRun> run = NewRun(kept.info, std::move(kept.place), *std::move(record));
-  for (KeptSample& sample : kept.samples) {
-    if (absl::Status status = run->Adopt(std::move(sample)); !status.ok()) return status;
+  const int64_t record_bytes = MemoryRun::RecordBytes(kept.info);
+  absl::StatusOr<ByteReservation> record = options_.budget->Reserve(record_bytes);
+  std::shared_ptr<MemoryRun> run;
+  if (record.ok()) {
+    run = NewRun(kept.info, std::move(kept.place), *std::move(record));
+  } else {
+    over_budget_ += record_bytes;
   }
+  for (KeptSample& sample : kept.samples) {
+    const int64_t bytes = Unpaid(sample);
+    if (over_budget_ == 0) {
+      const absl::Status status = run->Adopt(std::move(sample));
+      if (status.ok()) continue;
+      if (!absl::IsResourceExhausted(status)) return status;
+    }
+    over_budget_ += bytes;  // All are counted, so that the error can say how much it takes.
+  }
+  if (run == nullptr) return absl::OkStatus();
   MutexLock lock(mutex_);
-  runs_.emplace(kept.info.run, run);
+  runs_.emplace(kept.info.run, std::move(run));
   return absl::OkStatus();
+}
+
+absl::Status MemoryStore::CheckAdopted() const {
+  if (over_budget_ == 0) return absl::OkStatus();
+  const double bytes = static_cast<double>(options_.budget->used() + over_budget_);
+  const double limit = static_cast<double>(options_.budget->limit());
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("what is kept takes ", HumanBytes(bytes), " of memory, and ", HumanBytes(limit),
+                                " are for it: start with a --memory-budget that is ",
+                                HumanNumber(std::ceil(bytes / limit * kTenths) / kTenths), " times as large, or more"),
+                   {.reason = Reason::kOverBudget});
 }
 
 absl::StatusOr<RunInfo> MemoryStore::GetRun(absl::string_view run) {
@@ -190,6 +229,10 @@ absl::StatusOr<ReleaseResult> MemoryStore::DropRun(absl::string_view run) {
   {
     MutexLock dropping(runs_change_);
     dropped = FindRun(run);
+    if (!dropped.ok() && keeper_ != nullptr && keeper_->Damaged(run)) {
+      if (absl::Status status = keeper_->Drop(run); !status.ok()) return status;
+      return ReleaseResult{};  // What was in it is not known.
+    }
     if (!dropped.ok()) return dropped.status();
     if (keeper_ != nullptr) {
       if (absl::Status status = keeper_->Drop(run); !status.ok()) return status;
@@ -349,6 +392,7 @@ absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
   for (KeptRun& run : runs) {
     if (absl::Status status = store->Adopt(std::move(run)); !status.ok()) return status;
   }
+  if (absl::Status status = store->CheckAdopted(); !status.ok()) return status;
   keeper->Begin();
   return store;
 }

@@ -173,6 +173,24 @@ TEST_F(RocksDamageTest, AStartThatWasKilledBeforeItTookTheDamageInIsMadeUpFor) {
   EXPECT_EQ(Left("run", ::testing::Gt(0)), kSamples);
 }
 
+TEST_F(RocksDamageTest, WhatKeepsADatabaseShutIsTold) {
+  Open();
+  Fill("run");
+  const auto refused = [this] {
+    RecoveryReport report;
+    return OpenRocksStore({.path = path_, .memory = {.budget = &budget_}}, report).status();
+  };
+  EXPECT_THAT(refused(), Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified));
+  EXPECT_THAT(refused().message(), ::testing::HasSubstr("open in another process"));
+  store_.reset();
+  for (const auto& entry : fs::directory_iterator(path_)) {
+    if (entry.path().extension() == ".sst") fs::remove(entry.path());
+  }
+  EXPECT_THAT(refused(), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
+  EXPECT_THAT(refused().message(), ::testing::HasSubstr("put a copy"));
+  EXPECT_FALSE(fs::exists(path_ + "/damaged-log.new"));
+}
+
 // One family was flushed after the damage and the other was not: there is no point in time that both can be taken to.
 TEST_F(RocksDamageTest, FamiliesThatWereFlushedApartAreReadAsFarAsTheyGo) {
   const rocksdb::Options options(RocksDatabaseOptions(rocksdb::NewLRUCache(1 << 20), nullptr),

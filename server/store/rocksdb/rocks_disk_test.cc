@@ -4,9 +4,12 @@
 #include <sys/mount.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
@@ -53,6 +56,21 @@ class RocksDiskTest : public ::testing::Test {
   absl::Status Append(int sample) {
     return store_->Append(MakeAppend(run_, {.sample = absl::StrCat(sample), .rows = {0, kRows}})).status();
   }
+  // Until the disk is full; how many there are then.
+  int Fill() {
+    int samples = 0;
+    absl::Status status;
+    while (status.ok() && samples < 500) {
+      status = Append(samples);
+      samples += status.ok();
+    }
+    EXPECT_THAT(status, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+    EXPECT_GT(samples, 10);
+    return samples;
+  }
+  void AppendOnceThereIsRoom(int sample) {
+    while (!Append(sample).ok()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   void ExpectSamples(int samples) {
     const std::vector<RowRange> all{{0, kRows}};
     const Rows expected = ExpectedRows(TestGeometry(), {}, kRows);
@@ -73,14 +91,8 @@ class RocksDiskTest : public ::testing::Test {
 
 TEST_F(RocksDiskTest, AFullDiskRefusesAppendsServesReadsAndLosesNothing) {
   ASSERT_OK(Open());
-  int samples = 0;
-  absl::Status status;
-  while (status.ok() && samples < 500) {
-    status = Append(samples);
-    samples += status.ok();
-  }
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_GT(samples, 10);
+  const int samples = Fill();
+  EXPECT_OK(store_->Health());
   ExpectSamples(samples);
   EXPECT_TRUE(absl::IsResourceExhausted(Append(samples))) << "again";
   EXPECT_TRUE(absl::IsNotFound(store_->Stat("run", Producer::kRollout, {.sample = absl::StrCat(samples)}).status()));
@@ -89,6 +101,41 @@ TEST_F(RocksDiskTest, AFullDiskRefusesAppendsServesReadsAndLosesNothing) {
   ExpectSamples(samples);
   EXPECT_OK(Append(samples));
   ExpectSamples(samples + 1);
+}
+
+// What clients are told to do when it is full.
+TEST_F(RocksDiskTest, OnAFullDiskReleaseMakesRoom) {
+  ASSERT_OK(Open());
+  const int samples = Fill();
+  std::vector<SampleRef> half;
+  for (int sample = samples / 2; sample < samples; ++sample) half.push_back({.sample = absl::StrCat(sample)});
+  ASSERT_OK(store_->Release("run", std::nullopt, half));
+  AppendOnceThereIsRoom(samples);
+  ExpectSamples(samples / 2);
+}
+
+TEST_F(RocksDiskTest, OnAFullDiskADropMakesRoom) {
+  ASSERT_OK(Open());
+  ASSERT_OK(store_->OpenRun("other", &TestGeometry(), std::nullopt));
+  Fill();
+  ASSERT_OK(store_->DropRun("run"));
+  ASSERT_OK(store_->DropRun("other"));
+  while (!store_->OpenRun("run", &TestGeometry(), std::nullopt).ok()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  AppendOnceThereIsRoom(0);
+  ExpectSamples(1);
+}
+
+TEST_F(RocksDiskTest, AFullDiskIsStartedOnAgain) {
+  ASSERT_OK(Open());
+  const int samples = Fill();
+  for (int start = 0; start < 3; ++start) {
+    ASSERT_OK(Open());
+    ExpectSamples(samples);
+    EXPECT_OK(store_->Health());
+  }
+  ASSERT_OK(store_->DropRun("run"));
 }
 
 TEST_F(RocksDiskTest, ADiskThatCannotBeWrittenToIsRefusedAndLeftAsItIs) {

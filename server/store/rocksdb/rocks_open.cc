@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/store/rocksdb/rocks_status.h"
 
@@ -36,6 +37,16 @@ rocksdb::Status Open(const std::string& path, const rocksdb::Options& options, r
   return status;
 }
 
+// What to do, before RocksDB's own words.
+absl::string_view Advice(const rocksdb::Status& status) {
+  // RocksDB has no code for it.
+  if (status.IsIOError() && absl::StrContains(status.ToString(), "lock ")) return " is open in another process";
+  if (status.IsCorruption()) {
+    return " has files that are damaged or missing; put a copy of the directory back, or begin with an empty one";
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocksdb::Options& options,
@@ -59,7 +70,7 @@ absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocks
   }
   if (status.ok()) return opened;
   if (!noted_before) log.Forget().IgnoreError();  // What is left of it makes revisions new for nothing, no more.
-  return FromRocks(status, absl::StrCat("rocksdb:", path));
+  return FromRocks(status, absl::StrCat("rocksdb:", path, Advice(status)));
 }
 
 }  // namespace routing_replay

@@ -15,6 +15,13 @@ namespace {
 constexpr uint64_t kBlobBytes = 4 << 10;
 constexpr uint64_t kBlobFileBytes = 256 << 20;
 constexpr uint64_t kMemtableBytes = 64 << 20;
+// Of a run: one more that waits to be flushed stops the writes of all runs. Those that a dropped run has flushed wait
+// beside those that are full; the memory of all together has a bound of its own.
+constexpr int kMemtables = 4;
+// Of all logs together: a run that is seldom written to would otherwise hold all that were written since.
+constexpr uint64_t kLogBytes = 256 << 20;
+// Between two looks for files that nobody wants, such as one that was being written when its run was dropped.
+constexpr uint64_t kLookMicros = 10'000'000;
 // A blob file of which so much is garbage is rewritten.
 constexpr double kGarbage = 0.25;
 
@@ -28,6 +35,8 @@ rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& c
   options.max_background_jobs = 4;
   options.info_log = NewRocksLog();
   options.bytes_per_sync = 1 << 20;
+  options.max_total_wal_size = kLogBytes;
+  options.delete_obsolete_files_period_micros = kLookMicros;
   return options;
 }
 
@@ -39,6 +48,7 @@ rocksdb::ColumnFamilyOptions RocksRunOptions(std::shared_ptr<rocksdb::Cache> cac
   options.enable_blob_garbage_collection = true;
   options.blob_garbage_collection_force_threshold = kGarbage;
   options.write_buffer_size = kMemtableBytes;
+  options.max_write_buffer_number = kMemtables;
   options.blob_cache = cache;
   rocksdb::BlockBasedTableOptions table;
   table.block_cache = std::move(cache);

@@ -96,14 +96,16 @@ bool WriteGate::closed() const {
 }
 
 RocksRun::RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
-                   std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets)
+                   std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets,
+                   std::shared_ptr<RocksSpace> space)
     : BlockHome(std::move(usage)),
       family_(std::move(family)),
       run_(info.run),
       geometry_(info.geometry),
       write_options_(RocksWriteOptions(*info.options.durability)),
       time_(std::move(time)),
-      forgets_(std::move(forgets)) {}
+      forgets_(std::move(forgets)),
+      space_(std::move(space)) {}
 
 int64_t RocksRun::Cost(const Geometry&, int64_t, Codec) const {
   return kAllocationOverhead + static_cast<int64_t>(sizeof(DiskBlock) + sizeof(RowPiece));
@@ -121,6 +123,9 @@ std::shared_ptr<StoredBlock> RocksRun::Found(const BlockPlace& place) {
 absl::Status RocksRun::Write(const SampleChange& change) {
   rocksdb::WriteBatch batch;
   for (const std::shared_ptr<StoredBlock>& block : change.added) PutBlock(static_cast<DiskBlock&>(*block), batch);
+  if (!change.added.empty()) {
+    if (absl::Status status = space_->Check(static_cast<int64_t>(batch.GetDataSize())); !status.ok()) return status;
+  }
   const int64_t windows = WindowCount(change.lists.rows(), change.block_rows);
   const auto id_of = [](const StoredBlock& block) { return static_cast<const DiskBlock&>(block).id(); };
   for (int64_t window = change.first_window; window < windows; ++window) {
@@ -190,6 +195,7 @@ absl::Status RocksRun::CommitInside(rocksdb::WriteBatch batch) {
 
 void RocksRun::Forget(uint64_t block) {
   if (!*forgets_ || family_->writes.closed()) return;
+  space_->NoteEnd();
   {
     MutexLock lock(mutex_);
     forgotten_.push_back(block);
@@ -197,6 +203,15 @@ void RocksRun::Forget(uint64_t block) {
   }
   Commit(rocksdb::WriteBatch())
       .IgnoreError();  // What stays is taken away by a later write, or when it is opened again.
+}
+
+void RocksRun::GiveBack(std::atomic<bool>& stop) {
+  if (!Commit(rocksdb::WriteBatch()).ok() || !family_->db->Flush(RocksFlushAtOnce(), family_->handle).ok()) return;
+  rocksdb::CompactRangeOptions options;
+  options.canceled = &stop;
+  // It would write the rows that are wanted once more, for which there is no room now.
+  options.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kDisable;
+  family_->db->CompactRange(options, family_->handle, nullptr, nullptr).PermitUncheckedError();
 }
 
 }  // namespace routing_replay

@@ -16,6 +16,7 @@
 #include "server/store/memory/sample_journal.h"
 #include "server/store/records/sample_record.h"
 #include "server/store/rocksdb/rocks_options.h"
+#include "server/store/rocksdb/rocks_space.h"
 #include "server/store/sample/stored_block.h"
 #include "server/store/store.h"
 #include "server/store/store_time.h"
@@ -54,11 +55,12 @@ struct RocksFamily {
 };
 
 // Thread-safe. Once the family's gate is closed it writes and forgets nothing: NOT_FOUND (kNoRun).
-class RocksRun final : public BlockHome, public SampleJournal {
+class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser {
  public:
-  // forgets: whether blocks that nobody holds are taken away.
+  // forgets: whether blocks that nobody holds are taken away. Rows are written only where `space` has room.
   RocksRun(std::shared_ptr<RunUsage> usage, std::shared_ptr<RocksFamily> family, const RunInfo& info,
-           std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets);
+           std::shared_ptr<const StoreTime> time, std::shared_ptr<const std::atomic<bool>> forgets,
+           std::shared_ptr<RocksSpace> space);
 
   int64_t Cost(const Geometry& geometry, int64_t rows, Codec codec) const override;
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
@@ -66,6 +68,9 @@ class RocksRun final : public BlockHome, public SampleJournal {
   absl::Status Write(const SampleChange& change) override;
   absl::Status NoteUse(Producer producer, absl::string_view sample) override;
   absl::Status Remove(Producer producer, absl::string_view sample) override;
+
+  // Files all of whose blocks were taken away go; RocksDB rewrites others in its own time.
+  void GiveBack(std::atomic<bool>& stop) override;
 
   // A block that is in the database. Before anything is written: new blocks get higher numbers than this one.
   std::shared_ptr<StoredBlock> Found(const BlockPlace& place);
@@ -85,6 +90,7 @@ class RocksRun final : public BlockHome, public SampleJournal {
   const rocksdb::WriteOptions write_options_;
   const std::shared_ptr<const StoreTime> time_;
   const std::shared_ptr<const std::atomic<bool>> forgets_;
+  const std::shared_ptr<RocksSpace> space_;
   std::atomic<uint64_t> next_block_{1};
 
   Mutex mutex_;

@@ -12,7 +12,8 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
     return MakeError(absl::StatusCode::kDataLoss, message, {.reason = Reason::kChecksum});
   }
   if (status.IsNoSpace()) {
-    return MakeError(absl::StatusCode::kResourceExhausted, message, {.reason = Reason::kOverBudget});
+    return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat("the disk is full: ", message),
+                     {.reason = Reason::kOverBudget});
   }
   return MakeError(absl::StatusCode::kUnavailable, message, {.reason = Reason::kUnspecified});
 }

@@ -35,6 +35,7 @@ class RocksKeeper final : public RunKeeper {
         time_(std::make_shared<const StoreTime>(*options.memory.clock)),
         budget_(*options.memory.budget) {}
   ~RocksKeeper() override {
+    if (space_ != nullptr) space_->Stop();
     if (started_) Close().IgnoreError();  // Without the mark the next one takes the end for a crash, as it should.
     families_.clear();
     default_.reset();
@@ -51,18 +52,23 @@ class RocksKeeper final : public RunKeeper {
   void Begin() override { *forgets_ = true; }
   void End() override { *forgets_ = false; }
   absl::StatusOr<RunPlace> Create(const RunInfo& run) override;
+  bool Damaged(absl::string_view run) const override { return damaged_.contains(run); }
   absl::Status Drop(absl::string_view run) override;
 
  private:
   absl::Status Close();
   // What is in the log or in memory, of all runs, is in files as well.
   absl::Status Flush();
+  void FlushSoon(const RocksFamily& family);
   absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, LastEnd end,
                                      RecoveryReport& report);
   // Of a run without a record. Nothing is written to it afterwards, even if this fails.
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) {
-    return std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, time_, forgets_);
+    auto made = std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, time_, forgets_,
+                                           space_);
+    space_->Join(made);
+    return made;
   }
 
   const std::string path_;
@@ -75,6 +81,7 @@ class RocksKeeper final : public RunKeeper {
   ByteBudget& budget_;
   const std::shared_ptr<RocksHealth> health_ = std::make_shared<RocksHealth>();
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<RocksSpace> space_;  // From Open on.
   std::shared_ptr<rocksdb::DB> db_;
   std::shared_ptr<RocksFamily> default_;
   // Of runs, by name; also of those dropped whose family is left.
@@ -86,8 +93,10 @@ class RocksKeeper final : public RunKeeper {
 absl::Status RocksKeeper::Open() {
   rocksdb::Options options(RocksDatabaseOptions(cache_, env_), RocksRunOptions(cache_));
   options.listeners.push_back(health_);
+  const std::shared_ptr<const rocksdb::WriteBufferManager> buffers = options.write_buffer_manager;
   absl::StatusOr<OpenedDatabase> opened = OpenDatabase(path_, options, damaged_log_);
   if (!opened.ok()) return opened.status();
+  space_ = std::make_shared<RocksSpace>(path_, buffers);
   db_ = std::move(opened->db);
   default_ = std::move(opened->by_default);
   families_ = std::move(opened->families);
@@ -173,12 +182,15 @@ absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
   if (damaged_.contains(info.run)) {
     return MakeError(
         absl::StatusCode::kDataLoss,
-        absl::StrCat("run ", info.run, " is in the database and damaged; what is left of it is left alone"),
+        absl::StrCat("run ", info.run,
+                     " is in the database and damaged; what is left of it is left alone until the run is dropped"),
         {.reason = Reason::kChecksum});
   }
   const std::string name = rocks::RunFamily(info.run);
   rocksdb::ColumnFamilyHandle* handle = nullptr;
-  absl::Status status = DropFamily(name);
+  absl::Status status = space_->Check(0);
+  if (!status.ok()) return status;
+  status = DropFamily(name);
   if (!status.ok()) return status;
   status = FromRocks(db_->CreateColumnFamily(RocksRunOptions(cache_), name, &handle), "the run cannot be kept");
   if (!status.ok()) return status;
@@ -192,6 +204,7 @@ absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
     return status;
   }
   const std::shared_ptr<RocksRun> run = MakeRun(std::move(family), info);
+  FlushSoon(*default_);  // Its record would hold the log of all rows that are written after it.
   return RunPlace{run, run};
 }
 
@@ -201,10 +214,20 @@ absl::Status RocksKeeper::Drop(absl::string_view run) {
   const absl::Status status =
       FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped");
   if (!status.ok()) return status;
+  damaged_.erase(std::string(run));
   // Without its record the run is gone, whatever becomes of its family: one that cannot be dropped now goes when the
   // run is made again, or at the next start.
   DropFamily(rocks::RunFamily(run)).IgnoreError();
+  // Logs hold its rows until nothing else in them is wanted.
+  FlushSoon(*default_);
+  for (const auto& [name, family] : families_) FlushSoon(*family);
   return absl::OkStatus();
+}
+
+void RocksKeeper::FlushSoon(const RocksFamily& family) {
+  rocksdb::FlushOptions options = RocksFlushAtOnce();
+  options.wait = false;
+  db_->Flush(options, family.handle).PermitUncheckedError();  // A log stays longer.
 }
 
 absl::Status RocksKeeper::DropFamily(const std::string& name) {

@@ -8,10 +8,12 @@
 
 #include <atomic>
 #include <filesystem>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/human.h"
 #include "proto/wire/mutex.h"
 #include "server/store/conformance/conformance.h"
 #include "server/store/rocksdb/rocks_keys.h"
@@ -87,7 +89,7 @@ class RocksStoreTest : public ::testing::Test {
     store_.reset();
     report_ = {};
     auto store = OpenRocksStore(
-        {.path = path_, .env = env_.get(), .boot_id = boot_id_, .memory = {.clock = &clock_, .budget = &budget_}},
+        {.path = path_, .env = env_.get(), .boot_id = boot_id_, .memory = {.clock = &clock_, .budget = budget_.get()}},
         report_);
     ASSERT_OK(store);
     store_ = *std::move(store);
@@ -144,7 +146,7 @@ class RocksStoreTest : public ::testing::Test {
   ManualClock clock_;
   const std::shared_ptr<FaultyFileSystem> files_ = std::make_shared<FaultyFileSystem>();
   const std::unique_ptr<rocksdb::Env> env_ = rocksdb::NewCompositeEnv(files_);
-  ByteBudget budget_{1 << 24};
+  std::unique_ptr<ByteBudget> budget_ = std::make_unique<ByteBudget>(1 << 24);
   RecoveryReport report_;
   std::unique_ptr<Store> store_;
 };
@@ -281,6 +283,31 @@ TEST_F(RocksStoreTest, ADroppedRunIsNotWrittenTo) {
   EXPECT_LT(files_->appended() - before, 10'000);
 }
 
+// Neither in its own files nor in logs that hold a record of others.
+TEST_F(RocksStoreTest, ADroppedRunGivesItsDiskBack) {
+  budget_ = std::make_unique<ByteBudget>(int64_t{1} << 28);
+  Open();
+  const auto size = [this] {
+    int64_t bytes = 0;
+    std::error_code gone;  // A file may go between the two looks.
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      const auto file = std::filesystem::file_size(entry.path(), gone);
+      if (!gone) bytes += static_cast<int64_t>(file);
+    }
+    return bytes;
+  };
+  const RunInfo other = *store_->OpenRun("other", &TestGeometry(), RunOptions{.block_rows = 32});
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), std::nullopt);
+  ASSERT_OK(store_->Append(MakeAppend(other, {.run = "other", .sample = "a", .rows = {0, 100}})));
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = absl::StrCat(i), .rows = {0, 20000}})));
+  }
+  EXPECT_GT(size(), 10'000'000);
+  ASSERT_OK(store_->DropRun("run"));
+  while (size() > 2'000'000) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_OK(store_->Stat("other", Producer::kRollout, {.sample = "a"}));
+}
+
 TEST_F(RocksStoreTest, OfASampleWithADamagedHeadReadsSayLost) {
   Open();
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
@@ -322,6 +349,47 @@ TEST_F(RocksStoreTest, ADamagedRunLeavesTheOthersAlone) {
   Open();
   EXPECT_EQ(report_.runs, 2);
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 100));
+}
+
+TEST_F(RocksStoreTest, ADamagedRunCanBeDroppedAndMadeAnew) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "a", .rows = {0, 100}})));
+  Damage(rocks::RunKey("run"));
+  Open();
+  ASSERT_OK(store_->DropRun("run"));
+  EXPECT_THAT(store_->DropRun("run"), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+  ASSERT_OK(store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32}));
+  ASSERT_OK(store_->Append(MakeAppend(run, {.sample = "b", .rows = {0, 40}})));
+  Open();
+  EXPECT_TRUE(report_.damaged_runs.empty());
+  EXPECT_EQ(report_.samples, 1);
+}
+
+TEST_F(RocksStoreTest, ASmallerBudgetIsToldHowMuchItTakes) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = absl::StrCat(i), .rows = {0, 40}})));
+  }
+  const int64_t used = budget_->used();
+  store_.reset();
+  const auto open_with = [this](int64_t bytes) {
+    ByteBudget budget(bytes);
+    RecoveryReport report;
+    return OpenRocksStore({.path = path_, .memory = {.budget = &budget}}, report).status();
+  };
+  const auto expect_refused = [&](int64_t bytes, const std::string& factor) {
+    const absl::Status refused = open_with(bytes);
+    EXPECT_THAT(refused, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+    EXPECT_THAT(std::string(refused.message()),
+                ::testing::HasSubstr(absl::StrCat("--memory-budget that is ", factor, " times as large")));
+  };
+  expect_refused((used + 1) / 2, "2");
+  expect_refused(used / 2 - 1, "2.1");
+  expect_refused(used - 1, "1.1");
+  expect_refused(1, HumanNumber(static_cast<double>(used)));  // Not even the run has room.
+  EXPECT_OK(open_with(used));
 }
 
 TEST_F(RocksStoreTest, WhatIsInMemoryIsKeptWhenTheStoreIsClosed) {

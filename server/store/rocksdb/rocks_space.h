@@ -1,0 +1,67 @@
+// The room on a database's disk: rows are refused before it is full, so that what ends samples and runs can still be
+// written, and so that what is in memory has a place to go to.
+//
+// RocksDB itself stops at a full disk: it then refuses every write, and cannot be opened again.
+#ifndef SERVER_STORE_ROCKSDB_ROCKS_SPACE_H_
+#define SERVER_STORE_ROCKSDB_ROCKS_SPACE_H_
+
+#include <rocksdb/write_buffer_manager.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/wire/mutex.h"
+
+namespace routing_replay {
+
+// A run, as one that may hold what nobody wants any more.
+class SpaceUser {
+ public:
+  virtual ~SpaceUser() = default;
+  // Gives the disk what nobody wants any more, and ends early once `stop` is set. What cannot be given back now stays.
+  virtual void GiveBack(std::atomic<bool>& stop) = 0;
+};
+
+// One per database. Thread-safe; whoever uses a run shares it.
+class RocksSpace {
+ public:
+  // Keeps an eighth of the disk of `path` free, 64 MiB at most, beside what `buffers` holds.
+  RocksSpace(std::string path, std::shared_ptr<const rocksdb::WriteBufferManager> buffers);
+  // Stop must have returned, or no call of Join have been made.
+  ~RocksSpace() = default;
+
+  // RESOURCE_EXHAUSTED (kOverBudget) if there is no room for `bytes` more. If anything ended since the last time that
+  // this was so, it is given back in the background: a later call may say otherwise.
+  absl::Status Check(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Something was removed whose bytes are on the disk still.
+  void NoteEnd() { ended_ = true; }
+  // Asks `user` from then on, as long as it lives.
+  void Join(std::weak_ptr<SpaceUser> user) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nobody is asked once it returns.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Run();
+  std::vector<std::weak_ptr<SpaceUser>> Users() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::string path_;
+  const std::shared_ptr<const rocksdb::WriteBufferManager> buffers_;
+  const int64_t kept_;
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> stop_{false};
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::weak_ptr<SpaceUser>> users_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_STORE_ROCKSDB_ROCKS_SPACE_H_
