@@ -125,6 +125,7 @@ class GrpcServer final : public Server {
         versions_(clock),
         found_(std::move(store.found)),
         warnings_(Joined(std::move(store.warnings), AccessWarnings(config_))),
+        lost_samples_(std::move(store.lost_samples)),
         store_(WatchStore(std::move(store.store), metrics_, versions_)),
         context_(config_, clock, *access_, *budget_, *store_, metrics_) {
     if (config_.tls.client_ca.empty()) return;
@@ -171,6 +172,7 @@ class GrpcServer final : public Server {
   NewestVersions versions_;
   const std::string found_;
   const std::vector<std::string> warnings_;
+  const std::shared_ptr<const std::atomic<int64_t>> lost_samples_;
   const std::unique_ptr<Store> store_;
   ServiceContext context_;
   RawService service_;
@@ -225,7 +227,8 @@ absl::Status GrpcServer::Listen() {
   }
   sweeper_ = std::make_unique<Sweeper>(*store_, metrics_, config_.sweep_interval);
   if (tls_ != nullptr) tls_reload_ = std::make_unique<PeriodicThread>([this] { return ReloadTls(); });
-  operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners(), addresses_});
+  operations_->Serve(
+      {*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners(), addresses_, lost_samples_});
   if (config_.endpoint_file.empty()) return absl::OkStatus();
   auto file = EndpointFile::Write(config_.endpoint_file, context_.advertised);
   if (!file.ok()) return file.status();

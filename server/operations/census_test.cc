@@ -99,6 +99,14 @@ TEST_F(CensusTest, RunsAreNamedInMetricsOnlyWhenItIsAskedAndNeverMoreThanAHundre
   EXPECT_EQ(family->metric[0].gauge.value, 149);
 }
 
+TEST_F(CensusTest, LostSamplesAreCountedWhereTheStoreCounts) {
+  const std::string name = "routing_replay_store_lost_samples_total";
+  EXPECT_EQ(Find(GaugesOf({}, false), name), nullptr);
+  const auto families = GaugesOf({.lost_samples = 3}, false);
+  ASSERT_NE(Find(families, name), nullptr);
+  EXPECT_EQ(Find(families, name)->metric[0].counter.value, 3);
+}
+
 TEST_F(CensusTest, AStatusIsOneJsonValueWhateverItsNamesAre) {
   Append(Open("a"), "s", {0, 10}, 3);
   ServerStatus status{.version = "1", .store = "m\"\n\xff", .ready = absl::UnavailableError("draining")};

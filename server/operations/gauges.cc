@@ -37,8 +37,8 @@ class Families {
   void Bytes(const std::string& name, const std::string& help, int64_t value) {
     Gauge(name, help, static_cast<double>(value));
   }
-  void Counter(const std::string& full_name, int64_t value) {
-    Open("", "Of the spill directory, since the start; see OPERATING.md.");
+  void Counter(const std::string& full_name, const std::string& help, int64_t value) {
+    Open("", help);
     families_.back().name = full_name;
     families_.back().type = prometheus::MetricType::Counter;
     ClientMetric metric;
@@ -78,7 +78,14 @@ void AddStore(const ServerStatus& status, Families& out) {
   if (const auto& spill = status.totals.spill) {
     out.Bytes("spill_budget_bytes", "What the files of the spill directory may take.", spill->budget_bytes);
     out.Bytes("spill_used_bytes", "What they take.", spill->disk_bytes);
-    for (const auto& [name, value] : SpillCounters(*spill)) out.Counter(name, value);
+    for (const auto& [name, value] : SpillCounters(*spill)) {
+      out.Counter(name, "Of the spill directory, since the start; see OPERATING.md.", value);
+    }
+  }
+  if (status.lost_samples) {
+    out.Counter("routing_replay_store_lost_samples_total",
+                "Samples of which the store came back with less than was acknowledged, as far as this server found.",
+                *status.lost_samples);
   }
   if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
     out.Gauge("oldest_sample_idle_seconds", "For how long the sample was not used that was not for longest.",

@@ -78,7 +78,8 @@ class OpenOperations final : public Operations {
                                                           .listeners = server_->listeners,
                                                           .started = started_,
                                                           .started_at = started_at_,
-                                                          .certificate_expiry = [this] { return Expiry(); }});
+                                                          .certificate_expiry = [this] { return Expiry(); },
+                                                          .lost_samples = server_->lost_samples});
     // Of both the interval is a few seconds.
     sampler_ = std::make_unique<PeriodicThread>([this] {
       server_->journal.Flush();

@@ -33,8 +33,9 @@ struct OperatedServer {
   Metrics& metrics;
   CallJournal& journal;
   const NewestVersions& versions;
-  std::vector<std::string> listeners;  // As people write them.
-  std::vector<std::string> addresses;  // Of gRPC, which is asked whether it answers.
+  std::vector<std::string> listeners;                                  // As people write them.
+  std::vector<std::string> addresses;                                  // Of gRPC, which is asked whether it answers.
+  std::shared_ptr<const std::atomic<int64_t>> lost_samples = nullptr;  // OpenedStore::lost_samples.
 };
 
 class Operations {

@@ -46,6 +46,7 @@ ServerStatus StatusSource::Look() const {
   } else if (status.census != nullptr) {
     status.totals = TotalsOf(*status.census);
   }
+  if (lost_samples != nullptr) status.lost_samples = lost_samples->load();
   if (certificate_expiry) status.certificate_expiry = certificate_expiry();
   return status;
 }

@@ -2,6 +2,7 @@
 #ifndef SERVER_OPERATIONS_SERVER_STATUS_H_
 #define SERVER_OPERATIONS_SERVER_STATUS_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -34,6 +35,7 @@ struct ServerStatus {
   int64_t memory_used_bytes = 0;
   int64_t resident_bytes = 0;  // Of the process.
   Store::Totals totals;
+  std::optional<int64_t> lost_samples;  // OpenedStore::lost_samples.
   int64_t newest_put = kUnknownWeightVersion;
   int64_t newest_get = kUnknownWeightVersion;
   int64_t version_lag = 0;               // NewestVersions::lag.
@@ -53,6 +55,7 @@ struct StatusSource {
   std::chrono::system_clock::time_point started;
   Clock::Time started_at;
   std::function<std::optional<std::chrono::system_clock::time_point>()> certificate_expiry;
+  std::shared_ptr<const std::atomic<int64_t>> lost_samples;  // OpenedStore::lost_samples.
 
   // As of now. A store that is not well is not asked: what is known of its contents is the last census, if any.
   ServerStatus Look() const;

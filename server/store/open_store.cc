@@ -82,6 +82,7 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
   std::shared_ptr<RedisCluster>& cluster = reached->cluster;
   std::string found =
       cluster->clustered() ? absl::StrCat("a cluster of ", cluster->Masters().size(), " masters") : "one Redis server";
+  auto lost_samples = std::make_shared<std::atomic<int64_t>>(0);
   return OpenedStore{NewRedisStore("redis", std::move(cluster),
                                    {.clock = options.clock,
                                     .budget = options.budget,
@@ -89,8 +90,9 @@ absl::StatusOr<OpenedStore> OpenRedis(absl::string_view name, MemoryStoreOptions
                                     .handle_of = std::move(options.handle_of),
                                     .prefix = prefix,
                                     // Any other one is moved by hand.
-                                    .follow_time = options.clock == &Clock::Real()}),
-                     std::move(found), std::move(reached->warnings)};
+                                    .follow_time = options.clock == &Clock::Real(),
+                                    .lost_samples = lost_samples}),
+                     std::move(found), std::move(reached->warnings), lost_samples};
 }
 
 }  // namespace

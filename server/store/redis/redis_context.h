@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "proto/wire/clock.h"
@@ -47,8 +49,10 @@ struct RedisLives {
 
 struct RedisContext {
   RedisContext(std::shared_ptr<RedisCluster> redis, const std::string& prefix, const Clock& store_clock,
-               ByteBudget& byte_budget, size_t known_sample_limit, int64_t known_byte_limit)
-      : cluster(HideRedisErrors(std::move(redis), trouble)),
+               ByteBudget& byte_budget, size_t known_sample_limit, int64_t known_byte_limit,
+               std::shared_ptr<std::atomic<int64_t>> lost_samples = nullptr)
+      : trouble(Clock::Real(), std::move(lost_samples)),
+        cluster(HideRedisErrors(std::move(redis), trouble)),
         keys(prefix),
         clock(store_clock),
         time(store_clock),

@@ -129,12 +129,14 @@ absl::StatusOr<RedisFound> RedisSample::FindExisting() {
 absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportLoss(const RedisFound& found,
                                                                     const AcknowledgedSample& acknowledged) {
   const SampleContent& content = **found.content;
-  context_.trouble.TellLoss(run_->info.run, name_.sample, content.rows(), acknowledged.rows);
+  context_.trouble.NameLoss(run_->info.run, name_.sample, content.rows(), acknowledged.rows);
   SampleContent next = RemainingContent(content, acknowledged.rows, context_.content_ids);
   next.revision = std::max(next.revision, acknowledged.revision + 1);
   const auto now = Commit(context_, *run_, ChangeOfHead(*run_, name_, found, std::move(next)));
   if (!now.ok()) return now.status();
   if (!*now) return std::optional<absl::Status>();
+  context_.trouble.CountLoss();
+  context_.trouble.TellLosses();
   changed_ = true;
   const bool same_revision = content.revision == acknowledged.revision;
   ErrorDetail detail{.reason = Reason::kNotCommitted, .sample = name_.sample};
@@ -157,7 +159,7 @@ absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportGone(const RedisF
   if (!left.ok()) return left.status();
   if (!*left) return std::optional(absl::OkStatus());
   const RedisEntry& entry = **left;
-  context_.trouble.TellLoss(run_->info.run, name_.sample, 0, entry.rows);
+  context_.trouble.NameLoss(run_->info.run, name_.sample, 0, entry.rows);
   SampleContent nothing{TokenChecks(run_->info.options.block_rows)};
   nothing.revision = entry.revision;
   nothing.group = *entry.group;
@@ -166,6 +168,8 @@ absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportGone(const RedisF
   const auto now = Commit(context_, *run_, std::move(change));
   if (!now.ok()) return now.status();
   if (!*now) return std::optional<absl::Status>();
+  context_.trouble.CountLoss();
+  context_.trouble.TellLosses();
   changed_ = true;
   ErrorDetail detail{.reason = Reason::kNotCommitted, .sample = name_.sample, .committed_rows = 0};
   detail.revision = (*(*now)->content)->revision;

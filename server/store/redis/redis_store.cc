@@ -73,7 +73,7 @@ class RedisStore final : public Store {
       : name_(std::move(name)),
         follow_time_(options.follow_time),
         context_(std::move(cluster), options.prefix, *options.clock, *options.budget, options.known_samples,
-                 options.known_bytes),
+                 options.known_bytes, options.lost_samples),
         runs_(Fill(context_, options), options.default_ttl),
         watches_(context_) {
     FollowTime();
@@ -430,6 +430,7 @@ absl::StatusOr<std::unique_ptr<Store::Watch>> RedisStore::WatchSample(absl::stri
 // What cannot be removed now is idle the next time, too.
 int64_t RedisStore::Sweep(int64_t limit) {
   int64_t removed = 0;
+  context_.trouble.TellLosses();
   const bool time_is_right = FollowTime();
   const auto all = runs_.LoadPage("", SIZE_MAX);
   if (!all.ok()) return 0;

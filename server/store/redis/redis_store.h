@@ -32,6 +32,7 @@
 #ifndef SERVER_STORE_REDIS_REDIS_STORE_H_
 #define SERVER_STORE_REDIS_REDIS_STORE_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -66,6 +67,9 @@ struct RedisStoreOptions {
   // Samples whose acknowledged rows are remembered, and bytes of manifests that need not be read again.
   size_t known_samples = size_t{1} << 17;
   int64_t known_bytes = int64_t{64} << 20;
+  // If not null: one more for each sample whose revision this store raised because Redis came back with less of it than
+  // was acknowledged.
+  std::shared_ptr<std::atomic<int64_t>> lost_samples;
 };
 
 // `name`: of the store. Errors towards callers as those of HideRedisErrors (redis_trouble.h). Starts a thread that

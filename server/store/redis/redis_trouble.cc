@@ -58,24 +58,41 @@ class OpaqueCluster final : public RedisCluster {
 
 }  // namespace
 
+bool RedisTrouble::MayTell(const std::string& what) {
+  const Clock::Time now = clock_.Now();
+  const auto [it, first] = told_.try_emplace(what, now);
+  if (!first && now - it->second < kQuiet) return false;
+  it->second = now;
+  return true;
+}
+
 void RedisTrouble::Tell(const std::string& what, const absl::Status& status) {
   {
-    const Clock::Time now = Clock::Real().Now();
     MutexLock lock(mutex_);
-    const auto [it, first] = told_.try_emplace(what, now);
-    if (!first && now - it->second < kQuiet) return;
-    it->second = now;
+    if (!MayTell(what)) return;
   }
   spdlog::warn("redis store: {}: {}", what, std::string(status.message()));
 }
 
-void RedisTrouble::TellLoss(absl::string_view run, absl::string_view sample, int64_t rows_left,
+void RedisTrouble::NameLoss(absl::string_view run, absl::string_view sample, int64_t rows_left,
                             int64_t rows_acknowledged) {
-  Tell("loss",
-       absl::DataLossError("Redis came back with less than was acknowledged of a sample, and perhaps of others: "
-                           "such samples are LOST, under a new revision; the level debug names them"));
   spdlog::debug("redis store: loss: sample {} of run {}: {} of {} rows are left", std::string(sample), std::string(run),
                 rows_left, rows_acknowledged);
+}
+
+void RedisTrouble::TellLosses() {
+  const int64_t all = lost_samples();
+  int64_t more = 0;
+  {
+    MutexLock lock(mutex_);
+    if (all == told_losses_ || !MayTell("loss")) return;
+    more = all - told_losses_;
+    told_losses_ = all;
+  }
+  spdlog::warn(
+      "redis store: loss: Redis came back with less than was acknowledged of {} samples ({} since the start of this "
+      "server): they have a new revision, and rows that are gone are LOST; the level debug names them",
+      more, all);
 }
 
 std::shared_ptr<RedisCluster> HideRedisErrors(std::shared_ptr<RedisCluster> redis, RedisTrouble& trouble) {

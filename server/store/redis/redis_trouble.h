@@ -3,9 +3,12 @@
 #ifndef SERVER_STORE_REDIS_REDIS_TROUBLE_H_
 #define SERVER_STORE_REDIS_REDIS_TROUBLE_H_
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -18,16 +21,34 @@ namespace routing_replay {
 // Warnings for the log. Thread-safe.
 class RedisTrouble {
  public:
+  // `clock` outlives it. `lost_samples`: what CountLoss counts in; null: a count of its own.
+  explicit RedisTrouble(const Clock& clock = Clock::Real(),
+                        std::shared_ptr<std::atomic<int64_t>> lost_samples = nullptr)
+      : clock_(clock),
+        lost_samples_(lost_samples != nullptr ? std::move(lost_samples) : std::make_shared<std::atomic<int64_t>>(0)) {}
+
   // Not more often than once a minute of the same `what`, which comes from a small set.
   void Tell(const std::string& what, const absl::Status& status);
   // Redis came back with less of a sample than was acknowledged. Called before the revision is raised, so that whoever
   // finds a raised revision finds the loss in a server's log, too. Which sample it is goes into the log at the level
   // debug alone, of every one.
-  void TellLoss(absl::string_view run, absl::string_view sample, int64_t rows_left, int64_t rows_acknowledged);
+  void NameLoss(absl::string_view run, absl::string_view sample, int64_t rows_left, int64_t rows_acknowledged);
+  // The revision was raised, by this server: counts the sample.
+  void CountLoss() { ++*lost_samples_; }
+  // How many samples were lost, if there are more than when it was said last; not more often than once a minute. To be
+  // called from time to time.
+  void TellLosses();
+  int64_t lost_samples() const { return *lost_samples_; }
 
  private:
+  // Whether `what` may be told now; it is then taken to be.
+  bool MayTell(const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock& clock_;
+  const std::shared_ptr<std::atomic<int64_t>> lost_samples_;
   Mutex mutex_;
   std::map<std::string, Clock::Time> told_ ABSL_GUARDED_BY(mutex_);
+  int64_t told_losses_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // Passes everything on to `redis`, and changes errors:

@@ -63,26 +63,52 @@ TEST(RedisTroubleTest, ACallThatTheStopInterruptsIsRefusedByNobody) {
   EXPECT_THAT(std::string(stopped.message()), Not(HasSubstr("refuses")));
 }
 
-// Ids of samples are for those who ask for them.
-TEST(RedisTroubleTest, ALossIsToldOnceAndItsSamplesAtTheLevelDebug) {
-  std::ostringstream log;
-  const auto before = spdlog::default_logger();
-  const auto logger = std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_st>(log));
-  spdlog::set_default_logger(logger);
-  for (const auto level : {spdlog::level::info, spdlog::level::debug}) {
-    logger->set_level(level);
-    log.str("");
-    RedisTrouble trouble;
-    trouble.TellLoss("run", "first", 40, 70);
-    trouble.TellLoss("run", "second", 0, 7);
-    EXPECT_THAT(log.str(), HasSubstr("Redis came back with less"));
-    EXPECT_EQ(log.str().find("came back"), log.str().rfind("came back"));
-    for (const char* named :
-         {"loss: sample first of run run: 40 of 70 rows", "loss: sample second of run run: 0 of 7"}) {
-      EXPECT_EQ(log.str().find(named) != std::string::npos, level == spdlog::level::debug) << log.str();
-    }
+class RedisLossTest : public ::testing::Test {
+ protected:
+  RedisLossTest() { spdlog::set_default_logger(logger_); }
+  ~RedisLossTest() override { spdlog::set_default_logger(before_); }
+
+  // What is in the log since the last call.
+  std::string Log() {
+    std::string text = log_.str();
+    log_.str("");
+    return text;
   }
-  spdlog::set_default_logger(before);
+
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+  std::ostringstream log_;
+  const std::shared_ptr<spdlog::logger> logger_ =
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_st>(log_));
+  ManualClock clock_;
+  RedisTrouble trouble_{clock_};
+};
+
+// Ids of samples are for those who ask for them.
+TEST_F(RedisLossTest, SamplesAreNamedAtTheLevelDebug) {
+  trouble_.NameLoss("run", "first", 40, 70);
+  EXPECT_EQ(Log(), "");
+  logger_->set_level(spdlog::level::debug);
+  trouble_.NameLoss("run", "first", 40, 70);
+  EXPECT_THAT(Log(), HasSubstr("loss: sample first of run run: 40 of 70 rows"));
+  EXPECT_EQ(trouble_.lost_samples(), 0);
+}
+
+TEST_F(RedisLossTest, LossesAreCountedAndNoneIsLeftOutOfTheLog) {
+  trouble_.TellLosses();
+  EXPECT_EQ(Log(), "");
+  trouble_.CountLoss();
+  trouble_.TellLosses();
+  EXPECT_THAT(Log(), HasSubstr("of 1 samples (1 since"));
+  for (int i = 0; i < 3; ++i) trouble_.CountLoss();
+  EXPECT_EQ(trouble_.lost_samples(), 4);
+  trouble_.TellLosses();
+  EXPECT_EQ(Log(), "") << "within a minute";
+  clock_.Advance(std::chrono::seconds(61));
+  trouble_.TellLosses();
+  EXPECT_THAT(Log(), HasSubstr("of 3 samples (4 since"));
+  clock_.Advance(std::chrono::seconds(61));
+  trouble_.TellLosses();
+  EXPECT_EQ(Log(), "");
 }
 
 }  // namespace
