@@ -12,6 +12,8 @@ constexpr std::chrono::milliseconds kLookInterval(1000);
 constexpr std::chrono::milliseconds kFullLookInterval(100);
 constexpr std::chrono::seconds kIdle(2);
 constexpr int32_t kRetryAfterMs = 500;
+// The part of a run's bytes that is not promised as credit: what appends cost beside their payload.
+constexpr int64_t kPartNotPromised = 16;
 
 absl::Status OverQuota(const char* limit, absl::string_view what) {
   ErrorDetail detail{.reason = Reason::kOverBudget, .field = limit};
@@ -103,32 +105,36 @@ bool RunQuota::LookAgain(absl::string_view run, Clock::Duration interval) {
 }
 
 // What is admitted is a guess from above, which a look replaces by what is stored.
-absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, int64_t least, int64_t most) {
+absl::StatusOr<RunQuota::Hold> RunQuota::Take(absl::string_view run, const Wish& wish) {
   if (limits_.bytes == 0) return Hold();
   LookAgain(run, kLookInterval);
-  auto hold = TryTake(run, least, most);
-  if (!hold.ok() && LookAgain(run, kFullLookInterval)) hold = TryTake(run, least, most);
+  auto hold = TryTake(run, wish);
+  if (!hold.ok() && LookAgain(run, kFullLookInterval)) hold = TryTake(run, wish);
   return hold;
 }
 
-absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, int64_t least, int64_t most) {
+absl::StatusOr<RunQuota::Hold> RunQuota::TryTake(absl::string_view run, const Wish& wish) {
   MutexLock lock(mutex_);
   auto found = uses_.find(run);
   const int64_t used = found == uses_.end() ? 0 : found->second.bytes();
-  const int64_t left = limits_.bytes - used;
-  if (left <= 0 || least > left) {
-    return OverQuota(kRunBudget, absl::StrCat(least, " bytes more for a run that has ", used, " of ", limits_.bytes,
+  const int64_t left = wish.limit - used;
+  if (left <= 0 || wish.least > left) {
+    return OverQuota(kRunBudget, absl::StrCat(wish.least, " bytes more for a run that has ", used, " of ", wish.limit,
                                               "; release samples of it or try again later"));
   }
   if (found == uses_.end()) found = uses_.emplace(run, Use()).first;
-  const int64_t bytes = std::min(most, left);
+  const int64_t bytes = std::min(wish.most, left);
   found->second.held += bytes;
   return Hold(this, std::string(run), bytes);
 }
 
-absl::StatusOr<RunQuota::Hold> RunQuota::Admit(absl::string_view run, int64_t bytes) { return Take(run, bytes, bytes); }
+absl::StatusOr<RunQuota::Hold> RunQuota::Admit(absl::string_view run, int64_t bytes) {
+  return Take(run, {.least = bytes, .most = bytes, .limit = limits_.bytes});
+}
 
-absl::StatusOr<RunQuota::Hold> RunQuota::AdmitUpTo(absl::string_view run, int64_t bytes) { return Take(run, 1, bytes); }
+absl::StatusOr<RunQuota::Hold> RunQuota::AdmitUpTo(absl::string_view run, int64_t bytes) {
+  return Take(run, {.least = 1, .most = bytes, .limit = limits_.bytes - limits_.bytes / kPartNotPromised});
+}
 
 absl::StatusOr<std::unique_ptr<RunQuota::Stream>> RunQuota::Open(absl::string_view run, StreamKind kind) {
   if (limits_.streams == 0) return nullptr;

@@ -72,7 +72,7 @@ class RunQuota {
   // Before `bytes` are stored for the run, or promised to it: RESOURCE_EXHAUSTED (kOverBudget, field run-budget,
   // retry_after_ms) if they would be too many, or if the run has all that it may have.
   absl::StatusOr<Hold> Admit(absl::string_view run, int64_t bytes);
-  // The same, of at most `bytes` and at least one.
+  // The same, of at most `bytes` and at least one. The last sixteenth of what the run may have is kept for Admit.
   absl::StatusOr<Hold> AdmitUpTo(absl::string_view run, int64_t bytes);
 
   // A stream of the run, until it is destroyed; before the quota is.
@@ -103,10 +103,14 @@ class RunQuota {
     int64_t bytes() const { return stored + committed + settling + held; }
   };
   using Streams = std::array<int64_t, 2>;  // By kind.
+  struct Wish {
+    int64_t least, most;
+    int64_t limit;  // For all that the run has then.
+  };
 
-  absl::StatusOr<Hold> Take(absl::string_view run, int64_t least, int64_t most);
+  absl::StatusOr<Hold> Take(absl::string_view run, const Wish& wish);
   void Close(const std::string& run, StreamKind kind);
-  absl::StatusOr<Hold> TryTake(absl::string_view run, int64_t least, int64_t most);
+  absl::StatusOr<Hold> TryTake(absl::string_view run, const Wish& wish);
   // If the last look at the run is so long ago: whether there was a look.
   bool LookAgain(absl::string_view run, Clock::Duration interval);
   // Whether it is time; then what was committed begins to settle. Waits for the first look, if another thread has begun

@@ -1,5 +1,6 @@
 #include "server/service/append_handler.h"
 
+#include <cassert>
 #include <memory>
 #include <utility>
 
@@ -25,6 +26,10 @@ absl::Status WindowIsFull(int64_t window) {
   return MakeError(absl::StatusCode::kResourceExhausted,
                    absl::StrCat("want_bytes: the stream holds ", window, " bytes of credit already; send first"),
                    detail);
+}
+
+AppendAck RefusalOf(const AppendHeader& append, const absl::Status& error) {
+  return {.append_id = append.append_id, .sample = append.sample, .error = WithSample(error, append.sample)};
 }
 
 }  // namespace
@@ -175,10 +180,12 @@ absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
   return reservation;
 }
 
-ByteReservation AppendCall::UseCredit(int64_t bytes) {
+// Both shrink alike: were more of the promise taken than of the credit, the run would be granted the difference again.
+AppendCall::UsedCredit AppendCall::UseCredit(int64_t bytes) {
   payload_bytes_ += bytes;
-  ByteReservation used = credit_.Split(bytes);
-  promised_.ShrinkTo(credit_.bytes());
+  UsedCredit used{.reservation = credit_.Split(bytes), .promised = {}};
+  if (context_.quota.limits_bytes()) used.promised = promised_.Split(bytes);
+  assert(!context_.quota.limits_bytes() || promised_.bytes() == credit_.bytes());
   return used;
 }
 
@@ -195,19 +202,15 @@ AppendAck AppendCall::Process(AppendRequest request) {
   if (payload_bytes > credit_.bytes()) {
     ErrorDetail detail{.reason = Reason::kOverBudget, .field = "payload", .sample = request.append->sample};
     detail.retry_after_ms = 0;
-    ack.append_id = request.append->append_id;
-    ack.sample = request.append->sample;
-    ack.error = MakeError(
-        absl::StatusCode::kResourceExhausted,
-        absl::StrCat("payload: ", payload_bytes, " bytes sent, ", credit_.bytes(), " granted; ask for credit first"),
-        detail);
-  } else if (auto admitted = AdmitAppend(context_, run_, request, promised_); !admitted.ok()) {
-    UseCredit(payload_bytes);  // As the client has counted it.
-    ack.append_id = request.append->append_id;
-    ack.sample = request.append->sample;
-    ack.error = WithSample(admitted.status(), ack.sample);
+    ack = RefusalOf(*request.append, MakeError(absl::StatusCode::kResourceExhausted,
+                                               absl::StrCat("payload: ", payload_bytes, " bytes sent, ",
+                                                            credit_.bytes(), " granted; ask for credit first"),
+                                               detail));
   } else {
-    ack = context_.processor.Process(run_, std::move(request), UseCredit(payload_bytes));
+    UsedCredit used = UseCredit(payload_bytes);  // Refused or not, as the client has counted it.
+    auto admitted = AdmitAppend(context_, run_, request, std::move(used.promised));
+    ack = admitted.ok() ? context_.processor.Process(run_, std::move(request), std::move(used.reservation))
+                        : RefusalOf(*request.append, admitted.status());
     if (ack.error.ok()) admitted->Commit();
   }
   if (!ack.error.ok()) record_->Refuse(ack.error);

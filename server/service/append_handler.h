@@ -40,8 +40,12 @@ class AppendCall final : public Call {
   void Refuse(const ByteChain& message, const Permissions& permissions, const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
   absl::StatusOr<ByteReservation> Promise(uint64_t want_bytes);
-  // So many bytes of the credit are used, whatever becomes of them.
-  ByteReservation UseCredit(int64_t bytes);
+  // So many bytes of the credit are used, whatever becomes of them; and as much of what the run was promised.
+  struct UsedCredit {
+    ByteReservation reservation;
+    RunQuota::Hold promised;
+  };
+  UsedCredit UseCredit(int64_t bytes);
   void ReleaseCredit();
   AppendAck Process(AppendRequest request);
   void Send(const AppendResponse& response);
@@ -70,7 +74,7 @@ class AppendCall final : public Call {
   std::string entered_run_;  // Where runs are limited: that whose limits these are.
   std::unique_ptr<RunQuota::Stream> place_;
   std::unique_ptr<ConnectionCalls::Place> connection_;
-  RunQuota::Hold promised_;  // At most credit_.
+  RunQuota::Hold promised_;  // Where the run's bytes are limited: as many as credit_, always.
   std::deque<std::string> outgoing_;
   grpc::Alarm stall_alarm_;
   int64_t payload_bytes_ = 0;  // Received, messages and written so far, …

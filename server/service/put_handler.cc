@@ -82,8 +82,7 @@ absl::StatusOr<AppendAck> PutCall::Handle() {
   }
   const auto payload_bytes = static_cast<int64_t>(request->payload.size());
   const int64_t rows = request->append->rows.size();
-  RunQuota::Hold nothing_promised;
-  auto admitted = AdmitAppend(context_, request->run, *request, nothing_promised);
+  auto admitted = AdmitAppend(context_, request->run, *request, /*promised=*/{});
   if (!admitted.ok()) return WithSample(admitted.status(), request->append->sample);
   auto reservation = ReserveOrMakeRoom(context_.store, context_.budget, payload_bytes);
   AppendAck ack;

@@ -41,18 +41,14 @@ absl::StatusOr<T> Counted(ServiceContext& context, const char* quota, absl::Stat
 }  // namespace
 
 absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string_view run, const AppendRequest& request,
-                                           RunQuota::Hold& promised) {
+                                           RunQuota::Hold promised) {
   if (!context.quota.limits_bytes()) return RunQuota::Hold();
   const int64_t cost = CostOf(context, run, request);
-  RunQuota::Hold hold = promised.Split(std::min(cost, promised.bytes()));
-  if (cost == hold.bytes()) return hold;
-  auto more = Counted(context, "run_bytes", context.quota.Admit(run, cost - hold.bytes()));
-  if (!more.ok()) {
-    promised.Merge(std::move(hold));
-    return more.status();
-  }
-  hold.Merge(*std::move(more));
-  return hold;
+  if (cost <= promised.bytes()) return promised;
+  auto more = Counted(context, "run_bytes", context.quota.Admit(run, cost - promised.bytes()));
+  if (!more.ok()) return more.status();
+  promised.Merge(*std::move(more));
+  return promised;
 }
 
 absl::StatusOr<PromisedCredit> AdmitCredit(ServiceContext& context, absl::string_view run, int64_t wanted) {

@@ -11,13 +11,12 @@
 
 namespace routing_replay {
 
-// Whether the run may have what the store will charge for the request, payload or not. It comes out of `promised`,
-// which is the run's, as far as that goes. Commit it when it is stored. On an error, as of RunQuota::Admit, `promised`
-// stays.
+// Whether the run may have what the store will charge for the request, payload or not, of which it has `promised`
+// already. Commit it when it is stored. Errors as RunQuota::Admit; `promised` is given back then.
 absl::StatusOr<RunQuota::Hold> AdmitAppend(ServiceContext& context, absl::string_view run, const AppendRequest& request,
-                                           RunQuota::Hold& promised);
+                                           RunQuota::Hold promised);
 // How much of `wanted` the run may be promised as credit; all of it, with an empty hold, where there is no limit.
-// Errors as RunQuota::Admit.
+// Errors as RunQuota::AdmitUpTo.
 struct PromisedCredit {
   int64_t bytes = 0;
   RunQuota::Hold hold;
