@@ -38,10 +38,11 @@ Metrics::Metrics()
                         .Name("routing_replay_store_errors_total")
                         .Help("Operations of the store that failed for no fault of who asked, by status code.")
                         .Register(registry_)),
-      quota_refusals_(prometheus::BuildCounter()
-                          .Name("routing_replay_quota_refusals_total")
-                          .Help("Calls and messages refused or ended for a limit of one run or one call.")
-                          .Register(registry_)),
+      quota_refusals_(
+          prometheus::BuildCounter()
+              .Name("routing_replay_quota_refusals_total")
+              .Help("Calls and messages refused or ended for a limit of one run, one call or one kind of calls.")
+              .Register(registry_)),
       append_sizes_(prometheus::BuildHistogram()
                         .Name("routing_replay_append_size_bytes")
                         .Help("Payload bytes of one accepted append.")
@@ -53,6 +54,11 @@ Metrics::Metrics()
                         .Help("Bytes of the memory budget promised to append streams that have not come yet.")
                         .Register(registry_)
                         .Add({})),
+      waiting_read_bytes_(prometheus::BuildGauge()
+                              .Name("routing_replay_waiting_read_bytes")
+                              .Help("Memory that the requests of reads take which wait.")
+                              .Register(registry_)
+                              .Add({})),
       appends_(Add("routing_replay_appends_total", "Appends accepted.")),
       rows_(Add("routing_replay_append_rows_total", "Rows of accepted appends.")),
       ingest_bytes_(Add("routing_replay_ingest_bytes_total", "Payload bytes of accepted appends.")),
@@ -97,6 +103,8 @@ void Metrics::CountRefusal(const absl::Status& status) {
 void Metrics::CountCredit(bool granted) { (granted ? credits_ : credit_refusals_).Increment(); }
 
 void Metrics::AddCreditBytes(int64_t bytes) { credit_bytes_.Increment(static_cast<double>(bytes)); }
+
+void Metrics::SetWaitingReadBytes(int64_t bytes) { waiting_read_bytes_.Set(static_cast<double>(bytes)); }
 
 void Metrics::CountRead() { reads_.Increment(); }
 

@@ -27,6 +27,8 @@ class Metrics {
   void CountCredit(bool granted);
   // Credit that streams hold grew by so much, or shrank.
   void AddCreditBytes(int64_t bytes);
+  // What reads take while they wait.
+  void SetWaitingReadBytes(int64_t bytes);
   void CountRead();
   void CountRecord(SampleStatus status);
   void CountSent(int64_t table_bytes, int64_t payload_bytes);
@@ -35,7 +37,7 @@ class Metrics {
   void CountStoreError(absl::StatusCode code);
   // TLS files that are not good; those before go on being shown.
   void CountTlsReloadFailure();
-  // "run_bytes", "run_streams" or "max_deadline".
+  // "run_bytes", "run_streams", "max_deadline" or "waiting_reads".
   void CountQuotaRefusal(const char* quota);
 
   // Name (labels in braces) and value of every counter, by name.
@@ -53,7 +55,7 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& store_errors_;
   prometheus::Family<prometheus::Counter>& quota_refusals_;
   prometheus::Histogram& append_sizes_;
-  prometheus::Gauge& credit_bytes_;
+  prometheus::Gauge &credit_bytes_, &waiting_read_bytes_;
   prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,
       &unrecorded_rows_, &unverified_rows_, &credits_, &credit_refusals_, &reads_, &egress_bytes_, &egress_table_bytes_,
       &expired_, &tls_reload_failures_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "proto/transport/byte_buffer.h"
 #include "proto/transport/grpc_status.h"
 #include "routing_replay/wire/error_detail.h"
@@ -20,11 +21,19 @@ using std::chrono::system_clock;
 // A waiting read answers NOT_READY a little before the caller's deadline, or the caller would only see the deadline.
 constexpr std::chrono::milliseconds kAnswerTime(200);
 
-absl::Status TakeMemory(ByteBudget& budget, int64_t bytes, ByteReservation& taken) {
-  auto reservation = budget.Reserve(bytes);
-  if (!reservation.ok()) return reservation.status();
-  taken = *std::move(reservation);
-  return absl::OkStatus();
+constexpr char kReadRequests[] = "read-requests";
+
+// Memory for a request.
+absl::StatusOr<ByteReservation> Reserve(ByteBudget& requests, int64_t bytes) {
+  auto reservation = requests.Reserve(bytes);
+  if (reservation.ok()) return reservation;
+  ErrorDetail detail = GetErrorDetail(reservation.status()).value_or(ErrorDetail{.reason = Reason::kOverBudget});
+  detail.field = kReadRequests;
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat(kReadRequests, ": the request takes ", bytes, " bytes, and ", requests.limit() - requests.used(),
+                   " of ", requests.limit(), " are free; read fewer samples at a time, or try again later"),
+      detail);
 }
 
 }  // namespace
@@ -79,19 +88,35 @@ void ReadCall::OnReceived(bool ok) {
 
 absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
   // The bytes, and a copy in one piece while they are parsed.
-  const auto received = context_.read_requests.Reserve(2 * static_cast<int64_t>(request_.Length()));
+  const auto received = Reserve(context_.read_requests, 2 * static_cast<int64_t>(request_.Length()));
   if (!received.ok()) return received.status();
   auto request = [&]() -> absl::StatusOr<ReadRequest> {
     const auto bytes = ReceivedBytes::From(request_);
     if (!bytes.ok()) return bytes.status();
-    return ParseReadRequest(
-        bytes->chain(), [&](int64_t memory) { return TakeMemory(context_.read_requests, memory, request_memory_); });
+    return ParseReadRequest(bytes->chain(), [&](int64_t memory) -> absl::Status {
+      auto reservation = Reserve(context_.read_requests, memory);
+      if (!reservation.ok()) return reservation.status();
+      request_memory_ = *std::move(reservation);
+      return absl::OkStatus();
+    });
   }();
   request_.Clear();
-  if (!request.ok() || !request->wait) return request;
-  absl::Status status = TakeMemory(context_.waiting_requests, request_memory_.bytes(), waiting_memory_);
-  if (!status.ok()) return status;
   return request;
+}
+
+absl::Status ReadCall::TakePlace() {
+  if (waiting_place_ != nullptr) return absl::OkStatus();
+  // Who is sent away is answered as when its wait is over: NOT_READY where it is.
+  auto place = context_.waiting_reads.Enter(session_->run(), request_memory_.bytes(), [this] {
+    sent_away_ = true;
+    wait_alarm_.Cancel();
+  });
+  if (!place.ok()) {
+    context_.metrics.CountQuotaRefusal("waiting_reads");
+    return place.status();
+  }
+  waiting_place_ = *std::move(place);
+  return absl::OkStatus();
 }
 
 void ReadCall::StartTimers() {
@@ -106,6 +131,7 @@ void ReadCall::Advance() {
   if (system_clock::now() >= wait_until_) waiting_is_over_ = true;
   ReadStep step = session_->Next(waiting_is_over_);
   if (step.kind == ReadStep::Kind::kWait) {
+    if (absl::Status place = TakePlace(); !place.ok()) return FinishWith(place);
     if (Park(step.wait_for)) step = session_->Next(waiting_is_over_);
     if (step.kind == ReadStep::Kind::kWait) return;
     Unpark();
@@ -175,7 +201,8 @@ void ReadCall::OnChanged() {
 }
 
 void ReadCall::OnWaitOver(bool fired) {
-  if (!fired || finishing_) return;
+  if (finishing_ || (!fired && !sent_away_)) return;
+  if (!fired) context_.metrics.CountQuotaRefusal("waiting_reads");
   waiting_is_over_ = true;
   Unpark();
 }
@@ -211,6 +238,7 @@ void ReadCall::FinishWith(const absl::Status& status) {
   record_->End(status);
   Unpark();
   connection_.reset();
+  waiting_place_.reset();
   request_alarm_.Cancel();
   wait_alarm_.Cancel();
   stall_alarm_.Cancel();

@@ -43,6 +43,8 @@ class ReadCall final : public Call {
   // True if the sample may have changed between the look and the watch: look again.
   bool Park(const SampleRef& sample);
   void Unpark();
+  // Takes its place among those that wait, if it has none yet.
+  absl::Status TakePlace();
   // What was received, as parsed; the memory it takes is reserved.
   absl::StatusOr<ReadRequest> TakeRequest();
   void StartTimers();
@@ -77,7 +79,8 @@ class ReadCall final : public Call {
   grpc::Alarm stall_alarm_;
   grpc::Alarm deadline_alarm_;
   ByteReservation request_memory_;
-  ByteReservation waiting_memory_;
+  std::atomic<bool> sent_away_{false};                 // From its place, for others.
+  std::unique_ptr<WaitingRoom::Place> waiting_place_;  // Since it waited first.
   std::unique_ptr<RunQuota::Stream> stream_;
   std::unique_ptr<ConnectionCalls::Place> connection_;
   bool change_expected_ = false;  // changed_ is open: its event comes by the watch or by Unpark.

@@ -10,6 +10,7 @@
 #include "server/admission/byte_budget.h"
 #include "server/admission/connection_calls.h"
 #include "server/admission/run_quota.h"
+#include "server/admission/waiting_room.h"
 #include "server/config.h"
 #include "server/operations/calls/call_record.h"
 #include "server/operations/metrics.h"
@@ -45,7 +46,7 @@ struct ServiceContext {
               [&store](absl::string_view run) { return StoredBytes(store, run); }),
         connections(config.max_streams),
         read_requests(ReadRequestBytes(config)),
-        waiting_requests(ReadRequestBytes(config) / 2),
+        waiting_reads(ReadRequestBytes(config) / 2, [&metrics](int64_t bytes) { metrics.SetWaitingReadBytes(bytes); }),
         request_watch(std::min<std::chrono::milliseconds>(config.stall_timeout, kRequestPatience)),
         metrics(metrics),
         calls(metrics.registry(), clock),
@@ -61,7 +62,7 @@ struct ServiceContext {
   ConnectionCalls connections;
   // What requests of reads under way take. Apart from the budget: a full server must still be read.
   ByteBudget read_requests;
-  ByteBudget waiting_requests;  // What those of them take that wait, which may be long.
+  WaitingRoom waiting_reads;  // What those of them take that wait, which may be long.
   RequestWatch request_watch;
   Metrics& metrics;
   CallBook calls;

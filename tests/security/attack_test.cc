@@ -276,40 +276,67 @@ TEST_F(AttackTest, RunsAreCounted) {
   EXPECT_TRUE(OpenRun(*stub_, "attacker", "d").ok());
 }
 
-// The greatest requests that are taken, all of them waiting.
+// Long requests of one run, all of them waiting for a sample that is never sealed: they have all the room there is,
+// until somebody else waits.
 TEST_F(AttackTest, WaitingRequestsAreBounded) {
   Start();
   Bystander bystander(*server_);
   const int64_t before = PeakMemory();
   ASSERT_OK(Put(OneAppend("run", "open", 3)));
   v1::ReadRequest read = WaitFor("run", "open");
-  for (int i = 0; i < 200'000; ++i) read.add_samples();
+  read.mutable_samples(0)->set_num_tokens(100);
+  constexpr int kLong = 45'000, kLongest = 200'000;  // Samples; the room is for five such requests, and not for six.
+  while (read.samples_size() < kLong) read.add_samples();
   struct Waiting {
     std::unique_ptr<grpc::ClientContext> call;
     std::unique_ptr<grpc::ClientReader<v1::ReadResponse>> reader;
   };
   std::vector<Waiting> waiting;
-  for (int i = 0; i < 12; ++i) {
-    waiting.push_back({.call = NewCall("attacker")});
-    waiting.back().reader = stub_->Read(waiting.back().call.get(), read);
-  }
-  // Those that were not taken end at once, and there are no others that end.
-  const auto ended = [](Waiting& one) {
-    v1::ReadResponse response;
-    return !one.reader->Read(&response) && one.reader->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+  const auto begin = [&](const char* token, const v1::ReadRequest& request) {
+    waiting.push_back({.call = NewCall(token)});
+    waiting.back().reader = stub_->Read(waiting.back().call.get(), request);
   };
-  EXPECT_TRUE(ended(waiting.back()));
-  bystander.Await(2);
-  EXPECT_LT(PeakMemory() - before, 160 * kMiB);  // Without a bound it is 12 times 27 MiB and more.
-  // A short read goes in between.
-  v1::ReadRequest small;
-  small.set_run("bystander");
-  small.add_samples()->set_sample("0");
-  const auto call = NewCall("other");
-  const auto reader = stub_->Read(call.get(), small);
+  const auto counted = [&](const char* name) {
+    const v1::ServerInfo info = Info();
+    const auto found = info.counters().find(absl::StrCat("routing_replay_", name));
+    return found == info.counters().end() ? 0 : found->second;
+  };
+  for (int i = 0; i < 8; ++i) begin("attacker", read);
+  Await([&] { return counted("quota_refusals_total{quota=\"waiting_reads\"}") == 3; });
   v1::ReadResponse response;
-  while (reader->Read(&response)) continue;
-  EXPECT_TRUE(reader->Finish().ok());
+  const auto refusal = [&] {
+    EXPECT_FALSE(waiting.back().reader->Read(&response));
+    return FromGrpcStatus(waiting.back().reader->Finish());
+  };
+  begin("attacker", read);
+  const absl::Status full = refusal();
+  EXPECT_THAT(full, Fails(kExhausted, Reason::kOverBudget));
+  EXPECT_EQ(GetErrorDetail(full)->field, "waiting-reads");
+  // The greatest that are taken.
+  while (read.samples_size() < kLongest) read.add_samples();
+  for (int i = 0; i < 12; ++i) begin("attacker", read);
+  EXPECT_THAT(refusal(), Fails(kExhausted, Reason::kOverBudget));
+  EXPECT_LT(PeakMemory() - before, 160 * kMiB);  // Without a bound it is 12 times 27 MiB and more.
+
+  // Room is made for another run that waits, and it gets what it waits for.
+  ASSERT_TRUE(OpenRun(*stub_, "other", "theirs").ok());
+  v1::AppendRequest part = OneAppend("theirs", "sample", 3);
+  v1::AppendAck ack;
+  ASSERT_TRUE(stub_->Put(NewCall("other").get(), part, &ack).ok());
+  v1::ReadRequest wait = WaitFor("theirs", "sample");
+  wait.mutable_samples(0)->set_num_tokens(4);
+  while (wait.samples_size() < kLong) wait.add_samples();
+  begin("other", wait);
+  Await([&] { return counted("read_samples_total{status=\"NOT_READY\"}") > 0; });
+  part.mutable_append()->set_row_start(3);
+  part.mutable_append()->set_rows(0);
+  part.mutable_append()->clear_tensor();
+  part.clear_payload();
+  part.mutable_append()->set_seal_num_tokens(4);
+  ASSERT_TRUE(stub_->Put(NewCall("other").get(), part, &ack).ok());
+  ASSERT_TRUE(waiting.back().reader->Read(&response));
+  EXPECT_EQ(response.records(0).status(), v1::SampleRecord::OK);
+  bystander.Await(2);
   for (Waiting& one : waiting) one.call->TryCancel();
 }
 

@@ -1,0 +1,73 @@
+// Memory that calls take while they wait, shared among runs: where it is full, the run that has the most makes room.
+#ifndef SERVER_ADMISSION_WAITING_ROOM_H_
+#define SERVER_ADMISSION_WAITING_ROOM_H_
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "proto/wire/mutex.h"
+
+namespace routing_replay {
+
+inline constexpr char kWaitingReads[] = "waiting-reads";
+
+// Thread-safe.
+class WaitingRoom {
+  struct Waiting {
+    std::string run;
+    int64_t bytes = 0;
+    std::function<void()> leave;
+    bool is_sent_away = false;
+  };
+
+ public:
+  // `tell` hears of each change of what all take that wait, one after the other, from any thread; it must not wait.
+  WaitingRoom(int64_t limit, std::function<void(int64_t bytes)> tell) : limit_(limit), tell_(std::move(tell)) {}
+
+  // Until it is destroyed, one waits; before the room is.
+  class Place {
+   public:
+    Place(WaitingRoom& room, std::unique_ptr<Waiting> waiting, std::list<Waiting*>::iterator position)
+        : room_(room), waiting_(std::move(waiting)), position_(position) {}
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    ~Place() { room_.Leave(*waiting_, position_); }
+
+   private:
+    WaitingRoom& room_;
+    const std::unique_ptr<Waiting> waiting_;
+    const std::list<Waiting*>::iterator position_;
+  };
+  // Where the room is full, those of the run with the most bytes are sent away, the longest wait first, if what is
+  // missing leaves that run as much as this one then has; else RESOURCE_EXHAUSTED (kOverBudget, field waiting-reads,
+  // retry_after_ms), and nobody is. `leave` is called at most once, from any thread, while the place lives; it must not
+  // wait, and its bytes are taken as free from then on.
+  absl::StatusOr<std::unique_ptr<Place>> Enter(const std::string& run, int64_t bytes, std::function<void()> leave);
+
+ private:
+  struct Run {
+    int64_t bytes = 0;
+    std::list<Waiting*> waiting;  // The longest first.
+  };
+
+  void Add(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendAway(Run& run, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Full(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Leave(const Waiting& waiting, std::list<Waiting*>::iterator position);
+
+  const int64_t limit_;
+  const std::function<void(int64_t bytes)> tell_;
+  Mutex mutex_;
+  int64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace routing_replay
+
+#endif  // SERVER_ADMISSION_WAITING_ROOM_H_
