@@ -1,5 +1,6 @@
 #include "server/store/redis/known_samples.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace routing_replay {
@@ -50,7 +51,18 @@ void KnownSamples::PutContent(const std::string& key, const RedisManifest& manif
 
 void KnownSamples::Acknowledge(const std::string& key, const AcknowledgedSample& sample) {
   MutexLock lock(mutex_);
-  FindOrAdd(key).acknowledged = sample;
+  std::optional<AcknowledgedSample>& last = FindOrAdd(key).acknowledged;
+  const int64_t kept = last && last->birth == sample.birth ? last->kept_revision : 0;
+  last = sample;
+  last->kept_revision = std::max(kept, sample.kept_revision);
+}
+
+void KnownSamples::NoteKept(const std::string& key, int64_t birth, int64_t revision) {
+  MutexLock lock(mutex_);
+  Entry* entry = Find(key);
+  if (entry == nullptr || !entry->acknowledged || entry->acknowledged->birth != birth) return;
+  int64_t& kept = entry->acknowledged->kept_revision;
+  kept = std::max(kept, revision);
 }
 
 void KnownSamples::Forget(const std::string& key) {

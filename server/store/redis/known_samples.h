@@ -23,6 +23,7 @@ struct AcknowledgedSample {
   int64_t revision = 0;
   int64_t rows = 0;
   bool sealed = false;
+  int64_t kept_revision = 0;  // Of those known to be so, the last one that no failover undoes. Nobody has to keep 0.
 
   // Whether `content`, which Redis has now, lacks something of it.
   bool IsMoreThan(int64_t its_birth, const SampleContent& content) const {
@@ -44,7 +45,10 @@ class KnownSamples {
   std::optional<AcknowledgedSample> Acknowledged(const std::string& key);
 
   void PutContent(const std::string& key, const RedisManifest& manifest);
+  // What is known to be kept of the same birth stays so.
   void Acknowledge(const std::string& key, const AcknowledgedSample& sample);
+  // If this birth was the last one to be acknowledged.
+  void NoteKept(const std::string& key, int64_t birth, int64_t revision);
   void Forget(const std::string& key);
 
  private:

@@ -60,6 +60,21 @@ TEST(KnownSamplesTest, WhatWasNotUsedForLongestGoesFirst) {
   EXPECT_TRUE(by_bytes.Last("99").has_value());
 }
 
+TEST(KnownSamplesTest, WhatIsKeptIsKnownAsLongAsTheSampleIsTheSame) {
+  KnownSamples known(10, 1 << 20);
+  known.NoteKept("k", 4, 1);
+  EXPECT_FALSE(known.Acknowledged("k"));
+  known.Acknowledge("k", {.birth = 4, .revision = 1});
+  EXPECT_EQ(known.Acknowledged("k")->kept_revision, 0);
+  known.NoteKept("k", 4, 2);
+  known.NoteKept("k", 4, 1);
+  known.NoteKept("k", 3, 7);
+  known.Acknowledge("k", {.birth = 4, .revision = 3});
+  EXPECT_EQ(known.Acknowledged("k")->kept_revision, 2);
+  known.Acknowledge("k", {.birth = 5});
+  EXPECT_EQ(known.Acknowledged("k")->kept_revision, 0);
+}
+
 TEST(KnownSamplesTest, WhatIsLessThanWasAcknowledged) {
   const AcknowledgedSample acknowledged{.birth = 4, .revision = 2, .rows = 10, .sealed = true};
   const auto more = [&](int64_t birth, int64_t revision, int64_t rows, bool sealed) {

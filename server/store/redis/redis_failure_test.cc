@@ -2,6 +2,7 @@
 #include <atomic>
 #include <csignal>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "server/store/call_deadline.h"
@@ -86,6 +87,65 @@ TEST_F(RedisFailureTest, ASealThatRedisForgotRaisesTheRevision) {
   Ask(RedisCommand({"RESTORE", key, "0", before, "REPLACE"}));
   EXPECT_EQ(Read(*one_).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(one_->Stat("run", kRollout, {.sample = "s"})->revision, 1);
+}
+
+// As after a failover, when the server that made the truncation is gone, too.
+TEST_F(RedisFailureTest, ATruncationIsAcknowledgedWhenAReplicaHasIt) {
+  ASSERT_OK_AND_ASSIGN(auto replica, redis_->StartReplica());
+  ASSERT_OK(Append(*one_, {.rows = {0, 100}, .seal_num_tokens = 101}));
+  replica->Pause();
+  EXPECT_EQ(one_->Truncate("run", kRollout, "s", 50, 0).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Stat(*other_)->revision, 1);  // It was made, which is for the caller to find out.
+  replica->Signal(SIGCONT);
+  ASSERT_OK(one_->Truncate("run", kRollout, "s", 40, 1));
+  redis_->Kill();
+  ASSERT_OK(replica->Ask(RedisCommand({"REPLICAOF", "NO", "ONE"})));
+  redis_ = std::move(replica);
+  const auto later = NewStore();
+  EXPECT_EQ(Stat(*later)->revision, 2);
+  EXPECT_EQ(*Read(*later), ExpectedRows(TestGeometry(), {}, 40));
+}
+
+TEST_F(RedisFailureTest, ARestartIsAcknowledgedWhenAReplicaHasItHoweverOftenItIsAsked) {
+  ASSERT_OK_AND_ASSIGN(const auto replica, redis_->StartReplica());
+  ASSERT_OK(Append(*one_, {.rows = {0, 100}}));
+  const AppendSpec restart{.from = kOther, .rows = {0, 30}, .restart_nonce = 7};
+  replica->Pause();
+  for (Store* store : {one_.get(), other_.get()}) {
+    EXPECT_EQ(Append(*store, restart).code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(Stat(*store)->revision, 1);
+  }
+  replica->Signal(SIGCONT);
+  EXPECT_OK(Append(*other_, restart));
+  EXPECT_OK(Append(*other_, {.from = kOther, .rows = {30, 60}, .restart_nonce = 7}));
+  replica->Pause();  // A server that has waited for this revision does so no more.
+  EXPECT_OK(Append(*other_, {.from = kOther, .rows = {60, 90}, .restart_nonce = 7}));
+  EXPECT_EQ(*Read(*one_), ExpectedRows(TestGeometry(), kOther, 90));
+}
+
+TEST_F(RedisFailureTest, ATruncationWaitsForNobodyWhereThereIsNoReplica) {
+  ASSERT_OK(Append(*one_, {.rows = {0, 100}}));
+  EXPECT_EQ(one_->Truncate("run", kRollout, "s", 50, 0)->revision, 1);
+  {
+    ASSERT_OK_AND_ASSIGN(const auto replica, redis_->StartReplica());
+    replica->Pause();
+    replica->Kill();
+  }
+  EXPECT_EQ(one_->Truncate("run", kRollout, "s", 40, 1)->revision, 2);
+}
+
+TEST_F(RedisFailureTest, LossesAreCounted) {
+  const auto lost = std::make_shared<std::atomic<int64_t>>(0);
+  const auto store = NewRedisStore("redis", Connect(), {.clock = &clock_, .budget = &budget_, .lost_samples = lost});
+  ASSERT_OK(Append(*store, {.rows = {0, 40}}));
+  const std::string key = Manifest();
+  const std::string before = Ask(RedisCommand({"DUMP", key})).text;
+  ASSERT_OK(Append(*store, {.rows = {40, 70}}));
+  EXPECT_EQ(*lost, 0);
+  Ask(RedisCommand({"RESTORE", key, "0", before, "REPLACE"}));
+  EXPECT_TRUE(absl::IsDataLoss(Stat(*store).status()));
+  EXPECT_OK(Stat(*store));
+  EXPECT_EQ(*lost, 1);
 }
 
 TEST_F(RedisFailureTest, ARedisWithoutRoomRefusesAppendsAndServesReads) {

@@ -7,6 +7,7 @@
 #include "proto/wire/block/merge.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/redis/read_ahead.h"
+#include "server/store/redis/redis_replica.h"
 #include "server/store/sample/piece_change.h"
 #include "server/store/store_errors.h"
 
@@ -201,6 +202,14 @@ std::optional<RedisFound> RedisSample::Guess(const AppendHeader& header) {
 }
 
 absl::StatusOr<AppendAck> RedisSample::Append(AppendCommand& command, RedisSample* parent) {
+  absl::StatusOr<AppendAck> ack = AppendHere(command, parent);
+  // Each append that names the restart: the one that made it may not have been acknowledged.
+  if (!ack.ok() || command.header.restart_nonce == 0) return ack;
+  if (absl::Status kept = KeepRevision(ack->revision); !kept.ok()) return kept;
+  return ack;
+}
+
+absl::StatusOr<AppendAck> RedisSample::AppendHere(AppendCommand& command, RedisSample* parent) {
   MutexLock lock(context_.WriterLock(name_.handle));
   if (const std::optional<RedisFound> guess = Guess(command.header)) {
     const absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *guess);
@@ -357,7 +366,33 @@ absl::StatusOr<SampleState> RedisSample::Seal(int64_t num_tokens, int64_t revisi
   });
 }
 
+// Holds no lock: others may change the sample while this waits.
+absl::Status RedisSample::KeepRevision(int64_t revision) {
+  const std::string key = RedisSampleKeys(context_.keys, run_->life, name_.handle).Manifest(name_.producer);
+  const AcknowledgedSample acknowledged = context_.known.Acknowledged(key).value_or(AcknowledgedSample{});
+  if (acknowledged.kept_revision >= revision) return absl::OkStatus();
+  const absl::Status kept = AwaitReplica(context_, *run_, key);
+  if (!kept.ok()) {
+    return MakeError(kept.code(),
+                     absl::StrCat("sample \"", name_.sample, "\" has a new revision, but no replica of Redis is known ",
+                                  "to have it, so a failover may undo it; look which one it has before it is changed ",
+                                  "again: ", kept.message()),
+                     {.sample = name_.sample});
+  }
+  // The master may have failed before the replica was asked.
+  if (const auto found = FindExisting(); !found.ok()) return found.status();
+  context_.known.NoteKept(key, acknowledged.birth, revision);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SampleState> RedisSample::Truncate(int64_t rows, std::optional<int64_t> expected_revision) {
+  absl::StatusOr<SampleState> state = TruncateHere(rows, expected_revision);
+  if (!state.ok()) return state;
+  if (absl::Status kept = KeepRevision(state->revision); !kept.ok()) return kept;
+  return state;
+}
+
+absl::StatusOr<SampleState> RedisSample::TruncateHere(int64_t rows, std::optional<int64_t> expected_revision) {
   return Change([&](const RedisFound& found) -> absl::StatusOr<std::optional<RedisChange>> {
     if (absl::Status status = CheckTruncate(**found.content, rows, expected_revision); !status.ok()) return status;
     return TruncateChange(found, rows);

@@ -34,6 +34,9 @@ class RedisSample {
   // Tells the watchers in this server if the call changed the sample: they may call the store, so no lock may be held.
   ~RedisSample();
 
+  // A truncation, and an append that restarts a sample, have come to a replica of Redis where there is one: else
+  // UNAVAILABLE, of a change that was made all the same.
+  //
   // `parent`: the sample that the header's prefix names, if it names one.
   // Blocks are taken out of the command when they are stored, and are in it again after an error.
   absl::StatusOr<AppendAck> Append(AppendCommand& command, RedisSample* parent);
@@ -60,6 +63,11 @@ class RedisSample {
   // The same for one of which nothing is left but its entry in the index: it is there again, without rows. OK if it was
   // not lost.
   absl::StatusOr<std::optional<absl::Status>> ReportGone(const RedisFound& found);
+
+  absl::StatusOr<AppendAck> AppendHere(AppendCommand& command, RedisSample* parent);
+  absl::StatusOr<SampleState> TruncateHere(int64_t rows, std::optional<int64_t> expected_revision);
+  // Returns when no failover undoes this revision of the sample any more, or an error that says that one may.
+  absl::Status KeepRevision(int64_t revision);
 
   // What the append will most likely find; nothing if there is no telling, or more than that is needed.
   std::optional<RedisFound> Guess(const AppendHeader& header);

@@ -18,6 +18,9 @@
 //   rows are gone         DATA_LOSS (kNotCommitted) once, a new revision, then LOST for reads of what is gone
 //   only the seal is gone the same, but then reads say NOT_READY: all rows are there. Who seals again, under the new
 //                         revision, loses nothing
+// A truncation or restart that is undone would show old rows again: they are acknowledged only when a replica has them
+// (redis_replica.h).
+//
 // Nobody remembers where that server died as well, where it has forgotten the sample (known_samples is bounded), or for
 // servers that did not acknowledge it. Then the sample is shorter or unsealed at its revision: reads of the rest say
 // NOT_READY, an append behind the gap is refused (kGap) with the committed count, and one that repeats what is gone

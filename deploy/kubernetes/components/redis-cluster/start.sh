@@ -34,6 +34,6 @@ umask 077
   echo "masterauth $(cat /etc/redis-auth/password)"
   # What servers may do: server/store/README.md.
   echo "user routing-replay on >$(cat /etc/redis-auth/server-password) ~rr:* &rr:*" \
-    "+@read +@write +@fast +@connection +@scripting +@pubsub -@dangerous +cluster +info +time +config|get"
+    "+@read +@write +@fast +@connection +@scripting +@pubsub -@dangerous +cluster +info +time +wait +config|get"
 } >/run/redis/redis.conf
 exec redis-server /run/redis/redis.conf
