@@ -107,6 +107,15 @@ TEST_F(CensusTest, LostSamplesAreCountedWhereTheStoreCounts) {
   EXPECT_EQ(Find(families, name)->metric[0].counter.value, 3);
 }
 
+TEST_F(CensusTest, ReadinessIsAMetric) {
+  for (const absl::Status& ready : {absl::OkStatus(), absl::UnavailableError("a listener does not answer")}) {
+    const auto families = GaugesOf({.ready = ready}, false);
+    const auto* family = Find(families, "routing_replay_ready");
+    ASSERT_NE(family, nullptr);
+    EXPECT_EQ(family->metric[0].gauge.value, ready.ok() ? 1 : 0);
+  }
+}
+
 TEST_F(CensusTest, AStatusIsOneJsonValueWhateverItsNamesAre) {
   Append(Open("a"), "s", {0, 10}, 3);
   ServerStatus status{.version = "1", .store = "m\"\n\xff", .ready = absl::UnavailableError("draining")};

@@ -55,6 +55,7 @@ void AddProcess(const ServerStatus& status, Families& out) {
   out.Open("build_info", "1; the version is in the label.");
   out.Add(1, {{"version", status.version}});
   out.Gauge("start_time_seconds", "When the server started, in seconds since 1970.", Seconds(status.started));
+  out.Gauge("ready", "1 while clients are to be sent here, as /readyz says.", status.ready.ok());
   out.Gauge("draining", "1 while the server ends.", status.draining);
   out.Bytes("process_resident_bytes", "Memory of the process.", status.resident_bytes);
   if (status.certificate_expiry) {

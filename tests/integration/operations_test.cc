@@ -55,6 +55,7 @@ const char* const kAlways[] = {"appends_total",
                                "newest_weight_version{operation=\"put\"} 7",
                                "newest_weight_version{operation=\"get\"} 7",
                                "weight_version_lag 0",
+                               "ready 1",
                                "store_healthy 1"};
 
 class OperationsTest : public ServerTest {
@@ -129,10 +130,12 @@ TEST_F(OperationsTest, AStoreThatIsAwayMakesTheServerUnreadyAndLeavesItAlive) {
   EXPECT_EQ(wait_for(503).body, "store: UNAVAILABLE: no Redis server answers\n");
   EXPECT_EQ(Get("/healthz").code, 200);
   EXPECT_NE(Get("/metrics").body.find("\nrouting_replay_store_healthy 0\n"), std::string::npos);
+  EXPECT_NE(Get("/metrics").body.find("\nrouting_replay_ready 0\n"), std::string::npos);
   EXPECT_EQ(Get("/statusz").code, 200);
   ASSERT_OK(redis->Restart());
   EXPECT_EQ(wait_for(200).code, 200);
   EXPECT_NE(Get("/metrics").body.find("\nrouting_replay_store_healthy 1\n"), std::string::npos);
+  EXPECT_NE(Get("/metrics").body.find("\nrouting_replay_ready 1\n"), std::string::npos);
 }
 
 TEST_F(OperationsTest, TokensAreAskedForWhereRunsAreNamed) {
