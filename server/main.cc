@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -22,6 +23,7 @@ namespace {
 constexpr int kExitConfig = 2;
 constexpr int kExitListen = 3;
 constexpr int kExitNoProcess = 4;
+constexpr int kExitUnreachable = 5;
 
 // Two arenas: freed blocks are used again instead of staying with the thread that freed them.
 void TuneServerAllocator() {
@@ -78,7 +80,12 @@ int Serve(const ServerConfig& config) {
     LogEvent(LogLevel::kError, "exit", watch.status().message(), {{"key", "exit-with-pid"}});
     return kExitNoProcess;
   }
-  auto server = Server::Start(config, Clock::Real(), Warn, StopRequested);
+  // Counts as a SIGTERM; whoever started the server sees by its status that it is to be started again.
+  std::atomic<bool> unreachable{false};
+  const auto end = [&unreachable] {
+    if (!unreachable.exchange(true)) kill(getpid(), SIGTERM);
+  };
+  auto server = Server::Start(config, Clock::Real(), Warn, StopRequested, end);
   if (absl::IsCancelled(server.status())) {
     LogEvent(LogLevel::kInfo, "stopped", server.status().message());
     return 0;
@@ -96,6 +103,10 @@ int Serve(const ServerConfig& config) {
   WaitForSignal(signals, config.drain_delay);
   (*server)->Shutdown(config.drain_timeout);
   server->reset();  // What the store has yet to write is written now.
+  if (unreachable) {
+    LogEvent(LogLevel::kError, "exit", "no listener answered for about a minute, which only a new start mends");
+    return kExitUnreachable;
+  }
   LogEvent(LogLevel::kInfo, "stopped", "");
   return 0;
 }

@@ -114,10 +114,11 @@ absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& co
 class GrpcServer final : public Server {
  public:
   GrpcServer(ServerConfig config, const Clock& clock, std::function<void(const std::string&)> warn,
-             std::unique_ptr<AccessControl> access, std::unique_ptr<ServedTls> tls,
+             std::function<void()> unreachable, std::unique_ptr<AccessControl> access, std::unique_ptr<ServedTls> tls,
              std::unique_ptr<Operations> operations, std::unique_ptr<ByteBudget> budget, OpenedStore store)
       : config_(std::move(config)),
         warn_(std::move(warn)),
+        unreachable_(std::move(unreachable)),
         access_(std::move(access)),
         tls_(std::move(tls)),
         operations_(std::move(operations)),
@@ -161,6 +162,7 @@ class GrpcServer final : public Server {
 
   const ServerConfig config_;
   const std::function<void(const std::string&)> warn_;
+  const std::function<void()> unreachable_;
   std::unique_ptr<AccessControl> access_;
   const std::unique_ptr<ServedTls> tls_;
   std::optional<ClientCertificates> client_certificates_;
@@ -227,8 +229,8 @@ absl::Status GrpcServer::Listen() {
   }
   sweeper_ = std::make_unique<Sweeper>(*store_, metrics_, config_.sweep_interval);
   if (tls_ != nullptr) tls_reload_ = std::make_unique<PeriodicThread>([this] { return ReloadTls(); });
-  operations_->Serve(
-      {*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners(), addresses_, lost_samples_});
+  operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners(), addresses_,
+                      unreachable_, lost_samples_});
   if (config_.endpoint_file.empty()) return absl::OkStatus();
   auto file = EndpointFile::Write(config_.endpoint_file, context_.advertised);
   if (!file.ok()) return file.status();
@@ -297,7 +299,8 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const Clock& clock,
                                                       const std::function<void(const std::string&)>& warn,
-                                                      const std::function<bool()>& give_up) {
+                                                      const std::function<bool()>& give_up,
+                                                      const std::function<void()>& unreachable) {
   auto access = OpenAccess(config, clock, warn);
   if (!access.ok()) return access.status();
   auto tls = OpenTls(config);
@@ -317,8 +320,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
                 {.clock = &clock, .budget = budget.get(), .default_ttl = config.default_ttl, .spill = std::move(spill)},
                 {.give_up = give_up, .warn = warn});
   if (!store.ok()) return store.status();
-  auto server = std::make_unique<GrpcServer>(std::move(config), clock, warn, *std::move(access), *std::move(tls),
-                                             *std::move(operations), std::move(budget), *std::move(store));
+  auto server =
+      std::make_unique<GrpcServer>(std::move(config), clock, warn, unreachable, *std::move(access), *std::move(tls),
+                                   *std::move(operations), std::move(budget), *std::move(store));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }

@@ -85,11 +85,20 @@ ListenerWatch::ListenerWatch(Options options, Told told)
 
 std::chrono::milliseconds ListenerWatch::Look() {
   absl::Status answering;
-  for (const std::string& address : options_.addresses) answering.Update(AskListener(address, options_.patience));
+  bool some = options_.addresses.empty();
+  for (const std::string& address : options_.addresses) {
+    const absl::Status asked = AskListener(address, options_.patience);
+    some |= asked.ok();
+    answering.Update(asked);
+  }
   failed_looks_ = answering.ok() ? 0 : failed_looks_ + 1;
-  if (!absl::IsResourceExhausted(answering)) silent_looks_ = answering.ok() ? 0 : silent_looks_ + 1;
-  told_(failed_looks_ < options_.looks_until_unready ? absl::OkStatus() : answering,
-        silent_looks_ < options_.looks_until_dead);
+  if (!absl::IsResourceExhausted(answering)) {
+    silent_looks_ = answering.ok() ? 0 : silent_looks_ + 1;
+    all_silent_looks_ = some ? 0 : all_silent_looks_ + 1;
+  }
+  told_({.answering = failed_looks_ < options_.looks_until_unready ? absl::OkStatus() : answering,
+         .alive = silent_looks_ < options_.looks_until_dead,
+         .reachable = all_silent_looks_ < options_.looks_until_dead});
   return options_.interval;
 }
 

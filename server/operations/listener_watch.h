@@ -28,9 +28,13 @@ class ListenerWatch {
     // Many, as a restart costs what is in memory; without a descriptor to ask with, none is counted.
     int looks_until_dead = 10;
   };
-  // The listeners are `answering`, or why not; `alive` ends where that has been so for long. Called after each look, by
-  // one thread.
-  using Told = std::function<void(const absl::Status& answering, bool alive)>;
+  struct Found {
+    absl::Status answering;  // OK, or why one of the listeners does not answer.
+    bool alive = true;       // Ends where that has been so for long.
+    bool reachable = true;   // Ends where for so long none of them has answered.
+  };
+  // Called after each look, by one thread.
+  using Told = std::function<void(const Found&)>;
 
   ListenerWatch(Options options, Told told);
 
@@ -40,7 +44,8 @@ class ListenerWatch {
   const Options options_;
   const Told told_;
   int failed_looks_ = 0;
-  int silent_looks_ = 0;
+  int silent_looks_ = 0;      // In which one did not answer,
+  int all_silent_looks_ = 0;  // and in which none did.
   PeriodicThread thread_;
 };
 

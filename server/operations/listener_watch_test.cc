@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -92,9 +93,10 @@ TEST(ListenerWatchTest, UnreadyFirstAndDeadAfterLong) {
                              .patience = kPatience,
                              .looks_until_unready = 2,
                              .looks_until_dead = 4},
-                            [&](const absl::Status& answering, bool alive) {
+                            [&](const ListenerWatch::Found& found) {
                               MutexLock lock(mutex);
-                              const std::pair<bool, bool> now(answering.ok(), alive);
+                              const std::pair<bool, bool> now(found.answering.ok(), found.alive);
+                              EXPECT_EQ(found.reachable, found.alive);
                               if (told.empty() || told.back() != now) told.push_back(now);
                               changed.NotifyAll();
                             });
@@ -110,6 +112,26 @@ TEST(ListenerWatchTest, UnreadyFirstAndDeadAfterLong) {
   MutexLock lock(mutex);
   EXPECT_THAT(told, ::testing::ElementsAre(std::pair(true, true), std::pair(false, true), std::pair(false, false),
                                            std::pair(true, true)));
+}
+
+TEST(ListenerWatchTest, OneThatAnswersIsReachable) {
+  Listener listener;
+  Mutex mutex;
+  CondVar changed;
+  std::optional<ListenerWatch::Found> dead;
+  const ListenerWatch watch({.addresses = {listener.address(), "unix:/does/not/exist"},
+                             .interval = milliseconds(1),
+                             .patience = std::chrono::seconds(30),
+                             .looks_until_dead = 4},
+                            [&](const ListenerWatch::Found& found) {
+                              MutexLock lock(mutex);
+                              if (!found.alive) dead = found;
+                              changed.NotifyAll();
+                            });
+  MutexLock lock(mutex);
+  while (!dead) changed.Wait(mutex);
+  EXPECT_TRUE(dead->reachable);
+  EXPECT_FALSE(dead->answering.ok());
 }
 
 }  // namespace

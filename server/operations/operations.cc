@@ -86,7 +86,7 @@ class OpenOperations final : public Operations {
       rates_.Add(clock_.Now(), RateTotals(server_->metrics.Values()));
       return RateHistory::kInterval;
     });
-    const auto told = [this](const absl::Status& answering, bool alive) { OnListenerLook(answering, alive); };
+    const auto told = [this](const ListenerWatch::Found& found) { OnListenerLook(found); };
     listener_watch_ = std::make_unique<ListenerWatch>(ListenerWatch::Options{.addresses = server_->addresses}, told);
     readiness_.Started();  // The handlers of the HTTP port look at nothing of the above before.
   }
@@ -105,13 +105,15 @@ class OpenOperations final : public Operations {
   std::string health_address() const override { return health_ == nullptr ? "" : health_->address(); }
 
  private:
-  void OnListenerLook(const absl::Status& answering, bool alive) {
+  void OnListenerLook(const ListenerWatch::Found& found) {
     const absl::Status before = readiness_.Get();
-    readiness_.SetListenerHealth(answering, alive);
+    readiness_.SetListenerHealth(found.answering, found.alive);
     if (health_ != nullptr) health_->SetLive(readiness_.Alive().ok());
-    if (!answering.ok() && before != readiness_.Get()) {
-      LogEvent(LogLevel::kError, "listener_silent", answering.message());
+    if (!found.answering.ok() && before != readiness_.Get()) {
+      LogEvent(LogLevel::kError, "listener_silent", found.answering.message());
     }
+    // While it drains, listeners end as they should.
+    if (!found.reachable && !readiness_.draining()) server_->unreachable();
   }
 
   std::optional<std::chrono::system_clock::time_point> Expiry() const {

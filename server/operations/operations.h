@@ -9,6 +9,7 @@
 #ifndef SERVER_OPERATIONS_OPERATIONS_H_
 #define SERVER_OPERATIONS_OPERATIONS_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,8 +34,9 @@ struct OperatedServer {
   Metrics& metrics;
   CallJournal& journal;
   const NewestVersions& versions;
-  std::vector<std::string> listeners;                                  // As people write them.
-  std::vector<std::string> addresses;                                  // Of gRPC, which is asked whether it answers.
+  std::vector<std::string> listeners;  // As people write them.
+  std::vector<std::string> addresses;  // Of gRPC, which is asked whether it answers.
+  std::function<void()> unreachable;   // Called, perhaps again, where none of these has answered for long.
   std::shared_ptr<const std::atomic<int64_t>> lost_samples = nullptr;  // OpenedStore::lost_samples.
 };
 
