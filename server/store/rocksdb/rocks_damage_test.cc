@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -37,11 +38,12 @@ class RocksDamageTest : public ::testing::Test {
     ASSERT_OK(store);
     store_ = *std::move(store);
   }
-  void Fill(const std::string& run_name) {
-    const RunInfo run = *store_->OpenRun(run_name, &TestGeometry(), RunOptions{.durability = Durability::kSynced});
+  void Fill(const std::string& run_name, int64_t rows = kRows) {
+    const RunInfo run =
+        *store_->OpenRun(run_name, &TestGeometry(), RunOptions{.block_rows = 1024, .durability = Durability::kSynced});
     for (int i = 0; i < kSamples; ++i) {
       ASSERT_OK(store_->Append(MakeAppend(
-          run, {.run = run_name, .sample = absl::StrCat(i), .rows = {0, kRows}, .seal_num_tokens = kRows + 1})));
+          run, {.run = run_name, .sample = absl::StrCat(i), .rows = {0, rows}, .seal_num_tokens = rows + 1})));
     }
   }
   // The database as a process that is killed now leaves it.
@@ -51,15 +53,22 @@ class RocksDamageTest : public ::testing::Test {
     path_ = next;
     store_.reset();
   }
-  // Ascending, by number.
-  std::vector<fs::path> Logs() const {
-    std::vector<fs::path> logs;
+  std::vector<fs::path> Logs() const { return Files(".log"); }
+  // Ascending.
+  std::vector<fs::path> Files(const std::string& name) const {
+    std::vector<fs::path> files;
     for (const auto& entry : fs::directory_iterator(path_)) {
-      if (entry.path().extension() == ".log") logs.push_back(entry.path());
+      if (entry.path().filename().string().find(name) != std::string::npos) files.push_back(entry.path());
     }
-    std::sort(logs.begin(), logs.end());
-    return logs;
+    std::sort(files.begin(), files.end());
+    return files;
   }
+  absl::Status TryOpen() {
+    RecoveryReport report;
+    return OpenRocksStore({.path = path_, .memory = {.budget = &budget_}}, report).status();
+  }
+
+ public:
   static void Flip(const fs::path& file, double part) {
     std::ifstream in(file, std::ios::binary);
     std::string bytes{std::istreambuf_iterator<char>(in), {}};
@@ -67,6 +76,8 @@ class RocksDamageTest : public ::testing::Test {
     bytes[static_cast<size_t>(part * static_cast<double>(bytes.size() - 1))] ^= 1;
     std::ofstream(file, std::ios::binary) << bytes;
   }
+
+ protected:
   // Those that are left, each with a revision that `revisions` takes and the rows that were appended.
   template <typename Matcher>
   int Left(const std::string& run, const Matcher& revisions) {
@@ -173,22 +184,68 @@ TEST_F(RocksDamageTest, AStartThatWasKilledBeforeItTookTheDamageInIsMadeUpFor) {
   EXPECT_EQ(Left("run", ::testing::Gt(0)), kSamples);
 }
 
-TEST_F(RocksDamageTest, WhatKeepsADatabaseShutIsTold) {
+// What becomes of the first file whose name contains `name`.
+struct FileDamage {
+  std::string what;
+  std::string name;
+  std::function<void(const fs::path& file)> damage;
+};
+
+class RocksDamagedFileTest : public RocksDamageTest, public ::testing::WithParamInterface<FileDamage> {};
+
+TEST_P(RocksDamagedFileTest, KeepsTheDatabaseShutAndIsTold) {
+  Open();
+  Fill("run", 10 * kRows);  // Enough for blobs.
+  store_.reset();
+  std::vector<fs::path> files = Files(GetParam().name);
+  ASSERT_FALSE(files.empty());
+  GetParam().damage(files.front());
+  files = Files("");
+  for (const bool again : {false, true}) {
+    const absl::Status refused = TryOpen();
+    EXPECT_THAT(refused, Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << again << refused;
+    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("put a copy"));
+    EXPECT_THAT(Files(""), ::testing::IsSupersetOf(files)) << "nothing is taken away";
+    EXPECT_FALSE(fs::exists(path_ + "/damaged-log.new"));
+  }
+}
+
+void Remove(const fs::path& file) { fs::remove(file); }
+void Halve(const fs::path& file) { fs::resize_file(file, fs::file_size(file) / 2); }
+
+INSTANTIATE_TEST_SUITE_P(Rocks, RocksDamagedFileTest,
+                         ::testing::Values(FileDamage{"TableGone", ".sst", Remove},
+                                           FileDamage{"TableCut", ".sst", Halve},
+                                           FileDamage{"ManifestGone", "MANIFEST", Remove},
+                                           FileDamage{"ManifestDamaged", "MANIFEST",
+                                                      [](const fs::path& file) { RocksDamageTest::Flip(file, 0.5); }},
+                                           FileDamage{"CurrentGone", "CURRENT", Remove}),
+                         [](const auto& info) { return info.param.what; });
+
+TEST_F(RocksDamageTest, WithoutAFileOfRowsTheseAreLost) {
+  Open();
+  Fill("run", 10 * kRows);
+  store_.reset();
+  for (const fs::path& file : Files(".blob")) fs::remove(file);
+  Open();
+  const std::vector<RowRange> all{{0, 10 * kRows}};
+  ASSERT_OK_AND_ASSIGN(const SampleSnapshot snapshot,
+                       store_->Snapshot("run", Producer::kRollout, {.sample = "0"}, all));
+  EXPECT_TRUE(absl::IsDataLoss(RowsOf(TestGeometry(), snapshot).status()));
+}
+
+TEST_F(RocksDamageTest, AProcessThatWasKilledWhileItMadeTheDatabaseLeftNone) {
+  fs::create_directory(path_);
+  for (const char* name : {"LOCK", "IDENTITY", "MANIFEST-000001", "000001.dbtmp"}) std::ofstream(path_ + "/" + name);
   Open();
   Fill("run");
-  const auto refused = [this] {
-    RecoveryReport report;
-    return OpenRocksStore({.path = path_, .memory = {.budget = &budget_}}, report).status();
-  };
-  EXPECT_THAT(refused(), Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified));
-  EXPECT_THAT(refused().message(), ::testing::HasSubstr("open in another process"));
-  store_.reset();
-  for (const auto& entry : fs::directory_iterator(path_)) {
-    if (entry.path().extension() == ".sst") fs::remove(entry.path());
-  }
-  EXPECT_THAT(refused(), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum));
-  EXPECT_THAT(refused().message(), ::testing::HasSubstr("put a copy"));
-  EXPECT_FALSE(fs::exists(path_ + "/damaged-log.new"));
+}
+
+TEST_F(RocksDamageTest, ADatabaseThatAnotherProcessHasIsToldToBeSo) {
+  Open();
+  const absl::Status refused = TryOpen();
+  EXPECT_THAT(refused, Fails(absl::StatusCode::kUnavailable, Reason::kUnspecified));
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("open in another process"));
 }
 
 // One family was flushed after the damage and the other was not: there is no point in time that both can be taken to.

@@ -1,13 +1,18 @@
 #include "server/store/rocksdb/rocks_open.h"
 
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
 #include "server/store/rocksdb/rocks_status.h"
 
 namespace routing_replay {
@@ -37,14 +42,35 @@ rocksdb::Status Open(const std::string& path, const rocksdb::Options& options, r
   return status;
 }
 
+constexpr absl::string_view kPutBack = "put a copy of the directory back, or begin with an empty one";
+
 // What to do, before RocksDB's own words.
-absl::string_view Advice(const rocksdb::Status& status) {
+std::string Advice(const rocksdb::Status& status) {
   // RocksDB has no code for it.
   if (status.IsIOError() && absl::StrContains(status.ToString(), "lock ")) return " is open in another process";
-  if (status.IsCorruption()) {
-    return " has files that are damaged or missing; put a copy of the directory back, or begin with an empty one";
-  }
+  if (status.IsCorruption()) return absl::StrCat(" has files that are damaged or missing; ", kPutBack);
   return "";
+}
+
+absl::Status Missing(const std::string& path, absl::string_view file) {
+  return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("rocksdb:", path, " has no ", file, "; ", kPutBack),
+                   {.reason = Reason::kChecksum});
+}
+
+// DATA_LOSS if what tells which files are the database is not there, and they are. RocksDB would make a new database
+// and take them away. (A process that was killed while it made one left none of them.)
+absl::Status CheckIsWhole(rocksdb::Env& env, const std::string& path) {
+  std::string manifest;
+  if (rocksdb::ReadFileToString(&env, path + "/CURRENT", &manifest).ok()) {
+    absl::StripAsciiWhitespace(&manifest);
+    return env.FileExists(absl::StrCat(path, "/", manifest)).IsNotFound() ? Missing(path, manifest) : absl::OkStatus();
+  }
+  std::vector<std::string> names;
+  env.GetChildren(path, &names).PermitUncheckedError();  // Of a directory that is not there: none.
+  const bool headless = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return absl::EndsWith(name, ".sst") || absl::EndsWith(name, ".blob") || absl::EndsWith(name, ".log");
+  });
+  return headless ? Missing(path, "CURRENT") : absl::OkStatus();
 }
 
 }  // namespace
@@ -54,6 +80,7 @@ absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocks
   // RocksDB makes it, too, but warns that it is not there. Where it cannot be made, RocksDB says why.
   std::error_code ignored;
   std::filesystem::create_directory(path, ignored);
+  if (absl::Status whole = CheckIsWhole(*options.env, path); !whole.ok()) return whole;
   const bool noted_before = log.noted();
   if (log.gone()) {
     if (absl::Status status = log.Note(); !status.ok()) return status;

@@ -23,7 +23,7 @@ struct OpenedDatabase {
 // Makes the database if there is none. What a process that was killed had not written to the end of the log is no
 // damage. A log that cannot be read otherwise, or is not there, is noted in `log`, and the database is then what it was
 // before the damage, or, where that is not to be had either, without what is damaged. UNAVAILABLE if it cannot be
-// opened, DATA_LOSS if more than the log is damaged: nothing is noted then that was not before.
+// opened, DATA_LOSS if more than the log is damaged or missing: nothing is changed then, or noted that was not before.
 absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocksdb::Options& options,
                                             const DamagedLog& log);
 

@@ -53,8 +53,8 @@ class RocksRun::DiskBlock final : public StoredBlock {
     auto read = std::make_shared<ReadBlock>();
     const RocksFamily& family = *run().family_;
     const std::string what = absl::StrCat("block ", id_, " with rows ", ToString(rows()));
-    const rocksdb::Status got =
-        family.db->Get(rocksdb::ReadOptions(), family.handle, rocks::BlockKey(id_), &read->value);
+    rocksdb::Status got = family.db->Get(rocksdb::ReadOptions(), family.handle, rocks::BlockKey(id_), &read->value);
+    if (got.IsPathNotFound()) got = rocksdb::Status::Corruption(got.ToString());  // A file of the database is gone.
     if (absl::Status status = FromRocks(got, what); !status.ok()) return status;
     const size_t crc_bytes = sizeof(uint32_t) * geometry.num_moe_layers();
     const size_t bytes = geometry.block_bytes(rows().size(), codec());
