@@ -1,8 +1,10 @@
 #include "server/config.h"
 
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <sstream>
@@ -123,6 +125,21 @@ class Parser {
     } catch (const CLI::ExtrasError&) {
       throw CLI::ValidationError(Unknown(app_.remaining().front()));
     }
+  }
+
+  // Others may have an RR_ of their own (Kubernetes makes RR_PORT for a service named rr), so these are no faults.
+  std::vector<std::string> UnknownVariables() const {
+    std::vector<std::string> known = {"RR_CONFIG"};
+    for (const std::string& key : keys_) known.push_back(Variable(key));
+    std::vector<std::string> warnings;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const absl::string_view text = *entry;
+      const absl::string_view name = text.substr(0, text.find('='));
+      if (!absl::StartsWith(name, "RR_") || std::find(known.begin(), known.end(), name) != known.end()) continue;
+      warnings.push_back(absl::StrCat("a variable is ignored: ", ThereIsNo("setting", name, known)));
+    }
+    std::sort(warnings.begin(), warnings.end());
+    return warnings;
   }
 
   // What CLI11 would print for --help or --version.
@@ -284,6 +301,7 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
   Parser parser(config);
   try {
     parser.Parse(argc, argv);
+    config.warnings = parser.UnknownVariables();
   } catch (const CLI::Success& done) {
     return absl::CancelledError(parser.Text(done));
   } catch (const CLI::Error& error) {

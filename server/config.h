@@ -59,6 +59,8 @@ struct ServerConfig {
   std::chrono::milliseconds max_connection_age_grace = std::chrono::hours(1);
   std::string log_format = "auto";  // Text on a terminal, otherwise JSON; or "json", "text".
 
+  std::vector<std::string> warnings;  // What is no fault and hardly meant, for whoever started the server.
+
   // What the process was asked to do instead of serving.
   bool check_config = false;
   bool print_config = false;

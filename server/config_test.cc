@@ -45,6 +45,21 @@ TEST(ConfigTest, FlagBeatsVariableBeatsFile) {
   EXPECT_THAT(c->listen, ::testing::ElementsAre("127.0.0.1:9"));
 }
 
+TEST(ConfigTest, VariablesThatAreNoSettingsAreToldAndIgnored) {
+  setenv("RR_MEMORY_BUGDET", "1GiB", 1);
+  setenv("RR_PORT", "tcp://10.0.0.1:7400", 1);
+  setenv("RR_THREADS", "5", 1);
+  const auto c = Parse({});
+  for (const char* name : {"RR_MEMORY_BUGDET", "RR_PORT", "RR_THREADS"}) unsetenv(name);
+  ASSERT_OK(c);
+  EXPECT_EQ(c->memory_budget, ServerConfig().memory_budget);
+  using ::testing::Contains, ::testing::HasSubstr, ::testing::Not;
+  EXPECT_THAT(c->warnings, Contains("a variable is ignored: there is no setting 'RR_MEMORY_BUGDET'; did you mean "
+                                    "RR_MEMORY_BUDGET?"));
+  EXPECT_THAT(c->warnings, Contains(HasSubstr("'RR_PORT'")));
+  EXPECT_THAT(c->warnings, Not(Contains(HasSubstr("RR_THREADS'"))));
+}
+
 TEST(ConfigTest, PrintedYamlReadsBack) {
   ASSERT_OK_AND_ASSIGN(const ServerConfig c, Parse({"--threads", "9", "--max-wait", "1500ms", "--memory-budget", "3MiB",
                                                     "--spill-directory", "/var/spill", "--spill-budget", "5GiB"}));

@@ -125,6 +125,7 @@ int Main(int argc, char** argv) {
   }
   StartLogging(ChooseLogFormat(config->log_format));
   SetLogLevel(config->log_level).IgnoreError();  // The parser takes no other.
+  for (const std::string& warning : config->warnings) Warn(warning);
   if (config->print_config) std::fputs(ToYaml(*config).c_str(), stdout);
   if (config->print_config || config->check_config) return 0;
   if (config->allocator == "tuned") TuneServerAllocator();
