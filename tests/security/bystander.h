@@ -4,13 +4,14 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "proto/transport/grpc_status.h"
 #include "tests/security/guarded_server.h"
+#include "tests/security/load.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
@@ -19,37 +20,23 @@ namespace routing_replay::testing {
 class Bystander {
  public:
   explicit Bystander(const GuardedServer& server)
-      : thread_([this, &server] {
-          const auto stub = v1::RoutingReplay::NewStub(server.NewChannel());
-          failure_ = FromGrpcStatus(OpenRun(*stub, "other", "bystander"));
-          for (int i = 0; failure_.ok() && !stopping_; ++i) {
-            v1::AppendAck ack;
-            failure_ = FromGrpcStatus(
-                stub->Put(NewCall("other").get(), OneAppend("bystander", absl::StrCat(i % 50), 3), &ack));
-            ++done_;
-            // What is put again counts as new until the server looks what is stored of the run, once a second.
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          }
-        }) {}
+      : stub_(v1::RoutingReplay::NewStub(server.NewChannel())), load_([this](int i) { return Work(i); }) {}
   ~Bystander() { EXPECT_OK(Stop()); }
 
-  void Await(int more) {
-    const int wanted = done_ + more;
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (done_ < wanted && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    EXPECT_GE(done_, wanted);
-  }
-  absl::Status Stop() {
-    stopping_ = true;
-    if (thread_.joinable()) thread_.join();
-    return failure_;
-  }
+  void Await(int more) { load_.Await(more); }
+  absl::Status Stop() { return load_.Stop(); }
 
  private:
-  std::atomic<bool> stopping_{false};
-  std::atomic<int> done_{0};
-  absl::Status failure_;
-  std::thread thread_;
+  absl::Status Work(int i) {
+    if (i == 0) return FromGrpcStatus(OpenRun(*stub_, "other", "bystander"));
+    // What is put again counts as new until the server looks what is stored of the run, once a second.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    v1::AppendAck ack;
+    return FromGrpcStatus(stub_->Put(NewCall("other").get(), OneAppend("bystander", absl::StrCat(i % 50), 3), &ack));
+  }
+
+  const std::unique_ptr<v1::RoutingReplay::Stub> stub_;
+  Load load_;
 };
 
 }  // namespace routing_replay::testing

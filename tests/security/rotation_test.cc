@@ -1,54 +1,16 @@
 // Certificates and tokens change under load: no call of a client fails that keeps its files up to date, and what was
 // taken back does not work any more.
-#include <atomic>
 #include <fstream>
-#include <functional>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
 #include "tests/security/guarded_client.h"
+#include "tests/security/load.h"
 
 namespace routing_replay::testing {
 namespace {
 
 constexpr std::chrono::seconds kPatience(20);
-
-// Does `work` again and again on a thread of its own until it is destroyed; counts, and keeps the first failure.
-class Load {
- public:
-  explicit Load(std::function<absl::Status(int)> work)
-      : thread_([this, work = std::move(work)] {
-          for (int i = 0; !stopping_; ++i) {
-            if (absl::Status status = work(i); !status.ok()) {
-              failure_ = status;
-              return;
-            }
-            ++done_;
-          }
-        }) {}
-  ~Load() { Stop().IgnoreError(); }
-
-  int done() const { return done_; }
-  // Waits for `more` further rounds.
-  void Await(int more) const {
-    const int wanted = done_ + more;
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (done_ < wanted && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    EXPECT_GE(done_, wanted);
-  }
-  absl::Status Stop() {
-    stopping_ = true;
-    if (thread_.joinable()) thread_.join();
-    return failure_;
-  }
-
- private:
-  std::atomic<bool> stopping_{false};
-  std::atomic<int> done_{0};
-  absl::Status failure_;
-  std::thread thread_;
-};
 
 absl::Status AppendOnce(Run& run, Appender& appender, const std::string& sample) {
   const std::vector<uint8_t> ids = {3, 1, 2};
