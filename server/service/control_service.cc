@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -142,6 +143,7 @@ absl::Status DoOpenRun(ServiceContext& context, const v1::OpenRunRequest& reques
   response.set_max_message_bytes(context.config.max_message_bytes);
   response.set_max_payload_bytes(context.config.max_payload_bytes);
   response.set_endpoint(context.advertised);
+  response.set_life(run->life);
   return absl::OkStatus();
 }
 
@@ -195,6 +197,21 @@ absl::Status DoStat(ServiceContext& context, const v1::StatRequest& request, v1:
   return absl::OkStatus();
 }
 
+// look(), if the run that it looked at was one and the same from begin to end, and the life of that run in `life`.
+template <typename Look>
+std::invoke_result_t<Look> OfOneLife(ServiceContext& context, const std::string& name, uint64_t& life,
+                                     const Look& look) {
+  const auto before = context.store.GetRun(name);
+  if (!before.ok()) return before.status();
+  auto result = look();
+  if (!result.ok()) return result;
+  const auto after = context.store.GetRun(name);
+  if (!after.ok()) return after.status();
+  life = after->life;
+  if (before->life == after->life) return result;
+  return absl::UnavailableError(absl::StrCat("run \"", name, "\" was made again during the call; ask again"));
+}
+
 absl::Status DoList(ServiceContext& context, const v1::ListRequest& request, v1::ListResponse& response) {
   auto producer = FromProto(request.producer(), "producer");
   if (!producer.ok()) return producer.status();
@@ -205,8 +222,12 @@ absl::Status DoList(ServiceContext& context, const v1::ListRequest& request, v1:
     groups = *read;
   }
   const auto size = static_cast<int32_t>(std::min<uint32_t>(request.page_size(), INT32_MAX));
-  auto page = context.store.List(request.run(), *producer, groups, size, request.page_token());
+  uint64_t life = 0;
+  const auto page = OfOneLife(context, request.run(), life, [&] {
+    return context.store.List(request.run(), *producer, groups, size, request.page_token());
+  });
   if (!page.ok()) return page.status();
+  response.set_life(life);
   for (const SampleState& state : page->samples) *response.add_samples() = ToProto(state);
   response.set_next_page_token(page->next_token);
   return absl::OkStatus();
@@ -231,8 +252,11 @@ absl::Status DoExpertLoad(ServiceContext& context, const grpc::ServerContext& ca
   }
   const Clock::Time give_up = DeadlineAfter(context.clock.Now(), context.config.max_deadline);
   const auto late = [&] { return context.clock.Now() >= give_up; };
-  const auto load = context.store.CountExperts(request.run(), *producer, groups, layers,
-                                               [&] { return call.IsCancelled() || late(); });
+  uint64_t life = 0;
+  const auto load = OfOneLife(context, request.run(), life, [&] {
+    return context.store.CountExperts(request.run(), *producer, groups, layers,
+                                      [&] { return call.IsCancelled() || late(); });
+  });
   if (absl::IsCancelled(load.status()) && late()) return OverDeadline(context);
   if (!load.ok()) return load.status();
   for (const ExpertLoad::Layer& layer : load->layers) {
@@ -240,6 +264,7 @@ absl::Status DoExpertLoad(ServiceContext& context, const grpc::ServerContext& ca
     out.set_layer(layer.layer_id);
     out.mutable_counts()->Add(layer.counts.begin(), layer.counts.end());
   }
+  response.set_life(life);
   response.set_rows(load->rows);
   response.set_samples(load->samples);
   return absl::OkStatus();

@@ -48,6 +48,16 @@ TEST_P(StoreConformance, RunsAreMadeOnceAndJoined) {
   EXPECT_EQ(packed.options.codec, other.default_codec());
 }
 
+TEST_P(StoreConformance, ARunThatIsMadeAgainHasAnotherLife) {
+  ASSERT_OK_AND_ASSIGN(const RunInfo made, store_->OpenRun("r", &TestGeometry(), std::nullopt));
+  EXPECT_NE(made.life, 0u);
+  EXPECT_EQ(store_->OpenRun("r", &TestGeometry(), std::nullopt)->life, made.life);
+  EXPECT_EQ(store_->GetRun("r")->life, made.life);
+  EXPECT_NE(store_->OpenRun("s", &TestGeometry(), std::nullopt)->life, made.life);
+  ASSERT_OK(store_->DropRun("r"));
+  EXPECT_NE(store_->OpenRun("r", &TestGeometry(), std::nullopt)->life, made.life);
+}
+
 TEST_P(StoreConformance, ARunKeepsTheFingerprintOfItsServers) {
   ASSERT_OK_AND_ASSIGN(const RunInfo made, store_->OpenRun("r", &TestGeometry(), RunOptions{.shard_fingerprint = 7}));
   EXPECT_EQ(made.options.shard_fingerprint, 7u);

@@ -175,13 +175,14 @@ TEST_F(RocksStoreTest, EverythingIsThereAfterwards) {
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 160, std::vector<RowRange>{{40, 50}}));
 }
 
-TEST_F(RocksStoreTest, ARunKeepsItsDurability) {
+TEST_F(RocksStoreTest, ARunKeepsItsDurabilityAndItsLife) {
   Open();
   ASSERT_OK_AND_ASSIGN(const RunInfo usual, store_->OpenRun("usual", &TestGeometry(), std::nullopt));
   EXPECT_EQ(usual.options.durability, Durability::kWritten);
   ASSERT_OK(store_->OpenRun("careful", &TestGeometry(), RunOptions{.durability = Durability::kSynced}));
   Open();
   EXPECT_EQ(store_->GetRun("usual")->options, usual.options);
+  EXPECT_EQ(store_->GetRun("usual")->life, usual.life);
   EXPECT_EQ(store_->GetRun("careful")->options.durability, Durability::kSynced);
 }
 
