@@ -18,15 +18,35 @@ absl::Status Mismatch(absl::string_view field, absl::string_view why) {
                    {.reason = Reason::kGeometryMismatch, .field = std::string(field)});
 }
 
+absl::Status CheckGeometry(const RunInfo& run, const Geometry& geometry) {
+  if (geometry == *run.geometry) return absl::OkStatus();
+  return Mismatch("geometry", absl::StrCat("run \"", run.run, "\" has ", run.geometry->DebugString(), ", not ",
+                                           geometry.DebugString()));
+}
+
 std::string Hex(uint64_t number) { return absl::StrCat(absl::Hex(number, absl::kZeroPad16)); }
 
 std::string Describe(const RunOptions& options) {
   return absl::StrCat("ttl ", std::chrono::duration_cast<std::chrono::milliseconds>(options.ttl).count(), " ms, ",
                       options.strict ? "strict" : "not strict", ", block_rows ", options.block_rows, ", codec ",
                       CodecName(options.codec), options.durability ? ", durability " : "",
-                      options.durability ? DurabilityName(*options.durability) : "",
-                      options.shard_fingerprint != 0 ? ", spread over the servers of fingerprint " : "",
-                      options.shard_fingerprint != 0 ? Hex(options.shard_fingerprint) : "");
+                      options.durability ? DurabilityName(*options.durability) : "");
+}
+
+// `makes`: the client would have made the run. Who only joins may look at one server's part.
+absl::Status CheckServers(const RunInfo& run, uint64_t stated, bool makes) {
+  const uint64_t known = run.options.shard_fingerprint;
+  if (stated == known || (stated == 0 && !makes)) return absl::OkStatus();
+  if (known == 0) {
+    return Mismatch("shard_fingerprint",
+                    absl::StrCat("run \"", run.run, "\" is of this server alone, not spread over the ",
+                                 "servers of a list (fingerprint ", Hex(stated), ")"));
+  }
+  const std::string other = stated == 0 ? "this endpoint is one server" : absl::StrCat("of this list: ", Hex(stated));
+  return Mismatch("shard_fingerprint",
+                  absl::StrCat("run \"", run.run, "\" is spread over other servers than this client's endpoint names; ",
+                               "state all those that it was made with, by the same names (shard:a:7400,b:7400), or ",
+                               "make another run (fingerprint of its list: ", Hex(known), ", ", other, ")"));
 }
 
 }  // namespace
@@ -56,21 +76,23 @@ absl::StatusOr<RunOptions> OptionsInForce(const std::optional<RunOptions>& asked
 }
 
 absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::optional<RunOptions>& options) {
-  if (geometry != nullptr && !(*geometry == *run.geometry)) {
-    return Mismatch("geometry", absl::StrCat("run \"", run.run, "\" has ", run.geometry->DebugString(), ", not ",
-                                             geometry->DebugString()));
+  if (geometry != nullptr) {
+    if (absl::Status status = CheckGeometry(run, *geometry); !status.ok()) return status;
   }
-  if (!options) return absl::OkStatus();
+  absl::Status servers = CheckServers(run, options ? options->shard_fingerprint : 0, geometry != nullptr);
+  if (!servers.ok() || !options) return servers;
   RunOptions meant = *options;
   if (!meant.durability) meant.durability = run.options.durability;
-  if (meant.shard_fingerprint == 0) meant.shard_fingerprint = run.options.shard_fingerprint;
+  meant.shard_fingerprint = run.options.shard_fingerprint;
   if (meant == run.options) return absl::OkStatus();
   return Mismatch("options",
                   absl::StrCat("run \"", run.run, "\" has ", Describe(run.options), ", not ", Describe(*options)));
 }
 
 absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command) {
-  if (absl::Status status = CheckJoin(run, command.geometry.get(), std::nullopt); !status.ok()) return status;
+  if (command.geometry != nullptr) {
+    if (absl::Status status = CheckGeometry(run, *command.geometry); !status.ok()) return status;
+  }
   for (const Block& block : command.blocks) {
     absl::Status shape = CheckShape(*run.geometry, block.view(), run.options.block_rows);
     if (!shape.ok()) return shape;

@@ -26,8 +26,8 @@ struct DurabilityLevels {
 absl::StatusOr<RunOptions> OptionsInForce(const std::optional<RunOptions>& asked, const RunOptions& defaults,
                                           const DurabilityLevels& levels);
 
-// FAILED_PRECONDITION (kGeometryMismatch) unless what is given is what `run` has. Options without a durability fit any,
-// as do those without a shard_fingerprint.
+// FAILED_PRECONDITION (kGeometryMismatch) unless what is given is what `run` has. Options without a durability fit any.
+// Without a shard_fingerprint a run of several servers is joined only without a geometry, to look at one server's part.
 absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::optional<RunOptions>& options);
 
 // The blocks are of this run's geometry and windows: it may be another one than when they were checked. Errors as those

@@ -53,10 +53,26 @@ TEST(RunOptionsTest, AnotherListOfServersIsRefusedNamingBoth) {
   EXPECT_OK(CheckJoin(run, nullptr, RunOptions{.shard_fingerprint = 0xabc}));
   const absl::Status refused = CheckJoin(run, nullptr, RunOptions{.shard_fingerprint = 0xdef});
   EXPECT_THAT(refused, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+  EXPECT_EQ(GetErrorDetail(refused)->field, "shard_fingerprint");
   EXPECT_THAT(std::string(refused.message()),
-              ::testing::AllOf(::testing::HasSubstr("0000000000000abc"), ::testing::HasSubstr("0000000000000def")));
+              ::testing::AllOf(::testing::HasSubstr("is spread over other servers than this client's endpoint names"),
+                               ::testing::HasSubstr("0000000000000abc"), ::testing::HasSubstr("0000000000000def")));
   EXPECT_THAT(CheckJoin(alone, nullptr, RunOptions{.shard_fingerprint = 0xabc}),
               Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+}
+
+TEST(RunOptionsTest, OneServerOfARunOfSeveralIsLookedAtButNotWrittenTo) {
+  const Geometry geometry = Geometry::Uniform(4, 64, 8);
+  const RunInfo run{
+      .run = "r", .geometry = std::make_shared<Geometry>(geometry), .options = {.shard_fingerprint = 0xabc}};
+  EXPECT_OK(CheckJoin(run, nullptr, std::nullopt));
+  EXPECT_OK(CheckJoin(run, &geometry, RunOptions{.shard_fingerprint = 0xabc}));
+  for (const auto& options : {std::optional<RunOptions>(), std::optional(RunOptions{})}) {
+    const absl::Status refused = CheckJoin(run, &geometry, options);
+    EXPECT_THAT(refused, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
+    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("this endpoint is one server"));
+  }
+  EXPECT_OK(CheckBlocks(run, {.geometry = run.geometry}));
 }
 
 TEST(RunOptionsTest, ADurabilityThatTheStoreCannotGiveIsRefused) {
