@@ -50,6 +50,8 @@ class AppendQueue {
   // Takes an append that fails unless it is acknowledged by `deadline`; deadlines must not decrease. Returns its
   // sequence number: 1, 2, …
   uint64_t Add(AppendPlan plan, Clock::Time deadline);
+  // Ends an append that has no outcome, whose sequence number it is.
+  void Fail(uint64_t sequence, const absl::Status& why) { Finish(sequence, why); }
 
   // A new stream: nothing is granted yet.
   void OnStreamStart();

@@ -49,6 +49,12 @@ uint64_t AppendSession::AddDropped(const AppendPlan& plan, Clock::Time now) {
   return Add(std::move(mark), now);
 }
 
+uint64_t AppendSession::AddFailed(AppendPlan plan, const absl::Status& why, Clock::Time now) {
+  const uint64_t sequence = Add(std::move(plan), now);
+  queue_.Fail(sequence, why);
+  return sequence;
+}
+
 AppendSession::Action AppendSession::Next(Clock::Time now, bool can_write) {
   const bool expired_in_flight = queue_.Expire(now);
   if (state_ == State::kStreaming && (expired_in_flight || unreadable_)) {

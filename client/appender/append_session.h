@@ -55,6 +55,8 @@ class AppendSession {
   void CountRefusal(Reason reason) { queue_.CountRefusal(reason); }
   // Takes only the mark of an append that there is no room for: DropPayload.
   uint64_t AddDropped(const AppendPlan& plan, Clock::Time now);
+  // Takes an append that cannot be sent anywhere: `why` is its outcome.
+  uint64_t AddFailed(AppendPlan plan, const absl::Status& why, Clock::Time now);
 
   // `can_write` says whether the stream takes another message now. Call again after each action but kWait.
   Action Next(Clock::Time now, bool can_write);

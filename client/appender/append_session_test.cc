@@ -143,6 +143,19 @@ TEST_F(AppendSessionTest, RoomAndDroppedAppends) {
   EXPECT_EQ(server_.samples["b"].rows[3].token, tokens[3]);
 }
 
+TEST_F(AppendSessionTest, AnAppendThatCannotBeSentHasItsOutcome) {
+  const std::vector<uint8_t> ids(8, 1);
+  const uint64_t sequence =
+      session_.AddFailed(MakePlan("a", ids, {}, {0, 8}), absl::UnavailableError("nobody knows"), clock_.Now());
+  EXPECT_FALSE(session_.Settled(sequence));
+  EXPECT_EQ(session_.queued_bytes(), 0);
+  EXPECT_EQ(Next(), Step::kWait);
+  Deliver();
+  EXPECT_TRUE(session_.Settled(sequence));
+  EXPECT_EQ(session_.TakeError(), absl::UnavailableError("nobody knows"));
+  EXPECT_EQ(session_.metrics().failed, 1);
+}
+
 class ImpatientSessionTest : public AppendSessionTest {
  protected:
   ImpatientSessionTest() : AppendSessionTest(milliseconds(500)) {}

@@ -215,6 +215,15 @@ rr_error* rr_appender_add_dropped(rr_appender* appender, const rr_plan* plan, in
   });
 }
 
+rr_error* rr_appender_add_failed(rr_appender* appender, rr_plan* plan, const rr_error* why, int64_t now,
+                                 uint64_t* sequence) {
+  return Guard([&]() -> absl::Status {
+    if (absl::Status status = CheckUnused(plan); !status.ok()) return status;
+    *sequence = appender->session.AddFailed(std::exchange(plan->plan, {}), why->status(), At(now));
+    return absl::OkStatus();
+  });
+}
+
 void rr_appender_count_refusal(rr_appender* appender, const char* reason, size_t size) {
   NoThrow([&] { appender->session.CountRefusal(ReasonFromName(Text(reason, size))); });
 }

@@ -84,11 +84,10 @@ rr_error* rr_export_new(const rr_run* run, const char* options, size_t size, rr_
 
 void rr_export_free(rr_export* export_) { delete export_; }
 
-rr_error* rr_export_on_list(rr_export* export_, const char* states, size_t size) {
+rr_error* rr_export_on_list(rr_export* export_, const char* states, size_t size, uint64_t life) {
   return Guard([&] {
     const auto list = StatesFrom(Text(states, size));
-    if (list.ok()) export_->session->OnList(*list);
-    return list.status();
+    return list.ok() ? export_->session->OnList(*list, life) : list.status();
   });
 }
 

@@ -17,6 +17,8 @@
 #include "client/reader/resumable_read.h"
 #include "client/reader/row_planes.h"
 #include "client/retry.h"
+#include "client/run_lives.h"
+#include "client/shard/answers.h"
 #include "client/shard/places.h"
 #include "client/shard/read_merge.h"
 #include "client/trajectory/trajectory.h"
@@ -84,6 +86,12 @@ struct rr_security final {
 
 struct rr_shard final {
   const routing_replay::ShardMembers members;
+};
+
+struct rr_lives final {
+  explicit rr_lives(size_t servers) : lives(servers) {}
+
+  routing_replay::RunLives lives;
 };
 
 struct rr_places final {

@@ -98,6 +98,46 @@ rr_error* rr_shard_members(const rr_shard* shard, rr_bytes** json) {
   });
 }
 
+rr_error* rr_shard_judge(const rr_shard* shard, const int32_t* kinds, size_t count, int32_t needed, int32_t* failed) {
+  return Guard([&]() -> absl::Status {
+    if (count != shard->members.size()) return Invalid("kinds", "is not one per member");
+    std::vector<AnswerKind> answers;
+    for (size_t i = 0; i < count; ++i) answers.push_back(static_cast<AnswerKind>(kinds[i]));
+    const JointAnswer verdict = JudgeAnswers(answers, static_cast<Needed>(needed));
+    *failed = verdict.failed ? static_cast<int32_t>(*verdict.failed) : -1;
+    return verdict.lost ? LostRunError(shard->members.endpoints()[*verdict.failed]) : absl::OkStatus();
+  });
+}
+
+rr_error* rr_shard_check_distinct(const rr_shard* shard, const uint64_t* lives, size_t count) {
+  return Guard([&]() -> absl::Status {
+    if (count != shard->members.size()) return Invalid("lives", "is not one per member");
+    return CheckDistinct(shard->members.endpoints(), {lives, count});
+  });
+}
+
+rr_error* rr_lives_new(size_t servers, rr_lives** lives) {
+  return Guard([&] {
+    *lives = new rr_lives(servers);
+    return absl::OkStatus();
+  });
+}
+
+void rr_lives_free(rr_lives* lives) { delete lives; }
+
+rr_error* rr_lives_open(rr_lives* lives, size_t server, uint64_t life) {
+  return Guard([&] {
+    lives->lives.Open(server, life);
+    return absl::OkStatus();
+  });
+}
+
+rr_error* rr_lives_check(rr_lives* lives, size_t server, const char* run, size_t run_size, uint64_t life) {
+  return Guard([&] { return lives->lives.Check(server, Text(run, run_size), life); });
+}
+
+uint64_t rr_lives_whole(const rr_lives* lives) { return lives->lives.whole(); }
+
 rr_error* rr_places_new(const rr_shard* shard, rr_places** places) {
   return Guard([&] {
     *places = new rr_places(shard->members);
@@ -118,13 +158,16 @@ rr_error* rr_places_find(rr_places* places, const char* producer, size_t produce
 }
 
 rr_error* rr_places_learn(rr_places* places, const char* producer, size_t producer_size, int64_t handle,
-                          const int32_t* members, size_t count, int32_t* member) {
+                          const int32_t* found, size_t count, int32_t* member) {
   return Guard([&]() -> absl::Status {
     const auto which = ProducerFrom(Text(producer, producer_size));
     if (!which.ok()) return which.status();
-    const std::vector<size_t> having(members, members + count);
-    const std::optional<size_t> place = places->places.Learn(*which, handle, having);
-    *member = place ? static_cast<int32_t>(*place) : -1;
+    if (count != places->places.members().size()) return Invalid("found", "is not one per member");
+    std::vector<std::optional<bool>> has;
+    for (size_t i = 0; i < count; ++i) has.push_back(found[i] < 0 ? std::nullopt : std::optional(found[i] > 0));
+    const auto place = places->places.Learn(*which, handle, has);
+    if (!place.ok()) return place.status();
+    *member = *place ? static_cast<int32_t>(**place) : -1;
     return absl::OkStatus();
   });
 }

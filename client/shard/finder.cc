@@ -6,16 +6,14 @@
 
 namespace routing_replay {
 
-std::optional<size_t> Finder::Search(Producer producer, int64_t handle) {
+absl::StatusOr<std::optional<size_t>> Finder::Search(Producer producer, int64_t handle) {
   const auto found = members_->Locate(run_, producer, {handle}, DeadlineAfter(Clock::Real().Now(), kAskTimeout));
-  std::vector<size_t> having;
-  for (size_t member = 0; member < found.size(); ++member) {
-    if (found[member] && !found[member]->empty()) having.push_back(member);
-  }
-  return places_.Learn(producer, handle, having);
+  std::vector<std::optional<bool>> has;
+  for (const auto& handles : found) has.push_back(handles ? std::optional(!handles->empty()) : std::nullopt);
+  return places_.Learn(producer, handle, has);
 }
 
-size_t Finder::PlaceOf(const AppendOptions& append, int64_t rows) {
+absl::StatusOr<size_t> Finder::PlaceOf(const AppendOptions& append, int64_t rows) {
   const AppendFacts facts{
       .producer = append.producer,
       .sample = append.sample,
@@ -23,7 +21,8 @@ size_t Finder::PlaceOf(const AppendOptions& append, int64_t rows) {
       .begins = append.row_start == 0 && rows > 0 && append.revision == 0 && append.restart_nonce == 0};
   AppendRoute route = places_.Route(facts, false);
   if (!route.place) {
-    Search(append.producer, route.search_for);
+    const auto found = Search(append.producer, route.search_for);
+    if (!found.ok()) return WithSample(found.status(), append.sample);
     route = places_.Route(facts, true);
   }
   return *route.place;

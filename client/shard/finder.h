@@ -22,11 +22,11 @@ class Finder {
   const MemberSet& members() const { return *members_; }
   Places& places() { return places_; }
 
-  // Asks all members, and remembers. Nothing if none of those that answered has it.
-  std::optional<size_t> Search(Producer producer, int64_t handle);
+  // Asks all members: Places::Learn.
+  absl::StatusOr<std::optional<size_t>> Search(Producer producer, int64_t handle);
 
-  // Where an append of `rows` rows goes (Places::Route). Waits for answers where that is not known.
-  size_t PlaceOf(const AppendOptions& append, int64_t rows);
+  // Where an append of `rows` rows goes (Places::Route). Waits for answers where that is not known; errors of Search.
+  absl::StatusOr<size_t> PlaceOf(const AppendOptions& append, int64_t rows);
 
  private:
   const std::shared_ptr<const MemberSet> members_;

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/caller.h"
+#include "client/shard/answers.h"
 #include "client/shard/errors.h"
 #include "client/shard/fan_out.h"
 #include "client/shard/members.h"
@@ -66,24 +67,23 @@ class MemberSet {
   std::vector<std::unique_ptr<Member>> members_;
 };
 
-// The answers of the members that have the run. An error names its server. NOT_FOUND (kNoRun) if none has the run;
-// UNAVAILABLE or DEADLINE_EXCEEDED if one cannot be reached, unless `without_unreachable` and another one answered.
+// The answers of the members that have the run, where they are what is needed (JudgeAnswers). An error names its
+// server: NOT_FOUND (kNoRun) if none has the run; UNAVAILABLE or DEADLINE_EXCEEDED if one that is needed cannot be
+// reached; DATA_LOSS (kNoRun) if one that is needed lost the run.
 template <typename T>
 absl::StatusOr<std::vector<T>> AnswersOf(const MemberSet& members, std::vector<absl::StatusOr<T>> answers,
-                                         bool without_unreachable = false) {
-  std::vector<T> good;
-  absl::Status no_run, unreachable;
-  for (size_t member = 0; member < answers.size(); ++member) {
-    if (answers[member].ok()) {
-      good.push_back(*std::move(answers[member]));
-      continue;
-    }
-    absl::Status status = WithServer(answers[member].status(), members[member].endpoint());
-    if (!IsNoRun(status) && !IsUnreachable(status)) return status;
-    (IsNoRun(status) ? no_run : unreachable).Update(status);
+                                         Needed needed) {
+  std::vector<AnswerKind> kinds;
+  for (const absl::StatusOr<T>& answer : answers) kinds.push_back(KindOf(answer.status()));
+  const JointAnswer verdict = JudgeAnswers(kinds, needed);
+  if (verdict.failed) {
+    const std::string& endpoint = members[*verdict.failed].endpoint();
+    return verdict.lost ? LostRunError(endpoint) : WithServer(answers[*verdict.failed].status(), endpoint);
   }
-  if (!unreachable.ok() && !(without_unreachable && !good.empty())) return unreachable;
-  if (good.empty()) return no_run;
+  std::vector<T> good;
+  for (absl::StatusOr<T>& answer : answers) {
+    if (answer.ok()) good.push_back(*std::move(answer));
+  }
   return good;
 }
 

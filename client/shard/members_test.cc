@@ -143,17 +143,33 @@ TEST(PlacesTest, AppendsGoWhereTheirSampleIs) {
   const AppendRoute unknown = places.Route({.sample = "b"}, false);
   EXPECT_EQ(unknown.place, std::nullopt);
   EXPECT_EQ(unknown.search_for, SampleHandle("b"));
-  EXPECT_EQ(places.Learn(Producer::kRollout, SampleHandle("b"), {}), std::nullopt);
+  std::vector<std::optional<bool>> found(8, false);
+  const auto learn = [&](Producer producer) { return *places.Learn(producer, SampleHandle("b"), found); };
+  EXPECT_EQ(learn(Producer::kRollout), std::nullopt);
   EXPECT_EQ(places.Route({.sample = "b"}, true).place, natural("b"));
   EXPECT_EQ(places.Route({.sample = "b"}, false).place, std::nullopt);
   const AppendRoute of_parent = places.Route({.sample = "c", .prefix_sample = "b"}, false);
   EXPECT_EQ(of_parent.search_for, SampleHandle("b"));
   const size_t other = (natural("b") + 1) % 8;
-  EXPECT_EQ(places.Learn(Producer::kRollout, SampleHandle("b"), {other}), other);
-  EXPECT_EQ(places.Learn(Producer::kTrainer, SampleHandle("b"), {other, natural("b")}), natural("b"));
+  found[other] = true;
+  EXPECT_EQ(learn(Producer::kRollout), other);
+  found[natural("b")] = true;
+  EXPECT_EQ(learn(Producer::kTrainer), natural("b"));
   EXPECT_EQ(places.Route({.sample = "c", .prefix_sample = "b"}, true).place, other);
   EXPECT_EQ(places.Route({.producer = Producer::kTrainer, .sample = "c", .prefix_sample = "b"}, true).place,
             natural("b"));
+}
+
+TEST(PlacesTest, OneThatDidNotAnswerMayHaveIt) {
+  Places places(Parse({"a:1", "b:1", "c:1"}));
+  const int64_t handle = SampleHandle("x");
+  std::vector<std::optional<bool>> found = {false, std::nullopt, false};
+  const auto silent = places.Learn(Producer::kRollout, handle, found);
+  EXPECT_EQ(silent.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(silent.status().message(), ::testing::HasSubstr("server b:1, which did not answer"));
+  EXPECT_EQ(places.Find(Producer::kRollout, handle), std::nullopt);
+  found[0] = true;
+  EXPECT_EQ(*places.Learn(Producer::kRollout, handle, found), 0u);
 }
 
 TEST(PlacesTest, ForgetsWhatWasNotAskedFor) {

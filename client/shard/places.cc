@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace routing_replay {
 
 std::optional<size_t> Places::Find(Producer producer, int64_t handle) {
@@ -33,13 +35,20 @@ void Places::Forget(Producer producer, int64_t handle) {
   older_.erase(key);
 }
 
-std::optional<size_t> Places::Learn(Producer producer, int64_t handle, absl::Span<const size_t> members) {
-  if (members.empty()) return std::nullopt;
+absl::StatusOr<std::optional<size_t>> Places::Learn(Producer producer, int64_t handle,
+                                                    absl::Span<const std::optional<bool>> found) {
   const size_t natural = members_.NaturalOwner(handle);
-  const bool is_natural = std::find(members.begin(), members.end(), natural) != members.end();
-  const size_t place = is_natural ? natural : members.front();
-  Remember(producer, handle, place);
-  return place;
+  const auto having = std::find(found.begin(), found.end(), std::optional(true));
+  if (having != found.end()) {
+    const size_t place = found[natural] == true ? natural : static_cast<size_t>(having - found.begin());
+    Remember(producer, handle, place);
+    return std::optional(place);
+  }
+  const auto silent = std::find(found.begin(), found.end(), std::nullopt);
+  if (silent == found.end()) return std::optional<size_t>();
+  const std::string& endpoint = members_.endpoints()[static_cast<size_t>(silent - found.begin())];
+  return absl::UnavailableError(
+      absl::StrCat("the sample may be with server ", endpoint, ", which did not answer; no other one has it"));
 }
 
 AppendRoute Places::Route(const AppendFacts& append, bool searched) {

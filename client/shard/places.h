@@ -7,6 +7,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/shard/members.h"
@@ -44,10 +45,12 @@ class Places {
   // The same, and where nothing is known the natural owner.
   size_t FindOrNatural(Producer producer, int64_t handle);
   void Remember(Producer producer, int64_t handle, size_t member);
-  // What a search found: remembers one of the `members` that have the sample, and gives it.
-  std::optional<size_t> Learn(Producer producer, int64_t handle, absl::Span<const size_t> members);
+  // What a search found, by member, absent where one did not answer: remembers one that has the sample, and gives it.
+  // Nothing if none has it; UNAVAILABLE naming one that did not answer if it may have it, and nothing is remembered.
+  absl::StatusOr<std::optional<size_t>> Learn(Producer producer, int64_t handle,
+                                              absl::Span<const std::optional<bool>> found);
   // A fork goes where its parent is; a sample that is begun goes to its natural owner; one that goes on goes to where
-  // it is. Where a sample is begun is remembered. `searched`: all was learned that can be.
+  // it is. Where a sample is begun is remembered. `searched`: Learn was OK.
   AppendRoute Route(const AppendFacts& append, bool searched);
   void Forget(Producer producer, int64_t handle);
 

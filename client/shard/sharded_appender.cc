@@ -40,11 +40,13 @@ class ShardedAppender final : public Appender {
 
   absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
                       absl::Span<const uint8_t> payload) override {
-    return Part(finder_->PlaceOf(options, 1)).Append(options, tensor, payload);
+    const auto place = finder_->PlaceOf(options, 1);
+    return place.ok() ? Part(*place).Append(options, tensor, payload) : place.status();
   }
 
   absl::Status AppendUnrecorded(const AppendOptions& options, int64_t rows) override {
-    return Part(finder_->PlaceOf(options, rows)).AppendUnrecorded(options, rows);
+    const auto place = finder_->PlaceOf(options, rows);
+    return place.ok() ? Part(*place).AppendUnrecorded(options, rows) : place.status();
   }
 
   absl::Status Flush(std::chrono::milliseconds timeout) override {

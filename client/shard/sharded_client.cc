@@ -66,7 +66,8 @@ class ShardedClient final : public Client {
                                                const RunSettings& settings, std::optional<int64_t> resume_at) override {
     v1::OpenRunRequest request = MakeOpenRun(run, geometry, settings, resume_at);
     request.set_shard_fingerprint(members_->names().fingerprint());
-    return Opened(run, OfAll([&](const Member& member) { return CallOpenRun(*member.patient(), request); }));
+    return Opened(run, OfAll([&](const Member& member) { return CallOpenRun(*member.patient(), request); }),
+                  Needed::kAll);
   }
 
   // Members that are not there do not keep it from those that are.
@@ -78,19 +79,19 @@ class ShardedClient final : public Client {
     const bool any =
         std::any_of(answers.begin(), answers.end(), [](const auto& answer) { return !IsUnreachable(answer.status()); });
     if (!any) answers = OfAll([&](const Member& member) { return CallOpenRun(*member.patient(), request); });
-    return Opened(run, std::move(answers), true);
+    return Opened(run, std::move(answers), Needed::kThoseThatAnswer);
   }
 
   absl::StatusOr<std::vector<RunSummary>> ListRuns() override {
     auto answers = OfAll([](const Member& member) { return CallListRuns(*Now(member)); });
-    auto parts = AnswersOf<std::vector<RunSummary>>(*members_, std::move(answers));
+    auto parts = AnswersOf<std::vector<RunSummary>>(*members_, std::move(answers), Needed::kAll);
     if (!parts.ok()) return parts.status();
     return Merged(*std::move(parts));
   }
 
   absl::StatusOr<ServerSummary> GetServerInfo() override {
     auto answers = OfAll([](const Member& member) { return CallServerInfo(*Now(member)); });
-    const auto parts = AnswersOf<ServerSummary>(*members_, std::move(answers));
+    const auto parts = AnswersOf<ServerSummary>(*members_, std::move(answers), Needed::kAll);
     if (!parts.ok()) return parts.status();
     return Merged(*parts);
   }
@@ -110,8 +111,13 @@ class ShardedClient final : public Client {
   }
 
   absl::StatusOr<std::shared_ptr<Run>> Opened(absl::string_view run, std::vector<absl::StatusOr<OpenedRun>> answers,
-                                              bool without_unreachable = false) {
-    const auto opened = AnswersOf<OpenedRun>(*members_, std::move(answers), without_unreachable);
+                                              Needed needed) {
+    std::vector<uint64_t> told;
+    for (const auto& answer : answers) told.push_back(answer.ok() ? answer->life : 0);
+    if (absl::Status status = CheckDistinct(members_->names().endpoints(), told); !status.ok()) return status;
+    auto lives = std::make_shared<RunLives>(told.size());
+    for (size_t member = 0; member < told.size(); ++member) lives->Open(member, told[member]);
+    const auto opened = AnswersOf<OpenedRun>(*members_, std::move(answers), needed);
     if (!opened.ok()) return opened.status();
     OpenedRun whole = opened->front();
     whole.dropped = {};
@@ -123,7 +129,7 @@ class ShardedClient final : public Client {
                                     " on one server, ", other.geometry.DebugString(), " on another"),
                        {.reason = Reason::kGeometryMismatch, .field = "geometry"});
     }
-    return MakeShardedRun(members_, std::string(run), whole);
+    return MakeShardedRun(members_, std::string(run), whole, std::move(lives));
   }
 
   const std::shared_ptr<const MemberSet> members_;

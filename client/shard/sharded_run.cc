@@ -34,11 +34,12 @@ void Add(const ExpertLoad& part, ExpertLoad& total) {
 
 class ShardedRun final : public Run {
  public:
-  ShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened)
-      : members_(std::move(members)), finder_(std::make_shared<Finder>(members_, name)) {
+  ShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened,
+             std::shared_ptr<RunLives> lives)
+      : members_(std::move(members)), finder_(std::make_shared<Finder>(members_, name)), lives_(std::move(lives)) {
     for (size_t member = 0; member < members_->size(); ++member) {
-      patient_.push_back(MakeRun((*members_)[member].patient(), name, opened));
-      brief_.push_back(MakeRun((*members_)[member].brief(), name, opened));
+      patient_.push_back(MakeRun((*members_)[member].patient(), name, opened, {lives_, member}));
+      brief_.push_back(MakeRun((*members_)[member].brief(), name, opened, {lives_, member}));
     }
   }
 
@@ -46,13 +47,16 @@ class ShardedRun final : public Run {
   const Geometry& geometry() const override { return patient_[0]->geometry(); }
   const RunSettings& settings() const override { return patient_[0]->settings(); }
   const ReleaseOutcome& dropped() const override { return patient_[0]->dropped(); }
+  uint64_t life() const override { return lives_->whole(); }
 
   std::unique_ptr<Appender> NewAppender(AppenderOptions options) override {
     return MakeShardedAppender(finder_, patient_, std::move(options));
   }
   absl::StatusOr<AppendOutcome> Put(const AppendOptions& options, const TensorDescription& tensor,
                                     absl::Span<const uint8_t> payload) override {
-    return At(finder_->PlaceOf(options, 1), [&](Run& run) { return run.Put(options, tensor, payload); });
+    const auto place = finder_->PlaceOf(options, 1);
+    if (!place.ok()) return place.status();
+    return Named(*place, At(*place, [&](Run& run) { return run.Put(options, tensor, payload); }));
   }
 
   absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) override;
@@ -77,13 +81,15 @@ class ShardedRun final : public Run {
                                           absl::Span<const int32_t> layers, Producer producer) override;
   absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples,
                                          const ReleaseOptions& options) override {
-    return Sum(OfAll<ReleaseOutcome>([&](Run& run) { return run.Release(samples, options); }, true));
+    return Sum(
+        OfAll<ReleaseOutcome>([&](Run& run) { return run.Release(samples, options); }, Needed::kThoseThatAnswer));
   }
   absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end, const ReleaseOptions& options) override {
-    return Sum(OfAll<ReleaseOutcome>([&](Run& run) { return run.ReleaseGroups(begin, end, options); }, true));
+    return Sum(OfAll<ReleaseOutcome>([&](Run& run) { return run.ReleaseGroups(begin, end, options); },
+                                     Needed::kThoseThatAnswer));
   }
   absl::StatusOr<ReleaseOutcome> Drop() override {
-    return Sum(OfAll<ReleaseOutcome>([](Run& run) { return run.Drop(); }));
+    return Sum(OfAll<ReleaseOutcome>([](Run& run) { return run.Drop(); }, Needed::kThoseWithTheRun));
   }
 
  private:
@@ -96,6 +102,13 @@ class ShardedRun final : public Run {
     return result;
   }
 
+  // An error of a member says whose it is.
+  template <typename T>
+  absl::StatusOr<T> Named(size_t member, absl::StatusOr<T> answer) {
+    if (answer.ok()) return answer;
+    return WithServer(answer.status(), (*members_)[member].endpoint());
+  }
+
   // Calls the member that has the sample, after a search for it where it is not found where it should be.
   template <typename Call>
   absl::StatusOr<SampleState> AtSample(absl::string_view sample, Producer producer, const Call& call) {
@@ -103,20 +116,22 @@ class ShardedRun final : public Run {
     const size_t place = finder_->places().FindOrNatural(producer, handle);
     auto result = At(place, call);
     const absl::Status status = result.status();
-    if (!IsNoSample(status) && !IsNoRun(status) && !IsUnreachable(status)) return result;
+    if (!IsNoSample(status) && !IsNoRun(status) && !IsUnreachable(status)) return Named(place, std::move(result));
     const auto found = finder_->Search(producer, handle);
-    if (found && *found != place) return At(*found, call);
-    return result;
+    if (!found.ok() && !IsUnreachable(status)) return WithSample(found.status(), sample);
+    if (found.ok() && *found && **found != place) return Named(**found, At(**found, call));
+    return Named(place, std::move(result));
   }
 
   template <typename T, typename Call>
-  absl::StatusOr<std::vector<T>> OfAll(const Call& call, bool without_unreachable = false) {
+  absl::StatusOr<std::vector<T>> OfAll(const Call& call, Needed needed) {
     auto answers = FanOut(members_->size(), [&](size_t member) { return At(member, call); });
-    return AnswersOf<T>(*members_, std::move(answers), without_unreachable);
+    return AnswersOf<T>(*members_, std::move(answers), needed);
   }
 
   const std::shared_ptr<const MemberSet> members_;
   const std::shared_ptr<Finder> finder_;
+  const std::shared_ptr<RunLives> lives_;
   std::vector<std::shared_ptr<Run>> patient_;  // By member.
   std::vector<std::shared_ptr<Run>> brief_;
 };
@@ -141,8 +156,9 @@ absl::StatusOr<std::vector<SampleState>> ShardedRun::StatMany(absl::Span<const s
   auto answers = FanOut(members_->size(), [&](size_t member) {
     return At(member, [&](Run& run) { return run.StatMany(samples, producer); });
   });
-  const absl::Status all_answered = AnswersOf<std::vector<SampleState>>(*members_, answers).status();
-  auto parts = AnswersOf<std::vector<SampleState>>(*members_, std::move(answers), true);
+  const absl::Status all_answered =
+      AnswersOf<std::vector<SampleState>>(*members_, answers, Needed::kThoseWithTheRun).status();
+  auto parts = AnswersOf<std::vector<SampleState>>(*members_, std::move(answers), Needed::kThoseThatAnswer);
   if (!parts.ok()) return parts.status();
   std::unordered_map<std::string, SampleState> found;
   for (std::vector<SampleState>& part : *parts) {
@@ -162,7 +178,7 @@ absl::StatusOr<std::vector<SampleState>> ShardedRun::StatMany(absl::Span<const s
 
 absl::StatusOr<std::vector<SampleState>> ShardedRun::List(std::optional<std::pair<int64_t, int64_t>> groups,
                                                           Producer producer) {
-  auto parts = OfAll<std::vector<SampleState>>([&](Run& run) { return run.List(groups, producer); });
+  auto parts = OfAll<std::vector<SampleState>>([&](Run& run) { return run.List(groups, producer); }, Needed::kAll);
   if (!parts.ok()) return parts.status();
   std::vector<SampleState> all;
   for (std::vector<SampleState>& part : *parts) std::move(part.begin(), part.end(), std::back_inserter(all));
@@ -172,7 +188,7 @@ absl::StatusOr<std::vector<SampleState>> ShardedRun::List(std::optional<std::pai
 
 absl::StatusOr<ExpertLoad> ShardedRun::CountExperts(std::optional<std::pair<int64_t, int64_t>> groups,
                                                     absl::Span<const int32_t> layers, Producer producer) {
-  auto parts = OfAll<ExpertLoad>([&](Run& run) { return run.CountExperts(groups, layers, producer); });
+  auto parts = OfAll<ExpertLoad>([&](Run& run) { return run.CountExperts(groups, layers, producer); }, Needed::kAll);
   if (!parts.ok()) return parts.status();
   ExpertLoad total = std::move(parts->front());
   for (size_t i = 1; i < parts->size(); ++i) Add((*parts)[i], total);
@@ -187,9 +203,9 @@ void AddTo(const ReleaseOutcome& part, ReleaseOutcome& total) {
   total.kept += part.kept;
 }
 
-std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name,
-                                    const OpenedRun& opened) {
-  return std::make_shared<ShardedRun>(std::move(members), std::move(name), opened);
+std::shared_ptr<Run> MakeShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened,
+                                    std::shared_ptr<RunLives> lives) {
+  return std::make_shared<ShardedRun>(std::move(members), std::move(name), opened, std::move(lives));
 }
 
 }  // namespace routing_replay

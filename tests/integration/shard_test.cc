@@ -9,36 +9,13 @@
 #include "absl/strings/str_join.h"
 #include "tests/integration/chaos_routes.h"
 #include "tests/integration/fixture.h"
+#include "tests/integration/shard_servers.h"
 #include "tests/support/server_process.h"
 
 namespace routing_replay::testing {
 namespace {
 
 constexpr std::chrono::seconds kLong(60);
-
-std::unique_ptr<Client> ConnectTo(const std::string& endpoint) {
-  auto client = Client::Connect({.endpoint = endpoint});
-  EXPECT_OK(client);
-  return *std::move(client);
-}
-
-// Several servers in this process.
-struct Servers {
-  explicit Servers(size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      ServerConfig config;
-      config.listen = {"127.0.0.1:0"};
-      auto server = Server::Start(std::move(config));
-      EXPECT_OK(server);
-      servers.push_back(*std::move(server));
-      endpoints.push_back(servers.back()->advertised());
-    }
-  }
-  std::string endpoint() const { return absl::StrCat("shard:", absl::StrJoin(endpoints, ",")); }
-
-  std::vector<std::unique_ptr<Server>> servers;
-  std::vector<std::string> endpoints;
-};
 
 // What does not differ between servers.
 std::string Comparable(const SampleState& s) {
@@ -238,6 +215,8 @@ TEST(ShardTest, EveryClientMustStateTheSameServers) {
   EXPECT_OK(same->OpenRun("run", ChaosGeometry()));
   EXPECT_OK(same->JoinRun("run"));
   EXPECT_OK(ConnectTo(servers.endpoints[0])->JoinRun("run"));
+  EXPECT_THAT(ConnectTo(servers.endpoints[0])->OpenRun("run", ChaosGeometry()),
+              Fails(absl::StatusCode::kFailedPrecondition, Reason::kGeometryMismatch));
   servers.endpoints.pop_back();
   const auto fewer = ConnectTo(servers.endpoint());
   for (const absl::Status& status : {fewer->OpenRun("run", ChaosGeometry()).status(), fewer->JoinRun("run").status()}) {

@@ -29,6 +29,7 @@ typedef struct rr_message rr_message;
 typedef struct rr_appender rr_appender;
 typedef struct rr_reader rr_reader;
 typedef struct rr_shard rr_shard;
+typedef struct rr_lives rr_lives;
 typedef struct rr_places rr_places;
 typedef struct rr_merge rr_merge;
 typedef struct rr_retry rr_retry;
@@ -229,6 +230,9 @@ RR_API rr_error* rr_appender_no_room(const rr_appender* appender, const char* sa
 RR_API rr_error* rr_appender_add(rr_appender* appender, rr_plan* plan, int64_t now, uint64_t* sequence);
 /* Takes only a mark: the plan's rows as unrecorded. */
 RR_API rr_error* rr_appender_add_dropped(rr_appender* appender, const rr_plan* plan, int64_t now, uint64_t* sequence);
+/* As rr_appender_add, of a plan that cannot be sent anywhere: `why` is its outcome. */
+RR_API rr_error* rr_appender_add_failed(rr_appender* appender, rr_plan* plan, const rr_error* why, int64_t now,
+                                        uint64_t* sequence);
 
 /* An append whose plan was refused, to be counted by the reason of its error ("" for none). */
 RR_API void rr_appender_count_refusal(rr_appender* appender, const char* reason, size_t size);
@@ -343,6 +347,17 @@ RR_API rr_error* rr_reader_result(const rr_reader* reader, rr_bytes** json);
  */
 RR_API rr_error* rr_reader_take_ids(rr_reader* reader, size_t index, rr_bytes** ids);
 
+/* Which making of a run the host means; one life per server that the run is on, 1 unless the endpoint is of several
+ * servers as one. `life`: as the answers of OpenRun, List and ExpertLoad say; 0: not said. Thread-safe. */
+RR_API rr_error* rr_lives_new(size_t servers, rr_lives** lives);
+RR_API void rr_lives_free(rr_lives* lives);
+/* The run was opened on a server. */
+RR_API rr_error* rr_lives_open(rr_lives* lives, size_t server, uint64_t life);
+/* Of an answer of List or ExpertLoad: DATA_LOSS if the run was made again since it was opened. */
+RR_API rr_error* rr_lives_check(rr_lives* lives, size_t server, const char* run, size_t run_size, uint64_t life);
+/* One number for all servers; 0 while one is not known. */
+RR_API uint64_t rr_lives_whole(const rr_lives* lives);
+
 /* Several servers as one ("shard:a:7400,b:7400"): where samples are, and reads of all of them. What is sent to whom is
  * for the host; a member is a position in the list that rr_shard_members gives.
  *
@@ -351,17 +366,31 @@ RR_API rr_error* rr_shard_new(const char* endpoint, size_t size, rr_shard** shar
 RR_API void rr_shard_free(rr_shard* shard);
 /* {"members": ["a:7400", …], "fingerprint": 1}: what to connect to, and OpenRunRequest.shard_fingerprint. */
 RR_API rr_error* rr_shard_members(const rr_shard* shard, rr_bytes** json);
+/* Whose answers to a call of all members are needed: */
+enum {
+  RR_NEEDED_THAT_ANSWER = 0,  /* at least one's; */
+  RR_NEEDED_WITH_THE_RUN = 1, /* those of all that have the run; */
+  RR_NEEDED_ALL = 2,          /* those of all. */
+};
+/* What the answers are together. `kinds`, by member: 0 good, 1 no such run, 2 no answer, 3 any other error. `failed`:
+ * -1 if the good ones are the whole, else the member whose error says why not. DATA_LOSS: that one lost the run. */
+RR_API rr_error* rr_shard_judge(const rr_shard* shard, const int32_t* kinds, size_t count, int32_t needed,
+                                int32_t* failed);
+/* By member the life of a run that it told, 0 where it did not: INVALID_ARGUMENT if two members are one server. */
+RR_API rr_error* rr_shard_check_distinct(const rr_shard* shard, const uint64_t* lives, size_t count);
 /* What is known of the places of a run's samples. Thread-safe. Producers are "rollout" and "trainer". */
 RR_API rr_error* rr_places_new(const rr_shard* shard, rr_places** places);
 RR_API void rr_places_free(rr_places* places);
 /* Where a sample is, as far as is known. */
 RR_API rr_error* rr_places_find(rr_places* places, const char* producer, size_t producer_size, int64_t handle,
                                 int32_t* member);
-/* All members were asked for the sample: those that have it. `member`: where it is; -1: nowhere. */
+/* All members were asked for the sample. `found`, by member: 1 it has it, 0 it has not, -1 it did not answer. `member`:
+ * where it is; -1: nowhere. UNAVAILABLE if one that did not answer may have it. */
 RR_API rr_error* rr_places_learn(rr_places* places, const char* producer, size_t producer_size, int64_t handle,
-                                 const int32_t* members, size_t count, int32_t* member);
+                                 const int32_t* found, size_t count, int32_t* member);
 /* Where the plan of an append goes, before an appender took it. -1: every member is to be asked for `search` first,
- * {"producer", "handles": [one]}, then rr_places_learn, and again with `searched`, which always gives a member. */
+ * {"producer", "handles": [one]}, then rr_places_learn, and again with `searched` once that was no error, which always
+ * gives a member. */
 RR_API rr_error* rr_places_route(rr_places* places, const rr_plan* plan, int32_t searched, int32_t* member,
                                  rr_bytes** search);
 
@@ -397,8 +426,9 @@ RR_API rr_error* rr_merge_on_located(rr_merge* merge, const char* json, size_t s
  * absent: all. */
 RR_API rr_error* rr_export_new(const rr_run* run, const char* options, size_t size, rr_export** made);
 RR_API void rr_export_free(rr_export* export_);
-/* All samples of the run that are in the groups; with drop_missing of all groups. Listed after rr_export_new. */
-RR_API rr_error* rr_export_on_list(rr_export* export_, const char* states, size_t size);
+/* All samples of the run that are in the groups; with drop_missing of all groups. Listed after rr_export_new; `life`:
+ * rr_lives_whole, asked after the list. FAILED_PRECONDITION: with drop_missing, a sample that is held was lost. */
+RR_API rr_error* rr_export_on_list(rr_export* export_, const char* states, size_t size, uint64_t life);
 /* {"samples": […], "progress": {"samples", "total", "bytes"}}: ask Stat for these, read them whole and of all layers,
  * and rr_export_on_rows. None: rr_export_finish. */
 RR_API rr_error* rr_export_next(rr_export* export_, rr_bytes** json);

@@ -35,7 +35,8 @@ struct ExportOptions {
   std::optional<std::pair<int64_t, int64_t>> groups;  // Half-open; absent: all.
   Producer producer = Producer::kRollout;
   // True: samples of the groups that the directory holds and the run does not (they were released) leave the directory,
-  // but for those that the run gave back because the directory holds them.
+  // but for those that the run gave back because the directory holds them. Refused (FAILED_PRECONDITION, nothing is
+  // changed) where a server lost the run and it was made again since: what is missing may then be only here.
   bool drop_missing = false;
   // True: this is the checkpoint that samples await (ReleaseMode::kAfterCheckpoint): they are given back once the
   // directory holds them, which may then be the only one. If that fails, the directory is whole, and the next call does

@@ -47,7 +47,9 @@ struct ClientOptions {
   // parent is. Every client of a run must state the same list, in any order. An id is opened as a fork or on its own,
   // never once so and once so. A run is made on all members; it is joined, and used, without those that cannot be
   // reached. Reads say UNAVAILABLE of their samples. Release leaves them out; List, CountExperts, Drop and ListRuns,
-  // whose answers would not be whole, fail with UNAVAILABLE naming one.
+  // whose answers would not be whole, fail with UNAVAILABLE naming one. So does an append whose sample may be with one
+  // of them. A member that is back without the run fails List and CountExperts with DATA_LOSS; OpenRun makes the run
+  // there again. After a Drop that failed, what the others had is gone: call it again.
   std::string endpoint;
   SecuritySettings security;
   // HTTP proxies of the environment are ignored unless this is set.
@@ -202,7 +204,8 @@ class Appender {
   virtual ~Appender() = default;  // Abandons what is not acknowledged; Flush first.
 
   // Queues one append and returns; the bytes are copied (or encoded) before. INVALID_ARGUMENT at once for a payload
-  // that the ingest checks refuse (with encode_blocks), RESOURCE_EXHAUSTED if the queue stays full for queue_timeout.
+  // that the ingest checks refuse (with encode_blocks), RESOURCE_EXHAUSTED if the queue stays full for queue_timeout,
+  // UNAVAILABLE where a server that does not answer may have the sample ("shard:").
   // Failures found later come through on_outcome, Flush and metrics.
   virtual absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
                               absl::Span<const uint8_t> payload) = 0;
@@ -267,6 +270,9 @@ class Run {
   virtual const RunSettings& settings() const = 0;  // In force, defaults filled in.
   // What OpenRun's resume_at removed.
   virtual const ReleaseOutcome& dropped() const = 0;
+  // Another number once a server lost the run and it was opened again; 0 where a server has not said. List and
+  // CountExperts of a run that was made again since it was opened here are DATA_LOSS: open it again.
+  virtual uint64_t life() const { return 0; }
 
   virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
   // One append in one call per weight version; the payload is sent as it is and decoded by the server.

@@ -159,6 +159,29 @@ class ShardedTest(unittest.TestCase):
                     refused()
         self.assertEqual(self.run_.release_groups(0, 4).samples, len(samples) - len(gone))
 
+    def test_a_server_that_lost_the_run(self) -> None:
+        samples = self.fill()
+        endpoint = self.servers[1].endpoint
+        with tempfile.TemporaryDirectory() as directory:
+            self.run_.checkpoint(directory)
+            lost = self.connect(endpoint).run("run").drop().samples
+            self.assertGreater(lost, 0)
+            whole = (self.run_.list, self.run_.expert_load, lambda: self.run_.checkpoint(directory, drop_missing=True))
+            for refused in whole:
+                with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: the run is not there any more"):
+                    refused()
+            again = self.connect().run("run", GEOMETRY)
+            for refused in whole:
+                with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: .*made again"):
+                    refused()
+            self.assertEqual(len(again.list()), len(samples) - lost)
+            with self.assertRaisesRegex(rr.FailedPreconditionError, "drop_missing"):
+                again.checkpoint(directory, drop_missing=True)
+            self.assertEqual(self.client.restore(directory).appended, lost)
+            done = again.checkpoint(directory, drop_missing=True)
+            self.assertEqual((done.samples, done.dropped), (len(samples), 0))
+            self.expect(again, samples)
+
     def test_errors_name_their_server(self) -> None:
         self.fill()
         endpoint = self.servers[2].endpoint
@@ -180,13 +203,37 @@ class ShardedTest(unittest.TestCase):
                 self.assertIn(f"server {endpoint}: ", str(error))
                 self.assertEqual(str(error).count("UNAVAILABLE"), 1)
 
+    def test_an_append_does_not_guess_where_its_sample_is(self) -> None:
+        endpoint = self.servers[2].endpoint
+        run = self.connect().run("run")
+        self.servers[2].process.kill()
+        self.servers[2].process.wait()
+        outcomes: list[rr.AppendOutcome] = []
+        with run.appender(on_outcome=outcomes.append) as appender:
+            number = appender.append("begun/elsewhere", self.routes(10), row_start=10)
+            with self.assertRaisesRegex(rr.UnavailableError, f"server {endpoint}, which did not answer"):
+                appender.flush()
+        self.assertEqual([(one.sequence, one.error.code) for one in outcomes], [(number, "UNAVAILABLE")])
+        with self.assertRaisesRegex(rr.UnavailableError, f"server {endpoint}, which did not answer"):
+            run.put("begun/elsewhere", self.routes(10), restart=1)
+        for server in (one for one in self.servers if one.endpoint != endpoint):
+            self.assertEqual(self.held_by(server), set())
+
     def test_another_list_is_refused(self) -> None:
         fewer = self.connect("shard:" + ",".join(server.endpoint for server in self.servers[1:]))
         for geometry in (GEOMETRY, None):
-            with self.assertRaisesRegex(rr.FailedPreconditionError, "fingerprint"):
+            with self.assertRaisesRegex(rr.FailedPreconditionError, "spread over other servers"):
                 fewer.run("run", geometry)
+        part = self.connect(self.servers[0].endpoint)
+        with self.assertRaisesRegex(rr.FailedPreconditionError, "this endpoint is one server"):
+            part.run("run", GEOMETRY)
+        self.assertEqual(part.run("run").list(), [])
         with self.assertRaises(rr.InvalidArgumentError):
             rr.Client("shard:a:1,a:1")
+        alias = self.servers[0].endpoint.replace("127.0.0.1", "localhost")
+        twice = self.connect(f"shard:{self.servers[0].endpoint},{alias}")
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "are one server"):
+            twice.run("twice", GEOMETRY)
         with self.assertRaisesRegex(rr.InvalidArgumentError, "asyncio"):
             aio.Client(self.endpoint)
 

@@ -49,6 +49,7 @@ class OpenedRun(NamedTuple):
     geometry: Geometry
     settings: RunSettings
     dropped: ReleaseOutcome
+    lives: _core.Lives
 
 
 def open_run(
@@ -95,11 +96,14 @@ def open_run(
                 "max_payload_bytes": response.max_payload_bytes,
             }
         )
+        lives = _core.Lives()
+        lives.open(0, response.life)
         return OpenedRun(
             core,
             _geometry(response.geometry),
             _settings(response.options),
             _released(response.dropped),
+            lives,
         )
 
     # What was removed is told once.
@@ -140,7 +144,7 @@ def stat(run: str, samples: Sequence[str], producer: str) -> Call[list[SampleSta
 
 
 def list_page(
-    run: str, groups: tuple[int, int] | None, producer: str, page_token: str
+    run: str, lives: _core.Lives, groups: tuple[int, int] | None, producer: str, page_token: str
 ) -> Call[tuple[list[SampleState], str]]:
     request = _messages.ListRequest(
         run=run, producer=_values.choice(producer, "producer", _PRODUCERS), page_token=page_token
@@ -149,13 +153,19 @@ def list_page(
 
     def read(answer: bytes) -> tuple[list[SampleState], str]:
         page = _messages.ListResponse.FromString(answer)
+        lives.check(0, run, page.life)
         return [_state(state) for state in page.samples], page.next_page_token
 
     return Call("List", request.SerializeToString(), read)
 
 
 def expert_load(
-    run: str, group: int | None, groups: tuple[int, int] | None, layers: Sequence[int] | None, producer: str
+    run: str,
+    lives: _core.Lives,
+    group: int | None,
+    groups: tuple[int, int] | None,
+    layers: Sequence[int] | None,
+    producer: str,
 ) -> Call[np.ndarray]:
     if group is not None:
         if groups is not None:
@@ -170,7 +180,9 @@ def expert_load(
     _set_groups(request, groups)
 
     def read(answer: bytes) -> np.ndarray:
-        counts = [layer.counts for layer in _messages.ExpertLoadResponse.FromString(answer).layers]
+        response = _messages.ExpertLoadResponse.FromString(answer)
+        lives.check(0, run, response.life)
+        counts = [layer.counts for layer in response.layers]
         load = np.zeros((len(counts), max(map(len, counts), default=0)), np.int64)
         for row, of_layer in zip(load, counts, strict=True):
             row[: len(of_layer)] = of_layer

@@ -69,7 +69,7 @@ def export(
     core: _core.Export = yield run._work(partial(_core.Export, run._opened.core, options))
     # Only now: until here another export could have released what the list has.
     states = yield run.list(groups=None if drop_missing else groups, producer=producer)
-    yield run._work(partial(core.on_list, _calls.states_for_core(states)))
+    yield run._work(partial(core.on_list, _calls.states_for_core(states), run._opened.lives.whole()))
     while True:
         names, progress = yield run._work(core.next)
         if on_progress is not None:

@@ -447,6 +447,11 @@ class Appender:
         _lib.rr_appender_add_dropped(self.pointer, plan.pointer, now, byref(sequence))
         return sequence.value
 
+    def add_failed(self, plan: Plan, why: CoreError, now: int) -> int:
+        sequence = c_uint64()
+        _lib.rr_appender_add_failed(self.pointer, plan.pointer, why.pointer, now, byref(sequence))
+        return sequence.value
+
     def next(self, now: int, can_write: bool) -> Step:
         action = _library.Action()
         _lib.rr_appender_next(self.pointer, now, int(can_write), byref(action))
@@ -589,6 +594,32 @@ class Reader:
         return np.asarray(_ArrayMemory(owner, tuple(shape), typestr))
 
 
+class Lives:
+    """rr_lives: which making of a run is meant, by server. A life of 0 is not known. Thread-safe."""
+
+    __slots__ = ("pointer",)
+
+    def __init__(self, servers: int = 1) -> None:
+        self.pointer: int | None = None
+        self.pointer = _make(_lib.rr_lives_new, servers)
+
+    def __del__(self) -> None:
+        _lib.rr_lives_free(self.pointer)
+
+    def open(self, server: int, life: int) -> None:
+        """The run was opened on a server."""
+        _lib.rr_lives_open(self.pointer, server, life)
+
+    def check(self, server: int, run: str, life: int) -> None:
+        """DataLossError if an answer is of a run that was made again since it was opened."""
+        name = run.encode()
+        _lib.rr_lives_check(self.pointer, server, name, len(name), life)
+
+    def whole(self) -> int:
+        """One number for all servers; 0 while one is not known."""
+        return _lib.rr_lives_whole(self.pointer)
+
+
 class Export:
     """rr_export. Not thread-safe."""
 
@@ -601,8 +632,8 @@ class Export:
     def __del__(self) -> None:
         _lib.rr_export_free(self.pointer)
 
-    def on_list(self, states: list[dict[str, Any]]) -> None:
-        _lib.rr_export_on_list(self.pointer, *_json(states))
+    def on_list(self, states: list[dict[str, Any]], life: int) -> None:
+        _lib.rr_export_on_list(self.pointer, *_json(states), life)
 
     def next(self) -> tuple[list[str], dict[str, int]]:
         """Samples to be read, none if there are no more, and how far it is."""

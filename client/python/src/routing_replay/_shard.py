@@ -19,11 +19,24 @@ _RELEASED = ("samples", "bytes", "kept")
 _SUMMED = ("budget_bytes", "stored_bytes", "reserved_bytes", "spill_budget_bytes", "spilled_bytes", "samples")
 _UNREACHABLE = (errors.UnavailableError, errors.DeadlineExceededError)
 
+# Whose answers are needed (RR_NEEDED_… of capi.h).
+_THAT_ANSWER, _WITH_THE_RUN, _ALL = range(3)
+_NEEDED = {"Release": _THAT_ANSWER, "ReleaseForCheckpoint": _THAT_ANSWER, "DropRun": _WITH_THE_RUN}
+
 Answer = bytes | RoutingReplayError
 
 
 def _is_no_run(answer: Answer) -> bool:
     return isinstance(answer, errors.NotFoundError) and answer.reason == "NO_RUN"
+
+
+def _kind(answer: Answer) -> int:
+    """As rr_shard_judge takes it."""
+    if isinstance(answer, bytes):
+        return 0
+    if _is_no_run(answer):
+        return 1
+    return 2 if isinstance(answer, _UNREACHABLE) else 3
 
 
 class ShardTransport:
@@ -37,6 +50,7 @@ class ShardTransport:
         self._brief = [Transport(one, brief) for one in servers.members]
         self._gone = [False] * len(servers.members)  # No server was there at the last call.
         self._places: dict[str, _shard_core.Places] = {}
+        self._lives: dict[str, _core.Lives] = {}
 
     @property
     def has_others(self) -> bool:
@@ -45,6 +59,9 @@ class ShardTransport:
 
     def places(self, run: str) -> _shard_core.Places:
         return self._places.setdefault(run, _shard_core.Places(self.shard))
+
+    def lives(self, run: str) -> _core.Lives:
+        return self._lives.setdefault(run, _core.Lives(len(self.members)))
 
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
         """As Transport.call: of all members, or of the one that has the sample."""
@@ -56,8 +73,10 @@ class ShardTransport:
             return self._call_paged(method, request)
         if method == "Stat":
             return self._stat(request)
+        if method == "ExpertLoad":
+            return self._expert_load(request)
         answers = self._of_all(lambda member: self.call_member(member, method, request, repeat))
-        return _MERGES[method](self._good(answers, without_unreachable=method.startswith("Release")))
+        return _MERGES[method](self._good(answers, _NEEDED.get(method, _ALL)))
 
     def call_member(self, member: int, method: str, request: bytes, repeat: bool = True, brief: bool = False) -> bytes:
         """Of one of them. An error names it."""
@@ -67,13 +86,23 @@ class ShardTransport:
         except RoutingReplayError as error:
             if not brief:
                 self.note(member, error)
-            raise self._named(member, error) from None
+            raise self.named(member, error) from None
         self.note(member, None)
         return answer
+
+    def named(self, member: int, error: RoutingReplayError) -> RoutingReplayError:
+        """`error` with the server named before its message."""
+        error.message = f"server {self.shard.members[member]}: {error.message}"
+        error.args = (error.message,)
+        return error
 
     def note(self, member: int, error: RoutingReplayError | None) -> None:
         """What a call of a member ended with that was tried again and again."""
         self._gone[member] = isinstance(error, _UNREACHABLE)
+
+    def first_gone(self) -> int:
+        """The first member that no server was there of at the last call; 0 if all were."""
+        return self._gone.index(True) if True in self._gone else 0
 
     def locate(self, run: str, producer: str, handles: Sequence[int]) -> list[list[int] | None]:
         """By member which of them it has; None if it did not answer soon."""
@@ -107,9 +136,10 @@ class ShardTransport:
         return located
 
     def search(self, run: str, producer: str, handle: int) -> int | None:
-        """The member that has it, remembered."""
-        found = self.locate(run, producer, [handle])
-        return self.places(run).learn(producer, handle, [member for member, have in enumerate(found) if have])
+        """The member that has it, remembered. UnavailableError if one that did not answer may have it."""
+        located = self.locate(run, producer, [handle])
+        found = [-1 if handles is None else int(bool(handles)) for handles in located]
+        return self.places(run).learn(producer, handle, found)
 
     def route(self, run: str, plan: _core.Plan) -> int:
         """The member that the plan of an append goes to."""
@@ -123,12 +153,6 @@ class ShardTransport:
     def close(self, timeout: float) -> None:
         for transport in [*self.members, *self._brief]:
             transport.close(timeout)
-
-    def _named(self, member: int, error: RoutingReplayError) -> RoutingReplayError:
-        """`error` with the server named before its message."""
-        error.message = f"server {self.shard.members[member]}: {error.message}"
-        error.args = (error.message,)
-        return error
 
     def _of_all(self, call: Callable[[int], bytes]) -> list[Answer]:
         """call(0), call(1), … at the same time."""
@@ -150,19 +174,21 @@ class ShardTransport:
             thread.join()
         return answers
 
-    def _good(self, answers: list[Answer], without_unreachable: bool = False) -> list[bytes]:
+    def _good(self, answers: list[Answer], needed: int) -> list[bytes]:
         """Of the members that have the run; raises where the whole would be missing some of it."""
-        good = [answer for answer in answers if isinstance(answer, bytes)]
-        failures = [answer for answer in answers if isinstance(answer, RoutingReplayError)]
-        for failure in failures:
-            if not isinstance(failure, _UNREACHABLE) and not _is_no_run(failure):
-                raise failure
-        unreachable = [failure for failure in failures if isinstance(failure, _UNREACHABLE)]
-        if unreachable and not (good and without_unreachable):
-            raise unreachable[0]
-        if not good:
-            raise failures[0]
-        return good
+        failed = self.shard.judge([_kind(answer) for answer in answers], needed)
+        if failed is not None:
+            error = answers[failed]
+            assert isinstance(error, RoutingReplayError)
+            raise error
+        return [answer for answer in answers if isinstance(answer, bytes)]
+
+    def _of_opened_run(self, member: int, run: str, life: int) -> None:
+        """DataLossError if an answer is of a run that was made again."""
+        try:
+            self.lives(run).check(member, run, life)
+        except RoutingReplayError as error:
+            raise self.named(member, error) from None
 
     def _open_run(self, request: bytes) -> bytes:
         message = _messages.OpenRunRequest.FromString(request)
@@ -172,8 +198,14 @@ class ShardTransport:
         repeat = not message.HasField("resume_at")
         answers = self._of_all(lambda member: self.call_member(member, "OpenRun", text, repeat, brief=joins))
         if joins and all(isinstance(answer, _UNREACHABLE) for answer in answers):
-            answers = self._of_all(lambda member: self.members[member].call("OpenRun", text))
-        good = self._good(answers, without_unreachable=joins)
+            self._gone = [False] * len(self.members)
+            answers = self._of_all(lambda member: self.call_member(member, "OpenRun", text))
+        good = self._good(answers, _THAT_ANSWER if joins else _ALL)
+        opened = [_messages.OpenRunResponse.FromString(one if isinstance(one, bytes) else b"") for one in answers]
+        self.shard.check_distinct([one.life for one in opened])
+        for member, one in enumerate(opened):
+            if one.life:
+                self.lives(message.run).open(member, one.life)
         whole, *others = map(_messages.OpenRunResponse.FromString, good)
         for other in others:
             _add(whole.dropped, other.dropped, _RELEASED)
@@ -182,6 +214,7 @@ class ShardTransport:
             raise errors.FailedPreconditionError(
                 f"run {message.run} has another geometry on one server than on another", reason="GEOMETRY_MISMATCH"
             )
+        whole.life = 0  # Each member has one of its own.
         return whole.SerializeToString()
 
     def _call_at_sample(self, method: str, request: bytes, repeat: bool) -> bytes:
@@ -191,22 +224,27 @@ class ShardTransport:
         place = self.places(message.run).find(producer, handle)
         try:
             return self.call_member(place, method, request, repeat)
-        except (errors.NotFoundError, *_UNREACHABLE):
-            found = self.search(message.run, producer, handle)
+        except (errors.NotFoundError, *_UNREACHABLE) as error:
+            try:
+                found = self.search(message.run, producer, handle)
+            except errors.UnavailableError:
+                if isinstance(error, errors.NotFoundError):
+                    raise
+                found = None
             if found is None or found == place:
-                raise
+                raise error from None
         return self.call_member(found, method, request, repeat)
 
     def _stat(self, request: bytes) -> bytes:
         """Where all are found it does not matter who did not answer."""
         answers = self._of_all(lambda member: self.call_member(member, "Stat", request))
         found: dict[str, Any] = {}
-        for answer in self._good(answers, without_unreachable=True):
+        for answer in self._good(answers, _THAT_ANSWER):
             for state in _messages.StatResponse.FromString(answer).found:
                 found.setdefault(state.sample, state)
         asked = _messages.StatRequest.FromString(request).samples
         if not found.keys() >= set(asked):
-            self._good(answers)
+            self._good(answers, _WITH_THE_RUN)
         return _messages.StatResponse(found=[found[name] for name in asked if name in found]).SerializeToString()
 
     def _call_paged(self, method: str, request: bytes) -> bytes:
@@ -216,13 +254,25 @@ class ShardTransport:
             whole, message = pages(), kind.FromString(request)
             while True:
                 page = pages.FromString(self.call_member(member, method, message.SerializeToString()))
+                if method == "List":
+                    self._of_opened_run(member, message.run, page.life)
                 message.page_token = page.next_page_token
                 page.ClearField("next_page_token")
                 whole.MergeFrom(page)
                 if not message.page_token:
                     return whole.SerializeToString()
 
-        return _MERGES[method](self._good(self._of_all(all_pages)))
+        return _MERGES[method](self._good(self._of_all(all_pages), _ALL))
+
+    def _expert_load(self, request: bytes) -> bytes:
+        run = _messages.ExpertLoadRequest.FromString(request).run
+
+        def count(member: int) -> bytes:
+            answer = self.call_member(member, "ExpertLoad", request)
+            self._of_opened_run(member, run, _messages.ExpertLoadResponse.FromString(answer).life)
+            return answer
+
+        return _merge_load(self._good(self._of_all(count), _ALL))
 
 
 def _merge_samples(answers: list[bytes]) -> bytes:
@@ -247,6 +297,7 @@ def _merge_load(answers: list[bytes]) -> bytes:
         _add(total, other, ("rows", "samples"))
         for layer, more in zip(total.layers, other.layers, strict=True):
             layer.counts[:] = [a + b for a, b in zip(layer.counts, more.counts, strict=True)]
+    total.life = 0  # Each member has one of its own.
     return total.SerializeToString()
 
 
@@ -284,7 +335,6 @@ _PAGED = {
 _MERGES: dict[str, Callable[[list[bytes]], bytes]] = {
     "List": _merge_samples,
     "ListRuns": _merge_runs,
-    "ExpertLoad": _merge_load,
     "Release": _merge_released,
     "ReleaseForCheckpoint": _merge_released,
     "DropRun": _merge_released,

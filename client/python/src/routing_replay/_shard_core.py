@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from ctypes import byref, c_int32, c_void_p
+from ctypes import byref, c_int32, c_uint64, c_void_p
 from typing import Any
 
 from routing_replay import _library
@@ -24,6 +24,17 @@ class Shard:
 
     def __del__(self) -> None:
         _lib.rr_shard_free(self.pointer)
+
+    def judge(self, kinds: list[int], needed: int) -> int | None:
+        """What the answers of all members are together: None if the good ones are the whole, or whose error says why
+        not. DataLossError if that one lost the run."""
+        failed = c_int32()
+        _lib.rr_shard_judge(self.pointer, (c_int32 * len(kinds))(*kinds), len(kinds), needed, byref(failed))
+        return None if failed.value < 0 else failed.value
+
+    def check_distinct(self, lives: list[int]) -> None:
+        """InvalidArgumentError if two members told the same life of a run (0: told none): they are one server."""
+        _lib.rr_shard_check_distinct(self.pointer, (c_uint64 * len(lives))(*lives), len(lives))
 
 
 def shard(endpoint: str | None) -> Shard | None:
@@ -51,13 +62,12 @@ class Places:
         _lib.rr_places_find(self.pointer, producer.encode(), len(producer), handle, byref(member))
         return member.value
 
-    def learn(self, producer: str, handle: int, members: list[int]) -> int | None:
-        """Those that have it, of all; which one it is."""
+    def learn(self, producer: str, handle: int, found: list[int]) -> int | None:
+        """By member: 1 it has it, 0 it has not, -1 it did not answer; which one it is. UnavailableError if one that
+        did not answer may have it."""
         member = c_int32()
-        having = (c_int32 * len(members))(*members)
-        _lib.rr_places_learn(
-            self.pointer, producer.encode(), len(producer), handle, having, len(members), byref(member)
-        )
+        has = (c_int32 * len(found))(*found)
+        _lib.rr_places_learn(self.pointer, producer.encode(), len(producer), handle, has, len(found), byref(member))
         return None if member.value < 0 else member.value
 
     def route(self, plan: Plan, searched: bool) -> tuple[int, dict[str, Any] | None]:

@@ -173,6 +173,20 @@ class Appender:
             self._changed.notify_all()
         return sequence, dropped
 
+    def _enqueue_failed(self, plan: _core.Plan, why: RoutingReplayError, note: Note | None = None) -> int:
+        """Sequence number of an append that cannot be sent anywhere: its outcome is `why`."""
+        check_fork()
+        with self._lock:
+            if self._closed:
+                raise self._failure or CancelledError("the appender is closed")
+            error = _core.rpc_error(_transport.UNAVAILABLE, why.message, b"")
+            sequence = self._core.add_failed(plan, error, time.monotonic_ns())
+            if note is not None:
+                self._notes[sequence] = note
+            self._ensure_thread()
+            self._changed.notify_all()
+        return sequence
+
     def _settled(self, sequence: int, timeout: float) -> bool:
         """Waits for the outcomes of all appends up to `sequence`; False if there are some missing still."""
         with self._lock:

@@ -267,7 +267,7 @@ class Run:
         states: SampleStates = []
         page_token = ""
         while True:
-            page, page_token = self._do(_calls.list_page(self._name, groups, producer, page_token))
+            page, page_token = self._do(_calls.list_page(self._name, self._opened.lives, groups, producer, page_token))
             states += page
             if not page_token:
                 return states
@@ -290,7 +290,7 @@ class Run:
         that several samples show (prefix references) count once for each. The server counts rows when it is first
         asked for them, and keeps the counts. UnimplementedError from a server without it.
         """
-        return self._do(_calls.expert_load(self._name, group, groups, layers, producer))
+        return self._do(_calls.expert_load(self._name, self._opened.lives, group, groups, layers, producer))
 
     def release(
         self, samples: Iterable[str], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
@@ -333,7 +333,9 @@ class Run:
             held before can be read until then
         groups: samples of groups[0] <= group < groups[1]; all if absent
         drop_missing: samples of these groups that the directory holds and the run does not (they were released) leave
-            the directory, but for those that the run gave back because the directory holds them
+            the directory, but for those that the run gave back because the directory holds them.
+            FailedPreconditionError, and nothing is changed, where a server lost the run and it was made again since
+            the directory last saw them: they may be nowhere else. Restore the directory first, or take another one
         release_awaiting: samples that were released with keep_until_checkpoint are given back once the directory holds
             them, which may then be the only one; False for a copy that is no checkpoint
         timeout: seconds for one portion of some tens of MB

@@ -16,7 +16,7 @@ from routing_replay import _append, _calls, _core, _shard_core, _values
 from routing_replay._shard import ShardTransport
 from routing_replay._transport import SERVICE, UNAVAILABLE, Broken, Metadata, is_refusal
 from routing_replay.appender import Appender, Note, queue_options
-from routing_replay.errors import RoutingReplayError
+from routing_replay.errors import RoutingReplayError, UnavailableError
 from routing_replay.run import Run
 from routing_replay.types import AppendOutcome, OnFull
 
@@ -33,13 +33,15 @@ class ShardedRun(Run):
     of its handle says (client/shard/members.h), a fork with its parent; an id is opened as a fork or on its own, never
     once so and once so. A run is made on all of them; it is joined, and used, without those that cannot be reached:
     samples of theirs have the status UNAVAILABLE, `release` leaves them out, and what would not be whole without them
-    (`list`, `expert_load`, `drop`) raises UnavailableError naming one.
+    (`list`, `expert_load`, `drop`) raises UnavailableError naming one. So does an append whose sample may be with one
+    of them. One that is back without the run raises DataLossError from `list` and `expert_load`; `Client.run` with the
+    geometry makes the run there again. After a `drop` that failed, what the others had is gone: call it again.
     """
 
     _transport: ShardTransport  # type: ignore[assignment]
 
     def __init__(self, transport: ShardTransport, name: str, opened: _calls.OpenedRun) -> None:
-        super().__init__(transport, name, opened)  # type: ignore[arg-type]
+        super().__init__(transport, name, opened._replace(lives=transport.lives(name)))  # type: ignore[arg-type]
 
     def appender(
         self,
@@ -149,7 +151,12 @@ class ShardedAppender(Appender):
             yield
 
     def _enqueue(self, plan: _core.Plan, sample: str, note: Note | None = None) -> tuple[int, bool]:
-        index = self._transport.route(self._name, plan)
+        try:
+            index = self._transport.route(self._name, plan)
+        except UnavailableError as error:  # Trouble of the service is told by the outcome.
+            index = self._transport.first_gone()
+            told = None if note is None else self._noter(index, note)
+            return self._number(index, self._parts[index]._enqueue_failed(plan, error, told)), False
         told = None if note is None else self._noter(index, note)
         sequence, dropped = self._parts[index]._enqueue(plan, sample, told)
         return self._number(index, sequence), dropped
@@ -165,11 +172,11 @@ class ShardedAppender(Appender):
     def flush(self, timeout: float = 120.0) -> None:
         deadline = time.monotonic() + _values.seconds(timeout)
         first: RoutingReplayError | None = None
-        for part in self._parts:
+        for index, part in enumerate(self._parts):
             try:
                 part.flush(max(0.0, deadline - time.monotonic()))
             except RoutingReplayError as error:
-                first = first or error
+                first = first or self._transport.named(index, error)
         if first is not None:
             raise first
 

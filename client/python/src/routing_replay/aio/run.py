@@ -236,7 +236,9 @@ class Run:
         states: SampleStates = []
         page_token = ""
         while True:
-            page, page_token = await self._do(_calls.list_page(self._name, groups, producer, page_token))
+            page, page_token = await self._do(
+                _calls.list_page(self._name, self._opened.lives, groups, producer, page_token)
+            )
             states += page
             if not page_token:
                 return states
@@ -250,7 +252,7 @@ class Run:
         groups: tuple[int, int] | None = None,
     ) -> np.ndarray:
         """See routing_replay.Run.expert_load."""
-        return await self._do(_calls.expert_load(self._name, group, groups, layers, producer))
+        return await self._do(_calls.expert_load(self._name, self._opened.lives, group, groups, layers, producer))
 
     async def release(
         self, samples: Iterable[str], *, keep_until_checkpoint: bool = False, producer: Producer | None = None

@@ -1,0 +1,132 @@
+// A server that lost a run, which is there again or not: what would be less than the whole is never given as the whole,
+// and a checkpoint never lets go of what only it still has.
+#include <gmock/gmock.h>
+
+#include "routing_replay/checkpoint.h"
+#include "tests/integration/chaos_routes.h"
+#include "tests/integration/fixture.h"
+#include "tests/integration/shard_servers.h"
+#include "tests/support/scratch_directory.h"
+
+namespace routing_replay::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kSamples = 20;
+
+class LostRunTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  LostRunTest() : servers_(GetParam()) {
+    endpoint_ = GetParam() == 1 ? servers_.endpoints[0] : servers_.endpoint();
+    client_ = ConnectTo(endpoint_);
+    run_ = *client_->OpenRun("run", ChaosGeometry());
+    for (int i = 0; i < kSamples; ++i) {
+      const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 30, i);
+      EXPECT_OK(PutRows(*run_, routes, {0, 30}, {.sample = absl::StrCat("s/", i), .group = i, .seal = true}));
+    }
+  }
+
+  // What a restart of a server in memory does to it, without the restart.
+  void Lose(size_t server) {
+    ASSERT_OK_AND_ASSIGN(const auto part, ConnectTo(servers_.endpoints[server])->JoinRun("run"));
+    ASSERT_OK_AND_ASSIGN(const ReleaseOutcome lost, part->Drop());
+    left_ -= lost.samples;
+    ASSERT_LT(left_, kSamples);
+  }
+
+  std::filesystem::path Path() const { return std::filesystem::path(directory_.path()) / "run"; }
+  absl::StatusOr<ExportOutcome> Export(routing_replay::Run& run) {
+    return ExportRun(run, Path(), {.drop_missing = true});
+  }
+  size_t Exported() { return static_cast<size_t>(VerifyExportedRun(Path())->samples); }
+
+  // What is of the whole run ends with DATA_LOSS that says `what`.
+  void ExpectLost(routing_replay::Run& run, const std::string& what) {
+    for (const absl::Status& status :
+         {run.List().status(), run.CountExperts().status(), VerifyRun(run).status(), Export(run).status()}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+    }
+  }
+
+  Servers servers_;
+  ScratchDirectory directory_;
+  std::string endpoint_;
+  std::unique_ptr<Client> client_;
+  RunHandle run_;
+  int64_t left_ = kSamples;
+};
+
+TEST_P(LostRunTest, IsNeverTakenForTheWhole) {
+  ASSERT_OK(Export(*run_));
+  Lose(0);
+  if (GetParam() > 1) {
+    ExpectLost(*run_, absl::StrCat("server ", servers_.endpoints[0], ": the run is not there any more"));
+    ASSERT_OK_AND_ASSIGN(const RunHandle joined, ConnectTo(endpoint_)->JoinRun("run"));
+    ExpectLost(*joined, servers_.endpoints[0]);
+  }
+  EXPECT_EQ(Exported(), kSamples);
+
+  // Somebody makes it again there: who opened it before is told, who opens it now sees what is there.
+  ASSERT_OK_AND_ASSIGN(const RunHandle again, ConnectTo(endpoint_)->OpenRun("run", ChaosGeometry()));
+  ExpectLost(*run_, "run \"run\" was made again");
+  if (GetParam() > 1) ExpectLost(*run_, absl::StrCat("server ", servers_.endpoints[0], ": "));
+  EXPECT_NE(again->life(), run_->life());
+  ASSERT_OK_AND_ASSIGN(const auto states, again->List());
+  EXPECT_EQ(static_cast<int64_t>(states.size()), left_);
+}
+
+TEST_P(LostRunTest, ACheckpointKeepsWhatOnlyItHas) {
+  ASSERT_OK(Export(*run_));
+  Lose(0);
+  const auto client = ConnectTo(endpoint_);
+  ASSERT_OK_AND_ASSIGN(const RunHandle again, client->OpenRun("run", ChaosGeometry()));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(Export(*again), Fails(absl::StatusCode::kFailedPrecondition, Reason::kField));
+    EXPECT_EQ(Exported(), kSamples);
+  }
+  // Nor does an export in between make it forget which run had what.
+  ASSERT_OK(ExportRun(*again, Path()));
+  EXPECT_THAT(Export(*again), Fails(absl::StatusCode::kFailedPrecondition, Reason::kField));
+  EXPECT_EQ(Exported(), kSamples);
+
+  ASSERT_OK_AND_ASSIGN(const ImportOutcome restored, ImportRun(*client, Path()));
+  EXPECT_EQ(restored.appended, kSamples - left_);
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome whole, Export(*again));
+  EXPECT_EQ(whole.samples, kSamples);
+  EXPECT_EQ(whole.dropped, 0);
+  // What is released from then on leaves the directory as ever.
+  ASSERT_OK(again->ReleaseGroups(0, 5));
+  ASSERT_OK_AND_ASSIGN(const ExportOutcome fewer, Export(*again));
+  EXPECT_EQ(fewer.dropped, 5);
+  EXPECT_EQ(fewer.samples, kSamples - 5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Servers, LostRunTest, ::testing::Values(1, 3));
+
+TEST(LostServerTest, AnAppendDoesNotGuessWhereItsSampleIs) {
+  Servers servers(2);
+  const auto client = ConnectTo(servers.endpoint());
+  ASSERT_OK_AND_ASSIGN(const RunHandle run, client->OpenRun("run", ChaosGeometry()));
+  const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 40, 1);
+  servers.servers[1].reset();
+  // Begun by somebody else, on either server.
+  for (int i = 0; i < 8; ++i) {
+    const std::string name = absl::StrCat("s/", i);
+    const absl::Status put = PutRows(*run, routes, {30, 40}, {.sample = name}).status();
+    EXPECT_EQ(put.code(), absl::StatusCode::kUnavailable) << put;
+    EXPECT_THAT(std::string(put.message()), HasSubstr(servers.endpoints[1]));
+    const absl::Status restart = PutRows(*run, routes, {0, 40}, {.sample = name, .restart_nonce = 7}).status();
+    EXPECT_EQ(restart.code(), absl::StatusCode::kUnavailable) << restart;
+    EXPECT_THAT(std::string(restart.message()), HasSubstr(servers.endpoints[1]));
+    const absl::Status seal = run->Seal(name, Producer::kRollout, 1, 0).status();
+    EXPECT_EQ(seal.code(), absl::StatusCode::kUnavailable) << seal;
+    EXPECT_THAT(std::string(seal.message()), HasSubstr(servers.endpoints[1]));
+  }
+  ASSERT_OK_AND_ASSIGN(const RunHandle alone, ConnectTo(servers.endpoints[0])->JoinRun("run"));
+  EXPECT_TRUE(alone->List()->empty());
+}
+
+}  // namespace
+}  // namespace routing_replay::testing
