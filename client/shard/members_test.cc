@@ -162,8 +162,14 @@ TEST(PlacesTest, AppendsGoWhereTheirSampleIs) {
 
 TEST(PlacesTest, OneThatDidNotAnswerMayHaveIt) {
   Places places(Parse({"a:1", "b:1", "c:1"}));
-  const int64_t handle = SampleHandle("x");
+  const auto name_of = [&](size_t owner) {
+    int i = 0;
+    while (places.members().NaturalOwner(SampleHandle(absl::StrCat("s/", i))) != owner) ++i;
+    return SampleHandle(absl::StrCat("s/", i));
+  };
+  const int64_t handle = name_of(0);
   std::vector<std::optional<bool>> found = {false, std::nullopt, false};
+  EXPECT_EQ(*places.Learn(Producer::kRollout, name_of(1), found), std::nullopt);  // There, or nowhere.
   const auto silent = places.Learn(Producer::kRollout, handle, found);
   EXPECT_EQ(silent.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(silent.status().message(), ::testing::HasSubstr("server b:1, which did not answer"));

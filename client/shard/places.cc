@@ -44,11 +44,12 @@ absl::StatusOr<std::optional<size_t>> Places::Learn(Producer producer, int64_t h
     Remember(producer, handle, place);
     return std::optional(place);
   }
-  const auto silent = std::find(found.begin(), found.end(), std::nullopt);
-  if (silent == found.end()) return std::optional<size_t>();
-  const std::string& endpoint = members_.endpoints()[static_cast<size_t>(silent - found.begin())];
-  return absl::UnavailableError(
-      absl::StrCat("the sample may be with server ", endpoint, ", which did not answer; no other one has it"));
+  for (size_t member = 0; member < found.size(); ++member) {
+    if (found[member] || member == natural) continue;
+    return absl::UnavailableError(absl::StrCat("the sample may be with server ", members_.endpoints()[member],
+                                               ", which did not answer; no other one has it"));
+  }
+  return std::optional<size_t>();
 }
 
 AppendRoute Places::Route(const AppendFacts& append, bool searched) {

@@ -46,7 +46,8 @@ class Places {
   size_t FindOrNatural(Producer producer, int64_t handle);
   void Remember(Producer producer, int64_t handle, size_t member);
   // What a search found, by member, absent where one did not answer: remembers one that has the sample, and gives it.
-  // Nothing if none has it; UNAVAILABLE naming one that did not answer if it may have it, and nothing is remembered.
+  // Nothing if none but the natural owner can have it. UNAVAILABLE naming one that did not answer if that may have it,
+  // and nothing is remembered.
   absl::StatusOr<std::optional<size_t>> Learn(Producer producer, int64_t handle,
                                               absl::Span<const std::optional<bool>> found);
   // A fork goes where its parent is; a sample that is begun goes to its natural owner; one that goes on goes to where

@@ -385,7 +385,7 @@ RR_API void rr_places_free(rr_places* places);
 RR_API rr_error* rr_places_find(rr_places* places, const char* producer, size_t producer_size, int64_t handle,
                                 int32_t* member);
 /* All members were asked for the sample. `found`, by member: 1 it has it, 0 it has not, -1 it did not answer. `member`:
- * where it is; -1: nowhere. UNAVAILABLE if one that did not answer may have it. */
+ * where it is; -1: nowhere but where its hash says. UNAVAILABLE if another one that did not answer may have it. */
 RR_API rr_error* rr_places_learn(rr_places* places, const char* producer, size_t producer_size, int64_t handle,
                                  const int32_t* found, size_t count, int32_t* member);
 /* Where the plan of an append goes, before an appender took it. -1: every member is to be asked for `search` first,

@@ -136,7 +136,7 @@ class ShardTransport:
         return located
 
     def search(self, run: str, producer: str, handle: int) -> int | None:
-        """The member that has it, remembered. UnavailableError if one that did not answer may have it."""
+        """The member that has it, remembered; as Places.learn."""
         located = self.locate(run, producer, [handle])
         found = [-1 if handles is None else int(bool(handles)) for handles in located]
         return self.places(run).learn(producer, handle, found)

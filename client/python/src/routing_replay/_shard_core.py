@@ -63,8 +63,8 @@ class Places:
         return member.value
 
     def learn(self, producer: str, handle: int, found: list[int]) -> int | None:
-        """By member: 1 it has it, 0 it has not, -1 it did not answer; which one it is. UnavailableError if one that
-        did not answer may have it."""
+        """By member: 1 it has it, 0 it has not, -1 it did not answer; which one it is, None if that can only be the one
+        that its hash says. UnavailableError if another one that did not answer may have it."""
         member = c_int32()
         has = (c_int32 * len(found))(*found)
         _lib.rr_places_learn(self.pointer, producer.encode(), len(producer), handle, has, len(found), byref(member))
