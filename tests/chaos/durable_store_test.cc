@@ -1,11 +1,18 @@
 // A server with a RocksDB store is killed at random points under load, while another run is made and dropped. With
 // durability `written` and `synced` nothing that was acknowledged is lost. With `memory` it may be: what is there is
-// whole all the same, and has another revision.
+// whole all the same, and has another revision. On a disk that is full, which takes root and a mount of its own, a
+// server refuses rows, goes on with all else, is killed, and starts again with all that was acknowledged.
 //
 // RR_CRASH_ROUNDS: how many servers are killed for each durability; a few if it is not set.
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -22,10 +29,35 @@ namespace {
 constexpr int kWriters = 4;
 // So many blocks make a run take some away while it is dropped.
 constexpr int kManySamples = 300;
+// Of a disk of 16 MiB.
+constexpr size_t kOfOthers = 4 << 20;
+constexpr std::chrono::seconds kFillTimeout(60);
 
 struct Level {
   Durability durability;
   int rounds;
+  bool full_disk = false;
+};
+
+// A small disk that is nearly full, or why there is none. Its mount is this thread's, and that of processes it starts.
+class FullDisk {
+ public:
+  explicit FullDisk(const std::string& path) : path_(path) {
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("tmpfs", path.c_str(), "tmpfs", 0, "size=16m") != 0) {
+      missing_ = absl::StrCat("no mount of its own: ", std::strerror(errno));
+      return;
+    }
+    std::ofstream(path + "/of-others", std::ios::binary) << std::string(kOfOthers, 'x');
+  }
+  ~FullDisk() {
+    if (missing_.empty()) umount(path_.c_str());
+  }
+  const std::string& missing() const { return missing_; }
+
+ private:
+  const std::string path_;
+  std::string missing_;
 };
 
 // Makes a run of its own and drops it, again and again until the server is gone.
@@ -44,38 +76,55 @@ void MakeAndDrop(const std::string& endpoint, const std::atomic<bool>& killed) {
   }
 }
 
-// Of a sample that need not have survived.
-void ExpectWholeIfThere(Run& run, const std::string& sample, const Known& known) {
-  SCOPED_TRACE(absl::StrCat(sample, " with ", known.acknowledged, " acknowledged rows"));
+// Of a sample that need not have survived: as it was at any time, and another one for who knew it.
+void ExpectWholeIfThere(Run& run, const std::string& sample, const CrashHistory& history) {
+  SCOPED_TRACE(absl::StrCat(sample, " with ", history.acknowledged().rows(), " acknowledged rows"));
   const auto state = run.Stat(sample);
   if (!state.ok()) {
     EXPECT_EQ(state.status().code(), absl::StatusCode::kNotFound) << state.status();
     return;
   }
-  EXPECT_GT(state->revision, 0);
-  EXPECT_TRUE(known.ends.contains(state->committed_rows)) << state->committed_rows << " rows: a part of an append";
-  ExpectRows(run, sample, known.Routes(), {{0, state->committed_rows}});
+  EXPECT_GT(state->revision, history.last().revision);
+  ASSERT_OK_AND_ASSIGN(const LayerRows layers, ReadLayers(run, *state));
+  const CrashState* left = history.Find(layers, 0);
+  ASSERT_NE(left, nullptr) << state->committed_rows << " rows that never were the sample's";
+  ExpectState(run, *state, *left);
 }
 
 class DurableStoreTest : public ::testing::TestWithParam<Level> {
  protected:
   void SetUp() override {
-    flags_ = {"--store", absl::StrCat("rocksdb:", directory_.path()), "--sweep-interval", "50ms"};
+    if (GetParam().full_disk) {
+      disk_.emplace(directory_.path());
+      if (!disk_->missing().empty()) GTEST_SKIP() << disk_->missing();
+    }
+    flags_ = {"--store", absl::StrCat("rocksdb:", directory_.path(), "/db"), "--sweep-interval", "50ms"};
     flags_.push_back("--durability");
     flags_.emplace_back(DurabilityName(GetParam().durability));
   }
 
-  // Kills a server under the load of `writers`. Before, none of their calls may fail.
+  // Kills a server under the load of `writers`, `after` so long, and on a full disk not before it has refused rows.
+  // Before, none of their calls may fail otherwise.
   void KillUnderLoad(std::vector<CrashWriter>& writers, std::chrono::milliseconds after) {
     ASSERT_OK_AND_ASSIGN(const ServerProcess server, StartServerProcess(RR_SERVER, flags_));
     std::atomic<bool> killed{false};
+    std::atomic<bool> refused{!GetParam().full_disk};
     const auto go_on = [&](const absl::Status& status) {
+      if (GetParam().full_disk && absl::IsResourceExhausted(status)) {
+        refused = true;
+        return !killed;
+      }
       EXPECT_TRUE(status.ok() || killed) << status;
       return status.ok();
     };
     std::vector<std::thread> threads;
     for (CrashWriter& writer : writers) threads.emplace_back([&] { writer.WriteWhile(server.endpoint, go_on); });
-    threads.emplace_back([&] { MakeAndDrop(server.endpoint, killed); });
+    if (!GetParam().full_disk) threads.emplace_back([&] { MakeAndDrop(server.endpoint, killed); });
+    const auto deadline = std::chrono::steady_clock::now() + kFillTimeout;
+    while (!refused && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_TRUE(refused) << "the disk did not get full";
     std::this_thread::sleep_for(after);
     killed = true;
     server.process->Signal(SIGKILL);
@@ -84,6 +133,7 @@ class DurableStoreTest : public ::testing::TestWithParam<Level> {
   }
 
   const ScratchDirectory directory_;
+  std::optional<FullDisk> disk_;
   std::vector<std::string> flags_;
 };
 
@@ -101,22 +151,26 @@ TEST_P(DurableStoreTest, WhatWasAcknowledgedSurvives) {
     ASSERT_OK_AND_ASSIGN(const auto run, client->OpenRun("crash", CrashGeometry()));
     const bool lasts = GetParam().durability != Durability::kMemory;
     for (const CrashWriter& writer : writers) {
-      for (const auto& [sample, known] : writer.samples()) {
-        lasts ? ExpectNothingLost(*run, sample, known) : ExpectWholeIfThere(*run, sample, known);
+      for (const auto& [sample, history] : writer.samples()) {
+        lasts ? ExpectNothingLost(*run, sample, history) : ExpectWholeIfThere(*run, sample, history);
       }
       samples += writer.samples().size();
     }
     ASSERT_OK(run->Drop());
   }
   if (HasFailure()) return;
-  std::printf("%s: %d servers killed: %zu samples, none wrong%s\n", DurabilityName(GetParam().durability), round,
-              samples, GetParam().durability == Durability::kMemory ? "" : " and none lost");
+  std::printf("%s%s: %d servers killed: %zu samples, none wrong%s\n", DurabilityName(GetParam().durability),
+              GetParam().full_disk ? ", full disk" : "", round, samples,
+              GetParam().durability == Durability::kMemory ? "" : " and none lost");
 }
 
 INSTANTIATE_TEST_SUITE_P(RocksDB, DurableStoreTest,
-                         ::testing::Values(Level{Durability::kMemory, 2}, Level{Durability::kWritten, 6},
-                                           Level{Durability::kSynced, 2}),
-                         [](const auto& info) { return std::string(DurabilityName(info.param.durability)); });
+                         ::testing::Values(Level{Durability::kMemory, 2}, Level{Durability::kWritten, 4},
+                                           Level{Durability::kSynced, 2}, Level{Durability::kWritten, 2, true}),
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.full_disk ? "full_disk_" : "",
+                                               DurabilityName(info.param.durability));
+                         });
 
 }  // namespace
 }  // namespace routing_replay::testing

@@ -1,0 +1,92 @@
+// What one writer knows of a sample: each state that it asked for, and whether the last one was acknowledged. A state
+// is all of it: which rows and tokens, in which order, at which revision. So rows of a life that was over are seen
+// where rows of the next one should be.
+#ifndef TESTS_CHAOS_CRASH_HISTORY_H_
+#define TESTS_CHAOS_CRASH_HISTORY_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "routing_replay/wire/geometry.h"
+#include "routing_replay/wire/sample_state.h"
+#include "tests/support/random_routes.h"
+
+namespace routing_replay::testing {
+
+inline constexpr int64_t kCrashRows = 700;  // Of a sample, at most.
+
+inline Geometry CrashGeometry() { return Geometry::Uniform(6, 160, 8); }
+
+using LayerRows = std::vector<std::vector<uint16_t>>;  // By ordinal.
+
+// What an engine would make, as long as a sample can be.
+struct CrashSource {
+  explicit CrashSource(uint64_t seed)
+      : routes(MakeRandomRoutes(CrashGeometry(), kCrashRows, seed)), tokens(MakeTokens(kCrashRows, seed)) {}
+  RandomRoutes routes;
+  std::vector<uint32_t> tokens;
+};
+
+// A value.
+class CrashState {
+ public:
+  int64_t revision = 0;
+  bool sealed = false;
+  bool token_check = true;  // Whether the server has to know the check of the tokens at the end.
+
+  int64_t rows() const { return parts_.empty() ? 0 : parts_.back().rows.end; }
+  // Rows [0, rows), unsealed; `rows` at least 1.
+  CrashState First(int64_t rows) const;
+  // As if the source had made the rows from here to `end`.
+  void Append(std::shared_ptr<const CrashSource> source, int64_t end);
+
+  LayerRows Layers() const;
+  std::vector<uint32_t> Tokens() const;
+  // At its end.
+  TokenCheck Check() const;
+
+ private:
+  struct Part {
+    std::shared_ptr<const CrashSource> source;
+    RowRange rows;
+  };
+  std::vector<Part> parts_;  // Behind each other, from row 0 on.
+};
+
+class CrashHistory {
+ public:
+  bool released = false;   // Asked for; then the sample may be gone.
+  bool told_lost = false;  // A call was answered with DATA_LOSS.
+
+  // Of nothing, where nothing was.
+  const CrashState& acknowledged() const { return states_[states_.size() - (pending_ ? 2 : 1)]; }
+  // The last one that was asked for.
+  const CrashState& last() const { return states_.back(); }
+  bool pending() const { return pending_; }
+  // Whether a state had so many rows.
+  bool Had(int64_t rows) const;
+
+  // None is pending. Then one of the next two, or neither, when that is all that is known.
+  void Ask(CrashState next);
+  void Acknowledge() { pending_ = false; }
+  void Refuse();
+
+  // All states, the first one asked for first.
+  absl::Span<const CrashState> states() const { return absl::MakeConstSpan(states_).subspan(1); }
+  // That which `state` must be when nothing is lost: the last one that was acknowledged, or the pending one. Null:
+  // neither has its rows, revision and seal.
+  const CrashState* Kept(const SampleState& state) const;
+  // That with these rows, of this revision or a later one; null: none. No two have the same.
+  const CrashState* Find(const LayerRows& layers, int64_t revision) const;
+
+ private:
+  std::vector<CrashState> states_ = std::vector<CrashState>(1);
+  bool pending_ = false;
+};
+
+}  // namespace routing_replay::testing
+
+#endif  // TESTS_CHAOS_CRASH_HISTORY_H_
