@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "proto/wire/local_address.h"
 #include "server/admission/byte_budget.h"
 #include "server/operations/endpoint_file.h"
@@ -27,6 +28,7 @@
 #include "server/security/client_certificates.h"
 #include "server/security/listener_credentials.h"
 #include "server/service/append_handler.h"
+#include "server/service/control_call.h"
 #include "server/service/put_handler.h"
 #include "server/service/read_handler.h"
 #include "server/store/open_store.h"
@@ -65,8 +67,8 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder& builde
   grpc::ResourceQuota quota("connections");
   quota.Resize(static_cast<size_t>(std::min(config.memory_budget, INT64_MAX / 2)) +
                static_cast<size_t>(kMostMessages * config.max_message_bytes));
-  // Calls without payload take one each; further ones are refused until one is free.
-  constexpr int kMostThreads = 256;
+  // Reflection alone takes any.
+  constexpr int kMostThreads = 16;
   quota.SetMaxThreads(kMostThreads);
   builder.SetResourceQuota(quota);
 }
@@ -178,6 +180,7 @@ class GrpcServer final : public Server {
   const std::unique_ptr<Store> store_;
   ServiceContext context_;
   RawService service_;
+  WorkerPool workers_{WorkerPool::Limits{}};
   std::vector<std::unique_ptr<CallLoop>> loops_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Sweeper> sweeper_;
@@ -195,7 +198,6 @@ std::vector<std::string> GrpcServer::Listeners() const {
 }
 
 absl::Status GrpcServer::Listen() {
-  service_.Bind(context_);
   const auto owned = NewServerBuilder({.reflection = config_.reflection});
   grpc::ServerBuilder& builder = *owned;
   std::vector<int> ports(config_.listen.size(), 0);
@@ -210,7 +212,8 @@ absl::Status GrpcServer::Listen() {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  for (int i = 0; i < config_.threads; ++i) loops_.push_back(std::make_unique<CallLoop>(builder.AddCompletionQueue()));
+  // The first is for calls without payload, which are answered while the others are busy.
+  for (int i = 0; i <= config_.threads; ++i) loops_.push_back(std::make_unique<CallLoop>(builder.AddCompletionQueue()));
   server_ = builder.BuildAndStart();
   const bool all_bound = std::all_of(ports.begin(), ports.end(), [](int port) { return port > 0; });
   if (server_ == nullptr || !all_bound) {
@@ -221,12 +224,15 @@ absl::Status GrpcServer::Listen() {
   }
   for (size_t i = 0; i < ports.size(); ++i) addresses_.push_back(WithPort(config_.listen[i], ports[i]));
   context_.advertised = config_.advertise.empty() ? addresses_[0] : config_.advertise;
-  for (const auto& loop : loops_) {
+  for (const ControlMethod& method : ControlMethods()) {
+    ControlCall::Listen({context_, service_, *loops_[0], workers_}, method);
+  }
+  for (const auto& loop : absl::MakeConstSpan(loops_).subspan(1)) {
     AppendCall::Listen(context_, service_, *loop);
     PutCall::Listen(context_, service_, *loop);
     ReadCall::Listen(context_, service_, *loop);
-    loop->Start();
   }
+  for (const auto& loop : loops_) loop->Start();
   sweeper_ = std::make_unique<Sweeper>(*store_, metrics_, config_.sweep_interval);
   if (tls_ != nullptr) tls_reload_ = std::make_unique<PeriodicThread>([this] { return ReloadTls(); });
   operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners(), addresses_,
@@ -289,6 +295,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
   }
   tls_reload_.reset();
   sweeper_.reset();
+  workers_.Finish();
   for (const auto& loop : loops_) loop->ShutdownAndJoin();
   loops_.clear();
   server_.reset();

@@ -38,7 +38,7 @@ void AppendCall::Listen(ServiceContext& context, RawService& service, CallLoop& 
   auto call = std::unique_ptr<AppendCall>(new AppendCall(context, service, loop));
   AppendCall* c = call.get();
   loop.Adopt(std::move(call));
-  service.RequestAppend(&c->grpc_context_, &c->stream_, loop.queue(), loop.queue(), c->arrived_.Begin());
+  service.RequestCall("Append", &c->grpc_context_, &c->stream_, loop.queue(), loop.queue(), c->arrived_.Begin());
 }
 
 void AppendCall::OnArrived(bool ok) {

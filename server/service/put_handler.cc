@@ -19,7 +19,7 @@ void PutCall::Listen(ServiceContext& context, RawService& service, CallLoop& loo
   auto call = std::unique_ptr<PutCall>(new PutCall(context, service, loop));
   PutCall* c = call.get();
   loop.Adopt(std::move(call));
-  service.RequestPut(&c->grpc_context_, &c->stream_, loop.queue(), loop.queue(), c->arrived_.Begin());
+  service.RequestCall("Put", &c->grpc_context_, &c->stream_, loop.queue(), loop.queue(), c->arrived_.Begin());
 }
 
 void PutCall::OnArrived(bool ok) {

@@ -46,7 +46,7 @@ void ReadCall::Listen(ServiceContext& context, RawService& service, CallLoop& lo
   ReadCall* c = call.get();
   loop.Adopt(std::move(call));
   c->grpc_context_.AsyncNotifyWhenDone(&c->done_);
-  service.RequestRead(&c->grpc_context_, &c->writer_, loop.queue(), loop.queue(), c->arrived_.Begin());
+  service.RequestCall("Read", &c->grpc_context_, &c->writer_, loop.queue(), loop.queue(), c->arrived_.Begin());
 }
 
 void ReadCall::OnArrived(bool ok) {

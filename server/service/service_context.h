@@ -17,7 +17,6 @@
 #include "server/security/access_control.h"
 #include "server/security/client_certificates.h"
 #include "server/service/append_processor.h"
-#include "server/service/request_watch.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
@@ -29,9 +28,6 @@ inline int64_t ReadRequestBytes(const ServerConfig& config) {
   const int64_t share = std::max(config.memory_budget / 4, kLongestMessages * config.max_message_bytes);
   return std::max(kLeast, std::min(kMostMessages * config.max_message_bytes, share));
 }
-
-// Until the request of a call without payload has come, 4 MiB at most.
-inline constexpr std::chrono::seconds kRequestPatience(20);
 
 struct ServiceContext {
   ServiceContext(const ServerConfig& config, const Clock& clock, const AccessControl& access, ByteBudget& budget,
@@ -47,7 +43,6 @@ struct ServiceContext {
         connections(config.max_streams),
         read_requests(ReadRequestBytes(config)),
         waiting_reads(ReadRequestBytes(config) / 2, [&metrics](int64_t bytes) { metrics.SetWaitingReadBytes(bytes); }),
-        request_watch(std::min<std::chrono::milliseconds>(config.stall_timeout, kRequestPatience)),
         metrics(metrics),
         calls(metrics.registry(), clock),
         processor(store, budget, {.max_payload_bytes = config.max_payload_bytes, .verify_duplicates = config.verify}) {}
@@ -63,7 +58,6 @@ struct ServiceContext {
   // What requests of reads under way take. Apart from the budget: a full server must still be read.
   ByteBudget read_requests;
   WaitingRoom waiting_reads;  // What those of them take that wait, which may be long.
-  RequestWatch request_watch;
   Metrics& metrics;
   CallBook calls;
   const AppendProcessor processor;
@@ -85,7 +79,7 @@ inline absl::Status DrainingError() {
   return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
 }
 
-// What a Put or a Read gets whose headers came, and whose request did not within stall-timeout.
+// What a call gets whose headers came, and whose request did not within stall-timeout.
 inline absl::Status LateRequest() {
   return absl::DeadlineExceededError("the request did not come within stall-timeout");
 }

@@ -1,5 +1,4 @@
 // What a peer can do with connections, calls and credit alone: sends little, or nothing, or everything at once.
-#include <grpcpp/generic/generic_stub.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -41,39 +40,46 @@ TEST_F(AttackTest, ConnectionsThatTakeAllDescriptors) {
   EXPECT_EQ(code, wanted);
 }
 
-// Calls of which the headers come, and nothing else.
+// Calls of which the headers come, and nothing else. Others go on meanwhile, with calls of the same kind.
 TEST_F(AttackTest, ControlCallsWithoutARequest) {
-  Start({"--stall-timeout", "2s", "--max-streams", "1000"});
-  constexpr int kCalls = 600;
-  grpc::GenericStub stub(server_->NewChannel());
-  grpc::CompletionQueue queue;
-  struct Call {
-    grpc::ClientContext context;
-    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
-    grpc::Status end;
-  };
-  std::vector<std::unique_ptr<Call>> calls;
-  for (int i = 0; i < kCalls; ++i) {
-    calls.push_back(std::make_unique<Call>());
-    Call& call = *calls.back();
-    call.context.AddMetadata("authorization", "Bearer attacker");
-    call.stream = stub.PrepareCall(&call.context, "/routing_replay.v1.RoutingReplay/GetServerInfo", &queue);
-    call.stream->StartCall(nullptr);
-    call.stream->Finish(&call.end, &call);
+  Start({"--max-streams", "1000", "--stall-timeout", "3s"});
+  std::atomic<bool> stopping{false};
+  int answered = 0;
+  absl::Status failure;
+  std::thread other([&] {
+    const auto stub = v1::RoutingReplay::NewStub(server_->NewChannel());
+    v1::ServerInfo info;
+    while (!stopping && failure.ok()) {
+      failure = FromGrpcStatus(stub->GetServerInfo(NewCall("other").get(), {}, &info));
+      ++answered;
+    }
+  });
+  constexpr int kConnections = 4, kCalls = 500;
+  std::vector<std::unique_ptr<Http2Connection>> connections;
+  std::vector<uint32_t> calls;
+  for (int i = 0; i < kConnections; ++i) {
+    connections.push_back(std::make_unique<Http2Connection>(server_->endpoint()));
+    for (int call = 0; call < kCalls; ++call) calls.push_back(connections.back()->StartCall("Seal", "attacker"));
   }
   int most = 0;
-  void* tag;
-  bool ok;
-  for (int ended = 0; ended < kCalls;) {
-    const auto got = queue.AsyncNext(&tag, &ok, std::chrono::system_clock::now() + std::chrono::milliseconds(20));
+  Await([&] {
     most = std::max(most, Threads());
-    if (got != grpc::CompletionQueue::GOT_EVENT) continue;
-    if (tag != nullptr) ++ended;  // Of each call, its end; without a deadline, by the server alone.
-  }
-  EXPECT_LT(most, 320);
-  for (const auto& call : calls) EXPECT_FALSE(call->end.ok());
-  v1::ServerInfo info;
-  EXPECT_TRUE(stub_->GetServerInfo(NewCall("attacker").get(), {}, &info).ok());
+    ptrdiff_t ended = 0;
+    for (int i = 0; i < kConnections; ++i) {
+      connections[i]->Listen(std::chrono::milliseconds(1));
+      ended += std::count_if(calls.begin() + i * kCalls, calls.begin() + (i + 1) * kCalls,
+                             [&](uint32_t call) { return connections[i]->Ended(call); });
+    }
+    return ended == kConnections * kCalls;
+  });
+  stopping = true;
+  other.join();
+  EXPECT_OK(failure);
+  EXPECT_GT(answered, 10);
+  EXPECT_LT(most, 40);
+  EXPECT_EQ(Info().counters().at("routing_replay_rpcs_total{code=\"DEADLINE_EXCEEDED\",method=\"Seal\"}"),
+            uint64_t{kConnections * kCalls});
+  for (const auto& connection : connections) EXPECT_FALSE(connection->closed());
 }
 
 // A peer that does not keep to the limit of calls that it was told.
@@ -88,7 +94,7 @@ TEST_F(AttackTest, CallsOfWhichOnlyTheHeadersCome) {
     });
     EXPECT_FALSE(connection.closed());
   };
-  for (const char* method : {"Put", "Read", "Append"}) {
+  for (const char* method : {"Put", "Read", "Append", "Stat"}) {
     // From nobody knows whom: each ends at once.
     Http2Connection unknown(server_->endpoint());
     std::vector<uint32_t> calls;

@@ -1,4 +1,4 @@
-#include "server/service/control_service.h"
+#include "server/service/control_methods.h"
 
 #include <chrono>
 #include <optional>
@@ -8,16 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/convert/convert.h"
-#include "proto/transport/grpc_status.h"
+#include "routing_replay/v1/routing_replay.grpc.pb.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/operations/spill_counters.h"
 #include "server/service/authorize.h"
-#include "server/service/bounded_unary.h"
-#include "server/service/caller_deadline.h"
 #include "server/service/features.h"
 #include "server/service/quotas.h"
 #include "server/service/service_context.h"
-#include "server/store/call_deadline.h"
 
 namespace routing_replay {
 namespace {
@@ -114,7 +111,9 @@ absl::Status CheckRoomForRun(ServiceContext& context, const std::string& run) {
                    {.reason = Reason::kOverBudget, .field = "max-runs"});
 }
 
-absl::Status DoOpenRun(ServiceContext& context, const v1::OpenRunRequest& request, v1::OpenRunResponse& response) {
+absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, const v1::OpenRunRequest& request,
+                       v1::OpenRunResponse& response) {
+  if (absl::Status allowed = AuthorizeOpenRun(context, caller.call, request); !allowed.ok()) return allowed;
   const std::vector<std::string> required(request.required_features().begin(), request.required_features().end());
   absl::Status status = CheckClient(ROUTING_REPLAY_VERSION, request.client_version(), required);
   if (status.ok()) status = CheckId(request.run(), "run");
@@ -233,8 +232,11 @@ absl::Status DoList(ServiceContext& context, const v1::ListRequest& request, v1:
   return absl::OkStatus();
 }
 
-absl::Status DoExpertLoad(ServiceContext& context, const grpc::ServerContext& call,
-                          const v1::ExpertLoadRequest& request, v1::ExpertLoadResponse& response) {
+absl::Status DoExpertLoad(ServiceContext& context, const ControlCaller& caller, const v1::ExpertLoadRequest& request,
+                          v1::ExpertLoadResponse& response) {
+  if (absl::Status allowed = Authorize(context, caller.call, Rpc::kExpertLoad, request.run()); !allowed.ok()) {
+    return allowed;
+  }
   auto producer = FromProto(request.producer(), "producer");
   if (!producer.ok()) return producer.status();
   std::optional<GroupRange> groups;
@@ -255,7 +257,7 @@ absl::Status DoExpertLoad(ServiceContext& context, const grpc::ServerContext& ca
   uint64_t life = 0;
   const auto load = OfOneLife(context, request.run(), life, [&] {
     return context.store.CountExperts(request.run(), *producer, groups, layers,
-                                      [&] { return call.IsCancelled() || late(); });
+                                      [&] { return caller.is_gone() || late(); });
   });
   if (absl::IsCancelled(load.status()) && late()) return OverDeadline(context);
   if (!load.ok()) return load.status();
@@ -342,9 +344,9 @@ v1::RunState ToProto(const RunState& state) {
 constexpr size_t kRunPageBytes = 3 << 20;
 constexpr size_t kRunsAtATime = 256;  // Asked of the store.
 
-absl::Status DoListRuns(ServiceContext& context, const grpc::ServerContext& call, const v1::ListRunsRequest& request,
+absl::Status DoListRuns(ServiceContext& context, const ControlCaller& caller, const v1::ListRunsRequest& request,
                         v1::ListRunsResponse& response) {
-  const auto permissions = AuthorizeAnywhere(context, call, Rpc::kListRuns);
+  const auto permissions = AuthorizeAnywhere(context, caller.call, Rpc::kListRuns);
   if (!permissions.ok()) return permissions.status();
   const size_t most = request.page_size() == 0 ? SIZE_MAX : request.page_size();
   size_t bytes = 0;
@@ -376,8 +378,9 @@ absl::Status DoDropRun(ServiceContext& context, const v1::DropRunRequest& reques
   return absl::OkStatus();
 }
 
-absl::Status DoGetServerInfo(ServiceContext& context, const grpc::ServerContext& call, v1::ServerInfo& response) {
-  const auto permissions = AuthorizeAnywhere(context, call, Rpc::kGetServerInfo);
+absl::Status DoGetServerInfo(ServiceContext& context, const ControlCaller& caller, const v1::GetServerInfoRequest&,
+                             v1::ServerInfo& response) {
+  const auto permissions = AuthorizeAnywhere(context, caller.call, Rpc::kGetServerInfo);
   if (!permissions.ok()) return permissions.status();
   const Store::Totals totals = context.store.GetTotals();
   response.set_version(ROUTING_REPLAY_VERSION);
@@ -399,8 +402,6 @@ absl::Status DoGetServerInfo(ServiceContext& context, const grpc::ServerContext&
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::Status CheckControlBytes(size_t bytes) {
   if (static_cast<int64_t>(bytes) <= kMaxControlBytes) return absl::OkStatus();
   return MakeError(absl::StatusCode::kResourceExhausted,
@@ -408,126 +409,67 @@ absl::Status CheckControlBytes(size_t bytes) {
                    {.reason = Reason::kLength});
 }
 
-ControlService::ControlService() {
-  Bound("OpenRun", &ControlService::OpenRun);
-  Bound("Seal", &ControlService::Seal);
-  Bound("Truncate", &ControlService::Truncate);
-  Bound("Stat", &ControlService::Stat);
-  Bound("List", &ControlService::List);
-  Bound("ExpertLoad", &ControlService::ExpertLoad);
-  Bound("ListRuns", &ControlService::ListRuns);
-  Bound("Release", &ControlService::Release);
-  Bound("ReleaseForCheckpoint", &ControlService::ReleaseForCheckpoint);
-  Bound("DropRun", &ControlService::DropRun);
-  Bound("GetServerInfo", &ControlService::GetServerInfo);
+template <typename Message>
+absl::StatusOr<Message> Parse(grpc::ByteBuffer& bytes) {
+  if (absl::Status status = CheckControlBytes(bytes.Length()); !status.ok()) return status;
+  Message message;
+  const bool parsed = grpc::SerializationTraits<Message>::Deserialize(&bytes, &message).ok();
+  bytes.Clear();
+  if (!parsed) return Invalid("request", "not a message of this call");
+  return message;
 }
 
-template <typename Request, typename Response>
-void ControlService::Bound(const char* method,
-                           grpc::Status (ControlService::*handler)(grpc::ServerContext*, const Request*, Response*)) {
-  const auto* service = Request::descriptor()->file()->FindServiceByName("RoutingReplay");
-  const auto refuse = [this, method](grpc::ServerContext& call, const absl::Status& status) {
-    return Refused(method, call, status);
+// `answer`: absl::Status(ServiceContext&, const ControlCaller&, const Request&, Response&).
+template <typename Request, typename Response, typename Answer>
+ControlMethod Method(const char* name, Answer answer) {
+  return {name,
+          [answer](ServiceContext& context, const ControlCaller& caller,
+                   grpc::ByteBuffer& bytes) -> absl::StatusOr<grpc::ByteBuffer> {
+            const absl::StatusOr<Request> request = Parse<Request>(bytes);
+            if (!request.ok()) return request.status();
+            Response response;
+            absl::Status status = answer(context, caller, *request, response);
+            if (!status.ok()) return status;
+            grpc::ByteBuffer answered;
+            bool own_buffer;
+            grpc::SerializationTraits<Response>::Serialize(response, &answered, &own_buffer);
+            return answered;
+          }};
+}
+
+// One that names a run, and is allowed by one rule. `answer`: absl::Status(ServiceContext&, const Request&, Response&).
+template <typename Request, typename Response, typename Answer>
+ControlMethod MethodOnRun(const char* name, Rpc rule, Answer answer) {
+  return Method<Request, Response>(
+      name, [=](ServiceContext& context, const ControlCaller& caller, const Request& request, Response& response) {
+        absl::Status allowed = Authorize(context, caller.call, rule, request.run());
+        return allowed.ok() ? answer(context, request, response) : allowed;
+      });
+}
+
+template <bool for_checkpoint>
+absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& request, v1::ReleaseResponse& response) {
+  return DoRelease(context, request, for_checkpoint, response);
+}
+
+}  // namespace
+
+const std::vector<ControlMethod>& ControlMethods() {
+  static const auto& methods = *new std::vector<ControlMethod>{
+      Method<v1::OpenRunRequest, v1::OpenRunResponse>("OpenRun", DoOpenRun),
+      MethodOnRun<v1::SealRequest, v1::SampleState>("Seal", Rpc::kSeal, DoSeal),
+      MethodOnRun<v1::TruncateRequest, v1::SampleState>("Truncate", Rpc::kTruncate, DoTruncate),
+      MethodOnRun<v1::StatRequest, v1::StatResponse>("Stat", Rpc::kStat, DoStat),
+      MethodOnRun<v1::ListRequest, v1::ListResponse>("List", Rpc::kList, DoList),
+      Method<v1::ExpertLoadRequest, v1::ExpertLoadResponse>("ExpertLoad", DoExpertLoad),
+      Method<v1::ListRunsRequest, v1::ListRunsResponse>("ListRuns", DoListRuns),
+      MethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("Release", Rpc::kRelease, DoRelease<false>),
+      MethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("ReleaseForCheckpoint", Rpc::kReleaseForCheckpoint,
+                                                           DoRelease<true>),
+      MethodOnRun<v1::DropRunRequest, v1::DropRunResponse>("DropRun", Rpc::kDropRun, DoDropRun),
+      Method<v1::GetServerInfoRequest, v1::ServerInfo>("GetServerInfo", DoGetServerInfo),
   };
-  MarkMethodStreamed(service->FindMethodByName(method)->index(),
-                     BoundedUnaryHandler<Request, Response>(
-                         [this, refuse](grpc::ServerContext& call) {
-                           const auto permissions = Identify(*context_, call);
-                           return permissions.ok() ? grpc::Status::OK : refuse(call, permissions.status());
-                         },
-                         [this]() -> RequestWatch& { return context_->request_watch; },
-                         [this, handler](grpc::ServerContext& call, const Request& request, Response& response) {
-                           return (this->*handler)(&call, &request, &response);
-                         },
-                         refuse));
-}
-
-grpc::Status ControlService::Refused(const char* method, const grpc::ServerContext& call, const absl::Status& status) {
-  CallRecord(context_->calls, method, call).End(status);
-  return ToGrpcStatus(status);
-}
-
-// Every call goes through here.
-template <typename Do>
-grpc::Status ControlService::Answer(absl::string_view method, grpc::ServerContext* call, const Do& answer) {
-  CallRecord record(context_->calls, method, *call);
-  const CallDeadline deadline(CallerDeadline(*call));
-  const absl::Status status = context_->draining ? DrainingError() : answer();
-  record.End(status);
-  return ToGrpcStatus(status);
-}
-
-// Of those that name a run: allowed by one rule.
-template <typename Request, typename Do>
-grpc::Status ControlService::AnswerOnRun(absl::string_view method, Rpc rule, grpc::ServerContext* call,
-                                         const Request& request, const Do& answer) {
-  return Answer(method, call, [&] {
-    const absl::Status allowed = Authorize(*context_, *call, rule, request.run());
-    return allowed.ok() ? answer() : allowed;
-  });
-}
-
-grpc::Status ControlService::OpenRun(grpc::ServerContext* call, const v1::OpenRunRequest* request,
-                                     v1::OpenRunResponse* response) {
-  return Answer("OpenRun", call, [&] {
-    const absl::Status allowed = AuthorizeOpenRun(*context_, *call, *request);
-    return allowed.ok() ? DoOpenRun(*context_, *request, *response) : allowed;
-  });
-}
-
-grpc::Status ControlService::Seal(grpc::ServerContext* call, const v1::SealRequest* request,
-                                  v1::SampleState* response) {
-  return AnswerOnRun("Seal", Rpc::kSeal, call, *request, [&] { return DoSeal(*context_, *request, *response); });
-}
-
-grpc::Status ControlService::Truncate(grpc::ServerContext* call, const v1::TruncateRequest* request,
-                                      v1::SampleState* response) {
-  return AnswerOnRun("Truncate", Rpc::kTruncate, call, *request,
-                     [&] { return DoTruncate(*context_, *request, *response); });
-}
-
-grpc::Status ControlService::Stat(grpc::ServerContext* call, const v1::StatRequest* request,
-                                  v1::StatResponse* response) {
-  return AnswerOnRun("Stat", Rpc::kStat, call, *request, [&] { return DoStat(*context_, *request, *response); });
-}
-
-grpc::Status ControlService::List(grpc::ServerContext* call, const v1::ListRequest* request,
-                                  v1::ListResponse* response) {
-  return AnswerOnRun("List", Rpc::kList, call, *request, [&] { return DoList(*context_, *request, *response); });
-}
-
-grpc::Status ControlService::ExpertLoad(grpc::ServerContext* call, const v1::ExpertLoadRequest* request,
-                                        v1::ExpertLoadResponse* response) {
-  return AnswerOnRun("ExpertLoad", Rpc::kExpertLoad, call, *request,
-                     [&] { return DoExpertLoad(*context_, *call, *request, *response); });
-}
-
-grpc::Status ControlService::ListRuns(grpc::ServerContext* call, const v1::ListRunsRequest* request,
-                                      v1::ListRunsResponse* response) {
-  return Answer("ListRuns", call, [&] { return DoListRuns(*context_, *call, *request, *response); });
-}
-
-grpc::Status ControlService::Release(grpc::ServerContext* call, const v1::ReleaseRequest* request,
-                                     v1::ReleaseResponse* response) {
-  return AnswerOnRun("Release", Rpc::kRelease, call, *request,
-                     [&] { return DoRelease(*context_, *request, false, *response); });
-}
-
-grpc::Status ControlService::ReleaseForCheckpoint(grpc::ServerContext* call, const v1::ReleaseRequest* request,
-                                                  v1::ReleaseResponse* response) {
-  return AnswerOnRun("ReleaseForCheckpoint", Rpc::kReleaseForCheckpoint, call, *request,
-                     [&] { return DoRelease(*context_, *request, true, *response); });
-}
-
-grpc::Status ControlService::DropRun(grpc::ServerContext* call, const v1::DropRunRequest* request,
-                                     v1::DropRunResponse* response) {
-  return AnswerOnRun("DropRun", Rpc::kDropRun, call, *request,
-                     [&] { return DoDropRun(*context_, *request, *response); });
-}
-
-grpc::Status ControlService::GetServerInfo(grpc::ServerContext* call, const v1::GetServerInfoRequest*,
-                                           v1::ServerInfo* response) {
-  return Answer("GetServerInfo", call, [&] { return DoGetServerInfo(*context_, *call, *response); });
+  return methods;
 }
 
 }  // namespace routing_replay
