@@ -173,6 +173,32 @@ TEST_F(AttackTest, SlowLorisOnTheConnection) {
   }
 }
 
+// After the handshake, where a byte now and then is as good as an answer to a ping.
+TEST_F(AttackTest, FramesThatComeByteByByte) {
+  Start({"--stall-timeout", "1s", "--max-deadline", "1s", "--max-connection-age", "1s", "--max-connection-age-grace",
+         "1s"});
+  const std::string opening = std::string(kHttp2Preface) + Http2Frame(4, 0, 0, "", 0);
+  const std::string frame = Http2Frame(1, 4, 1, std::string(256, '\0'), 16 << 10);  // Of 16 KiB.
+  std::vector<std::unique_ptr<RawSocket>> connections;
+  for (int i = 0; i < 10; ++i) {
+    connections.push_back(std::make_unique<RawSocket>(server_->endpoint()));
+    ASSERT_EQ(connections.back()->Send(opening), opening.size());
+  }
+  size_t sent = 0;
+  Await([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const std::string byte = frame.substr(std::min(sent++, frame.size() - 1), 1);
+    bool all_closed = true;
+    for (const auto& connection : connections) {
+      connection->Send(byte);
+      connection->Receive();
+      all_closed &= connection->closed();
+    }
+    return all_closed;
+  });
+  EXPECT_GT(sent, 10u);  // They got through the handshake.
+}
+
 TEST_F(AttackTest, CreditThatIsNotUsedComesBack) {
   Start({"--stall-timeout", "1s"});
   // A stream that holds nothing may rest.
