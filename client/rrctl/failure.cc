@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/rrctl/terminal.h"
 #include "proto/json/status_json.h"
@@ -24,10 +25,11 @@ constexpr ExitMeaning kMeanings[] = {
     {kExitInterrupted, "a bench that was stopped with Ctrl-C; its run is dropped"},
 };
 
-// What is part of the command line, under the names of ClientOptions. No server names these fields.
-bool IsConnectionSetting(absl::string_view field) {
+// What is part of the command line, under the names of ClientOptions or of flags. No server names these fields.
+bool IsOfTheCommandLine(absl::string_view field) {
   constexpr absl::string_view kSettings[] = {"endpoint", "cacert", "cert", "key", "token_file"};
-  return std::find(std::begin(kSettings), std::end(kSettings), field) != std::end(kSettings);
+  return absl::StartsWith(field, "--") ||
+         std::find(std::begin(kSettings), std::end(kSettings), field) != std::end(kSettings);
 }
 
 }  // namespace
@@ -36,7 +38,7 @@ absl::Span<const ExitMeaning> ExitMeanings() { return kMeanings; }
 
 ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed) {
   const std::optional<ErrorDetail> detail = GetErrorDetail(status);
-  if (absl::IsInvalidArgument(status) && detail && IsConnectionSetting(detail->field)) return kExitUsage;
+  if (absl::IsInvalidArgument(status) && detail && IsOfTheCommandLine(detail->field)) return kExitUsage;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;

@@ -26,7 +26,7 @@ TEST(FailureTest, ExitCodes) {
   EXPECT_EQ(ExitCodeFor(absl::NotFoundError("")), 1);
   EXPECT_EQ(ExitCodeFor(absl::InvalidArgumentError("")), 1);
   EXPECT_EQ(ExitCodeFor(MakeError(absl::StatusCode::kInvalidArgument, "no port", {.field = "endpoint"})), 2);
-  for (const char* setting : {"cacert", "cert", "key", "token_file"}) {
+  for (const char* setting : {"cacert", "cert", "key", "token_file", "--run"}) {
     EXPECT_EQ(ExitCodeFor(Invalid(setting, "cannot read x")), 2) << setting;
   }
   EXPECT_EQ(ExitCodeFor(absl::UnavailableError("")), 3);

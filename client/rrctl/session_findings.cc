@@ -9,6 +9,7 @@
 #include "client/rrctl/report/page.h"
 #include "client/rrctl/session.h"
 #include "proto/wire/human.h"
+#include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
 namespace {
@@ -23,7 +24,15 @@ Document Without(Document object, const std::string& key) {
 absl::Status MayWriteReport(const Settings& settings) {
   const std::string& file = settings.report_file;
   std::error_code ignored;
-  if (file == "-" || settings.replace_report || !std::filesystem::exists(file, ignored)) return absl::OkStatus();
+  const std::filesystem::file_status there = std::filesystem::status(file, ignored);
+  if (file == "-" || !std::filesystem::exists(there)) return absl::OkStatus();
+  if (std::filesystem::is_directory(there)) {
+    return Invalid("--output", absl::StrCat(file, " is a directory; name a file in it"));
+  }
+  if (!std::filesystem::is_regular_file(there)) {
+    return Invalid("--output", absl::StrCat(file, " is a device or a pipe; write to standard output with -o -"));
+  }
+  if (settings.replace_report) return absl::OkStatus();
   return absl::AlreadyExistsError(
       absl::StrCat(file, " is there already; give --force to replace it, or another file with -o"));
 }
@@ -32,6 +41,7 @@ absl::Status MayWriteReport(const Settings& settings) {
 
 absl::Status Session::Diff() {
   failed_ = kExitUndecided;
+  if (absl::Status status = CheckNames(settings_.diff); !status.ok()) return status;
   const auto client = Connect();
   if (!client.ok()) return client.status();
   absl::StatusOr<Document> found;

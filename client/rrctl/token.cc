@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample_id.h"
 
 namespace routing_replay {
@@ -85,14 +87,27 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   return failed;
 }
 
-}  // namespace
+// Said twice is meant otherwise, perhaps.
+absl::Status CheckOnce(const char* flag, std::vector<std::string> values) {
+  std::sort(values.begin(), values.end());
+  const auto twice = std::adjacent_find(values.begin(), values.end());
+  return twice == values.end() ? absl::OkStatus() : Invalid(flag, absl::StrCat("\"", *twice, "\" is given twice"));
+}
 
-absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
-  // "" is every run. Another prefix that is no name's beginning would be a grant of nothing.
+// "" is every run. Another prefix that is no name's beginning would be a grant of nothing.
+absl::Status CheckGrant(const TokenOptions& options) {
   for (const std::string& prefix : options.run_prefixes) {
     if (prefix.empty()) continue;
     if (absl::Status status = CheckId(prefix, "--run"); !status.ok()) return status;
   }
+  absl::Status status = CheckOnce("--run", options.run_prefixes);
+  return status.ok() ? CheckOnce("--scope", options.scopes) : status;
+}
+
+}  // namespace
+
+absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
+  if (absl::Status status = CheckGrant(options); !status.ok()) return status;
   const auto token = RandomToken();
   if (!token.ok()) return token.status();
   const std::string entry = EntryFor(options, *token);

@@ -13,6 +13,8 @@
 namespace routing_replay {
 namespace {
 
+using testing::Fails;
+
 // What is made is what the server takes.
 TEST(TokenTest, TheServerTakesTheEntry) {
   const testing::ScratchDirectory directory;
@@ -62,6 +64,14 @@ TEST(TokenTest, APrefixIsOneThatARunCanHave) {
   EXPECT_NE(access(options.file.c_str(), F_OK), 0);
   options.run_prefixes = {"a-", ""};
   EXPECT_OK(MakeToken(options));
+}
+
+TEST(TokenTest, NothingIsGivenTwice) {
+  for (const TokenOptions& options :
+       {TokenOptions{.name = "a", .run_prefixes = {"a-"}, .scopes = {"put", "read", "put"}},
+        TokenOptions{.name = "a", .run_prefixes = {"a-", "b-", "a-"}, .scopes = {"put"}}}) {
+    EXPECT_THAT(MakeToken(options).status(), Fails(absl::StatusCode::kInvalidArgument, Reason::kField));
+  }
 }
 
 TEST(TokenTest, APrefixWithoutASeparatorIsPointedOut) {

@@ -170,6 +170,15 @@ class FiguresTest(ReportTest):
         self.rrctl("report", "hostile", "-o", page, "--force")
         self.assertTrue(page.read_text().startswith("<!doctype html>"))
 
+    def test_what_is_no_file_is_not_written_to(self):
+        for name, what in ((self.directory, "is a directory"), ("/dev/full", "is a device")):
+            for force in ([], ["--force"]):
+                words = [RRCTL, "report", "hostile", "-o", name, *force]
+                refused = subprocess.run(words, check=False, capture_output=True, text=True, timeout=PATIENCE)
+                self.assertEqual(refused.returncode, 2)
+                self.assertRegex(refused.stderr, rf"^rrctl: INVALID_ARGUMENT \(FIELD\): --output: {name} {what}")
+        self.assertTrue(Path("/dev/full").is_char_device())
+
 
 class BrowserTest(ReportTest):
     def setUp(self):

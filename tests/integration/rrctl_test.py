@@ -361,6 +361,19 @@ class DiffTest(RrctlTest):
         self.assertIn("NO_RUN", self.run_rrctl("diff", "nosuch:a", "trouble:a", code=4))
         self.run_rrctl("--endpoint", "127.0.0.1:1", "--timeout", "1", "diff", "r:a", "r:b", code=3)
 
+    def test_names_that_are_none_are_no_question_to_a_server(self):
+        for words in (
+            [":", ":"],
+            ["", ""],
+            ["r:a", "b"],
+            ["a:"],
+            [":a"],
+            ["--run", "r", "a", "b c"],
+            ["--run", "r", ""],
+        ):
+            error = self.run_rrctl("--endpoint", "127.0.0.1:1", "--timeout", "1", "diff", *words, code=2)
+            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): --run: ")
+
 
 CHECKS = ["name", "proxy", "connect", "tls", "service", "version", "limits", "latency", "clock", "access", "bandwidth"]
 
@@ -509,6 +522,11 @@ class FailureTest(RrctlTest):
         for flags in (["--token-file"], ["--cacert"], ["--key", __file__, "--cert"], ["--cert", __file__, "--key"]):
             error = self.run_rrctl(*flags, "/nonesuch", "status", code=2)
             self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): .*/nonesuch")
+
+    def test_grants_of_tokens_that_are_none(self):
+        for words in (["--run", "a b", "--scope", "put"], ["--run", "a-", "--scope", "put,put"]):
+            error = self.run_rrctl("token", "x", *words, code=2)
+            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): --(run|scope): ")
 
     def test_a_server_that_is_not_there(self):
         message = self.run_rrctl("--endpoint", "127.0.0.1:1", "--timeout", "1", "status", code=3)

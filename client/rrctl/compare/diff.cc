@@ -8,6 +8,7 @@
 #include "client/rrctl/compare/route_comparison.h"
 #include "client/rrctl/portions.h"
 #include "routing_replay/wire/error_detail.h"
+#include "routing_replay/wire/sample_id.h"
 
 namespace routing_replay {
 namespace {
@@ -35,7 +36,7 @@ absl::StatusOr<Side> SideOf(Client& client, const std::string& run, const std::s
 // "RUN:SAMPLE", where both may have colons: whatever the server has. With two readings that it has both of, nobody
 // knows which is meant.
 absl::StatusOr<Side> FindSide(Client& client, const std::string& name, Producer producer) {
-  absl::Status failure = Invalid("sample", absl::StrCat("\"", name, "\" is not RUN:SAMPLE; or give --run"));
+  absl::Status failure;
   std::optional<Side> found;
   for (size_t colon = name.find(':'); colon != name.npos; colon = name.find(':', colon + 1)) {
     if (colon == 0 || colon + 1 == name.size()) continue;
@@ -54,6 +55,12 @@ absl::StatusOr<Side> FindSide(Client& client, const std::string& name, Producer 
   }
   if (found) return *std::move(found);
   return failure;
+}
+
+// Whether a colon stands between two names.
+bool HasBoth(absl::string_view name) {
+  const size_t colon = name.find(':', 1);
+  return colon != name.npos && colon + 1 < name.size();
 }
 
 absl::StatusOr<Side> Resolve(Client& client, const DiffOptions& options, const std::string& name, Producer producer) {
@@ -136,6 +143,21 @@ absl::StatusOr<SampleRows> RowsOf(const Side& side, const DiffOptions& options, 
 }
 
 }  // namespace
+
+absl::Status CheckNames(const DiffOptions& options) {
+  std::vector<std::string> names = {options.a};
+  if (!options.b.empty()) names.push_back(options.b);
+  if (options.run.empty()) {
+    const auto odd = std::find_if_not(names.begin(), names.end(), HasBoth);
+    if (odd == names.end()) return absl::OkStatus();
+    return Invalid("--run", absl::StrCat("\"", *odd, "\" is not RUN:SAMPLE; or give --run"));
+  }
+  names.push_back(options.run);
+  for (const std::string& name : names) {
+    if (absl::Status status = CheckId(name, "--run"); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const ShowProgress& progress) {
   const bool producers = options.b.empty();

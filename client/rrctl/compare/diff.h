@@ -20,6 +20,9 @@ struct DiffOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // Of one portion.
 };
 
+// Before a server is asked: INVALID_ARGUMENT (field --run) where A or B cannot be read as a sample of a run.
+absl::Status CheckNames(const DiffOptions& options);
+
 // An object:
 //   "equal"; "a", "b": {"run", "sample", "producer", "rows", "recorded_rows", "tokens", "engine"}
 //   "same_tokens": whether the token checks of both agree, null where they do not say
