@@ -19,6 +19,15 @@ absl::Status NoMemoryFile() {
   return absl::UnavailableError(absl::StrCat("a file in memory for the TLS keys: ", std::strerror(errno)));
 }
 
+// -1 and errno where there can be none. Nobody runs it: systems that allow memory files which cannot be run alone
+// (vm.memfd_noexec=2) want that said, and those before Linux 6.3 do not know the word.
+int NewMemoryFile() {
+  constexpr char kName[] = "routing-replay-tls";
+  constexpr unsigned int kNeverRun = 0x8;  // MFD_NOEXEC_SEAL
+  const int fd = memfd_create(kName, MFD_CLOEXEC | kNeverRun);
+  return fd < 0 && errno == EINVAL ? memfd_create(kName, MFD_CLOEXEC) : fd;
+}
+
 absl::Status WriteAll(int fd, const std::string& text) {
   size_t written = 0;
   while (written < text.size()) {
@@ -42,7 +51,7 @@ class ServedTls::MemoryFile {
 
   // `stamp` becomes the time of modification, by which gRPC sees a change between two reads. It counts seconds.
   absl::Status Replace(const std::string& text, int stamp) {
-    const int fd = memfd_create("routing-replay-tls", MFD_CLOEXEC);
+    const int fd = NewMemoryFile();
     if (fd < 0) return NoMemoryFile();
     absl::Cleanup close_file = [fd] { close(fd); };
     if (absl::Status status = WriteAll(fd, text); !status.ok()) return status;

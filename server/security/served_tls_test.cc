@@ -1,5 +1,10 @@
 #include "server/security/served_tls.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <fstream>
 
 #include "tests/support/scratch_directory.h"
@@ -46,6 +51,21 @@ TEST_F(ServedTlsTest, GoodFilesAreTaken) {
   EXPECT_NE(served_->texts()->certificate, before->certificate);
   ASSERT_OK_AND_ASSIGN(const TlsTexts read, ReadTlsFiles(served_->shown()));
   EXPECT_EQ(read, *served_->texts());
+}
+
+// Where vm.memfd_noexec is 2, there are no others.
+TEST_F(ServedTlsTest, FilesInMemoryAreSealedAgainstBeingRun) {
+  constexpr unsigned int kNoExecSeal = 0x8;  // MFD_NOEXEC_SEAL
+  constexpr int kSealExec = 0x20;            // F_SEAL_EXEC
+  const int probe = memfd_create("probe", MFD_CLOEXEC | kNoExecSeal);
+  if (probe < 0 && errno == EINVAL) GTEST_SKIP() << "Linux before 6.3";
+  close(probe);
+  for (const std::string& path : {served_->shown().certificate, served_->shown().client_ca}) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(fd, 0) << path;
+    EXPECT_NE(fcntl(fd, F_GET_SEALS) & kSealExec, 0);
+    close(fd);
+  }
 }
 
 TEST_F(ServedTlsTest, WhatIsNotWholeOrDoesNotFitIsNeverShown) {
