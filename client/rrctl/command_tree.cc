@@ -156,6 +156,9 @@ void CommandTree::AddToken() {
       ->type_name("SCOPE")
       ->delimiter(',')
       ->check(CLI::IsMember(std::vector<std::string>{"put", "read", "admin"}));
+  token->add_option("--max-runs", options.max_runs, "it makes no further run where there are so many of its prefixes")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
   token->add_option("--expires", options.expires, "the day it ends (2027-01-31, UTC), or the time")->type_name("DATE");
   token->add_option("--append", options.append, "add the entry to the server's token file, by replacing it as a whole")
       ->type_name("FILE");

@@ -40,6 +40,7 @@ std::string HashOf(const std::string& token) {
 std::string EntryFor(const TokenOptions& options, const std::string& token) {
   nlohmann::ordered_json entry = {
       {"name", options.name}, {"sha256", HashOf(token)}, {"runs", options.run_prefixes}, {"scopes", options.scopes}};
+  if (options.max_runs > 0) entry["max_runs"] = options.max_runs;
   if (!options.expires.empty()) entry["expires"] = options.expires;
   return absl::StrCat("- ", entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }

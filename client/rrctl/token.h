@@ -2,6 +2,7 @@
 #ifndef CLIENT_RRCTL_TOKEN_H_
 #define CLIENT_RRCTL_TOKEN_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,9 @@ struct TokenOptions {
   std::vector<std::string> run_prefixes;
   std::vector<std::string> scopes;
   std::string expires;
-  std::string file;    // That gets the token; empty: it is in the answer.
-  std::string append;  // The server's token file, which gets the entry by a rename; empty: none does.
+  int64_t max_runs = 0;  // 0: no such limit.
+  std::string file;      // That gets the token; empty: it is in the answer.
+  std::string append;    // The server's token file, which gets the entry by a rename; empty: none does.
 };
 
 // {"entry": a line for the server's token file, "token" or "file"}. 256 bits by chance. ALREADY_EXISTS for a file that

@@ -19,14 +19,17 @@ using testing::Fails;
 TEST(TokenTest, TheServerTakesTheEntry) {
   const testing::ScratchDirectory directory;
   const std::string path = directory.path() + "/tokens";
-  ASSERT_OK_AND_ASSIGN(
-      const Document made,
-      MakeToken(
-          {.name = "rollout: \"a\"", .run_prefixes = {"grpo-", "x"}, .scopes = {"put"}, .expires = "2999-01-31"}));
+  ASSERT_OK_AND_ASSIGN(const Document made, MakeToken({.name = "rollout: \"a\"",
+                                                       .run_prefixes = {"grpo-", "x"},
+                                                       .scopes = {"put"},
+                                                       .expires = "2999-01-31",
+                                                       .max_runs = 7}));
   std::ofstream(path) << made["entry"].get<std::string>() << "\n";
   const auto control = AccessControl::Create(path, Clock::Real(), [](const std::string&) {});
   ASSERT_OK(control);
   const std::string token = made["token"];
+  ASSERT_OK_AND_ASSIGN(const Permissions permissions, (*control)->Identify("Bearer " + token));
+  EXPECT_EQ(permissions.LimitOnRuns(Scope::kPut, "grpo-1")->max_runs, 7);
   EXPECT_OK((*control)->Check("Bearer " + token, Scope::kPut, "grpo-1"));
   EXPECT_FALSE((*control)->Check("Bearer " + token, Scope::kRead, "grpo-1").ok());
   EXPECT_FALSE((*control)->Check("Bearer " + token, Scope::kPut, "y").ok());

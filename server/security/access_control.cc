@@ -70,6 +70,16 @@ absl::Status Permissions::Check(ScopeSet any_of, absl::string_view run) const {
   return seen ? NoScope(any_of, absl::StrCat(" on run \"", run, "\"")) : NoRunError(run);
 }
 
+const TokenGrant* Permissions::LimitOnRuns(ScopeSet any_of, absl::string_view run) const {
+  const TokenGrant* most = nullptr;
+  for (const TokenGrant* grant : grants_) {
+    if (!grant->covers(run) || !grant->scopes.overlaps(any_of)) continue;
+    if (!grant->max_runs) return nullptr;
+    if (most == nullptr || *grant->max_runs > *most->max_runs) most = grant;
+  }
+  return most;
+}
+
 absl::Status Permissions::CheckAnywhere(ScopeSet any_of) const {
   const bool has = std::any_of(grants_.begin(), grants_.end(),
                                [&](const TokenGrant* grant) { return grant->scopes.overlaps(any_of); });

@@ -30,6 +30,9 @@ class Permissions {
   absl::Status Check(ScopeSet any_of, absl::string_view run) const;
   // OK if the token has one of `any_of` on any run. PERMISSION_DENIED (field authorization).
   absl::Status CheckAnywhere(ScopeSet any_of) const;
+  // The entry whose max_runs is to be kept to when a run of that name is made, of those that allow it the one with the
+  // most; null where one of them has none. Lives as long as this.
+  const TokenGrant* LimitOnRuns(ScopeSet any_of, absl::string_view run) const;
   // Whether there is such a run, as far as the bearer is to know.
   bool Sees(absl::string_view run) const;
 

@@ -14,7 +14,7 @@
 namespace routing_replay {
 namespace {
 
-constexpr const char* kKeys[] = {"name", "sha256", "runs", "scopes", "expires"};
+constexpr const char* kKeys[] = {"name", "sha256", "runs", "scopes", "max_runs", "expires"};
 
 // What is thrown, and caught, inside this file alone; beside what yaml-cpp throws.
 struct Fault {
@@ -51,6 +51,14 @@ ScopeSet ReadScopes(const YAML::Node& entry) {
   return scopes;
 }
 
+std::optional<int64_t> ReadMaxRuns(const YAML::Node& entry) {
+  const YAML::Node node = entry["max_runs"];
+  if (!node) return std::nullopt;
+  const auto runs = node.as<int64_t>(0);
+  if (runs < 1) throw Fault{"max_runs: not a number above 0"};
+  return runs;
+}
+
 std::optional<std::chrono::system_clock::time_point> ReadExpiry(const YAML::Node& entry) {
   const YAML::Node node = entry["expires"];
   if (!node) return std::nullopt;
@@ -76,6 +84,7 @@ TokenGrant ReadGrant(const YAML::Node& entry) {
   if (grant.name.empty()) throw Fault{"name: missing"};
   grant.run_prefixes = Texts(entry, "runs");
   grant.scopes = ReadScopes(entry);
+  grant.max_runs = ReadMaxRuns(entry);
   grant.expires = ReadExpiry(entry);
   return grant;
 }

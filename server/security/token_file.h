@@ -4,6 +4,7 @@
 //     sha256: 9f86d08188…      # Of the token, in hex. `rrctl token` makes a token and its entry.
 //     runs: [grpo-]            # Prefixes of run names; "" is every run.
 //     scopes: [put, read]      # Any of put, read, admin.
+//     max_runs: 20             # Optional: it makes no further run where there are so many of its prefixes.
 //     expires: 2027-01-31      # Optional: the begin of that day in UTC, or a time with its zone (RFC 3339).
 //
 // A token that has several entries may do what any of them allows.
@@ -30,6 +31,7 @@ struct TokenGrant {
   Sha256 sha256;
   std::vector<std::string> run_prefixes;  // Not empty.
   ScopeSet scopes;                        // Not empty.
+  std::optional<int64_t> max_runs;        // Above 0.
   std::optional<std::chrono::system_clock::time_point> expires;
 
   bool covers(absl::string_view run) const;

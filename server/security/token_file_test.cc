@@ -9,10 +9,12 @@ namespace {
 const std::string kHash(64, 'a');
 
 TEST(TokenFileTest, YamlAndJsonAreTheSame) {
-  const std::string yaml = absl::StrCat("- name: rollout\n  sha256: ", kHash,
-                                        "\n  runs: [grpo-, x]\n  scopes: [put, read]\n", "  expires: 2027-01-31\n");
-  const std::string json = absl::StrCat(R"([{"name": "rollout", "sha256": ")", kHash, R"(", "runs": ["grpo-", "x"],)",
-                                        R"( "scopes": ["put", "read"], "expires": "2027-01-31T01:00:00+01:00"}])");
+  const std::string yaml =
+      absl::StrCat("- name: rollout\n  sha256: ", kHash,
+                   "\n  runs: [grpo-, x]\n  scopes: [put, read]\n  max_runs: 20\n", "  expires: 2027-01-31\n");
+  const std::string json =
+      absl::StrCat(R"([{"name": "rollout", "sha256": ")", kHash, R"(", "runs": ["grpo-", "x"],)",
+                   R"( "scopes": ["put", "read"], "max_runs": 20, "expires": "2027-01-31T01:00:00+01:00"}])");
   for (const std::string& text : {yaml, json}) {
     ASSERT_OK_AND_ASSIGN(const std::vector<TokenGrant> grants, ParseTokenFile(text));
     ASSERT_EQ(grants.size(), 1u);
@@ -20,6 +22,7 @@ TEST(TokenFileTest, YamlAndJsonAreTheSame) {
     EXPECT_THAT(grants[0].sha256, ::testing::Each(0xaa));
     EXPECT_THAT(grants[0].run_prefixes, ::testing::ElementsAre("grpo-", "x"));
     EXPECT_EQ(grants[0].scopes, Scope::kPut | Scope::kRead);
+    EXPECT_EQ(grants[0].max_runs, 20);
     EXPECT_EQ(std::chrono::system_clock::to_time_t(*grants[0].expires), 1801353600);
   }
 }
@@ -58,6 +61,8 @@ TEST(TokenFileTest, FaultsNameEntryAndKey) {
            {with("name: n, sha256: secret"), "entry 2: sha256"},
            {with("name: n, sha256: " + std::string(64, 'g')), "sha256"},
            {with("sha256: " + kHash), "name"},
+           {with("name: n, sha256: " + kHash + ", runs: [a], scopes: [put], max_runs: 0"), "max_runs"},
+           {with("name: n, sha256: " + kHash + ", runs: [a], scopes: [put], max_runs: many"), "max_runs"},
            {with("name: n, sha256: " + kHash), "runs"},
            {with("name: n, runs: [], sha256: " + kHash), "runs"},
            {with("name: n, runs: all, sha256: " + kHash), "runs"},

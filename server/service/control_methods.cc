@@ -2,10 +2,12 @@
 
 #include <chrono>
 #include <optional>
+#include <set>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/convert/convert.h"
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
@@ -21,6 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr size_t kRunsAtATime = 256;  // Asked of the store.
 constexpr int64_t kMaxTtlMs = int64_t{30} * 24 * 3600 * 1000;
 
 milliseconds ToMs(Clock::Duration duration) { return std::chrono::duration_cast<milliseconds>(duration); }
@@ -100,15 +103,49 @@ absl::Status AuthorizeOpenRun(ServiceContext& context, const grpc::ServerContext
   return status;
 }
 
+// How many runs there are that the grant covers; counts as far as `enough`.
+absl::StatusOr<size_t> CountRunsOf(Store& store, const TokenGrant& grant, size_t enough) {
+  std::set<std::string> names;  // Prefixes may overlap.
+  for (const std::string& prefix : grant.run_prefixes) {
+    if (!prefix.empty() && store.GetRun(prefix).ok()) names.insert(prefix);
+    std::string after = prefix;
+    for (bool more = true; more && names.size() < enough;) {
+      const auto page = store.ListRuns(after, std::min(enough, kRunsAtATime));
+      if (!page.ok()) return page.status();
+      more = !page->next_token.empty();
+      for (const RunState& run : page->runs) {
+        if (absl::StartsWith(run.info.run, prefix)) {
+          names.insert(run.info.run);
+        } else {
+          more = false;  // Names that begin so stand together.
+        }
+      }
+      after = page->next_token;
+    }
+  }
+  return names.size();
+}
+
+absl::Status NoRoomForRun(const char* limit, absl::string_view what) {
+  return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(limit, ": ", what, " already; drop one"),
+                   {.reason = Reason::kOverBudget, .field = limit});
+}
+
 // A run that nobody writes to is never idle, and takes memory.
-absl::Status CheckRoomForRun(ServiceContext& context, const std::string& run) {
+absl::Status CheckRoomForRun(ServiceContext& context, const ControlCaller& caller, const std::string& run) {
   if (context.store.GetRun(run).ok()) return absl::OkStatus();
   const auto runs = context.store.CountRuns();
   if (!runs.ok()) return runs.status();
-  if (*runs < context.config.max_runs) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("max-runs: there are ", *runs, " runs already; drop one"),
-                   {.reason = Reason::kOverBudget, .field = "max-runs"});
+  if (*runs >= context.config.max_runs) return NoRoomForRun("max-runs", absl::StrCat("there are ", *runs, " runs"));
+  const auto permissions = Identify(context, caller.call);
+  if (!permissions.ok()) return permissions.status();
+  const TokenGrant* limited = permissions->LimitOnRuns(RuleOf(Rpc::kMakeRun).any_of, run);
+  if (limited == nullptr) return absl::OkStatus();
+  const auto enough = static_cast<size_t>(*limited->max_runs);
+  const auto own = CountRunsOf(context.store, *limited, enough);
+  if (!own.ok()) return own.status();
+  if (*own < enough) return absl::OkStatus();
+  return NoRoomForRun("max_runs", absl::StrCat("the token covers ", *own, " runs"));
 }
 
 absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, const v1::OpenRunRequest& request,
@@ -123,7 +160,7 @@ absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, con
     auto read = FromProto(request.geometry());
     if (!read.ok()) return read.status();
     geometry = *std::move(read);
-    if (status = CheckRoomForRun(context, request.run()); !status.ok()) return status;
+    if (status = CheckRoomForRun(context, caller, request.run()); !status.ok()) return status;
   }
   auto options = OptionsFor(context, request, geometry);
   if (!options.ok()) return options.status();
@@ -342,7 +379,6 @@ v1::RunState ToProto(const RunState& state) {
 
 // Stock clients take messages of 4 MiB.
 constexpr size_t kRunPageBytes = 3 << 20;
-constexpr size_t kRunsAtATime = 256;  // Asked of the store.
 
 absl::Status DoListRuns(ServiceContext& context, const ControlCaller& caller, const v1::ListRunsRequest& request,
                         v1::ListRunsResponse& response) {

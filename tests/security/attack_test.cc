@@ -276,6 +276,28 @@ TEST_F(AttackTest, RunsAreCounted) {
   EXPECT_TRUE(OpenRun(*stub_, "attacker", "d").ok());
 }
 
+// Of a token that may make them, so that others may, too.
+TEST_F(AttackTest, RunsOfATokenAreCounted) {
+  Start();
+  server_->SetTokens({{.token = "attacker", .runs = "a-, a-b, run", .more = ", max_runs: 3"}, {.token = "other"}});
+  for (const char* run : {"a-b1", "a-"}) EXPECT_TRUE(OpenRun(*stub_, "attacker", run).ok()) << run;
+  for (const char* run : {"a-0", "a-b2", "run2"}) {
+    const absl::Status status = FromGrpcStatus(OpenRun(*stub_, "attacker", run));
+    EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget)) << run;
+    EXPECT_EQ(GetErrorDetail(status)->field, "max_runs");
+  }
+  EXPECT_TRUE(OpenRun(*stub_, "attacker", "a-b1").ok());  // Is there already.
+  for (const char* run : {"b", "zz", "a-0"}) EXPECT_TRUE(OpenRun(*stub_, "other", run).ok()) << run;
+  for (const char* run : {"a-0", "a-b1"}) {
+    v1::DropRunRequest drop;
+    drop.set_run(run);
+    v1::DropRunResponse dropped;
+    EXPECT_TRUE(stub_->DropRun(NewCall("attacker").get(), drop, &dropped).ok());
+  }
+  EXPECT_TRUE(OpenRun(*stub_, "attacker", "a-c").ok());
+  EXPECT_FALSE(OpenRun(*stub_, "attacker", "a-d").ok());
+}
+
 // Long requests of one run, all of them waiting for a sample that is never sealed: they have all the room there is,
 // until somebody else waits.
 TEST_F(AttackTest, WaitingRequestsAreBounded) {

@@ -80,8 +80,8 @@ void ReplaceFile(const std::string& path, const std::string& text) {
 std::string TokenFileText(const std::vector<TestToken>& tokens) {
   std::string text = tokens.empty() ? "[]" : "";
   for (const TestToken& t : tokens) {
-    absl::StrAppend(&text, "- {name: test, sha256: ", Hash(t.token), ", runs: [", t.runs, "], scopes: [", t.scopes,
-                    "]}\n");
+    absl::StrAppend(&text, "- {name: test, sha256: ", Hash(t.token), ", runs: [", t.runs, "], scopes: [", t.scopes, "]",
+                    t.more, "}\n");
   }
   return text;
 }

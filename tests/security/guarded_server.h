@@ -21,6 +21,7 @@ struct TestToken {
   std::string token;
   std::string runs = "\"\"";  // As in a YAML list.
   std::string scopes = "put, read, admin";
+  std::string more;  // ", KEY: VALUE".
 };
 
 // Replaces the file as a whole.
