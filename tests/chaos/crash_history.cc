@@ -58,11 +58,6 @@ void CrashHistory::Ask(CrashState next) {
   pending_ = true;
 }
 
-void CrashHistory::Refuse() {
-  states_.pop_back();
-  pending_ = false;
-}
-
 const CrashState* CrashHistory::Kept(const SampleState& state) const {
   for (const CrashState* each : {&last(), &acknowledged()}) {
     if (each->rows() != state.committed_rows || each->revision != state.revision) continue;

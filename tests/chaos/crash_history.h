@@ -65,14 +65,12 @@ class CrashHistory {
   const CrashState& acknowledged() const { return states_[states_.size() - (pending_ ? 2 : 1)]; }
   // The last one that was asked for.
   const CrashState& last() const { return states_.back(); }
-  bool pending() const { return pending_; }
   // Whether a state had so many rows.
   bool Had(int64_t rows) const;
 
-  // None is pending. Then one of the next two, or neither, when that is all that is known.
+  // None is pending. The next one is until it is acknowledged.
   void Ask(CrashState next);
   void Acknowledge() { pending_ = false; }
-  void Refuse();
 
   // All states, the first one asked for first.
   absl::Span<const CrashState> states() const { return absl::MakeConstSpan(states_).subspan(1); }

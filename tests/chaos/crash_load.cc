@@ -3,6 +3,8 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@ namespace {
 
 constexpr int64_t kMostRows = 150;  // Of an append.
 constexpr int kReleasedAtOnce = 8;
+constexpr std::chrono::milliseconds kRest(5);  // Until there is room.
 
 }  // namespace
 
@@ -33,8 +36,12 @@ void CrashWriter::WriteWhile(const std::string& endpoint, const std::function<bo
   if (!run.ok()) return;
   for (absl::Status status; go_on(status);) {
     status = Step(**run);
-    if (!status.ok()) current_.clear();
-    if (absl::IsResourceExhausted(status)) MakeRoom(**run).IgnoreError();  // The next step tells.
+    if (status.ok()) continue;
+    const std::string given_up = std::exchange(current_, "");
+    if (!absl::IsResourceExhausted(status)) continue;
+    ExpectUntouched(**run, given_up);
+    MakeRoom(**run).IgnoreError();  // The next step tells.
+    std::this_thread::sleep_for(kRest);
   }
 }
 
@@ -105,6 +112,19 @@ absl::Status CrashWriter::Release(Run& run, const std::string& sample) {
   return run.Release(std::vector<std::string>{sample}).status();
 }
 
+void CrashWriter::ExpectUntouched(Run& run, const std::string& sample) {
+  if (sample.empty()) return;
+  const CrashState& before = samples_[sample].acknowledged();
+  const auto state = run.Stat(sample);
+  if (absl::IsNotFound(state.status())) {
+    EXPECT_EQ(before.rows(), 0) << sample;
+  } else if (state.ok()) {
+    EXPECT_EQ(state->committed_rows, before.rows()) << sample;
+    EXPECT_EQ(state->revision, before.revision) << sample;
+    EXPECT_EQ(state->sealed(), before.sealed) << sample;
+  }
+}
+
 absl::Status CrashWriter::MakeRoom(Run& run) {
   std::vector<std::string> old;
   for (auto& [sample, history] : samples_) {
@@ -135,7 +155,7 @@ absl::Status CrashWriter::Ended(const absl::Status& status, bool of_fork) {
   if (status.ok()) {
     now().Acknowledge();
   } else if (absl::IsResourceExhausted(status)) {
-    now().Refuse();
+    return status;
   } else if (of_fork) {
     // The loss may be the parent's.
     EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsDataLoss(status) ||

@@ -24,7 +24,8 @@ class CrashWriter {
   // Until a call fails with UNAVAILABLE or DEADLINE_EXCEEDED: the server is gone.
   void Write(const std::string& endpoint);
   // While `go_on` says so, which is asked after each change with its outcome. The sample of a change that failed is
-  // given up. RESOURCE_EXHAUSTED is an outcome, too, of which nothing was stored: older samples are released then.
+  // given up. RESOURCE_EXHAUSTED leaves it as it was, at least until the server is started anew; older samples are
+  // released then.
   void WriteWhile(const std::string& endpoint, const std::function<bool(const absl::Status&)>& go_on);
 
   const std::map<std::string, CrashHistory>& samples() const { return samples_; }
@@ -36,6 +37,8 @@ class CrashWriter {
   absl::Status Restart(Run& run);
   absl::Status Truncate(Run& run);
   absl::Status Release(Run& run, const std::string& sample);
+  // `sample` was refused a change.
+  void ExpectUntouched(Run& run, const std::string& sample);
   absl::Status MakeRoom(Run& run);
 
   // Puts the last rows of `next`, which the source made, from row `begin` on.

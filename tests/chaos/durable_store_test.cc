@@ -1,7 +1,8 @@
 // A server with a RocksDB store is killed at random points under load, while another run is made and dropped. With
 // durability `written` and `synced` nothing that was acknowledged is lost. With `memory` it may be: what is there is
 // whole all the same, and has another revision. On a disk that is full, which takes root and a mount of its own, a
-// server refuses rows, goes on with all else, is killed, and starts again with all that was acknowledged.
+// server refuses rows, goes on with all else, is killed, and starts again with all that was acknowledged; where others
+// have filled the disk to its last byte, once they give room back.
 //
 // RR_CRASH_ROUNDS: how many servers are killed for each durability; a few if it is not set.
 #include <sched.h>
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <random>
@@ -39,7 +41,8 @@ struct Level {
   bool full_disk = false;
 };
 
-// A small disk that is nearly full, or why there is none. Its mount is this thread's, and that of processes it starts.
+// A small disk that is partly taken by others, or why there is none. Its mount is this thread's, and that of processes
+// it starts.
 class FullDisk {
  public:
   explicit FullDisk(const std::string& path) : path_(path) {
@@ -48,15 +51,24 @@ class FullDisk {
       missing_ = absl::StrCat("no mount of its own: ", std::strerror(errno));
       return;
     }
-    std::ofstream(path + "/of-others", std::ios::binary) << std::string(kOfOthers, 'x');
+    std::ofstream(others_, std::ios::binary) << std::string(kOfOthers, 'x');
   }
   ~FullDisk() {
     if (missing_.empty()) umount(path_.c_str());
   }
   const std::string& missing() const { return missing_; }
+  // By others.
+  void TakeAll() {
+    std::ofstream file(others_, std::ios::binary | std::ios::app);
+    const std::string page(4096, 'x');
+    while (file.write(page.data(), static_cast<std::streamsize>(page.size())).flush()) {
+    }
+  }
+  void GiveBack() { std::filesystem::resize_file(others_, kOfOthers); }
 
  private:
   const std::string path_;
+  const std::string others_ = path_ + "/of-others";
   std::string missing_;
 };
 
@@ -103,9 +115,9 @@ class DurableStoreTest : public ::testing::TestWithParam<Level> {
     flags_.emplace_back(DurabilityName(GetParam().durability));
   }
 
-  // Kills a server under the load of `writers`, `after` so long, and on a full disk not before it has refused rows.
-  // Before, none of their calls may fail otherwise.
-  void KillUnderLoad(std::vector<CrashWriter>& writers, std::chrono::milliseconds after) {
+  // Kills a server under the load of `writers`, `after` so long, and on a full disk not before it has refused rows, and
+  // `others` have taken what the server keeps free. Before, none of their calls may fail otherwise.
+  void KillUnderLoad(std::vector<CrashWriter>& writers, std::chrono::milliseconds after, bool others) {
     ASSERT_OK_AND_ASSIGN(const ServerProcess server, StartServerProcess(RR_SERVER, flags_));
     std::atomic<bool> killed{false};
     std::atomic<bool> refused{!GetParam().full_disk};
@@ -125,11 +137,13 @@ class DurableStoreTest : public ::testing::TestWithParam<Level> {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     EXPECT_TRUE(refused) << "the disk did not get full";
+    if (disk_ && others) disk_->TakeAll();
     std::this_thread::sleep_for(after);
     killed = true;
     server.process->Signal(SIGKILL);
     for (std::thread& thread : threads) thread.join();
     ASSERT_OK(server.process->Wait(std::chrono::seconds(10)));
+    if (disk_) disk_->GiveBack();
   }
 
   const ScratchDirectory directory_;
@@ -145,7 +159,7 @@ TEST_P(DurableStoreTest, WhatWasAcknowledgedSurvives) {
     SCOPED_TRACE(absl::StrCat("round ", round));
     std::vector<CrashWriter> writers;
     for (int i = 0; i < kWriters; ++i) writers.emplace_back(i, random());
-    ASSERT_NO_FATAL_FAILURE(KillUnderLoad(writers, std::chrono::milliseconds(100 + random() % 700)));
+    ASSERT_NO_FATAL_FAILURE(KillUnderLoad(writers, std::chrono::milliseconds(100 + random() % 700), round % 2 == 1));
     ASSERT_OK_AND_ASSIGN(const ServerProcess server, StartServerProcess(RR_SERVER, flags_));
     ASSERT_OK_AND_ASSIGN(const auto client, Client::Connect({.endpoint = server.endpoint}));
     ASSERT_OK_AND_ASSIGN(const auto run, client->OpenRun("crash", CrashGeometry()));
