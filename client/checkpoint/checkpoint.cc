@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/checkpoint/export_session.h"
 #include "client/checkpoint/import_session.h"
+#include "client/checkpoint/same_run.h"
 #include "client/reader/read_checker.h"
 #include "proto/wire/mutex.h"
 
@@ -156,6 +157,7 @@ absl::StatusOr<ExportOutcome> ExportRun(Run& run, const std::filesystem::path& d
     if (absl::Status status = ExportPortion(run, **session, *names, options); !status.ok()) return status;
   }
   if (options.on_progress) options.on_progress((*session)->progress());
+  if (absl::Status status = CheckSameRun(run, options.producer); !status.ok()) return status;
   auto outcome = (*session)->Finish();
   if (!outcome.ok()) return outcome;
   const ExportSession::Awaited& awaited = (*session)->awaited();

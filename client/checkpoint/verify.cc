@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "client/checkpoint/portions.h"
+#include "client/checkpoint/same_run.h"
 #include "routing_replay/checkpoint.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -75,6 +76,7 @@ class Verifier {
       progress_.bytes = outcome_.bytes;
       if (options_.on_progress) options_.on_progress(progress_);
     }
+    if (absl::Status status = CheckSameRun(run_, options_.producer); !status.ok()) return status;
     return std::move(outcome_);
   }
 

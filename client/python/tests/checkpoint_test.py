@@ -61,6 +61,20 @@ class CheckpointTest(ServerTest):
         done = run.checkpoint(self.directory, drop_missing=True)
         self.assertEqual((done.samples, done.dropped), (SEALED, 0))
 
+    def test_what_is_lost_meanwhile_was_not_released(self) -> None:
+        another = rr.Client(self.server.endpoint)
+        self.addCleanup(another.close)
+
+        def lose(progress: rr.CheckpointProgress) -> None:
+            if progress.samples == 0:
+                self.run_.drop()
+                another.run(self.run_name, GEOMETRY)
+
+        with self.assertRaisesRegex(rr.DataLossError, "made again"):
+            self.run_.checkpoint(self.directory, on_progress=lose)
+        with self.assertRaises(rr.RoutingReplayError):  # There is no checkpoint.
+            another.restore(self.directory)
+
     def test_what_comes_back_is_what_was_there(self) -> None:
         steps: list[rr.CheckpointProgress] = []
         done = self.run_.checkpoint(self.directory, on_progress=steps.append)

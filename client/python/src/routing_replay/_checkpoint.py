@@ -79,6 +79,8 @@ def export(
         found = yield run.stat_many(names, producer=producer)
         reader = yield from _read_all(run, names, producer, timeout)
         yield run._work(partial(core.on_rows, _calls.states_for_core(found), reader))
+    # What was not there any more was released: DataLossError if it was lost with the run.
+    yield run.list(groups=(0, 0), producer=producer)
     outcome = yield run._work(core.finish)
     released = yield from _checkpointed(run, outcome.pop("awaited"), outcome.pop("awaited_content_ids"), producer)
     core.raise_unread()
