@@ -451,7 +451,7 @@ absl::StatusOr<Message> Parse(grpc::ByteBuffer& bytes) {
   Message message;
   const bool parsed = grpc::SerializationTraits<Message>::Deserialize(&bytes, &message).ok();
   bytes.Clear();
-  if (!parsed) return Invalid("request", "not a message of this call");
+  if (!parsed) return Invalid(Reason::kEncoding, "request", "not a message of this call");
   return message;
 }
 

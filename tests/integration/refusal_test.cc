@@ -1,4 +1,8 @@
 // Every refusal of the ingest checks over a real stream: code, reason, where, nothing stored, and the stream goes on.
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include "proto/transport/grpc_status.h"
 #include "tests/integration/fixture.h"
 
 namespace routing_replay::testing {
@@ -141,6 +145,25 @@ TEST_F(RefusalTest, ByPut) {
     if (bad.reason == Reason::kOldRevision) continue;
     EXPECT_THAT(run_->Put(options, bad.tensor, bad.payload), Fails(bad.code, bad.reason));
     EXPECT_THAT(run_->Stat("new"), Fails(absl::StatusCode::kNotFound, Reason::kNoSample));
+  }
+}
+
+TEST_F(RefusalTest, BytesThatAreNoMessage) {
+  grpc::GenericStub stub(grpc::CreateChannel(server_->advertised(), grpc::InsecureChannelCredentials()));
+  for (const char* method : {"OpenRun", "Seal", "Put"}) {
+    const grpc::Slice slice("\xff\xff\xff\xff");
+    grpc::ClientContext call;
+    grpc::CompletionQueue queue;
+    const auto rpc = stub.PrepareUnaryCall(&call, absl::StrCat("/routing_replay.v1.RoutingReplay/", method),
+                                           grpc::ByteBuffer(&slice, 1), &queue);
+    rpc->StartCall();
+    grpc::ByteBuffer answer;
+    grpc::Status status;
+    rpc->Finish(&answer, &status, nullptr);
+    void* tag;
+    bool ok;
+    ASSERT_TRUE(queue.Next(&tag, &ok));
+    EXPECT_THAT(FromGrpcStatus(status), Fails(absl::StatusCode::kInvalidArgument, Reason::kEncoding)) << method;
   }
 }
 
