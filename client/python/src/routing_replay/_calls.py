@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from routing_replay import _core, _messages, _values
+from routing_replay._lives import Lives
 from routing_replay._transport import DEFAULTS
 from routing_replay.errors import NotFoundError
 from routing_replay.geometry import Geometry
@@ -49,7 +50,7 @@ class OpenedRun(NamedTuple):
     geometry: Geometry
     settings: RunSettings
     dropped: ReleaseOutcome
-    lives: _core.Lives
+    lives: Lives
 
 
 def open_run(
@@ -96,7 +97,7 @@ def open_run(
                 "max_payload_bytes": response.max_payload_bytes,
             }
         )
-        lives = _core.Lives()
+        lives = Lives()
         lives.open(0, response.life)
         return OpenedRun(
             core,
@@ -144,7 +145,7 @@ def stat(run: str, samples: Sequence[str], producer: str) -> Call[list[SampleSta
 
 
 def list_page(
-    run: str, lives: _core.Lives, groups: tuple[int, int] | None, producer: str, page_token: str
+    run: str, lives: Lives, groups: tuple[int, int] | None, producer: str, page_token: str
 ) -> Call[tuple[list[SampleState], str]]:
     request = _messages.ListRequest(
         run=run, producer=_values.choice(producer, "producer", _PRODUCERS), page_token=page_token
@@ -161,7 +162,7 @@ def list_page(
 
 def expert_load(
     run: str,
-    lives: _core.Lives,
+    lives: Lives,
     group: int | None,
     groups: tuple[int, int] | None,
     layers: Sequence[int] | None,

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from routing_replay import _core, _messages, _shard_core, errors
+from routing_replay._lives import Lives
 from routing_replay._transport import DEFAULTS, SERVICE, Connection, Transport
 from routing_replay.errors import RoutingReplayError
 
@@ -50,7 +51,7 @@ class ShardTransport:
         self._brief = [Transport(one, brief) for one in servers.members]
         self._gone = [False] * len(servers.members)  # No server was there at the last call.
         self._places: dict[str, _shard_core.Places] = {}
-        self._lives: dict[str, _core.Lives] = {}
+        self._lives: dict[str, Lives] = {}
 
     @property
     def has_others(self) -> bool:
@@ -60,8 +61,8 @@ class ShardTransport:
     def places(self, run: str) -> _shard_core.Places:
         return self._places.setdefault(run, _shard_core.Places(self.shard))
 
-    def lives(self, run: str) -> _core.Lives:
-        return self._lives.setdefault(run, _core.Lives(len(self.members)))
+    def lives(self, run: str) -> Lives:
+        return self._lives.setdefault(run, Lives(len(self.members)))
 
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
         """As Transport.call: of all members, or of the one that has the sample."""
