@@ -119,6 +119,7 @@ absl::StatusOr<RedisRuns::Page> RedisRuns::LoadPage(absl::string_view after, siz
   if (count < names.size()) page.last = names[count - 1];
   names.resize(count);
   std::vector<RedisRequest> requests;
+  requests.reserve(names.size());
   for (const std::string& name : names) requests.push_back(Get(name));
   const std::vector<RedisResult> results = context_.cluster->Execute(requests, context_.Deadline());
   for (size_t i = 0; i < count; ++i) {

@@ -1,6 +1,7 @@
 #include "server/store/redis/redis_sample.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -245,6 +246,7 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(AppendCommand& c
     if (!made.ok()) return refuse(made.status());
     life = *std::move(made);
   }
+  assert(life.has_value() || before != nullptr);  // Only what is there continues.
   const SampleContent& content = life ? *life : *before;
   const absl::StatusOr<AppendPlan> plan = PlanAppend(run_->info, content, header, command.blocks);
   if (!plan.ok()) return refuse(plan.status());

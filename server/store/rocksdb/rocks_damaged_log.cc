@@ -59,7 +59,7 @@ absl::StatusOr<std::string> DamagedLog::Settle(int64_t now_ms) const {
 absl::Status DamagedLog::Forget() const {
   if (!noted()) return absl::OkStatus();
   for (const std::string& log : LogsIn(NotedAt())) {
-    const absl::Status status = FromRocks(env_.DeleteFile(absl::StrCat(NotedAt(), "/", log)), kWhat);
+    absl::Status status = FromRocks(env_.DeleteFile(absl::StrCat(NotedAt(), "/", log)), kWhat);
     if (!status.ok()) return status;
   }
   return FromRocks(env_.DeleteDir(NotedAt()), kWhat);

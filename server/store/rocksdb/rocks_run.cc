@@ -184,8 +184,7 @@ absl::Status RocksRun::CommitInside(rocksdb::WriteBatch batch) {
     batch.Delete(family_->handle, rocks::BlockKey(block));
     batch.Delete(family_->handle, rocks::BlockIdKey(block));
   }
-  const absl::Status status =
-      FromRocks(family_->db->Write(write_options_, &batch), "the database cannot be written to");
+  absl::Status status = FromRocks(family_->db->Write(write_options_, &batch), "the database cannot be written to");
   if (!status.ok()) {
     MutexLock lock(mutex_);
     forgotten_.insert(forgotten_.end(), gone.begin(), gone.end());

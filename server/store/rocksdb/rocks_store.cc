@@ -174,7 +174,7 @@ absl::Status RocksKeeper::Flush() {
 }
 
 absl::Status RocksKeeper::Close() {
-  const absl::Status status = Flush();
+  absl::Status status = Flush();
   return status.ok() ? MarkClosed(*db_, default_->handle) : status;
 }
 
@@ -211,7 +211,7 @@ absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
 absl::Status RocksKeeper::Drop(absl::string_view run) {
   rocksdb::WriteBatch batch;
   batch.Delete(default_->handle, rocks::RunKey(run));
-  const absl::Status status =
+  absl::Status status =
       FromRocks(db_->Write(RocksWriteOptions(Durability::kSynced), &batch), "the run cannot be dropped");
   if (!status.ok()) return status;
   damaged_.erase(std::string(run));
@@ -234,8 +234,7 @@ absl::Status RocksKeeper::DropFamily(const std::string& name) {
   const auto family = families_.find(name);
   if (family == families_.end()) return absl::OkStatus();
   family->second->writes.Close();
-  const absl::Status status =
-      FromRocks(db_->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped");
+  absl::Status status = FromRocks(db_->DropColumnFamily(family->second->handle), "the run's rows cannot be dropped");
   if (!status.ok()) return status;
   families_.erase(family);
   return absl::OkStatus();
