@@ -172,7 +172,7 @@ absl::Status MemoryStore::Adopt(KeptRun kept) {
   for (KeptSample& sample : kept.samples) {
     const int64_t bytes = Unpaid(sample);
     if (over_budget_ == 0) {
-      const absl::Status status = run->Adopt(std::move(sample));
+      absl::Status status = run->Adopt(std::move(sample));
       if (status.ok()) continue;
       if (!absl::IsResourceExhausted(status)) return status;
     }
