@@ -1,6 +1,7 @@
 #include "server/service/control_call.h"
 
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "proto/transport/grpc_status.h"
@@ -10,6 +11,16 @@
 #include "server/store/call_deadline.h"
 
 namespace routing_replay {
+namespace {
+
+// Who shares the workers with others: the bearer of a token, or a connection where there are none.
+std::string OwnerOf(const ServiceContext& context, const grpc::ServerContext& call) {
+  const auto token = call.client_metadata().find("authorization");
+  if (context.config.token_file.empty() || token == call.client_metadata().end()) return call.peer();
+  return {token->second.data(), token->second.size()};
+}
+
+}  // namespace
 
 void ControlCall::Listen(const Home& home, const ControlMethod& method) {
   auto call = std::unique_ptr<ControlCall>(new ControlCall(home, method));
@@ -36,7 +47,7 @@ void ControlCall::OnReceived(bool ok) {
   request_alarm_.Cancel();
   if (finishing_) return;
   if (!ok) return FinishWith(absl::CancelledError("no request came"));
-  absl::Status taken = home_.workers.Run([this] { Answer(); });
+  absl::Status taken = home_.workers.Run(OwnerOf(home_.context, grpc_context_), [this] { Answer(); });
   if (!taken.ok()) return FinishWith(taken);
   working_ = true;
   answered_.Begin();  // Its event is taken on this thread, so later.

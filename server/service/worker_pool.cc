@@ -1,5 +1,6 @@
 #include "server/service/worker_pool.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,9 +14,10 @@ constexpr int32_t kRetryAfterMs = 500;
 absl::Status TooMany(size_t waiting) {
   ErrorDetail detail{.reason = Reason::kOverBudget, .field = "control-calls"};
   detail.retry_after_ms = kRetryAfterMs;
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("control-calls: ", waiting, " calls wait for a thread already; try again later"),
-                   detail);
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat("control-calls: ", waiting, " calls of this caller wait for a thread already; try again later"),
+      detail);
 }
 
 }  // namespace
@@ -31,32 +33,58 @@ void WorkerPool::Finish() {
   for (std::thread& thread : threads) thread.join();
 }
 
-absl::Status WorkerPool::Run(std::function<void()> work) {
+absl::Status WorkerPool::Run(const std::string& owner, std::function<void()> work) {
   MutexLock lock(mutex_);
   if (finishing_) {
     return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
   }
-  if (waiting_.size() >= limits_.waiting) return TooMany(waiting_.size());
-  waiting_.push_back(std::move(work));
-  if (waiting_.size() > idle_ && threads_.size() < limits_.threads) threads_.emplace_back([this] { Work(); });
+  Owner& own = owners_[owner];
+  if (own.waiting.size() >= limits_.waiting_of_an_owner) return TooMany(own.waiting.size());
+  own.waiting.push_back(std::move(work));
+  if (++waiting_ > idle_ && threads_.size() < limits_.threads) threads_.emplace_back([this] { Work(); });
   changed_.NotifyOne();
   return absl::OkStatus();
 }
 
+WorkerPool::Owners::iterator WorkerPool::Next() {
+  const auto may_begin = [this](const auto& entry) { return MayBegin(entry.second); };
+  const auto after = owners_.upper_bound(last_);
+  const auto found = std::find_if(after, owners_.end(), may_begin);
+  if (found != owners_.end()) return found;
+  const auto before = std::find_if(owners_.begin(), after, may_begin);
+  return before == after ? owners_.end() : before;
+}
+
 void WorkerPool::Work() {
-  while (true) {
-    std::function<void()> work;
-    {
-      MutexLock lock(mutex_);
-      ++idle_;
-      while (waiting_.empty() && !finishing_) changed_.Wait(mutex_);
-      --idle_;
-      if (waiting_.empty()) return;
-      work = std::move(waiting_.front());
-      waiting_.pop_front();
-    }
-    work();
+  while (std::optional<Taken> taken = Take()) {
+    taken->work();
+    taken->work = nullptr;
+    End(taken->owner);
   }
+}
+
+std::optional<WorkerPool::Taken> WorkerPool::Take() {
+  MutexLock lock(mutex_);
+  auto next = Next();
+  for (; next == owners_.end(); next = Next()) {
+    if (finishing_) return std::nullopt;
+    ++idle_;
+    changed_.Wait(mutex_);
+    --idle_;
+  }
+  auto& [name, owner] = *next;
+  last_ = name;
+  Taken taken{.owner = name, .work = std::move(owner.waiting.front())};
+  owner.waiting.pop_front();
+  ++owner.working;
+  --waiting_;
+  return taken;
+}
+
+void WorkerPool::End(const std::string& owner) {
+  MutexLock lock(mutex_);
+  const auto found = owners_.find(owner);
+  if (--found->second.working == 0 && found->second.waiting.empty()) owners_.erase(found);
 }
 
 }  // namespace routing_replay

@@ -1,10 +1,13 @@
-// Threads for work that may wait, for what runs on threads that must not.
+// Threads for work that may wait, for what runs on threads that must not; shared among those whose work it is.
 #ifndef SERVER_SERVICE_WORKER_POOL_H_
 #define SERVER_SERVICE_WORKER_POOL_H_
 
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,26 +20,49 @@ namespace routing_replay {
 class WorkerPool {
  public:
   struct Limits {
-    size_t threads = 64;  // Made as they are needed.
-    size_t waiting = 1024;
+    size_t threads = 128;  // Made as they are needed.
+    size_t threads_of_an_owner = 64;
+    size_t waiting_of_an_owner = 1024;
   };
   explicit WorkerPool(const Limits& limits) : limits_(limits) {}
   ~WorkerPool() { Finish(); }
 
-  // Calls `work` once on one of the threads, those that came earlier first. RESOURCE_EXHAUSTED (kOverBudget, field
-  // control-calls, retry_after_ms) if too many wait, UNAVAILABLE (kDraining) after Finish; then `work` is not called.
-  absl::Status Run(std::function<void()> work);
+  // Calls `work` once on one of the threads: of one owner in the order they came, of several in turns.
+  // RESOURCE_EXHAUSTED (kOverBudget, field control-calls, retry_after_ms) if too many of the owner wait, UNAVAILABLE
+  // (kDraining) after Finish; then `work` is not called.
+  absl::Status Run(const std::string& owner, std::function<void()> work);
   // Waits for all work that was taken. Not on one of the threads, and on one thread at a time.
   void Finish();
 
  private:
+  struct Owner {
+    std::deque<std::function<void()>> waiting;
+    size_t working = 0;
+  };
+  using Owners = std::map<std::string, Owner>;
+
+  struct Taken {
+    std::string owner;
+    std::function<void()> work;
+  };
+
   void Work();
+  // The next work, waited for; nothing once all is done after Finish.
+  std::optional<Taken> Take();
+  void End(const std::string& owner);
+  // Whose turn it is; end() where nobody has work that may begin.
+  Owners::iterator Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayBegin(const Owner& owner) const {
+    return !owner.waiting.empty() && owner.working < limits_.threads_of_an_owner;
+  }
 
   const Limits limits_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
+  Owners owners_ ABSL_GUARDED_BY(mutex_);     // Who has work that waits or is done.
+  std::string last_ ABSL_GUARDED_BY(mutex_);  // Whose turn it was.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // Of all.
   size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
 };

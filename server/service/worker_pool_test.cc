@@ -1,6 +1,7 @@
 #include "server/service/worker_pool.h"
 
 #include <atomic>
+#include <string>
 #include <vector>
 
 #include "tests/support/status_matchers.h"
@@ -23,6 +24,10 @@ class Gate {
     MutexLock lock(mutex_);
     while (here_ < here) changed_.Wait(mutex_);
   }
+  int here() {
+    MutexLock lock(mutex_);
+    return here_;
+  }
   void Open() {
     MutexLock lock(mutex_);
     open_ = true;
@@ -39,31 +44,52 @@ class Gate {
 TEST(WorkerPoolTest, WorkThatWaitsHoldsNoOtherUpUntilAllThreadsDo) {
   Gate gate;
   std::atomic<int> done{0};
-  WorkerPool pool({.threads = 3, .waiting = 2});
+  WorkerPool pool({.threads = 3, .threads_of_an_owner = 3, .waiting_of_an_owner = 2});
   for (int i = 1; i <= 3; ++i) {
-    ASSERT_OK(pool.Run([&] { gate.Pass(); }));
+    ASSERT_OK(pool.Run("a", [&] { gate.Pass(); }));
     gate.Await(i);
   }
-  EXPECT_OK(pool.Run([&] { ++done; }));
-  EXPECT_OK(pool.Run([&] { ++done; }));
-  const absl::Status refused = pool.Run([&] { ++done; });
+  EXPECT_OK(pool.Run("a", [&] { ++done; }));
+  EXPECT_OK(pool.Run("a", [&] { ++done; }));
+  const absl::Status refused = pool.Run("a", [&] { ++done; });
   EXPECT_THAT(refused, Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
   EXPECT_GT(GetErrorDetail(refused)->retry_after_ms.value_or(0), 0);
+  EXPECT_OK(pool.Run("b", [&] { ++done; }));
   EXPECT_EQ(done, 0);
   gate.Open();
   pool.Finish();
-  EXPECT_EQ(done, 2);
-  EXPECT_THAT(pool.Run([&] { ++done; }), Fails(absl::StatusCode::kUnavailable, Reason::kDraining));
+  EXPECT_EQ(done, 3);
+  EXPECT_THAT(pool.Run("a", [&] { ++done; }), Fails(absl::StatusCode::kUnavailable, Reason::kDraining));
 }
 
-TEST(WorkerPoolTest, OneThreadWorksInOrder) {
-  std::vector<int> order;
-  {
-    WorkerPool pool({.threads = 1, .waiting = 100});
-    for (int i = 0; i < 50; ++i) ASSERT_OK(pool.Run([&, i] { order.push_back(i); }));
+TEST(WorkerPoolTest, OneOwnerLeavesThreadsToOthers) {
+  Gate gate, other;
+  WorkerPool pool({.threads = 4, .threads_of_an_owner = 2, .waiting_of_an_owner = 100});
+  for (int i = 0; i < 50; ++i) ASSERT_OK(pool.Run("a", [&] { gate.Pass(); }));
+  gate.Await(2);
+  for (int i = 1; i <= 2; ++i) {
+    ASSERT_OK(pool.Run("b", [&] { other.Pass(); }));
+    other.Await(i);
   }
-  ASSERT_EQ(order.size(), 50u);
-  for (int i = 0; i < 50; ++i) EXPECT_EQ(order[i], i);
+  EXPECT_EQ(gate.here(), 2);
+  other.Open();
+  gate.Open();
+  pool.Finish();
+  EXPECT_EQ(gate.here(), 50);
+}
+
+TEST(WorkerPoolTest, OwnersTakeTurns) {
+  std::vector<std::string> order;
+  Gate gate;
+  WorkerPool pool({.threads = 1, .threads_of_an_owner = 1, .waiting_of_an_owner = 100});
+  ASSERT_OK(pool.Run("c", [&] { gate.Pass(); }));
+  gate.Await(1);
+  for (const char* work : {"a1", "a2", "a3", "b1", "b2"}) {
+    ASSERT_OK(pool.Run({work[0]}, [&order, work] { order.push_back(work); }));
+  }
+  gate.Open();
+  pool.Finish();
+  EXPECT_THAT(order, ::testing::ElementsAre("a1", "b1", "a2", "b2", "a3"));
 }
 
 }  // namespace
