@@ -83,7 +83,7 @@ absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
                        fchmod(fd, mode) == 0 && fsync(fd) == 0 && rename(part.c_str(), path.c_str()) == 0;
   if (written) return absl::OkStatus();
-  const absl::Status failed = absl::ErrnoToStatus(errno, part);
+  absl::Status failed = absl::ErrnoToStatus(errno, part);
   unlink(part.c_str());
   return failed;
 }
