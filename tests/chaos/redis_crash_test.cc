@@ -236,7 +236,7 @@ void RedisCrashTest::ExpectNotServed(const RunHandle& run, const CrashHistory& h
 }
 
 TEST_F(RedisCrashTest, NothingIsLostWithAServer) {
-  const int rounds = CrashRounds(3);
+  const int rounds = CrashRounds(5);
   int64_t samples = 0;
   int round = 0;
   for (; round < rounds && !HasFailure(); ++round) {
@@ -260,7 +260,7 @@ TEST_F(RedisCrashTest, NothingIsLostWithAServer) {
 }
 
 TEST_F(RedisCrashTest, WhatIsLostWithAMasterIsNeverWrong) {
-  const int rounds = CrashRounds(2);
+  const int rounds = CrashRounds(5);
   int round = 0;
   for (; round < rounds && !HasFailure(); ++round) {
     SCOPED_TRACE(absl::StrCat("round ", round));

@@ -273,7 +273,7 @@ rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indic
   return Guard([&]() -> absl::Status {
     const auto realign = PlanRealignOf(*plan, *fetch);
     if (!realign.ok()) return realign.status();
-    const absl::Status status =
+    absl::Status status =
         Realign(plan->layout, *realign, fetch->staged.staging, {static_cast<uint8_t*>(indices), indices_size},
                 {reinterpret_cast<RowState*>(states), states_size});
     if (!status.ok() || rows == nullptr) return status;

@@ -19,7 +19,7 @@ namespace {
 template <typename Body>
 absl::Status WithDtype(Dtype dtype, Body&& body) {
   switch (dtype) {
-    case Dtype::kFloat32:
+    case Dtype::kFloat32:  // NOLINT(bugprone-branch-clone): each calls with another type.
       return body(float());
     case Dtype::kFloat64:
       return body(double());
@@ -87,7 +87,7 @@ rrt_error* rrt_router_forward(const rrt_router* router, int64_t rows, const void
     if (!valid.ok()) return valid;
     const int64_t experts = config->num_experts, slots = config->top_k, id_bytes = IdBytes(*config);
     RouterCounters counted = CountersFrom(*counters);
-    const absl::Status status = WithDtype(*dtype, [&](auto value) {
+    absl::Status status = WithDtype(*dtype, [&](auto value) {
       using D = decltype(value);
       return RouterReplayForward<D>(*config,
                                     {.logits = In<D>(logits, rows * experts),
@@ -117,7 +117,7 @@ rrt_error* rrt_router_backward(const rrt_router* router, int64_t rows, const voi
     if (!valid.ok()) return valid;
     const int64_t experts = config->num_experts, ids = rows * config->top_k * IdBytes(*config);
     RouterCounters counted = CountersFrom(*counters);
-    const absl::Status status = WithDtype(*dtype, [&](auto value) {
+    absl::Status status = WithDtype(*dtype, [&](auto value) {
       using D = decltype(value);
       return RouterReplayBackward<D>(*config,
                                      {.logits = In<D>(logits, rows * experts),

@@ -53,7 +53,7 @@ rrt_error* rrt_staged_write(const rrt_staged* staged, void* block, size_t size) 
       return Invalid(Reason::kLength, "block", absl::StrCat("has ", size, " bytes, needs ", bytes));
     }
     auto* out = static_cast<uint8_t*>(block);
-    const absl::Status status = PackPlan(staged->plan.layout, staged->realign, {out, static_cast<size_t>(offset)});
+    absl::Status status = PackPlan(staged->plan.layout, staged->realign, {out, static_cast<size_t>(offset)});
     const std::vector<uint8_t>& rows = staged->staged.staging;
     if (status.ok() && !rows.empty()) std::memcpy(out + offset, rows.data(), rows.size());
     return status;

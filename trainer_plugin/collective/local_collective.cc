@@ -129,6 +129,7 @@ class LocalCollective final : public Collective {
 std::vector<std::unique_ptr<Collective>> MakeLocalCollectives(int32_t size) {
   const auto point = std::make_shared<MeetingPoint>(size);
   std::vector<std::unique_ptr<Collective>> ranks;
+  ranks.reserve(static_cast<size_t>(size));
   for (int32_t rank = 0; rank < size; ++rank) ranks.push_back(std::make_unique<LocalCollective>(point, rank));
   return ranks;
 }

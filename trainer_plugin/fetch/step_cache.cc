@@ -155,7 +155,7 @@ void StepCache::Keep(const EntryPtr& entry) {
 }
 
 void StepCache::Drop(const EntryPtr& dropped) {
-  const EntryPtr entry = dropped;  // `dropped` may be the list's own.
+  const EntryPtr entry = dropped;  // NOLINT(performance-unnecessary-copy-initialization): it may be the list's own.
   if (entry->kept) {
     counters_.bytes -= entry->bytes;
     kept_.erase(entry->place);

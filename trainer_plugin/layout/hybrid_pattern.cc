@@ -69,6 +69,7 @@ absl::StatusOr<std::vector<int32_t>> StagesOf(const LayerSplit& split) {
   if (!status.ok()) return status;
   if (split.first_stage_layers || split.last_stage_layers) return SpreadStages(split);
   std::vector<int32_t> stages;
+  stages.reserve(written.size());
   for (const std::string& stage : written) stages.push_back(static_cast<int32_t>(stage.size()));
   return stages;
 }

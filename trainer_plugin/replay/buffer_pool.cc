@@ -87,6 +87,7 @@ std::string ShapeOf(const BufferLayout& layout) {
     ++layers[{layout.layer(slot).top_k, layout.layer(slot).id_bytes()}];
   }
   std::vector<std::string> parts;
+  parts.reserve(layers.size());
   for (const auto& [key, count] : layers) {
     parts.push_back(absl::StrCat(count, count == 1 ? " layer" : " layers", " x K ", key.first, " x ", key.second,
                                  key.second == 1 ? " byte" : " bytes"));

@@ -60,7 +60,7 @@ class GrowingMemory {
   absl::Status Reserve(size_t size) {
     if (size <= size_) return absl::OkStatus();
     Clear();
-    const absl::Status status = Cuda("memory", Allocate(&data_, size));
+    absl::Status status = Cuda("memory", Allocate(&data_, size));
     if (status.ok()) size_ = size;
     return status;
   }

@@ -86,7 +86,7 @@ class NcclCollective final : public Collective {
                    const Launch& launch) {
     if (to.empty()) return absl::OkStatus();
     const OnDevice here(device_);
-    const absl::Status status = Exchange(from, to, call, deadline, launch);
+    absl::Status status = Exchange(from, to, call, deadline, launch);
     if (!status.ok()) Abort();
     return status;
   }

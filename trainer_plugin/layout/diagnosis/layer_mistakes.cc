@@ -10,6 +10,7 @@ namespace {
 
 std::vector<int32_t> IdsOf(const std::vector<OwnedLayer>& owned) {
   std::vector<int32_t> ids;
+  ids.reserve(owned.size());
   for (const OwnedLayer& layer : owned) ids.push_back(layer.layer_id);
   return ids;
 }

@@ -32,6 +32,7 @@ void ReadFp8(JsonObject& object, bool& fp8) {
 // One of Megatron's names of an option. A misspelt one would silently mean that it is off.
 void ReadName(JsonObject& object, const char* key, const std::vector<const char*>& names, std::string& value) {
   std::vector<std::pair<const char*, const char*>> choices;
+  choices.reserve(names.size());
   for (const char* name : names) choices.emplace_back(name, name);
   const char* chosen = "";
   object.Read(key, choices, chosen);
