@@ -160,6 +160,7 @@ absl::Status CheckNames(const DiffOptions& options) {
 }
 
 absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const ShowProgress& progress) {
+  if (absl::Status status = CheckNames(options); !status.ok()) return status;
   const bool producers = options.b.empty();
   const auto a = Resolve(client, options, options.a, producers ? Producer::kRollout : options.producer);
   if (!a.ok()) return a.status();

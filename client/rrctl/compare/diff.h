@@ -31,7 +31,8 @@ absl::Status CheckNames(const DiffOptions& options);
 //   "first": {"row", "layer", "what", "a", "b"}, null where nothing differs
 //   "layers": [{"layer", "choices", "order_only", "other_experts", "no_common_expert", "replaced_ids"}], those that
 //   differ.
-// NOT_FOUND for what is not there, INVALID_ARGUMENT for runs of two geometries, errors of ReadPortion.
+// Errors of CheckNames, NOT_FOUND for what is not there, INVALID_ARGUMENT for runs of two geometries, errors of
+// ReadPortion.
 absl::StatusOr<Document> Diff(Client& client, const DiffOptions& options, const ShowProgress& progress);
 
 }  // namespace routing_replay
