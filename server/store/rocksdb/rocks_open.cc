@@ -26,7 +26,6 @@ rocksdb::Status Open(const std::string& path, const rocksdb::Options& options, r
   if (!rocksdb::DB::ListColumnFamilies(database, path, &names).ok()) names = {rocksdb::kDefaultColumnFamilyName};
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
   descriptors.reserve(names.size());
-  descriptors.reserve(names.size());
   for (const std::string& name : names) descriptors.emplace_back(name, options);
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
