@@ -53,22 +53,27 @@ class Listener {
   std::thread thread_;
 };
 
+absl::Status Ask(const std::string& address, milliseconds patience) {
+  const absl::StatusOr<ListenerAddress> found = ListenerAddress::Find(address);
+  return found.ok() ? found->Ask(patience) : found.status();
+}
+
 TEST(ListenerWatchTest, AListenerAnswersIfItTakesConnections) {
   Listener listener;
-  EXPECT_OK(AskListener(listener.address(), std::chrono::seconds(30)));
+  EXPECT_OK(Ask(listener.address(), std::chrono::seconds(30)));
   listener.Take(false);
-  const absl::Status silent = AskListener(listener.address(), kPatience);
+  const absl::Status silent = Ask(listener.address(), kPatience);
   EXPECT_TRUE(absl::IsUnavailable(silent));
   EXPECT_THAT(silent.message(), ::testing::HasSubstr(listener.address()));
-  EXPECT_TRUE(absl::IsUnavailable(AskListener("127.0.0.1:1", kPatience)));
-  EXPECT_TRUE(absl::IsUnavailable(AskListener("unix:/does/not/exist", kPatience)));
+  EXPECT_TRUE(absl::IsUnavailable(Ask("127.0.0.1:1", kPatience)));
+  EXPECT_TRUE(absl::IsUnavailable(Ask("unix:/does/not/exist", kPatience)));
 }
 
 TEST(ListenerWatchTest, OneOfEveryAddressAnswersWithoutIpv6) {
   Listener listener;
   const std::string port = listener.address().substr(listener.address().rfind(':'));
   const bool had =
-      testing::RunWithoutIpv6([&] { EXPECT_OK(AskListener(absl::StrCat("[::]", port), std::chrono::seconds(30))); });
+      testing::RunWithoutIpv6([&] { EXPECT_OK(Ask(absl::StrCat("[::]", port), std::chrono::seconds(30))); });
   if (!had) GTEST_SKIP() << "no seccomp filter for a thread here";
 }
 
@@ -78,7 +83,7 @@ TEST(ListenerWatchTest, WithoutADescriptorNothingIsKnown) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  const absl::Status unknown = AskListener("unix:/somewhere", kPatience);
+  const absl::Status unknown = Ask("unix:/somewhere", kPatience);
   setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_TRUE(absl::IsResourceExhausted(unknown)) << unknown;
 }
@@ -112,6 +117,24 @@ TEST(ListenerWatchTest, UnreadyFirstAndDeadAfterLong) {
   MutexLock lock(mutex);
   EXPECT_THAT(told, ::testing::ElementsAre(std::pair(true, true), std::pair(false, true), std::pair(false, false),
                                            std::pair(true, true)));
+}
+
+// A restart would not find the name either, and lose what is in memory.
+TEST(ListenerWatchTest, NamesThatAreNotFoundAreNoReasonToEnd) {
+  EXPECT_TRUE(absl::IsUnknown(Ask("no-such-host.invalid:1", kPatience)));
+  Mutex mutex;
+  CondVar changed;
+  int looks = 0;
+  const ListenerWatch watch(
+      {.addresses = {"no-such-host.invalid:1"}, .interval = milliseconds(1), .looks_until_dead = 2},
+      [&](const ListenerWatch::Found& found) {
+        MutexLock lock(mutex);
+        EXPECT_TRUE(found.alive && found.reachable);
+        ++looks;
+        changed.NotifyAll();
+      });
+  MutexLock lock(mutex);
+  while (looks < 5) changed.Wait(mutex);
 }
 
 TEST(ListenerWatchTest, OneThatAnswersIsReachable) {
