@@ -1,6 +1,7 @@
 #include "server/admission/run_quota.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
@@ -41,6 +42,7 @@ void RunQuota::Hold::Merge(Hold other) {
   if (bytes_ == 0) {
     *this = std::move(other);
   } else {
+    assert(other.bytes_ == 0 || other.run_ == run_);
     bytes_ += std::exchange(other.bytes_, 0);
   }
 }

@@ -81,8 +81,12 @@ bool AppendCall::Stalls() const {
 absl::Status AppendCall::EnterRun(const std::string& run) {
   if (!run.empty()) run_ = run;
   RunQuota& quota = context_.quota;
+  not_there_ = absl::OkStatus();
   if ((!quota.limits_bytes() && !quota.limits_streams()) || run_ == entered_run_) return absl::OkStatus();
-  if (absl::IsNotFound(context_.store.GetRun(run_).status())) return absl::OkStatus();
+  if (absl::Status found = context_.store.GetRun(run_).status(); absl::IsNotFound(found)) {
+    not_there_ = std::move(found);
+    return absl::OkStatus();
+  }
   auto place = OpenStream(context_, run_, RunQuota::StreamKind::kAppend);
   if (!place.ok()) return place.status();
   if (credit_.bytes() > 0) {
@@ -170,9 +174,7 @@ absl::StatusOr<ByteReservation> AppendCall::Promise(uint64_t want_bytes) {
   const int64_t window = std::max(context_.config.stream_window_bytes, context_.config.max_message_bytes);
   const int64_t room = window - credit_.bytes();
   if (room <= 0) return WindowIsFull(window);
-  if (context_.quota.limits_bytes() && run_ != entered_run_) {
-    if (const auto info = context_.store.GetRun(run_); !info.ok()) return info.status();
-  }
+  if (!not_there_.ok()) return not_there_;
   auto promised = AdmitCredit(context_, run_, static_cast<int64_t>(std::min<uint64_t>(want_bytes, room)));
   if (!promised.ok()) return promised.status();
   auto reservation = ReserveOrMakeRoom(context_.store, context_.budget, promised->bytes);
@@ -208,7 +210,7 @@ AppendAck AppendCall::Process(AppendRequest request) {
                                                detail));
   } else {
     UsedCredit used = UseCredit(payload_bytes);  // Refused or not, as the client has counted it.
-    auto admitted = AdmitAppend(context_, run_, request, std::move(used.promised));
+    auto admitted = not_there_.ok() ? AdmitAppend(context_, run_, request, std::move(used.promised)) : not_there_;
     ack = admitted.ok() ? context_.processor.Process(run_, std::move(request), std::move(used.reservation))
                         : RefusalOf(*request.append, admitted.status());
     if (ack.error.ok()) admitted->Commit();

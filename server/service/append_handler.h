@@ -72,6 +72,9 @@ class AppendCall final : public Call {
   ByteReservation credit_;  // Granted and not used yet.
   int64_t told_credit_ = 0;
   std::string entered_run_;  // Where runs are limited: that whose limits these are.
+  // Why the message's run could not be entered. It may be made meanwhile, and what the run before was promised is not
+  // its.
+  absl::Status not_there_;
   std::unique_ptr<RunQuota::Stream> place_;
   std::unique_ptr<ConnectionCalls::Place> connection_;
   RunQuota::Hold promised_;  // Where the run's bytes are limited: as many as credit_, always.
