@@ -170,7 +170,8 @@ class ShardedTest(unittest.TestCase):
             for refused in whole:
                 with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: the run is not there any more"):
                     refused()
-            again = self.connect().run("run", GEOMETRY)
+            # The same client, too, has opened another one then.
+            again = self.client.run("run", GEOMETRY)
             for refused in whole:
                 with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: .*made again"):
                     refused()

@@ -51,7 +51,6 @@ class ShardTransport:
         self._brief = [Transport(one, brief) for one in servers.members]
         self._gone = [False] * len(servers.members)  # No server was there at the last call.
         self._places: dict[str, _shard_core.Places] = {}
-        self._lives: dict[str, Lives] = {}
 
     @property
     def has_others(self) -> bool:
@@ -61,23 +60,27 @@ class ShardTransport:
     def places(self, run: str) -> _shard_core.Places:
         return self._places.setdefault(run, _shard_core.Places(self.shard))
 
-    def lives(self, run: str) -> Lives:
-        return self._lives.setdefault(run, Lives(len(self.members)))
-
     def call(self, method: str, request: bytes, repeat: bool = True) -> bytes:
         """As Transport.call: of all members, or of the one that has the sample."""
         if method in ("Seal", "Truncate"):
             return self._call_at_sample(method, request, repeat)
-        if method == "OpenRun":
-            return self._open_run(request)
-        if method in _PAGED:
-            return self._call_paged(method, request)
+        if method == "ListRuns":
+            return self._list_runs(request)
         if method == "Stat":
             return self._stat(request)
-        if method == "ExpertLoad":
-            return self._expert_load(request)
         answers = self._of_all(lambda member: self.call_member(member, method, request, repeat))
         return _MERGES[method](self._good(answers, _NEEDED.get(method, _ALL)))
+
+    def call_of_opened(self, lives: Lives, method: str, request: bytes, repeat: bool = True) -> bytes:
+        """As `call`, of a run that open_run gave with `lives`.
+
+        DataLossError where the answer would be without what was lost since then.
+        """
+        if method == "List":
+            return self._list(lives, request)
+        if method == "ExpertLoad":
+            return self._expert_load(lives, request)
+        return self.call(method, request, repeat)
 
     def call_member(self, member: int, method: str, request: bytes, repeat: bool = True, brief: bool = False) -> bytes:
         """Of one of them. An error names it."""
@@ -184,14 +187,14 @@ class ShardTransport:
             raise error
         return [answer for answer in answers if isinstance(answer, bytes)]
 
-    def _of_opened_run(self, member: int, run: str, life: int) -> None:
-        """DataLossError if an answer is of a run that was made again."""
+    def _check_life(self, lives: Lives, member: int, run: str, life: int) -> None:
         try:
-            self.lives(run).check(member, run, life)
+            lives.check(member, run, life)
         except RoutingReplayError as error:
             raise self.named(member, error) from None
 
-    def _open_run(self, request: bytes) -> bytes:
+    def open_run(self, request: bytes) -> tuple[bytes, Lives]:
+        """The answer of all members as one, and which making of the run each of them means by it."""
         message = _messages.OpenRunRequest.FromString(request)
         message.shard_fingerprint = self.shard.fingerprint
         text = message.SerializeToString()
@@ -204,9 +207,9 @@ class ShardTransport:
         good = self._good(answers, _THAT_ANSWER if joins else _ALL)
         opened = [_messages.OpenRunResponse.FromString(one if isinstance(one, bytes) else b"") for one in answers]
         self.shard.check_distinct([one.life for one in opened])
+        lives = Lives(len(opened))
         for member, one in enumerate(opened):
-            if one.life:
-                self.lives(message.run).open(member, one.life)
+            lives.open(member, one.life)
         whole, *others = map(_messages.OpenRunResponse.FromString, good)
         for other in others:
             _add(whole.dropped, other.dropped, _RELEASED)
@@ -216,7 +219,7 @@ class ShardTransport:
                 f"run {message.run} has another geometry on one server than on another", reason="GEOMETRY_MISMATCH"
             )
         whole.life = 0  # Each member has one of its own.
-        return whole.SerializeToString()
+        return whole.SerializeToString(), lives
 
     def _call_at_sample(self, method: str, request: bytes, repeat: bool) -> bytes:
         kind = {"Seal": _messages.SealRequest, "Truncate": _messages.TruncateRequest}[method]
@@ -248,29 +251,41 @@ class ShardTransport:
             self._good(answers, _WITH_THE_RUN)
         return _messages.StatResponse(found=[found[name] for name in asked if name in found]).SerializeToString()
 
-    def _call_paged(self, method: str, request: bytes) -> bytes:
-        kind, pages = _PAGED[method]
+    def _list(self, lives: Lives, request: bytes) -> bytes:
+        asked = _messages.ListRequest.FromString(request)
 
-        def all_pages(member: int) -> bytes:
-            whole, message = pages(), kind.FromString(request)
+        def check(member: int, page: Any) -> None:
+            self._check_life(lives, member, asked.run, page.life)
+
+        return _merge_samples(self._all_pages("List", asked, _messages.ListResponse, check))
+
+    def _list_runs(self, request: bytes) -> bytes:
+        asked = _messages.ListRunsRequest.FromString(request)
+        return _merge_runs(self._all_pages("ListRuns", asked, _messages.ListRunsResponse, lambda member, page: None))
+
+    def _all_pages(self, method: str, asked: Any, pages: Any, check: Callable[[int, Any], None]) -> list[bytes]:
+        """By member its pages as one; each is checked as it comes."""
+
+        def of_member(member: int) -> bytes:
+            whole, message = pages(), type(asked)()
+            message.CopyFrom(asked)
             while True:
                 page = pages.FromString(self.call_member(member, method, message.SerializeToString()))
-                if method == "List":
-                    self._of_opened_run(member, message.run, page.life)
+                check(member, page)
                 message.page_token = page.next_page_token
                 page.ClearField("next_page_token")
                 whole.MergeFrom(page)
                 if not message.page_token:
                     return whole.SerializeToString()
 
-        return _MERGES[method](self._good(self._of_all(all_pages), _ALL))
+        return self._good(self._of_all(of_member), _ALL)
 
-    def _expert_load(self, request: bytes) -> bytes:
+    def _expert_load(self, lives: Lives, request: bytes) -> bytes:
         run = _messages.ExpertLoadRequest.FromString(request).run
 
         def count(member: int) -> bytes:
             answer = self.call_member(member, "ExpertLoad", request)
-            self._of_opened_run(member, run, _messages.ExpertLoadResponse.FromString(answer).life)
+            self._check_life(lives, member, run, _messages.ExpertLoadResponse.FromString(answer).life)
             return answer
 
         return _merge_load(self._good(self._of_all(count), _ALL))
@@ -329,13 +344,7 @@ def _add(total: Any, other: Any, fields: Sequence[str]) -> None:
         setattr(total, field, getattr(total, field) + getattr(other, field))
 
 
-_PAGED = {
-    "List": (_messages.ListRequest, _messages.ListResponse),
-    "ListRuns": (_messages.ListRunsRequest, _messages.ListRunsResponse),
-}
 _MERGES: dict[str, Callable[[list[bytes]], bytes]] = {
-    "List": _merge_samples,
-    "ListRuns": _merge_runs,
     "Release": _merge_released,
     "ReleaseForCheckpoint": _merge_released,
     "DropRun": _merge_released,

@@ -76,10 +76,11 @@ class Client:
         Raises FailedPreconditionError if the run has another geometry or other settings, NotFoundError (NO_RUN) if it
         is not there to join.
         """
-        opened = self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at))
+        call = _calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at)
         if isinstance(self._transport, ShardTransport):
-            return ShardedRun(self._transport, name, opened)
-        return Run(self._transport, name, opened)
+            answer, lives = self._transport.open_run(call.request)
+            return ShardedRun(self._transport, name, call.read(answer)._replace(lives=lives))
+        return Run(self._transport, name, self._do(call))
 
     def restore(
         self,

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from routing_replay.types import AppendOptions, Rows
+
+T = TypeVar("T")
 
 
 class ShardedRun(Run):
@@ -41,7 +43,7 @@ class ShardedRun(Run):
     _transport: ShardTransport  # type: ignore[assignment]
 
     def __init__(self, transport: ShardTransport, name: str, opened: _calls.OpenedRun) -> None:
-        super().__init__(transport, name, opened._replace(lives=transport.lives(name)))  # type: ignore[arg-type]
+        super().__init__(transport, name, opened)  # type: ignore[arg-type]
 
     def appender(
         self,
@@ -94,6 +96,10 @@ class ShardedRun(Run):
         finally:
             for _, call, _ in streams:
                 call.cancel()
+
+    def _do(self, call: _calls.Call[T]) -> T:
+        lives = self._opened.lives
+        return call.read(self._transport.call_of_opened(lives, call.method, call.request, call.repeat))
 
     def _receive(
         self,
