@@ -33,6 +33,7 @@ class LossyCluster final : public RedisCluster {
       return std::any_of(requests.begin(), requests.end(), [&](const auto& one) { return one.script == &script; });
     };
     if (first != nullptr && has(*before)) std::exchange(first, nullptr)();
+    if (awaited != nullptr && requests.front().command.name() == "INFO") std::exchange(awaited, nullptr)();
     if (refused != nullptr && has(*refused)) return std::vector<RedisResult>(requests.size());
     std::vector<RedisResult> results = redis_->Execute(requests, deadline);
     if (!has(redis_scripts::Commit()) || meanwhile == nullptr) return results;
@@ -62,6 +63,7 @@ class LossyCluster final : public RedisCluster {
   std::function<void()> meanwhile;       // Called between a commit and its second sending.
   std::function<void()> first;           // Called once, before …
   const RedisScript* before = nullptr;   // … this script.
+  std::function<void()> awaited;         // Called once, before it is asked whether there is a replica.
   const RedisScript* refused = nullptr;  // Is not carried out.
 
  private:

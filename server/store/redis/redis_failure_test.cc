@@ -123,6 +123,33 @@ TEST_F(RedisFailureTest, ARestartIsAcknowledgedWhenAReplicaHasItHoweverOftenItIs
   EXPECT_EQ(*Read(*one_), ExpectedRows(TestGeometry(), kOther, 90));
 }
 
+// It would keep the other streams of its thread waiting.
+TEST_F(RedisFailureTest, ARestartWithoutADeadlineDoesNotWaitForLong) {
+  const auto store =
+      NewRedisStore("redis", Connect(), {.clock = &clock_, .budget = &budget_, .timeout = std::chrono::hours(1)});
+  ASSERT_OK_AND_ASSIGN(const auto replica, redis_->StartReplica());
+  ASSERT_OK(Append(*store, {.rows = {0, 100}}));
+  replica->Pause();
+  const AppendSpec restart{.from = kOther, .rows = {0, 30}, .restart_nonce = 7};
+  EXPECT_EQ(Append(*store, restart).code(), absl::StatusCode::kUnavailable);
+  replica->Signal(SIGCONT);
+  EXPECT_OK(Append(*store, restart));
+}
+
+TEST_F(RedisFailureTest, ARestartWhoseRunEndsMeanwhileIsNotMadeInTheNext) {
+  const auto cluster = std::make_shared<LossyCluster>(Connect());
+  const auto store = NewStore(cluster);
+  ASSERT_OK(Append(*store, {.rows = {0, 32}}));
+  cluster->awaited = [&] {
+    ASSERT_OK(other_->DropRun("run"));
+    ASSERT_OK(other_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32}));
+  };
+  // Whole blocks, of which no copy is left once they are stored.
+  const absl::Status status = Append(*store, {.from = kOther, .rows = {0, 64}, .restart_nonce = 7});
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+  EXPECT_EQ(Stat(*other_).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(RedisFailureTest, ATruncationWaitsForNobodyWhereThereIsNoReplica) {
   ASSERT_OK(Append(*one_, {.rows = {0, 100}}));
   EXPECT_EQ(one_->Truncate("run", kRollout, "s", 50, 0)->revision, 1);

@@ -22,22 +22,36 @@ RedisRequest AtMaster(RedisCommand command, const RedisRun& run, const std::stri
   return {.command = std::move(command), .key = key, .before = {std::move(write)}};
 }
 
-// Whether the answer to CLUSTER NODES names a replica of the node that gave it which is not taken for failed. (CLUSTER
-// SLOTS leaves out those that have not told the others yet how far they are.)
-bool NamesReplica(absl::string_view nodes) {
+// Whether the answer to INFO replication names one that follows. One that is only being given a first copy is named,
+// too, which may take minutes.
+bool NamesFollower(absl::string_view replication) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(replication, absl::ByAnyChar("\r\n"));
+  return std::any_of(lines.begin(), lines.end(), [](absl::string_view line) {
+    return absl::StartsWith(line, "slave") && absl::StrContains(line, ",state=online,");
+  });
+}
+
+enum class Named { kNone, kFailed, kAlive };
+
+// What the answer to CLUSTER NODES says of the replicas of the node that gave it: kAlive if one of them is not taken
+// for failed. (CLUSTER SLOTS leaves out those that have not told the others yet how far they are.)
+Named NamedReplicas(absl::string_view nodes) {
   absl::string_view asked;
-  std::vector<absl::string_view> masters_of_replicas;
+  std::set<absl::string_view> masters_of_alive;
+  std::set<absl::string_view> masters_of_failed;
   for (const absl::string_view node : absl::StrSplit(nodes, '\n')) {
     const std::vector<absl::string_view> parts = absl::StrSplit(node, ' ');  // Id, address, flags, id of its master, …
     if (parts.size() < 4) continue;
     const std::set<absl::string_view> flags = absl::StrSplit(parts[2], ',');
     if (flags.contains("myself")) asked = parts[0];
-    if (flags.contains("slave") && !flags.contains("fail")) masters_of_replicas.push_back(parts[3]);
+    if (flags.contains("slave")) (flags.contains("fail") ? masters_of_failed : masters_of_alive).insert(parts[3]);
   }
-  return std::count(masters_of_replicas.begin(), masters_of_replicas.end(), asked) > 0;
+  if (masters_of_alive.contains(asked)) return Named::kAlive;
+  return masters_of_failed.contains(asked) ? Named::kFailed : Named::kNone;
 }
 
-// A replica of a cluster that has lost its connection may be elected all the same.
+// A cluster knows better than the master's connections: a replica that has lost its own may be elected all the same,
+// and one that is taken for failed may have one for a long time still. Of one that is new the others hear by and by.
 absl::StatusOr<bool> HasReplica(RedisContext& context, const RedisRun& run, const std::string& key,
                                 Clock::Time deadline) {
   std::vector<RedisRequest> requests = {AtMaster(RedisCommand({"INFO", "replication"}), run, key)};
@@ -46,8 +60,8 @@ absl::StatusOr<bool> HasReplica(RedisContext& context, const RedisRun& run, cons
   for (const RedisResult& answer : answers) {
     if (!answer.reply.ok()) return answer.reply.status();
   }
-  if (!absl::StrContains(answers.front().reply->text, "connected_slaves:0\r")) return true;
-  return answers.size() > 1 && NamesReplica(answers.back().reply->text);
+  const Named named = answers.size() > 1 ? NamedReplicas(answers.back().reply->text) : Named::kNone;
+  return named == Named::kAlive || (named == Named::kNone && NamesFollower(answers.front().reply->text));
 }
 
 // Whether a replica has it, or there is none. Waits a little.

@@ -12,9 +12,9 @@
 namespace routing_replay {
 
 // Returns OK when a replica of the master that has `manifest_key` has all that was done there before this call. It is
-// OK, too, where there is no replica: the server alone has none connected; of a cluster, nor has the cluster any that
-// it does not take for failed. Else waits until about the caller's deadline, then UNAVAILABLE. Errors of RedisCluster.
-// May give the manifest its time to live anew.
+// OK, too, where there is no replica: the server alone has none that follows it (one that is still being given its
+// first copy does not); a cluster has none of that master that it does not take for failed. Else waits until about the
+// caller's deadline, then UNAVAILABLE. Errors of RedisCluster. May give the manifest its time to live anew.
 //
 // What the master had lost before this call is not found out: look at the sample afterwards.
 absl::Status AwaitReplica(RedisContext& context, const RedisRun& run, const std::string& manifest_key);

@@ -15,6 +15,9 @@
 namespace routing_replay {
 namespace {
 
+// An append holds up all others of its server's thread, and most come without a deadline.
+constexpr std::chrono::seconds kRestartWait{2};
+
 absl::Status TooMuchChange(const SampleName& name) {
   return MakeError(absl::StatusCode::kUnavailable,
                    absl::StrCat("sample \"", name.sample, "\" is changed by others all the time"),
@@ -203,14 +206,6 @@ std::optional<RedisFound> RedisSample::Guess(const AppendHeader& header) {
 }
 
 absl::StatusOr<AppendAck> RedisSample::Append(AppendCommand& command, RedisSample* parent) {
-  absl::StatusOr<AppendAck> ack = AppendHere(command, parent);
-  // Each append that names the restart: the one that made it may not have been acknowledged.
-  if (!ack.ok() || command.header.restart_nonce == 0) return ack;
-  if (absl::Status kept = KeepRevision(ack->revision); !kept.ok()) return kept;
-  return ack;
-}
-
-absl::StatusOr<AppendAck> RedisSample::AppendHere(AppendCommand& command, RedisSample* parent) {
   MutexLock lock(context_.WriterLock(name_.handle));
   if (const std::optional<RedisFound> guess = Guess(command.header)) {
     const absl::StatusOr<std::optional<AppendAck>> ack = TryAppend(command, parent, *guess);
@@ -369,11 +364,14 @@ absl::StatusOr<SampleState> RedisSample::Seal(int64_t num_tokens, int64_t revisi
 }
 
 // Holds no lock: others may change the sample while this waits.
-absl::Status RedisSample::KeepRevision(int64_t revision) {
+absl::Status RedisSample::KeepRevision(int64_t revision, Clock::Time deadline) {
   const std::string key = RedisSampleKeys(context_.keys, run_->life, name_.handle).Manifest(name_.producer);
   const AcknowledgedSample acknowledged = context_.known.Acknowledged(key).value_or(AcknowledgedSample{});
   if (acknowledged.kept_revision >= revision) return absl::OkStatus();
-  const absl::Status kept = AwaitReplica(context_, *run_, key);
+  const absl::Status kept = [&] {
+    const CallDeadline of_waiting(deadline);
+    return AwaitReplica(context_, *run_, key);
+  }();
   if (!kept.ok()) {
     return MakeError(kept.code(),
                      absl::StrCat("sample \"", name_.sample, "\" has a new revision, but no replica of Redis is known ",
@@ -387,10 +385,14 @@ absl::Status RedisSample::KeepRevision(int64_t revision) {
   return absl::OkStatus();
 }
 
+absl::Status RedisSample::KeepRestart(int64_t revision) {
+  return KeepRevision(revision, Clock::Real().Now() + kRestartWait);
+}
+
 absl::StatusOr<SampleState> RedisSample::Truncate(int64_t rows, std::optional<int64_t> expected_revision) {
   absl::StatusOr<SampleState> state = TruncateHere(rows, expected_revision);
   if (!state.ok()) return state;
-  if (absl::Status kept = KeepRevision(state->revision); !kept.ok()) return kept;
+  if (absl::Status kept = KeepRevision(state->revision, Clock::Time::max()); !kept.ok()) return kept;
   return state;
 }
 

@@ -34,13 +34,15 @@ class RedisSample {
   // Tells the watchers in this server if the call changed the sample: they may call the store, so no lock may be held.
   ~RedisSample();
 
-  // A truncation, and an append that restarts a sample, have come to a replica of Redis where there is one: else
-  // UNAVAILABLE, of a change that was made all the same.
-  //
   // `parent`: the sample that the header's prefix names, if it names one.
   // Blocks are taken out of the command when they are stored, and are in it again after an error.
   absl::StatusOr<AppendAck> Append(AppendCommand& command, RedisSample* parent);
+  // To be called before each append that names a restart is acknowledged: the one that made the restart may not have
+  // been. Returns when no failover undoes this revision of the sample any more, or after a short while an error that
+  // says that one may. The append was made all the same: its blocks are gone, and its caller may send it again.
+  absl::Status KeepRestart(int64_t revision);
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
+  // Comes to a replica of Redis where there is one: else UNAVAILABLE, of a truncation that was made all the same.
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
   // What a release after a checkpoint asks of a sealed sample that `asked` is true of. False: there is none.
   absl::StatusOr<bool> Keep(const std::function<bool(const RedisFound&)>& asked);
@@ -64,10 +66,9 @@ class RedisSample {
   // not lost.
   absl::StatusOr<std::optional<absl::Status>> ReportGone(const RedisFound& found);
 
-  absl::StatusOr<AppendAck> AppendHere(AppendCommand& command, RedisSample* parent);
   absl::StatusOr<SampleState> TruncateHere(int64_t rows, std::optional<int64_t> expected_revision);
-  // Returns when no failover undoes this revision of the sample any more, or an error that says that one may.
-  absl::Status KeepRevision(int64_t revision);
+  // As KeepRestart does, waiting until about `deadline` or the caller's.
+  absl::Status KeepRevision(int64_t revision, Clock::Time deadline);
 
   // What the append will most likely find; nothing if there is no telling, or more than that is needed.
   std::optional<RedisFound> Guess(const AppendHeader& header);

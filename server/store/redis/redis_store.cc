@@ -126,7 +126,7 @@ class RedisStore final : public Store {
   RedisSample SampleOf(RunPtr run, Producer producer, const SampleRef& ref) {
     return RedisSample(context_, std::move(run), NameOf(producer, ref));
   }
-  absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, AppendCommand& command);
+  absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, AppendCommand& command, RedisSample& sample);
   // DATA_LOSS if the sample, which was found after its entry was read, is gone, or is less than the entry says; its
   // revision is then raised.
   absl::Status LookForLoss(const RunPtr& run, const SampleName& name, const RedisEntry& entry, const RedisFound& found);
@@ -230,10 +230,17 @@ bool RedisStore::FollowTime() {
 }
 
 absl::StatusOr<AppendAck> RedisStore::Append(AppendCommand command) {
-  return WithRun(command.run, [&](const RunPtr& run) { return AppendTo(run, command); });
+  std::optional<RedisSample> sample;
+  const SampleName name = NameOf(command.header.producer, {.sample = command.header.sample});
+  absl::StatusOr<AppendAck> ack = WithRun(
+      command.run, [&](const RunPtr& run) { return AppendTo(run, command, sample.emplace(context_, run, name)); });
+  if (!ack.ok() || command.header.restart_nonce == 0) return ack;
+  // Not within WithRun: the blocks are stored, and there are none to be stored once more in a later run of this name.
+  if (absl::Status kept = sample->KeepRestart(ack->revision); !kept.ok()) return kept;
+  return ack;
 }
 
-absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, AppendCommand& command) {
+absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, AppendCommand& command, RedisSample& sample) {
   const AppendHeader& header = command.header;
   if (absl::Status status = CheckAppend(header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(run->info, command); !status.ok()) {
@@ -247,7 +254,7 @@ absl::StatusOr<AppendAck> RedisStore::AppendTo(const RunPtr& run, AppendCommand&
   if (header.prefix) {
     parent.emplace(context_, run, NameOf(header.producer, {.sample = header.prefix->sample}));
   }
-  return SampleOf(run, header.producer, {.sample = header.sample}).Append(command, parent ? &*parent : nullptr);
+  return sample.Append(command, parent ? &*parent : nullptr);
 }
 
 absl::StatusOr<SampleState> RedisStore::Seal(absl::string_view run, Producer producer, absl::string_view sample,
