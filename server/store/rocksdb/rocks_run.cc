@@ -123,8 +123,10 @@ std::shared_ptr<StoredBlock> RocksRun::Found(const BlockPlace& place) {
 absl::Status RocksRun::Write(const SampleChange& change) {
   rocksdb::WriteBatch batch;
   for (const std::shared_ptr<StoredBlock>& block : change.added) PutBlock(static_cast<DiskBlock&>(*block), batch);
+  absl::StatusOr<ByteReservation> room;
   if (!change.added.empty()) {
-    if (absl::Status status = space_->Check(static_cast<int64_t>(batch.GetDataSize())); !status.ok()) return status;
+    room = space_->Promise(static_cast<int64_t>(batch.GetDataSize()));
+    if (!room.ok()) return room.status();
   }
   const int64_t windows = WindowCount(change.lists.rows(), change.block_rows);
   const auto id_of = [](const StoredBlock& block) { return static_cast<const DiskBlock&>(block).id(); };
@@ -194,23 +196,30 @@ absl::Status RocksRun::CommitInside(rocksdb::WriteBatch batch) {
 
 void RocksRun::Forget(uint64_t block) {
   if (!*forgets_ || family_->writes.closed()) return;
-  space_->NoteEnd();
+  bool many = false;
   {
     MutexLock lock(mutex_);
     forgotten_.push_back(block);
-    if (forgotten_.size() < kForgotten) return;
+    many = forgotten_.size() >= kForgotten;
   }
+  space_->NoteEnd();
+  if (!many) return;
   Commit(rocksdb::WriteBatch())
       .IgnoreError();  // What stays is taken away by a later write, or when it is opened again.
 }
 
-void RocksRun::GiveBack(std::atomic<bool>& stop) {
-  if (!Commit(rocksdb::WriteBatch()).ok() || !family_->db->Flush(RocksFlushAtOnce(), family_->handle).ok()) return;
+absl::Status RocksRun::GiveBack(std::atomic<bool>& stop) {
+  const absl::Status taken_away = Commit(rocksdb::WriteBatch());
+  if (family_->writes.closed()) return absl::OkStatus();  // All of it goes with its family.
+  if (!taken_away.ok()) return taken_away;
+  const absl::string_view what = "what ended cannot be given back";
+  absl::Status flushed = FromRocks(family_->db->Flush(RocksFlushAtOnce(), family_->handle), what);
+  if (!flushed.ok()) return flushed;
   rocksdb::CompactRangeOptions options;
   options.canceled = &stop;
   // It would write the rows that are wanted once more, for which there is no room now.
   options.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kDisable;
-  family_->db->CompactRange(options, family_->handle, nullptr, nullptr).PermitUncheckedError();
+  return FromRocks(family_->db->CompactRange(options, family_->handle, nullptr, nullptr), what);
 }
 
 }  // namespace routing_replay

@@ -70,7 +70,7 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
   absl::Status Remove(Producer producer, absl::string_view sample) override;
 
   // Files all of whose blocks were taken away go; RocksDB rewrites others in its own time.
-  void GiveBack(std::atomic<bool>& stop) override;
+  absl::Status GiveBack(std::atomic<bool>& stop) override;
 
   // A block that is in the database. Before anything is written: new blocks get higher numbers than this one.
   std::shared_ptr<StoredBlock> Found(const BlockPlace& place);

@@ -27,12 +27,14 @@ int64_t Kept(const std::string& path) {
 RocksSpace::RocksSpace(std::string path, std::shared_ptr<const rocksdb::WriteBufferManager> buffers)
     : path_(std::move(path)), buffers_(std::move(buffers)), kept_(Kept(path_)) {}
 
-absl::Status RocksSpace::Check(int64_t bytes) {
+absl::StatusOr<ByteReservation> RocksSpace::Promise(int64_t bytes) {
+  absl::StatusOr<ByteReservation> promised = promised_.Reserve(kWrittenTwice * bytes);
+  if (!promised.ok()) return promised;
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(path_, error);
-  if (error) return absl::OkStatus();  // RocksDB will say what is wrong with the disk.
+  if (error) return promised;  // RocksDB will say what is wrong with the disk.
   const int64_t unwritten = static_cast<int64_t>(buffers_->memory_usage());
-  if (static_cast<int64_t>(space.available) >= kept_ + unwritten + kWrittenTwice * bytes) return absl::OkStatus();
+  if (static_cast<int64_t>(space.available) >= kept_ + unwritten + promised_.used()) return promised;
   if (ended_.exchange(false)) {
     MutexLock lock(mutex_);
     wanted_ = true;
@@ -74,7 +76,7 @@ void RocksSpace::Run() {
   while (!stop_) {
     for (const std::weak_ptr<SpaceUser>& each : Users()) {
       const std::shared_ptr<SpaceUser> user = each.lock();
-      if (user != nullptr && !stop_) user->GiveBack(stop_);
+      if (user != nullptr && !stop_ && !user->GiveBack(stop_).ok()) NoteEnd();
     }
   }
 }

@@ -9,13 +9,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/wire/mutex.h"
+#include "server/admission/byte_budget.h"
 
 namespace routing_replay {
 
@@ -23,8 +25,9 @@ namespace routing_replay {
 class SpaceUser {
  public:
   virtual ~SpaceUser() = default;
-  // Gives the disk what nobody wants any more, and ends early once `stop` is set. What cannot be given back now stays.
-  virtual void GiveBack(std::atomic<bool>& stop) = 0;
+  // Gives the disk what nobody wants any more, and ends early once `stop` is set. An error: something stays that may be
+  // given back later.
+  virtual absl::Status GiveBack(std::atomic<bool>& stop) = 0;
 };
 
 // One per database. Thread-safe; whoever uses a run shares it.
@@ -35,10 +38,11 @@ class RocksSpace {
   // Stop must have returned, or no call of Join have been made.
   ~RocksSpace() = default;
 
-  // RESOURCE_EXHAUSTED (kOverBudget) if there is no room for `bytes` more. If anything ended since the last time that
-  // this was so, it is given back in the background: a later call may say otherwise.
-  absl::Status Check(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Something was removed whose bytes are on the disk still.
+  // Room for a write of `bytes`, to be held until the write has ended; this must outlive it. RESOURCE_EXHAUSTED
+  // (kOverBudget) if there is none beside what others hold. If anything ended since the last time that this was so, it
+  // is given back in the background: a later call may say otherwise.
+  absl::StatusOr<ByteReservation> Promise(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Something was removed whose bytes are on the disk still. To be called when GiveBack can find it.
   void NoteEnd() { ended_ = true; }
   // Asks `user` from then on, as long as it lives.
   void Join(std::weak_ptr<SpaceUser> user) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -52,6 +56,7 @@ class RocksSpace {
   const std::string path_;
   const std::shared_ptr<const rocksdb::WriteBufferManager> buffers_;
   const int64_t kept_;
+  ByteBudget promised_{std::numeric_limits<int64_t>::max()};
   std::atomic<bool> ended_{false};
   std::atomic<bool> stop_{false};
 

@@ -188,7 +188,7 @@ absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
   }
   const std::string name = rocks::RunFamily(info.run);
   rocksdb::ColumnFamilyHandle* handle = nullptr;
-  absl::Status status = space_->Check(0);
+  absl::Status status = space_->Promise(0).status();
   if (!status.ok()) return status;
   status = DropFamily(name);
   if (!status.ok()) return status;
