@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -22,6 +23,8 @@
 
 namespace routing_replay {
 namespace {
+
+constexpr uint64_t kSmallLogs = 1 << 20;
 
 class RocksKeeper final : public RunKeeper {
  public:
@@ -60,6 +63,8 @@ class RocksKeeper final : public RunKeeper {
   // What is in the log or in memory, of all runs, is in files as well.
   absl::Status Flush();
   void FlushSoon(const RocksFamily& family);
+  // Not worth a file of each run. False where that is not known.
+  bool LogsAreSmall() const;
   absl::StatusOr<KeptRun> RecoverRun(absl::string_view run, absl::string_view record, LastEnd end,
                                      RecoveryReport& report);
   // Of a run without a record. Nothing is written to it afterwards, even if this fails.
@@ -218,7 +223,9 @@ absl::Status RocksKeeper::Drop(absl::string_view run) {
   // Without its record the run is gone, whatever becomes of its family: one that cannot be dropped now goes when the
   // run is made again, or at the next start.
   DropFamily(rocks::RunFamily(run)).IgnoreError();
-  // Logs hold its rows until nothing else in them is wanted.
+  // Logs hold its rows until nothing else in them is wanted. Of many small runs that are dropped one after the other,
+  // each would have all others write what they have.
+  if (LogsAreSmall()) return absl::OkStatus();
   FlushSoon(*default_);
   for (const auto& [name, family] : families_) FlushSoon(*family);
   return absl::OkStatus();
@@ -228,6 +235,13 @@ void RocksKeeper::FlushSoon(const RocksFamily& family) {
   rocksdb::FlushOptions options = RocksFlushAtOnce();
   options.wait = false;
   db_->Flush(options, family.handle).PermitUncheckedError();  // A log stays longer.
+}
+
+bool RocksKeeper::LogsAreSmall() const {
+  rocksdb::VectorLogPtr logs;
+  if (!db_->GetSortedWalFiles(logs).ok()) return false;
+  const auto add = [](uint64_t bytes, const auto& log) { return bytes + log->SizeFileBytes(); };
+  return std::accumulate(logs.begin(), logs.end(), uint64_t{0}, add) < kSmallLogs;
 }
 
 absl::Status RocksKeeper::DropFamily(const std::string& name) {
