@@ -37,7 +37,7 @@ class Metrics {
   void CountStoreError(absl::StatusCode code);
   // TLS files that are not good; those before go on being shown.
   void CountTlsReloadFailure();
-  // "run_bytes", "run_streams", "max_deadline" or "waiting_reads".
+  // "run_bytes", "run_streams", "max_deadline", "waiting_reads" or "control_calls".
   void CountQuotaRefusal(const char* quota);
 
   // Name (labels in braces) and value of every counter, by name.

@@ -91,6 +91,12 @@ bool Permissions::Sees(absl::string_view run) const {
          std::any_of(grants_.begin(), grants_.end(), [&](const TokenGrant* grant) { return grant->covers(run); });
 }
 
+absl::string_view TokenOf(absl::string_view authorization) {
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return "";
+  const absl::string_view token = authorization.substr(kScheme.size());
+  return token.size() > kMaxTokenBytes ? "" : token;
+}
+
 absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(const std::string& token_file, const Clock& clock,
                                                                      std::function<void(const std::string&)> warn,
                                                                      std::chrono::milliseconds settled) {
@@ -149,10 +155,8 @@ absl::StatusOr<Permissions> AccessControl::Identify(absl::string_view authorizat
   if (open_) return permissions;
   permissions.all_ = false;
   if (authorization.empty()) return NoToken("none; this server wants a token, as \"Bearer TOKEN\"");
-  const absl::string_view token = authorization.substr(std::min(kScheme.size(), authorization.size()));
-  if (!absl::StartsWithIgnoreCase(authorization, kScheme) || token.empty() || token.size() > kMaxTokenBytes) {
-    return NoToken("is not \"Bearer TOKEN\"");
-  }
+  const absl::string_view token = TokenOf(authorization);
+  if (token.empty()) return NoToken("is not \"Bearer TOKEN\"");
   const Sha256 hash = HashOf(token);
   const auto now = clock_->TimeOfDay();
   bool expired = false;

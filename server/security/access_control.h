@@ -43,6 +43,10 @@ class Permissions {
   std::vector<const TokenGrant*> grants_;                // … the token's entries in it.
 };
 
+// The token of an authorization header, "Bearer TOKEN", however the scheme is spelled; empty where it is no such
+// header.
+absl::string_view TokenOf(absl::string_view authorization);
+
 // Thread-safe.
 class AccessControl {
  public:

@@ -60,6 +60,15 @@ TEST_F(AccessControlTest, WithoutAFileAllIsAllowed) {
   EXPECT_TRUE(open.Identify("")->Sees("any"));
 }
 
+TEST(TokenOfTest, OneTokenHoweverTheSchemeIsSpelled) {
+  for (const char* header : {"Bearer tok", "bearer tok", "BEARER tok"}) EXPECT_EQ(TokenOf(header), "tok") << header;
+  EXPECT_EQ(TokenOf("Bearer  tok"), " tok");  // Another one.
+  for (const std::string& header : {std::string(), std::string("Bearer"), std::string("Bearer "), std::string("tok"),
+                                    std::string("Basic tok"), "Bearer " + std::string(5000, 't')}) {
+    EXPECT_EQ(TokenOf(header), "") << header;
+  }
+}
+
 TEST_F(AccessControlTest, ScopesHoldOnTheRunsOfTheToken) {
   Start(Entry("tok", "[a-, b]", "[put, read]") + Entry("tok", "[c]", "[admin]") + Entry("root", "[\"\"]", "[admin]"));
   EXPECT_OK(Check("tok", Scope::kPut, "a-1"));

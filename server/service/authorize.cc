@@ -43,6 +43,11 @@ absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::Server
   return permissions;
 }
 
+std::string OwnerOf(const ServiceContext& context, const grpc::ServerContextBase& call) {
+  const absl::string_view token = context.config.token_file.empty() ? "" : TokenOf(Authorization(call));
+  return token.empty() ? call.peer() : std::string(token);
+}
+
 absl::Status Allow(ServiceContext& context, const Permissions& permissions, Rpc rpc, absl::string_view run) {
   return Counted(context, permissions.Check(RuleOf(rpc).any_of, run));
 }

@@ -4,6 +4,8 @@
 
 #include <grpcpp/server_context.h>
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/security/access_control.h"
@@ -14,6 +16,9 @@ namespace routing_replay {
 
 // Who calls, as of now; asked anew for every message of a stream. Errors as AccessControl::Identify; counted.
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call);
+// Who shares what the server has with others: the bearer of a token, however it is sent, or a connection where there
+// are none.
+std::string OwnerOf(const ServiceContext& context, const grpc::ServerContextBase& call);
 // Whether `rpc` is allowed on the run. Errors as Permissions::Check; counted.
 absl::Status Allow(ServiceContext& context, const Permissions& permissions, Rpc rpc, absl::string_view run);
 // Both.

@@ -1,7 +1,6 @@
 #include "server/service/control_call.h"
 
 #include <chrono>
-#include <string>
 #include <utility>
 
 #include "proto/transport/grpc_status.h"
@@ -11,16 +10,6 @@
 #include "server/store/call_deadline.h"
 
 namespace routing_replay {
-namespace {
-
-// Who shares the workers with others: the bearer of a token, or a connection where there are none.
-std::string OwnerOf(const ServiceContext& context, const grpc::ServerContext& call) {
-  const auto token = call.client_metadata().find("authorization");
-  if (context.config.token_file.empty() || token == call.client_metadata().end()) return call.peer();
-  return {token->second.data(), token->second.size()};
-}
-
-}  // namespace
 
 void ControlCall::Listen(const Home& home, const ControlMethod& method) {
   auto call = std::unique_ptr<ControlCall>(new ControlCall(home, method));
@@ -47,15 +36,22 @@ void ControlCall::OnReceived(bool ok) {
   request_alarm_.Cancel();
   if (finishing_) return;
   if (!ok) return FinishWith(absl::CancelledError("no request came"));
+  if (absl::Status length = CheckControlBytes(request_.Length()); !length.ok()) return FinishWith(length);
   absl::Status taken = home_.workers.Run(OwnerOf(home_.context, grpc_context_), [this] { Answer(); });
-  if (!taken.ok()) return FinishWith(taken);
+  if (!taken.ok()) {
+    if (absl::IsResourceExhausted(taken)) home_.context.metrics.CountQuotaRefusal("control_calls");
+    return FinishWith(taken);
+  }
   working_ = true;
   answered_.Begin();  // Its event is taken on this thread, so later.
 }
 
 void ControlCall::Answer() {
   const CallDeadline deadline(CallerDeadline(grpc_context_));
-  if (home_.context.draining) {
+  if (gone_) {
+    // Its caller may have asked again: what it does now, it would do to what came after.
+    answer_ = absl::CancelledError("the caller was gone before it was its turn");
+  } else if (home_.context.draining) {
     answer_ = DrainingError();
   } else {
     answer_ = method_.answer(home_.context, {grpc_context_, [this] { return gone_.load(); }}, request_);
@@ -65,8 +61,21 @@ void ControlCall::Answer() {
 
 void ControlCall::OnAnswered() {
   if (!answer_.ok()) return FinishWith(answer_.status());
+  // The answer may be long, and is held until the caller takes it. So its place is, too.
   End(absl::OkStatus());
+  answer_alarm_.Set(home_.loop.queue(), std::chrono::system_clock::now() + home_.context.config.stall_timeout,
+                    answer_due_.Begin());
   stream_.WriteAndFinish(*answer_, grpc::WriteOptions(), grpc::Status::OK, ended_.Begin());
+}
+
+void ControlCall::OnAnswerDue(bool fired) {
+  if (fired) grpc_context_.TryCancel();
+}
+
+void ControlCall::OnEnded() {
+  answer_alarm_.Cancel();
+  connection_.reset();
+  SetFinished();
 }
 
 void ControlCall::OnRequestDue(bool fired) {
@@ -79,13 +88,13 @@ void ControlCall::Drain() {
 
 void ControlCall::FinishWith(const absl::Status& status) {
   End(status);
+  connection_.reset();
   stream_.Finish(ToGrpcStatus(status), ended_.Begin());
 }
 
 void ControlCall::End(const absl::Status& status) {
   finishing_ = true;
   record_->End(status);
-  connection_.reset();
   request_alarm_.Cancel();
 }
 

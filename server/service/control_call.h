@@ -37,6 +37,8 @@ class ControlCall final : public Call {
   // On a worker's thread.
   void Answer();
   void OnAnswered();
+  void OnAnswerDue(bool fired);
+  void OnEnded();
   void FinishWith(const absl::Status& status);
   // What there is to do before gRPC is told of the end.
   void End(const absl::Status& status);
@@ -52,9 +54,11 @@ class ControlCall final : public Call {
   CallEvent request_due_{this, [this](bool fired) { OnRequestDue(fired); }};
   CallEvent answered_{this, [this](bool) { OnAnswered(); }};
   CallEvent done_{this, [this](bool) { gone_ = true; }};
-  CallEvent ended_{this, [this](bool) { SetFinished(); }};
+  CallEvent answer_due_{this, [this](bool fired) { OnAnswerDue(fired); }};
+  CallEvent ended_{this, [this](bool) { OnEnded(); }};
   grpc::Alarm request_alarm_;
   grpc::Alarm answered_alarm_;
+  grpc::Alarm answer_alarm_;
   std::unique_ptr<ConnectionCalls::Place> connection_;
   absl::StatusOr<grpc::ByteBuffer> answer_;  // The worker's, until answered_.
   std::atomic<bool> gone_{false};

@@ -438,16 +438,8 @@ absl::Status DoGetServerInfo(ServiceContext& context, const ControlCaller& calle
   return absl::OkStatus();
 }
 
-absl::Status CheckControlBytes(size_t bytes) {
-  if (static_cast<int64_t>(bytes) <= kMaxControlBytes) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("the request has ", bytes, " bytes; at most ", kMaxControlBytes, ", ask in parts"),
-                   {.reason = Reason::kLength});
-}
-
 template <typename Message>
 absl::StatusOr<Message> Parse(grpc::ByteBuffer& bytes) {
-  if (absl::Status status = CheckControlBytes(bytes.Length()); !status.ok()) return status;
   Message message;
   const bool parsed = grpc::SerializationTraits<Message>::Deserialize(&bytes, &message).ok();
   bytes.Clear();
@@ -489,6 +481,13 @@ absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& reques
 }
 
 }  // namespace
+
+absl::Status CheckControlBytes(size_t bytes) {
+  if (static_cast<int64_t>(bytes) <= kMaxControlBytes) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("the request has ", bytes, " bytes; at most ", kMaxControlBytes, ", ask in parts"),
+                   {.reason = Reason::kLength});
+}
 
 const std::vector<ControlMethod>& ControlMethods() {
   static const auto& methods = *new std::vector<ControlMethod>{

@@ -18,6 +18,9 @@ struct ServiceContext;
 // Ten thousand of the longest sample ids, and as much again.
 inline constexpr int64_t kMaxControlBytes = 4 << 20;
 
+// RESOURCE_EXHAUSTED (kLength) if a request is longer. Asked before it waits for a thread, where it takes memory.
+absl::Status CheckControlBytes(size_t bytes);
+
 struct ControlCaller {
   const grpc::ServerContext& call;
   // Thread-safe; true once nobody waits for the answer.
@@ -27,7 +30,7 @@ struct ControlCaller {
 struct ControlMethod {
   const char* name;
   // The answer to a request, of which nothing is left. May wait for the store. Asks whether the caller may; errors are
-  // the call's: INVALID_ARGUMENT if the bytes are no message of it, RESOURCE_EXHAUSTED (kLength) over kMaxControlBytes.
+  // the call's: INVALID_ARGUMENT if the bytes are no message of it. Requires CheckControlBytes.
   std::function<absl::StatusOr<grpc::ByteBuffer>(ServiceContext&, const ControlCaller&, grpc::ByteBuffer& request)>
       answer;
 };

@@ -12,7 +12,8 @@
 namespace routing_replay {
 
 // OK if it is known who calls, and the connection has not too many calls; `place` is then that of the call, to be given
-// up before its end is told. Errors as Identify and ConnectionCalls::Enter, and DrainingError.
+// up with its end: before it is told, but for an answer that is held until the peer takes it. Errors as Identify and
+// ConnectionCalls::Enter, and DrainingError.
 absl::Status Welcome(ServiceContext& context, const grpc::ServerContext& call,
                      std::unique_ptr<ConnectionCalls::Place>& place);
 

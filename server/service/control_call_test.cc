@@ -1,0 +1,200 @@
+#include "server/service/control_call.h"
+
+#include <grpcpp/create_channel.h>
+
+#include <algorithm>
+#include <fstream>
+#include <future>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "proto/transport/grpc_status.h"
+#include "server/store/memory/memory_store.h"
+#include "tests/security/http2_connection.h"
+#include "tests/support/status_matchers.h"
+
+namespace routing_replay {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Fails;
+
+constexpr std::chrono::seconds kPatience(20);
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+
+grpc::ByteBuffer Answer(size_t bytes) {
+  const grpc::Slice slice(std::string(bytes, '\0'));
+  return {&slice, 1};
+}
+
+// A server of single methods, whose answers are the test's.
+class ControlCallTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now());
+    workers_->Finish();
+    loop_->ShutdownAndJoin();
+  }
+
+  void Start(const WorkerPool::Limits& limits, std::vector<ControlMethod> methods) {
+    methods_ = std::move(methods);
+    context_ = std::make_unique<ServiceContext>(config_, Clock::Real(), *access_, budget_, *store_, metrics_);
+    workers_ = std::make_unique<WorkerPool>(limits);
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    builder.SetMaxReceiveMessageSize(-1);
+    loop_ = std::make_unique<CallLoop>(builder.AddCompletionQueue());
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    for (const ControlMethod& method : methods_) ControlCall::Listen({*context_, service_, *loop_, *workers_}, method);
+    loop_->Start();
+    address_ = absl::StrCat("127.0.0.1:", port);
+    stub_ = v1::RoutingReplay::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+  }
+
+  static std::unique_ptr<grpc::ClientContext> NewCall(milliseconds patience = kPatience) {
+    auto call = std::make_unique<grpc::ClientContext>();
+    call->set_deadline(std::chrono::system_clock::now() + patience);
+    return call;
+  }
+  absl::Status Seal(grpc::ClientContext& call, const v1::SealRequest& request = {}) {
+    v1::SampleState state;
+    return FromGrpcStatus(stub_->Seal(&call, request, &state));
+  }
+  int64_t Counted(const std::string& name) {
+    for (const auto& [counter, value] : metrics_.Values()) {
+      if (counter == name) return value;
+    }
+    return 0;
+  }
+
+  ServerConfig config_;
+  std::unique_ptr<AccessControl> access_ = std::make_unique<AccessControl>();
+  ByteBudget budget_{int64_t{64} << 20};
+  std::unique_ptr<Store> store_ = NewMemoryStore({.budget = &budget_});
+  Metrics metrics_;
+  std::unique_ptr<ServiceContext> context_;
+  std::vector<ControlMethod> methods_;
+  RawService service_;
+  std::unique_ptr<WorkerPool> workers_;
+  std::unique_ptr<CallLoop> loop_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+  std::unique_ptr<v1::RoutingReplay::Stub> stub_;
+};
+
+TEST_F(ControlCallTest, WorkWhoseCallerIsGoneIsNotDone) {
+  absl::Notification begun;
+  std::atomic<int> drops{0};
+  Start({.threads = 1}, {{"Seal",
+                          [&](ServiceContext&, const ControlCaller& caller, grpc::ByteBuffer&) {
+                            begun.Notify();
+                            while (!caller.is_gone()) std::this_thread::sleep_for(milliseconds(1));
+                            return Answer(0);
+                          }},
+                         {"DropRun", [&](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) {
+                            ++drops;
+                            return Answer(0);
+                          }}});
+  const auto holding = NewCall();
+  auto held = std::async(std::launch::async, [&] { return Seal(*holding); });
+  begun.WaitForNotification();
+  v1::DropRunResponse dropped;
+  const grpc::Status late = stub_->DropRun(NewCall(milliseconds(300)).get(), {}, &dropped);
+  EXPECT_EQ(late.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  holding->TryCancel();  // After the other on their connection.
+  EXPECT_FALSE(held.get().ok());
+  workers_->Finish();
+  EXPECT_EQ(drops, 0);
+}
+
+TEST_F(ControlCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
+  config_.token_file = ::testing::TempDir() + "/control_call_test.tokens";
+  std::ofstream(config_.token_file)  // SHA-256 of "tok".
+      << "- {name: n, sha256: 1a7674eb4ee78df7e1ac439a93c3fa8e3c945784d4dec9fd8e3011738b2f1d62, runs: [\"\"], scopes: "
+         "[put]}\n";
+  auto access = AccessControl::Create(
+      config_.token_file, Clock::Real(), [](const std::string&) {}, milliseconds(0));
+  ASSERT_OK(access);
+  access_ = *std::move(access);
+  absl::Notification begun, open;
+  std::atomic<int> here{0};
+  Start({.threads = 2, .threads_of_an_owner = 1, .waiting_of_an_owner = 1},
+        {{"Seal", [&](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) {
+            if (++here == 1) begun.Notify();
+            open.WaitForNotification();
+            return Answer(0);
+          }}});
+  const auto seal = [&](const char* scheme) {
+    return std::async(std::launch::async, [this, scheme] {
+      const auto call = NewCall();
+      call->AddMetadata("authorization", absl::StrCat(scheme, " tok"));
+      const absl::Status status = Seal(*call);
+      return status;
+    });
+  };
+  auto first = seal("Bearer");
+  begun.WaitForNotification();
+  // One of them waits, so that the other may not.
+  auto second = seal("bearer"), third = seal("BEARER");
+  const auto refused = [&] { return Counted("routing_replay_quota_refusals_total{quota=\"control_calls\"}"); };
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (refused() == 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(refused(), 1);
+  EXPECT_EQ(here, 1);
+  open.Notify();
+  EXPECT_OK(first.get());
+  const absl::Status two = second.get(), three = third.get();
+  EXPECT_TRUE(two.ok() != three.ok()) << two << three;
+  EXPECT_THAT(two.ok() ? three : two, Fails(kExhausted, Reason::kOverBudget));
+}
+
+TEST_F(ControlCallTest, ARequestThatIsTooLongIsRefusedBeforeItWaits) {
+  absl::Notification begun, open;
+  Start({.threads = 1}, {{"Seal", [&](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) {
+                            begun.Notify();
+                            open.WaitForNotification();
+                            return Answer(0);
+                          }}});
+  const auto holding = NewCall();
+  auto held = std::async(std::launch::async, [&] { return Seal(*holding); });
+  begun.WaitForNotification();
+  v1::SealRequest request;
+  request.set_run(std::string(kMaxControlBytes, 'r'));
+  EXPECT_THAT(Seal(*NewCall(), request), Fails(kExhausted, Reason::kLength));
+  open.Notify();
+  EXPECT_OK(held.get());
+}
+
+TEST_F(ControlCallTest, AnAnswerThatIsNotTakenIsHeldForStallTimeoutAndCountedUntilThen) {
+  config_.stall_timeout = std::chrono::seconds(1);
+  config_.max_streams = 1;
+  Start({}, {{"List", [](ServiceContext&, const ControlCaller&, grpc::ByteBuffer&) { return Answer(1 << 20); }}});
+  testing::Http2Connection connection(address_, /*stream_window=*/0);
+  std::vector<uint32_t> calls;
+  for (int i = 0; i < 3; ++i) {
+    calls.push_back(connection.StartCall("List", ""));
+    connection.Send(calls.back(), testing::GrpcMessage(v1::ListRequest()), milliseconds(1));
+  }
+  const auto all_ended = [&] {
+    return std::all_of(calls.begin(), calls.end(), [&](uint32_t call) { return connection.Ended(call); });
+  };
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!all_ended() && std::chrono::steady_clock::now() < end) connection.Listen(milliseconds(10));
+  EXPECT_TRUE(all_ended());
+  EXPECT_FALSE(connection.closed());
+  EXPECT_EQ(Counted("routing_replay_rpcs_total{code=\"OK\",method=\"List\"}"), 2);
+  EXPECT_EQ(Counted("routing_replay_rpcs_total{code=\"RESOURCE_EXHAUSTED\",method=\"List\"}"), 1);
+  // Their places are free again.
+  calls = {connection.StartCall("List", "")};
+  connection.Send(calls.back(), testing::GrpcMessage(v1::ListRequest()), milliseconds(1));
+  while (!all_ended() && std::chrono::steady_clock::now() < end) connection.Listen(milliseconds(10));
+  EXPECT_EQ(Counted("routing_replay_rpcs_total{code=\"OK\",method=\"List\"}"), 3);
+}
+
+}  // namespace
+}  // namespace routing_replay
