@@ -1,6 +1,7 @@
 #include "server/service/worker_pool.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,13 +12,20 @@ namespace {
 
 constexpr int32_t kRetryAfterMs = 500;
 
-absl::Status TooMany(size_t waiting) {
+absl::Status Refused(absl::string_view why) {
   ErrorDetail detail{.reason = Reason::kOverBudget, .field = "control-calls"};
   detail.retry_after_ms = kRetryAfterMs;
-  return MakeError(
-      absl::StatusCode::kResourceExhausted,
-      absl::StrCat("control-calls: ", waiting, " calls of this caller wait for a thread already; try again later"),
-      detail);
+  return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat("control-calls: ", why), detail);
+}
+
+absl::Status TooMany(size_t waiting) {
+  return Refused(absl::StrCat(waiting,
+                              " calls of this caller (its token, or its connection where there are none) wait ",
+                              "for a thread already; make fewer at a time, or try again later"));
+}
+
+absl::Status NoThread() {
+  return Refused("the server's system has no thread for it (limits of processes, or memory); try again later");
 }
 
 }  // namespace
@@ -41,9 +49,22 @@ absl::Status WorkerPool::Run(const std::string& owner, std::function<void()> wor
   Owner& own = owners_[owner];
   if (own.waiting.size() >= limits_.waiting_of_an_owner) return TooMany(own.waiting.size());
   own.waiting.push_back(std::move(work));
-  if (++waiting_ > idle_ && threads_.size() < limits_.threads) threads_.emplace_back([this] { Work(); });
+  if (++waiting_ > idle_ && threads_.size() < limits_.threads && !AddThread() && threads_.empty()) {
+    owners_.clear();  // Without a thread this work is all there is.
+    waiting_ = 0;
+    return NoThread();
+  }
   changed_.NotifyOne();
   return absl::OkStatus();
+}
+
+bool WorkerPool::AddThread() {
+  try {
+    threads_.emplace_back([this] { Work(); });
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
 }
 
 WorkerPool::Owners::iterator WorkerPool::Next() {

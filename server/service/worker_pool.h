@@ -28,8 +28,8 @@ class WorkerPool {
   ~WorkerPool() { Finish(); }
 
   // Calls `work` once on one of the threads: of one owner in the order they came, of several in turns.
-  // RESOURCE_EXHAUSTED (kOverBudget, field control-calls, retry_after_ms) if too many of the owner wait, UNAVAILABLE
-  // (kDraining) after Finish; then `work` is not called.
+  // RESOURCE_EXHAUSTED (kOverBudget, field control-calls, retry_after_ms) if too many of the owner wait, or the system
+  // has not even one thread for the pool; UNAVAILABLE (kDraining) after Finish; then `work` is not called.
   absl::Status Run(const std::string& owner, std::function<void()> work);
   // Waits for all work that was taken. Not on one of the threads, and on one thread at a time.
   void Finish();
@@ -46,6 +46,8 @@ class WorkerPool {
     std::function<void()> work;
   };
 
+  // Whether the system had one more.
+  bool AddThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
   // The next work, waited for; nothing once all is done after Finish.
   std::optional<Taken> Take();

@@ -1,5 +1,7 @@
 #include "server/service/worker_pool.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <string>
 #include <vector>
@@ -90,6 +92,41 @@ TEST(WorkerPoolTest, OwnersTakeTurns) {
   gate.Open();
   pool.Finish();
   EXPECT_THAT(order, ::testing::ElementsAre("a1", "b1", "a2", "b2", "a3"));
+}
+
+// While it lives the system makes no thread: the stacks of new ones are larger than the address space.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_attr_t huge;
+    EXPECT_EQ(pthread_getattr_default_np(&before_), 0);
+    EXPECT_EQ(pthread_attr_init(&huge), 0);
+    EXPECT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 50), 0);
+    EXPECT_EQ(pthread_setattr_default_np(&huge), 0);
+  }
+  ~NoThreads() { EXPECT_EQ(pthread_setattr_default_np(&before_), 0); }
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST(WorkerPoolTest, WithoutANewThreadTheOthersGoOn) {
+  Gate gate;
+  std::atomic<int> done{0};
+  WorkerPool pool({.threads = 3, .threads_of_an_owner = 3, .waiting_of_an_owner = 2});
+  {
+    const NoThreads none;
+    EXPECT_THAT(pool.Run("a", [&] { ++done; }), Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+  }
+  ASSERT_OK(pool.Run("a", [&] { gate.Pass(); }));
+  gate.Await(1);
+  {
+    const NoThreads none;
+    EXPECT_OK(pool.Run("a", [&] { ++done; }));
+  }
+  gate.Open();
+  pool.Finish();
+  EXPECT_EQ(done, 1);
 }
 
 }  // namespace
