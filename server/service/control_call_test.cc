@@ -11,6 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "proto/transport/grpc_status.h"
 #include "server/store/memory/memory_store.h"
+#include "server/store/sample/stored_block.h"
 #include "tests/security/http2_connection.h"
 #include "tests/support/status_matchers.h"
 
@@ -194,6 +195,58 @@ TEST_F(ControlCallTest, AnAnswerThatIsNotTakenIsHeldForStallTimeoutAndCountedUnt
   connection.Send(calls.back(), testing::GrpcMessage(v1::ListRequest()), milliseconds(1));
   while (!all_ended() && std::chrono::steady_clock::now() < end) connection.Listen(milliseconds(10));
   EXPECT_EQ(Counted("routing_replay_rpcs_total{code=\"OK\",method=\"List\"}"), 3);
+}
+
+// Takes its time to make a run.
+class SlowKeeper final : public RunKeeper {
+ public:
+  explicit SlowKeeper(ByteBudget& budget) : budget_(budget) {}
+  std::string name() const override { return "slow"; }
+  DurabilityLevels durability() const override { return {}; }
+  void Begin() override {}
+  void End() override {}
+  absl::StatusOr<RunPlace> Create(const RunInfo&) override {
+    std::this_thread::sleep_for(milliseconds(30));
+    return RunPlace{std::make_shared<MemoryHome>(std::make_shared<RunUsage>(budget_)), nullptr};
+  }
+  absl::Status Drop(absl::string_view) override { return absl::OkStatus(); }
+
+ private:
+  ByteBudget& budget_;
+};
+
+TEST_F(ControlCallTest, RunsThatAreMadeAtOnceAreCountedOneAfterTheOther) {
+  auto slow = NewKeptStore({.budget = &budget_}, std::make_shared<SlowKeeper>(budget_), {});
+  ASSERT_OK(slow);
+  store_ = *std::move(slow);
+  config_.max_runs = 3;
+  const auto& all = ControlMethods();
+  const auto open =
+      std::find_if(all.begin(), all.end(), [](const auto& method) { return std::string("OpenRun") == method.name; });
+  Start({}, {*open});
+  std::vector<std::future<absl::Status>> calls;
+  for (int i = 0; i < 8; ++i) {
+    calls.push_back(std::async(std::launch::async, [this, i] {
+      v1::OpenRunRequest request;
+      request.set_run(absl::StrCat("run-", i));
+      request.mutable_geometry()->set_num_layers(1);
+      request.mutable_geometry()->add_moe_layer_ids(0);
+      request.mutable_geometry()->add_num_experts(8);
+      request.mutable_geometry()->add_top_k(1);
+      v1::OpenRunResponse response;
+      return FromGrpcStatus(stub_->OpenRun(NewCall().get(), request, &response));
+    }));
+  }
+  int made = 0;
+  for (auto& call : calls) {
+    const absl::Status status = call.get();
+    made += status.ok() ? 1 : 0;
+    if (!status.ok()) {
+      EXPECT_THAT(status, Fails(kExhausted, Reason::kOverBudget));
+    }
+  }
+  EXPECT_EQ(made, 3);
+  EXPECT_EQ(*store_->CountRuns(), 3);
 }
 
 }  // namespace

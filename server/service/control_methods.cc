@@ -132,7 +132,8 @@ absl::Status NoRoomForRun(const char* limit, absl::string_view what) {
 }
 
 // A run that nobody writes to is never idle, and takes memory.
-absl::Status CheckRoomForRun(ServiceContext& context, const ControlCaller& caller, const std::string& run) {
+absl::Status CheckRoomForRun(ServiceContext& context, const ControlCaller& caller, const std::string& run)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.making_run) {
   if (context.store.GetRun(run).ok()) return absl::OkStatus();
   const auto runs = context.store.CountRuns();
   if (!runs.ok()) return runs.status();
@@ -148,6 +149,15 @@ absl::Status CheckRoomForRun(ServiceContext& context, const ControlCaller& calle
   return NoRoomForRun("max_runs", absl::StrCat("the token covers ", *own, " runs"));
 }
 
+// Makes it if it is not there, one after the other: of those that are made at once each would find room.
+absl::StatusOr<RunInfo> MakeRun(ServiceContext& context, const ControlCaller& caller, const std::string& run,
+                                const Geometry& geometry, const std::optional<RunOptions>& options) {
+  if (context.store.GetRun(run).ok()) return context.store.OpenRun(run, &geometry, options);
+  MutexLock lock(context.making_run);
+  if (absl::Status room = CheckRoomForRun(context, caller, run); !room.ok()) return room;
+  return context.store.OpenRun(run, &geometry, options);
+}
+
 absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, const v1::OpenRunRequest& request,
                        v1::OpenRunResponse& response) {
   if (absl::Status allowed = AuthorizeOpenRun(context, caller.call, request); !allowed.ok()) return allowed;
@@ -160,11 +170,11 @@ absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, con
     auto read = FromProto(request.geometry());
     if (!read.ok()) return read.status();
     geometry = *std::move(read);
-    if (status = CheckRoomForRun(context, caller, request.run()); !status.ok()) return status;
   }
   auto options = OptionsFor(context, request, geometry);
   if (!options.ok()) return options.status();
-  auto run = context.store.OpenRun(request.run(), geometry ? &*geometry : nullptr, *options);
+  auto run = geometry ? MakeRun(context, caller, request.run(), *geometry, *options)
+                      : context.store.OpenRun(request.run(), nullptr, *options);
   if (!run.ok()) return run.status();
   if (request.has_resume_at()) {
     const auto dropped = context.store.ReleaseGroups(request.run(), std::nullopt, {request.resume_at(), INT64_MAX});

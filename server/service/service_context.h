@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "proto/wire/clock.h"
+#include "proto/wire/mutex.h"
 #include "routing_replay/wire/error_detail.h"
 #include "server/admission/byte_budget.h"
 #include "server/admission/connection_calls.h"
@@ -61,6 +62,7 @@ struct ServiceContext {
   Metrics& metrics;
   CallBook calls;
   const AppendProcessor processor;
+  Mutex making_run;  // Held from the count of the runs to the end of making one more.
   // Set before the first call.
   std::string advertised;
   const ClientCertificates* client_certificates = nullptr;  // Null: no client is asked for one.
