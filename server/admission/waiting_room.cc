@@ -29,20 +29,22 @@ absl::StatusOr<std::unique_ptr<WaitingRoom::Place>> WaitingRoom::Enter(const std
   Run& of = runs_[run];
   of.bytes += bytes;
   auto waiting = std::make_unique<Waiting>(Waiting{.run = run, .bytes = bytes, .leave = std::move(leave)});
-  const auto position = of.waiting.insert(of.waiting.end(), waiting.get());
+  const auto position = of.waiting.emplace(bytes, waiting.get());
   return std::make_unique<Place>(*this, std::move(waiting), position);
 }
 
 // `bytes` at least, of which the run has as many.
 void WaitingRoom::SendAway(Run& run, int64_t bytes) {
   while (bytes > 0) {
-    Waiting& oldest = *run.waiting.front();
-    run.waiting.pop_front();
-    run.bytes -= oldest.bytes;
-    Add(-oldest.bytes);
-    bytes -= oldest.bytes;
-    oldest.is_sent_away = true;
-    oldest.leave();
+    auto next = run.waiting.lower_bound(bytes);
+    if (next == run.waiting.end()) next = run.waiting.lower_bound(run.waiting.rbegin()->first);
+    Waiting& leaving = *next->second;
+    run.waiting.erase(next);
+    run.bytes -= leaving.bytes;
+    Add(-leaving.bytes);
+    bytes -= leaving.bytes;
+    leaving.is_sent_away = true;
+    leaving.leave();
   }
 }
 
@@ -56,7 +58,7 @@ absl::Status WaitingRoom::Full(int64_t bytes) const {
       detail);
 }
 
-void WaitingRoom::Leave(const Waiting& waiting, std::list<Waiting*>::iterator position) {
+void WaitingRoom::Leave(const Waiting& waiting, BySize::iterator position) {
   MutexLock lock(mutex_);
   if (waiting.is_sent_away) return;
   Add(-waiting.bytes);

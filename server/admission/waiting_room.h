@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +24,7 @@ class WaitingRoom {
     std::function<void()> leave;
     bool is_sent_away = false;
   };
+  using BySize = std::multimap<int64_t, Waiting*>;  // Of those that take as much, the longest wait first.
 
  public:
   // `tell` hears of each change of what all take that wait, one after the other, from any thread; it must not wait.
@@ -33,7 +33,7 @@ class WaitingRoom {
   // Until it is destroyed, one waits; before the room is.
   class Place {
    public:
-    Place(WaitingRoom& room, std::unique_ptr<Waiting> waiting, std::list<Waiting*>::iterator position)
+    Place(WaitingRoom& room, std::unique_ptr<Waiting> waiting, BySize::iterator position)
         : room_(room), waiting_(std::move(waiting)), position_(position) {}
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
@@ -42,24 +42,25 @@ class WaitingRoom {
    private:
     WaitingRoom& room_;
     const std::unique_ptr<Waiting> waiting_;
-    const std::list<Waiting*>::iterator position_;
+    const BySize::iterator position_;
   };
-  // Where the room is full, those of the run with the most bytes are sent away, the longest wait first, if what is
-  // missing leaves that run as much as this one then has; else RESOURCE_EXHAUSTED (kOverBudget, field waiting-reads,
-  // retry_after_ms), and nobody is. `leave` is called at most once, from any thread, while the place lives; it must not
-  // wait, and its bytes are taken as free from then on.
+  // Where the room is full, one of the run with the most bytes is sent away, the smallest that is enough, or several,
+  // the largest first, if what is missing leaves that run as much as this one then has; of those that take as much the
+  // longest wait goes. Else RESOURCE_EXHAUSTED (kOverBudget, field waiting-reads, retry_after_ms), and nobody is.
+  // `leave` is called at most once, from any thread, while the place lives; it must not wait, and its bytes are taken
+  // as free from then on.
   absl::StatusOr<std::unique_ptr<Place>> Enter(const std::string& run, int64_t bytes, std::function<void()> leave);
 
  private:
   struct Run {
     int64_t bytes = 0;
-    std::list<Waiting*> waiting;  // The longest first.
+    BySize waiting;
   };
 
   void Add(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendAway(Run& run, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Full(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Leave(const Waiting& waiting, std::list<Waiting*>::iterator position);
+  void Leave(const Waiting& waiting, BySize::iterator position);
 
   const int64_t limit_;
   const std::function<void(int64_t bytes)> tell_;

@@ -68,5 +68,22 @@ TEST_F(WaitingRoomTest, NobodyGoesForWhoThenHasMore) {
   EXPECT_EQ(used_, 70);
 }
 
+TEST_F(WaitingRoomTest, NoMoreGoThanAreNeeded) {
+  const int64_t bytes[] = {40, 1, 10, 12, 10, 20};
+  for (int call = 0; call < 6; ++call) EXPECT_OK(Enter(call, "a", bytes[call]));
+  EXPECT_OK(Enter(6, "b", 9));  // Two of them are free.
+  EXPECT_THAT(sent_away_, ElementsAre(2));
+  EXPECT_EQ(used_, 92);
+}
+
+TEST_F(WaitingRoomTest, TheLargestGoFirstWhereOneIsNotEnough) {
+  const int64_t bytes[] = {10, 30, 5, 30, 5};
+  for (int call = 0; call < 5; ++call) EXPECT_OK(Enter(call, "a", bytes[call]));
+  EXPECT_OK(Enter(5, "b", 20));
+  EXPECT_OK(Enter(6, "c", 40));
+  EXPECT_THAT(sent_away_, ElementsAre(1, 0));
+  EXPECT_EQ(used_, 100);
+}
+
 }  // namespace
 }  // namespace routing_replay

@@ -113,7 +113,9 @@ absl::Status ReadCall::TakePlace() {
   });
   if (!place.ok()) {
     context_.metrics.CountQuotaRefusal("waiting_reads");
-    return place.status();
+    if (writes_ == 0) return place.status();
+    waiting_is_over_ = true;
+    return absl::OkStatus();
   }
   waiting_place_ = *std::move(place);
   return absl::OkStatus();
@@ -132,10 +134,11 @@ void ReadCall::Advance() {
   ReadStep step = session_->Next(waiting_is_over_);
   if (step.kind == ReadStep::Kind::kWait) {
     if (absl::Status place = TakePlace(); !place.ok()) return FinishWith(place);
-    if (Park(step.wait_for)) step = session_->Next(waiting_is_over_);
+    if (waiting_is_over_ || Park(step.wait_for)) step = session_->Next(waiting_is_over_);
     if (step.kind == ReadStep::Kind::kWait) return;
     Unpark();
   }
+  waiting_place_.reset();
   if (step.kind == ReadStep::Kind::kDone) return FinishWith(absl::OkStatus());
   if (step.kind == ReadStep::Kind::kFailed) return FinishWith(step.failure);
   SendStep(std::move(step));

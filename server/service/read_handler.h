@@ -43,7 +43,8 @@ class ReadCall final : public Call {
   // True if the sample may have changed between the look and the watch: look again.
   bool Park(const SampleRef& sample);
   void Unpark();
-  // Takes its place among those that wait, if it has none yet.
+  // Takes its place among those that wait, if it has none. Where there is none for a read that has sent samples,
+  // waiting is over for the others: one that is not ready does not take back what was sent.
   absl::Status TakePlace();
   // What was received, as parsed; the memory it takes is reserved.
   absl::StatusOr<ReadRequest> TakeRequest();
@@ -80,7 +81,7 @@ class ReadCall final : public Call {
   grpc::Alarm deadline_alarm_;
   ByteReservation request_memory_;
   std::atomic<bool> sent_away_{false};                 // From its place, for others.
-  std::unique_ptr<WaitingRoom::Place> waiting_place_;  // Since it waited first.
+  std::unique_ptr<WaitingRoom::Place> waiting_place_;  // While it has nothing to send.
   std::unique_ptr<RunQuota::Stream> stream_;
   std::unique_ptr<ConnectionCalls::Place> connection_;
   bool change_expected_ = false;  // changed_ is open: its event comes by the watch or by Unpark.

@@ -298,6 +298,31 @@ TEST_F(AttackTest, RunsOfATokenAreCounted) {
   EXPECT_FALSE(OpenRun(*stub_, "attacker", "a-d").ok());
 }
 
+// Samples of a long request; there is room for five such that wait, and not for six.
+constexpr int kLong = 45'000;
+
+v1::ReadRequest Long(v1::ReadRequest read) {
+  while (read.samples_size() < kLong) read.add_samples();
+  return read;
+}
+
+struct Reading {
+  std::unique_ptr<grpc::ClientContext> call;
+  std::unique_ptr<grpc::ClientReader<v1::ReadResponse>> reader;
+};
+Reading Begin(GuardedServer::Stub& stub, const char* token, const v1::ReadRequest& request) {
+  Reading reading{.call = NewCall(token)};
+  reading.reader = stub.Read(reading.call.get(), request);
+  return reading;
+}
+
+int64_t Counted(const v1::ServerInfo& info, const char* name) {
+  const auto found = info.counters().find(absl::StrCat("routing_replay_", name));
+  return found == info.counters().end() ? 0 : found->second;
+}
+constexpr char kNoRoom[] = "quota_refusals_total{quota=\"waiting_reads\"}";
+constexpr char kNotReady[] = "read_samples_total{status=\"NOT_READY\"}";
+
 // Long requests of one run, all of them waiting for a sample that is never sealed: they have all the room there is,
 // until somebody else waits.
 TEST_F(AttackTest, WaitingRequestsAreBounded) {
@@ -305,26 +330,15 @@ TEST_F(AttackTest, WaitingRequestsAreBounded) {
   Bystander bystander(*server_);
   const int64_t before = PeakMemory();
   ASSERT_OK(Put(OneAppend("run", "open", 3)));
-  v1::ReadRequest read = WaitFor("run", "open");
+  v1::ReadRequest read = Long(WaitFor("run", "open"));
   read.mutable_samples(0)->set_num_tokens(100);
-  constexpr int kLong = 45'000, kLongest = 200'000;  // Samples; the room is for five such requests, and not for six.
-  while (read.samples_size() < kLong) read.add_samples();
-  struct Waiting {
-    std::unique_ptr<grpc::ClientContext> call;
-    std::unique_ptr<grpc::ClientReader<v1::ReadResponse>> reader;
-  };
-  std::vector<Waiting> waiting;
+  constexpr int kLongest = 200'000;
+  std::vector<Reading> waiting;
   const auto begin = [&](const char* token, const v1::ReadRequest& request) {
-    waiting.push_back({.call = NewCall(token)});
-    waiting.back().reader = stub_->Read(waiting.back().call.get(), request);
-  };
-  const auto counted = [&](const char* name) {
-    const v1::ServerInfo info = Info();
-    const auto found = info.counters().find(absl::StrCat("routing_replay_", name));
-    return found == info.counters().end() ? 0 : found->second;
+    waiting.push_back(Begin(*stub_, token, request));
   };
   for (int i = 0; i < 8; ++i) begin("attacker", read);
-  Await([&] { return counted("quota_refusals_total{quota=\"waiting_reads\"}") == 3; });
+  Await([&] { return Counted(Info(), kNoRoom) == 3; });
   v1::ReadResponse response;
   const auto refusal = [&] {
     EXPECT_FALSE(waiting.back().reader->Read(&response));
@@ -345,11 +359,10 @@ TEST_F(AttackTest, WaitingRequestsAreBounded) {
   v1::AppendRequest part = OneAppend("theirs", "sample", 3);
   v1::AppendAck ack;
   ASSERT_TRUE(stub_->Put(NewCall("other").get(), part, &ack).ok());
-  v1::ReadRequest wait = WaitFor("theirs", "sample");
+  v1::ReadRequest wait = Long(WaitFor("theirs", "sample"));
   wait.mutable_samples(0)->set_num_tokens(4);
-  while (wait.samples_size() < kLong) wait.add_samples();
   begin("other", wait);
-  Await([&] { return counted("read_samples_total{status=\"NOT_READY\"}") > 0; });
+  Await([&] { return Counted(Info(), kNotReady) > 0; });
   part.mutable_append()->set_row_start(3);
   part.mutable_append()->set_rows(0);
   part.mutable_append()->clear_tensor();
@@ -359,7 +372,59 @@ TEST_F(AttackTest, WaitingRequestsAreBounded) {
   ASSERT_TRUE(waiting.back().reader->Read(&response));
   EXPECT_EQ(response.records(0).status(), v1::SampleRecord::OK);
   bystander.Await(2);
-  for (Waiting& one : waiting) one.call->TryCancel();
+  for (Reading& one : waiting) one.call->TryCancel();
+}
+
+// A place is for a read that has nothing to send: it is given back however slowly is taken what was waited for. A read
+// that finds none on its way is answered to its end.
+TEST_F(AttackTest, WaitingTakesNothingBack) {
+  Start();
+  ASSERT_TRUE(OpenRun(*stub_, "other", "theirs").ok());
+  constexpr int kRows = 1000;
+  const auto put = [&](const char* token, const char* run, const char* sample, bool seal) {
+    v1::AppendRequest append = OneAppend(run, sample, kRows);
+    if (seal) append.mutable_append()->set_seal_num_tokens(kRows + 1);
+    v1::AppendAck ack;
+    EXPECT_TRUE(stub_->Put(NewCall(token).get(), append, &ack).ok());
+  };
+  put("attacker", "run", "open", false);
+  put("attacker", "run", "done", true);
+  std::vector<Reading> waiting;
+  for (int i = 0; i < 6; ++i) waiting.push_back(Begin(*stub_, "attacker", Long(WaitFor("run", "open"))));
+  Await([&] { return Counted(Info(), kNoRoom) == 1; });
+
+  v1::ReadRequest both = WaitFor("run", "done");
+  both.add_samples()->set_sample("open");
+  both = Long(both);
+  v1::ReadResponse response;
+  Reading without_place = Begin(*stub_, "attacker", both);
+  for (const auto status : {v1::SampleRecord::OK, v1::SampleRecord::NOT_READY}) {
+    ASSERT_TRUE(without_place.reader->Read(&response));
+    EXPECT_EQ(response.records(0).status(), status);
+  }
+  while (without_place.reader->Read(&response)) continue;
+  EXPECT_TRUE(without_place.reader->Finish().ok());
+
+  put("other", "theirs", "sample", false);
+  v1::ReadRequest slow = Long(WaitFor("theirs", "sample"));  // More than is sent to who takes nothing.
+  for (int i = 1; i < slow.samples_size(); ++i) slow.mutable_samples(i)->set_sample("sample");
+  waiting.push_back(Begin(*stub_, "other", slow));
+  Await([&] { return Counted(Info(), kNotReady) == 2; });
+  v1::SealRequest seal;
+  seal.set_run("theirs");
+  seal.set_sample("sample");
+  seal.set_num_tokens(kRows + 1);
+  v1::SampleState state;
+  ASSERT_TRUE(stub_->Seal(NewCall("other").get(), seal, &state).ok());
+  ASSERT_TRUE(waiting.back().reader->Read(&response));  // And no more of it.
+  EXPECT_EQ(response.records(0).status(), v1::SampleRecord::OK);
+  const int64_t without_room = Counted(Info(), kNoRoom);
+  Reading with_place{.call = NewCall("attacker")};
+  with_place.call->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  with_place.reader = stub_->Read(with_place.call.get(), both);
+  while (with_place.reader->Read(&response)) continue;
+  EXPECT_EQ(Counted(Info(), kNoRoom), without_room);
+  for (Reading& one : waiting) one.call->TryCancel();
 }
 
 }  // namespace
