@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "routing_replay/wire/checksum.h"
 
 namespace routing_replay::testing {
@@ -64,6 +66,12 @@ const CrashState* CrashHistory::Kept(const SampleState& state) const {
     if (state.num_tokens == (each->sealed ? std::optional(each->rows() + 1) : std::nullopt)) return each;
   }
   return nullptr;
+}
+
+std::string CrashHistory::Text() const {
+  return absl::StrJoin(states(), " ", [](std::string* text, const CrashState& state) {
+    absl::StrAppend(text, state.rows(), "@", state.revision);
+  });
 }
 
 const CrashState* CrashHistory::Find(const LayerRows& layers, int64_t revision) const {

@@ -77,6 +77,8 @@ class CrashHistory {
   // That which `state` must be when nothing is lost: the last one that was acknowledged, or the pending one. Null:
   // neither has its rows, revision and seal.
   const CrashState* Kept(const SampleState& state) const;
+  // "10@1 20@1 15@2": what was asked for, in this order.
+  std::string Text() const;
   // That with these rows, of this revision or a later one; null: none. No two have the same.
   const CrashState* Find(const LayerRows& layers, int64_t revision) const;
 

@@ -168,8 +168,10 @@ void RedisCrashTest::Judge(const RunHandle& run, const std::string& sample, cons
   if (state->committed_rows > 0) {
     ASSERT_OK_AND_ASSIGN(const LayerRows layers, ReadLayers(*run, *state));
     left = history.Find(layers, acknowledged.revision);
-    ASSERT_NE(left, nullptr) << state->committed_rows << " rows at revision " << state->revision
-                             << " that were not the sample's, or not since its last truncation or restart";
+    ASSERT_NE(left, nullptr) << state->committed_rows << " rows at revision " << state->revision << " that were "
+                             << (history.Find(layers, 0) == nullptr ? "never the sample's"
+                                                                    : "those of a life that was over")
+                             << "; asked for were (rows@revision) " << history.Text();
     EXPECT_GE(state->revision, left->revision);
     if (state->token_check) {
       EXPECT_EQ(state->token_check, left->Check());
