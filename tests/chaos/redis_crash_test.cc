@@ -164,7 +164,7 @@ void RedisCrashTest::Judge(const RunHandle& run, const std::string& sample, cons
   }
   ASSERT_OK(state);
   CrashState nothing;
-  const CrashState* left = &nothing;
+  const CrashState* left = acknowledged.rows() == 0 ? &acknowledged : &nothing;
   if (state->committed_rows > 0) {
     ASSERT_OK_AND_ASSIGN(const LayerRows layers, ReadLayers(*run, *state));
     left = history.Find(layers, acknowledged.revision);

@@ -136,19 +136,11 @@ class RedisClusterReplicaTest : public ::testing::Test {
     cluster_ = Connect(RedisNodes().endpoint());
     Empty(*cluster_);
     for (const int slot : {0, kRedisSlots / 2, kRedisSlots - 1}) masters_.push_back(*RedisNodes().MasterOf(slot));
-    for (const int master : masters_) {  // In a new cluster a master hears of it by and by.
-      while (!KnowsReplica(RedisNodes().node(master))) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
   }
   void TearDown() override {
     if (!cluster_) return;
     ASSERT_OK(RedisNodes().Heal());
     for (const int master : masters_) SetFailAfter(master, kFailAfter);
-  }
-  static bool KnowsReplica(RedisProcess& master) {
-    const auto id = master.Ask(RedisCommand({"CLUSTER", "MYID"}));
-    const auto nodes = master.Ask(RedisCommand({"CLUSTER", "NODES"}));
-    return id.ok() && nodes.ok() && absl::StrContains(nodes->text, absl::StrCat("slave ", id->text));
   }
   static void SetFailAfter(int node, const char* milliseconds) {
     ASSERT_OK(RedisNodes().node(node).Ask(RedisCommand({"CONFIG", "SET", "cluster-node-timeout", milliseconds})));

@@ -1,5 +1,6 @@
 #include "tests/support/redis/redis_cluster_process.h"
 
+#include <algorithm>
 #include <chrono>
 #include <set>
 #include <string>
@@ -116,7 +117,8 @@ absl::Status RedisClusterProcess::Form() {
   if (!status.ok()) return status;
   return Await("the replicas did not catch up", [&] {
     return everybody(RedisCommand({"INFO", "replication"}), "master_link_status:up", kMasters) &&
-           everybody(info, absl::StrCat("cluster_size:", kMasters), 0) && everybody(info, "cluster_state:ok", 0);
+           everybody(info, absl::StrCat("cluster_size:", kMasters), 0) && everybody(info, "cluster_state:ok", 0) &&
+           AllKnowRoles();
   });
 }
 
@@ -167,6 +169,16 @@ absl::Status RedisClusterProcess::MoveSlot(int slot, int to) {
   return status;
 }
 
+bool RedisClusterProcess::AllKnowRoles() {
+  return std::all_of(nodes_.begin(), nodes_.end(), [](const auto& node) {
+    const auto known = node->Ask(RedisCommand({"CLUSTER", "NODES"}));
+    if (!known.ok() || absl::StrContains(known->text, "fail")) return false;
+    const std::vector<absl::string_view> lines = absl::StrSplit(known->text, '\n');
+    const auto replica = [](absl::string_view line) { return absl::StrContains(line, "slave "); };
+    return std::count_if(lines.begin(), lines.end(), replica) == kNodes - kMasters;
+  });
+}
+
 bool RedisClusterProcess::Owns(int node, int slot) {
   const auto reply = this->node(node).Ask(RedisCommand({"CLUSTER", "SLOTS"}));
   if (!reply.ok()) return false;
@@ -210,7 +222,7 @@ absl::Status RedisClusterProcess::Heal() {
       if (!InfoHas(i, RedisCommand({"CLUSTER", "INFO"}), "cluster_state:ok")) return false;
     }
     return count("role:master") == kMasters && count("master_link_status:up") == kMasters &&
-           count("connected_slaves:1") == kMasters;
+           count("connected_slaves:1") == kMasters && AllKnowRoles();
   });
 }
 

@@ -18,7 +18,7 @@ class RedisClusterProcess {
   static constexpr int kMasters = 3;
   static constexpr int kNodes = 6;
 
-  // Returns when every node knows the whole cluster and every replica has caught up.
+  // Returns when every node knows the whole cluster and its roles, and every replica has caught up.
   static absl::StatusOr<std::unique_ptr<RedisClusterProcess>> Start(const std::vector<std::string>& settings = {});
 
   // All nodes as seeds.
@@ -34,7 +34,7 @@ class RedisClusterProcess {
   absl::Status AwaitFailover(int slot, int dead);
   // The other one of the pair of master and replica that `node` is of.
   static int PartnerOf(int node) { return (node + kMasters) % kNodes; }
-  // Starts what was killed again and waits until every master has a replica that has caught up.
+  // Starts what was killed again and waits until every master has a replica that has caught up, and all know it.
   absl::Status Heal();
   // "redis://" and all nodes.
   std::string url() const;
@@ -46,6 +46,8 @@ class RedisClusterProcess {
   absl::StatusOr<std::string> IdOf(int node);
   bool InfoHas(int node, const RedisCommand& command, const std::string& text);
   absl::Status MigrateKeys(int slot, int from, int to);
+  // Whether every node has heard of everybody's present role, which it does by and by.
+  bool AllKnowRoles();
   // Whether `node` itself says that it is the master of `slot`.
   bool Owns(int node, int slot);
   // Waits until the living nodes have heard of each other's last change of slots. A node that takes over a slot without
