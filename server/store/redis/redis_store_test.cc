@@ -9,8 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
 #include "server/store/redis/client/slot_map.h"
 #include "tests/support/redis/redis_cluster_process.h"
