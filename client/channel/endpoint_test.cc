@@ -41,7 +41,8 @@ TEST(EndpointTest, SeveralServers) {
 }
 
 TEST(EndpointTest, AListIsJudgedByItsMembersElsewhere) {
-  for (const ServerTarget& target : *ServerTargets("localhost:1,server:2,127.0.0.1:3")) {
+  ASSERT_OK_AND_ASSIGN(const auto targets, ServerTargets("localhost:1,server:2,127.0.0.1:3"));
+  for (const ServerTarget& target : targets) {
     EXPECT_EQ(target.judged(), "dns:///server:2");
   }
   EXPECT_EQ(ServerTargets("localhost:1,127.0.0.1:3")->at(1).judged(), "dns:///127.0.0.1:3");

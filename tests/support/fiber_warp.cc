@@ -10,6 +10,9 @@
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace routing_replay::testing {
 namespace {
@@ -17,18 +20,22 @@ namespace {
 constexpr int32_t kLanes = 32;
 constexpr size_t kStackBytes = 256 << 10;
 
-// A thread of control with a stack. AddressSanitizer must be told of each switch, or it takes one stack's frames for
-// the other's.
+// A thread of control with a stack. Sanitizers must be told of each switch, or they take one stack's frames for the
+// other's.
 struct Context {
   ucontext_t registers;
   const void* stack = nullptr;
   size_t stack_bytes = 0;
-  void* sanitizer_frames = nullptr;  // What it keeps of this one while it does not run.
+  void* sanitizer_frames = nullptr;  // What AddressSanitizer keeps of this one while it does not run.
+  void* sanitizer_fiber = nullptr;   // ThreadSanitizer's name of this one.
 };
 
 void BeforeSwitch([[maybe_unused]] void** frames, [[maybe_unused]] const Context& to) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(frames, to.stack, to.stack_bytes);
+#endif
+#ifdef __SANITIZE_THREAD__
+  __tsan_switch_to_fiber(to.sanitizer_fiber, 0);
 #endif
 }
 
@@ -36,6 +43,25 @@ void BeforeSwitch([[maybe_unused]] void** frames, [[maybe_unused]] const Context
 void AfterSwitch([[maybe_unused]] const Context& self, [[maybe_unused]] Context& from) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(self.sanitizer_frames, &from.stack, &from.stack_bytes);
+#endif
+}
+
+void NameThread([[maybe_unused]] Context& context) {
+#ifdef __SANITIZE_THREAD__
+  context.sanitizer_fiber = __tsan_get_current_fiber();
+#endif
+}
+
+void NameFiber([[maybe_unused]] Context& context) {
+#ifdef __SANITIZE_THREAD__
+  context.sanitizer_fiber = __tsan_create_fiber(0);
+#endif
+}
+
+void ForgetFiber([[maybe_unused]] Context& context) {
+#ifdef __SANITIZE_THREAD__
+  if (context.sanitizer_fiber != nullptr) __tsan_destroy_fiber(context.sanitizer_fiber);
+  context.sanitizer_fiber = nullptr;
 #endif
 }
 
@@ -83,6 +109,8 @@ struct FiberWarp::State {
     fiber.stack = fiber.memory.data();
     fiber.stack_bytes = fiber.memory.size();
     fiber.sanitizer_frames = nullptr;
+    ForgetFiber(fiber);  // With the frames of the body before, which it never left.
+    NameFiber(fiber);
     getcontext(&fiber.registers);
     fiber.registers.uc_stack.ss_sp = fiber.memory.data();
     fiber.registers.uc_stack.ss_size = fiber.memory.size();
@@ -102,11 +130,14 @@ struct FiberWarp::State {
 };
 
 FiberWarp::FiberWarp() : state_(std::make_unique<State>()) { state_->warp = this; }
-FiberWarp::~FiberWarp() = default;
+FiberWarp::~FiberWarp() {
+  for (State::Fiber& fiber : state_->fibers) ForgetFiber(fiber);
+}
 
 void FiberWarp::Run(const std::function<void(const FiberLane&)>& body) {
   State& state = *state_;
   state.body = &body;
+  NameThread(state.scheduler);
   state.exchanges.fill(0);
   for (State::Fiber& fiber : state.fibers) state.Prepare(fiber);
   while (!state.fibers[0].done) {

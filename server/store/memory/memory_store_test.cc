@@ -27,7 +27,8 @@ TEST(MemoryStoreTest, ARunTakesOfTheBudget) {
   EXPECT_OK(store->OpenRun("run0", nullptr, std::nullopt));  // Joining takes nothing.
   ASSERT_OK(store->DropRun("run0"));
   EXPECT_OK(store->OpenRun("another", &TestGeometry(), std::nullopt));
-  for (const RunState& run : *store->ListRuns()) ASSERT_OK(store->DropRun(run.info.run));
+  ASSERT_OK_AND_ASSIGN(const auto left, store->ListRuns());
+  for (const RunState& run : left) ASSERT_OK(store->DropRun(run.info.run));
   EXPECT_EQ(budget.used(), 0);
 }
 
