@@ -3,9 +3,8 @@
 //
 // As long as all masters live nothing may be lost. A master that dies takes what it had acknowledged and its replica
 // had not heard of; then of a sample
-//  - it is, bit for bit, what it was at an earlier time, or nothing at all; but never what it was before a truncation
-//  or
-//    restart that was acknowledged;
+//  - it is, bit for bit, what it was at an earlier time, or nothing at all; but never what it was before a
+//    truncation or restart that was acknowledged;
 //  - nobody is given the rest: it is LOST, under a new revision, where the server that acknowledged it still lives, or
 //    where the sample's entry in the index was on a master that lives and a server has looked through the run; it is
 //    not committed where both died. That is not reported;
