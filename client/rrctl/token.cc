@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,8 +17,11 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/sample_id.h"
+#include "server/security/token_file.h"
 
 namespace routing_replay {
 namespace {
@@ -66,26 +70,47 @@ absl::StatusOr<std::string> ReadEntries(const std::string& path) {
   return text;
 }
 
+// Of all that edit files of the folder; given up when it is closed.
+absl::StatusOr<int> LockFolderOf(const std::filesystem::path& path) {
+  const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return absl::ErrnoToStatus(errno, folder);
+  if (flock(fd, LOCK_EX) == 0) return fd;
+  absl::Status failed = absl::ErrnoToStatus(errno, folder);
+  close(fd);
+  return failed;
+}
+
 // A server that looks at the file meanwhile sees all of it, or what it was; half an entry may be a wider grant. The
-// file keeps its mode, and its place behind symbolic links.
+// file keeps its owner and mode, or the server might not be able to read it any more, and its place behind symbolic
+// links.
 absl::Status AppendEntry(const std::string& named, const std::string& entry) {
   std::error_code ignored;
   const std::string path = std::filesystem::weakly_canonical(named, ignored).string();
+  const auto folder = LockFolderOf(path);
+  if (!folder.ok()) return folder.status();
+  const absl::Cleanup unlock = [fd = *folder] { close(fd); };
   const auto before = ReadEntries(path);
   if (!before.ok()) return before.status();
+  const std::string text = absl::StrCat(*before, entry, "\n");
+  if (const auto grants = ParseTokenFile(text); !grants.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", grants.status().message()));
+  }
   struct stat status;
-  const mode_t mode = stat(path.c_str(), &status) == 0 ? status.st_mode & ALLPERMS : 0600;
+  const bool there = stat(path.c_str(), &status) == 0;
   std::string part = path + ".XXXXXX";
   const int fd = mkostemp(part.data(), O_CLOEXEC);
   if (fd < 0) return absl::ErrnoToStatus(errno, part);
   const absl::Cleanup close_file = [fd] { close(fd); };
-  const std::string text = absl::StrCat(*before, entry, "\n");
   const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-                       fchmod(fd, mode) == 0 && fsync(fd) == 0 && rename(part.c_str(), path.c_str()) == 0;
+                       (!there || fchown(fd, status.st_uid, status.st_gid) == 0) &&
+                       fchmod(fd, there ? status.st_mode & ALLPERMS : 0600) == 0 && fsync(fd) == 0 &&
+                       rename(part.c_str(), path.c_str()) == 0;
   if (written) return absl::OkStatus();
-  absl::Status failed = absl::ErrnoToStatus(errno, part);
+  const int error = errno;
   unlink(part.c_str());
-  return failed;
+  if (error != EPERM) return absl::ErrnoToStatus(error, part);
+  return absl::PermissionDeniedError(absl::StrCat(path, ": a new file cannot be given its owner; edit it as that one"));
 }
 
 // Said twice is meant otherwise, perhaps.
@@ -105,6 +130,15 @@ absl::Status CheckGrant(const TokenOptions& options) {
   return status.ok() ? CheckOnce("--scope", options.scopes) : status;
 }
 
+// As the server will: its keys are our flags, more or less.
+absl::Status CheckEntry(const std::string& entry) {
+  const auto grants = ParseTokenFile(entry + "\n");
+  if (grants.ok()) return absl::OkStatus();
+  const std::pair<std::string, std::string> fault =
+      absl::StrSplit(absl::StripPrefix(grants.status().message(), "entry 1: "), absl::MaxSplits(": ", 1));
+  return Invalid(absl::StrCat("--", fault.first), fault.second);
+}
+
 }  // namespace
 
 absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
@@ -112,6 +146,7 @@ absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
   const auto token = RandomToken();
   if (!token.ok()) return token.status();
   const std::string entry = EntryFor(options, *token);
+  if (absl::Status status = CheckEntry(entry); !status.ok()) return status;
   Document made = {{"entry", entry}};
   if (options.file.empty()) {
     made["token"] = *token;
@@ -120,7 +155,10 @@ absl::StatusOr<Document> MakeToken(const TokenOptions& options) {
     made["file"] = options.file;
   }
   if (options.append.empty()) return made;
-  if (absl::Status status = AppendEntry(options.append, entry); !status.ok()) return status;
+  if (absl::Status status = AppendEntry(options.append, entry); !status.ok()) {
+    if (!options.file.empty()) unlink(options.file.c_str());  // It opens nothing.
+    return status;
+  }
   return made;
 }
 

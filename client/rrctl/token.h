@@ -22,8 +22,9 @@ struct TokenOptions {
 };
 
 // {"entry": a line for the server's token file, "token" or "file"}. 256 bits by chance. ALREADY_EXISTS for a file that
-// is there, INVALID_ARGUMENT for a prefix that no run's name can have and for a token file that is no list of lines,
-// and other errors that name it. Nothing is written for such a prefix.
+// is there, INVALID_ARGUMENT for what the server would not take, of the entry or of the file with it, PERMISSION_DENIED
+// for a token file that would change its owner, and other errors that name a file. An error leaves all files as they
+// were.
 absl::StatusOr<Document> MakeToken(const TokenOptions& options);
 
 // Of prefixes that do not end with a separator: which further runs they cover, for people; "" where all of them do.

@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "proto/wire/clock.h"
 #include "server/security/access_control.h"
@@ -15,6 +17,12 @@ namespace {
 
 using testing::Fails;
 
+constexpr uid_t kSomebody = 65534;
+
+int64_t FilesIn(const std::string& directory) {
+  return std::distance(std::filesystem::directory_iterator(directory), std::filesystem::directory_iterator());
+}
+
 // What is made is what the server takes.
 TEST(TokenTest, TheServerTakesTheEntry) {
   const testing::ScratchDirectory directory;
@@ -25,7 +33,7 @@ TEST(TokenTest, TheServerTakesTheEntry) {
                                                        .expires = "2999-01-31",
                                                        .max_runs = 7}));
   std::ofstream(path) << made["entry"].get<std::string>() << "\n";
-  const auto control = AccessControl::Create(path, Clock::Real(), [](const std::string&) {});
+  const auto control = AccessControl::Create(path, Clock::Real(), [](const auto&) {});
   ASSERT_OK(control);
   const std::string token = made["token"];
   ASSERT_OK_AND_ASSIGN(const Permissions permissions, (*control)->Identify("Bearer " + token));
@@ -50,13 +58,91 @@ TEST(TokenTest, AnEntryIsAddedByARename) {
   ASSERT_EQ(lstat(path.c_str(), &after), 0);
   EXPECT_NE(before.st_ino, after.st_ino);
   EXPECT_EQ(after.st_mode, before.st_mode);
-  const auto control = AccessControl::Create(path, Clock::Real(), [](const std::string&) {});
+  const auto control = AccessControl::Create(path, Clock::Real(), [](const auto&) {});
   ASSERT_OK(control);
   for (const Document& made : {first, second}) {
     EXPECT_OK((*control)->Check("Bearer " + made["token"].get<std::string>(), Scope::kRead, "a-1"));
   }
   std::ofstream(path) << "[]";
   EXPECT_EQ(MakeToken(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The server is mostly another user than the one who edits the file.
+TEST(TokenTest, OwnerAndGroupStay) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root gives files away";
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/tokens";
+  const TokenOptions options{.name = "a", .run_prefixes = {"a-"}, .scopes = {"read"}, .append = path};
+  ASSERT_OK(MakeToken(options));
+  ASSERT_EQ(chown(path.c_str(), kSomebody, kSomebody + 1), 0);
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  ASSERT_OK(MakeToken(options));
+  struct stat status;
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_uid, kSomebody);
+  EXPECT_EQ(status.st_gid, kSomebody + 1);
+  EXPECT_EQ(status.st_mode & ALLPERMS, 0640u);
+}
+
+TEST(TokenTest, AFileThatCannotKeepItsOwnerStaysAsItIs) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root is somebody else for a while";
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/tokens", secret = directory.path() + "/token";
+  TokenOptions options{.name = "a", .run_prefixes = {"a-"}, .scopes = {"read"}, .append = path};
+  ASSERT_OK(MakeToken(options));
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  ASSERT_EQ(chown(directory.path().c_str(), kSomebody, kSomebody), 0);
+  const std::string before = TextOf(path);
+  options.file = secret;
+  ASSERT_EQ(seteuid(kSomebody), 0);
+  const absl::Status status = MakeToken(options).status();
+  ASSERT_EQ(seteuid(0), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  EXPECT_EQ(TextOf(path), before);
+  EXPECT_NE(access(secret.c_str(), F_OK), 0);
+  EXPECT_EQ(FilesIn(directory.path()), 1);
+}
+
+// The server would take no change of the file from then on, a revocation neither.
+TEST(TokenTest, WhatTheServerRejectsIsNotWritten) {
+  const testing::ScratchDirectory directory;
+  TokenOptions options{.name = "a",
+                       .run_prefixes = {"a-"},
+                       .scopes = {"read"},
+                       .expires = "tomorrow",
+                       .file = directory.path() + "/token",
+                       .append = directory.path() + "/tokens"};
+  EXPECT_THAT(MakeToken(options).status().message(), ::testing::HasSubstr("expires: 'tomorrow' is not a date"));
+  options.expires.clear();
+  options.scopes = {"write"};
+  EXPECT_THAT(MakeToken(options).status().message(), ::testing::HasSubstr("scopes: 'write'"));
+  EXPECT_EQ(FilesIn(directory.path()), 0);
+  // It may be somebody else's fault.
+  options.scopes = {"read"};
+  std::ofstream(options.append) << "- {name: b}\n";
+  EXPECT_THAT(MakeToken(options).status().message(), ::testing::HasSubstr("tokens: entry 1: sha256"));
+  EXPECT_EQ(TextOf(options.append), "- {name: b}\n");
+  EXPECT_EQ(FilesIn(directory.path()), 1);
+}
+
+TEST(TokenTest, EntriesThatAreAddedAtOnceAreAllThere) {
+  constexpr int kAtOnce = 20;
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/tokens";
+  std::vector<std::thread> writers;
+  for (int i = 0; i < kAtOnce; ++i) {
+    writers.emplace_back([&, i] {
+      EXPECT_OK(MakeToken({.name = std::to_string(i), .run_prefixes = {"a-"}, .scopes = {"read"}, .append = path}));
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  ASSERT_OK_AND_ASSIGN(const std::vector<TokenGrant> grants, ParseTokenFile(TextOf(path)));
+  EXPECT_EQ(grants.size(), size_t{kAtOnce});
 }
 
 TEST(TokenTest, APrefixIsOneThatARunCanHave) {
