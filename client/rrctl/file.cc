@@ -1,7 +1,13 @@
 #include "client/rrctl/file.h"
 
-#include <filesystem>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/human.h"
@@ -39,17 +45,21 @@ absl::StatusOr<std::vector<uint8_t>> ReadFile(const std::string& path, std::istr
 }
 
 absl::Status WriteFile(const std::string& path, absl::string_view bytes) {
-  const std::string part = absl::StrCat(path, ".part");
-  std::ofstream file(part, std::ios::binary | std::ios::trunc);
-  if (!file) return absl::InvalidArgumentError(absl::StrCat("cannot write ", part));
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(part, path, error);
-  if (file && !error) return absl::OkStatus();
-  std::error_code ignored;
-  std::filesystem::remove(part, ignored);
-  return absl::DataLossError(absl::StrCat("cannot write ", path, error ? ": " + error.message() : ""));
+  // Nobody else who may write into the folder knows the name beforehand, and puts a link there.
+  const std::string part = absl::StrCat(path, ".", absl::Hex(std::random_device()(), absl::kZeroPad8), ".part");
+  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (fd < 0) return absl::InvalidArgumentError(absl::StrCat("cannot write ", part, ": ", std::strerror(errno)));
+  bool written = true;
+  while (written && !bytes.empty()) {
+    const ssize_t size = write(fd, bytes.data(), bytes.size());
+    written = size > 0;
+    bytes.remove_prefix(std::max<ssize_t>(size, 0));
+  }
+  written = close(fd) == 0 && written && rename(part.c_str(), path.c_str()) == 0;
+  if (written) return absl::OkStatus();
+  const int error = errno;
+  unlink(part.c_str());
+  return absl::DataLossError(absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
 }
 
 }  // namespace routing_replay

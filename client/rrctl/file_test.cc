@@ -32,8 +32,21 @@ TEST(FileTest, AFailureLeavesNothingBehind) {
   const std::string folder = directory.path() + "/folder";
   std::filesystem::create_directory(folder);
   EXPECT_EQ(WriteFile(folder, "x").code(), absl::StatusCode::kDataLoss);
-  EXPECT_FALSE(std::filesystem::exists(folder + ".part"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 1);
   EXPECT_EQ(WriteFile(folder + "/none/x", "x").code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Whoever else may write into the folder chooses no file of ours.
+TEST(FileTest, LinksAreNotFollowed) {
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.path() + "/page", victim = directory.path() + "/victim";
+  ASSERT_OK(WriteFile(victim, "old"));
+  std::filesystem::create_symlink(victim, path + ".part");
+  std::filesystem::create_symlink(victim, path);
+  ASSERT_OK(WriteFile(path, "new"));
+  EXPECT_EQ(TextOf(victim), "old");
+  EXPECT_EQ(TextOf(path), "new");
+  EXPECT_FALSE(std::filesystem::is_symlink(path));
 }
 
 }  // namespace
