@@ -13,7 +13,8 @@
 #   --coverage    also a coverage report
 #   --no-install  leaves the system's packages alone
 #
-# Ends with ctest's own summary of the release suite. The exit status is not 0 if anything failed.
+# Ends with ctest's own summary of the release suite. A test that fails beside others runs once more, alone, and is named
+# if it passes then. The exit status is not 0 if anything failed for good.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -49,7 +50,18 @@ suite() {
   echo
   [ ${#failed[@]} -eq 0 ] || echo "Failed before: ${failed[*]}"
   sed -n '/tests passed, .* out of/,$p' "$log"
-  [ $status -eq 0 ] || failed+=("$preset")
+  [ $status -eq 0 ] || alone "$preset" || failed+=("$preset")
+}
+
+# alone PRESET: what failed beside others, once more and alone. A test that passes then has leaned on a quiet machine:
+# it is named, to be fixed, and does not fail the run.
+alone() {
+  local names log=build/$1/Testing/Temporary/LastTestsFailed.log
+  [ -s "$log" ] || return 1
+  names=$(sed "s/^[0-9]*://" "$log" | paste -sd " ")
+  echo "Once more, alone: $names"
+  ctest --preset "$1" --rerun-failed -j 1 || return 1
+  echo "Failed beside others and passed alone, to be fixed: $names"
 }
 
 sanitizers() {

@@ -1,8 +1,10 @@
 #include "tests/support/server_process.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +23,23 @@ namespace {
 
 constexpr std::chrono::milliseconds kPoll(5);
 constexpr std::chrono::seconds kStartTimeout(20);
+
+// A port of the loopback interface that no other program is given while this one runs, also once the server on it was
+// killed: a client that still tries it meets nobody, and not the server of another test. Both options let the server
+// bind it beside this socket, which never listens.
+int ReservePort() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t size = sizeof address;
+  if (socket < 0 || setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      setsockopt(socket, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on) != 0 ||
+      bind(socket, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return 0;
+  }
+  return ntohs(address.sin_port);
+}
 
 }  // namespace
 
@@ -73,7 +92,8 @@ absl::StatusOr<ServerProcess> StartServerProcess(const std::string& program, std
                                                  const std::string& log) {
   const ScratchDirectory directory;
   const std::string file = directory.path() + "/endpoint";
-  flags.insert(flags.begin(), {program, "--listen", "127.0.0.1:0", "--endpoint-file", file});
+  flags.insert(flags.begin(),
+               {program, "--listen", absl::StrCat("127.0.0.1:", ReservePort()), "--endpoint-file", file});
   auto process = Process::Start(flags, log);
   if (!process.ok()) return process.status();
   ServerProcess server{*std::move(process), ""};

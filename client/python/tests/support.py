@@ -18,10 +18,28 @@ import numpy as np
 SERVER = os.environ["ROUTING_REPLAY_SERVER"]
 
 
+_reserved: list[socket.socket] = []
+
+
+def reserve_address() -> str:
+    """A port of the loopback interface that no other program is given while this one runs.
+
+    Also once the server on it was killed: a client that still tries it meets nobody, and not the server of another
+    test. Both options let the server bind it beside this socket, which never listens.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(("127.0.0.1", 0))
+    _reserved.append(reserved)
+    return f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
 class Server:
     """A routing-replay-server on a free port of the loopback interface."""
 
-    def __init__(self, *flags: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(self, *flags: str, listen: str | None = None) -> None:
+        listen = listen or reserve_address()
         self._directory = tempfile.TemporaryDirectory()
         file = Path(self._directory.name, "endpoint")
         self.process = subprocess.Popen(
