@@ -22,16 +22,24 @@ _memory_view.argtypes = (c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 WAIT, ASK, CONNECT, SEND, CANCEL = range(5)
 
 
-class CoreError:
-    """An error object of the core. Immutable."""
+class _Handle:
+    """An object of the core, which goes with this one."""
 
     __slots__ = ("pointer",)
+    _free: Any  # Held by its class: the names of a module may be gone when the interpreter ends.
 
-    def __init__(self, pointer: int) -> None:
+    def __init__(self, pointer: int | None) -> None:
         self.pointer = pointer
 
     def __del__(self) -> None:
-        _lib.rr_error_free(self.pointer)
+        self._free(self.pointer)
+
+
+class CoreError(_Handle):
+    """An error object of the core. Immutable."""
+
+    __slots__ = ()
+    _free = _lib.rr_error_free
 
     @property
     def code(self) -> int:
@@ -61,16 +69,11 @@ def _exception(pointer: int | None) -> errors.RoutingReplayError | None:
     return None if pointer is None else CoreError(pointer).exception()
 
 
-class _Bytes:
+class _Bytes(_Handle):
     """rr_bytes: keeps its memory until it is collected."""
 
-    __slots__ = ("pointer",)
-
-    def __init__(self, pointer: int | None) -> None:
-        self.pointer = pointer
-
-    def __del__(self) -> None:
-        _lib.rr_bytes_free(self.pointer)
+    __slots__ = ()
+    _free = _lib.rr_bytes_free
 
     def copy(self) -> bytes:
         return ctypes.string_at(_lib.rr_bytes_data(self.pointer), _lib.rr_bytes_size(self.pointer))
@@ -124,20 +127,18 @@ class Server(NamedTuple):
     channel_options: list[tuple[str, str]]  # Beside those of defaults().
 
 
-class Servers:
+class Servers(_Handle):
     """rr_servers: those of an endpoint. InvalidArgumentError for a bad endpoint. Thread-safe."""
 
-    __slots__ = ("endpoint", "pointer")
+    __slots__ = ("endpoint",)
+    _free = _lib.rr_servers_free
 
     def __init__(self, endpoint: str | None) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         # The environment of now, whatever becomes of it.
         self.endpoint = endpoint or os.environ.get(defaults()["endpoint_variable"], "")
         text = self.endpoint.encode()
         self.pointer = _make(_lib.rr_servers_new, text, len(text))
-
-    def __del__(self) -> None:
-        _lib.rr_servers_free(self.pointer)
 
     def present(self, timeout: float) -> Server:
         """The one to talk to; waits `timeout` seconds for the file of a "file:PATH", then DeadlineExceededError."""
@@ -170,18 +171,16 @@ class ChannelKeys(NamedTuple):
     channel_options: list[tuple[str, str]]  # Beside those of defaults() and of the server.
 
 
-class Security:
+class Security(_Handle):
     """rr_security: how the client knows the server and shows who it is. Thread-safe."""
 
-    __slots__ = ("pointer", "settings")
+    __slots__ = ("settings",)
+    _free = _lib.rr_security_free
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self.settings = settings
         self.pointer = _make(_lib.rr_security_new, *_json(settings))
-
-    def __del__(self) -> None:
-        _lib.rr_security_free(self.pointer)
 
     def channel(self, target: str) -> ChannelKeys:
         """Of a new channel; InvalidArgumentError for files that cannot be read, and for a token that would go there in
@@ -221,13 +220,14 @@ def token_check(tokens: np.ndarray, check: int = 0) -> int:
     return _lib.rr_token_check(check, tokens.ctypes.data, tokens.size)
 
 
-class Geometry:
+class Geometry(_Handle):
     """rr_geometry. Immutable."""
 
-    __slots__ = ("pointer",)
+    __slots__ = ()
+    _free = _lib.rr_geometry_free
 
     def __init__(self, description: dict[str, Any]) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self.pointer = _make(_lib.rr_geometry_new, *_json(description))
 
     @classmethod
@@ -240,9 +240,6 @@ class Geometry:
         _lib.rr_geometry_from_config(config, len(config), name, len(name), byref(made), byref(routing))
         geometry.pointer = made.value
         return geometry, json.loads(_Bytes(routing.value).copy())
-
-    def __del__(self) -> None:
-        _lib.rr_geometry_free(self.pointer)
 
     def json(self) -> str:
         return _give(_lib.rr_geometry_json, self.pointer).decode()
@@ -257,16 +254,11 @@ class Geometry:
         return size.value
 
 
-class Plan:
+class Plan(_Handle):
     """rr_plan: an append ready to be queued or put."""
 
-    __slots__ = ("pointer",)
-
-    def __init__(self, pointer: int) -> None:
-        self.pointer = pointer
-
-    def __del__(self) -> None:
-        _lib.rr_plan_free(self.pointer)
+    __slots__ = ()
+    _free = _lib.rr_plan_free
 
     @property
     def bytes(self) -> int:
@@ -277,17 +269,15 @@ def _tokens(tokens: np.ndarray | None) -> tuple[int | None, int]:
     return (None, 0) if tokens is None else (tokens.ctypes.data, tokens.size)
 
 
-class Run:
+class Run(_Handle):
     """rr_run. Immutable, may be shared by threads."""
 
-    __slots__ = ("pointer",)
+    __slots__ = ()
+    _free = _lib.rr_run_free
 
     def __init__(self, description: dict[str, Any]) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self.pointer = _make(_lib.rr_run_new, *_json(description))
-
-    def __del__(self) -> None:
-        _lib.rr_run_free(self.pointer)
 
     def plan(
         self,
@@ -407,23 +397,21 @@ class Step:
         assert pointer is not None
         return _take_message(pointer)
 
-    def __del__(self) -> None:
+    def __del__(self, free: Any = _lib.rr_message_free) -> None:
         if self.message is not None:
-            _lib.rr_message_free(self.message)
+            free(self.message)
 
 
-class Appender:
+class Appender(_Handle):
     """rr_appender. Not thread-safe. Times are nanoseconds of time.monotonic_ns."""
 
-    __slots__ = ("pointer",)
+    __slots__ = ()
+    _free = _lib.rr_appender_free
 
     def __init__(self, run: str, max_queued_bytes: int, append_timeout_ms: int) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         description = {"run": run, "max_queued_bytes": max_queued_bytes, "append_timeout_ms": append_timeout_ms}
         self.pointer = _make(_lib.rr_appender_new, *_json(description))
-
-    def __del__(self) -> None:
-        _lib.rr_appender_free(self.pointer)
 
     def has_room(self, size: int) -> bool:
         return bool(_lib.rr_appender_has_room(self.pointer, size))
@@ -494,17 +482,15 @@ class Appender:
         return json.loads(_give(_lib.rr_appender_metrics, self.pointer))
 
 
-class Trajectory:
+class Trajectory(_Handle):
     """rr_trajectory. Not thread-safe."""
 
-    __slots__ = ("pointer",)
+    __slots__ = ()
+    _free = _lib.rr_trajectory_free
 
     def __init__(self, description: dict[str, Any]) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self.pointer = _make(_lib.rr_trajectory_new, *_json(description))
-
-    def __del__(self) -> None:
-        _lib.rr_trajectory_free(self.pointer)
 
     def fork(self, sample: str) -> Trajectory:
         text = sample.encode()
@@ -553,17 +539,15 @@ class Trajectory:
         return json.loads(_give(_lib.rr_trajectory_state, self.pointer))
 
 
-class Reader:
+class Reader(_Handle):
     """rr_reader: one read. Not thread-safe."""
 
-    __slots__ = ("pointer",)
+    __slots__ = ()
+    _free = _lib.rr_reader_free
 
     def __init__(self, run: Run, request: dict[str, Any]) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self.pointer = _make(_lib.rr_reader_new, run.pointer, *_json(request))
-
-    def __del__(self) -> None:
-        _lib.rr_reader_free(self.pointer)
 
     def request(self) -> bytes | None:
         """What to ask a server for now; None once nothing is missing."""
@@ -594,17 +578,15 @@ class Reader:
         return np.asarray(_ArrayMemory(owner, tuple(shape), typestr))
 
 
-class Export:
+class Export(_Handle):
     """rr_export. Not thread-safe."""
 
-    __slots__ = ("pointer",)
+    __slots__ = ()
+    _free = _lib.rr_export_free
 
     def __init__(self, run: Run, options: dict[str, Any]) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self.pointer = _make(_lib.rr_export_new, run.pointer, *_json(options))
-
-    def __del__(self) -> None:
-        _lib.rr_export_free(self.pointer)
 
     def on_list(self, states: list[dict[str, Any]], life: int) -> None:
         _lib.rr_export_on_list(self.pointer, *_json(states), life)
@@ -625,17 +607,15 @@ class Export:
         _lib.rr_export_unread(self.pointer)
 
 
-class Import:
+class Import(_Handle):
     """rr_import. Not thread-safe."""
 
-    __slots__ = ("pointer",)
+    __slots__ = ()
+    _free = _lib.rr_import_free
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self.pointer = _make(_lib.rr_import_new, *_json(options))
-
-    def __del__(self) -> None:
-        _lib.rr_import_free(self.pointer)
 
     def contents(self) -> dict[str, Any]:
         return json.loads(_give(_lib.rr_import_contents, self.pointer))
@@ -653,17 +633,15 @@ class Import:
         return None if plan.value is None else (Plan(plan.value), size.value)
 
 
-class Retry:
+class Retry(_Handle):
     """rr_retry: the attempts of one call up to `deadline` (ns)."""
 
-    __slots__ = ("pointer",)
+    __slots__ = ()
+    _free = _lib.rr_retry_free
 
     def __init__(self, deadline: int) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self.pointer = _make(_lib.rr_retry_new, deadline)
-
-    def __del__(self) -> None:
-        _lib.rr_retry_free(self.pointer)
 
     def wait(self, error: CoreError, now: int) -> float | None:
         """Seconds to wait before the next attempt, or None: the error is final."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from routing_replay._core import _lib, _make
+from routing_replay._core import _Handle, _lib, _make
 
 
-class Lives:
+class Lives(_Handle):
     """rr_lives: which making of a run is meant, by server. A life of 0 is not known. Thread-safe."""
 
-    __slots__ = ("pointer",)
+    __slots__ = ()
+    _free = _lib.rr_lives_free
 
     def __init__(self, servers: int = 1) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self.pointer = _make(_lib.rr_lives_new, servers)
-
-    def __del__(self) -> None:
-        _lib.rr_lives_free(self.pointer)
 
     def open(self, server: int, life: int) -> None:
         """The run was opened on a server."""

@@ -8,22 +8,20 @@ from ctypes import byref, c_int32, c_uint64, c_void_p
 from typing import Any
 
 from routing_replay import _library
-from routing_replay._core import CoreError, Plan, Run, _Bytes, _give, _json, _lib, _make, defaults
+from routing_replay._core import CoreError, Plan, Run, _Bytes, _give, _Handle, _json, _lib, _make, defaults
 
 
-class Shard:
+class Shard(_Handle):
     """rr_shard: the servers of an endpoint "shard:…". Immutable."""
 
-    __slots__ = ("fingerprint", "members", "pointer")
+    __slots__ = ("fingerprint", "members")
+    _free = _lib.rr_shard_free
 
     def __init__(self, pointer: int) -> None:
         self.pointer = pointer
         described = json.loads(_give(_lib.rr_shard_members, pointer))
         self.members: list[str] = described["members"]
         self.fingerprint: int = described["fingerprint"]
-
-    def __del__(self) -> None:
-        _lib.rr_shard_free(self.pointer)
 
     def judge(self, kinds: list[int], needed: int) -> int | None:
         """What the answers of all members are together: None if the good ones are the whole, or whose error says why
@@ -45,17 +43,15 @@ def shard(endpoint: str | None) -> Shard | None:
     return None if out.value is None else Shard(out.value)
 
 
-class Places:
+class Places(_Handle):
     """rr_places: where samples of a run are. Thread-safe."""
 
-    __slots__ = ("pointer",)
+    __slots__ = ()
+    _free = _lib.rr_places_free
 
     def __init__(self, of: Shard) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self.pointer = _make(_lib.rr_places_new, of.pointer)
-
-    def __del__(self) -> None:
-        _lib.rr_places_free(self.pointer)
 
     def find(self, producer: str, handle: int) -> int:
         member = c_int32()
@@ -77,20 +73,18 @@ class Places:
         return member.value, None if search.value is None else json.loads(_Bytes(search.value).copy())
 
 
-class Merge:
+class Merge(_Handle):
     """rr_merge: a read of several servers. Not thread-safe."""
 
     START, RECEIVE, LOCATE, DELIVER, DONE = range(5)
-    __slots__ = ("_places", "_present", "pointer")
+    __slots__ = ("_places", "_present")
+    _free = _lib.rr_merge_free
 
     def __init__(self, run: Run, places: Places, request: bytes) -> None:
-        self.pointer: int | None = None
+        self.pointer = None
         self._places = places
         self._present: dict[int, bytes] = {}  # The core reads them where they are.
         self.pointer = _make(_lib.rr_merge_new, run.pointer, places.pointer, request, len(request))
-
-    def __del__(self) -> None:
-        _lib.rr_merge_free(self.pointer)
 
     def next(self) -> tuple[int, int, int, bytes]:
         """Kind, stream, member, bytes; those of LOCATE are JSON, the arguments of a search."""
