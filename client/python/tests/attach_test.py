@@ -6,6 +6,7 @@ import asyncio
 import base64
 import functools
 import gc
+import json
 import logging
 import threading
 import time
@@ -109,7 +110,8 @@ class AttachTest(ServerTest):
             self.assertEqual((state.group, state.num_tokens), (4, len(llm.made[sample]) + 1))
             self.assertEqual([span.version for span in state.weights], [17])
         self.assertEqual(self.run_.stat("1/1").unrecorded, ((0, 3),))
-        reference = outputs[0].outputs[1].routed_experts
+        self.assertIsNone(outputs[0].outputs[1].routed_experts)
+        reference = json.loads(outputs[0].outputs[1].routing_replay)
         self.assertEqual(reference["handle"]["sample"], "0/1")
         self.assertEqual(reference["fields"]["routed_experts"], {"dtype": "uint8", "shape": [7, LAYERS, TOP_K]})
         self.assertIsNone(outputs[1].outputs[1].routed_experts)
@@ -210,7 +212,7 @@ class AttachTest(ServerTest):
             attachment.flush()
             attachment.detach()
             for i, out in enumerate(outputs):
-                self.assertEqual(out["meta_info"]["routed_experts"]["handle"]["sample"], f"{name}/q{i}")
+                self.assertEqual(json.loads(out["meta_info"]["routed_experts"])["handle"]["sample"], f"{name}/q{i}")
                 np.testing.assert_array_equal(self.stored(f"{name}/q{i}"), routes[i])
                 self.assertIsNotNone(self.run_.stat(f"{name}/q{i}").token_check)
             self.assertEqual(vars(engine), {})
@@ -318,8 +320,8 @@ class DetachTest(ServerTest):
             engine = AsyncLlm()
             attachment = attach.vllm(engine, self.run_, version="0.31.1", max_queued_bytes=1)
             go = threading.Event()
-            append = attachment._appender.append
-            attachment._appender.append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
+            append = attachment._appender._append
+            attachment._appender._append = lambda *a, **k: (go.wait(20), append(*a, **k))[1]  # type: ignore[method-assign]
 
             async def request(name: str) -> Any:
                 return [out async for out in engine.generate([7, 8, 9, 10], params("DELTA"), name)][-1]
@@ -331,13 +333,13 @@ class DetachTest(ServerTest):
             done = await asyncio.gather(*requests)
             go.set()
             attachment._handover._thread.join(20)  # Says that the appender is closed.
-            return [out.outputs[0].routed_experts for out in done], engine.routes
+            return [out.outputs[0] for out in done], engine.routes
 
         with self.assertLogs("routing_replay", logging.WARNING):
             got, routes = asyncio.run(play())
-        self.assertEqual(got[0]["handle"]["sample"], "a/0")
-        for rows in got[1:]:
-            np.testing.assert_array_equal(rows, routes)
+        self.assertEqual(json.loads(got[0].routing_replay)["handle"]["sample"], "a/0")
+        for other in got[1:]:
+            np.testing.assert_array_equal(other.routed_experts, routes)
 
     def test_twice(self) -> None:
         for kind, engine, version in ((attach.vllm, Llm(), "0.33.0"), (attach.sglang, Llm(), "0.5.23")):
@@ -427,7 +429,7 @@ class SnapshotTest(ServerTest):
         routes = routes_of(8)
         threads, output = self.play(routes.astype(np.uint8))
         self.check(routes, threads)
-        self.assertEqual(output.outputs[0].routed_experts["handle"]["sample"], "r/0")
+        self.assertEqual(json.loads(output.outputs[0].routing_replay)["handle"]["sample"], "r/0")
 
     def test_split_arrays(self) -> None:
         routes = routes_of(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import logging
 import threading
 import time
@@ -77,7 +78,7 @@ class PluginTest(ServerTest):
             await asyncio.to_thread(attachment.flush)
             return reference
 
-        self.assertEqual(asyncio.run(play())["handle"]["sample"], "h1")
+        self.assertEqual(json.loads(asyncio.run(play()))["handle"]["sample"], "h1")
         np.testing.assert_array_equal(run.read_one("h1").rows, ROUTES)
 
     def test_no_request_waits_for_a_service_that_cannot_be_reached(self) -> None:
@@ -98,7 +99,7 @@ class PluginTest(ServerTest):
             go.set()
             await self.joined(hook)
             goes_on.set()
-            self.assertEqual((await began)["handle"]["sample"], "long")
+            self.assertEqual(json.loads(await began)["handle"]["sample"], "long")
             await asyncio.to_thread(hook.attachment.flush)
             self.assertEqual((hook.metrics()["not_joined"], hook.metrics()["handed_over"]), (3, 1))
 
@@ -134,7 +135,7 @@ class PluginTest(ServerTest):
             await self.play(hook, request("judge", return_routed_experts=False))
             await self.play(hook, request("plain"))  # Of a request without the field.
             await self.play(hook, request("embedding", is_embedding=True))
-            self.assertEqual((await self.play(hook, request("with")))["handle"]["sample"], "with")
+            self.assertEqual(json.loads(await self.play(hook, request("with")))["handle"]["sample"], "with")
             await asyncio.to_thread(hook.attachment.flush)
 
         asyncio.run(play())

@@ -141,10 +141,14 @@ class Appender:
         Raises InvalidArgumentError at once for what the ingest checks refuse (with encode_blocks). Never raises for
         trouble of the service: when the queue is full, on_full decides.
         """
+        return self._append(sample, rows, None, **options)
+
+    def _append(self, sample: str, rows: Rows | None, note: Note | None, **options: Unpack[AppendOptions]) -> int:
+        """As `append`; `note` gets the record of its outcome."""
         check_fork()
         with self.counting_refusals():
             plan = _append.make_plan(self._run, self._encode_blocks, sample, rows, **options)
-        return self._enqueue(plan, sample)[0]
+        return self._enqueue(plan, sample, note)[0]
 
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:

@@ -5,7 +5,7 @@
     attachment = attach.vllm(llm, run)
     for step, prompts in enumerate(batches):
         attachment.group, attachment.weight_version = step, version
-        outputs = llm.generate(prompts, params)   # routed_experts of each completion is a reference now
+        outputs = llm.generate(prompts, params)   # routing_replay of each completion is a reference now
         attachment.flush()                        # before the trainer reads; raises what was refused
 
 vllm takes a vllm.LLM or an AsyncLLM, sglang an sglang.Engine. A server of SGLang loads `sglang_plugin` by itself where

