@@ -241,9 +241,11 @@ absl::Status Decoder::Explain(const Piece& piece, RowRange rows, int32_t ordinal
   if (absl::Status status = FindMissingRows(piece, missing); !status.ok()) return status;
   const int32_t layer_id = geometry_.layer(ordinal).layer_id;
   if (IsZeroThroughout(ordinal)) {
-    return InvalidAt(Reason::kAllZeroLayer, "payload",
-                     "zero in every row: the engine's capture is broken, or its pipeline stages were not merged",
-                     std::nullopt, layer_id);
+    return InvalidAt(
+        Reason::kAllZeroLayer, "payload",
+        "zero in every row: the engine's capture is broken, its pipeline stages were not merged, or it does not "
+        "capture hash layers (DeepSeek-V4 on SGLang): then make the geometry with hash_layers=False",
+        std::nullopt, layer_id);
   }
   return InvalidAt(Reason::kDuplicateId, "payload", absl::StrCat("expert id ", fault.id, " stands twice"),
                    rows.begin + fault.row, layer_id);

@@ -11,18 +11,31 @@ import numpy as np
 from routing_replay import _core, _values
 from routing_replay.errors import from_detail
 from routing_replay.recorded import RecordedRows
-from routing_replay.types import AppendOutcome, Payload, Prefix, Producer, RowRange, WeightSpan, token_ids, weight_spans
+from routing_replay.types import (
+    AppendOptions,
+    AppendOutcome,
+    Payload,
+    Prefix,
+    Producer,
+    RowRange,
+    WeightSpan,
+    token_ids,
+    weight_spans,
+)
 
 _NO_ROWS = (
     "is no array of ids: read what an engine sent with its adapter of routing_replay.engines (sglang.rows, vllm.rows, "
     "envelope.rows …), or say what the bytes are with a Payload"
 )
+_OPTIONS = AppendOptions.__annotations__.keys()
 _LISTED_BYTES = 64  # An item of a list is as much work as so many bytes.
 _DTYPES = {"u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "i4": "I32", "i8": "I64"}
 
 
 def make_plan(run: _core.Run, encode: bool, sample: str, rows: Any = None, **options: Any) -> _core.Plan:
     """A plan of types.AppendOptions. InvalidArgumentError for what the ingest checks refuse."""
+    for name in options.keys() - _OPTIONS:
+        raise TypeError(f"{name!r} is no option of an append; these are: {', '.join(_OPTIONS)}")
     if isinstance(rows, RecordedRows):
         rows, options = rows.rows, rows.options(options)
     return _plan(run, encode, sample, rows, **options)

@@ -101,46 +101,57 @@ class Geometry:
         return geometry
 
     @classmethod
-    def from_hf_config(cls, config: Mapping[str, Any] | str | os.PathLike[str] | Any) -> Geometry:
+    def from_hf_config(
+        cls, config: Mapping[str, Any] | str | os.PathLike[str] | Any, *, hash_layers: bool = True
+    ) -> Geometry:
         """From the configuration of a Hugging Face model; `routing` is then set.
 
         config: what a config.json holds, as a dict or any mapping, its path or that of the folder that holds it, or an
             object with to_dict(), as Transformers' own
+        hash_layers: False leaves out the MoE layers whose ids come from a table of token ids, for an engine that does
+            not capture them, as SGLang. A trainer computes them anew; `routing` still names them
 
         Every MoE family of Transformers 5.23 is known, under all names that its keys go by. Another type is read by its
         keys alone if these leave no doubt. Raises InvalidArgumentError: "no routed experts" for a dense model, and for
         keys that are missing (naming those that were looked for), wrong, or contradict each other.
         """
         if isinstance(config, (str, os.PathLike)):
-            return cls._from_config(_text_of(config), "huggingface")
+            return cls._from_config(_text_of(config), "huggingface", hash_layers)
         if not isinstance(config, Mapping) and not callable(getattr(config, "to_dict", None)):
             raise _values.invalid("config", f"a {type(config).__name__} is no dict, no path, and has no to_dict")
         fields = config if isinstance(config, Mapping) else config.to_dict()
-        return cls._from_config(_json_of(fields), "huggingface")
+        return cls._from_config(_json_of(fields), "huggingface", hash_layers)
 
     @classmethod
-    def from_megatron_config(cls, config: Mapping[str, Any] | Any) -> Geometry:
+    def from_megatron_config(cls, config: Mapping[str, Any] | Any, *, hash_layers: bool = True) -> Geometry:
         """From Megatron-Core's TransformerConfig or its arguments (an object, or a dict of fields); `routing` is then
         set.
 
         Read are num_layers, num_moe_experts (or num_experts), moe_router_topk, moe_layer_freq (number, list, or the
         command line's text), hybrid_override_pattern (or hybrid_layer_pattern), first_k_dense_replace, the moe_router_*
-        fields, moe_shared_expert_intermediate_size, mtp_num_layers and moe_n_hash_layers. Raises InvalidArgumentError.
+        fields, moe_shared_expert_intermediate_size, mtp_num_layers and moe_n_hash_layers. hash_layers as of
+        `from_hf_config`. Raises InvalidArgumentError.
         """
         if not isinstance(config, Mapping) and not hasattr(config, "__dict__"):
             raise _values.invalid("config", f"a {type(config).__name__} is no dict and has no fields")
         fields = config if isinstance(config, Mapping) else vars(config)
-        return cls._from_config(_json_of(dict(fields)), "megatron")
+        return cls._from_config(_json_of(dict(fields)), "megatron", hash_layers)
 
     @classmethod
-    def _from_config(cls, text: str, source: str) -> Geometry:
+    def _from_config(cls, text: str, source: str, hash_layers: bool) -> Geometry:
         core, facts = _core.Geometry.from_config(text, source)
         limit = facts.pop("group_limit")
         facts["group_limit"] = None if limit is None else GroupLimit(**limit)
         facts["hash_layers"] = tuple(facts["hash_layers"])
         geometry = cls.__new__(cls)
         geometry._set(core, ModelRouting(**facts))
-        return geometry
+        if hash_layers or not facts["hash_layers"]:
+            return geometry
+        kept = [i for i, layer in enumerate(geometry.moe_layers) if layer not in facts["hash_layers"]]
+        values = ([value[i] for i in kept] for value in (geometry.num_experts, geometry.top_k, geometry.moe_layers))
+        captured = cls(geometry.num_layers, *values)
+        captured._routing = geometry.routing
+        return captured
 
     @property
     def routing(self) -> ModelRouting | None:

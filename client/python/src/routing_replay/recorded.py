@@ -45,6 +45,17 @@ class RecordedRows:
     missing_rows: int = 0
     tokens: np.ndarray | None = None
 
+    def without(self, end: int) -> RecordedRows:
+        """With the rows before the absolute row `end` missing: they are another's."""
+        begin, past = self.take or (0, 0)
+        lost = min(end - self.row_start - self.missing_rows, past - begin)
+        if lost <= 0:
+            return self
+        missing = self.missing_rows + lost
+        if begin + lost == past:
+            return replace(self, rows=None, take=None, missing_rows=missing)
+        return replace(self, take=(begin + lost, past), missing_rows=missing)
+
     def options(self, given: AppendOptions | dict[str, Any]) -> dict[str, Any]:
         """The options of an append of these rows; those that are `given` win.
 

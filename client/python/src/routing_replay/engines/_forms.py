@@ -17,8 +17,14 @@ from routing_replay.types import Payload
 
 Resolver = Callable[[Any], Any]
 Row = tuple[int, int] | Literal["npy"] | None
+_NOT_ALL = (
+    "Are these all tokens, not those of a delta or of a stream's last event? Then pass the sampled ids as "
+    "output_token_ids"
+)
 # By what a text begins with; anything else is flat base64.
-_BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1"} | dict.fromkeys((b"gASV", b"gAWV", b"gAJ", b"gAN"), "pickle")
+_BEGINNINGS = {b"k05VTVBZ": "npy", b"nrlre1:": "nrlre1", b"{": "reference"} | dict.fromkeys(
+    (b"gASV", b"gAWV", b"gAJ", b"gAN"), "pickle"
+)
 
 
 def as_bytes(text: Any, field: str) -> memoryview:
@@ -30,7 +36,7 @@ def as_bytes(text: Any, field: str) -> memoryview:
 
 
 def kind_of(data: memoryview) -> str:
-    """ "npy" or "pickle" in base64, "nrlre1" or "flat"."""
+    """ "npy" or "pickle" in base64, "nrlre1", "reference" (of `attach`) or "flat"."""
     head = bytes(data[:8])
     return next((kind for beginning, kind in _BEGINNINGS.items() if head.startswith(beginning)), "flat")
 
@@ -48,6 +54,8 @@ def base64_payload(text: Any, field: str, row: Row = None, dtype: str | None = N
         form = _core.open_nrlre1(data)
         begin, end = form["data"]
         return _payload(form["tensor"], data[begin:end])
+    if kind == "reference":
+        raise invalid(field, "is a reference: the rows are in the service, as the sample that it names", "ENCODING")
     if kind == "pickle" and dtype is None:
         raise invalid(field, "is a pickle; it is never opened here. Pass a resolver that knows it", "ENCODING")
     described = {"shape": list(row or ())} | ({} if dtype is None else {"dtype": dtype})
@@ -173,7 +181,7 @@ def any_payload(
     if isinstance(value, Payload):
         return value, None
     if isinstance(value, (str, bytes, bytearray, memoryview)):
-        if resolver is not None and kind_of(as_bytes(value, field)) == "pickle":
+        if resolver is not None and kind_of(as_bytes(value, field)) in ("pickle", "reference"):
             return any_payload(resolver(value), field, row, dtype, None)
         return base64_payload(value, field, row, dtype), None
     if isinstance(value, Mapping):
@@ -227,13 +235,18 @@ def account(rows: Any, tokens: Tokens, start: Any, short_rows: str, **others: An
         "short_rows": _values.text(short_rows, "short_rows"),
         "rows": 0 if rows is None else row_count(rows),
     }
-    found = _core.account_rows(claim)
+    try:
+        found = _core.account_rows(claim)
+    except InvalidArgumentError as error:
+        too_many = claim["rows"] >= tokens.prompt_tokens + tokens.output_tokens - claim["start"]
+        if tokens.all_output or error.reason != "ROW_COUNT" or not too_many:
+            raise
+        raise invalid("append.rows", f"{error.message}. {_NOT_ALL}", "ROW_COUNT") from None
     if found["surplus_rows"] and not tokens.all_output:
         raise invalid(
             "append.rows",
             f"{claim['rows']} rows for {tokens.prompt_tokens} prompt tokens and {tokens.output_tokens} of output, one "
-            "too many. Are these all tokens, not those of a delta or of a stream's last event? Then pass the sampled "
-            "ids as output_token_ids, and the last token's row is left out",
+            f"too many. {_NOT_ALL}, and the last token's row is left out",
             "ROW_COUNT",
         )
     _counters.add("adapter_surplus_rows", found["surplus_rows"])

@@ -14,12 +14,20 @@ sure that it is that: completion_tokens counts as many as there are output_ids, 
 all. Else it is an error. So is a count of rows that is that of a build which ignored start_len: ask for all rows then,
 and the server trims what it has.
 
-Token ids come from prompt_token_ids or input_ids (pass them: most responses have none) and output_ids; else
-meta_info.prompt_tokens and completion_tokens are believed, and no token is checked. Nor is one where prompt_tokens is
-more than there are ids (media in the prompt were expanded) and the rows are as many.
+Token ids come from prompt_token_ids or input_ids, and output_ids, token_ids or response_token_ids, of the choice, and
+from sglext (ask for them with return_token_ids, or pass them: most responses have none); else prompt_tokens and
+completion_tokens of meta_info or usage are believed, and no token is checked. Nor is one where prompt_tokens is more
+than there are ids (media in the prompt were expanded) and the rows are as many.
+
+SGLang keeps rows by the place in the device's cache, and moves none with what it brings back from a hierarchical cache
+(host memory, disk): there stand rows of other requests. So once meta_info.cached_tokens_details (in sglext with
+return_cached_tokens_details) counts tokens of host or storage, rows of cached tokens are unrecorded: also of those on
+the device, which may have come back before. Say hierarchical_cache=True for a server that has one: then they are in
+every response, and those of the whole prompt in one that does not count cached tokens. Hash layers (DeepSeek-V4) are
+not captured: make the run's geometry with from_hf_config(…, hash_layers=False).
 
 meta_info.weight_version names the version at the end, not that of each row, so it is not used unless asked for
-(stamped_version). Spans in meta_info.weight_versions, of output tokens, are.
+(stamped_version). Spans in weight_versions, of output tokens, are. OpenAI responses have both in metadata.
 """
 
 from __future__ import annotations
@@ -37,13 +45,14 @@ if TYPE_CHECKING:
     from routing_replay.geometry import Geometry
 
 _FIELD = "routed_experts"
-_EXTENSIONS = ("meta_info", "sglext", "sgl_ext")
+_EXTENSIONS = ("meta_info", "sglext", "sgl_ext", "metadata")
 # What `rows` reads of a meta_info.
 OF_META = (
     *("prompt_tokens", "completion_tokens", "finish_reason", "weight_version", "weight_versions"),
-    *(_FIELD, f"{_FIELD}_dtype", "output_store_ref"),
+    *(_FIELD, f"{_FIELD}_dtype", "output_store_ref", "cached_tokens", "cached_tokens_details", "num_retractions"),
 )
-_OF_ALL = ("prompt_tokens", "weight_version")  # What a response may say of all of its choices.
+_TIERS = ("device", "host", "storage")
+_OF_ALL = ("prompt_tokens", "weight_version", "cached_tokens_details")  # What a response may say of all of its choices.
 
 
 def tokens(
@@ -69,6 +78,7 @@ def rows(
     short_rows: Literal["missing_at_front", "refuse"] = "refuse",
     absent: Literal["raise", "unrecorded"] = "raise",
     stamped_version: bool = False,
+    hierarchical_cache: bool = False,
     versions: Mapping[str, int] | None = None,
     engine: str | None = None,
     resolver: _forms.Resolver | None = None,
@@ -84,6 +94,7 @@ def rows(
     short_rows: what fewer rows mean: InvalidArgumentError (ROW_COUNT), or that the first ones are missing
     absent: what no rows mean, where the request was not aborted: InvalidArgumentError, or rows that are all unrecorded
     stamped_version: meta_info.weight_version is that of all rows
+    hierarchical_cache: whether the server has one, whatever the response says (see the module)
     versions: numbers of weight versions that are texts; those of decimals need none, others have -1 and a label
     engine: text to keep with the sample; default sglang and the version loaded, if any
     resolver: called with a reference (output_store_ref, a pickled or foreign object), gives any form of ids
@@ -93,9 +104,9 @@ def rows(
     tokens.
     """
     choice = _choice(response, index)
+    holder, value = _find(response, choice, _FIELD)  # First: rows of another choice are no matter of tokens.
     counted = _tokens_of(response, choice, prompt_token_ids, output_token_ids)
     others: dict[str, Any] = {"engine": _fields.engine_name("sglang") if engine is None else engine}
-    holder, value = _find(response, choice, _FIELD)
     if value is None:
         _, reference = _find(response, choice, "output_store_ref")
         if reference is not None and resolver is not None:
@@ -109,7 +120,22 @@ def rows(
     counted = counted.fitting(_forms.row_count(found), start)
     others["weights"] = _weights(response, choice, counted, start, versions, stamped_version)
     others["layers"] = "all" if layers is None else layers
-    return _forms.account(found, counted, start, short_rows, **others)
+    recorded = _forms.account(found, counted, start, short_rows, **others)
+    return recorded.without(_not_its_own(response, choice, counted, hierarchical_cache))
+
+
+def _not_its_own(response: Any, choice: Any, counted: _fields.Tokens, hierarchical: bool) -> int:
+    """How many of the first rows may be those of other requests."""
+    details = _find(response, choice, "cached_tokens_details")[1]
+    device, host, storage = (_fields.count(_fields.get(details, tier) or 0, tier) for tier in _TIERS)
+    if not hierarchical and not host + storage:
+        return 0
+    if _find(response, choice, "num_retractions")[1]:  # Answers that were interrupted are cached as well.
+        return counted.prompt_tokens + counted.output_tokens
+    if details is not None:
+        return device + host + storage
+    said = _find(response, choice, "cached_tokens")[1]
+    return counted.prompt_tokens if said is None else _fields.count(said, "cached_tokens")
 
 
 def _choice(response: Any, index: int | None) -> Any:
@@ -142,8 +168,19 @@ def _ids(response: Any, choice: Any, prompt: Any, sampled: Any) -> tuple[np.ndar
     if prompt is None:
         prompt = _fields.get(response, "prompt_token_ids", "input_ids")
     if sampled is None:
-        sampled = _fields.get(choice, "output_ids", "token_ids")
+        sampled = _fields.get(choice, "output_ids", "token_ids", "response_token_ids")
+    extension = _fields.get(response, "sglext", "sgl_ext")
+    if extension is not None:
+        prompt = _fields.get(extension, "input_ids") if prompt is None else prompt
+        sampled = _of_choice(_fields.get(extension, "output_ids"), choice) if sampled is None else sampled
     return _fields.ids(prompt, "prompt_token_ids"), _fields.ids(sampled, "output_ids")
+
+
+def _of_choice(ids: Any, choice: Any) -> Any:
+    """Of a list with one item per choice."""
+    number = _fields.get(choice, "index")
+    known = isinstance(ids, Sequence) and isinstance(number, int) and 0 <= number < len(ids)
+    return ids[number] if known else None
 
 
 def _tokens_of(response: Any, choice: Any, prompt_token_ids: Any, output_token_ids: Any) -> _fields.Tokens:

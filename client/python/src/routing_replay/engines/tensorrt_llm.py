@@ -5,7 +5,8 @@
 | RequestOutput of LLM.generate | outputs[i].routed_experts, a torch tensor [T - 1, layers, K] | MoE | int16 |
 
 Rows of -1 throughout are unrecorded (a gap inside is refused by the engine itself). Token ids come from
-prompt_token_ids and outputs[i].token_ids.
+prompt_token_ids and outputs[i].token_ids; where a stop word of several tokens was cut off those, rows are more than
+tokens (ROW_COUNT): pass all that were sampled as output_token_ids, or set include_stop_str_in_output.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from routing_replay.recorded import RecordedRows
 _FIELD = "routed_experts"
 
 
-def tokens(output: Any, index: int = 0) -> np.ndarray | None:
+def tokens(output: Any, index: int = 0, *, output_token_ids: Any = None) -> np.ndarray | None:
     """Token ids, uint32 [T], of one sample: the prompt's, then those sampled. InvalidArgumentError for bad ones."""
-    prompt = _fields.ids(_fields.get(output, "prompt_token_ids"), "prompt_token_ids")
-    return _fields.join(
-        prompt, _fields.ids(_fields.get(_fields.item(output, "outputs", index), "token_ids"), "token_ids")
-    )
+    return _fields.join(*_ids(output, _fields.item(output, "outputs", index), output_token_ids))
+
+
+def _ids(output: Any, completion: Any, sampled: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    sampled = _fields.get(completion, "token_ids") if sampled is None else sampled
+    prompt = _fields.get(output, "prompt_token_ids")
+    return _fields.ids(prompt, "prompt_token_ids"), _fields.ids(sampled, "token_ids")
 
 
 @_counters.counted
@@ -35,6 +39,7 @@ def rows(
     output: Any,
     index: int = 0,
     *,
+    output_token_ids: Any = None,
     layers: Literal["all", "moe"] | Sequence[int] | None = "moe",
     short_rows: Literal["missing_at_front", "refuse"] = "refuse",
     absent: Literal["raise", "unrecorded"] = "raise",
@@ -47,8 +52,7 @@ def rows(
     SHAPE for what is no tensor of ids.
     """
     completion = _fields.item(output, "outputs", index)
-    prompt = _fields.ids(_fields.get(output, "prompt_token_ids"), "prompt_token_ids")
-    sampled = _fields.ids(_fields.get(completion, "token_ids"), "token_ids")
+    prompt, sampled = _ids(output, completion, output_token_ids)
     if prompt is None or sampled is None:
         raise _fields.invalid("prompt_token_ids" if prompt is None else "token_ids", "the output holds none")
     others = {"engine": _fields.engine_name("tensorrt_llm") if engine is None else engine}

@@ -4,10 +4,10 @@
 |---|---|---|---|---|
 | RequestOutput | 0.14 to 0.20 | outputs[i].routed_experts, one array of T - 1 rows, or T (see below) | all | int32 |
 | RequestOutput | 0.21 | prompt_routed_experts, then outputs[i].routed_experts; -1 rows are unrecorded | MoE | int16 |
-| RequestOutput | 0.22 on | outputs[i].routed_experts, T - 1 rows; weight_versions from 0.33 | all | u8, u16 |
+| RequestOutput | 0.22 on | outputs[i].routed_experts, T - 1 rows; weight_versions from 0.32 | all | u8, u16 |
 | /v1/completions, /v1/chat/completions | 0.21 | prompt_routed_experts, choices[i].routed_experts: lists | MoE | - |
 | the same, and /inference/v1/generate | 0.22 on | choices[i].routed_experts, base64 of a .npy | all | in it |
-| finishing chunk of a stream of the latter | 0.22 on | the same; not the chunks before | all | in it |
+| finishing chunk of a stream of the latter | 0.22 on | the same; not chunks before, nor other streams | all | in it |
 | prime-rl's route of that name | - | choices[i].routed_experts, {data, shape, start, dtype} | all | uint8 if absent |
 | a proposal | - | aux_output_keys: given to the resolver | - | - |
 
@@ -21,7 +21,8 @@ more than the tokens need is left out, as that of the last token, only if output
 parts (0.21) say it themselves. A finished RequestOutput of LLM.generate has all of its tokens: where a release gives T
 rows, pass output_token_ids=output.outputs[i].token_ids. Without it T rows are an error (ROW_COUNT).
 
-weight_versions holds spans of output tokens; each becomes a span of the rows that sampled them.
+weight_versions holds spans of output tokens, in a RequestOutput and /inference/v1/generate (which wants
+--enable-scale-out); each becomes a span of the rows that sampled them. vLLM gives rows with prefix caching on alone.
 """
 
 from __future__ import annotations
@@ -98,10 +99,10 @@ def rows(
     counted = counted.fitting(_forms.row_count(found), begin)
     if split:  # It has a row for each token of the output.
         counted = dataclasses.replace(counted, all_output=True)
-    spans = _fields.get(choice, "weight_versions")
-    others["weights"] = _fields.output_weights(spans, counted, begin, versions)
     others["layers"] = _basis(value, split) if layers is None else layers
-    return _forms.account(found, counted, begin, short_rows, **others)
+    recorded = _forms.account(found, counted, begin, short_rows, **others)
+    spans = _fields.get(choice, "weight_versions")  # Of all tokens, so they fit no others.
+    return dataclasses.replace(recorded, weights=_fields.output_weights(spans, counted, begin, versions))
 
 
 def _choice(output: Any, index: int) -> Any:
