@@ -6,8 +6,9 @@
 #   --sanitizers  also the unit and integration tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the
 #                 gRPC-free core under ThreadSanitizer
 #   --peers       also the Megatron face beside megatron-core and the Hugging Face face beside transformers, in
-#                 environments that are made once (several GB each), the wheels in other Pythons, and the hand-off beside
-#                 the peers' libraries, where RR_PEERS names the folder of their benchmark
+#                 environments that are made once (several GB each), the adapters beside vLLM's and SGLang's own classes,
+#                 the wheels in other Pythons, and the hand-off beside the peers' libraries, where RR_PEERS names the
+#                 folder of their benchmark
 #   --chaos       also the long runs that kill and stop processes
 #   --fuzz        also the long fuzzing runs, and the property tests on many more seeds
 #   --coverage    also a coverage report
@@ -87,6 +88,7 @@ for extra in "${extras[@]}"; do
     peers)
       long megatron tests/peers/megatron.sh
       long hf tests/peers/hf.sh
+      long engines tests/peers/engines.sh
       long pythons tests/peers/wheels.sh
       long peers tests/bench/peers.sh
       ;;

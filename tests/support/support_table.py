@@ -69,14 +69,21 @@ def engines(by: dict[str, list[str]]) -> list[tuple[str, ...]]:
         r"^\| RequestOutput \| ([^|]+?) \|", text("client/python/src/routing_replay/engines/vllm.py"), re.M
     )
     oldest = generations[0].split()[0]
+    vllm = " and ".join(re.findall(r"==([0-9.]+)", only("^vllms='([^']+)'$", "tests/peers/engines.sh")))
+    sglang = only(r"^sglang=([0-9.]+)$", "tests/peers/engines.sh")
     return [
         (
             "vLLM",
-            "",
+            f"single classes of {vllm}",
             ", ".join(by["vllm"]),
             f"a running engine; others from {oldest} on, by the fields of their answers",
         ),
-        ("SGLang", "", ", ".join(by["sglang"]), "a running engine; others, by the fields of their answers"),
+        (
+            "SGLang",
+            f"single classes of {sglang}",
+            ", ".join(by["sglang"]),
+            "a running engine; others, by the fields of their answers",
+        ),
         ("TensorRT-LLM, Dynamo", "", "", "a running engine; adapters follow the fields of their answers"),
     ]
 
