@@ -109,8 +109,8 @@ class Geometry:
         config: what a config.json holds, as a dict or any mapping, its path or that of the folder that holds it, or an
             object with to_dict(), as Transformers' own
         hash_layers: False leaves out the MoE layers whose ids come from a table of token ids, for an engine that does
-            not capture them, as SGLang; `routing` still names them. A trainer makes its plans of the run's geometry then
-            (`Plan(run.geometry, …)`): megatron.attach makes them of its model's, and refuses such a run
+            not capture them, as SGLang; `routing` still names them. A trainer then plans with the run's geometry
+            (`Plan(run.geometry, …)`); megatron.attach plans with its model's, and refuses such a run
 
         Every MoE family of Transformers 5.23 is known, under all names that its keys go by. Another type is read by its
         keys alone if these leave no doubt. Raises InvalidArgumentError: "no routed experts" for a dense model, and for
