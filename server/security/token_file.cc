@@ -3,6 +3,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -74,8 +75,11 @@ std::optional<std::chrono::system_clock::time_point> ReadExpiry(const YAML::Node
 
 TokenGrant ReadGrant(const YAML::Node& entry) {
   if (!entry.IsMap()) throw Fault{"not a mapping of keys"};
+  std::set<std::string> keys;
   for (const auto& item : entry) {
     const auto key = item.first.as<std::string>();
+    // Which one counts is nothing that a reader could know.
+    if (!keys.insert(key).second) throw Fault{absl::StrCat("key '", key, "' is given twice")};
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
       throw Fault{absl::StrCat("unknown key '", key, "'")};
     }
@@ -104,7 +108,9 @@ absl::StatusOr<std::vector<TokenGrant>> ParseTokenFile(const std::string& text) 
   }
   std::string at = "the file";
   try {
-    const YAML::Node file = YAML::Load(text);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) throw Fault{"more than one YAML document"};
+    const YAML::Node file = documents.empty() ? YAML::Node() : documents[0];
     if (!file.IsSequence()) throw Fault{"not a list of tokens"};
     std::vector<TokenGrant> grants;
     for (const YAML::Node& entry : file) {

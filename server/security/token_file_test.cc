@@ -69,6 +69,10 @@ TEST(TokenFileTest, FaultsNameEntryAndKey) {
            {with("name: n, runs: [a], sha256: " + kHash), "scopes"},
            {with("name: n, runs: [a], scopes: [write], sha256: " + kHash), "write"},
            {with("name: n, runs: [a], scopes: [put], expires: soon, sha256: " + kHash), "expires"},
+           {good + "---\n" + good, "more than one YAML document"},
+           {good + "- name: n\n  sha256: " + kHash + "\n  runs: [a]\n  scopes: [put]\n  scopes: [admin]\n",
+            "entry 2: key 'scopes' is given twice"},
+           {R"([{"name": "n", "name": "m"}])", "entry 1: key 'name' is given twice"},
            {good + "- {\n", ""}}) {
     const auto grants = ParseTokenFile(text);
     EXPECT_EQ(grants.status().code(), absl::StatusCode::kInvalidArgument) << text;
