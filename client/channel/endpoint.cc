@@ -106,6 +106,9 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view endpoint) {
   absl::string_view rest = endpoint;
   if (absl::ConsumePrefix(&rest, kUnixPrefix)) return UnixTarget(endpoint, rest);
   if (absl::StartsWith(endpoint, "[")) return V6Target(endpoint);
+  if (absl::StartsWith(endpoint, "https://") || absl::StartsWith(endpoint, "http://")) {
+    return InvalidEndpoint(endpoint, "is a URL: write HOST:PORT alone; --tls, or the setting tls, encrypts");
+  }
   const size_t colon = endpoint.find(':');
   if (colon == absl::string_view::npos) return InvalidEndpoint(endpoint, "has no port");
   if (endpoint.find(':', colon + 1) != absl::string_view::npos) {

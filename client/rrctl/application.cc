@@ -14,8 +14,15 @@
 namespace routing_replay {
 namespace {
 
-void Complain(const absl::Status& status) {
-  std::cerr << Style::For(STDERR_FILENO).Error("rrctl:") << " " << FailureText(status) << "\n";
+void Complain(const absl::Status& status, ExitCode code) {
+  std::cerr << Style::For(STDERR_FILENO).Error("rrctl:") << " " << FailureText(status) << HintFor(status, code) << "\n";
+}
+
+// The help of a command that there is not.
+bool NamesNoCommand(const CLI::App& app) {
+  const std::vector<std::string> unknown = app.remaining();
+  return app.get_subcommands().empty() &&
+         std::any_of(unknown.begin(), unknown.end(), [](const std::string& word) { return word[0] != '-'; });
 }
 
 }  // namespace
@@ -28,18 +35,19 @@ ExitCode Application::Main(std::vector<std::string> words) {
   try {
     std::reverse(words.begin(), words.end());  // As CLI11 takes them.
     app_.parse(std::move(words));
-  } catch (const CLI::Success& asked) {
-    app_.exit(asked);  // Prints the help, or the version.
-    return kExitOk;
   } catch (const CLI::ParseError& error) {
-    Complain(UsageError(app_, error));
+    if (error.get_exit_code() == 0 && !NamesNoCommand(app_)) {
+      app_.exit(error);  // Prints the help, or the version.
+      return kExitOk;
+    }
+    Complain(UsageError(app_, error), kExitUsage);
     return kExitUsage;
   }
   Session session(settings_);
   const absl::Status status = command_(session);
   if (!status.ok()) {
     if (!session.OutputIsTaken() && ReaderIsGone(STDOUT_FILENO)) EndByBrokenPipe();
-    Complain(status);
+    Complain(status, session.CodeFor(status));
   }
   return session.CodeFor(status);
 }

@@ -67,7 +67,9 @@ class Formatter final : public CLI::Formatter {
   }
   std::string make_option_name(const CLI::Option* option, bool positional) const override {
     std::string name = CLI::Formatter::make_option_name(option, positional);
-    if (const size_t brace = name.find('{'); brace != std::string::npos) name.replace(brace, name.npos, " [SECONDS]");
+    const size_t brace = name.find('{');
+    if (brace == std::string::npos) return name;
+    return name.substr(0, brace) + (name.substr(brace) == "{false}" ? "" : " [SECONDS]");  // A switch, or --watch.
     return name;
   }
 };
@@ -363,11 +365,14 @@ void CommandTree::AddRemove() {
   AddRun(rm, settings_.run);
   const CLI::Option* samples = AddSamples(rm, "names of samples");
   const CLI::Option* all = rm->add_flag("--all", drop_run_, "drop the run with all its samples");
+  rm->add_flag("--dry-run", settings_.dry_run, "remove nothing, and say what would be");
   rm->callback([this, samples, all] {
     if (samples->empty() == all->empty()) throw CLI::ValidationError("rm", "name samples, or give --all");
     command_ = [this](Session& session) {
-      return session.Show(Layout::kRecords,
-                          [this](Client& client) { return Remove(client, settings_.run, settings_.samples); });
+      return session.Show(Layout::kRecords, [this](Client& client) {
+        return settings_.dry_run ? DescribeRemoval(client, settings_.run, settings_.samples)
+                                 : Remove(client, settings_.run, settings_.samples);
+      });
     };
   });
 }

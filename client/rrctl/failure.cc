@@ -70,4 +70,10 @@ std::string FailureText(const absl::Status& status) {
   return Printable(text);
 }
 
+std::string HintFor(const absl::Status& status, ExitCode code) {
+  if (code == kExitUnreachable) return "; `rrctl doctor` says why and what to do";
+  if (absl::IsUnauthenticated(status)) return "; --token-file names a file with the token to show";
+  return "";
+}
+
 }  // namespace routing_replay

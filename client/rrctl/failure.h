@@ -32,6 +32,9 @@ ExitCode ExitCodeFor(const absl::Status& status, ExitCode failed = kExitFailed);
 //   "NOT_FOUND (NO_SAMPLE): run a has no sample b [sample=b]"
 std::string FailureText(const absl::Status& status);
 
+// What to do next of a failure that ends with `code`, as the end of its line; empty where the text says it itself.
+std::string HintFor(const absl::Status& status, ExitCode code);
+
 }  // namespace routing_replay
 
 #endif  // CLIENT_RRCTL_FAILURE_H_

@@ -37,6 +37,14 @@ TEST(FailureTest, ExitCodes) {
   EXPECT_EQ(ExitCodeFor(absl::OkStatus(), kExitUndecided), 0);
 }
 
+TEST(FailureTest, WhereNoServerAnswersDoctorIsNamed) {
+  const absl::Status away = absl::UnavailableError("Socket closed");
+  EXPECT_EQ(HintFor(away, ExitCodeFor(away)), "; `rrctl doctor` says why and what to do");
+  const absl::Status nobody = absl::UnauthenticatedError("authorization: none");
+  EXPECT_EQ(HintFor(nobody, ExitCodeFor(nobody)), "; --token-file names a file with the token to show");
+  EXPECT_EQ(HintFor(absl::NotFoundError(""), kExitFailed), "");
+}
+
 // The rows of the table that begins with "| exit code", without the marks of code.
 std::vector<std::string> ReadmeTable() {
   std::ifstream file("client/rrctl/README.md");

@@ -43,6 +43,10 @@ absl::Status Get(Client& client, const GetOptions& options, const std::function<
   const Geometry& geometry = (*run)->geometry();
   const std::vector<int32_t> layers = LayersOf(geometry, options.layers);
   const RowRange wanted = options.rows.value_or(RowRange{0, state->committed_rows});
+  if (wanted.end > state->committed_rows) {
+    return absl::OutOfRangeError(absl::StrCat("--rows: ", wanted.begin, ":", wanted.end, " asked, and sample ",
+                                              options.sample, " has ", state->committed_rows, " rows"));
+  }
   return ReadPortions(
       **run, {.state = *state, .layers = layers, .rows = wanted, .timeout = options.timeout},
       [&](RowRange portion, const SampleRows& sample) { return show(ToDocument(geometry, layers, portion, sample)); });

@@ -211,4 +211,20 @@ absl::StatusOr<Document> Remove(Client& client, const std::string& run, const st
   return Document{{"run", run}, {"samples", outcome->samples}, {"freed_bytes", outcome->bytes}};
 }
 
+absl::StatusOr<Document> DescribeRemoval(Client& client, const std::string& run,
+                                         const std::vector<std::string>& samples) {
+  const auto joined = client.JoinRun(run);
+  if (!joined.ok()) return joined.status();
+  Document all = {{"run", run}, {"samples", 0}, {"stored_bytes", 0}, {"removed", false}};
+  for (const Producer producer : {Producer::kRollout, Producer::kTrainer}) {
+    const auto states = samples.empty() ? (*joined)->List({}, producer) : (*joined)->StatMany(samples, producer);
+    if (!states.ok()) return states.status();
+    for (const SampleState& state : *states) {
+      all["samples"] = all["samples"].get<int64_t>() + 1;
+      all["stored_bytes"] = all["stored_bytes"].get<int64_t>() + state.stored_bytes;
+    }
+  }
+  return all;
+}
+
 }  // namespace routing_replay

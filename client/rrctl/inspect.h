@@ -45,6 +45,9 @@ absl::StatusOr<Document> DescribeLoad(Client& client, const LoadOptions& options
 
 // Releases the samples; without samples: drops the run. An object: what that freed.
 absl::StatusOr<Document> Remove(Client& client, const std::string& run, const std::vector<std::string>& samples);
+// What Remove would remove, of both producers; nothing changes.
+absl::StatusOr<Document> DescribeRemoval(Client& client, const std::string& run,
+                                         const std::vector<std::string>& samples);
 
 }  // namespace routing_replay
 

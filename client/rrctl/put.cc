@@ -7,22 +7,24 @@
 #include "absl/strings/str_cat.h"
 #include "client/rrctl/file.h"
 #include "proto/json/rows_file.h"
+#include "proto/wire/payload/tensor_payload.h"
+#include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/model_config.h"
 
 namespace routing_replay {
 namespace {
 
-// Joins the run, or makes it with the geometry that the options and the file's shape tell.
-absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options,
-                                                const std::vector<int64_t>& shape, std::istream& input) {
+// That the options and the file's shape tell; nothing where the run is to be there.
+absl::StatusOr<std::optional<Geometry>> GeometryFor(const PutOptions& options, const std::vector<int64_t>& shape,
+                                                    std::istream& input) {
   if (!options.model_config.empty()) {
     const auto config = ReadFile(options.model_config, input);
     if (!config.ok()) return config.status();
     const auto model = ModelConfigFromHuggingFace({reinterpret_cast<const char*>(config->data()), config->size()});
     if (!model.ok()) return model.status();
-    return client.OpenRun(options.run, model->geometry);
+    return model->geometry;
   }
-  if (options.num_experts == 0) return client.JoinRun(options.run);
+  if (options.num_experts == 0) return std::nullopt;
   if (shape[1] < 1 || shape[1] > kMaxLayers || shape[2] > kMaxTopK) {
     return absl::InvalidArgumentError(absl::StrCat("an array of ", shape[1], " layers and K ", shape[2], "; 1 to ",
                                                    kMaxLayers, " layers and K up to ", kMaxTopK, " make a run"));
@@ -39,7 +41,24 @@ absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions
                                     .num_experts = {options.num_experts},
                                     .top_k = {static_cast<int32_t>(shape[2])}});
   if (!geometry.ok()) return geometry.status();
-  return client.OpenRun(options.run, *geometry);
+  return *std::move(geometry);
+}
+
+// Joins the run, or makes it. Rows that do not fit make none: its geometry is for good.
+absl::StatusOr<std::shared_ptr<Run>> OpenRunFor(Client& client, const PutOptions& options, const RowsFile& rows,
+                                                std::istream& input) {
+  const auto geometry = GeometryFor(options, rows.tensor.shape, input);
+  if (!geometry.ok()) return geometry.status();
+  if (!*geometry) return client.JoinRun(options.run);
+  const auto decoded = DecodeTensor(**geometry, rows.tensor, rows.payload, {.max_payload_bytes = INT64_MAX});
+  if (!decoded.ok()) return decoded.status();
+  auto run = client.OpenRun(options.run, **geometry);
+  if (absl::IsNotFound(run.status())) {
+    return MakeError(absl::StatusCode::kNotFound,
+                     absl::StrCat("run \"", options.run, "\" cannot be made: the token does not cover its name"),
+                     {.reason = Reason::kNoRun, .field = "run"});
+  }
+  return run;
 }
 
 // The rows of the file that go into one sample, behind those that are there.
@@ -108,7 +127,7 @@ absl::StatusOr<Document> Put(Client& client, const PutOptions& options, std::ist
     return absl::InvalidArgumentError(
         absl::StrCat("an array of ", rows->tensor.shape.size(), " axes; it must be [rows, layers, K]"));
   }
-  const auto run = OpenRunFor(client, options, rows->tensor.shape, input);
+  const auto run = OpenRunFor(client, options, *rows, input);
   if (!run.ok()) return run.status();
   return options.index.empty() ? PutOne(**run, options, *rows) : PutTrace(**run, options, *rows, input);
 }

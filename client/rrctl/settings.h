@@ -31,6 +31,7 @@ struct Settings {
 
   std::string run;
   std::vector<std::string> samples;
+  bool dry_run = false;
   Producer producer = Producer::kRollout;
   bool watching = false;
   WatchOptions watch;

@@ -42,6 +42,7 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::App& command, const CLI:
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
   const auto flag = std::find_if(unknown.begin(), unknown.end(),
                                  [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
+  if (flag != unknown.end() && *flag == "--json") return "there is no flag '--json'; -w json is for every command";
   if (flag != unknown.end()) return ThereIsNo("flag", flag->substr(0, flag->find('=')), FlagsOf(app, command));
   if (&command == &app && !unknown.empty()) return ThereIsNo("command", unknown.front(), CommandsOf(app));
   if (&command == &app && error.get_name() == "RequiredError") return "no command is given";
@@ -53,8 +54,11 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::App& command, const CLI:
 
 absl::Status UsageError(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = CommandOf(app);
-  const std::string help = absl::StrCat(app.get_name(), &command == &app ? "" : " " + command.get_name(), " --help");
-  return absl::InvalidArgumentError(absl::StrCat(WhatIsWrong(app, command, error), " (see ", help, ")"));
+  const std::string wrong = WhatIsWrong(app, command, error);
+  // A flag of the program stands in no command's help.
+  const bool program = &command == &app || app.get_option_no_throw(wrong.substr(0, wrong.find(':'))) != nullptr;
+  const std::string help = absl::StrCat(app.get_name(), program ? "" : " " + command.get_name(), " --help");
+  return absl::InvalidArgumentError(absl::StrCat(wrong, " (see ", help, ")"));
 }
 
 }  // namespace routing_replay

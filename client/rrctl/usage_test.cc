@@ -15,6 +15,7 @@ class UsageTest : public ::testing::Test {
     app_.require_subcommand(1);
     app_.fallthrough();
     app_.add_option("--endpoint", text_);
+    app_.add_option("--timeout", number_)->check(CLI::Range(1, 3600));
     CLI::App* stat = app_.add_subcommand("stat");
     stat->add_option("RUN", text_)->required();
     stat->add_flag("--watch", flag_);
@@ -37,6 +38,7 @@ class UsageTest : public ::testing::Test {
   CLI::App app_{"test", "test"};
   std::string text_;
   bool flag_ = false;
+  int number_ = 0;
 };
 
 TEST_F(UsageTest, TheWrongWordIsNamedWithTheNearestRightOnes) {
@@ -46,6 +48,13 @@ TEST_F(UsageTest, TheWrongWordIsNamedWithTheNearestRightOnes) {
   EXPECT_EQ(Said({"stat", "--endpoit=a:1"}),
             "there is no flag '--endpoit'; did you mean --endpoint? (see test stat --help)");
   EXPECT_EQ(Said({"--nothing", "stat", "r"}), "there is no flag '--nothing' (see test stat --help)");
+}
+
+TEST_F(UsageTest, TheHelpThatIsNamedHasTheFlag) {
+  const std::string range = Said({"status", "--timeout", "0"});
+  EXPECT_EQ(range.substr(range.find(" (")), " (see test --help)") << range;
+  EXPECT_EQ(Said({"stat", "r", "--json"}),
+            "there is no flag '--json'; -w json is for every command (see test stat --help)");
 }
 
 TEST_F(UsageTest, WhatIsMissingOrTooMuchIsNamed) {

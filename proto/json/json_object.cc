@@ -117,9 +117,13 @@ absl::Status JsonObject::status() const {
 }
 
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view field) {
-  nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Invalid(field, "is not JSON");
-  return json;
+  try {
+    return nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::parse_error& error) {
+    return Invalid(field, absl::StrCat("is not JSON at byte ", error.byte, " of ", text.size()));
+  } catch (const nlohmann::json::exception&) {
+    return Invalid(field, "is not JSON");
+  }
 }
 
 std::string DumpJson(const nlohmann::json& json) {

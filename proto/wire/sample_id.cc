@@ -3,9 +3,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
@@ -23,12 +25,15 @@ bool IsIdByte(char c) {
 const char* ProducerName(Producer producer) { return producer == Producer::kTrainer ? "trainer" : "rollout"; }
 
 absl::Status CheckId(absl::string_view id, absl::string_view field) {
-  const bool good = !id.empty() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), IsIdByte);
-  if (good) return absl::OkStatus();
-  return MakeError(
-      absl::StatusCode::kInvalidArgument,
-      absl::StrCat(field, ": an id is 1 to ", kMaxIdBytes, " bytes of [A-Za-z0-9._:/-], got ", id.size(), " bytes"),
-      {.reason = Reason::kField, .field = std::string(field)});
+  const auto bad = std::find_if_not(id.begin(), id.end(), IsIdByte);
+  const bool size_is_good = !id.empty() && id.size() <= kMaxIdBytes;
+  if (size_is_good && bad == id.end()) return absl::OkStatus();
+  const std::string got = size_is_good ? absl::StrCat("'", absl::CHexEscape(absl::string_view(&*bad, 1)), "' at byte ",
+                                                      bad - id.begin() + 1)
+                                       : absl::StrCat(id.size(), " bytes");
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat(field, ": an id is 1 to ", kMaxIdBytes, " bytes of [A-Za-z0-9._:/-], got ", got),
+                   {.reason = Reason::kField, .field = std::string(field)});
 }
 
 int64_t SampleHandle(absl::string_view sample_id) {

@@ -1,5 +1,7 @@
 #include "routing_replay/wire/sample_id.h"
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {
@@ -30,6 +32,16 @@ TEST(SampleIdTest, TheErrorNamesTheField) {
   const absl::Status status = CheckId("a b", "begin.run");
   EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, "begin.run");
   EXPECT_EQ(status.message().find("begin.run: "), 0u) << status;
+}
+
+TEST(SampleIdTest, TheErrorNamesWhatIsWrong) {
+  const auto ends_with = [](const std::string& id, absl::string_view end) {
+    return absl::EndsWith(CheckId(id, "run").message(), end);
+  };
+  EXPECT_TRUE(ends_with("a b", "got ' ' at byte 2"));
+  EXPECT_TRUE(ends_with("abc\n", "got '\\n' at byte 4"));
+  EXPECT_TRUE(ends_with("", "got 0 bytes"));
+  EXPECT_TRUE(ends_with(std::string(129, ' '), "got 129 bytes"));
 }
 
 TEST(SampleIdTest, HandlesAreXxh64WithoutTheSign) {
