@@ -1,5 +1,6 @@
 #include "server/config.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
@@ -13,8 +14,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/time.h"
 #include "proto/wire/local_address.h"
 #include "proto/wire/nearest.h"
 #include "server/quantity.h"
@@ -289,9 +292,29 @@ absl::Status CheckConnectionAge(const ServerConfig& config) {
 
 absl::Status CheckTokenFile(const std::string& path) {
   if (path.empty()) return absl::OkStatus();
-  const auto control = AccessControl::Create(path, Clock::Real(), [](const std::string&) {});
+  const auto control = AccessControl::Create(path, Clock::Real(), [](const absl::Status&) {});
   if (control.ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("--token-file: ", control.status().message()));
+}
+
+// A server with a certificate that has expired runs, and no client talks to it: whoever asks beforehand is told so.
+absl::Status CheckTls(ServerConfig& config) {
+  const auto texts = ReadTlsFiles(config.tls);
+  if (!texts.ok()) return texts.status();
+  if (config.tls.certificate.empty() || texts->expires > Clock::Real().TimeOfDay()) return absl::OkStatus();
+  const std::string expired = absl::StrCat("--tls-cert: the certificate in ", config.tls.certificate, " expired at ",
+                                           absl::FormatTime(absl::FromChrono(texts->expires), absl::UTCTimeZone()));
+  if (config.check_config) return absl::InvalidArgumentError(expired);
+  config.warnings.push_back(absl::StrCat(expired, ": no client will talk to this server"));
+  return absl::OkStatus();
+}
+
+// `others`: bits that nobody but the user and the group of the file should have.
+void WarnOfMode(const char* key, const std::string& path, mode_t others, const char* what, ServerConfig& config) {
+  struct stat status;
+  if (path.empty() || stat(path.c_str(), &status) != 0 || (status.st_mode & others) == 0) return;
+  config.warnings.push_back(absl::StrFormat("--%s: every user of this machine may %s %s (mode %04o); chmod o-rwx it",
+                                            key, what, path, status.st_mode & ALLPERMS));
 }
 
 }  // namespace
@@ -319,13 +342,15 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
        {std::pair("operations-listen", config.operations_listen), std::pair("health-listen", config.health_listen)}) {
     if (absl::Status status = CheckOperatorAddress(key, address); !status.ok()) return status;
   }
-  if (absl::Status status = CheckTlsFiles(config.tls); !status.ok()) return status;
+  if (absl::Status status = CheckTls(config); !status.ok()) return status;
   if (absl::Status status = CheckEncrypted(config); !status.ok()) return status;
   if (absl::Status status = CheckConnectionAge(config); !status.ok()) return status;
   if (!config.health_listen.empty()) {
     if (absl::Status status = CheckHealthPort(config); !status.ok()) return status;
   }
   if (absl::Status status = CheckTokenFile(config.token_file); !status.ok()) return status;
+  WarnOfMode("tls-key", config.tls.key, S_IROTH | S_IWOTH, "read", config);
+  WarnOfMode("token-file", config.token_file, S_IWOTH, "change", config);
   return config;
 }
 

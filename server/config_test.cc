@@ -1,11 +1,15 @@
 #include "server/config.h"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_certificates.h"
 
 namespace routing_replay {
 namespace {
@@ -186,6 +190,42 @@ TEST(ConfigTest, PortsForOperators) {
   EXPECT_EQ(c.drain_delay, std::chrono::seconds(5));
   EXPECT_TRUE(c.reflection && c.channelz && c.run_metrics);
   EXPECT_OK(Parse({"--operations-listen", "0.0.0.0:7401", "--insecure"}));
+}
+
+TEST(ConfigTest, ACertificateThatHasExpiredIsTold) {
+  const testing::ScratchDirectory directory;
+  const testing::TestAuthority authority;
+  const testing::TestIdentity expired = authority.Issue(testing::kLocalNames, -std::chrono::hours(1));
+  const std::string certificate = directory.path() + "/crt", key = directory.path() + "/key";
+  std::ofstream(certificate) << expired.certificate;
+  std::ofstream(key) << expired.key;
+  ASSERT_EQ(chmod(key.c_str(), 0640), 0);
+  const auto parse = [&](const char* more) {
+    return Parse({"--tls-cert", certificate.c_str(), "--tls-key", key.c_str(), more});
+  };
+  const auto checked = parse("--check-config");
+  EXPECT_EQ(checked.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(checked.status().message()), ::testing::HasSubstr(certificate + " expired at "));
+  // A new one may come while the server runs.
+  ASSERT_OK_AND_ASSIGN(const ServerConfig started, parse("--verify=true"));
+  EXPECT_THAT(started.warnings, ::testing::ElementsAre(::testing::HasSubstr("expired at ")));
+  const testing::TestIdentity good = authority.Issue(testing::kLocalNames);
+  std::ofstream(certificate) << good.certificate;
+  std::ofstream(key) << good.key;
+  ASSERT_OK_AND_ASSIGN(const ServerConfig fine, parse("--check-config"));
+  EXPECT_THAT(fine.warnings, ::testing::IsEmpty());
+  ASSERT_EQ(chmod(key.c_str(), 0644), 0);
+  ASSERT_OK_AND_ASSIGN(const ServerConfig open, parse("--check-config"));
+  EXPECT_THAT(open.warnings, ::testing::ElementsAre(::testing::HasSubstr("may read " + key + " (mode 0644)")));
+}
+
+TEST(ConfigTest, ATokenFileThatEverybodyMayChangeIsTold) {
+  const std::string path = FileWith("[]\n");
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  EXPECT_THAT(Parse({"--token-file", path.c_str()})->warnings, ::testing::IsEmpty());
+  ASSERT_EQ(chmod(path.c_str(), 0666), 0);
+  EXPECT_THAT(Parse({"--token-file", path.c_str()})->warnings,
+              ::testing::ElementsAre(::testing::HasSubstr("may change " + path + " (mode 0666)")));
 }
 
 TEST(ConfigTest, HelpIsNotAnError) { EXPECT_EQ(Parse({"--help"}).status().code(), absl::StatusCode::kCancelled); }
