@@ -126,7 +126,11 @@ int Main(int argc, char** argv) {
   StartLogging(ChooseLogFormat(config->log_format));
   SetLogLevel(config->log_level).IgnoreError();  // The parser takes no other.
   for (const std::string& warning : config->warnings) Warn(warning);
-  if (config->print_config) std::fputs(ToYaml(*config).c_str(), stdout);
+  if (config->print_config) {
+    std::fputs(ToYaml(*config).c_str(), stdout);
+  } else if (config->check_config) {
+    std::fputs("the configuration is good\n", stdout);
+  }
   if (config->print_config || config->check_config) return 0;
   if (config->allocator == "tuned") TuneServerAllocator();
   return Serve(*config);
@@ -135,4 +139,8 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace routing_replay
 
-int main(int argc, char** argv) { return routing_replay::Main(argc, argv); }
+int main(int argc, char** argv) {
+  const int status = routing_replay::Main(argc, argv);
+  routing_replay::FlushLog();
+  return status;
+}

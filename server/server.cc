@@ -17,6 +17,7 @@
 #include "proto/wire/local_address.h"
 #include "server/admission/byte_budget.h"
 #include "server/operations/endpoint_file.h"
+#include "server/operations/log/event_log.h"
 #include "server/operations/operations.h"
 #include "server/operations/operator_check.h"
 #include "server/operations/peer_limits.h"
@@ -108,19 +109,27 @@ std::vector<std::string> Joined(std::vector<std::string> first, const std::vecto
 }
 
 absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& config, const Clock& clock,
-                                                          const std::function<void(const std::string&)>& warn) {
+                                                          Metrics& metrics) {
   if (config.token_file.empty()) return std::make_unique<AccessControl>();
-  return AccessControl::Create(config.token_file, clock, warn);
+  return AccessControl::Create(config.token_file, clock, [&metrics](const absl::Status& reload) {
+    metrics.CountTokenFileReload(reload.ok());
+    if (reload.ok()) return;
+    LogEvent(LogLevel::kError, "token_file_rejected",
+             absl::StrCat("the tokens stay as they were, those too that were taken out: ", reload.message()));
+  });
 }
 
 class GrpcServer final : public Server {
  public:
   GrpcServer(ServerConfig config, const Clock& clock, std::function<void(const std::string&)> warn,
-             std::function<void()> unreachable, std::unique_ptr<AccessControl> access, std::unique_ptr<ServedTls> tls,
-             std::unique_ptr<Operations> operations, std::unique_ptr<ByteBudget> budget, OpenedStore store)
+             std::function<void()> unreachable, std::unique_ptr<Metrics> metrics, std::unique_ptr<AccessControl> access,
+             std::unique_ptr<ServedTls> tls, std::unique_ptr<Operations> operations, std::unique_ptr<ByteBudget> budget,
+             OpenedStore store)
       : config_(std::move(config)),
         warn_(std::move(warn)),
         unreachable_(std::move(unreachable)),
+        owned_metrics_(std::move(metrics)),
+        metrics_(*owned_metrics_),
         access_(std::move(access)),
         tls_(std::move(tls)),
         operations_(std::move(operations)),
@@ -165,6 +174,8 @@ class GrpcServer final : public Server {
   const ServerConfig config_;
   const std::function<void(const std::string&)> warn_;
   const std::function<void()> unreachable_;
+  const std::unique_ptr<Metrics> owned_metrics_;
+  Metrics& metrics_;
   std::unique_ptr<AccessControl> access_;
   const std::unique_ptr<ServedTls> tls_;
   std::optional<ClientCertificates> client_certificates_;
@@ -172,7 +183,6 @@ class GrpcServer final : public Server {
   std::string tls_told_;     // … what was warned of last; the reload thread's.
   const std::unique_ptr<Operations> operations_;
   const std::unique_ptr<ByteBudget> budget_;
-  Metrics metrics_;
   NewestVersions versions_;
   const std::string found_;
   const std::vector<std::string> warnings_;
@@ -308,7 +318,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
                                                       const std::function<void(const std::string&)>& warn,
                                                       const std::function<bool()>& give_up,
                                                       const std::function<void()>& unreachable) {
-  auto access = OpenAccess(config, clock, warn);
+  auto metrics = std::make_unique<Metrics>();
+  auto access = OpenAccess(config, clock, *metrics);
   if (!access.ok()) return access.status();
   auto tls = OpenTls(config);
   if (!tls.ok()) return tls.status();
@@ -328,8 +339,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
                 {.give_up = give_up, .warn = warn});
   if (!store.ok()) return store.status();
   auto server =
-      std::make_unique<GrpcServer>(std::move(config), clock, warn, unreachable, *std::move(access), *std::move(tls),
-                                   *std::move(operations), std::move(budget), *std::move(store));
+      std::make_unique<GrpcServer>(std::move(config), clock, warn, unreachable, std::move(metrics), *std::move(access),
+                                   *std::move(tls), *std::move(operations), std::move(budget), *std::move(store));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
   return server;
 }

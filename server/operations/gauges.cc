@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/operations/log/event_log.h"
+#include "server/operations/process_usage.h"
 #include "server/operations/spill_counters.h"
 
 namespace routing_replay {
@@ -37,13 +39,18 @@ class Families {
   void Bytes(const std::string& name, const std::string& help, int64_t value) {
     Gauge(name, help, static_cast<double>(value));
   }
-  void Counter(const std::string& full_name, const std::string& help, int64_t value) {
+  void Counter(const std::string& full_name, const std::string& help, double value) {
     Open("", help);
     families_.back().name = full_name;
     families_.back().type = prometheus::MetricType::Counter;
     ClientMetric metric;
-    metric.counter.value = static_cast<double>(value);
+    metric.counter.value = value;
     families_.back().metric.push_back(std::move(metric));
+  }
+  // Under the name that processes of all kinds have.
+  void Standard(const std::string& full_name, const std::string& help, double value) {
+    Gauge("", help, value);
+    families_.back().name = full_name;
   }
   std::vector<MetricFamily> Take() { return std::move(families_); }
 
@@ -52,12 +59,23 @@ class Families {
 };
 
 void AddProcess(const ServerStatus& status, Families& out) {
+  const ProcessUsage process = LookAtProcess();
+  out.Counter("process_cpu_seconds_total", "CPU time of the process, user and system.", process.cpu_seconds);
+  out.Standard("process_open_fds", "Open file descriptors.", static_cast<double>(process.open_fds));
+  out.Standard("process_max_fds", "File descriptors that can be open.", static_cast<double>(process.max_fds));
+  out.Standard("process_resident_memory_bytes", "Memory of the process.", static_cast<double>(process.resident_bytes));
+  out.Standard("process_virtual_memory_bytes", "Address space of the process.",
+               static_cast<double>(process.virtual_bytes));
+  out.Standard("process_start_time_seconds", "When the process started, in seconds since 1970.",
+               process.start_time_seconds);
+  out.Standard("process_threads", "Threads of the process.", static_cast<double>(process.threads));
+  out.Counter("routing_replay_log_lines_dropped_total",
+              "Lines of the log that nobody took from standard error in time.", static_cast<double>(DroppedLogLines()));
   out.Open("build_info", "1; the version is in the label.");
   out.Add(1, {{"version", status.version}});
   out.Gauge("start_time_seconds", "When the server started, in seconds since 1970.", Seconds(status.started));
   out.Gauge("ready", "1 while clients are to be sent here, as /readyz says.", status.ready.ok());
   out.Gauge("draining", "1 while the server ends.", status.draining);
-  out.Bytes("process_resident_bytes", "Memory of the process.", status.resident_bytes);
   if (status.certificate_expiry) {
     out.Gauge("certificate_expiry_timestamp_seconds", "When the certificate that is shown ends.",
               Seconds(*status.certificate_expiry));
@@ -80,13 +98,13 @@ void AddStore(const ServerStatus& status, Families& out) {
     out.Bytes("spill_budget_bytes", "What the files of the spill directory may take.", spill->budget_bytes);
     out.Bytes("spill_used_bytes", "What they take.", spill->disk_bytes);
     for (const auto& [name, value] : SpillCounters(*spill)) {
-      out.Counter(name, "Of the spill directory, since the start; see OPERATING.md.", value);
+      out.Counter(name, "Of the spill directory, since the start; see OPERATING.md.", static_cast<double>(value));
     }
   }
   if (status.lost_samples) {
     out.Counter("routing_replay_store_lost_samples_total",
                 "Samples of which the store came back with less than was acknowledged, as far as this server found.",
-                *status.lost_samples);
+                static_cast<double>(*status.lost_samples));
   }
   if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
     out.Gauge("oldest_sample_idle_seconds", "For how long the sample was not used that was not for longest.",
@@ -107,6 +125,12 @@ void AddRuns(const Census& census, Families& out) {
 }
 
 }  // namespace
+
+std::vector<MetricFamily> ProcessGaugesOf(const ServerStatus& status) {
+  Families families;
+  AddProcess(status, families);
+  return families.Take();
+}
 
 std::vector<MetricFamily> GaugesOf(const ServerStatus& status, bool per_run) {
   Families families;

@@ -13,6 +13,9 @@ namespace routing_replay {
 // Runs that are told of one by one are no more than this, those with the most bytes.
 inline constexpr size_t kMostRunMetrics = 100;
 
+// The process alone, of which `status` has version, start, readiness and certificate.
+std::vector<prometheus::MetricFamily> ProcessGaugesOf(const ServerStatus& status);
+
 // `per_run`: also of each run, under its name.
 std::vector<prometheus::MetricFamily> GaugesOf(const ServerStatus& status, bool per_run);
 

@@ -59,6 +59,11 @@ Metrics::Metrics()
                               .Help("Memory that the requests of reads take which wait.")
                               .Register(registry_)
                               .Add({})),
+      token_file_rejected_(prometheus::BuildGauge()
+                               .Name("routing_replay_token_file_rejected")
+                               .Help("1 while the token file is one that is not taken: older tokens are in force.")
+                               .Register(registry_)
+                               .Add({})),
       appends_(Add("routing_replay_appends_total", "Appends accepted.")),
       rows_(Add("routing_replay_append_rows_total", "Rows of accepted appends.")),
       ingest_bytes_(Add("routing_replay_ingest_bytes_total", "Payload bytes of accepted appends.")),
@@ -76,7 +81,9 @@ Metrics::Metrics()
       expired_(Add("routing_replay_expired_samples_total", "Samples removed because they were idle past their TTL.")),
       tls_reload_failures_(
           Add("routing_replay_tls_reload_failures_total",
-              "Looks at the TLS files that found them missing, not whole or not fitting; the old ones stayed.")) {}
+              "Looks at the TLS files that found them missing, not whole or not fitting; the old ones stayed.")),
+      token_file_failures_(Add("routing_replay_token_file_reload_failures_total",
+                               "Changes of the token file that were not taken; the tokens stayed as they were.")) {}
 
 prometheus::Counter& Metrics::Add(const std::string& name, const std::string& help) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add({});
@@ -128,6 +135,11 @@ void Metrics::CountQuotaRefusal(const char* quota) { quota_refusals_.Add({{"quot
 void Metrics::CountExpired(int64_t samples) { expired_.Increment(static_cast<double>(samples)); }
 
 void Metrics::CountTlsReloadFailure() { tls_reload_failures_.Increment(); }
+
+void Metrics::CountTokenFileReload(bool taken) {
+  token_file_rejected_.Set(taken ? 0 : 1);
+  if (!taken) token_file_failures_.Increment();
+}
 
 std::vector<std::pair<std::string, int64_t>> Metrics::Values() const {
   std::vector<std::pair<std::string, int64_t>> values;

@@ -37,6 +37,8 @@ class Metrics {
   void CountStoreError(absl::StatusCode code);
   // TLS files that are not good; those before go on being shown.
   void CountTlsReloadFailure();
+  // What became of a change of the token file. One that is rejected leaves the tokens as they were.
+  void CountTokenFileReload(bool taken);
   // "run_bytes", "run_streams", "max_deadline", "waiting_reads" or "control_calls".
   void CountQuotaRefusal(const char* quota);
 
@@ -55,10 +57,10 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& store_errors_;
   prometheus::Family<prometheus::Counter>& quota_refusals_;
   prometheus::Histogram& append_sizes_;
-  prometheus::Gauge &credit_bytes_, &waiting_read_bytes_;
+  prometheus::Gauge &credit_bytes_, &waiting_read_bytes_, &token_file_rejected_;
   prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,
       &unrecorded_rows_, &unverified_rows_, &credits_, &credit_refusals_, &reads_, &egress_bytes_, &egress_table_bytes_,
-      &expired_, &tls_reload_failures_;
+      &expired_, &tls_reload_failures_, &token_file_failures_;
 };
 
 }  // namespace routing_replay

@@ -122,11 +122,23 @@ class OpenOperations final : public Operations {
   }
 
   std::string MetricsText() const {
-    std::vector<prometheus::MetricFamily> families = server_->metrics.registry().Collect();
-    for (auto& family : GaugesOf(source_->Look(), config_.run_metrics)) families.push_back(std::move(family));
+    const bool starting = readiness_.Get().message() == Readiness::kStarting;
+    std::vector<prometheus::MetricFamily> families;
+    if (!starting) families = server_->metrics.registry().Collect();
+    for (auto& family : starting ? ProcessGaugesOf(Starting()) : GaugesOf(source_->Look(), config_.run_metrics)) {
+      families.push_back(std::move(family));
+    }
     std::ostringstream out;
     prometheus::TextSerializer().Serialize(out, families);
     return out.str();
+  }
+
+  // What there is to tell before the store is open.
+  ServerStatus Starting() const {
+    return {.version = ROUTING_REPLAY_VERSION,
+            .started = started_,
+            .ready = readiness_.Get(),
+            .certificate_expiry = Expiry()};
   }
 
   std::string Json() const { return StatusJson(source_->Look(), server_->metrics.Values(), server_->journal.Latest()); }

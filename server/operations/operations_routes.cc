@@ -22,7 +22,7 @@ HttpResponse LogLevelNow() {
   return {.content_type = kJson, .body = json{{"level", std::string(GetLogLevel())}}.dump() + "\n"};
 }
 
-HttpResponse ChangeLogLevel(const HttpRequest& request) {
+HttpResponse ChangeLogLevel(const HttpRequest& request, const std::string& token) {
   // A browser that sends no Origin sends no such type either without asking first, which nothing here answers.
   if (!absl::StartsWithIgnoreCase(request.content_type, kJson)) {
     return Text(415, "Content-Type must be application/json");
@@ -34,7 +34,10 @@ HttpResponse ChangeLogLevel(const HttpRequest& request) {
   const std::string before(GetLogLevel());
   const absl::Status status = SetLogLevel(asked["level"].get<std::string>());
   if (!status.ok()) return Text(400, std::string(status.message()));
-  LogEvent(LogLevel::kWarning, "log_level_changed", "", {{"from", before}, {"to", std::string(GetLogLevel())}});
+  LogFields fields = {{"from", before}, {"to", std::string(GetLogLevel())}, {"peer", request.peer}};
+  if (!token.empty()) fields.emplace_back("token", token);
+  // Also told where warnings are not from here on.
+  LogEvent(IsLogged(LogLevel::kWarning) ? LogLevel::kWarning : LogLevel::kError, "log_level_changed", "", fields);
   return LogLevelNow();
 }
 
@@ -73,11 +76,11 @@ HttpResponse OperationsRoutes::Answer(const HttpRequest& request) const {
   }
   const absl::Status ready = readiness.Get();
   if (request.path == "/readyz") return ready.ok() ? Text(200, "ok") : Text(503, std::string(ready.message()));
-  // Before that there is nothing to show.
-  if (ready.message() == Readiness::kStarting) return Text(503, Readiness::kStarting);
   if (request.path == "/metrics") {
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics()};
   }
+  // Before that there is nothing to show.
+  if (ready.message() == Readiness::kStarting) return Text(503, Readiness::kStarting);
   return AnswerOperator(request);
 }
 
@@ -88,8 +91,9 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
   // What a browser remembers is sent along by any page that it shows: good for reading, not for changes.
   const std::string authorization = post ? request.authorization : BearerOf(request.authorization);
   const ScopeSet needed = post ? Scope::kAdmin : Scope::kRead | Scope::kAdmin;
-  if (const absl::Status status = check(request, authorization, needed); !status.ok()) return Refusal(status, post);
-  if (request.path == kLogLevelPath) return post ? ChangeLogLevel(request) : LogLevelNow();
+  const auto token = check(request, authorization, needed);
+  if (!token.ok()) return Refusal(token.status(), post);
+  if (request.path == kLogLevelPath) return post ? ChangeLogLevel(request, *token) : LogLevelNow();
   if (request.path == "/api/v1/status") return {.content_type = kJson, .body = status_json()};
   if (request.path == "/statusz" || request.path == "/") {
     const bool refreshing = request.query == "refresh";

@@ -17,7 +17,7 @@
 #include <functional>
 #include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/operations/http/http_message.h"
 #include "server/operations/readiness.h"
@@ -25,17 +25,18 @@
 
 namespace routing_replay {
 
-// OK if whoever asks may: the bearer of `authorization` (which stands for that of the request) has one of the scopes on
-// every run. UNAUTHENTICATED where it is nobody; FAILED_PRECONDITION saying how to ask, where this is no matter of
-// tokens.
-using OperatorCheck =
-    std::function<absl::Status(const HttpRequest& request, absl::string_view authorization, ScopeSet any_of)>;
+// The name of the token if whoever asks may, empty where none is asked for: the bearer of `authorization` (which stands
+// for that of the request) has one of the scopes on every run. UNAUTHENTICATED where it is nobody; FAILED_PRECONDITION
+// saying how to ask, where this is no matter of tokens.
+using OperatorCheck = std::function<absl::StatusOr<std::string>(const HttpRequest& request,
+                                                                absl::string_view authorization, ScopeSet any_of)>;
 
 struct OperationsRoutes {
   const Readiness& readiness;
   OperatorCheck check;
-  // Each is called once the server has started, and not before. Thread-safe.
+  // Of the process alone before the server has started. Thread-safe, as the others.
   std::function<std::string()> metrics;
+  // Each is called once the server has started, and not before.
   std::function<std::string()> status_json;
   std::function<std::string(bool refreshing)> status_page;
 

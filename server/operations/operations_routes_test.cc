@@ -1,5 +1,8 @@
 #include "server/operations/operations_routes.h"
 
+#include <nlohmann/json.hpp>
+#include <sstream>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/operations/log/event_log.h"
@@ -9,9 +12,9 @@ namespace routing_replay::testing {
 namespace {
 
 // Two tokens: one that reads, one that administers.
-absl::Status CheckToken(const HttpRequest&, absl::string_view authorization, ScopeSet any_of) {
-  if (authorization == "Bearer boss" && any_of.overlaps(Scope::kAdmin)) return absl::OkStatus();
-  if (authorization == "Bearer reader" && any_of.overlaps(Scope::kRead)) return absl::OkStatus();
+absl::StatusOr<std::string> CheckToken(const HttpRequest&, absl::string_view authorization, ScopeSet any_of) {
+  if (authorization == "Bearer boss" && any_of.overlaps(Scope::kAdmin)) return "the-boss";
+  if (authorization == "Bearer reader" && any_of.overlaps(Scope::kRead)) return "a-reader";
   if (authorization == "Bearer reader") return absl::PermissionDeniedError("secret detail");
   return absl::UnauthenticatedError("who?");
 }
@@ -56,12 +59,12 @@ TEST_F(OperationsRoutesTest, ReadyzSaysWhyNotAndHealthzDoesNotCare) {
   EXPECT_EQ(Get("/metrics").code, 200);
 }
 
-TEST_F(OperationsRoutesTest, BeforeTheStartNothingIsLookedAt) {
+TEST_F(OperationsRoutesTest, BeforeTheStartTheProcessAloneIsLookedAt) {
   const Readiness starting;
-  const OperationsRoutes routes{starting, CheckToken, nullptr, nullptr, nullptr};
+  const OperationsRoutes routes{starting, CheckToken, [] { return "m"; }, nullptr, nullptr};
   const auto code = [&](const char* path) { return routes.Answer({.method = "GET", .path = path}).code; };
-  EXPECT_EQ(code("/healthz"), 200);
-  for (const char* path : {"/readyz", "/metrics", "/api/v1/status", "/statusz"}) EXPECT_EQ(code(path), 503) << path;
+  for (const char* path : {"/healthz", "/metrics"}) EXPECT_EQ(code(path), 200) << path;
+  for (const char* path : {"/readyz", "/api/v1/status", "/statusz"}) EXPECT_EQ(code(path), 503) << path;
 }
 
 TEST_F(OperationsRoutesTest, WhatNamesRunsNeedsAToken) {
@@ -126,6 +129,27 @@ TEST_F(OperationsRoutesTest, OnlyAnAdministratorChangesTheLogLevel) {
   EXPECT_EQ(GetLogLevel(), "debug");
 }
 
+TEST_F(OperationsRoutesTest, WhoChangesTheLogLevelIsTold) {
+  std::ostringstream log;
+  StartLogging(LogFormat::kJson, &log);
+  EXPECT_EQ(routes_
+                .Answer({.method = "POST",
+                         .path = "/api/v1/log-level",
+                         .authorization = "Bearer boss",
+                         .content_type = "application/json",
+                         .peer = "10.1.2.3:4567",
+                         .body = R"({"level":"error"})"})
+                .code,
+            200);
+  StartLogging(LogFormat::kText);
+  const auto line = nlohmann::json::parse(log.str());
+  EXPECT_EQ(line["event"], "log_level_changed");
+  EXPECT_EQ(line["from"], "info");
+  EXPECT_EQ(line["to"], "error");
+  EXPECT_EQ(line["peer"], "10.1.2.3:4567");
+  EXPECT_EQ(line["token"], "the-boss");
+}
+
 TEST_F(OperationsRoutesTest, NoPageInABrowserChangesTheLogLevel) {
   HttpRequest request = {.method = "POST",
                          .path = "/api/v1/log-level",
@@ -139,8 +163,9 @@ TEST_F(OperationsRoutesTest, NoPageInABrowserChangesTheLogLevel) {
 }
 
 TEST_F(OperationsRoutesTest, ARefusalThatIsNoMatterOfTokensSaysHowToAsk) {
-  const auto check = [](const HttpRequest& request, absl::string_view, ScopeSet) {
-    return request.host == "evil.example" ? absl::FailedPreconditionError("use another name") : absl::OkStatus();
+  const auto check = [](const HttpRequest& request, absl::string_view, ScopeSet) -> absl::StatusOr<std::string> {
+    if (request.host == "evil.example") return absl::FailedPreconditionError("use another name");
+    return "";
   };
   const OperationsRoutes routes{readiness_, check, [] { return "m"; }, [] { return "{}"; }, [](bool) { return "<p>"; }};
   const HttpResponse refused = routes.Answer({.method = "GET", .path = "/statusz", .host = "evil.example"});

@@ -39,7 +39,7 @@ class OpenPort {
     for (const std::string& address : {config.advertise, config.operations_listen}) names_.insert(HostOf(address));
   }
 
-  absl::Status operator()(const HttpRequest& request, ScopeSet any_of) const {
+  absl::StatusOr<std::string> operator()(const HttpRequest& request, ScopeSet any_of) const {
     const std::string host = HostOf(request.host);
     if (!names_.contains(host) && !IsIpAddress(host)) {
       return absl::FailedPreconditionError(
@@ -50,7 +50,7 @@ class OpenPort {
     if (changes && !request.from_here) {
       return absl::FailedPreconditionError("without --token-file changes are taken from this machine alone");
     }
-    return absl::OkStatus();
+    return "";
   }
 
  private:
@@ -61,9 +61,12 @@ class OpenPort {
 
 OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl& access) {
   if (!config.token_file.empty()) {
-    return [&access](const HttpRequest&, absl::string_view authorization, ScopeSet any_of) {
-      return access.Check(authorization, any_of, /*run=*/"");
-    };
+    return
+        [&access](const HttpRequest&, absl::string_view authorization, ScopeSet any_of) -> absl::StatusOr<std::string> {
+          absl::Status status = access.Check(authorization, any_of, /*run=*/"");
+          if (!status.ok()) return status;
+          return access.NameOf(authorization);
+        };
   }
   const bool by_certificate = !config.tls.client_ca.empty();
   if (by_certificate && !config.operations_listen.empty() && !IsLocalAddress(config.operations_listen)) {

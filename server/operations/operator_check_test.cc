@@ -8,7 +8,7 @@ namespace {
 class OperatorCheckTest : public ::testing::Test {
  protected:
   absl::StatusCode Ask(const HttpRequest& request, ScopeSet any_of) const {
-    return MakeOperatorCheck(config_, open_)(request, request.authorization, any_of).code();
+    return MakeOperatorCheck(config_, open_)(request, request.authorization, any_of).status().code();
   }
   absl::StatusCode Read(const std::string& host) const { return Ask({.host = host}, Scope::kRead | Scope::kAdmin); }
 

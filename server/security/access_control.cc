@@ -98,11 +98,11 @@ absl::string_view TokenOf(absl::string_view authorization) {
 }
 
 absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Create(const std::string& token_file, const Clock& clock,
-                                                                     std::function<void(const std::string&)> warn,
+                                                                     std::function<void(const absl::Status&)> reloaded,
                                                                      std::chrono::milliseconds settled) {
   auto control = std::make_unique<AccessControl>();
   control->clock_ = &clock;
-  control->warn_ = std::move(warn);
+  control->reloaded_ = std::move(reloaded);
   control->settled_ = settled;
   control->open_ = false;
   MutexLock lock(control->mutex_);
@@ -137,17 +137,22 @@ absl::StatusOr<bool> AccessControl::Reload() const {
 }
 
 AccessControl::Grants AccessControl::Present() const {
-  Grants grants;
-  std::string trouble;
-  {
-    MutexLock lock(mutex_);
-    const auto changed = Reload();
-    if (!changed.ok() && changed.status().message() != told_) trouble = told_ = std::string(changed.status().message());
-    if (changed.ok() && *changed) told_.clear();
-    grants = grants_;
+  MutexLock lock(mutex_);
+  const auto changed = Reload();
+  // A file that is still being written to is looked at for every check, and is one change.
+  const bool again = absl::IsUnavailable(changed.status()) && changed.status() == told_;
+  if ((!changed.ok() && !again) || (changed.ok() && *changed)) reloaded_(told_ = changed.status());
+  return grants_;
+}
+
+std::string AccessControl::NameOf(absl::string_view authorization) const {
+  const absl::string_view token = open_ ? "" : TokenOf(authorization);
+  if (token.empty()) return "";
+  const Sha256 hash = HashOf(token);
+  for (const TokenGrant& grant : *Present()) {
+    if (CRYPTO_memcmp(grant.sha256.data(), hash.data(), hash.size()) == 0) return grant.name;
   }
-  if (!trouble.empty()) warn_(absl::StrCat("token-file: the tokens stay as they were: ", trouble));
-  return grants;
+  return "";
 }
 
 absl::StatusOr<Permissions> AccessControl::Identify(absl::string_view authorization) const {

@@ -53,16 +53,20 @@ class AccessControl {
   // Allows everything.
   AccessControl() = default;
   // Of the tokens in a file; the file is looked at again for every check, so that a token that was taken out fails on
-  // the next one. A file that got broken, or is gone, leaves the tokens as they were, and `warn` gets one line; a file
-  // that is broken now is an error. One that was written to a moment ago, less than `settled`, may be half of itself:
-  // the check waits for the rest, half a second at most. `clock` must outlive this.
+  // the next one. `reloaded` gets what became of each change: OK, or why the tokens stay as they were, as for a file
+  // that got broken, or is gone; it is not called by two threads at once. A file that is broken now is an error. One
+  // that was written to a moment ago, less than `settled`, may be half of itself: the check waits for the rest, half a
+  // second at most. `clock` must outlive this.
   static absl::StatusOr<std::unique_ptr<AccessControl>> Create(
-      const std::string& token_file, const Clock& clock, std::function<void(const std::string&)> warn,
+      const std::string& token_file, const Clock& clock, std::function<void(const absl::Status&)> reloaded,
       std::chrono::milliseconds settled = std::chrono::milliseconds(100));
 
   // `authorization` is the header of that name: "Bearer TOKEN". UNAUTHENTICATED (field authorization) where there is
   // none, or one that is unknown or expired.
   absl::StatusOr<Permissions> Identify(absl::string_view authorization) const;
+  // The name of the token in its entry, the first where it has several, also where it has expired; empty where it is
+  // not known here.
+  std::string NameOf(absl::string_view authorization) const;
   // Identify, then Permissions::Check.
   absl::Status Check(absl::string_view authorization, ScopeSet any_of, absl::string_view run) const;
 
@@ -76,13 +80,13 @@ class AccessControl {
   absl::StatusOr<bool> Reload() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock* clock_ = nullptr;
-  std::function<void(const std::string&)> warn_;
+  std::function<void(const absl::Status&)> reloaded_;
   std::chrono::milliseconds settled_{0};
   bool open_ = true;
   mutable Mutex mutex_;
   mutable std::unique_ptr<ChangingFile> file_ ABSL_GUARDED_BY(mutex_);
   mutable Grants grants_ ABSL_GUARDED_BY(mutex_);
-  mutable std::string told_ ABSL_GUARDED_BY(mutex_);  // The trouble that was warned of last, until it is over.
+  mutable absl::Status told_ ABSL_GUARDED_BY(mutex_);  // What reloaded_ got last.
 };
 
 }  // namespace routing_replay

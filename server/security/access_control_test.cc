@@ -39,9 +39,13 @@ class AccessControlTest : public ::testing::Test {
   }
   void Start(const std::string& text) {
     Write(text);
-    auto control = AccessControl::Create(path_, clock_, [&](const std::string& line) { warnings_.push_back(line); });
+    auto control = AccessControl::Create(path_, clock_, [&](const absl::Status& status) { Reloaded(status); });
     ASSERT_OK(control);
     control_ = *std::move(control);
+  }
+  void Reloaded(const absl::Status& status) {
+    ++reloads_;
+    if (!status.ok()) warnings_.emplace_back(status.message());
   }
   absl::Status Check(const std::string& token, ScopeSet scope, const std::string& run) {
     return control_->Check("Bearer " + token, scope, run);
@@ -50,6 +54,7 @@ class AccessControlTest : public ::testing::Test {
   const std::string path_ = ::testing::TempDir() + "/access_control_test.tokens";
   ManualClock clock_;
   std::vector<std::string> warnings_;
+  size_t reloads_ = 0;  // Warnings are some of them.
   std::unique_ptr<AccessControl> control_;
 };
 
@@ -124,6 +129,31 @@ TEST_F(AccessControlTest, AChangeHoldsForTheNextCheck) {
   EXPECT_THAT(warnings_, ::testing::IsEmpty());
 }
 
+TEST_F(AccessControlTest, ATokenHasTheNameOfItsEntry) {
+  Start(Entry("tok", "[a-]", "[read]", ", expires: 1970-01-01") + "- {name: other, sha256: " + Hash("more") +
+        ", runs: [b], scopes: [put]}\n");
+  EXPECT_EQ(control_->NameOf("Bearer tok"), "n");  // It has expired.
+  EXPECT_EQ(control_->NameOf("bearer more"), "other");
+  for (const char* header : {"", "more", "Bearer ", "Bearer none"}) EXPECT_EQ(control_->NameOf(header), "") << header;
+  EXPECT_EQ(AccessControl().NameOf("Bearer tok"), "");
+}
+
+// Each of them may be a revocation that somebody believes in.
+TEST_F(AccessControlTest, EachChangeThatIsRejectedIsTold) {
+  Start(Entry("tok", "[\"\"]", "[read]"));
+  for (size_t told = 1; told < 4; ++told) {
+    Write("- {name: n}\n");
+    EXPECT_OK(Check("tok", Scope::kRead, "a"));
+    EXPECT_OK(Check("tok", Scope::kRead, "a"));
+    EXPECT_EQ(warnings_.size(), told);
+    EXPECT_EQ(reloads_, told);
+  }
+  Write(Entry("tok", "[\"\"]", "[read]"));
+  EXPECT_OK(Check("tok", Scope::kRead, "a"));
+  EXPECT_EQ(warnings_.size(), 3u);
+  EXPECT_EQ(reloads_, 4u);
+}
+
 TEST_F(AccessControlTest, ABrokenFileLeavesTheTokensAndIsToldOnce) {
   Start(Entry("tok", "[\"\"]", "[read]"));
   size_t told = 0;
@@ -148,9 +178,9 @@ TEST_F(AccessControlTest, AFileThatIsBeingWrittenIsNotTaken) {
   const std::string half = absl::StrCat("- name: n\n  sha256: ", Hash("tok"), "\n  scopes: [read]\n  runs: [a]\n");
   Write(half + "  expires: 1970-01-01\n");
   written(std::chrono::hours(1));
-  ASSERT_OK_AND_ASSIGN(control_, AccessControl::Create(
-                                     path_, clock_, [&](const std::string& line) { warnings_.push_back(line); },
-                                     std::chrono::minutes(10)));
+  ASSERT_OK_AND_ASSIGN(
+      control_, AccessControl::Create(
+                    path_, clock_, [&](const absl::Status& status) { Reloaded(status); }, std::chrono::minutes(10)));
   EXPECT_THAT(Check("tok", Scope::kRead, "a"), Fails(kUnauthenticated, Reason::kUnspecified));
   std::ofstream(path_) << half;
   EXPECT_THAT(Check("tok", Scope::kRead, "a"), Fails(kUnauthenticated, Reason::kUnspecified));
@@ -163,8 +193,8 @@ TEST_F(AccessControlTest, AFileThatIsBeingWrittenIsNotTaken) {
 
 TEST_F(AccessControlTest, ABrokenFileIsNoBeginning) {
   Write("nonsense: {");
-  EXPECT_FALSE(AccessControl::Create(path_, clock_, [](const std::string&) {}).ok());
-  EXPECT_FALSE(AccessControl::Create("/does/not/exist", clock_, [](const std::string&) {}).ok());
+  EXPECT_FALSE(AccessControl::Create(path_, clock_, [](const absl::Status&) {}).ok());
+  EXPECT_FALSE(AccessControl::Create("/does/not/exist", clock_, [](const absl::Status&) {}).ok());
 }
 
 }  // namespace

@@ -10,13 +10,6 @@ absl::Status Counted(ServiceContext& context, absl::Status status) {
   return status;
 }
 
-// Two headers of the name are none: nobody is to choose which one is looked at.
-absl::string_view Authorization(const grpc::ServerContextBase& call) {
-  const auto [begin, end] = call.client_metadata().equal_range("authorization");
-  if (begin == end || std::next(begin) != end) return "";
-  return {begin->second.data(), begin->second.size()};
-}
-
 absl::string_view Property(const grpc::AuthContext& connection, const char* name) {
   const std::vector<grpc::string_ref> values = connection.FindPropertyValues(name);
   return values.empty() ? absl::string_view() : absl::string_view(values[0].data(), values[0].size());
@@ -38,13 +31,13 @@ absl::Status CheckConnection(ServiceContext& context, const grpc::ServerContextB
 
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call) {
   if (absl::Status status = CheckConnection(context, call); !status.ok()) return status;
-  auto permissions = context.access.Identify(Authorization(call));
+  auto permissions = context.access.Identify(AuthorizationOf(call));
   if (!permissions.ok()) return Counted(context, permissions.status());
   return permissions;
 }
 
 std::string OwnerOf(const ServiceContext& context, const grpc::ServerContextBase& call) {
-  const absl::string_view token = context.config.token_file.empty() ? "" : TokenOf(Authorization(call));
+  const absl::string_view token = context.config.token_file.empty() ? "" : TokenOf(AuthorizationOf(call));
   return token.empty() ? call.peer() : std::string(token);
 }
 

@@ -119,7 +119,7 @@ TEST_F(ControlCallTest, ATokenIsOneOwnerHoweverItIsSpelled) {
       << "- {name: n, sha256: 1a7674eb4ee78df7e1ac439a93c3fa8e3c945784d4dec9fd8e3011738b2f1d62, runs: [\"\"], scopes: "
          "[put]}\n";
   auto access = AccessControl::Create(
-      config_.token_file, Clock::Real(), [](const std::string&) {}, milliseconds(0));
+      config_.token_file, Clock::Real(), [](const absl::Status&) {}, milliseconds(0));
   ASSERT_OK(access);
   access_ = *std::move(access);
   absl::Notification begun, open;

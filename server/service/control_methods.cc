@@ -95,6 +95,12 @@ void WriteReleased(const ReleaseResult& released, v1::ReleaseResponse& response)
   response.set_kept(released.kept);
 }
 
+// Of what was asked and refused, the journal tells. What failed may have been done, or a part of it.
+void Audit(const ControlCaller& caller, const char* action, const std::string& run, const absl::Status& status,
+           const LogFields& what) {
+  if (status.ok() || IsServersFault(status.code())) caller.record.Audit(action, run, status, what);
+}
+
 // OpenRun is three calls in one.
 absl::Status AuthorizeOpenRun(ServiceContext& context, const grpc::ServerContext& call,
                               const v1::OpenRunRequest& request) {
@@ -176,8 +182,11 @@ absl::Status DoOpenRun(ServiceContext& context, const ControlCaller& caller, con
   auto run = geometry ? MakeRun(context, caller, request.run(), *geometry, *options)
                       : context.store.OpenRun(request.run(), nullptr, *options);
   if (!run.ok()) return run.status();
+  if (run->created) Audit(caller, "make_run", request.run(), absl::OkStatus(), {});
   if (request.has_resume_at()) {
     const auto dropped = context.store.ReleaseGroups(request.run(), std::nullopt, {request.resume_at(), INT64_MAX});
+    Audit(caller, "resume_at", request.run(), dropped.status(),
+          {{"group", static_cast<int64_t>(request.resume_at())}, {"samples", dropped.ok() ? dropped->samples : 0}});
     if (!dropped.ok()) return dropped.status();
     WriteReleased(*dropped, *response.mutable_dropped());
   }
@@ -485,6 +494,23 @@ ControlMethod MethodOnRun(const char* name, Rpc rule, Answer answer) {
       });
 }
 
+// One of these that destroys something, and is audited under that name.
+template <typename Request, typename Response, typename Answer>
+ControlMethod AuditedMethodOnRun(const char* name, Rpc rule, const char* action, Answer answer) {
+  return Method<Request, Response>(
+      name, [=](ServiceContext& context, const ControlCaller& caller, const Request& request, Response& response) {
+        absl::Status status = Authorize(context, caller.call, rule, request.run());
+        if (!status.ok()) return status;
+        status = answer(context, request, response);
+        LogFields what;
+        if constexpr (requires { response.samples(); }) {
+          what.emplace_back("samples", static_cast<int64_t>(response.samples()));
+        }
+        Audit(caller, action, request.run(), status, what);
+        return status;
+      });
+}
+
 template <bool for_checkpoint>
 absl::Status DoRelease(ServiceContext& context, const v1::ReleaseRequest& request, v1::ReleaseResponse& response) {
   return DoRelease(context, request, for_checkpoint, response);
@@ -503,15 +529,16 @@ const std::vector<ControlMethod>& ControlMethods() {
   static const auto& methods = *new std::vector<ControlMethod>{
       Method<v1::OpenRunRequest, v1::OpenRunResponse>("OpenRun", DoOpenRun),
       MethodOnRun<v1::SealRequest, v1::SampleState>("Seal", Rpc::kSeal, DoSeal),
-      MethodOnRun<v1::TruncateRequest, v1::SampleState>("Truncate", Rpc::kTruncate, DoTruncate),
+      AuditedMethodOnRun<v1::TruncateRequest, v1::SampleState>("Truncate", Rpc::kTruncate, "truncate", DoTruncate),
       MethodOnRun<v1::StatRequest, v1::StatResponse>("Stat", Rpc::kStat, DoStat),
       MethodOnRun<v1::ListRequest, v1::ListResponse>("List", Rpc::kList, DoList),
       Method<v1::ExpertLoadRequest, v1::ExpertLoadResponse>("ExpertLoad", DoExpertLoad),
       Method<v1::ListRunsRequest, v1::ListRunsResponse>("ListRuns", DoListRuns),
-      MethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("Release", Rpc::kRelease, DoRelease<false>),
-      MethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("ReleaseForCheckpoint", Rpc::kReleaseForCheckpoint,
-                                                           DoRelease<true>),
-      MethodOnRun<v1::DropRunRequest, v1::DropRunResponse>("DropRun", Rpc::kDropRun, DoDropRun),
+      AuditedMethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("Release", Rpc::kRelease, "release",
+                                                                  DoRelease<false>),
+      AuditedMethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("ReleaseForCheckpoint", Rpc::kReleaseForCheckpoint,
+                                                                  "release", DoRelease<true>),
+      AuditedMethodOnRun<v1::DropRunRequest, v1::DropRunResponse>("DropRun", Rpc::kDropRun, "drop_run", DoDropRun),
       Method<v1::GetServerInfoRequest, v1::ServerInfo>("GetServerInfo", DoGetServerInfo),
   };
   return methods;

@@ -12,6 +12,7 @@
 
 namespace routing_replay {
 
+class CallRecord;
 struct ServiceContext;
 
 // Of a request: it is parsed by protobuf, and could be written so that its objects take thirty times its length.
@@ -23,6 +24,7 @@ absl::Status CheckControlBytes(size_t bytes);
 
 struct ControlCaller {
   const grpc::ServerContext& call;
+  const CallRecord& record;
   // Thread-safe; true once nobody waits for the answer.
   std::function<bool()> is_gone;
 };

@@ -45,7 +45,7 @@ struct ServiceContext {
         read_requests(ReadRequestBytes(config)),
         waiting_reads(ReadRequestBytes(config) / 2, [&metrics](int64_t bytes) { metrics.SetWaitingReadBytes(bytes); }),
         metrics(metrics),
-        calls(metrics.registry(), clock),
+        calls(metrics.registry(), clock, access),
         processor(store, budget, {.max_payload_bytes = config.max_payload_bytes, .verify_duplicates = config.verify}) {}
 
   const ServerConfig& config;

@@ -45,7 +45,7 @@ def commands(*names: str) -> list[str]:
 
 
 def metrics(expression: str) -> set[str]:
-    return set(re.findall(r"\brouting_replay_[a-z0-9_]*[a-z0-9]\b", expression))
+    return set(re.findall(r"\b(?:routing_replay|process)_[a-z0-9_]*[a-z0-9]\b", expression))
 
 
 def trainer_metrics() -> set[str]:

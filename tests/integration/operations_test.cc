@@ -48,7 +48,9 @@ const char* const kAlways[] = {"appends_total",
                                "memory_budget_bytes",
                                "memory_used_bytes",
                                "memory_credit_bytes 0",
-                               "process_resident_bytes",
+                               "log_lines_dropped_total 0",
+                               "token_file_rejected 0",
+                               "token_file_reload_failures_total 0",
                                "runs 1",
                                "samples 1",
                                "stored_bytes",
@@ -57,6 +59,11 @@ const char* const kAlways[] = {"appends_total",
                                "weight_version_lag 0",
                                "ready 1",
                                "store_healthy 1"};
+
+// Under the names that processes of all kinds have.
+const char* const kOfTheProcess[] = {
+    "process_cpu_seconds_total",    "process_open_fds",           "process_max_fds", "process_resident_memory_bytes",
+    "process_virtual_memory_bytes", "process_start_time_seconds", "process_threads"};
 
 class OperationsTest : public ServerTest {
  protected:
@@ -89,6 +96,9 @@ TEST_F(OperationsTest, MetricsTellWhatWentOn) {
   const std::string metrics = "\n" + Get("/metrics").body;
   for (const char* name : kAlways) {
     EXPECT_NE(metrics.find(absl::StrCat("\nrouting_replay_", name)), std::string::npos) << name;
+  }
+  for (const char* name : kOfTheProcess) {
+    EXPECT_NE(metrics.find(absl::StrCat("\n", name, " ")), std::string::npos) << name;
   }
   EXPECT_EQ(metrics.find("a-sample"), std::string::npos);
   EXPECT_EQ(metrics.find("\"run\""), std::string::npos);
@@ -233,6 +243,92 @@ TEST_F(OperationsTest, ARefusedCallIsLoggedWithItsClientsIdentityAndNoIds) {
   EXPECT_EQ(lines[1]["request_id"].get<std::string>().size(), 16u);
   EXPECT_EQ(lines[1].count("traceparent"), 0u);
   EXPECT_EQ(lines[1].count("y"), 0u);
+}
+
+// SHA-256 of "boss".
+constexpr char kBoss[] = "a5e7c002443743c5836758c7d1cd8ddefd9fcf2061daa0efaac683fb99966057";
+
+class GuardedOperationsTest : public OperationsTest {
+ protected:
+  void SetUp() override {
+    WriteTokens("");
+    ServerConfig config;
+    config.token_file = file_;
+    config.operations_listen = "127.0.0.1:0";
+    config.listen = {"127.0.0.1:0"};
+    ASSERT_OK_AND_ASSIGN(server_, Server::Start(config));
+    const std::string token = directory_.path() + "/token";
+    std::ofstream(token) << "boss\n";
+    ASSERT_OK_AND_ASSIGN(client_,
+                         Client::Connect({.endpoint = server_->advertised(), .security = {.token_file = token}}));
+  }
+  // Of one token, which ends with `more`.
+  void WriteTokens(const std::string& more) const {
+    std::ofstream(file_ + ".new") << "- {name: the-boss, sha256: " << kBoss
+                                  << ", runs: [\"\"], scopes: [put, read, admin]" << more << "}\n";
+    ASSERT_EQ(std::rename((file_ + ".new").c_str(), file_.c_str()), 0);
+  }
+  const ScratchDirectory directory_;
+  const std::string file_ = directory_.path() + "/tokens";
+};
+
+TEST_F(GuardedOperationsTest, ATokenFileThatIsRejectedIsAMetric) {
+  CapturedLog log;
+  const auto told = [&](const std::string& metric) {
+    EXPECT_OK(client_->GetServerInfo());  // Whatever call: each one looks.
+    return Get("/metrics").body.find(absl::StrCat("\nrouting_replay_token_file_", metric, "\n")) != std::string::npos;
+  };
+  EXPECT_TRUE(told("rejected 0"));
+  EXPECT_TRUE(told("reload_failures_total 0"));
+  WriteTokens(", expires: tomorrow");
+  EXPECT_TRUE(told("rejected 1"));
+  EXPECT_TRUE(told("reload_failures_total 1"));
+  WriteTokens("");
+  EXPECT_TRUE(told("rejected 0"));
+  EXPECT_TRUE(told("reload_failures_total 1"));
+  server_->Shutdown(std::chrono::milliseconds(0));
+  const auto lines = log.Lines();
+  ASSERT_EQ(lines.size(), 1u) << log.text();
+  EXPECT_EQ(lines[0]["event"], "token_file_rejected");
+  EXPECT_EQ(lines[0]["level"], "error");
+  EXPECT_NE(lines[0]["message"].get<std::string>().find("tomorrow"), std::string::npos);
+}
+
+TEST_F(GuardedOperationsTest, WhatMakesOrDestroysIsAudited) {
+  CapturedLog log;
+  const auto run = OpenRun("run", ChaosGeometry());
+  OpenRun("run", ChaosGeometry());  // It is there.
+  const RandomRoutes routes = MakeRandomRoutes(ChaosGeometry(), 10, 1);
+  ASSERT_OK(PutRows(*run, routes, {0, 10}, {.sample = "a-sample", .group = 3}));
+  ASSERT_OK(run->Truncate("a-sample", Producer::kRollout, 5, std::nullopt));
+  ASSERT_OK(run->Release({"a-sample"}));
+  ASSERT_OK(client_->OpenRun("run", ChaosGeometry(), {}, /*resume_at=*/3));
+  ASSERT_OK(run->Drop());
+  EXPECT_FALSE(run->Drop().ok());  // Nothing was destroyed.
+  server_->Shutdown(std::chrono::milliseconds(0));
+  std::vector<std::string> actions;
+  for (const auto& line : log.Lines()) {
+    if (line["event"] != "audit") continue;
+    actions.push_back(line["action"]);
+    EXPECT_EQ(line["level"], "info");
+    EXPECT_EQ(line["run"], "run");
+    EXPECT_EQ(line["code"], "OK");
+    EXPECT_EQ(line["token"], "the-boss");
+    EXPECT_EQ(line["peer"].get<std::string>().rfind("ipv4:127.0.0.1:", 0), 0u);
+  }
+  EXPECT_THAT(actions, ::testing::ElementsAre("make_run", "truncate", "release", "resume_at", "drop_run"));
+  EXPECT_EQ(log.text().find("a-sample"), std::string::npos);
+}
+
+TEST_F(GuardedOperationsTest, ARefusedCallNamesItsToken) {
+  CapturedLog log;
+  WriteTokens(", expires: 2001-01-01");
+  EXPECT_FALSE(client_->GetServerInfo().ok());
+  server_->Shutdown(std::chrono::milliseconds(0));
+  const auto lines = log.Lines();
+  ASSERT_EQ(lines.size(), 1u) << log.text();
+  EXPECT_EQ(lines[0]["event"], "call_refused");
+  EXPECT_EQ(lines[0]["token"], "the-boss");
 }
 
 }  // namespace

@@ -13,8 +13,15 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 SERVER = Path(sys.argv.pop()).resolve()
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
 
 
 class ServerLogTest(unittest.TestCase):
@@ -37,10 +44,15 @@ class ServerLogTest(unittest.TestCase):
     def test_it_waits_for_redis_says_so_and_ends_when_it_is_asked_to(self):
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
-            server = self.start("--store", f"redis://127.0.0.1:{nobody.getsockname()[1]}")
+            operations = f"127.0.0.1:{free_port()}"
+            store = f"redis://127.0.0.1:{nobody.getsockname()[1]}"
+            server = self.start("--store", store, "--operations-listen", operations)
             first = json.loads(server.stderr.readline())
             self.assertEqual((first["level"], first["event"]), ("warning", "warning"))
             self.assertIn("waiting for Redis", first["message"])
+            metrics = urlopen(f"http://{operations}/metrics", timeout=60).read().decode()
+            for line in ("routing_replay_ready 0", "routing_replay_build_info{", "process_open_fds "):
+                self.assertIn(f"\n{line}", metrics)
             server.send_signal(signal.SIGTERM)
             self.assertEqual(server.wait(60), 0)
             self.assertEqual(self.events(server), ["stopped"])
@@ -84,6 +96,20 @@ class ServerLogTest(unittest.TestCase):
         self.assertIn("grpc", events)
         self.assertLess(events.count("grpc"), 20)
         self.assertEqual(events[-1], "stopped")
+
+    def test_a_log_that_nobody_reads_holds_nobody_up(self):
+        operations, endpoint = f"127.0.0.1:{free_port()}", self.directory / "endpoint"
+        server = self.start("--operations-listen", operations, "--endpoint-file", endpoint)
+        while not endpoint.exists():
+            self.assertIsNone(server.poll())
+            time.sleep(0.01)
+        # Each makes a line of 100 bytes at least: far more than a pipe takes.
+        for level in ("info", "warning") * 1000:
+            body, headers = json.dumps({"level": level}).encode(), {"Content-Type": "application/json"}
+            urlopen(Request(f"http://{operations}/api/v1/log-level", body, headers), timeout=60).read()
+        self.assertIn(b"routing_replay_ready 1", urlopen(f"http://{operations}/metrics", timeout=60).read())
+        server.terminate()
+        self.assertEqual(server.wait(60), 0)
 
     def test_an_address_that_is_taken_is_told_in_json(self):
         with socket.socket() as holder:

@@ -24,7 +24,7 @@ from browser import Browser, find_browser
 SERVER, RRCTL, SCENE = sys.argv[1:4]
 PATIENCE = 120  # Seconds that nothing which passes takes.
 # Figures that stand still once nobody talks to the server; memory of the process does not.
-MOVING = {"routing_replay_process_resident_bytes", "routing_replay_oldest_sample_idle_seconds"}
+MOVING = {"process_resident_memory_bytes", "routing_replay_oldest_sample_idle_seconds"}
 
 
 def fetch(url):

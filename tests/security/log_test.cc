@@ -3,7 +3,9 @@
 
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tests/security/guarded_server.h"
 #include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
@@ -39,9 +41,17 @@ TEST(LogTest, NeitherIdsNorPayloadNorTokens) {
   const std::string text(std::istreambuf_iterator<char>(file), {});
   EXPECT_THAT(text, ::testing::HasSubstr("listening"));
   EXPECT_THAT(text, ::testing::HasSubstr("spiffe://example.org/worker"));
-  for (const char* word : {"very-secret", "no-secret", "of-somebody"}) {
+  for (const char* word : {"very-secret", "no-secret", "sample-of-somebody"}) {
     EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr(word)));
   }
+  // Who made the run is told; nothing else names it.
+  int audits = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StrContains(line, "run-of-somebody")) continue;
+    EXPECT_THAT(std::string(line), ::testing::HasSubstr(R"("event":"audit","message":"","action":"make_run")"));
+    ++audits;
+  }
+  EXPECT_EQ(audits, 1);
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ bool IsServersFault(absl::StatusCode code) {
   }
 }
 
-void CallJournal::Note(absl::string_view method, const absl::Status& status, LogFields identity) {
+void CallJournal::Note(absl::string_view method, const absl::Status& status,
+                       const std::function<LogFields()>& identity) {
   CallTrouble trouble = Describe(method, status);
   LogFields fields = {{"method", trouble.method}, {"code", trouble.code}};
   if (!trouble.reason.empty()) fields.emplace_back("reason", trouble.reason);
@@ -49,12 +50,12 @@ void CallJournal::Note(absl::string_view method, const absl::Status& status, Log
   const LogLevel level = trouble.failed ? LogLevel::kWarning : cancelled ? LogLevel::kDebug : LogLevel::kInfo;
   if (!cancelled) Remember(std::move(trouble));
   if (!IsLogged(level)) return;
-  std::move(identity.begin(), identity.end(), std::back_inserter(fields));
-  if (IsLogged(LogLevel::kDebug)) return LogEvent(level, event, status.message(), fields);
-  const auto held_back = filter_.Pass(key);
+  const bool debug = IsLogged(LogLevel::kDebug);
+  const auto held_back = debug ? std::make_optional<int64_t>(0) : filter_.Pass(key);
   if (!held_back) return;
+  for (auto& field : identity()) fields.push_back(std::move(field));
   if (*held_back > 0) fields.emplace_back("held_back", *held_back);
-  LogEvent(level, event, "", fields);
+  LogEvent(level, event, debug ? status.message() : "", fields);
 }
 
 void CallJournal::Flush() {

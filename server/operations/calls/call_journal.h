@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,9 @@ class CallJournal {
   explicit CallJournal(const Clock& clock) : clock_(clock), filter_(clock, kInterval) {}
 
   // A call, or one append of a stream, ended with `status`, which is not OK. `identity`: the fields that say whose it
-  // was. The status's message may name samples, and is told at the level debug alone.
-  void Note(absl::string_view method, const absl::Status& status, LogFields identity);
+  // was, asked for where a line is written. The status's message may name samples, and is told at the level debug
+  // alone.
+  void Note(absl::string_view method, const absl::Status& status, const std::function<LogFields()>& identity);
   // Tells of what was held back and is not followed by anything. Call it every few seconds.
   void Flush();
   // The latest kinds, the last one first; at most kKinds.

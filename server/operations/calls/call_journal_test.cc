@@ -26,6 +26,10 @@ class CallJournalTest : public ::testing::Test {
     return lines;
   }
 
+  void Note(absl::string_view method, const absl::Status& status, const LogFields& identity) {
+    journal_.Note(method, status, [&] { return identity; });
+  }
+
   ManualClock clock_;
   CallJournal journal_{clock_};
   std::ostringstream out_;
@@ -37,7 +41,7 @@ absl::Status NoSample(const std::string& sample) {
 }
 
 TEST_F(CallJournalTest, ARefusedCallIsToldWithoutIdsOfSamples) {
-  journal_.Note("Seal", NoSample("secret-name"), {{"request_id", "r1"}});
+  Note("Seal", NoSample("secret-name"), {{"request_id", "r1"}});
   EXPECT_EQ(out_.str().find("secret-name"), std::string::npos) << out_.str();
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 1u);
@@ -52,22 +56,22 @@ TEST_F(CallJournalTest, ARefusedCallIsToldWithoutIdsOfSamples) {
 
 TEST_F(CallJournalTest, AtDebugEveryCallIsToldInFull) {
   ASSERT_OK(SetLogLevel("debug"));
-  for (int i = 0; i < 3; ++i) journal_.Note("Seal", NoSample("a"), {});
+  for (int i = 0; i < 3; ++i) Note("Seal", NoSample("a"), {});
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[2]["message"], "no sample a");
 }
 
 TEST_F(CallJournalTest, RepeatsAreHeldBackAndCounted) {
-  for (int i = 0; i < 100; ++i) journal_.Note("Seal", NoSample(absl::StrCat("s", i)), {});
-  journal_.Note("Stat", NoSample("a"), {});
+  for (int i = 0; i < 100; ++i) Note("Seal", NoSample(absl::StrCat("s", i)), {});
+  Note("Stat", NoSample("a"), {});
   EXPECT_EQ(Lines().size(), 2u);
   clock_.Advance(CallJournal::kInterval);
-  journal_.Note("Seal", NoSample("b"), {});
+  Note("Seal", NoSample("b"), {});
   auto lines = Lines();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0]["held_back"], 99);
-  journal_.Note("Seal", NoSample("b"), {});
+  Note("Seal", NoSample("b"), {});
   clock_.Advance(CallJournal::kInterval);
   journal_.Flush();
   lines = Lines();
@@ -77,9 +81,9 @@ TEST_F(CallJournalTest, RepeatsAreHeldBackAndCounted) {
 }
 
 TEST_F(CallJournalTest, FailuresOfTheServerAreWarningsAndADrainIsNone) {
-  journal_.Note("Read", absl::UnavailableError("redis"), {});
-  journal_.Note("Read", MakeError(absl::StatusCode::kUnavailable, "", {.reason = Reason::kDraining}), {});
-  journal_.Note("Read", absl::CancelledError("the reader is gone"), {});
+  Note("Read", absl::UnavailableError("redis"), {});
+  Note("Read", MakeError(absl::StatusCode::kUnavailable, "", {.reason = Reason::kDraining}), {});
+  Note("Read", absl::CancelledError("the reader is gone"), {});
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0]["event"], "call_failed");
@@ -88,11 +92,11 @@ TEST_F(CallJournalTest, FailuresOfTheServerAreWarningsAndADrainIsNone) {
 }
 
 TEST_F(CallJournalTest, TheLatestKindsAreKeptTheLastOneFirst) {
-  for (int i = 0; i < 3; ++i) journal_.Note("Seal", NoSample("a"), {});
+  for (int i = 0; i < 3; ++i) Note("Seal", NoSample("a"), {});
   for (size_t i = 0; i < CallJournal::kKinds + 5; ++i) {
     clock_.Advance(std::chrono::seconds(1));
-    journal_.Note("Put", Invalid(Reason::kField, absl::StrCat("f", i), "bad"), {});
-    journal_.Note("Seal", NoSample("a"), {});
+    Note("Put", Invalid(Reason::kField, absl::StrCat("f", i), "bad"), {});
+    Note("Seal", NoSample("a"), {});
   }
   const auto latest = journal_.Latest();
   ASSERT_EQ(latest.size(), CallJournal::kKinds);

@@ -14,6 +14,12 @@ absl::string_view Metadata(const grpc::ServerContext& call, const char* key) {
 
 }  // namespace
 
+absl::string_view AuthorizationOf(const grpc::ServerContextBase& call) {
+  const auto [begin, end] = call.client_metadata().equal_range("authorization");
+  if (begin == end || std::next(begin) != end) return "";
+  return {begin->second.data(), begin->second.size()};
+}
+
 CallRecord::CallRecord(CallBook& book, absl::string_view method, const grpc::ServerContext& call)
     : book_(book), method_(method), call_(call), began_(book.clock.Now()) {
   book_.metrics.Begin(method_);
@@ -26,7 +32,7 @@ void CallRecord::End(const absl::Status& status) {
   ended_ = true;
   const Clock::Duration took = book_.clock.Now() - began_;
   book_.metrics.End(method_, status.code(), took);
-  if (!status.ok()) return book_.journal.Note(method_, status, Identity());
+  if (!status.ok()) return Refuse(status);
   if (!IsLogged(LogLevel::kDebug)) return;
   LogFields fields = Identity();
   fields.emplace_back("method", std::string(method_));
@@ -34,7 +40,18 @@ void CallRecord::End(const absl::Status& status) {
   LogEvent(LogLevel::kDebug, "call", "", fields);
 }
 
-void CallRecord::Refuse(const absl::Status& status) { book_.journal.Note(method_, status, Identity()); }
+void CallRecord::Refuse(const absl::Status& status) {
+  book_.journal.Note(method_, status, [this] { return Identity(); });
+}
+
+void CallRecord::Audit(const char* action, absl::string_view run, const absl::Status& status,
+                       const LogFields& what) const {
+  LogFields fields = {{"action", action}, {"run", std::string(run)}, {"code", absl::StatusCodeToString(status.code())}};
+  fields.insert(fields.end(), what.begin(), what.end());
+  const LogFields who = Identity();
+  fields.insert(fields.end(), who.begin(), who.end());
+  LogEvent(LogLevel::kInfo, "audit", "", fields);
+}
 
 LogFields CallRecord::Identity() const {
   if (request_id_.empty()) request_id_ = RequestId(Metadata(call_, kRequestIdKey));
@@ -50,6 +67,8 @@ LogFields CallRecord::Identity() const {
     }
   }
   if (!client.empty()) fields.emplace_back("client", std::move(client));
+  std::string token = book_.access.NameOf(AuthorizationOf(call_));
+  if (!token.empty()) fields.emplace_back("token", std::move(token));
   return fields;
 }
 

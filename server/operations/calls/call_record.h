@@ -10,17 +10,22 @@
 #include "proto/wire/clock.h"
 #include "server/operations/calls/call_journal.h"
 #include "server/operations/calls/rpc_metrics.h"
+#include "server/security/access_control.h"
 
 namespace routing_replay {
 
 // What all records of a server use. Outlives them.
 struct CallBook {
-  CallBook(prometheus::Registry& registry, const Clock& server_clock)
-      : clock(server_clock), metrics(registry), journal(server_clock) {}
+  CallBook(prometheus::Registry& registry, const Clock& server_clock, const AccessControl& server_access)
+      : clock(server_clock), access(server_access), metrics(registry), journal(server_clock) {}
   const Clock& clock;
+  const AccessControl& access;
   RpcMetrics metrics;
   CallJournal journal;
 };
+
+// The header of that name. Two are none: nobody is to choose which one is looked at.
+absl::string_view AuthorizationOf(const grpc::ServerContextBase& call);
 
 // Not thread-safe.
 class CallRecord {
@@ -35,9 +40,11 @@ class CallRecord {
   void End(const absl::Status& status);
   // One message of the call was refused, and the call goes on.
   void Refuse(const absl::Status& status);
+  // Tells who made or destroyed something of a run. `action`: [a-z_]+. `status`: how it ended.
+  void Audit(const char* action, absl::string_view run, const absl::Status& status, const LogFields& what) const;
 
  private:
-  // request_id, traceparent (where the client sent one), peer, client (names of its certificate).
+  // request_id, traceparent (where the client sent one), peer, client (names of its certificate), token (its name).
   LogFields Identity() const;
 
   CallBook& book_;

@@ -17,6 +17,7 @@ struct HttpRequest {
   std::string content_type;
   std::string origin;      // Of the page for which a browser asks; others send none.
   std::string host;        // As the client calls the server, with the port; empty where it does not say.
+  std::string peer;        // Its address and port.
   bool from_here = false;  // The peer's address is a loopback one.
   std::string body;
 };

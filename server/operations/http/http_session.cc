@@ -5,6 +5,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
+#include <sstream>
 #include <utility>
 
 namespace routing_replay {
@@ -103,6 +104,7 @@ class Session final : public WaitingSession, public std::enable_shared_from_this
       beast::error_code no_peer;
       const auto peer = beast::get_lowest_layer(stream_).socket().remote_endpoint(no_peer);
       request.from_here = !no_peer && IsLoopback(peer.address());
+      if (!no_peer) request.peer = (std::ostringstream() << peer).str();
       return Answer(sessions_.handler(request), head);
     }
     const int code = error == http::error::end_of_stream ? 0 : CodeOf(error);

@@ -1,8 +1,8 @@
 #include "server/operations/log/event_log.h"
 
 #include <spdlog/fmt/chrono.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -10,10 +10,12 @@
 #include <chrono>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "server/operations/log/line_queue.h"
 
 namespace routing_replay {
 namespace {
@@ -93,6 +95,25 @@ class LineFormatter final : public spdlog::formatter {
   const LogFormat format_;
 };
 
+constexpr size_t kMostWaitingBytes = size_t{4} << 20;
+
+LineQueue& StandardError() {
+  static auto* const queue = new LineQueue(STDERR_FILENO, kMostWaitingBytes, [](int64_t lines) {
+    LogEvent(LogLevel::kWarning, "log_lines_dropped", "nobody took these lines in time", {{"lines", lines}});
+  });
+  return *queue;
+}
+
+class StandardErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    StandardError().Push(std::string(line.data(), line.size()));
+  }
+  void flush_() override {}
+};
+
 // What LogEvent needs of StartLogging.
 struct EventLogger {
   LogFormat format;
@@ -108,7 +129,7 @@ std::atomic<std::shared_ptr<const EventLogger>>& Started() {
 void StartLogging(LogFormat format, std::ostream* out) {
   spdlog::sink_ptr sink;
   if (out == nullptr) {
-    sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    sink = std::make_shared<StandardErrorSink>();
   } else {
     sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(*out, /*force_flush=*/true);
   }
@@ -121,6 +142,10 @@ void StartLogging(LogFormat format, std::ostream* out) {
   spdlog::set_level(level);
   Started() = std::make_shared<const EventLogger>(EventLogger{format, std::move(events)});
 }
+
+void FlushLog(std::chrono::milliseconds patience) { StandardError().Flush(patience); }
+
+int64_t DroppedLogLines() { return StandardError().dropped(); }
 
 LogFormat ChooseLogFormat(absl::string_view name) {
   if (name == "json") return LogFormat::kJson;

@@ -2,12 +2,13 @@
 //
 //   {"ts":"2026-03-01T12:00:00.123Z","level":"warning","event":"call_failed","message":"…","method":"Read"}
 //
-// As JSON, every line is one JSON value whatever is in it; as text, what is not printable is escaped. Lines hold no ids
-// of samples or runs and nothing of payloads above the level debug. spdlog is underneath: what is written through its
-// own functions comes out in the same form, as the event "log".
+// As JSON, every line is one JSON value whatever is in it; as text, what is not printable is escaped. Above the level
+// debug lines hold no ids of samples, nothing of payloads, and ids of runs only in the event "audit". spdlog is
+// underneath: what is written through its own functions comes out in the same form, as the event "log".
 #ifndef SERVER_OPERATIONS_LOG_EVENT_LOG_H_
 #define SERVER_OPERATIONS_LOG_EVENT_LOG_H_
 
+#include <chrono>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -28,8 +29,12 @@ using LogFields = std::vector<std::pair<std::string, std::variant<std::string, i
 // All thread-safe, and for the whole process.
 
 // From here on events are written to `out`, or to standard error; before, they go nowhere. `out` outlives the process's
-// last event.
+// last event. Nobody waits for standard error to be read: a thread writes there, and of lines that it does not get rid
+// of the oldest are dropped and counted.
 void StartLogging(LogFormat format, std::ostream* out = nullptr);
+// Returns once standard error has all lines, or `patience` is over. Before the process ends.
+void FlushLog(std::chrono::milliseconds patience = std::chrono::seconds(2));
+int64_t DroppedLogLines();
 // "auto" (text where standard error is a terminal), "json", "text".
 LogFormat ChooseLogFormat(absl::string_view name);
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/operations/log/event_log.h"
@@ -22,6 +23,10 @@ std::string PlaceOf(const gpr_log_func_args& line) {
 }
 
 void LogLine(gpr_log_func_args* line) {
+  if (absl::StartsWith(line->message, "assertion failed")) {  // It aborts next.
+    LogEvent(LogLevel::kError, "grpc", line->message, {{"place", PlaceOf(*line)}});
+    return FlushLog();
+  }
   // Lives as long as gRPC's threads, which may outlive static objects.
   static auto* const filter = new RepeatFilter(Clock::Real(), kInterval);
   std::string place = PlaceOf(*line);

@@ -21,13 +21,14 @@ using kainjow::mustache::data;
 using kainjow::mustache::list;
 using std::chrono::milliseconds;
 
-constexpr char kPrefix[] = "routing_replay_";
+// Figures of the process have names that others' have, too.
+constexpr char kPrefix[] = "routing_replay_", kOfTheProcess[] = "process_";
 
 // A figure that is also a metric: what people read, and the number that /metrics has.
 data Figure(const std::string& label, const std::string& metric, const std::string& text, double value) {
   data figure;
   figure.set("label", label);
-  figure.set("metric", kPrefix + metric);
+  figure.set("metric", (absl::StartsWith(metric, kOfTheProcess) ? "" : kPrefix) + metric);
   figure.set("text", text);
   figure.set("value", absl::StrFormat("%.0f", value));
   return figure;
@@ -52,7 +53,7 @@ list Tiles(const ServerStatus& status) {
   tiles.push_back(Count("runs", "runs", status.totals.runs));
   tiles.push_back(Count("samples", "samples", status.totals.samples));
   tiles.push_back(Bytes("stored", "stored_bytes", status.totals.stored_bytes));
-  tiles.push_back(Bytes("process memory", "process_resident_bytes", status.resident_bytes));
+  tiles.push_back(Bytes("process memory", "process_resident_memory_bytes", status.resident_bytes));
   tiles.push_back(Newest("newest weights in", "put", status.newest_put));
   tiles.push_back(Newest("newest weights out", "get", status.newest_get));
   if (status.census != nullptr && status.census->oldest_idle_ms >= 0) {
