@@ -21,6 +21,7 @@ class WatchedStore final : public Store {
     return Counted(store_->OpenRun(run, geometry, options));
   }
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override { return Counted(store_->GetRun(run)); }
+  absl::StatusOr<RunInfo> KnownRun(absl::string_view run) override { return Counted(store_->KnownRun(run)); }
   absl::StatusOr<RunState> StatRun(absl::string_view run) override { return Counted(store_->StatRun(run)); }
   absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override {
     return Counted(store_->ListRuns(page_token, limit));

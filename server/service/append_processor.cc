@@ -24,6 +24,21 @@ absl::Status CheckCover(const AppendHeader& header, absl::Span<const BlockHeader
                  absl::StrCat("the blocks are not exactly the recorded rows of ", ToString(header.rows)));
 }
 
+// What an append gets that was meant for another run than that it was taken for.
+bool MayBeOfAnotherRun(const absl::Status& status) {
+  if (absl::IsInvalidArgument(status)) return true;
+  const std::optional<ErrorDetail> detail = GetErrorDetail(status);
+  return detail && detail->reason == Reason::kGeometryMismatch;
+}
+
+// The payload's kind is for whoever takes the payload apart, and may be long.
+AppendHeader CopyWithoutPayloadKind(AppendHeader& header) {
+  auto kind = std::exchange(header.payload_kind, std::monostate());
+  AppendHeader copy = header;
+  header.payload_kind = std::move(kind);
+  return copy;
+}
+
 bool HasPayloadKind(const AppendHeader& header) { return !std::holds_alternative<std::monostate>(header.payload_kind); }
 
 absl::Status CheckNoPayload(const AppendHeader& header, const ByteChain& payload) {
@@ -80,11 +95,24 @@ AppendAck AppendProcessor::Process(absl::string_view run, AppendRequest request,
 
 absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequest& request,
                                                ByteReservation reservation) const {
-  auto info = store_.GetRun(run);
-  if (!info.ok()) return info.status();
-  const Geometry& geometry = *info->geometry;
-  AppendHeader& header = *request.append;
-  AppendCommand command{.run = std::string(run), .geometry = info->geometry};
+  const auto known = store_.KnownRun(run);
+  if (!known.ok()) return known.status();
+  const int64_t reserved = reservation.bytes();
+  auto ack = Append(*known, request, std::move(reservation));
+  if (ack.ok() || !MayBeOfAnotherRun(ack.status())) return ack;
+  const auto now = store_.GetRun(run);
+  if (absl::IsNotFound(now.status())) return now.status();
+  if (!now.ok() || now->life == known->life) return ack;
+  auto again = ReserveOrMakeRoom(store_, budget_, reserved);
+  if (!again.ok()) return again.status();
+  return Append(*now, request, *std::move(again));
+}
+
+absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequest& request,
+                                                  ByteReservation reservation) const {
+  const Geometry& geometry = *run.geometry;
+  const AppendHeader& header = *request.append;
+  AppendCommand command{.run = run.run, .geometry = run.geometry, .header = CopyWithoutPayloadKind(*request.append)};
   if (const auto* tensor = std::get_if<TensorDescription>(&header.payload_kind)) {
     // Decompression may need far more than what was credited for the bytes on the wire. What is over the limit is
     // refused before it takes any.
@@ -96,21 +124,20 @@ absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequ
                                 {.row_start = header.rows.begin,
                                  .unrecorded = header.unrecorded,
                                  .expected_rows = header.rows.size(),
-                                 .block_rows = info->options.block_rows,
-                                 .codec = info->options.codec,
+                                 .block_rows = run.options.block_rows,
+                                 .codec = run.options.codec,
                                  .max_payload_bytes = options_.max_payload_bytes});
     if (!decoded.ok()) return decoded.status();
-    header.unrecorded = std::move(decoded->unrecorded);
+    command.header.unrecorded = std::move(decoded->unrecorded);
     command.blocks = std::move(decoded->blocks);
   } else if (HasPayloadKind(header)) {
     auto blocks =
-        TakeEncodedBlocks(geometry, info->options.block_rows, header, request.payload, options_.verify_duplicates);
+        TakeEncodedBlocks(geometry, run.options.block_rows, header, request.payload, options_.verify_duplicates);
     if (!blocks.ok()) return blocks.status();
     command.blocks = *std::move(blocks);
   } else if (absl::Status status = CheckNoPayload(header, request.payload); !status.ok()) {
     return status;
   }
-  command.header = std::move(header);
   command.reservation = std::move(reservation);
   return store_.Append(std::move(command));
 }

@@ -28,6 +28,8 @@ class AppendProcessor {
 
  private:
   absl::StatusOr<AppendAck> Run(absl::string_view run, AppendRequest& request, ByteReservation reservation) const;
+  // `request` can be processed again.
+  absl::StatusOr<AppendAck> Append(const RunInfo& run, AppendRequest& request, ByteReservation reservation) const;
 
   Store& store_;
   ByteBudget& budget_;

@@ -20,7 +20,7 @@ int64_t PayloadOf(const AppendRequest& request, int64_t max_payload_bytes) {
 
 // As if the sample were new. What a run that is not there would be charged is nothing: the store refuses it.
 int64_t CostOf(ServiceContext& context, absl::string_view run, const AppendRequest& request) {
-  const auto info = context.store.GetRun(run);
+  const auto info = context.store.KnownRun(run);
   if (!info.ok() || !request.append) return 0;
   const AppendHeader& header = *request.append;
   const int64_t windows = header.rows.size() / info->options.block_rows + 1;

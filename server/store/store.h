@@ -134,6 +134,9 @@ class Store {
   virtual absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                           const std::optional<RunOptions>& options) = 0;
   virtual absl::StatusOr<RunInfo> GetRun(absl::string_view run) = 0;
+  // As this process knows it, which costs nothing: for who goes on to an append. Of a run that was dropped elsewhere it
+  // may be the one before; then the append is refused (kGeometryMismatch), or fits the run that was made since.
+  virtual absl::StatusOr<RunInfo> KnownRun(absl::string_view run) { return GetRun(run); }
   // NOT_FOUND: kNoRun.
   virtual absl::StatusOr<RunState> StatRun(absl::string_view run) = 0;
   // At most `limit`, which is above 0, by name. A run whose record cannot be read is not among them, and hides none of

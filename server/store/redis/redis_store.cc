@@ -85,6 +85,7 @@ class RedisStore final : public Store {
     return runs_.Open(run, geometry, options);
   }
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;
+  absl::StatusOr<RunInfo> KnownRun(absl::string_view run) override;
   absl::StatusOr<RunState> StatRun(absl::string_view run) override;
   absl::StatusOr<RunPage> ListRuns(absl::string_view page_token, size_t limit) override;
   absl::StatusOr<int64_t> CountRuns() override { return runs_.Count(); }
@@ -174,6 +175,12 @@ SampleName RedisStore::NameOf(Producer producer, const SampleRef& ref) const {
 
 absl::StatusOr<RunInfo> RedisStore::GetRun(absl::string_view run) {
   const absl::StatusOr<RunPtr> found = runs_.Load(run);
+  if (!found.ok()) return found.status();
+  return (*found)->info;
+}
+
+absl::StatusOr<RunInfo> RedisStore::KnownRun(absl::string_view run) {
+  const absl::StatusOr<RunPtr> found = runs_.Find(run);
   if (!found.ok()) return found.status();
   return (*found)->info;
 }
