@@ -78,7 +78,7 @@ class Parser {
             "a reader that takes nothing for so long, or a request that takes so long to come, is cut off");
     TimeKey("drain-timeout", config_.drain_timeout, kTimeOrNone, "time for calls in flight after SIGTERM");
     Key("threads", config_.threads,
-        "completion-queue threads; over Redis each waits for its answers: give it 16 or more")
+        "threads that serve connections; where a store waits for a disk or a network, others wait for it")
         ->check(CLI::Range(1, 256));
     Key("verify", config_.verify, "check encoded blocks for duplicate ids too");
     Key("allocator", config_.allocator, "tuned: freed memory is kept for the next message; default: glibc's own way")

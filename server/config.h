@@ -33,7 +33,7 @@ struct ServerConfig {
   std::chrono::milliseconds stall_timeout =
       std::chrono::minutes(2);  // A reader that takes nothing for so long is cut off.
   std::chrono::milliseconds drain_timeout = std::chrono::seconds(15);
-  int threads = 2;                  // Completion-queue threads.
+  int threads = 2;                  // Completion-queue threads of data calls.
   bool verify = false;              // Check encoded blocks for duplicate ids too.
   std::string allocator = "tuned";  // Or "default": glibc's own settings.
   std::string log_level = "info";

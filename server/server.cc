@@ -119,6 +119,12 @@ absl::StatusOr<std::unique_ptr<AccessControl>> OpenAccess(const ServerConfig& co
   });
 }
 
+// Threads that all wait for one sync share it, so there are more of them than cores; what each of them takes apart is
+// in memory twice, so there are not many more.
+WorkerPool::Limits StoreWorkers(std::string field) {
+  return {.threads = 32, .threads_of_an_owner = 24, .waiting_of_an_owner = SIZE_MAX, .field = std::move(field)};
+}
+
 class GrpcServer final : public Server {
  public:
   GrpcServer(ServerConfig config, const Clock& clock, std::function<void(const std::string&)> warn,
@@ -140,6 +146,10 @@ class GrpcServer final : public Server {
         lost_samples_(std::move(store.lost_samples)),
         store_(WatchStore(std::move(store.store), metrics_, versions_)),
         context_(config_, clock, *access_, *budget_, *store_, metrics_) {
+    if (store_->MayWait()) {
+      context_.readers = &readers_;
+      context_.writers = &writers_;
+    }
     if (config_.tls.client_ca.empty()) return;
     client_certificates_.emplace(*tls_, clock);
     context_.client_certificates = &*client_certificates_;
@@ -191,6 +201,10 @@ class GrpcServer final : public Server {
   ServiceContext context_;
   RawService service_;
   WorkerPool workers_{WorkerPool::Limits{}};
+  // Of data calls, which wait their turn without a limit: their messages are bounded before. Reads and writes apart, so
+  // that neither waits for the other.
+  WorkerPool readers_{StoreWorkers("reads")};
+  WorkerPool writers_{StoreWorkers("appends")};
   std::vector<std::unique_ptr<CallLoop>> loops_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Sweeper> sweeper_;
@@ -223,7 +237,10 @@ absl::Status GrpcServer::Listen() {
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
   // The first is for calls without payload, which are answered while the others are busy.
-  for (int i = 0; i <= config_.threads; ++i) loops_.push_back(std::make_unique<CallLoop>(builder.AddCompletionQueue()));
+  // gRPC deals connections out to queues that listen: it does not, or the loop behind it had its share as well.
+  for (int i = 0; i <= config_.threads; ++i) {
+    loops_.push_back(std::make_unique<CallLoop>(builder.AddCompletionQueue(/*is_frequently_polled=*/i > 0)));
+  }
   server_ = builder.BuildAndStart();
   const bool all_bound = std::all_of(ports.begin(), ports.end(), [](int port) { return port > 0; });
   if (server_ == nullptr || !all_bound) {
@@ -305,7 +322,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
   }
   tls_reload_.reset();
   sweeper_.reset();
-  workers_.Finish();
+  for (WorkerPool* pool : {&workers_, &readers_, &writers_}) pool->Finish();
   for (const auto& loop : loops_) loop->ShutdownAndJoin();
   loops_.clear();
   server_.reset();

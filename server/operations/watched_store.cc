@@ -16,6 +16,7 @@ class WatchedStore final : public Store {
       : store_(std::move(store)), metrics_(metrics), versions_(versions) {}
 
   std::string name() const override { return store_->name(); }
+  bool MayWait() const override { return store_->MayWait(); }
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                   const std::optional<RunOptions>& options) override {
     return Counted(store_->OpenRun(run, geometry, options));

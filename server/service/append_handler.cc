@@ -60,16 +60,16 @@ void AppendCall::StartStallAlarm() {
 void AppendCall::OnStallCheck(bool fired) {
   if (!fired || finishing_) return;
   if (writing_ && writes_ == writes_at_check_) return grpc_context_.TryCancel();
-  if (!final_status_ && Stalls()) {
+  if (!final_status_ && !work_.busy() && Stalls()) {
     FinishWith(absl::DeadlineExceededError(absl::StrCat("the stream sent nothing for stall-timeout and held ",
                                                         credit_.bytes(), " bytes of credit, which are gone")));
     if (finishing_) return;
   }
-  payload_bytes_at_check_ = payload_bytes_;
-  messages_at_check_ = messages_;
   writes_at_check_ = writing_ ? writes_ : -1;
-  held_credit_at_check_ = credit_.bytes() > 0;
   StartStallAlarm();
+  messages_at_check_ = work_.busy() ? -1 : messages_;  // Who waits for an answer does not stall.
+  held_credit_at_check_ = !work_.busy() && credit_.bytes() > 0;
+  if (held_credit_at_check_) payload_bytes_at_check_ = payload_bytes_;
 }
 
 // Messages without payload are no use of credit.
@@ -100,7 +100,7 @@ absl::Status AppendCall::EnterRun(const std::string& run) {
 }
 
 void AppendCall::ReadNext() {
-  if (reading_ || final_status_ || outgoing_.size() >= kMaxUnsentResponses) return;
+  if (reading_ || work_.busy() || final_status_ || outgoing_.size() >= kMaxUnsentResponses) return;
   if (context_.draining) return FinishWith(DrainingError());
   reading_ = true;
   stream_.Read(&incoming_, read_.Begin());
@@ -111,37 +111,47 @@ void AppendCall::OnRead(bool ok) {
   ++messages_;
   if (finishing_ || final_status_) return;
   if (!ok) return FinishWith(absl::OkStatus());  // The client said it is done, or is gone.
-  Handle(incoming_);
+  absl::Status taken =
+      work_.Start(context_.writers, OwnerOf(context_, grpc_context_), loop_, [this] { answer_ = Handle(incoming_); });
+  if (!taken.ok()) FinishWith(taken);
+}
+
+void AppendCall::OnHandled() {
   TellCredit();
+  if (answer_.ok() && (answer_->ack || answer_->credit)) outgoing_.push_back(EncodeAppendResponse(*answer_));
+  if (!answer_.ok() || final_status_) return FinishWith(answer_.status());
+  Pump();
   ReadNext();
 }
 
-void AppendCall::Handle(grpc::ByteBuffer& message) {
+absl::StatusOr<AppendResponse> AppendCall::Handle(grpc::ByteBuffer& message) {
   const CallDeadline deadline(CallerDeadline(grpc_context_));
   // Anew for every message: a stream lives long, and a token that was revoked meanwhile ends it.
   const auto permissions = Identify(context_, grpc_context_);
-  if (!permissions.ok()) return FinishWith(permissions.status());
+  if (!permissions.ok()) return permissions.status();
   auto bytes = ReceivedBytes::From(message);
-  if (!bytes.ok()) return FinishWith(bytes.status());
+  if (!bytes.ok()) return bytes.status();
   auto request = ParseAppendRequest(bytes->chain());
   if (!request.ok()) return Refuse(bytes->chain(), *permissions, request.status());
   const std::string& run = request->run.empty() ? run_ : request->run;
   if (absl::Status allowed = Allow(context_, *permissions, Rpc::kAppend, run); !allowed.ok()) {
-    return request->append ? Refuse(bytes->chain(), *permissions, allowed) : FinishWith(allowed);
+    if (!request->append) return allowed;
+    return Refuse(bytes->chain(), *permissions, allowed);
   }
-  if (absl::Status entered = EnterRun(run); !entered.ok()) return FinishWith(entered);
+  if (absl::Status entered = EnterRun(run); !entered.ok()) return entered;
   const uint64_t want_bytes = request->want_bytes;
   AppendResponse response;
   if (request->append) response.ack = Process(*std::move(request));
   if (want_bytes > 0) response.credit = Grant(want_bytes);
-  if (response.ack || response.credit) Send(response);
+  return response;
 }
 
 // The message was not understood, or is not allowed. If it says whose append it is, that append is refused and the
 // stream goes on.
-void AppendCall::Refuse(const ByteChain& message, const Permissions& permissions, const absl::Status& status) {
+absl::StatusOr<AppendResponse> AppendCall::Refuse(const ByteChain& message, const Permissions& permissions,
+                                                  const absl::Status& status) {
   const auto refused = ParseRefusedAppend(message);
-  if (!refused) return FinishWith(status);
+  if (!refused) return status;
   if (!refused->run.empty()) run_ = refused->run;
   AppendResponse response;
   response.ack = AppendAck{
@@ -156,7 +166,7 @@ void AppendCall::Refuse(const ByteChain& message, const Permissions& permissions
     const absl::Status entered = allowed.ok() ? EnterRun(run_) : allowed;
     response.credit = entered.ok() ? Grant(refused->want_bytes) : Credit{.granted_bytes = 0, .refusal = entered};
   }
-  Send(response);
+  return response;
 }
 
 Credit AppendCall::Grant(uint64_t want_bytes) {
@@ -220,13 +230,9 @@ AppendAck AppendCall::Process(AppendRequest request) {
   return ack;
 }
 
-void AppendCall::Send(const AppendResponse& response) {
-  outgoing_.push_back(EncodeAppendResponse(response));
-  Pump();
-}
-
 void AppendCall::FinishWith(const absl::Status& status) {
   if (!final_status_) final_status_ = status;
+  if (work_.busy()) return;  // OnHandled goes on.
   ReleaseCredit();
   Pump();
 }
@@ -239,7 +245,7 @@ void AppendCall::Pump() {
     outgoing_.pop_front();
     writing_ = true;
     stream_.Write(builder.Build(), written_.Begin());
-  } else if (final_status_) {
+  } else if (final_status_ && !work_.busy()) {
     finishing_ = true;
     record_->End(*final_status_);
     place_.reset();
@@ -260,6 +266,7 @@ void AppendCall::OnWritten(bool ok) {
   if (!ok) {
     outgoing_.clear();
     final_status_ = absl::CancelledError("the client is gone");
+    return FinishWith(*final_status_);
   }
   Pump();
   ReadNext();

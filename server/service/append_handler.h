@@ -10,6 +10,7 @@
 #include "server/service/call_loop.h"
 #include "server/service/raw_service.h"
 #include "server/service/service_context.h"
+#include "server/service/store_work.h"
 
 namespace routing_replay {
 
@@ -26,6 +27,7 @@ class AppendCall final : public Call {
 
   void OnArrived(bool ok);
   void OnRead(bool ok);
+  void OnHandled();
   void OnWritten(bool ok);
   void OnStallCheck(bool fired);
 
@@ -36,8 +38,10 @@ class AppendCall final : public Call {
   // Takes the message's run. What the call has of the limits of the run before moves along: its place among the
   // streams, and its credit. A run that is not there has no limits.
   absl::Status EnterRun(const std::string& run);
-  void Handle(grpc::ByteBuffer& message);
-  void Refuse(const ByteChain& message, const Permissions& permissions, const absl::Status& status);
+  // What to answer; an error ends the stream. May wait for the store.
+  absl::StatusOr<AppendResponse> Handle(grpc::ByteBuffer& message);
+  absl::StatusOr<AppendResponse> Refuse(const ByteChain& message, const Permissions& permissions,
+                                        const absl::Status& status);
   Credit Grant(uint64_t want_bytes);
   absl::StatusOr<ByteReservation> Promise(uint64_t want_bytes);
   // So many bytes of the credit are used, whatever becomes of them; and as much of what the run was promised.
@@ -48,8 +52,7 @@ class AppendCall final : public Call {
   UsedCredit UseCredit(int64_t bytes);
   void ReleaseCredit();
   AppendAck Process(AppendRequest request);
-  void Send(const AppendResponse& response);
-  // Ends the call with `status` once everything queued is written.
+  // Ends the call with `status` once a message that is being handled is answered, and everything queued is written.
   void FinishWith(const absl::Status& status);
   void Pump();
   // Tells the gauge of all streams what this one holds.
@@ -67,10 +70,12 @@ class AppendCall final : public Call {
   CallEvent stall_check_{this, [this](bool fired) { OnStallCheck(fired); }};
   CallEvent ended_{this, [this](bool) { SetFinished(); }};
 
+  StoreWork work_{this, [this] { OnHandled(); }};
   grpc::ByteBuffer incoming_;
+  absl::StatusOr<AppendResponse> answer_;
+  // From here to promised_, and the record's refusals and payload_bytes_: the worker's while one is busy.
   std::string run_;
-  ByteReservation credit_;  // Granted and not used yet.
-  int64_t told_credit_ = 0;
+  ByteReservation credit_;   // Granted and not used yet.
   std::string entered_run_;  // Where runs are limited: that whose limits these are.
   // Why the message's run could not be entered. It may be made meanwhile, and what the run before was promised is not
   // its.
@@ -78,6 +83,7 @@ class AppendCall final : public Call {
   std::unique_ptr<RunQuota::Stream> place_;
   std::unique_ptr<ConnectionCalls::Place> connection_;
   RunQuota::Hold promised_;  // Where the run's bytes are limited: as many as credit_, always.
+  int64_t told_credit_ = 0;
   std::deque<std::string> outgoing_;
   grpc::Alarm stall_alarm_;
   int64_t payload_bytes_ = 0;  // Received, messages and written so far, …

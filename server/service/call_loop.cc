@@ -1,5 +1,7 @@
 #include "server/service/call_loop.h"
 
+#include <pthread.h>
+
 #include <vector>
 
 namespace routing_replay {
@@ -30,6 +32,7 @@ void CallLoop::ShutdownAndJoin() {
 }
 
 void CallLoop::Run() {
+  pthread_setname_np(pthread_self(), "call-loop");
   void* tag;
   bool ok;
   while (queue_->Next(&tag, &ok)) {

@@ -36,20 +36,25 @@ void PutCall::OnReceived(bool ok) {
   request_alarm_.Cancel();
   if (finishing_) return;
   if (!ok) return FinishWith(absl::CancelledError("no request came"));
-  const auto ack = Handle();
-  if (!ack.ok()) return FinishWith(ack.status());
+  absl::Status taken =
+      work_.Start(context_.writers, OwnerOf(context_, grpc_context_), loop_, [this] { ack_ = Handle(); });
+  if (!taken.ok()) FinishWith(taken);
+}
+
+void PutCall::OnHandled() {
+  if (!ack_.ok()) return FinishWith(ack_.status());
   End(absl::OkStatus());
   ByteBufferBuilder builder;
-  builder.Add(EncodeAppendAck(*ack));
+  builder.Add(EncodeAppendAck(*ack_));
   stream_.WriteAndFinish(builder.Build(), grpc::WriteOptions(), grpc::Status::OK, ended_.Begin());
 }
 
 void PutCall::OnRequestDue(bool fired) {
-  if (fired && !finishing_) FinishWith(LateRequest());
+  if (fired && !finishing_ && !work_.busy()) FinishWith(LateRequest());
 }
 
 void PutCall::Drain() {
-  if (record_ && !finishing_) FinishWith(DrainingError());
+  if (record_ && !finishing_ && !work_.busy()) FinishWith(DrainingError());
 }
 
 void PutCall::FinishWith(const absl::Status& status) {

@@ -8,6 +8,7 @@
 #include "server/service/call_loop.h"
 #include "server/service/raw_service.h"
 #include "server/service/service_context.h"
+#include "server/service/store_work.h"
 
 namespace routing_replay {
 
@@ -24,8 +25,10 @@ class PutCall final : public Call {
 
   void OnArrived(bool ok);
   void OnReceived(bool ok);
+  void OnHandled();
   void OnRequestDue(bool fired);
 
+  // May wait for the store.
   absl::StatusOr<AppendAck> Handle();
   void FinishWith(const absl::Status& status);
   // What there is to do before gRPC is told of the end.
@@ -42,6 +45,8 @@ class PutCall final : public Call {
   CallEvent received_{this, [this](bool ok) { OnReceived(ok); }};
   CallEvent request_due_{this, [this](bool fired) { OnRequestDue(fired); }};
   CallEvent ended_{this, [this](bool) { SetFinished(); }};
+  StoreWork work_{this, [this] { OnHandled(); }};
+  absl::StatusOr<AppendAck> ack_;  // The worker's, until OnHandled.
   grpc::Alarm request_alarm_;
   std::unique_ptr<ConnectionCalls::Place> connection_;
   bool finishing_ = false;

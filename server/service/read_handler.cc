@@ -78,9 +78,7 @@ void ReadCall::OnReceived(bool ok) {
   auto stream = OpenStream(context_, request->run, RunQuota::StreamKind::kRead);
   if (!stream.ok()) return FinishWith(stream.status());
   stream_ = *std::move(stream);
-  auto session = ReadSession::Create(context_.store, *std::move(request), context_.config.read_message_bytes);
-  if (!session.ok()) return FinishWith(session.status());
-  session_ = *std::move(session);
+  asked_ = *std::move(request);
   wait_until_ = std::min(system_clock::now() + context_.config.max_wait, grpc_context_.deadline() - kAnswerTime);
   StartTimers();
   Advance();
@@ -129,19 +127,47 @@ void ReadCall::StartTimers() {
 
 void ReadCall::Advance() {
   if (writing_ || finishing_) return;
-  const CallDeadline deadline(CallerDeadline(grpc_context_));
   if (system_clock::now() >= wait_until_) waiting_is_over_ = true;
-  ReadStep step = session_->Next(waiting_is_over_);
-  if (step.kind == ReadStep::Kind::kWait) {
-    if (absl::Status place = TakePlace(); !place.ok()) return FinishWith(place);
-    if (waiting_is_over_ || Park(step.wait_for)) step = session_->Next(waiting_is_over_);
-    if (step.kind == ReadStep::Kind::kWait) return;
-    Unpark();
+  may_wait_ = !waiting_is_over_;
+  absl::Status taken = work_.Start(context_.readers, OwnerOf(context_, grpc_context_), loop_, [this] { MakeStep(); });
+  if (!taken.ok()) FinishWith(taken);
+}
+
+// Where it is to wait: watch first, then look again, so that a change between the two is not missed.
+void ReadCall::MakeStep() {
+  if (finishing_) return;
+  const CallDeadline deadline(CallerDeadline(grpc_context_));
+  if (session_ == nullptr) {
+    auto session = ReadSession::Create(context_.store, *std::move(asked_), context_.config.read_message_bytes);
+    if (!session.ok()) {
+      step_ = {.kind = ReadStep::Kind::kFailed, .failure = session.status()};
+      return;
+    }
+    session_ = *std::move(session);
   }
+  step_ = session_->Next(!may_wait_);
+  if (step_.kind != ReadStep::Kind::kWait) return;
+  change_ = Change::kNone;
+  auto watch = context_.store.WatchSample(session_->run(), session_->producer(), step_.wait_for, [this] {
+    if (change_.exchange(Change::kCame) == Change::kAwaited) changed_.Post(change_alarm_, loop_.queue());
+  });
+  // Without a watch (the run is gone) the next look says so.
+  step_ = session_->Next(!watch.ok());
+  if (step_.kind == ReadStep::Kind::kWait) new_watch_ = *std::move(watch);
+}
+
+void ReadCall::OnStep() {
+  if (finishing_) {
+    new_watch_.reset();
+    step_ = {};
+    connection_.reset();
+    return;
+  }
+  if (step_.kind == ReadStep::Kind::kWait) return Park();
   waiting_place_.reset();
-  if (step.kind == ReadStep::Kind::kDone) return FinishWith(absl::OkStatus());
-  if (step.kind == ReadStep::Kind::kFailed) return FinishWith(step.failure);
-  SendStep(std::move(step));
+  if (step_.kind == ReadStep::Kind::kDone) return FinishWith(absl::OkStatus());
+  if (step_.kind == ReadStep::Kind::kFailed) return FinishWith(step_.failure);
+  SendStep(std::exchange(step_, {}));
 }
 
 void ReadCall::SendStep(ReadStep step) {
@@ -164,7 +190,7 @@ void ReadCall::OnWritten(bool ok) {
 }
 
 void ReadCall::Continue() {
-  if (writing_ || finishing_) return;
+  if (writing_ || finishing_ || work_.busy()) return;
   const auto permissions = Identify(context_, grpc_context_);
   if (!permissions.ok()) return FinishWith(permissions.status());
   const absl::Status allowed = Allow(context_, *permissions, Rpc::kRead, session_->run());
@@ -172,29 +198,26 @@ void ReadCall::Continue() {
   Advance();
 }
 
-// Watch first, then look again: a change between the two is not missed.
-bool ReadCall::Park(const SampleRef& sample) {
-  if (watch_ != nullptr || change_expected_) return false;
-  change_alarm_ = std::make_unique<grpc::Alarm>();
-  change_posted_ = false;
-  auto watch = context_.store.WatchSample(session_->run(), session_->producer(), sample, [this] {
-    if (!change_posted_.exchange(true)) changed_.Post(*change_alarm_, loop_.queue());
-  });
-  // Without a watch (the run is gone) the next look says so.
-  if (!watch.ok()) {
-    waiting_is_over_ = true;
-    return true;
+void ReadCall::Park() {
+  watch_ = std::move(new_watch_);
+  if (context_.draining) return FinishWith(DrainingError());
+  if (absl::Status place = TakePlace(); !place.ok()) return FinishWith(place);
+  if (waiting_is_over_) {
+    watch_.reset();
+    return Advance();
   }
   changed_.Begin();
   change_expected_ = true;
-  watch_ = *std::move(watch);
-  return true;
+  Change before = Change::kNone;
+  if (!change_.compare_exchange_strong(before, Change::kAwaited)) changed_.Post(change_alarm_, loop_.queue());
 }
 
 // Ends the watch; the event that was promised for it comes in any case.
 void ReadCall::Unpark() {
   watch_.reset();
-  if (change_expected_ && !change_posted_.exchange(true)) changed_.Post(*change_alarm_, loop_.queue());
+  if (change_expected_ && change_.exchange(Change::kCame) == Change::kAwaited) {
+    changed_.Post(change_alarm_, loop_.queue());
+  }
 }
 
 void ReadCall::OnChanged() {
@@ -240,7 +263,7 @@ void ReadCall::FinishWith(const absl::Status& status) {
   finishing_ = true;
   record_->End(status);
   Unpark();
-  connection_.reset();
+  if (!work_.busy()) connection_.reset();  // Otherwise with what it asked for: who ends calls does not have more done.
   waiting_place_.reset();
   request_alarm_.Cancel();
   wait_alarm_.Cancel();
@@ -250,8 +273,9 @@ void ReadCall::FinishWith(const absl::Status& status) {
 }
 
 void ReadCall::Drain() {
+  if (work_.busy() || finishing_ || writing_) return;
   const bool without_request = record_ && session_ == nullptr;
-  if ((change_expected_ || without_request) && !finishing_ && !writing_) FinishWith(DrainingError());
+  if (change_expected_ || without_request) FinishWith(DrainingError());
 }
 
 }  // namespace routing_replay

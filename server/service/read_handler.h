@@ -1,5 +1,5 @@
-// Read: streams the messages of a ReadSession. One message is in flight at a time, so a slow reader costs one message;
-// a waiting read holds no thread.
+// Read: streams the messages of a ReadSession, each of which is made by a worker where the store may wait. One message
+// is in flight at a time, so a slow reader costs one message; a waiting read holds no thread.
 #ifndef SERVER_SERVICE_READ_HANDLER_H_
 #define SERVER_SERVICE_READ_HANDLER_H_
 
@@ -12,6 +12,7 @@
 #include "server/service/raw_service.h"
 #include "server/service/read_session.h"
 #include "server/service/service_context.h"
+#include "server/service/store_work.h"
 
 namespace routing_replay {
 
@@ -37,11 +38,15 @@ class ReadCall final : public Call {
 
   // Advances if the caller still may: a read lasts long, and is to end with the token that it came with.
   void Continue();
-  // Sends the next message, parks the call, or finishes it.
+  // Has the next step made, …
   void Advance();
+  // … which may wait for the store …
+  void MakeStep();
+  // … and sends it, parks the call, or finishes it.
+  void OnStep();
   void SendStep(ReadStep step);
-  // True if the sample may have changed between the look and the watch: look again.
-  bool Park(const SampleRef& sample);
+  // The sample that the step waits for was watched before it was looked at last.
+  void Park();
   void Unpark();
   // Takes its place among those that wait, if it has none. Where there is none for a read that has sent samples,
   // waiting is over for the others: one that is not ready does not take back what was sent.
@@ -71,10 +76,17 @@ class ReadCall final : public Call {
   CallEvent done_{this, [this](bool) { OnDone(); }};
   CallEvent ended_{this, [this](bool) { SetFinished(); }};
 
+  StoreWork work_{this, [this] { OnStep(); }};
+  // The worker's while one is busy:
+  std::optional<ReadRequest> asked_;  // Until there is a session.
   std::unique_ptr<ReadSession> session_;
+  ReadStep step_;
+  std::unique_ptr<Store::Watch> new_watch_;  // Of a step that waits.
+  bool may_wait_ = false;
+
   std::chrono::system_clock::time_point wait_until_;
   std::unique_ptr<Store::Watch> watch_;
-  std::unique_ptr<grpc::Alarm> change_alarm_;
+  grpc::Alarm change_alarm_;
   grpc::Alarm request_alarm_;
   grpc::Alarm wait_alarm_;
   grpc::Alarm stall_alarm_;
@@ -85,13 +97,14 @@ class ReadCall final : public Call {
   std::unique_ptr<RunQuota::Stream> stream_;
   std::unique_ptr<ConnectionCalls::Place> connection_;
   bool change_expected_ = false;  // changed_ is open: its event comes by the watch or by Unpark.
-  std::atomic<bool> change_posted_{false};
+  enum class Change { kNone, kAwaited, kCame };
+  std::atomic<Change> change_{Change::kNone};  // Of the last watch. Who finds it awaited posts changed_.
   bool writing_ = false;
   int64_t writes_ = 0;            // Completed …
   int64_t writes_at_check_ = -1;  // … and at the last stall check that found one open.
   bool waiting_is_over_ = false;
   absl::Status cut_off_;  // Why it was cancelled while it was writing.
-  bool finishing_ = false;
+  std::atomic<bool> finishing_{false};
 };
 
 }  // namespace routing_replay

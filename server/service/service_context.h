@@ -18,6 +18,7 @@
 #include "server/security/access_control.h"
 #include "server/security/client_certificates.h"
 #include "server/service/append_processor.h"
+#include "server/service/worker_pool.h"
 #include "server/store/store.h"
 
 namespace routing_replay {
@@ -65,6 +66,9 @@ struct ServiceContext {
   Mutex making_run;  // Held from the count of the runs to the end of making one more.
   // Set before the first call.
   std::string advertised;
+  // Ask a store that may wait; null of one that never does: see StoreWork.
+  WorkerPool* readers = nullptr;
+  WorkerPool* writers = nullptr;
   const ClientCertificates* client_certificates = nullptr;  // Null: no client is asked for one.
   std::atomic<bool> draining{false};
 

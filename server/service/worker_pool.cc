@@ -1,5 +1,7 @@
 #include "server/service/worker_pool.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -12,20 +14,20 @@ namespace {
 
 constexpr int32_t kRetryAfterMs = 500;
 
-absl::Status Refused(absl::string_view why) {
-  ErrorDetail detail{.reason = Reason::kOverBudget, .field = "control-calls"};
+absl::Status Refused(const std::string& field, absl::string_view why) {
+  ErrorDetail detail{.reason = Reason::kOverBudget, .field = field};
   detail.retry_after_ms = kRetryAfterMs;
-  return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat("control-calls: ", why), detail);
+  return MakeError(absl::StatusCode::kResourceExhausted, absl::StrCat(field, ": ", why), detail);
 }
 
-absl::Status TooMany(size_t waiting) {
-  return Refused(absl::StrCat(waiting,
-                              " calls of this caller (its token, or its connection where there are none) wait ",
-                              "for a thread already; make fewer at a time, or try again later"));
+absl::Status TooMany(const std::string& field, size_t waiting) {
+  return Refused(
+      field, absl::StrCat(waiting, " calls of this caller (its token, or its connection where there are none) wait ",
+                          "for a thread already; make fewer at a time, or try again later"));
 }
 
-absl::Status NoThread() {
-  return Refused("the server's system has no thread for it (limits of processes, or memory); try again later");
+absl::Status NoThread(const std::string& field) {
+  return Refused(field, "the server's system has no thread for it (limits of processes, or memory); try again later");
 }
 
 }  // namespace
@@ -47,12 +49,12 @@ absl::Status WorkerPool::Run(const std::string& owner, std::function<void()> wor
     return MakeError(absl::StatusCode::kUnavailable, "the server is shutting down", {.reason = Reason::kDraining});
   }
   Owner& own = owners_[owner];
-  if (own.waiting.size() >= limits_.waiting_of_an_owner) return TooMany(own.waiting.size());
+  if (own.waiting.size() >= limits_.waiting_of_an_owner) return TooMany(limits_.field, own.waiting.size());
   own.waiting.push_back(std::move(work));
   if (++waiting_ > idle_ && threads_.size() < limits_.threads && !AddThread() && threads_.empty()) {
     owners_.clear();  // Without a thread this work is all there is.
     waiting_ = 0;
-    return NoThread();
+    return NoThread(limits_.field);
   }
   changed_.NotifyOne();
   return absl::OkStatus();
@@ -77,6 +79,7 @@ WorkerPool::Owners::iterator WorkerPool::Next() {
 }
 
 void WorkerPool::Work() {
+  pthread_setname_np(pthread_self(), "call-worker");
   while (std::optional<Taken> taken = Take()) {
     taken->work();
     taken->work = nullptr;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,12 +24,13 @@ class WorkerPool {
     size_t threads = 128;  // Made as they are needed.
     size_t threads_of_an_owner = 64;
     size_t waiting_of_an_owner = 1024;
+    std::string field = "control-calls";  // That a refusal names.
   };
-  explicit WorkerPool(const Limits& limits) : limits_(limits) {}
+  explicit WorkerPool(Limits limits) : limits_(std::move(limits)) {}
   ~WorkerPool() { Finish(); }
 
   // Calls `work` once on one of the threads: of one owner in the order they came, of several in turns.
-  // RESOURCE_EXHAUSTED (kOverBudget, field control-calls, retry_after_ms) if too many of the owner wait, or the system
+  // RESOURCE_EXHAUSTED (kOverBudget, Limits::field, retry_after_ms) if too many of the owner wait, or the system
   // has not even one thread for the pool; UNAVAILABLE (kDraining) after Finish; then `work` is not called.
   absl::Status Run(const std::string& owner, std::function<void()> work);
   // Waits for all work that was taken. Not on one of the threads, and on one thread at a time.

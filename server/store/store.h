@@ -127,6 +127,8 @@ class Store {
   virtual ~Store() = default;
 
   virtual std::string name() const = 0;  // "memory", …
+  // Whether its calls may wait for a disk or a network.
+  virtual bool MayWait() const { return true; }
 
   // Makes the run or joins it. RESOURCE_EXHAUSTED (kOverBudget) where what is to be known of it has no room. Joining
   // with another geometry (or other options, where given): FAILED_PRECONDITION (kGeometryMismatch). Without a geometry

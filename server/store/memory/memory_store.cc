@@ -40,6 +40,7 @@ class MemoryStore final : public Store {
   absl::Status CheckAdopted() const;
 
   std::string name() const override { return keeper_ == nullptr ? "memory" : keeper_->name(); }
+  bool MayWait() const override { return keeper_ != nullptr || spiller_ != nullptr; }
   absl::StatusOr<RunInfo> OpenRun(absl::string_view run, const Geometry* geometry,
                                   const std::optional<RunOptions>& options) override;
   absl::StatusOr<RunInfo> GetRun(absl::string_view run) override;

@@ -15,7 +15,7 @@
 namespace routing_replay {
 namespace {
 
-// An append holds up all others of its server's thread, and most come without a deadline.
+// An append holds a thread of its server's, of which there are not many, and most come without a deadline.
 constexpr std::chrono::seconds kRestartWait{2};
 
 absl::Status TooMuchChange(const SampleName& name) {

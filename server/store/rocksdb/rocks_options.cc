@@ -20,6 +20,9 @@ constexpr uint64_t kMemtableBytes = 64 << 20;
 constexpr int kMemtables = 4;
 // Of all logs together: a run that is seldom written to would otherwise hold all that were written since.
 constexpr uint64_t kLogBytes = 256 << 20;
+// What the appends that wait for a sync may have together: those that have more wait for another one. Where the first
+// of them is small, RocksDB lets the others have no more than an eighth of it.
+constexpr uint64_t kGroupBytes = 64 << 20;
 // Between two looks for files that nobody wants, such as one that was being written when its run was dropped.
 constexpr uint64_t kLookMicros = 10'000'000;
 // A blob file of which so much is garbage is rewritten.
@@ -37,6 +40,7 @@ rocksdb::DBOptions RocksDatabaseOptions(const std::shared_ptr<rocksdb::Cache>& c
   options.bytes_per_sync = 1 << 20;
   options.max_total_wal_size = kLogBytes;
   options.delete_obsolete_files_period_micros = kLookMicros;
+  options.max_write_batch_group_size_bytes = kGroupBytes;
   return options;
 }
 

@@ -1,0 +1,351 @@
+// The loop threads of a server never wait for its store.
+#include <dlfcn.h>
+#include <grpcpp/grpcpp.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "proto/wire/mutex.h"
+#include "routing_replay/v1/routing_replay.grpc.pb.h"
+#include "tests/integration/fixture.h"
+#include "tests/support/redis/redis_process.h"
+#include "tests/support/scratch_directory.h"
+
+namespace routing_replay::testing {
+namespace {
+
+std::string ThreadName() {
+  char name[16] = "";
+  pthread_getname_np(pthread_self(), name, sizeof(name));
+  return name;
+}
+
+// What the threads of this process do to RocksDB's logs, and where they wait.
+class Hooks {
+ public:
+  // Never destroyed: threads of RocksDB outlive the tests.
+  static Hooks& Get() {
+    static auto* hooks = new Hooks();
+    return *hooks;
+  }
+
+  void OnSync(int fd) {
+    char path[4096] = "";
+    const ssize_t size = readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), path, sizeof(path) - 1);
+    if (size < 0 || !absl::EndsWith(path, ".log")) return;
+    MutexLock lock(mutex_);
+    ++syncs_;
+    threads_.insert(ThreadName());
+    changed_.NotifyAll();
+    while (blocked_) changed_.Wait(mutex_);
+  }
+  void OnWait(int change) {
+    if (ThreadName() != "call-worker") return;
+    MutexLock lock(mutex_);
+    waiting_ += change;
+    changed_.NotifyAll();
+  }
+
+  void Block() {
+    MutexLock lock(mutex_);
+    blocked_ = true;
+    syncs_ = 0;
+    threads_.clear();
+  }
+  void Open() {
+    MutexLock lock(mutex_);
+    blocked_ = false;
+    changed_.NotifyAll();
+  }
+  // So many syncs since Block, the last one of which does not end.
+  void AwaitSyncs(int syncs) {
+    Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return syncs_ >= syncs; });
+  }
+  // So many appends stand in RocksDB's queue, behind the one that writes.
+  void AwaitQueue(int appends) {
+    Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting_ >= appends; });
+  }
+  int syncs() {
+    MutexLock lock(mutex_);
+    return syncs_;
+  }
+  std::set<std::string> threads() {
+    MutexLock lock(mutex_);
+    return threads_;
+  }
+
+ private:
+  void Await(const std::function<bool()>& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + kCallTimeout;
+    MutexLock lock(mutex_);
+    while (!condition()) ASSERT_TRUE(changed_.WaitUntil(mutex_, deadline)) << "in vain";
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool blocked_ ABSL_GUARDED_BY(mutex_) = false;
+  int syncs_ ABSL_GUARDED_BY(mutex_) = 0;
+  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<std::string> threads_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+}  // namespace routing_replay::testing
+
+#define RR_HOOK extern "C" __attribute__((visibility("default")))
+
+RR_HOOK int fdatasync(int fd) {
+  routing_replay::testing::Hooks::Get().OnSync(fd);
+  return static_cast<int>(syscall(SYS_fdatasync, fd));
+}
+RR_HOOK int fsync(int fd) {
+  routing_replay::testing::Hooks::Get().OnSync(fd);
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
+
+// A condition on the thread's own stack is that of RocksDB's queue of writers; what workers share lies elsewhere.
+RR_HOOK int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
+  using Wait = int (*)(pthread_cond_t*, pthread_mutex_t*);
+  static void* const versioned = dlvsym(RTLD_NEXT, "pthread_cond_wait", "GLIBC_2.3.2");  // There is an older one.
+  static const auto wait =
+      reinterpret_cast<Wait>(versioned != nullptr ? versioned : dlsym(RTLD_NEXT, "pthread_cond_wait"));
+  constexpr uintptr_t kStack = 256 << 10;
+  const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  const bool own = reinterpret_cast<uintptr_t>(condition) - here < kStack;
+  if (own) routing_replay::testing::Hooks::Get().OnWait(+1);
+  const int result = wait(condition, mutex);
+  if (own) routing_replay::testing::Hooks::Get().OnWait(-1);
+  return result;
+}
+
+namespace routing_replay::testing {
+namespace {
+
+constexpr int64_t kRows = 256;
+constexpr int kAppends = 16;
+
+class RocksLoopThreadsTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    StartServer({.store = absl::StrCat("rocksdb:", directory_.path()), .durability = "synced"});
+    run_ = OpenRun("run", geometry_);
+    ASSERT_OK(Put("first"));
+  }
+  void TearDown() override {
+    Hooks::Get().Open();
+    run_.reset();
+    client_.reset();
+    server_.reset();  // Before the directory goes.
+  }
+
+  absl::Status Put(const std::string& sample) {
+    return PutRows(*run_, routes_, {0, kRows}, {.sample = sample}).status();
+  }
+  std::future<absl::Status> PutSoon(const std::string& sample) {
+    return std::async(std::launch::async, [this, sample] { return Put(sample); });
+  }
+
+  const ScratchDirectory directory_;
+  const Geometry geometry_ = Geometry::Uniform(48, 128, 8);
+  const RandomRoutes routes_ = MakeRandomRoutes(geometry_, kRows, 7);
+  RunHandle run_;
+};
+
+TEST_F(RocksLoopThreadsTest, AppendsThatComeAtOnceShareSyncs) {
+  Hooks::Get().Block();
+  std::vector<std::future<absl::Status>> puts;
+  puts.push_back(PutSoon("0"));
+  Hooks::Get().AwaitSyncs(1);
+  for (int i = 1; i < kAppends; ++i) puts.push_back(PutSoon(absl::StrCat(i)));
+  Hooks::Get().AwaitQueue(kAppends - 1);
+  Hooks::Get().Open();
+  for (auto& put : puts) EXPECT_OK(put.get());
+  EXPECT_LE(Hooks::Get().syncs(), 1 + 2);
+  EXPECT_EQ(Hooks::Get().threads(), std::set<std::string>{"call-worker"});
+  for (int i = 0; i < kAppends; ++i) ExpectRows(*run_, absl::StrCat(i), routes_, {{0, kRows}});
+}
+
+TEST_F(RocksLoopThreadsTest, ReadsAreAnsweredWhileASyncDoesNotEnd) {
+  Hooks::Get().Block();
+  std::vector<std::future<absl::Status>> puts;
+  for (int i = 0; i < kAppends; ++i) puts.push_back(PutSoon(absl::StrCat(i)));
+  Hooks::Get().AwaitSyncs(1);
+  Hooks::Get().AwaitQueue(kAppends - 1);
+  for (int i = 0; i < kAppends && !HasFatalFailure(); ++i) ExpectRows(*run_, "first", routes_, {{0, kRows}});
+  for (auto& put : puts) EXPECT_EQ(put.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  Hooks::Get().Open();
+  for (auto& put : puts) EXPECT_OK(put.get());
+}
+
+// Of one connection, and so of one loop.
+TEST_F(RocksLoopThreadsTest, AStreamIsCreditedWhileAnotherWaitsForItsSync) {
+  Hooks::Get().Block();
+  const auto appender = run_->NewAppender({});
+  ASSERT_OK(appender->Append({.sample = "0"}, Int32Tensor(geometry_, kRows), AsBytes(routes_.Tensor({0, kRows}))));
+  Hooks::Get().AwaitSyncs(1);
+  const auto other = run_->NewAppender({});
+  ASSERT_OK(other->Append({.sample = "1"}, Int32Tensor(geometry_, kRows), AsBytes(routes_.Tensor({0, kRows}))));
+  Hooks::Get().AwaitQueue(1);
+  Hooks::Get().Open();
+  EXPECT_OK(appender->Flush(kCallTimeout));
+  EXPECT_OK(other->Flush(kCallTimeout));
+}
+
+// Notes which loops look at it.
+class LoopClock final : public Clock {
+ public:
+  Time Now() const override {
+    if (ThreadName() == "call-loop") {
+      MutexLock lock(mutex_);
+      loops_.insert(pthread_self());
+    }
+    return Real().Now();
+  }
+  std::chrono::system_clock::time_point TimeOfDay() const override { return Real().TimeOfDay(); }
+  std::set<pthread_t> Take() {
+    MutexLock lock(mutex_);
+    return std::exchange(loops_, {});
+  }
+
+ private:
+  mutable Mutex mutex_;
+  mutable std::set<pthread_t> loops_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(ConnectionsTest, AreSharedOutEvenly) {
+  constexpr int kConnections = 24;
+  static LoopClock clock;
+  const auto server = Server::Start({.listen = {"127.0.0.1:0"}, .threads = 2}, clock);
+  ASSERT_OK(server);
+  std::map<pthread_t, int> connections;
+  std::vector<std::unique_ptr<v1::RoutingReplay::Stub>> stubs;  // Each keeps its connection.
+  for (int i = 0; i < kConnections; ++i) {
+    grpc::ChannelArguments apart;
+    apart.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    stubs.push_back(v1::RoutingReplay::NewStub(
+        grpc::CreateCustomChannel((*server)->advertised(), grpc::InsecureChannelCredentials(), apart)));
+    clock.Take();
+    v1::ReadRequest request;
+    request.set_run("none");
+    grpc::ClientContext context;
+    const auto reader = stubs.back()->Read(&context, request);
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+    const std::set<pthread_t> loops = clock.Take();
+    ASSERT_EQ(loops.size(), 1u);
+    ++connections[*loops.begin()];
+  }
+  ASSERT_EQ(connections.size(), 2u);
+  for (const auto& [loop, count] : connections) EXPECT_NEAR(count, kConnections / 2, 1);
+}
+
+// Two servers on one Redis.
+class RedisLoopThreadsTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = NoRedisReason(); !reason.empty()) GTEST_SKIP() << reason;
+    auto redis = RedisProcess::Start();
+    ASSERT_OK(redis);
+    redis_ = *std::move(redis);
+    StartServer(Config());
+    auto other = Server::Start(Config());
+    ASSERT_OK(other);
+    other_ = *std::move(other);
+    auto client = Client::Connect({.endpoint = other_->advertised()});
+    ASSERT_OK(client);
+    other_client_ = *std::move(client);
+    stub_ = v1::RoutingReplay::NewStub(grpc::CreateChannel(server_->advertised(), grpc::InsecureChannelCredentials()));
+  }
+
+  ServerConfig Config() const {
+    return {.listen = {"127.0.0.1:0"},
+            .store = absl::StrCat("redis://127.0.0.1:", redis_->ports().client),
+            .sweep_interval = std::chrono::hours(1)};  // It asks for the records of runs, too.
+  }
+  // Calls of a command, those of scripts among them.
+  int64_t Calls(absl::string_view command) {
+    const auto stats = redis_->Ask(RedisCommand({"INFO", "commandstats"}));
+    EXPECT_OK(stats);
+    const std::string line = absl::StrCat("cmdstat_", command, ":calls=");
+    const size_t at = stats->text.find(line);
+    if (at == std::string::npos) return 0;
+    const size_t begin = at + line.size();
+    int64_t calls = -1;
+    EXPECT_TRUE(absl::SimpleAtoi(stats->text.substr(begin, stats->text.find(',', begin) - begin), &calls));
+    return calls;
+  }
+  // One row of u8 ids to the first server, whose clients were not asked to open the run.
+  grpc::Status PutRow(const std::string& sample, const std::vector<uint8_t>& ids, int layers) {
+    v1::AppendRequest request;
+    request.set_run("run");
+    v1::AppendHeader& append = *request.mutable_append();
+    append.set_sample(sample);
+    append.set_rows(1);
+    append.mutable_tensor()->set_encoding(v1::TensorPayload::RAW);
+    append.mutable_tensor()->set_dtype(v1::TensorPayload::U8);
+    append.mutable_tensor()->add_shape(1);
+    append.mutable_tensor()->add_shape(layers);
+    append.mutable_tensor()->add_shape(static_cast<int64_t>(ids.size()) / layers);
+    append.mutable_tensor()->set_layer_basis(v1::TensorPayload::MOE_LAYERS);
+    request.set_payload(ids.data(), ids.size());
+    grpc::ClientContext context;
+    v1::AppendAck ack;
+    return stub_->Put(&context, request, &ack);
+  }
+
+  std::unique_ptr<RedisProcess> redis_;
+  std::unique_ptr<Server> other_;
+  std::unique_ptr<Client> other_client_;
+  std::unique_ptr<v1::RoutingReplay::Stub> stub_;
+};
+
+TEST_F(RedisLoopThreadsTest, AnAppendAsksForNothingBeforeItsPipeline) {
+  OpenRun("run", Geometry::Uniform(1, 16, 2));
+  ASSERT_TRUE(PutRow("first", {0, 1}, 1).ok());  // Its script is known from here on.
+  const int64_t scripts = Calls("evalsha"), looks = Calls("hmget");
+  for (int i = 0; i < kAppends; ++i) ASSERT_TRUE(PutRow(absl::StrCat(i), {0, 1}, 1).ok());
+  EXPECT_EQ(Calls("evalsha") - scripts, kAppends);
+  EXPECT_EQ(Calls("hmget") - looks, kAppends) << "the scripts' own; who asks for a run's record adds one";
+}
+
+TEST_F(RedisLoopThreadsTest, AnAppendToARunThatAnotherServerMadeAgainIsTakenForThatRun) {
+  OpenRun("run", Geometry::Uniform(1, 16, 2));
+  ASSERT_TRUE(PutRow("a", {0, 1}, 1).ok());
+  const auto make_again = [&](const Geometry& geometry) {
+    const auto run = other_client_->JoinRun("run");
+    ASSERT_OK(run);
+    ASSERT_OK((*run)->Drop());
+    ASSERT_OK(other_client_->OpenRun("run", geometry));
+  };
+  make_again(Geometry::Uniform(2, 300, 3));  // No append to it fits the run before, …
+  EXPECT_EQ(PutRow("a", {0, 1}, 1).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::Status put = PutRow("a", {0, 1, 2, 3, 4, 5}, 2);
+  EXPECT_TRUE(put.ok()) << put.error_message();
+  make_again(Geometry::Uniform(2, 16, 3));  // … to this one each does, …
+  put = PutRow("a", {0, 1, 2, 3, 4, 15}, 2);
+  EXPECT_TRUE(put.ok()) << put.error_message();
+  make_again(Geometry::Uniform(2, 8, 3));  // … and to this one only some.
+  EXPECT_EQ(PutRow("a", {0, 1, 2, 3, 4, 15}, 2).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  put = PutRow("a", {0, 1, 2, 3, 4, 7}, 2);
+  EXPECT_TRUE(put.ok()) << put.error_message();
+  const auto run = other_client_->JoinRun("run");
+  ASSERT_OK(run);
+  const auto state = (*run)->Stat("a");
+  ASSERT_OK(state);
+  EXPECT_EQ(state->committed_rows, 1);
+}
+
+}  // namespace
+}  // namespace routing_replay::testing
