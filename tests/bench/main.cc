@@ -12,6 +12,7 @@
 #include "tests/bench/common/figure.h"
 #include "tests/bench/common/host.h"
 #include "tests/bench/common/options.h"
+#include "tests/bench/disk/disk.h"
 #include "tests/bench/handoff/handoff.h"
 #include "tests/bench/index/index.h"
 #include "tests/bench/plan/plan.h"
@@ -109,6 +110,7 @@ int Main(int argc, char** argv) {
   const auto add = [&](const std::string& name, const std::string& help, const Benchmark& b) {
     app.add_subcommand(name, help)->callback([&, b] { benchmark = b; });
   };
+  add("disk", "Synced appends and reads over a disk that takes 10 ms to sync", {BenchDisk, false});
   add("handoff", "The standard hand-off from workers to ranks, beside plain TCP", {BenchHandoff, true});
   add("index", "Memory and time of a million small samples in a store", {BenchIndex, false});
   add("plan", "Replay plans of a micro-batch of 2^20 tokens", {BenchPlan, false});
