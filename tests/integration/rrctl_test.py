@@ -161,14 +161,6 @@ class CommandsTest(RrctlTest):
         self.assertEqual(self.json("rm", "life", "a/0", "nosuch")["samples"], 0)
         self.assertEqual(self.json("ls", "life"), [])
 
-    def test_a_file_that_is_rejected_makes_no_run(self):
-        rows = npy(1, 1, 2, [3, 64])
-        error = self.run_rrctl("put", "wrong", "s", "-", "--experts", "64", stdin=rows, code=1)
-        self.assertIn("INVALID_ARGUMENT (ID_RANGE)", error)
-        self.assertNotIn("wrong", [run["run"] for run in self.json("runs")])
-        self.drop_at_end("wrong")
-        self.json("put", "wrong", "s", "-", "--experts", "128", stdin=rows)
-
     def test_samples_of_the_trainer_are_apart(self):
         self.drop_at_end("r2")
         self.put("r2", "s", 3, 2, 4, "--trainer")
@@ -526,31 +518,6 @@ class FailureTest(RrctlTest):
         error = self.run_rrctl("stat", "fail", "--wach", code=2)
         self.assertIn("there is no flag '--wach'; did you mean --watch? (see rrctl stat --help)", error)
 
-    def test_messages_say_what_to_do(self):
-        self.drop_at_end("say")
-        self.put("say", "s", 3)
-        for words, code, said in (
-            (["get", "say", "s", "--rows", "0:999"], 1, "0:999 asked, and sample s has 3 rows"),
-            (["ls", "a b"], 1, "got ' ' at byte 2"),
-            (["samples", "--help"], 2, "there is no command 'samples'"),
-            (["runs", "--json"], 2, "-w json is for every command"),
-            (["status", "--timeout", "0"], 2, "(see rrctl --help)"),
-            (["--endpoint", "https://a:1", "runs"], 2, "is a URL: write HOST:PORT alone; --tls"),
-            (["--endpoint", "127.0.0.1:1", "--timeout", "1", "runs"], 3, "; `rrctl doctor` says why and what to do\n"),
-            (["plan"], 1, "is not JSON at byte 2 of 1"),
-        ):
-            self.assertIn(said, self.run_rrctl(*words, code=code, stdin=b"{"), words)
-        self.assertRegex(self.run_rrctl("doctor", "--help"), r"--no-transfer  ")
-
-    def test_a_dry_run_removes_nothing(self):
-        self.drop_at_end("dry")
-        for sample in ("a", "b"):
-            self.put("dry", sample, 3)
-        self.assertEqual(self.json("rm", "dry", "--all", "--dry-run")["samples"], 2)
-        would = self.json("rm", "dry", "a", "none", "--dry-run")
-        self.assertEqual((would["samples"], would["removed"]), (1, False))
-        self.assertEqual(len(self.json("ls", "dry")), 2)
-
     def test_help_lists_commands_by_their_first_line(self):
         commands = self.run_rrctl("--help").split("Subcommands:\n")[1].split("\n\n")[0].splitlines()
         self.assertIn("verify", {line.split()[0] for line in commands})
@@ -573,20 +540,6 @@ class FailureTest(RrctlTest):
         for words in (["--run", "a b", "--scope", "put"], ["--run", "a-", "--scope", "put,put"]):
             error = self.run_rrctl("token", "x", *words, code=2)
             self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): --(run|scope): ")
-
-    def test_a_date_that_is_none(self):
-        with tempfile.TemporaryDirectory() as directory:
-            words = ("--run", "a-", "--scope", "put", "--append", f"{directory}/tokens", "--out", f"{directory}/token")
-            error = self.run_rrctl("token", "x", *words, "--expires", "tomorrow", code=2)
-            self.assertRegex(error, r"^rrctl: INVALID_ARGUMENT \(FIELD\): --expires: 'tomorrow' is not a date")
-            self.assertEqual(os.listdir(directory), [])
-
-    def test_tokens_that_are_added_at_once_are_all_there(self):
-        with tempfile.TemporaryDirectory() as directory:
-            words = ("--run", "a-", "--scope", "put", "--append", f"{directory}/tokens")
-            adding = [subprocess.Popen([RRCTL, "token", str(i), *words], stdout=subprocess.DEVNULL) for i in range(20)]
-            self.assertEqual([each.wait(PATIENCE) for each in adding], [0] * 20)
-            self.assertEqual(len(Path(directory, "tokens").read_text().splitlines()), 20)
 
     def test_a_server_that_is_not_there(self):
         message = self.run_rrctl("--endpoint", "127.0.0.1:1", "--timeout", "1", "status", code=3)
