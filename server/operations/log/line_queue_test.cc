@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,10 +19,12 @@ class LineQueueTest : public ::testing::Test {
  protected:
   LineQueueTest() {
     EXPECT_EQ(pipe(ends_), 0);
-    queue_ = new LineQueue(ends_[1], 64 << 10, [this](int64_t lines) {  // Lives as long as the process.
+    queue_ = new LineQueue(ends_[1], 64 << 10, [this](int64_t lines) {
       told_ += lines;
       queue_->Push("the end\n");
     });
+    static auto* const kept = new std::vector<LineQueue*>;  // As long as the process.
+    kept->push_back(queue_);
   }
   // Until a line that ends so.
   std::string ReadUntil(const std::string& end) {
