@@ -1,5 +1,6 @@
 #include "server/operations/log/line_queue.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -19,8 +20,13 @@ namespace {
 void WriteAll(int fd, absl::string_view text) {
   while (!text.empty()) {
     const ssize_t size = write(fd, text.data(), text.size());
-    if (size < 0 && errno != EINTR) return;
     if (size > 0) text.remove_prefix(static_cast<size_t>(size));
+    if (size < 0 && errno == EAGAIN) {  // Somebody who shares the file made it so that writes do not wait.
+      pollfd writable{.fd = fd, .events = POLLOUT, .revents = 0};
+      poll(&writable, 1, -1);
+    } else if (size < 0 && errno != EINTR) {
+      return;
+    }
   }
 }
 

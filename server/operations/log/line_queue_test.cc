@@ -1,5 +1,6 @@
 #include "server/operations/log/line_queue.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -66,6 +67,17 @@ TEST_F(LineQueueTest, NobodyWaitsForAReaderAndTheOldestLinesGo) {
   EXPECT_TRUE(absl::EndsWith(text, absl::StrCat(".", kLines - 1, "\nthe end\n")));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), kLines - dropped + 1);
   EXPECT_EQ(told_, dropped);
+}
+
+TEST_F(LineQueueTest, AFileThatDoesNotWaitGetsAllToo) {
+  ASSERT_EQ(fcntl(ends_[1], F_SETFL, O_NONBLOCK), 0);
+  const std::string line = absl::StrCat(std::string(60000, '.'), "\n");  // A pipe takes one, and a bit of the next.
+  queue_->Push(line);
+  queue_->Flush(kPatience);
+  queue_->Push(line);
+  queue_->Push("last\n");
+  EXPECT_EQ(ReadUntil("last\n"), line + line + "last\n");
+  EXPECT_EQ(queue_->dropped(), 0);
 }
 
 TEST_F(LineQueueTest, AReaderThatIsGoneIsNoReader) {
