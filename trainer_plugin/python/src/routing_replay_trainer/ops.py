@@ -5,6 +5,7 @@
 The operators run where their tensors are, on the CPU or on a GPU, there with one kernel on the current stream: they
 neither wait for it nor copy anything, so they may be captured in a CUDA graph. They have fake and autograd
 registrations: torch.compile keeps them in the graph, and activation checkpointing runs them again with the same result.
+In eager mode `router_replay` goes around them, as what torch.library puts around each call takes longer than the rest.
 Nothing is linked against torch: the core gets addresses.
 """
 
@@ -28,6 +29,7 @@ COUNTERS = tuple(name for name, _ in _core.Counters._fields_)  # What the number
 COMPARED = tuple(name for name, _ in _core.CompareCounters._fields_)
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _CONFIG = "str score_function, bool pre_softmax, float? scaling_factor, int? num_groups, int? group_topk, str rounding"
 
 
@@ -81,7 +83,23 @@ def router_replay(
         states = torch.full((logits.shape[0],), REPLAYED, dtype=torch.uint8, device=logits.device)
     if expert_bias is not None:
         expert_bias = expert_bias.detach().float()
-    return Replayed(*torch.ops.routing_replay.router_forward(logits, indices, states, expert_bias, *_config(router)))
+    if not _is_eager(logits):
+        config = _config(router)
+        return Replayed(*torch.ops.routing_replay.router_forward(logits, indices, states, expert_bias, *config))
+    handle = _handle(router, logits.dtype)
+    if logits.requires_grad and torch.is_grad_enabled():
+        return Replayed(*_Eager.apply(logits, indices, states, expert_bias, handle))
+    return Replayed(*_run_forward(handle, logits, indices, states, expert_bias))
+
+
+def _is_eager(tensor: torch.Tensor) -> bool:
+    """Whether nobody but autograd wants to know of the operators that run."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(tensor) in _PLAIN
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 def router_live(router: Router, logits: torch.Tensor, *, expert_bias: torch.Tensor | None = None) -> Replayed:
@@ -115,12 +133,17 @@ def _config(router: Router) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _router(experts: int, top_k: int, dtype: torch.dtype, config: tuple[Any, ...]) -> Any:
+def _handle(router: Router, dtype: torch.dtype) -> Any:
     """rrt_router"""
     if dtype not in _DTYPES:
         raise _wrong("logits", f"{dtype} is none of float32, float64, bfloat16, float16", "DTYPE")
+    return router._core(_DTYPES[dtype])
+
+
+def _configured(experts: int, top_k: int, dtype: torch.dtype, config: tuple[Any, ...]) -> Any:
+    """rrt_router of what an operator gets of one."""
     score_function, pre_softmax, scaling_factor, num_groups, group_topk, rounding = config
-    return Router(
+    router = Router(
         experts,
         top_k,
         score_function,
@@ -129,13 +152,14 @@ def _router(experts: int, top_k: int, dtype: torch.dtype, config: tuple[Any, ...
         num_groups=num_groups,
         group_topk=group_topk,
         rounding=rounding,
-    )._core(_DTYPES[dtype])
+    )
+    return _handle(router, dtype)
 
 
 def _exactly(
     field: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    if tuple(tensor.shape) != shape:
+    if tensor.shape != shape:
         raise _wrong(field, f"shape {tuple(tensor.shape)} is not {shape}")
     if tensor.dtype != dtype:
         raise _wrong(field, f"{tensor.dtype} is not {dtype}", "DTYPE")
@@ -155,8 +179,15 @@ def _forward(
     expert_bias: torch.Tensor | None,
     *config: Any,
 ) -> tuple[torch.Tensor, ...]:
+    router = _configured(logits.shape[1], indices.shape[1], logits.dtype, config)
+    return _run_forward(router, logits, indices, states, expert_bias)
+
+
+def _run_forward(
+    router: Any, logits: torch.Tensor, indices: torch.Tensor, states: torch.Tensor, expert_bias: torch.Tensor | None
+) -> tuple[torch.Tensor, ...]:
+    """router: rrt_router"""
     (rows, experts), device = logits.shape, logits.device
-    router = _router(experts, indices.shape[1], logits.dtype, config)
     logits = logits.contiguous()
     indices = _exactly("indices", indices, (rows, router.top_k), id_dtype(experts), device)
     states = _exactly("states", states, (rows,), torch.uint8, device)
@@ -194,8 +225,12 @@ def _fake_forward(logits: Any, indices: Any, states: Any, expert_bias: Any, *con
 
 
 def _backward(logits: torch.Tensor, chosen: torch.Tensor, grad_probs: torch.Tensor, *config: Any) -> torch.Tensor:
+    router = _configured(logits.shape[1], chosen.shape[1], logits.dtype, config)
+    return _run_backward(router, logits, chosen, grad_probs)
+
+
+def _run_backward(router: Any, logits: torch.Tensor, chosen: torch.Tensor, grad_probs: torch.Tensor) -> torch.Tensor:
     (rows, experts), device = logits.shape, logits.device
-    router = _router(experts, chosen.shape[1], logits.dtype, config)
     logits = logits.contiguous()
     chosen = _exactly("chosen", chosen, (rows, router.top_k), id_dtype(experts), device)
     grad_probs = _exactly("grad_probs", grad_probs, (rows, experts), logits.dtype, device)
@@ -233,7 +268,7 @@ def _compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -
     launch(
         "compare",
         device,
-        byref(_router(_MOST_EXPERTS[replayed.dtype], top_k, torch.float32, _PLAIN)),
+        byref(_handle(Router(_MOST_EXPERTS[replayed.dtype], top_k), torch.float32)),
         rows,
         replayed.data_ptr(),
         states.data_ptr(),
@@ -245,7 +280,6 @@ def _compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -
     return counters
 
 
-_PLAIN = _config(Router(0, 0))
 # Ids are not looked at, so all that counts is how wide they are.
 _MOST_EXPERTS = {torch.uint8: 256, torch.uint16: 65535}
 
@@ -265,6 +299,25 @@ def _gradient(ctx: Any, grad_probs: torch.Tensor | None, *_: Any) -> tuple[Any, 
     if grad_probs is not None:
         grad = torch.ops.routing_replay.router_backward(logits, chosen, grad_probs.to(logits.dtype), *ctx.config)
     return (grad, *(None,) * (3 + len(ctx.config)))
+
+
+class _Eager(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Any, indices: Any, states: Any, expert_bias: Any, router: Any) -> Any:
+        out = _run_forward(router, logits, indices, states, expert_bias)
+        ctx.router = router
+        ctx.save_for_backward(logits, out[2])
+        ctx.mark_non_differentiable(*out[1:])
+        ctx.set_materialize_grads(False)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_probs: Any, *_: Any) -> Any:
+        if grad_probs is None:
+            return (None,) * 5
+        logits, chosen = ctx.saved_tensors
+        return _run_backward(ctx.router, logits, chosen, grad_probs.to(logits.dtype)), None, None, None, None
 
 
 # Not torch.library.custom_op: what it puts around each call takes longer than the kernel.

@@ -6,6 +6,7 @@ Megatron-Core's. The function is replaced where this router's `routing` looks fo
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 import weakref
@@ -57,7 +58,7 @@ def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[...
         answer = binding.ask(tuple(logits.shape), topk)
         if answer is None:
             return original(logits, topk, **options)
-        router, bias = _router(logits, topk, options), options.get("expert_bias")
+        router, bias = _router_of(logits.shape[1], topk, options), options.get("expert_bias")
         if answer.of.use == "replay":
             ids, states = binding.ids(answer, logits.device), binding.states(answer, logits.device)
             out = ops.router_replay(router, logits, ids, states, expert_bias=bias)
@@ -74,15 +75,37 @@ def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[...
     return topk_routing
 
 
-def _router(logits: torch.Tensor, topk: int, options: dict[str, Any]) -> Router:
-    return Router(
-        logits.shape[1],
+def _router_of(experts: int, topk: int, options: dict[str, Any]) -> Router:
+    get = options.get
+    return _router(
+        experts,
         topk,
-        options.get("score_function", "softmax"),
-        pre_softmax=options.get("use_pre_softmax", False),
-        scaling_factor=options.get("scaling_factor"),
-        num_groups=options.get("num_groups") or None,
-        group_topk=options.get("group_topk") or None,
+        get("score_function", "softmax"),
+        get("use_pre_softmax", False),
+        get("scaling_factor"),
+        get("num_groups") or None,
+        get("group_topk") or None,
+    )
+
+
+@functools.lru_cache(maxsize=1024)  # Making one costs a call of each layer more than what it does with it.
+def _router(
+    experts: int,
+    topk: int,
+    score_function: Any,
+    pre_softmax: bool,
+    scaling_factor: float | None,
+    num_groups: int | None,
+    group_topk: int | None,
+) -> Router:
+    return Router(
+        experts,
+        topk,
+        score_function,
+        pre_softmax=pre_softmax,
+        scaling_factor=scaling_factor,
+        num_groups=num_groups,
+        group_topk=group_topk,
         rounding=_rounding(),
     )
 
