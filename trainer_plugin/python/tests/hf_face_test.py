@@ -62,6 +62,20 @@ class FSDPMixtralSparseMoeBlock(MixtralSparseMoeBlock):
     """As FSDP2 derives."""
 
 
+class Unseen(Module):
+    """Of no family that is known, with one function that chooses."""
+
+    def forward(self, hidden_states: Any) -> Any:
+        return self.gate(hidden_states)
+
+
+class TwoChoices(Unseen):
+    top_k = 2
+
+    def forward(self, hidden_states: Any) -> Any:
+        return torch.topk(self.gate(hidden_states), self.top_k)
+
+
 class GptOssMLP(Module):
     def forward(self, hidden_states: Any) -> Any:
         return self.router(hidden_states)
@@ -113,7 +127,9 @@ class ModulesTest(unittest.TestCase):
         for layers, words in (
             ([block(), block(TwoRouters)], "layers.1.mlp: Mixtral.*TwoRouters.forward.*2 times"),
             ([block(ScopedRouter)], "ScopedRouter.forward refers to __class__"),
-            ([strange], "layers.0.mlp: Module has experts"),
+            ([strange], "layers.0.mlp: no known family: the forward of Module does not ask its gate"),
+            ([Module(mlp=Module(experts=Module()))], "layers.0.mlp: Module has experts, and no gate or router"),
+            ([block(kind=TwoChoices)], "TwoChoices is of no known family, and .*Router.forward and TwoChoices.forward"),
             ([patched], "layers.0.mlp: forward of this MixtralSparseMoeBlock has been replaced"),
             ([Module(mlp=GptOssMLP(experts=Module()))], "gpt-oss: GptOssMLP has no router"),
             ([Module(mlp=Module())], "no MoE layer that is known"),
@@ -124,6 +140,10 @@ class ModulesTest(unittest.TestCase):
         with self.assertRaisesRegex(trainer.FailedPreconditionError, "talker.model and thinker.model"):
             modules.decoder(two)
         self.assertEqual(len(modules.decoder(two.thinker).routers), 1)
+
+    def test_a_block_of_no_family_that_chooses_in_one_place(self) -> None:
+        found = modules.decoder(model(block(kind=Unseen), block(kind=Unseen)))
+        self.assertEqual([(type(r.module), r.layer) for r in found.routers], [(MixtralTopKRouter, i) for i in (0, 1)])
 
     def test_one_call_is_changed(self) -> None:
         function = rewritten(MixtralTopKRouter.forward)

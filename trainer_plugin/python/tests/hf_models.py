@@ -35,6 +35,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "Qwen3Next": _SHARED | _LINEAR | {"head_dim": 8},
     "Qwen3_5Moe": _SHARED | _LINEAR | {"head_dim": 8},
     "Mixtral": {"num_local_experts": 8},
+    "Olmoe": {"num_experts": 8},
     "DeepseekV3": _GROUPED | _LATENT | {"num_key_value_heads": 4, "n_group": 2, "topk_group": 1},
     "GptOss": {"num_local_experts": 8, "head_dim": 8, "sliding_window": 16},
     "Glm4Moe": _GROUPED | {"n_group": 1, "topk_group": 1, "head_dim": 8},

@@ -9,7 +9,7 @@ from typing import Any
 
 from routing_replay_trainer import errors
 from routing_replay_trainer._values import invalid
-from routing_replay_trainer.hf._families import CHOICES, EXPERTS, Family, family_of
+from routing_replay_trainer.hf._families import CHOICES, EXPERTS, ROUTERS, Family, family_of, unlisted
 from routing_replay_trainer.hf._rewrite import ATTRIBUTE, Unknown, rewritten
 
 # Of FSDP, torch.compile and checkpoint wrappers: no part of where a module stands.
@@ -59,9 +59,11 @@ def decoder(model: Any) -> Decoder:
         if "mtp" in parts or (family is None and not _has_experts(block)):
             continue
         if family is None:
-            if not any(_is_above(router.name, name) for router in routers):
-                raise refusal(name, f"{type(block).__name__} has experts, and is no MoE block that is known")
-            continue
+            if any(_is_above(router.name, name) for router in routers):
+                continue
+            family = unlisted(block)
+            if family is None:
+                raise refusal(name, f"{type(block).__name__} has experts, and no {' or '.join(ROUTERS)}")
         stack, layer = _place(name)
         stacks.add(stack)
         routers.append(_router(block, family, name, layer))
@@ -98,26 +100,31 @@ def _router(block: Any, family: Family, name: str, layer: int) -> LiveRouter:
     if owners["router"] is None:
         raise refusal(name, f"{family.name}: {type(block).__name__} has no {family.router}")
     _check_calls(block, family, name)
-    reasons = []
+    reasons: list[str] = []
+    found: list[tuple[Any, str, Callable[..., Any]]] = []
     for owner, method in CHOICES:
         module = owners[owner]
         own = getattr(type(module), method, None)
         if own is None:
             continue
         try:
-            replacement = rewritten(own)
+            found.append((module, method, rewritten(own)))
         except Unknown as unknown:
             reasons.append(f"{type(module).__name__}.{method} {unknown}")
-            continue
-        _check_own(block, "forward", name, replacement)
-        _check_own(module, method, name, replacement)
-        return LiveRouter(module, method, replacement, name, layer, *_sizes(module, name))
-    raise refusal(name, f"{family.name}: this version chooses experts in no known way: {'; '.join(reasons)}")
+    if not found:
+        raise refusal(name, f"{family.name}: this version chooses experts in no known way: {'; '.join(reasons)}")
+    if len(found) > 1 and not family.blocks:
+        several = " and ".join(f"{type(module).__name__}.{method}" for module, method, _ in found)
+        raise refusal(name, f"{type(block).__name__} is of {family.name}, and {several} each choose experts")
+    module, method, replacement = found[0]
+    _check_own(block, "forward", name, replacement)
+    _check_own(module, method, name, replacement)
+    return LiveRouter(module, method, replacement, name, layer, *_sizes(module, name))
 
 
 def _check_calls(block: Any, family: Family, name: str) -> None:
     """That the forward of the class is one that asks the router, and no kernel in its place."""
-    forward = inspect.unwrap(type(block).forward)
+    forward = inspect.unwrap(getattr(type(block), "forward", None))
     if family.router not in getattr(getattr(forward, "__code__", None), "co_names", ()):
         raise refusal(name, f"{family.name}: the forward of {type(block).__name__} does not ask its {family.router}")
 
