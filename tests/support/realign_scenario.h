@@ -27,11 +27,12 @@ struct Scenario {
   std::vector<std::vector<std::vector<uint16_t>>> ids;  // [sequence][slot][row · K + k]
   std::vector<int64_t> lengths;
   std::vector<std::vector<RowRange>> unrecorded;
+  std::vector<int64_t> last_rows;  // As RealignInput has them.
   std::vector<LocalRow> row_map;
   std::vector<StagedPiece> pieces;
   std::vector<uint8_t> staging;
 
-  RealignInput input() const { return {static_cast<int64_t>(staging.size()), pieces, row_map, unrecorded}; }
+  RealignInput input() const { return {static_cast<int64_t>(staging.size()), pieces, row_map, unrecorded, last_rows}; }
   absl::StatusOr<RealignPlan> Plan() const { return PlanRealign(layout, input()); }
 
   bool Declared(int32_t sequence, int64_t row) const {
@@ -43,6 +44,8 @@ struct Scenario {
   RowState State(size_t local_row) const {
     const LocalRow& row = row_map[local_row];
     if (row.state == RowState::kReplayed && Declared(row.sequence, row.row)) return RowState::kUnrecorded;
+    const bool last = !last_rows.empty() && row.state == RowState::kUnrecorded && row.row == last_rows[row.sequence];
+    if (last && !Declared(row.sequence, row.row)) return RowState::kPad;
     return row.state;
   }
 };

@@ -49,7 +49,7 @@ Inputs<D> RandomInputs(const RouterConfig& config, int64_t rows, bool with_bias,
                        std::mt19937& random) {
   Inputs<D> in{.config = config};
   std::normal_distribution<float> normal(0, 3);
-  std::uniform_int_distribution<int> tenths(-40, 40), state(0, 2), any(0, config.num_experts - 1);
+  std::uniform_int_distribution<int> tenths(-40, 40), state(0, 3), any(0, config.num_experts - 1);
   for (int64_t i = 0; i < rows * config.num_experts; ++i) {
     const bool may_tie = i / config.num_experts % 2 == 1;
     in.logits.push_back(D(may_tie ? static_cast<float>(tenths(random)) / 10 : normal(random)));

@@ -110,10 +110,12 @@ absl::StatusOr<RealignPlan> PlanRealignOf(const rrt_plan& plan, const rrt_fetch&
   if (!fetch.ended) return NotEnded();
   const StagedRows& staged = fetch.staged;
   const std::vector<LocalRow> row_map = ExpandRowMap(plan.described.plan.row_map);
+  const std::vector<int64_t> last_rows = plan.described.last_rows();
   return PlanRealign(plan.layout, {.staging_bytes = static_cast<int64_t>(staged.staging.size()),
                                    .pieces = staged.pieces,
                                    .row_map = row_map,
-                                   .unrecorded = staged.unrecorded});
+                                   .unrecorded = staged.unrecorded,
+                                   .last_rows = last_rows});
 }
 
 }  // namespace routing_replay::capi

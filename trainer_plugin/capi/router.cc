@@ -54,7 +54,7 @@ absl::Status CheckThere(int64_t rows, std::initializer_list<Tensor> tensors) {
 
 absl::Status CheckStates(absl::Span<const uint8_t> states) {
   for (size_t i = 0; i < states.size(); ++i) {
-    if (states[i] > static_cast<uint8_t>(RowState::kPad)) {
+    if (states[i] > static_cast<uint8_t>(RowState::kLive)) {
       return Invalid(Reason::kField, "states", absl::StrCat(states[i], " of row ", i, " is no state"));
     }
   }

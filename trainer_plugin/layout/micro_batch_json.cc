@@ -80,6 +80,7 @@ class Reader {
     object_.Read("dp_cp_size", out_.dp_cp_size);
     object_.Read("hierarchical_cp_sizes", hierarchical_);
     object_.Read("tokens_per_sample", layout_.tokens_per_sample);
+    object_.Read("last_row_filler", out_.last_row_filler);
   }
 
   // The shape that the trainer passed; with a policy it may be left to that, and so may its format.
@@ -183,6 +184,7 @@ class Reader {
     object.Read("first_row", shape.first_row);
     object.Read("sample", out_.samples.emplace_back());
     object.Read("recorded_rows", recorded);
+    object.Read("live", shape.live);
     const Json* pieces = object.Find("pieces");
     if (absl::Status status = object.status(); !status.ok()) return status;
     const auto tokens =
@@ -197,13 +199,15 @@ class Reader {
       return Invalid(Reason::kShape, object.PathOf("tokens"),
                      absl::StrCat(shape.tokens, ", the micro-batch has ", derived->tokens, " tokens there"));
     }
-    shape.recorded_rows = recorded.value_or(shape.tokens > 0 ? shape.tokens - 1 : 0);
+    if (shape.live && recorded.value_or(0) != 0) return Invalid(object.PathOf("recorded_rows"), "of a live sequence");
+    shape.recorded_rows = recorded.value_or(shape.tokens > 0 && !shape.live ? shape.tokens - 1 : 0);
     if (pieces != nullptr) return ReadPieces(index, object.PathOf("pieces"), *pieces);
     if (shape.tokens == 0) return absl::OkStatus();
     out_.pieces.push_back({.sample = out_.samples.back(),
                            .sequence = static_cast<int32_t>(index),
                            .tokens = shape.tokens,
-                           .rows = shape.recorded_rows});
+                           .rows = shape.recorded_rows,
+                           .live = shape.live});
     return absl::OkStatus();
   }
 
@@ -221,11 +225,13 @@ class Reader {
       object.Read("tokens", piece.tokens);
       object.Read("start", piece.start);
       object.Read("rows", rows);
+      object.Read("live", piece.live);
       if (absl::Status status = object.status(); !status.ok()) return status;
       if (piece.tokens < 1 || piece.tokens > kMaxRows) return Invalid(object.PathOf("tokens"), "is out of range");
       piece.sequence = static_cast<int32_t>(index);
       piece.offset = offset;
-      piece.rows = rows.value_or(piece.tokens - 1);
+      if (piece.live && rows.value_or(0) != 0) return Invalid(object.PathOf("rows"), "of a live piece");
+      piece.rows = rows.value_or(piece.live ? 0 : piece.tokens - 1);
       offset += piece.tokens;
     }
     return absl::OkStatus();

@@ -19,6 +19,7 @@ struct DescribedMicroBatch {
   std::vector<std::string> samples;  // Parallel to layout.sequences; "" where not named.
   // Of all sequences, where one of them is put together; else empty.
   std::vector<SequencePiece> pieces;
+  bool last_row_filler = false;  // See DescribedPlan::last_rows.
   // Of the DP x CP group, where the micro-batch is cut over local_cp_size neighbours of it.
   std::optional<int32_t> dp_cp_size;
   // Hazards of the named policy, and the first difference between its prediction and what was passed.

@@ -53,7 +53,8 @@ void AddPart(const RowRun& run, int64_t begin, int64_t end, RowState state, int3
   part.sequence = index;
   part.row += piece.start - piece.offset;
   part.state = state;
-  (state == RowState::kReplayed ? out.replayed_rows : out.unrecorded_rows) += part.count;
+  int64_t& rows = piece.live ? out.live_rows : out.unrecorded_rows;
+  (state == RowState::kReplayed ? out.replayed_rows : rows) += part.count;
   out.runs.push_back(part);
 }
 
@@ -70,7 +71,8 @@ absl::StatusOr<RowMap> ShowPieces(const RowMap& map, const MicroBatchLayout& lay
       const auto index = static_cast<int32_t>(piece - pieces.begin());
       const int64_t middle = piece->offset + piece->rows;
       AddPart(run, piece->offset, middle, RowState::kReplayed, index, *piece, out);
-      AddPart(run, middle, piece->offset + piece->tokens, RowState::kUnrecorded, index, *piece, out);
+      const RowState without = piece->live ? RowState::kLive : RowState::kUnrecorded;
+      AddPart(run, middle, piece->offset + piece->tokens, without, index, *piece, out);
     }
   }
   return out;

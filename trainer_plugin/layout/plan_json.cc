@@ -76,6 +76,11 @@ absl::Status InNamesOfDescription(const absl::Status& status) {
   return !detail || detail->field.empty() || absl::StartsWith(detail->field, "rank.") ? status : InMicroBatch(status);
 }
 
+const char* StateName(RowState state) {
+  if (state == RowState::kReplayed) return "replayed";
+  return state == RowState::kLive ? "live" : "unrecorded";
+}
+
 OrderedJson RowMapToJson(const RowMap& map) {
   OrderedJson runs = OrderedJson::array();
   for (const RowRun& run : map.runs) {
@@ -84,13 +89,15 @@ OrderedJson RowMapToJson(const RowMap& map) {
                     {"count", run.count},
                     {"sequence", run.sequence},
                     {"row", run.row},
-                    {"state", run.state == RowState::kReplayed ? "replayed" : "unrecorded"}});
+                    {"state", StateName(run.state)}});
   }
-  return {{"rows", map.rows},
-          {"replayed", map.replayed_rows},
-          {"unrecorded", map.unrecorded_rows},
-          {"pads", map.pad_rows()},
-          {"runs", std::move(runs)}};
+  OrderedJson json = {{"rows", map.rows},
+                      {"replayed", map.replayed_rows},
+                      {"unrecorded", map.unrecorded_rows},
+                      {"pads", map.pad_rows()}};
+  if (map.live_rows > 0) json["live"] = map.live_rows;
+  json["runs"] = std::move(runs);
+  return json;
 }
 
 OrderedJson PlanToJson(const DescribedPlan& described) {
@@ -134,8 +141,25 @@ absl::StatusOr<DescribedPlan> DescribedPlanFromJson(absl::string_view text) {
                        std::move(micro_batch.layout),
                        std::move(micro_batch.samples),
                        std::move(micro_batch.pieces),
+                       micro_batch.last_row_filler,
                        std::move(micro_batch.warnings),
                        layers.mtp_layers};
+}
+
+std::vector<int64_t> DescribedPlan::last_rows() const {
+  std::vector<int64_t> last;
+  if (!last_row_filler) return last;
+  for (size_t i = 0; pieces.empty() && i < layout.sequences.size(); ++i) {
+    const SequenceShape& shape = layout.sequences[i];
+    last.push_back(shape.recorded_rows == shape.tokens - 1 ? shape.recorded_rows : -1);
+  }
+  // What follows in its sequence may attend to the last token of a piece.
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const SequencePiece& piece = pieces[i];
+    const bool ends = i + 1 == pieces.size() || pieces[i + 1].sequence != piece.sequence;
+    last.push_back(ends && piece.rows == piece.tokens - 1 ? piece.start + piece.rows : -1);
+  }
+  return last;
 }
 
 std::string ToJson(const DescribedPlan& plan) {

@@ -24,6 +24,7 @@ struct DescribedPlan {
   MicroBatchLayout layout;
   std::vector<std::string> samples;   // Per sequence of layout.
   std::vector<SequencePiece> pieces;  // What the plan's sequences are, where some are put together; else empty.
+  bool last_row_filler = false;
   std::vector<std::string> warnings;  // In words: see rrt_plan_json.
   int32_t mtp_layers = 0;             // In the chunks planned for; they are not in the plan.
 
@@ -36,6 +37,8 @@ struct DescribedPlan {
   std::optional<int64_t> num_tokens(size_t sequence) const {
     return pieces.empty() ? std::optional(layout.sequences[sequence].tokens) : std::nullopt;
   }
+  // Per sequence, as RealignInput has them; empty without last_row_filler.
+  std::vector<int64_t> last_rows() const;
 };
 
 // INVALID_ARGUMENT (kField) naming a field that is missing, unknown or of the wrong kind, or what MakeReplayPlan and

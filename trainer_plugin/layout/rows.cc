@@ -177,10 +177,10 @@ class RowMapBuilder {
     if (replayed > 0) map.runs.push_back(SubRun(run, 0, replayed));
     if (real > replayed) {
       map.runs.push_back(SubRun(run, replayed, real));
-      map.runs.back().state = RowState::kUnrecorded;
+      map.runs.back().state = shape.live ? RowState::kLive : RowState::kUnrecorded;
     }
     map.replayed_rows += replayed;
-    map.unrecorded_rows += real - replayed;
+    (shape.live ? map.live_rows : map.unrecorded_rows) += real - replayed;
   }
 
   const MicroBatchLayout& layout_;

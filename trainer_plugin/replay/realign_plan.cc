@@ -63,7 +63,7 @@ absl::Status CheckRowMap(const BufferLayout& layout, const RealignInput& input) 
   }
   for (size_t i = 0; i < input.row_map.size(); ++i) {
     const LocalRow& row = input.row_map[i];
-    if (row.state > RowState::kPad) return Refuse(Reason::kField, "row_map", absl::StrCat("state of local row ", i));
+    if (row.state > RowState::kLive) return Refuse(Reason::kField, "row_map", absl::StrCat("state of local row ", i));
     if (row.state != RowState::kReplayed) continue;
     if (row.sequence < 0 || static_cast<size_t>(row.sequence) >= input.unrecorded.size() || row.row < 0 ||
         row.row >= kMaxRows) {
@@ -188,9 +188,20 @@ void AddCopies(const RealignInput& input, const SequenceWork& sequence, std::vec
   }
 }
 
+void FillLastRows(const RealignInput& input, RealignPlan& plan) {
+  const auto sequences = static_cast<int32_t>(std::min(input.last_rows.size(), input.unrecorded.size()));
+  for (size_t i = 0; i < input.row_map.size(); ++i) {
+    const LocalRow& row = input.row_map[i];
+    if (row.state != RowState::kUnrecorded || row.sequence >= sequences || row.row != input.last_rows[row.sequence]) {
+      continue;
+    }
+    if (Clip(input.unrecorded[row.sequence], RowRange::OfSize(row.row, 1)).empty()) plan.states[i] = RowState::kPad;
+  }
+}
+
 void AddFills(RealignPlan& plan) {
   int64_t ordinal = 0;
-  for (RowState kind : {RowState::kPad, RowState::kUnrecorded}) {
+  for (RowState kind : {RowState::kPad, RowState::kUnrecorded, RowState::kLive}) {
     for (size_t i = 0; i < plan.states.size(); ++i) {
       if (plan.states[i] == kind) plan.fills.push_back({static_cast<int64_t>(i), ordinal++});
     }
@@ -210,6 +221,7 @@ absl::StatusOr<RealignPlan> PlanRealign(const BufferLayout& layout, const Realig
     if (auto s = CheckDelivered(layout, input, work[i], static_cast<int32_t>(i)); !s.ok()) return s;
     AddCopies(input, work[i], plan.copies);
   }
+  FillLastRows(input, plan);
   AddFills(plan);
   plan.staging_bytes = input.staging_bytes;
   plan.pieces.assign(input.pieces.begin(), input.pieces.end());

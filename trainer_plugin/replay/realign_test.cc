@@ -90,6 +90,18 @@ TEST(Realign, SequenceThatFallsBackIsLiveThroughout) {
   }
 }
 
+TEST(Realign, LastRowsOnFillerUnlessTheirSequenceFallsBack) {
+  std::mt19937 random(8);
+  for (int round = 0; round < 40; ++round) {
+    Scenario s = RandomScenario(random);
+    s.last_rows = s.lengths;
+    if (round % 2) s.last_rows.back() = -1;
+    if (round % 3) s.unrecorded[0] = {{0, kMaxRows}};
+    RunAndExpectExact(s);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(Realign, RefusesAnyMissingPieceThatTheMapNeeds) {
   std::mt19937 random(3);
   int refused = 0;
@@ -165,7 +177,7 @@ TEST(Realign, RefusesWhatDoesNotFit) {
   EXPECT_THAT(plan([](Scenario& s) { s.row_map[1].sequence = 1; }), field);
   EXPECT_THAT(plan([](Scenario& s) { s.row_map[1].row = -1; }), field);
   EXPECT_THAT(plan([](Scenario& s) { s.row_map[1].row = kMaxRows; }), field);
-  EXPECT_THAT(plan([](Scenario& s) { s.row_map[1].state = static_cast<RowState>(3); }), field);
+  EXPECT_THAT(plan([](Scenario& s) { s.row_map[1].state = static_cast<RowState>(4); }), field);
   EXPECT_THAT(plan([](Scenario& s) { s.unrecorded[0] = {{2, 3}, {1, 2}}; }), field);
 }
 

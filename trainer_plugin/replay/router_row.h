@@ -49,9 +49,14 @@ struct SlotCounts {
   int32_t zero_probabilities = 0;
 };
 
+// Whether a row in this state takes the live choice.
+RR_HOST_DEVICE inline bool ChoosesLive(RowState state) {
+  return state == RowState::kUnrecorded || state == RowState::kLive;
+}
+
 // The counter of rows in this state.
 RR_HOST_DEVICE inline int64_t& RowsOfState(RouterCounters& counters, RowState state) {
-  if (state == RowState::kUnrecorded) return counters.live_rows;
+  if (ChoosesLive(state)) return counters.live_rows;
   return state == RowState::kPad ? counters.pad_rows : counters.replayed_rows;
 }
 
@@ -99,8 +104,7 @@ RR_HOST_DEVICE inline void RowProbabilities(const Lanes& lanes, const RouterConf
 template <typename Math, typename Lanes, typename T>
 RR_HOST_DEVICE inline int32_t FindRowIds(const Lanes& lanes, const RouterConfig& config,
                                          const RouterForwardTensors<T>& tensors, int64_t row, uint16_t* ids) {
-  if (tensors.states[row] != RowState::kUnrecorded)
-    return LoadRowIds(lanes, config, tensors.indices, tensors.id_bytes, row, ids);
+  if (!ChoosesLive(tensors.states[row])) return LoadRowIds(lanes, config, tensors.indices, tensors.id_bytes, row, ids);
   ChooseLive<Math>(lanes, config, tensors.logits + row * config.num_experts, tensors.expert_bias, ids);
   return 0;
 }

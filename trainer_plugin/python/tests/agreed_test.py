@@ -11,7 +11,7 @@ import numpy as np
 from step_test import PLENTY, SAMPLES, CountingSource, expected_of, geometry_of, plan_of, rows_of, some
 
 import routing_replay_trainer as trainer
-from routing_replay_trainer._micro_batch import Sequence, expected
+from routing_replay_trainer._micro_batch import Sequence, described, expected
 from routing_replay_trainer._steps import Steps
 from routing_replay_trainer.agreed import AgreedSteps, _with_numbers
 from routing_replay_trainer.collective import LocalGroup
@@ -183,12 +183,94 @@ class AgreedTest(unittest.TestCase):
     def test_one_sample_of_two_lengths(self) -> None:
         twice = [*expected_of(0, 1), trainer.FetchSequence("s0"), trainer.FetchSequence("s1", SAMPLES["s1"])]
         self.assertEqual(self.steps("live").begin(twice).replayed, 2)
-        for missing in ("strict", "live"):
-            before = self.rows.inspections
-            with self.assertRaisesRegex(trainer.InvalidArgumentError, "s1 has 50 tokens .* 51 in another") as caught:
-                self.steps(missing).begin([*twice, trainer.FetchSequence("s1", 51)])
-            self.assertEqual((caught.exception.field, caught.exception.sample), ("lengths", "s1"))
-            self.assertEqual(self.rows.inspections, before)
+        before = self.rows.inspections
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "s1 has 50 tokens .* 51 in another") as caught:
+            self.steps("strict").begin([*twice, trainer.FetchSequence("s1", 51)])
+        self.assertEqual((caught.exception.field, caught.exception.sample), ("lengths", "s1"))
+        self.assertEqual(self.rows.inspections, before)
+
+    def test_what_contradicts_the_batch_falls_back_alone(self) -> None:
+        own = expected_of(1)[0]
+        for copy, status in (
+            (trainer.FetchSequence("s1", 51), "LENGTH_MISMATCH"),
+            (trainer.FetchSequence("s1", 128, np.arange(128)), "LENGTH_MISMATCH"),
+            (trainer.FetchSequence("s1", 50, np.arange(50) + 1), "TOKENS_MISMATCH"),
+        ):
+            length = copy.num_tokens or 0
+            plan = plan_of({**some(0, 1), "copy": length, "copy again": length})
+            for missing, named in (("live", "live"), ("drop", "dropped")):
+                for order in ([*expected_of(0), own, copy, copy], [*expected_of(0), copy, own, copy]):
+                    steps = self.steps(missing)
+                    begun = steps.begin(order)
+                    self.assertEqual((begun.counts, begun.replayed), ({"OK": 2, status: 1}, 2))
+                    self.assertEqual(getattr(begun, named), ("s1",))
+                    said = steps.apply([*expected_of(0), own, copy, copy])
+                    batch = self.source.fetch(plan, sequences=said, missing=missing)
+                    self.assertEqual(batch.fallback_sequences, 2)
+                    self.assertEqual(batch.replayed_rows, SAMPLES["s0"] + SAMPLES["s1"] - 2)
+        with self.assertRaises(trainer.FailedPreconditionError):
+            self.steps("strict").begin([own, copy])
+
+    def test_what_begin_step_was_not_told_of_a_copy(self) -> None:
+        """It knows the sample by its name alone; the micro-batch has it twice."""
+        steps = self.steps("live")
+        steps.begin([trainer.FetchSequence("s1")])
+        said = steps.apply([trainer.FetchSequence("s1", 50), trainer.FetchSequence("s1", 51)])
+        self.assertEqual([one.live for one in said], [False, True])
+
+    def test_sequences_of_no_sample(self) -> None:
+        """They have a state and counts of their own, and nothing is asked of a source."""
+        layout = {"format": "THD", "cu_seqlens": [0, 9, 29, 36], "cu_seqlens_padded": [0, 9, 29, 36], "total_rows": 36}
+        piece = [Sequence(None, tokens=4), Sequence("s0", 0, 2, 3)]
+        for listed, live, unrecorded, fallen_back in (
+            ([None, "s0", 0], 16, 1, 0),
+            (np.array([0, 7, 0]), 16, 20, 1),
+            ([Sequence(None), "s0", Sequence(0)], 16, 1, 0),
+            ([None, "s0", piece], 13, 2, 0),
+            (["s0", "s0", None], 7, 10, 1),
+        ):
+            said = described(listed, None, None, layout | {"partition": "contiguous"})
+            plan = trainer.plan(geometry_of(), said.layout)
+            steps = self.steps("live")
+            begun = steps.begin(expected(listed, None, None, layout))
+            self.assertEqual(begun.fallen_back, fallen_back)
+            batch = self.source.fetch(plan, sequences=steps.apply(said.fetch), missing="live")
+            self.assertEqual((batch.live_rows, batch.unrecorded_rows, batch.pad_rows), (live, unrecorded, 0))
+            self.assertEqual((plan.row_map["live"], int((batch.states == trainer.LIVE).sum())), (live, live))
+
+    def test_a_step_of_no_sample_says_so(self) -> None:
+        steps = self.steps("live", 0.0)
+        nobody = expected([None, 0], None, [5, 6], {})
+        with self.assertLogs("routing_replay_trainer", "WARNING") as logs:
+            for _ in range(2):
+                self.assertEqual(steps.begin(nobody).decisions, ())
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("no sequence of this step is of a sample", logs.output[0])
+        with self.assertNoLogs("routing_replay_trainer", "WARNING"):
+            self.assertEqual(self.steps("live", 0.0).begin([*nobody, *expected_of(0)]).replayed, 1)
+
+    def test_last_rows_on_filler(self) -> None:
+        """Where all other rows are recorded nothing chooses live; a sample that falls back does so as a whole."""
+        lengths = {**some(0), "absent": 9, "one": 1}
+        samples = [*expected_of(0), trainer.FetchSequence("absent", 9), trainer.FetchSequence("one", 1)]
+        layout = {"format": "THD", "total_rows": 30, "cu_seqlens_padded": [0, 20, 29, 30], "partition": "contiguous"}
+        said = [{"sample": name, "tokens": count} for name, count in lengths.items()]
+        plan = trainer.plan(geometry_of(), layout | {"sequences": said, "last_row_filler": True})
+        batch = self.source.fetch(plan, sequences=samples, missing="live")
+        self.assertEqual(
+            batch.states.tolist(), [trainer.REPLAYED] * 19 + [trainer.PAD] + [trainer.UNRECORDED] * 9 + [2]
+        )
+        self.assertEqual((batch.replayed_rows, batch.unrecorded_rows, batch.pad_rows), (19, 9, 2))
+        for slot, ids in enumerate(batch.indices):
+            np.testing.assert_array_equal(ids[[19, 29]], plan.filler(slot, 2))
+        # Of a part of a sample the last token of the sequence; others may attend to those in its middle.
+        for rows, last in ((3, 1), (2, 0)):
+            pieces = [{"sample": "s0", "tokens": 3, "rows": 2}, {"sample": "s0", "tokens": 4, "start": 6, "rows": rows}]
+            sequence = [{"tokens": 7, "pieces": pieces}]
+            of_pieces = {"sequences": sequence, "cu_seqlens_padded": [0, 7], "total_rows": 7, "last_row_filler": True}
+            plan = trainer.plan(geometry_of(), layout | of_pieces)
+            batch = self.source.fetch(plan, sequences=[trainer.FetchSequence("s0")] * 2)
+            self.assertEqual((batch.unrecorded_rows, batch.pad_rows), (1 + 2 * (1 - last), last))
 
     def test_samples_without_rows(self) -> None:
         """Of one token, or none: nobody has appended them."""
@@ -265,7 +347,7 @@ class StepsTest(unittest.TestCase):
 class ReplicaTest(unittest.TestCase):
     """Sixteen ranks, each with a source of its own."""
 
-    def step(self, missing: Any, change: Any, **options: Any) -> list[Any]:
+    def step(self, missing: Any, change: Any, copies: Any = (), **options: Any) -> list[Any]:
         def one(collective: Any) -> Any:
             rows = CountingSource(geometry_of())
             for i, (name, tokens) in enumerate(SAMPLES.items()):
@@ -274,12 +356,13 @@ class ReplicaTest(unittest.TestCase):
             with StepSource(rows, deadline=20.0) as source:
                 source.begin_step()
                 steps = AgreedSteps(source, missing=missing, collective=collective, **options)
-                expected = expected_of(*range(6))
+                expected = [*expected_of(*range(6)), *copies]
                 try:
                     begun = steps.begin(expected)
                 except trainer.ReplayError as error:
                     return type(error), error.sample
-                batch = source.fetch(plan_of(SAMPLES), sequences=steps.apply(expected), missing=missing)
+                lengths = SAMPLES | {f"copy {i}": one.num_tokens for i, one in enumerate(copies)}
+                batch = source.fetch(plan_of(lengths), sequences=steps.apply(expected), missing=missing)
                 return begun, batch.states.tobytes(), batch.dropped
 
         with ThreadPoolExecutor(16) as pool:
@@ -366,6 +449,18 @@ class ReplicaTest(unittest.TestCase):
             self.assertEqual(dropped, ("s3",) if missing == "drop" else ())
         self.assertEqual(self.step("strict", change), [(trainer.FailedPreconditionError, "s3")] * 16)
         self.assertEqual(self.step("live", change), [(trainer.FallbackLimitError, None)] * 16)
+
+    def test_ranks_decide_alike_of_copies(self) -> None:
+        copies = [trainer.FetchSequence("s1", 128), trainer.FetchSequence("s2", SAMPLES["s2"], np.arange(80) + 1)]
+        for missing, named in (("live", "live"), ("drop", "dropped")):
+            said = self.step(missing, lambda rank, rows: None, copies, max_fallback_fraction=0.25)
+            self.assertEqual(len(set(map(repr, said))), 1)
+            begun, _, dropped = said[0]
+            self.assertEqual(getattr(begun, named), ("s1", "s2"))
+            self.assertEqual((begun.replayed, begun.fallen_back), (6, 2))
+            self.assertEqual(dropped, ("s1", "s2") if missing == "drop" else ())
+        said = self.step("strict", lambda rank, rows: None, copies)
+        self.assertEqual(set(said), {(trainer.InvalidArgumentError, "s1")})
 
     def test_a_rank_whose_source_fails(self) -> None:
         def change(rank: int, rows: CountingSource) -> None:

@@ -296,6 +296,83 @@ class MegatronTest(MegatronCase):
                     self.assertEqual(np.sort(rows[:, column]).tolist(), chosen.tolist())
                 start += len(tokens)
 
+    def test_the_last_row_of_a_sample(self) -> None:
+        """It takes filler, and no layer calls topk; it is live again where its sample falls back."""
+        config = models.make_config()
+        rollout = Rollout(config, 3)
+        for inject in ("native", "fused"):
+            for last_row, missing_sample in (("filler", False), ("live", False), ("filler", True)):
+                model = models.Model(config, [1, 2, 3, 4])
+                options = {"last_row": last_row, "missing": "live", "watch": "off", "max_fallback_fraction": 1.0}
+                replay = self.attach(model, config, rollout.source, inject=inject, **options)
+                samples = [*rollout.samples(0)[:-1], "absent"] if missing_sample else rollout.samples(0)
+                with (
+                    mock.patch.object(torch, "topk", wraps=torch.topk) as topk,
+                    replay.micro_batch(samples, packed_seq_params=rollout.packed(0), index=0),
+                ):
+                    output = model(self.hidden(0))
+                lives = last_row == "live" or missing_sample
+                self.assertEqual(topk.call_count, 4 if inject == "native" and lives else 0)
+                output.sum().backward()
+                replay.end_step()
+                live = sum(LENGTHS[0][-1:]) if missing_sample else len(LENGTHS[0]) if last_row == "live" else 0
+                self.assertEqual(replay.metrics()["routing_replay/unrecorded_rows"], live)
+                for layer, moe in models.moe_layers(model).items():
+                    self.assertEqual(moe.seen[0][1].sum(1).tolist(), [2] * sum(LENGTHS[0]))
+                    ids, recorded = rollout.ids(0, layer)
+                    recorded[-live if missing_sample else len(recorded) :] = False
+                    used = moe.seen[0][1].nonzero()[:, 1].view(len(ids), -1)
+                    self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
+                replay.detach()
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "last_row"):
+            self.attach(model, config, rollout.source, last_row="first")
+
+    def test_a_sequence_of_no_sample_routes_live(self) -> None:
+        config = models.make_config()
+        rollout = Rollout(config, 3)
+        for inject, nobody in (("native", None), ("native", 0), ("fused", None)):
+            model = models.Model(config, [1, 2, 3, 4])
+            with torch.no_grad():
+                model(self.hidden(0))
+            replay = self.attach(model, config, rollout.source, inject=inject, last_row="filler")
+            samples = [nobody, rollout.samples(0)[1], nobody]
+            tokens = torch.tensor(np.concatenate(rollout.tokens[0]))
+            said = {"tokens": tokens, "packed_seq_params": rollout.packed(0)}
+            begun = replay.begin_step(samples, **said)
+            self.assertEqual((begun.replayed, begun.fallen_back), (1, 0))
+            with replay.micro_batch(samples, **said, index=0), self.assertNoLogs("routing_replay_trainer"):
+                model(self.hidden(0)).sum().backward()
+                replay.end_step()
+            metrics = {name.rpartition("/")[2]: value for name, value in replay.metrics().items()}
+            self.assertEqual((metrics["live_rows"], metrics["replayed_rows"]), (7, 8))
+            self.assertEqual((metrics["unrecorded_rows"], metrics["fallback_sequences"]), (0, 0))
+            self.assertAlmostEqual(metrics["live_fraction"], 7 / 15)
+            first = models.moe_layers(model)[0].seen  # What is before it is the same with and without replay.
+            rows = [*range(5), *range(14, 16)]
+            self.assertTrue(torch.equal(first[0][1][rows], first[1][1][rows]))
+            replay.detach()
+
+    def test_a_copy_of_another_length_falls_back_alone(self) -> None:
+        """As frameworks copy the first sample's columns to what fills a batch up."""
+        config = models.make_config()
+        rollout = Rollout(config, 3)
+        for missing, named in (("live", "live"), ("drop", "dropped")):
+            model = models.Model(config, [1, 2, 3, 4])
+            replay = self.attach(model, config, rollout.source, missing=missing, max_fallback_fraction=0.5)
+            samples = [*rollout.samples(0)[:2], rollout.samples(0)[0]]
+            said = {"lengths": LENGTHS[0], "packed_seq_params": rollout.packed(0)}
+            begun = replay.begin_step(samples, **said)
+            self.assertEqual((begun.replayed, getattr(begun, named)), (2, (samples[0],)))
+            with replay.micro_batch(samples, **said, index=0):
+                model(self.hidden(0)).sum().backward()
+            replay.end_step()
+            self.assertEqual(replay.metrics()["routing_replay/fallback_sequences"], 1)
+            ids, recorded = rollout.ids(0, 0)
+            recorded[-2:] = False
+            used = models.moe_layers(model)[0].seen[0][1].nonzero()[:, 1].view(len(ids), -1)
+            self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
+            replay.detach()
+
     def test_shadow_changes_nothing(self) -> None:
         config = self.config()
         chunks = self.chunks(config)

@@ -243,6 +243,7 @@ class RouterTest(unittest.TestCase):
 
     def test_live_rows(self) -> None:
         states = np.full(20, trainer.UNRECORDED, np.uint8)
+        states[::3] = trainer.LIVE
         out = trainer.router_replay_forward(trainer.Router(64, 6), self.logits, self.indices, states)
         np.testing.assert_array_equal(out.chosen, np.argsort(-self.logits, 1, kind="stable")[:, :6])
         self.assertEqual(out.counters["live_rows"], 20)

@@ -7,6 +7,7 @@
 #include "routing_replay/trainer/router_counters.h"
 #include "routing_replay/trainer/row_map.h"
 #include "trainer_plugin/replay/cuda/warp_rows.cuh"
+#include "trainer_plugin/replay/router_row.h"
 
 namespace routing_replay::trainer {
 
@@ -20,7 +21,7 @@ inline constexpr int32_t kZeroProbabilities = offsetof(RouterCounters, zero_prob
 using RouterBlockCounts = BlockCounts<sizeof(RouterCounters) / sizeof(int64_t)>;
 
 __device__ inline int32_t CountOf(RowState state) {
-  if (state == RowState::kUnrecorded) return kLiveRows;
+  if (ChoosesLive(state)) return kLiveRows;
   return state == RowState::kPad ? kPadRows : kReplayedRows;
 }
 

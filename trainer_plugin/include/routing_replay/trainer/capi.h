@@ -79,7 +79,10 @@ RRT_API uint32_t rrt_token_check(uint32_t check, const uint32_t* tokens, size_t 
  *     pieces that follow each other in the sequence, [{"sample", "tokens", "start": 0, "rows": tokens - 1}]: its tokens
  *     are those of the sample from `start` on, of which the first `rows` have a route. With pieces in one sequence,
  * what is said of sequences below, in row maps, slices and fetches, is said of the pieces of all of them in order (a
- *     sequence without tokens has none);
+ *     sequence without tokens has none); live false, of a sequence or a piece that is of no sample, without a recorded
+ *     row: it routes live, and its rows are in state 3;
+ *   last_row_filler false: whether the last token of a sequence, if it alone has no route, takes filler like a pad, in
+ *     what a fetch gives, unless its sample falls back;
  *   partition "zigzag_per_document", "zigzag_per_sequence", "contiguous", "contiguous_per_sequence" or "explicit";
  *   cp_size 1, tp_size 1, sequence_parallel false, tokens_per_sample null, target_rows null;
  *   row_order "sequence_major" or "batch_major", sp_slice "after_flatten" or "before_flatten";
@@ -143,7 +146,7 @@ RRT_API rrt_error* rrt_plan_json(const rrt_plan* plan, rrt_bytes** json);
  * layer's ids are [rows][top_k] little-endian at `offset`, a multiple of id_bytes; the layers fill the buffer. */
 RRT_API rrt_error* rrt_plan_buffer(const rrt_plan* plan, rrt_bytes** json);
 /* The row map, one entry per local row: what `count` (of rrt_plan_buffer's rows) entries show. State: 0 replayed,
- * 1 unrecorded (a real token without a route), 2 pad; sequence and row of a pad are -1. */
+ * 1 unrecorded (a real token without a route), 2 pad, 3 of a live sequence; sequence and row of a pad are -1. */
 RRT_API rrt_error* rrt_plan_row_map(const rrt_plan* plan, int32_t* sequences, int32_t* rows, uint8_t* states,
                                     size_t count);
 /* Filler ids [rows][top_k] of the plan's layer number `slot`, those of filler rows first, first + 1, …: top_k different
@@ -278,8 +281,8 @@ RRT_API int32_t rrt_local_source_remove(rrt_local_source* source, const char* sa
 RRT_API rrt_error* rrt_local_source_fetch(const rrt_local_source* source, rrt_fetch* fetch);
 
 /* The rows of an ended fetch of this plan into an index buffer (rrt_plan_buffer bytes) and one state per local row
- * (as in rrt_plan_row_map, with what the fetch found), both fully overwritten. `rows` (3 numbers or NULL): rows by
- * state. */
+ * (as in rrt_plan_row_map, with what the fetch found; 2 also of last tokens on filler), both fully overwritten. `rows`
+ * (3 numbers or NULL): rows in the states 0, 1 and 2. */
 RRT_API rrt_error* rrt_realign(const rrt_plan* plan, const rrt_fetch* fetch, void* indices, size_t indices_size,
                                uint8_t* states, size_t states_size, int64_t* rows);
 

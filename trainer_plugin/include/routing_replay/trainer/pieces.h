@@ -21,11 +21,13 @@ struct SequencePiece {
   // The first so many tokens have a route to replay: row `start` and on. One fewer than the tokens where the piece ends
   // with its sample, whose last token was never fed to the model.
   int64_t rows = 0;
+  bool live = false;  // Of no sample: tokens without a route are kLive.
 };
 
 // The map with pieces in the place of sequences: `sequence` counts in `pieces`, `row` is that of the sample, and tokens
-// behind the rows of their piece are unrecorded, whatever the layout says. INVALID_ARGUMENT (kField) unless the pieces
-// of each sequence of `layout` follow each other, ascending by sequence, and cover its tokens.
+// behind the rows of their piece are unrecorded (kLive of a live piece), whatever the layout says. INVALID_ARGUMENT
+// (kField) unless the pieces of each sequence of `layout` follow each other, ascending by sequence, and cover its
+// tokens.
 absl::StatusOr<RowMap> ShowPieces(const RowMap& map, const MicroBatchLayout& layout,
                                   absl::Span<const SequencePiece> pieces);
 

@@ -36,6 +36,10 @@ struct RealignInput {
   // Per sequence the rows declared to have no route (a normal list): those become kUnrecorded, staged or not. A
   // sequence that falls back to live routing declares all its rows.
   absl::Span<const std::vector<RowRange>> unrecorded;
+  // Per sequence the row of its last token, which takes filler, as a kPad, if it is kUnrecorded in the row map and not
+  // declared to be (a sequence that falls back declares all rows); -1, or nothing at all: it stays kUnrecorded. Nothing
+  // that a loss over next tokens reads depends on it.
+  absl::Span<const int64_t> last_rows = {};
 };
 
 // Rows [first_row, first_row + rows) of a piece go to local rows from local_row on, for all the piece's layers.
@@ -56,8 +60,8 @@ struct RealignPlan {
   int64_t staging_bytes = 0;
   std::vector<StagedPiece> pieces;
   std::vector<RealignCopy> copies;
-  // Pads in local order with ordinals 0, 1, …, then unrecorded rows with the ordinals after them: filler is balanced
-  // over the pads alone and over both together.
+  // Pads in local order with ordinals 0, 1, …, then unrecorded rows and then live ones with the ordinals after them:
+  // filler is balanced over the pads alone and over all together.
   std::vector<RealignFill> fills;
   std::vector<RowState> states;  // Per local row.
   int64_t replayed_rows = 0;

@@ -54,8 +54,8 @@ struct RouterForwardOutput {
 };
 
 // kReplayed: `indices` as they are, the bias and the group limit have no part. kPad: the same, `indices` holding
-// filler. kUnrecorded: the live choice, top-k of the scores (plus bias) under the group limit, best first, ties by
-// lower id; a pure function of logits and bias, so that a recompute chooses alike. A NaN score ranks first, as in
+// filler. kUnrecorded, kLive: the live choice, top-k of the scores (plus bias) under the group limit, best first, ties
+// by lower id; a pure function of logits and bias, so that a recompute chooses alike. A NaN score ranks first, as in
 // torch.topk.
 // INVALID_ARGUMENT (kShape, naming the tensor) unless every size fits N = states.size(), E and K.
 template <typename D = float>
@@ -65,7 +65,7 @@ absl::Status RouterReplayForward(const RouterConfig& config, const RouterForward
 template <typename D>
 struct RouterBackwardInput {
   absl::Span<const D> logits;        // [N][E], those of the forward call.
-  absl::Span<const uint8_t> chosen;  // Of the forward call; `indices` serves where no row was kUnrecorded.
+  absl::Span<const uint8_t> chosen;  // Of the forward call; `indices` serves where no row chose live.
   absl::Span<const D> grad_probs;    // [N][E], gradient of the loss by `probs`.
 };
 

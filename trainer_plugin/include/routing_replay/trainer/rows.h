@@ -58,6 +58,7 @@ struct SequenceShape {
   int64_t tokens = 0;         // T, without padding, media expanded. 0: the whole document is padding.
   int64_t recorded_rows = 0;  // Rows 0 … recorded_rows - 1 have a route, as far as lengths tell: T - 1, T or fewer.
   int64_t first_row = 0;      // Of its document or padded sequence: above 0 where the padding is on the left.
+  bool live = false;          // Of no sample: rows without a route are kLive.
   friend bool operator==(const SequenceShape&, const SequenceShape&) = default;
 };
 
@@ -116,8 +117,9 @@ struct RowMap {
   std::vector<RowRun> runs;  // No local row twice.
   int64_t replayed_rows = 0;
   int64_t unrecorded_rows = 0;
+  int64_t live_rows = 0;
 
-  int64_t pad_rows() const { return rows - replayed_rows - unrecorded_rows; }
+  int64_t pad_rows() const { return rows - replayed_rows - unrecorded_rows - live_rows; }
 };
 
 // The rows of one rank, [local rows]: pad, slice over CP, put in the router's order, slice over SP, un-flatten, pad to

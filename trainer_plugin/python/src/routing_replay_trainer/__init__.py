@@ -28,6 +28,7 @@ from routing_replay_trainer.errors import (
     ReplayError,
 )
 from routing_replay_trainer.fetch import (
+    LIVE,
     PAD,
     REPLAYED,
     UNRECORDED,
@@ -45,6 +46,7 @@ from routing_replay_trainer.step import StepSource
 
 __version__: str = VERSION
 __all__ = (
+    "LIVE",
     "PAD",
     "REPLAYED",
     "UNRECORDED",

@@ -11,6 +11,7 @@ from routing_replay_trainer import errors, ops
 from routing_replay_trainer._passes import Answer, ChunkPasses
 from routing_replay_trainer._tally import Tally
 from routing_replay_trainer._values import invalid
+from routing_replay_trainer.fetch import LIVE, UNRECORDED
 from routing_replay_trainer.plan import Layer
 
 
@@ -69,6 +70,11 @@ class Binding:
         if ("states", device) not in kept:
             kept["states", device] = torch.from_numpy(answer.of.batch.states).to(device, non_blocking=True)
         return kept["states", device]
+
+    def chooses_live(self, answer: Answer, device: Any) -> torch.Tensor:
+        """[N] bool on the device: rows of real tokens that are not replayed."""
+        states = self.states(answer, device)
+        return (states == UNRECORDED) | (states == LIVE)
 
     def seen(self, answer: Answer, chosen: torch.Tensor) -> None:
         """The live choice [N, K]. A pass that records keeps it; others count how much it has of what is, or would be,

@@ -13,20 +13,21 @@ from routing_replay_trainer._values import INT32, integer, invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
 
 _BY = "packed_seq_params or tokens"
+_LIVE = FetchSequence("", live=True)  # Of no sample.
 
 
 @dataclass(frozen=True)
 class Sequence:
     """A part of a sample as a sequence of the micro-batch, or in a list of such as a piece of one.
 
-    sample: id or handle
+    sample: id or handle; None, or handle 0, of tokens that are of no sample and route live
     start: the sample's token that it begins with
     rows: how many rows from there on to replay; one fewer than its tokens if absent, as the last token of a sample has
         no row
     tokens: how many tokens it has; if absent, one more than its rows, or what is left of the sequence
     """
 
-    sample: str | int
+    sample: str | int | None
     start: int = 0
     rows: int | None = None
     tokens: int | None = None
@@ -36,7 +37,7 @@ class Sequence:
 class MicroBatch:
     """layout: `micro_batch` of a plan
     fetch: one entry per sequence
-    unnamed: how many of the last sequences are documents that are of no sample, and route live, as their entries say
+    unnamed: how many of the last sequences are documents that nobody has named: they route live, as their entries say
     """
 
     layout: dict[str, Any]
@@ -64,7 +65,7 @@ def described(
 ) -> MicroBatch:
     """Sequences, as a trainer lists them, in a layout.
 
-    sequences: sample ids, handles, `Sequence`, or lists of such pieces
+    sequences: sample ids, handles, None or 0 of what routes live, `Sequence`, or lists of such pieces
     tokens, lengths: as `micro_batch` of a face takes them
     layout: `micro_batch` of a plan, without its sequences; cu_seqlens: the real boundaries of a packed stream;
         padding_documents: how many of the last documents, or rows of a rectangle, are padding. Others behind the
@@ -87,7 +88,7 @@ def described(
     for count in unnamed:
         piece = {"sample": "", "tokens": count, "start": 0, "rows": 0}
         said["sequences"].append({"tokens": count, "pieces": [piece]} if count else {"sample": "", "tokens": 0})
-        fetch += [FetchSequence("", live=True)] if count else []
+        fetch += [_LIVE] if count else []
     return MicroBatch(said, fetch, len(unnamed))
 
 
@@ -142,17 +143,19 @@ def _parts(sequences: Listing[Any]) -> list[Any]:
 
 
 def _piece(said: Any) -> Any:
-    """Elements of tensors, of which each is another one, as the handles that they are."""
+    """Elements of tensors, of which each is another one, as the handles that they are; handle 0 as None."""
     if isinstance(said, Sequence):
         return said if isinstance(said.sample, str) else replace(said, sample=_piece(said.sample))
-    return host(said).item() if hasattr(said, "ndim") and said.ndim == 0 else said
+    said = host(said).item() if hasattr(said, "ndim") and said.ndim == 0 else said
+    return None if isinstance(said, int) and said == 0 else said
 
 
 def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[dict[str, Any], list[FetchSequence]]:
     """As a plan has it, and what is fetched for it. whole: as every other of the micro-batch, it is one sample."""
     if len(part) == 1 and not isinstance(part[0], Sequence):
-        fetch = [FetchSequence(part[0], count, ids if count else None)] if whole or count > 0 else []
-        return {"sample": _name(part[0]), "tokens": count}, fetch
+        one = _LIVE if part[0] is None else FetchSequence(part[0], count, ids if count else None)
+        said = {"sample": _name(part[0]), "tokens": count} | ({"live": True} if part[0] is None else {})
+        return said, [one] if whole or count > 0 else []
     pieces: list[dict[str, Any]] = []
     fetch, offset = [], 0
     for place, piece in enumerate(part):
@@ -160,6 +163,11 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
         own = piece.tokens
         if own is None:
             own = count - offset if place == len(part) - 1 or piece.rows is None else piece.rows + 1
+        if piece.sample is None:
+            pieces.append({"sample": "", "tokens": own, "live": True})
+            fetch.append(_LIVE)
+            offset += own
+            continue
         rows = own - 1 if piece.rows is None else piece.rows
         pieces.append({"sample": _name(piece.sample), "tokens": own, "start": piece.start, "rows": rows})
         # Tokens are checked from the sample's first one on.
@@ -173,13 +181,15 @@ def _sequence(part: Listing[Any], count: int, ids: Any, whole: bool) -> tuple[di
 
 def _named(piece: Any) -> FetchSequence:
     """Of which nothing but the piece is told."""
+    if piece is None or getattr(piece, "sample", "") is None:
+        return _LIVE
     if not isinstance(piece, Sequence):
         return FetchSequence(piece)
     rows = piece.tokens - 1 if piece.rows is None and piece.tokens is not None else piece.rows
     return FetchSequence(piece.sample, rows=None if rows is None else piece.start + rows)
 
 
-def _name(sample: str | int) -> Any:
+def _name(sample: str | int | None) -> Any:
     return sample if isinstance(sample, str) else ""
 
 

@@ -104,7 +104,7 @@ class Records:
         record and replay are cut in different ways then. InvalidArgumentError naming a sample that is asked for by id
         where handles were recorded."""
         batch = fetch(self._source, plan, sequences=[self._asked(one) for one in described.fetch], missing=missing)
-        lost = batch.unrecorded_rows - plan.row_map["unrecorded"]
+        lost = plan.row_map["replayed"] - batch.replayed_rows
         if lost > 0 and missing == "strict":
             raise errors.FailedPreconditionError(
                 f"micro_batch: {lost} of {plan.rows} rows were recorded by other ranks: R2 without transport needs the "
@@ -158,7 +158,7 @@ def check_whole(described: MicroBatch) -> None:
 
 def with_tokens(described: MicroBatch, least: int) -> list[tuple[int, FetchSequence]]:
     """Number in the layout and sample of each named sequence of so many tokens or more, all being whole samples."""
-    counts = enumerate(sequence["tokens"] for sequence in described.named_layout["sequences"])
-    numbers = [number for number, count in counts if count >= least]
+    sequences = enumerate(described.named_layout["sequences"])
+    numbers = [number for number, one in sequences if one["tokens"] >= least and not one.get("live")]
     fetched = [fetch for fetch in described.named if fetch.num_tokens is not None and fetch.num_tokens >= least]
     return list(zip(numbers, fetched, strict=True))

@@ -106,7 +106,7 @@ class Steps:
         out: NDArray[np.uint8] | None = None,
     ) -> Batch:
         """As `Source.fetch`, as the ranks agreed. Its batch is to be told to `saw`."""
-        return self.source.fetch(plan, sequences=self._applied(sequences), missing=missing, out=out)
+        return self.source.fetch(plan, sequences=self._agreed.apply(sequences), missing=missing, out=out)
 
     def saw(self, batch: Batch) -> None:
         """What a fetch, or what was staged, has come to."""
@@ -121,14 +121,9 @@ class Steps:
         """The same after a schedule that has failed."""
         self._agreed.forget_pass()
 
-    def _applied(self, sequences: Listing[FetchSequence]) -> list[FetchSequence]:
-        """As the ranks agreed; documents that are of no sample, which are the last ones, route live in any case."""
-        unnamed = [sequence for sequence in sequences if sequence.live]
-        return [*self._agreed.apply([sequence for sequence in sequences if not sequence.live]), *unnamed]
-
     def _stage(self, plan: Plan, *, sequences: Listing[FetchSequence], missing: Missing = "strict") -> Staged:
         """The same for a device to realign, of a source that can."""
-        return self.source.stage(plan, sequences=self._applied(sequences), missing=missing)
+        return self.source.stage(plan, sequences=self._agreed.apply(sequences), missing=missing)
 
     def prefetch(
         self,

@@ -11,7 +11,7 @@ from routing_replay_trainer.fetch import Batch
 from routing_replay_trainer.metrics import Counters, layer_key
 from routing_replay_trainer.targets import PassKey
 
-_COUNTED = ("replayed_rows", "unrecorded_rows", "pad_rows", "fallback_sequences")  # Of a batch.
+_COUNTED = ("replayed_rows", "unrecorded_rows", "live_rows", "pad_rows", "fallback_sequences")  # Of a batch.
 
 
 class Tally:
@@ -60,9 +60,9 @@ class Tally:
         self.settle()
         for name in _COUNTED:
             counters.count(name, self._rows[name])
-        real = self._rows["replayed_rows"] + self._rows["unrecorded_rows"]
-        counters.ratio("replayed_fraction", self._rows["replayed_rows"], real)
-        counters.ratio("unrecorded_fraction", self._rows["unrecorded_rows"], real)
+        rows = {name: self._rows[f"{name}_rows"] for name in ("replayed", "unrecorded", "live")}
+        for name, count in rows.items():
+            counters.ratio(f"{name}_fraction", count, sum(rows.values()))
         counters.ratio("fallback_fraction", self._rows["fallback_sequences"], self._rows["sequences"])
         for layer, (top_k, tensor) in self._overlap.items():
             rows, different, disjoint, common = tensor.tolist()

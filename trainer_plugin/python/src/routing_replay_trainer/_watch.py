@@ -235,9 +235,9 @@ def _rows_needed(seen: _Seen) -> list[int]:
     needed = []
     for sequence in seen.described.layout["sequences"]:
         if "pieces" in sequence:
-            needed += [piece["start"] + piece["rows"] for piece in sequence["pieces"]]
+            needed += [piece.get("start", 0) + piece.get("rows", 0) for piece in sequence["pieces"]]
         else:
-            needed.append(max(0, sequence["tokens"] - 1))
+            needed.append(0 if sequence.get("live") else max(0, sequence["tokens"] - 1))
     return needed[: len(seen.described.fetch)]
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from routing_replay_trainer import errors
 from routing_replay_trainer._core import LIBRARY
 from routing_replay_trainer._values import invalid
@@ -37,11 +39,13 @@ class BegunStep:
     """What `begin_step` decided, the same on all ranks of the replica.
 
     decisions: one per sample of the step that can have rows, in the order in which they were given first; of no token
-        or one there is nothing to replay, and nothing is asked
-    replayed, fallen_back: samples that replay, and those that do not
-    counts: samples by status
-    live, dropped: samples (ids or handles) that route live, and those that the caller is to leave out of the loss, by
-        the policy; those that are dropped route live, too
+        or one there is nothing to replay, and nothing is asked. Of a sample whose sequences contradict each other, by
+        their lengths or tokens, one for each of what they say: what is not so recorded falls back alone
+    replayed, fallen_back: decisions to replay, and others
+    counts: decisions by status
+    live, dropped: samples (ids or handles) of which a sequence routes live, and those that the caller is to leave out
+        of the loss, by the policy; those that are dropped route live, too. What was said to be of no sample (None) is
+        in neither
     weight_lag: how many weight versions the oldest replayed row is behind, where both are known
     """
 
@@ -82,10 +86,10 @@ class AgreedSteps:
         self._limit = max_fallback_fraction
         self._deadline = deadline
         self._binds = binds
-        self._decided: dict[str | int, Decision] | None = None
+        self._decided: dict[str | int, list[tuple[FetchSequence, Decision]]] | None = None
         self.weights: list[dict[str, Any]] = []  # "sample" and "weights" of those that the step replays.
         self._rowless: set[str | int] = set()  # Samples of the step of which no rows are.
-        self._warned = False  # That the source could not be reached.
+        self._warned: set[str] = set()  # Of what there is one warning.
         self._fetched: Counter[tuple[str | int, str, str]] = Counter()  # Where nothing was decided before.
 
     @property
@@ -102,9 +106,11 @@ class AgreedSteps:
         reached is the cause (`__cause__`) of what is raised, and the first time a warning."""
         end = time.monotonic() + self._deadline
         self._decided, self._fetched, self.weights = None, Counter(), []
-        rowless = {one.sample for one in sequences if one.num_tokens in (0, 1)}
-        samples = [one for one in _once_each(sequences) if one.sample not in rowless]
-        records, failure = self._inspect(samples, _contradiction(sequences))
+        named = [one for one in sequences if not one.live]
+        if sequences and not named:
+            self._warn_once("no sample", "begin_step: no sequence of this step is of a sample (all are None, or 0)")
+        samples = _claims([one for one in named if one.num_tokens not in (0, 1)])
+        records, failure = self._inspect(samples, _contradiction(named) if self._missing == "strict" else None)
         states = [SampleReport.of(one.sample, said) for one, said in zip(samples, records, strict=True)]
         told = {one.sample: said["message"] for one, said in zip(samples, records, strict=True) if _tells(said)}
         left = max(0.0, end - time.monotonic())
@@ -113,7 +119,9 @@ class AgreedSteps:
                 self._collective, states, self._missing, left, geometry=geometry, failed=failure is not None
             )
             self._check_limit("begin_step", Counter((one.sample, one.status, one.action) for one in decision.samples))
-        self._decided, self._rowless = {one.sample: one for one in decision.samples}, rowless
+        self._decided, self._rowless = {}, {one.sample for one in named if one.num_tokens in (0, 1)}
+        for one, decided in zip(samples, decision.samples, strict=True):
+            self._decided.setdefault(one.sample, []).append((one, decided))
         self.weights = _weights(decision, records)
         return _begun(decision, summarize(self.weights, weight_version).lag)
 
@@ -129,9 +137,8 @@ class AgreedSteps:
         """Around what the ranks decide: on a rank whose own asking failed, that is the cause of what is raised, or,
         where it is no matter of the connection, raised itself. What its source told of a sample is in the message."""
         unreachable = isinstance(failure, (ConnectionError, TimeoutError))
-        if unreachable and not self._warned:
-            self._warned = True
-            LOG.warning("router replay: begin_step could not ask the source: %s", failure)
+        if unreachable:
+            self._warn_once("unreachable", f"begin_step could not ask the source: {failure}")
         try:
             yield
         except errors.ReplayError as error:
@@ -140,14 +147,19 @@ class AgreedSteps:
         if failure is not None and not unreachable:
             raise failure
 
+    def _warn_once(self, of: str, words: str) -> None:
+        if of not in self._warned:
+            self._warned.add(of)
+            LOG.warning("router replay: %s", words)
+
     def apply(self, sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
-        """As the ranks agreed. FailedPreconditionError for a sample that the step does not have, or if no step was
-        begun where there must be one."""
+        """As the ranks agreed; what is live stays live. FailedPreconditionError for a sample that the step does not
+        have, or if no step was begun where there must be one."""
         if self._decided is None:
             if self.required:
                 raise _error("micro_batch: the ranks decide together what falls back, so begin_step comes first")
             return list(sequences)
-        return [self._applied(sequence) for sequence in sequences]
+        return [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
 
     def saw(self, batch: Batch) -> None:
         """What a fetch gave, which counts where no step was begun."""
@@ -190,15 +202,19 @@ class AgreedSteps:
 
     def _applied(self, sequence: FetchSequence) -> FetchSequence:
         assert self._decided is not None
-        decision = self._decided.get(sequence.sample)
-        if decision is None and sequence.sample in self._rowless:
+        claims = self._decided.get(sequence.sample, [])
+        if sequence.num_tokens in (0, 1) and (claims or sequence.sample in self._rowless):
             return sequence  # Nothing is read of it.
-        if decision is None:
+        if not claims:
             what = f"sample {sequence.sample} is none of those that begin_step was told{self._hint(sequence)}"
             raise _error(f"micro_batch: {what}", sequence)
-        if decision.action != "replay":
+        alike = [decision for claim, decision in claims if _alike(claim, sequence)] if len(claims) > 1 else []
+        decisions = alike or [decision for _, decision in claims]
+        length, known = sequence.num_tokens, decisions[0].num_tokens
+        contradicts = self._binds and self._missing != "strict" and None not in (length, known) and length != known
+        if contradicts or any(one.action != "replay" for one in decisions):
             return dataclasses.replace(sequence, live=True, content_id=None)
-        return dataclasses.replace(sequence, content_id=decision.content_id) if self._binds else sequence
+        return dataclasses.replace(sequence, content_id=decisions[0].content_id) if self._binds else sequence
 
     def _hint(self, sequence: FetchSequence) -> str:
         by_id = isinstance(sequence.sample, str)
@@ -227,17 +243,33 @@ class AgreedSteps:
             return [{"status": "OK"} for _ in samples], error
 
 
-def _once_each(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
-    """A sample of several sequences is asked about once, with what is expected of it as far as one of them says."""
-    samples: dict[str | int, FetchSequence] = {}
-    rows: dict[str | int, int] = {}
+def _claims(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
+    """A sample of several sequences is asked about once, with what is expected of it as far as one of them says; where
+    they contradict each other, once with each of what they say."""
+    claims: dict[str | int, list[FetchSequence]] = {}
+    order: list[tuple[str | int, int]] = []
     for sequence in sequences:
-        known = samples.get(sequence.sample)
-        if known is None or (known.num_tokens is None and known.tokens is None):
-            samples[sequence.sample] = sequence
-        if sequence.rows is not None:
-            rows[sequence.sample] = max(sequence.rows, rows.get(sequence.sample, 0))
-    return [dataclasses.replace(one, rows=rows.get(one.sample)) for one in samples.values()]
+        known = claims.setdefault(sequence.sample, [])
+        at = next((at for at, claim in enumerate(known) if _alike(claim, sequence)), len(known))
+        if at == len(known):
+            known.append(sequence)
+            order.append((sequence.sample, at))
+            continue
+        rows = max((one.rows for one in (known[at], sequence) if one.rows is not None), default=None)
+        says_more = known[at].tokens is None and known[at].num_tokens in (None, sequence.num_tokens)
+        known[at] = dataclasses.replace(sequence if says_more else known[at], rows=rows)
+    return [claims[sample][at] for sample, at in order]
+
+
+def _alike(one: FetchSequence, other: FetchSequence) -> bool:
+    """Whether two sequences can be of one sample, which has one length and one token at each place."""
+    if None not in (one.num_tokens, other.num_tokens) and one.num_tokens != other.num_tokens:
+        return False
+    if one.tokens is None or other.tokens is None:
+        return True
+    ids = [np.asarray(each.tokens) for each in (one, other)]
+    rows = max(0, min(len(each) for each in ids) - 1)  # The last token of either may be one that has no row.
+    return bool(np.array_equal(ids[0][:rows], ids[1][:rows]))
 
 
 def _judged(expected: FetchSequence, said: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -305,8 +337,8 @@ def _begun(decision: StepDecision, lag: int | None) -> BegunStep:
         decision.replayed,
         decision.fallen_back,
         decision.counts,
-        tuple(by_action["live"]),
-        tuple(by_action["drop"]),
+        tuple(dict.fromkeys(by_action["live"])),
+        tuple(dict.fromkeys(by_action["drop"])),
         lag,
     )
 

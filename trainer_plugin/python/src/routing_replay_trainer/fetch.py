@@ -19,7 +19,7 @@ from routing_replay_trainer._values import INT32, UINT64, geometry_json, integer
 from routing_replay_trainer.plan import Plan
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # Seconds between inspections of samples that are not sealed.
-REPLAYED, UNRECORDED, PAD = 0, 1, 2  # States of a local row.
+REPLAYED, UNRECORDED, PAD, LIVE = 0, 1, 2, 3  # States of a local row.
 
 Missing = Literal["strict", "live", "drop"]
 # What the core calls the arguments of LocalSource.add.
@@ -44,7 +44,7 @@ class FetchSequence:
         to the last multiple of the run's block_rows then, as it knows no token check in between
     content_id: what the ranks of the replica agreed on: the sample must be readable with this content, whatever
         `missing` says, or the fetch fails
-    live: the ranks agreed that it falls back: nothing is read of it
+    live: nothing is read of it: it is of no sample (""), or the ranks agreed that it falls back
     rows: of a part of a sample, how many rows from the sample's first one on it needs; begin_step refuses a sample that
         has fewer
     """
@@ -89,8 +89,9 @@ class Batch:
     plan: whose it is
     indices: per local MoE layer, in the order of plan.layers, ids [local rows, K] in the compact dtype (views of one
         buffer); filler where a row is not replayed
-    states: [local rows] uint8: REPLAYED, UNRECORDED (live routing) or PAD
-    replayed_rows, unrecorded_rows, pad_rows: rows by state
+    states: [local rows] uint8: REPLAYED, UNRECORDED (live routing, as nothing is recorded), PAD (filler: no token, or
+        the last one of a sequence where the plan has it so) or LIVE (live routing, as the trainer wants it)
+    replayed_rows, unrecorded_rows, pad_rows, live_rows: rows by state
     fallback_sequences: sequences of which nothing is replayed because their sample is missing
     sequences: per sequence that the rank reads: {"sequence", "sample", "status", "message", "committed_rows",
         "num_tokens" and "content_id" where they are known, "revision", "unrecorded", "weights"}; status UNSPECIFIED of
@@ -107,6 +108,10 @@ class Batch:
     fallback_sequences: int
     sequences: tuple[dict[str, Any], ...]
     dropped: tuple[str | int, ...] = ()
+
+    @property
+    def live_rows(self) -> int:
+        return len(self.states) - self.replayed_rows - self.unrecorded_rows - self.pad_rows
 
 
 class Source(Protocol):

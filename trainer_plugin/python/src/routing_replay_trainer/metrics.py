@@ -31,9 +31,11 @@ class Key(NamedTuple):
 KEYS = (
     Key("replayed_rows", "sum", "local rows, of each chunk of the model, whose recorded experts were replayed"),
     Key("unrecorded_rows", "sum", "local rows of real tokens that routed live: no route was recorded, or a fallback"),
-    Key("pad_rows", "sum", "local rows that stand for no token"),
+    Key("live_rows", "sum", "local rows of sequences that were said to be of no sample (None, or handle 0)"),
+    Key("pad_rows", "sum", "local rows that stand for no token, and last tokens of sequences that take filler"),
     Key("replayed_fraction", "ratio", "replayed_rows over all rows that are no pads"),
     Key("unrecorded_fraction", "ratio", "unrecorded_rows over all rows that are no pads"),
+    Key("live_fraction", "ratio", "live_rows over all rows that are no pads"),
     Key("clamped_ids", "sum", "ids of no expert that a router was given: a fault of a buffer (our operator alone)"),
     Key("zero_probabilities", "sum", "replayed experts with probability 0, which some dispatchers lose (our operator)"),
     Key("fallback_sequences", "sum", "sequences, of each pass of a chunk, that routed live as a whole"),

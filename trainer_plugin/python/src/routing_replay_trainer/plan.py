@@ -62,8 +62,8 @@ class LocalRows(NamedTuple):
 
     sequence: int32, index of the sequence in the micro-batch; -1 for a pad
     row: int32, token position in it; -1 for a pad
-    state: uint8: REPLAYED, UNRECORDED (a real token without a route) or PAD. A sample that turns out to be incomplete
-        makes more rows UNRECORDED: see `Batch.states`
+    state: uint8: REPLAYED, UNRECORDED (a real token without a route), PAD or LIVE (of no sample). A sample that turns
+        out to be incomplete makes more rows UNRECORDED: see `Batch.states`
     """
 
     sequence: NDArray[np.int32]

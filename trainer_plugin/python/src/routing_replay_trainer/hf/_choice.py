@@ -12,7 +12,7 @@ import torch
 
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._passes import Answer
-from routing_replay_trainer.fetch import REPLAYED, UNRECORDED
+from routing_replay_trainer.fetch import REPLAYED
 from routing_replay_trainer.hf._modules import LiveRouter
 from routing_replay_trainer.hf._rewrite import ATTRIBUTE
 
@@ -84,13 +84,13 @@ class Chooser:
         """[N, K]: the ids of the record, and the live choice where a row has none."""
         binding, batch = self._binding, answer.of.batch
         ids = binding.ids(answer, device).long()
-        has_live = batch.unrecorded_rows + (batch.pad_rows if self._live_pads else 0) > 0
+        has_live = batch.unrecorded_rows + batch.live_rows + (batch.pad_rows if self._live_pads else 0) > 0
         wants_live = binding.wants_live(answer)
         if has_live or wants_live:
             chosen = live()
         if has_live:
-            states = binding.states(answer, device)
-            alive = states != REPLAYED if self._live_pads else states == UNRECORDED
+            not_replayed = binding.states(answer, device) != REPLAYED
+            alive = not_replayed if self._live_pads else binding.chooses_live(answer, device)
             ids = torch.where(alive.unsqueeze(1), chosen, ids)
         if wants_live:
             binding.seen(answer, chosen)

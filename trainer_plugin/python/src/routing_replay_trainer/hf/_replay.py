@@ -84,8 +84,8 @@ def attach(
 
     Raises InvalidArgumentError for an option that is none or that the mode does not use, and
     where the model is not what the configuration says, and FailedPreconditionError naming
-    a module that chooses its experts in no known way: another family, a version whose code differs, or a block whose
-    forward somebody has replaced.
+    a module that chooses its experts in no known way: without one function that calls torch.topk for self.top_k
+    experts, once, or a block whose forward somebody has replaced.
     """
     _options.check(
         mode=mode,
@@ -257,7 +257,8 @@ class Replay(Attached):
         Documents, or rows with tokens, behind those of `sequences` choose live, as if somebody had forgotten to name
         their samples, unless padding_documents says that they are padding, which `pads` is about.
 
-        sequences: sample ids, in the order in which the micro-batch holds them; `Sequence` where one is cut off
+        sequences: sample ids or handles, in the order in which the micro-batch holds them; `Sequence` where one is cut
+            off; None, or handle 0, of one that is of no sample (padding, a failed rollout) and is to route live
         tokens: the token ids, which are compared with those that the rows were recorded for; also a list of arrays.
             Not compared if absent
         lengths: tokens of each sequence where they are fewer than the documents', or than s without a mask

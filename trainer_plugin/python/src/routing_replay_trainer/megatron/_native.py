@@ -15,7 +15,6 @@ import torch
 
 from routing_replay_trainer._binding import Binding
 from routing_replay_trainer._passes import Answer
-from routing_replay_trainer.fetch import UNRECORDED
 
 # By identity: a copy of a model has copies of these objects, which are in no list and therefore live.
 _BINDINGS: weakref.WeakKeyDictionary[Any, Binding] = weakref.WeakKeyDictionary()
@@ -65,13 +64,13 @@ def get_replay_topk(
 def _replayed(binding: Binding, answer: Answer, device: Any, live: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
     """[N, K] int64: those of the record, and the live choice where a row has none."""
     ids = binding.ids(answer, device).long()
-    has_unrecorded, wants_live = answer.of.batch.unrecorded_rows > 0, binding.wants_live(answer)
-    if has_unrecorded or wants_live:
+    batch, wants_live = answer.of.batch, binding.wants_live(answer)
+    has_live = batch.unrecorded_rows + batch.live_rows > 0
+    if has_live or wants_live:
         with torch.no_grad():
             chosen = live()[1]
-    if has_unrecorded:
-        states = binding.states(answer, device)
-        ids = torch.where((states == UNRECORDED).unsqueeze(1), chosen, ids)
+    if has_live:
+        ids = torch.where(binding.chooses_live(answer, device).unsqueeze(1), chosen, ids)
     if wants_live:
         binding.seen(answer, chosen)
     binding.used(answer, ids)

@@ -35,6 +35,7 @@ from routing_replay_trainer.targets import PassKey, ReplayTargets
 Mode = Literal["disabled", "shadow", "R2", "R3"]
 _OF_PASSES = ("index", "schedule", "forward_only", "record")  # Arguments that say nothing of rows.
 _SAID = ("tokens", "packed_seq_params", "lengths")  # In the order of _describe.
+_LAST_ROWS = ("filler", "live")
 _INJECTIONS = {"native": _native, "fused": _fused}
 
 
@@ -46,6 +47,7 @@ def attach(
     mode: Mode = "R3",
     inject: Literal["native", "fused"] = "native",
     missing: Missing = "strict",
+    last_row: Literal["filler", "live"] = "filler",
     ranks: Mapping[str, int] | None = None,
     agree: Collective | None = None,
     max_fallback_fraction: float = 0.05,
@@ -71,6 +73,10 @@ def attach(
         by our operator, which needs no RouterReplay (moe_enable_routing_replay may be off, moe_router_fusion on)
     missing: of a sample that cannot be replayed: "strict" raises, "live" leaves the sequence to live routing, "drop"
         does as well, and begin_step names it for the caller to leave it out of the loss
+    last_row: of a sequence whose last token alone has no route, as that of a whole sample: "filler" gives that token
+        experts spread over the ranks, like padding, as nothing that a loss over next tokens reads depends on it, and
+        no router chooses where all other rows are recorded; "live" lets it choose, for losses over all tokens. Where
+        the sample falls back it chooses in any case
     ranks: {"pp", "cp", "tp"} of this process; as Megatron's parallel_state says if absent
     agree: the ranks of the model replica (routing_replay_trainer.collective), which decide together in begin_step.
         Only replicas of one rank (tensor x context x pipeline ranks of the configuration), the other modes, and
@@ -106,6 +112,8 @@ def attach(
     )
     if inject not in _INJECTIONS:
         raise invalid("inject", f"{inject!r} is none of {', '.join(_INJECTIONS)}")
+    if last_row not in _LAST_ROWS:
+        raise invalid("last_row", f"{last_row!r} is none of {', '.join(_LAST_ROWS)}")
     config = getattr(_modules.unwrap(chunks[0]), "config", None) if config is None else config
     _options.check_agreement(mode, missing, agree, *_modules.replica(config))
     if mode == "shadow":
@@ -115,7 +123,7 @@ def attach(
     if mode in ("R3", "shadow"):
         binds = mode == "R3"
         steps = Steps(source, missing, agree, max_fallback_fraction, fetch_deadline, cache_bytes, contract, binds)
-    return Replay(chunks, config, steps, mode, inject, missing, ranks, watched, contract, writer)
+    return Replay(chunks, config, steps, mode, inject, missing, last_row, ranks, watched, contract, writer)
 
 
 class Replay(Attached):
@@ -129,6 +137,7 @@ class Replay(Attached):
         mode: Mode,
         inject: str,
         missing: Missing,
+        last_row: str,
         ranks: Mapping[str, int] | None,
         watch: Watch,
         contract: Contract,
@@ -143,6 +152,7 @@ class Replay(Attached):
             "cp_size": getattr(self._config, "context_parallel_size", 1),
             "tp_size": getattr(self._config, "tensor_model_parallel_size", 1),
             "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
+            "last_row_filler": last_row == "filler",
         }
         self._injection = _INJECTIONS[inject]
         self._targets = ReplayTargets()
@@ -267,7 +277,8 @@ class Replay(Attached):
     ) -> Iterator[None]:
         """Around the call of the model in forward_step.
 
-        sequences: sample ids, in the order in which the micro-batch holds them; `Sequence` where one is cut off
+        sequences: sample ids or handles, in the order in which the micro-batch holds them; `Sequence` where one is cut
+            off; None, or handle 0, of one that is of no sample (padding, a failed rollout) and is to route live
         tokens: their token ids before any slicing for context parallelism, which are compared with those that the
             rows were recorded for: a list of arrays, a packed stream, or a rectangle [b, s]. Not compared if absent
         packed_seq_params: Megatron's, for packed sequences. Without it the micro-batch is a rectangle [b, s] (BSHD)

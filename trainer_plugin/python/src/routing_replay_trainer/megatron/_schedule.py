@@ -145,7 +145,7 @@ _BEGUN: weakref.WeakKeyDictionary[Any, tuple[object, set[Any]]] = weakref.WeakKe
 
 def _name(replay: Any, sequences: list[Any]) -> object:
     """Of the step that these sequences are of: the replay's last one if that had all of their samples."""
-    samples = {one.sample for one in expected(sequences, None, None, {})}
+    samples = {one.sample for one in expected(sequences, None, None, {}) if not one.live}
     name, before = _BEGUN.get(replay, (None, set()))
     if name is None or not samples <= before:
         name = object()
