@@ -86,10 +86,11 @@ def router_replay(
     if not _is_eager(logits):
         config = _config(router)
         return Replayed(*torch.ops.routing_replay.router_forward(logits, indices, states, expert_bias, *config))
-    handle = _handle(router, logits.dtype)
     if logits.requires_grad and torch.is_grad_enabled():
-        return Replayed(*_Eager.apply(logits, indices, states, expert_bias, handle))
-    return Replayed(*_run_forward(handle, logits, indices, states, expert_bias))
+        rest: list[Any] = []
+        probs = _Eager.apply(logits, indices, states, expert_bias, router, rest)
+        return Replayed(probs, *rest)
+    return Replayed(*_run_forward(_handle(router, logits.dtype), logits, indices, states, expert_bias))
 
 
 def _is_eager(tensor: torch.Tensor) -> bool:
@@ -302,22 +303,26 @@ def _gradient(ctx: Any, grad_probs: torch.Tensor | None, *_: Any) -> tuple[Any, 
 
 
 class _Eager(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Any, indices: Any, states: Any, expert_bias: Any, router: Any) -> Any:
-        out = _run_forward(router, logits, indices, states, expert_bias)
-        ctx.router = router
-        ctx.save_for_backward(logits, out[2])
-        ctx.mark_non_differentiable(*out[1:])
-        ctx.set_materialize_grads(False)
-        return out
+    """Its one output is probs; the others, which have no gradient, go to `rest`: each output costs the host."""
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_probs: Any, *_: Any) -> Any:
-        if grad_probs is None:
-            return (None,) * 5
+    def forward(
+        ctx: Any, logits: Any, indices: Any, states: Any, expert_bias: Any, router: Router, rest: list[Any]
+    ) -> Any:
+        probs, *rest[:] = _run_forward(_handle(router, logits.dtype), logits, indices, states, expert_bias)
+        ctx.router = router
+        ctx.save_for_backward(logits, rest[1])
+        return probs
+
+    @staticmethod
+    def backward(ctx: Any, grad_probs: Any) -> Any:
         logits, chosen = ctx.saved_tensors
-        return _run_backward(ctx.router, logits, chosen, grad_probs.to(logits.dtype)), None, None, None, None
+        grad_probs, router = grad_probs.to(logits.dtype), ctx.router
+        if torch.is_grad_enabled():  # Whoever differentiates twice: the operator refuses that.
+            gradient = torch.ops.routing_replay.router_backward(logits, chosen, grad_probs, *_config(router))
+        else:
+            gradient = _run_backward(_handle(router, logits.dtype), logits, chosen, grad_probs)
+        return gradient, None, None, None, None, None
 
 
 # Not torch.library.custom_op: what it puts around each call takes longer than the kernel.
