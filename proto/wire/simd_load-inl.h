@@ -15,12 +15,18 @@ HWY_BEFORE_NAMESPACE();
 namespace routing_replay {
 namespace HWY_NAMESPACE {
 
-// As many T as the vector has, from an address of any alignment: the copy becomes one unaligned load.
+// As many T as the vector has, from an address of any alignment. As bytes: a copy into lanes becomes narrower stores,
+// for which the load of the whole vector waits.
 template <class D, typename T = hwy::HWY_NAMESPACE::TFromD<D>>
 hwy::HWY_NAMESPACE::Vec<D> LoadBytes(D d, const uint8_t* from) {
-  HWY_ALIGN T lane[HWY_MAX_BYTES / sizeof(T)];
-  std::memcpy(lane, from, hwy::HWY_NAMESPACE::Lanes(d) * sizeof(T));
-  return hwy::HWY_NAMESPACE::Load(d, lane);
+#if HWY_TARGET == HWY_SCALAR
+  T lane;
+  std::memcpy(&lane, from, sizeof(T));
+  return hwy::HWY_NAMESPACE::Load(d, &lane);
+#else
+  const hwy::HWY_NAMESPACE::Repartition<uint8_t, D> bytes;
+  return hwy::HWY_NAMESPACE::BitCast(d, hwy::HWY_NAMESPACE::LoadU(bytes, from));
+#endif
 }
 
 }  // namespace HWY_NAMESPACE

@@ -8,9 +8,11 @@ namespace routing_replay::bench {
 namespace {
 
 Operation Narrow(const WireSample& sample, const std::string& name, DType dtype, absl::Span<const uint8_t> input) {
-  return MakeOperation(sample, name, input, sample.narrow(), [&sample, dtype, input](uint8_t* out) {
+  Operation operation = MakeOperation(sample, name, input, sample.narrow(), [&sample, dtype, input](uint8_t* out) {
     NarrowIds(dtype, input.data(), sample.ids(), sample.layer().id_bytes(), out);
   });
+  operation.vectors = dtype == DType::kI32;
+  return operation;
 }
 
 Operation TileRows(const WireSample& sample) {

@@ -19,6 +19,8 @@ struct Operation {
   absl::Span<const uint8_t> expected;  // … and what stands there then.
   std::function<void()> run;
   std::function<void()> collect;  // Where set: brings the result of the last run into `output`.
+  bool vectors = false;           // Worth a figure for each instruction set …
+  int64_t target = 0;             // … of Highway's; 0: the best one.
 };
 
 // What the client does to rows before they are sent, and each step of it; what the server does to what it receives;

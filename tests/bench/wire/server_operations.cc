@@ -18,7 +18,9 @@ Operation CheckPlanes(const WireSample& sample, const std::string& name, bool du
       }
     }
   };
-  return MakeOperation(sample, name, sample.raw().bytes.span(), *legal, run);
+  Operation operation = MakeOperation(sample, name, sample.raw().bytes.span(), *legal, run);
+  operation.vectors = true;
+  return operation;
 }
 
 Operation SumPlanes(const WireSample& sample) {

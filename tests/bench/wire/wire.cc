@@ -1,5 +1,7 @@
 #include "tests/bench/wire/wire.h"
 
+#include <hwy/targets.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -47,10 +49,18 @@ absl::Status Check(const Operation& operation) {
   return absl::DataLossError(absl::StrCat(operation.name, " writes other bytes than it should"));
 }
 
+// Highway's choice is the process's; 0 leaves it to the CPU.
+void ChooseTarget(int64_t target) {
+  hwy::SetSupportedTargetsForTest(target);
+  hwy::GetChosenTarget().DeInit();
+}
+
 absl::Status Play(const Operation& operation, Buffer& scratch, double seconds, Speeds& speeds) {
   std::fill(operation.output.begin(), operation.output.end(), kPoison);
   const size_t bytes = operation.input.size();
+  ChooseTarget(operation.target);
   speeds.operation.push_back(Measure(operation.run, bytes, seconds));
+  ChooseTarget(0);
   const auto copy = [&] { std::memcpy(scratch.data(), operation.input.data(), bytes); };
   speeds.memcpy.push_back(Measure(copy, bytes, seconds));
   return Check(operation);
@@ -63,6 +73,21 @@ std::vector<Operation> AllOperations(const WireSample& sample) {
     all.insert(all.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
   }
   return all;
+}
+
+// The operations, and those that vectors make fast once more on each instruction set that the CPU has.
+std::vector<Operation> OnEachTarget(std::vector<Operation> operations) {
+  const size_t count = operations.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (!operations[i].vectors) continue;
+    for (int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+      Operation on_target = operations[i];
+      on_target.target = targets & -targets;
+      absl::StrAppend(&on_target.name, ".", hwy::TargetName(on_target.target));
+      operations.push_back(std::move(on_target));
+    }
+  }
+  return operations;
 }
 
 std::vector<std::unique_ptr<const WireSample>> MakeSamples(int64_t rows) {
@@ -81,7 +106,7 @@ absl::StatusOr<std::vector<Figure>> BenchWire(const BenchOptions& options) {
   std::vector<Operation> operations;
   size_t largest = 0;
   for (const auto& sample : samples) {
-    for (Operation& operation : AllOperations(*sample)) {
+    for (Operation& operation : OnEachTarget(AllOperations(*sample))) {
       largest = std::max(largest, operation.input.size());
       operations.push_back(std::move(operation));
     }
