@@ -70,7 +70,7 @@ trainer=("$build"/lib/librouting_replay_trainer.so)
 if [ -e "$build"/lib/librouting_replay_trainer_cuda.so ]; then
   trainer+=("$build"/lib/librouting_replay_trainer_cuda.so)
 else
-  echo "The trainer's wheel has no CUDA kernels: there was no nvcc to build them. It works on CPU tensors alone, and says so." >&2
+  echo "The trainer's wheel has no CUDA kernels: there was no nvcc to build them. It works without, more slowly on a GPU." >&2
 fi
 wheel 2_34 trainer_plugin/python routing_replay_trainer _lib "${trainer[@]}"
 # Debian's RocksDB needs the C++ library of GCC 12.

@@ -66,6 +66,7 @@ for test in \
   device \
   ops \
   megatron_faults_peer \
+  megatron_gpu_peer \
   megatron_peer \
   megatron_schedule_peer \
   megatron_watch_peer \

@@ -14,7 +14,8 @@ from routing_replay_trainer._core import LIBRARY
 class HostQueue:
     """As routing_replay_trainer._staging.Queue. did: how often each of its functions was called."""
 
-    def __init__(self) -> None:
+    def __init__(self, realigns: bool = True) -> None:
+        self.realigns = realigns
         self.did: collections.Counter[str] = collections.Counter()
         self._block = np.empty(0, np.uint8)
 

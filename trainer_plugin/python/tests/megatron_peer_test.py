@@ -7,6 +7,7 @@ import sys
 import threading
 import types
 import unittest
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -23,16 +24,23 @@ try:
     from megatron.core.pipeline_parallel.schedules import set_current_microbatch
     from megatron_case import MegatronCase, Staged
     from megatron_rollouts import CHUNKS, LENGTHS, MICRO_BATCHES, PIPELINE, CountingSource, Rollout, by_hand
+    from torch.overrides import TorchFunctionMode
+
+    from routing_replay_trainer.megatron import _modules, _replay
 except ImportError as missing:
     print(f"SKIPPED: {missing}; tests/run.sh --peers has an environment with megatron-core")
     sys.exit(SKIPPED)
 
 # sqrtsoftplus is of 0.18 and later.
 OLDER = tuple(map(int, megatron_version.split(".")[:2])) < (0, 18)
+# What the host waits for a device in.
+READS = ("cpu", "item", "tolist", "__index__", "__bool__", "__int__")
 SCORE_FUNCTIONS = ("softmax", "sigmoid") if OLDER else ("softmax", "sigmoid", "sqrtsoftplus")
 
 
 class MegatronTest(MegatronCase):
+    by_topk = ("native",)  # Where rows that are live choose by torch.topk.
+
     def test_fused(self) -> None:
         """Our operator in place of the peer's function: the same map; probabilities and gradients within rounding."""
         for scores in SCORE_FUNCTIONS:
@@ -312,7 +320,7 @@ class MegatronTest(MegatronCase):
                 ):
                     output = model(self.hidden(0))
                 lives = last_row == "live" or missing_sample
-                self.assertEqual(topk.call_count, 4 if inject == "native" and lives else 0)
+                self.assertEqual(topk.call_count, 4 if inject in self.by_topk and lives else 0)
                 output.sum().backward()
                 replay.end_step()
                 live = sum(LENGTHS[0][-1:]) if missing_sample else len(LENGTHS[0]) if last_row == "live" else 0
@@ -465,6 +473,105 @@ class MegatronTest(MegatronCase):
                     chunk(self.hidden(index))
         self.assertEqual(source.samples, CHUNKS * len(samples))
         self.assertEqual(replay.metrics()["routing_replay/prefetch_hit_rate"], 1)
+
+    def test_a_loss_that_changes_the_output_in_place(self) -> None:
+        """Of an output that is a view, as Megatron's logits of one row are."""
+
+        class Model(models.Model):
+            def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+                return super().forward(hidden).transpose(0, 1).contiguous()
+
+        for options in (
+            {},
+            {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+            {"recompute_granularity": "selective", "recompute_modules": ["moe"]},
+        ):
+            with self.subTest(**options):
+                config = models.make_config(**options)
+                model = Model(config, [1, 2, 3, 4])
+                peer = copy.deepcopy(model)
+                peer.eval()
+                rollout = Rollout(config, 9)
+                replay = self.attach(model, config, rollout.source)
+                for index in range(2):
+                    with replay.micro_batch(
+                        rollout.samples(index), packed_seq_params=rollout.packed(index), index=index
+                    ):
+                        output = model(self.hidden(index).requires_grad_())
+                    output.div_(0.7)
+                    output.square().sum().backward()
+                    expected = by_hand(peer, rollout, index, self.hidden(index).requires_grad_()).transpose(0, 1)
+                    expected = expected.contiguous().clone().div_(0.7)
+                    self.assertTrue(torch.equal(output, expected))
+                    expected.square().sum().backward()
+                replay.end_step()
+                for (name, ours), theirs in zip(model.named_parameters(), peer.parameters(), strict=True):
+                    difference = (ours.grad - theirs.grad).abs().max().item()
+                    self.assertLessEqual(difference, 2e-6 * theirs.grad.abs().max().item(), name)
+
+    def test_no_forward_step_waits_for_a_device(self) -> None:
+        """What is read of tensors that say where sequences are is read before the schedule."""
+        config = models.make_config()
+        model = models.Model(config, [1, 2, 3, 4])
+        rollout = Rollout(config, 10)
+        replay = self.attach(model, config, rollout.source)
+        reads: list[str] = []
+
+        class Reads(TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if getattr(func, "__name__", "") in READS:
+                    reads.append(func.__name__)
+                return func(*args, **(kwargs or {}))
+
+        def describe(index: int) -> dict[str, Any]:
+            packed = rollout.packed(index)
+            packed.cu_seqlens_q_padded = packed.cu_seqlens_q
+            packed.total_tokens = packed.cu_seqlens_q[-1]
+            tokens = torch.tensor(np.concatenate(rollout.tokens[index]))
+            lengths = torch.tensor(LENGTHS[index])
+            said = {"tokens": tokens, "packed_seq_params": packed, "lengths": lengths, "index": index}
+            return said | {"sequences": rollout.samples(index)}
+
+        def forward_step(iterator: Any, of: Any) -> Any:
+            return of(self.hidden(next(iterator)).requires_grad_())
+
+        def schedule(*, forward_step_func: Any, data_iterator: Any, num_microbatches: int) -> None:
+            for _ in range(num_microbatches):
+                with Reads():
+                    output = forward_step_func(data_iterator, model)
+                output.sum().backward()
+
+        run = megatron.replayed(replay, schedule, describe)
+        run(forward_step_func=forward_step, data_iterator=iter(range(4)), num_microbatches=4)
+        self.assertEqual(reads, [])
+        self.assertEqual(replay.metrics()["routing_replay/fallback_fraction"], 0)
+
+    def test_a_plan_is_made_once(self) -> None:
+        config = self.config()
+        chunks = self.chunks(config)
+        rollout = Rollout(config, 11)
+        with (
+            mock.patch.object(_replay, "Plan", side_effect=_replay.Plan) as made,
+            mock.patch.object(_modules, "config_json", side_effect=_modules.config_json) as read,
+        ):
+            replay = self.attach(chunks, config, CountingSource(rollout.source))
+            at_attach = made.call_count
+            for _ in range(2):
+                replay.begin_step([sample for index in range(MICRO_BATCHES) for sample in rollout.samples(index)])
+                said = [
+                    {"tokens": torch.tensor(np.concatenate(rollout.tokens[index])), "index": index}
+                    for index in range(MICRO_BATCHES)
+                ]
+                replay.prefetch(
+                    [
+                        one | {"sequences": rollout.samples(index), "packed_seq_params": rollout.packed(index)}
+                        for index, one in enumerate(said)
+                    ]
+                )
+                self.step(replay, rollout, chunks)
+                replay.end_step()
+            self.assertEqual(made.call_count - at_attach, MICRO_BATCHES * CHUNKS)
+            self.assertEqual(read.call_count, 1)
 
 
 class StagedMegatronTest(Staged, MegatronTest):

@@ -6,6 +6,7 @@ import itertools
 import sys
 import unittest
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -100,9 +101,17 @@ class OpsTest(unittest.TestCase):
             for device in DEVICES:
                 live, replayed = ids.to(device)
                 compact = replayed.to(ops.id_dtype(experts))
-                got = ops.compare(live, compact, states.to(device))
-                self.assertEqual(got.tolist(), counts)
-                self.assertEqual(got.device.type, device)
+                for has_code in (True, False):  # Of a device that nobody has kernels for: by operators of torch.
+                    with mock.patch.object(ops, "has_code", lambda device, has_code=has_code: has_code):
+                        got = ops.compare(live, compact, states.to(device))
+                    self.assertEqual(got.tolist(), counts)
+                    self.assertEqual(got.device.type, device)
+        twice = torch.randint(6, (2, 300, 4), generator=self.random)  # Ids that are in a row more than once.
+        states = torch.randint(3, (300,), generator=self.random, dtype=torch.uint8)
+        kernel = ops.compare(twice[0], twice[1].to(torch.uint8), states)
+        with mock.patch.object(ops, "has_code", lambda device: False):
+            self.assertEqual(ops.compare(twice[0], twice[1].to(torch.uint8), states).tolist(), kernel.tolist())
+        states = torch.zeros(50, dtype=torch.uint8)
         for wrong in (live[:, 1:], live[1:]):
             with self.assertRaises(trainer.InvalidArgumentError) as caught:
                 ops.compare(wrong, compact, states.to(device))

@@ -178,6 +178,24 @@ class WatchTest(unittest.TestCase):
         for options in ({"watched": "some"}, {"alarm_no_overlap": 2}):
             self.assertRaises(trainer.InvalidArgumentError, Watch, source, **options)
 
+    def test_no_more_is_kept_than_a_judgement_is_made_from(self) -> None:
+        model = Model(1)
+        source = source_of(shifted(model.choices(), 1))
+        watch = Watch(source)
+        kept = []
+        judge = watch._judge
+
+        def judging(seen: Any, no_overlap: float) -> None:
+            kept.extend([*seen.live.values(), *seen.replayed.values()])
+            judge(seen, no_overlap)
+
+        with mock.patch.object(_watch, "_MOST_IDS", 1200), mock.patch.object(watch, "_judge", judging):
+            said = self.warning(lambda: run_step(watch, source, micro_batch(), model.choices()))
+        self.assertIn("one_row_late", said)
+        self.assertEqual(len(kept), 2 * 3)  # Layers of the rank.
+        for ids in kept:
+            self.assertEqual((ids.dtype, ids.shape), (np.uint8, (1200 // (3 * TOP_K), TOP_K)))
+
     def test_a_source_that_fails_again_stops_nothing(self) -> None:
         model = Model(7)
         good = source_of(shifted(model.choices(), 1))

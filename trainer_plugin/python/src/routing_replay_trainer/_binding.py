@@ -104,7 +104,9 @@ class Binding:
         not fit their gradients. As sets: torch.topk's order depends on whether gradients are wanted."""
         if answer.of.watch is None or answer.of.forward_only:
             return
-        choice, key = chosen.int().sort(1).values, ("used", answer.slot)
+        # Ids that are alike are so in two bytes, too, which torch.uint16 could not be asked about.
+        narrow = torch.uint8 if self._slab(answer).num_experts <= 256 else torch.int16
+        choice, key = chosen.to(narrow).sort(1).values, ("used", answer.slot)
         if not answer.recompute:
             answer.of.kept[key] = choice
         elif key in answer.of.kept:

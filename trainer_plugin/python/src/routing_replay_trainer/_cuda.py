@@ -1,17 +1,20 @@
 """librouting_replay_trainer_cuda.so through ctypes: its functions as routing_replay/trainer/cuda_capi.h declares them.
 
-Loaded when something on a GPU asks for it: a host without CUDA never misses it.
+Loaded when something on a GPU asks for it: a host without CUDA never misses it. The kernels are speed and nothing else:
+whoever can do without asks for `kernels`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 from ctypes import POINTER, c_int32, c_int64, c_void_p
 from typing import Any
 
 from routing_replay_trainer import _core, errors
 
+LOG = logging.getLogger("routing_replay_trainer")
 _ABI_VERSION = 1
 _NAME = "librouting_replay_trainer_cuda.so"
 
@@ -37,13 +40,23 @@ def library(device: int) -> ctypes.CDLL:
 
 
 @functools.cache
+def kernels(device: int) -> ctypes.CDLL | None:
+    """The same; None, and one warning that says why, where it is not fit for this device."""
+    try:
+        return library(device)
+    except errors.FailedPreconditionError as error:
+        LOG.warning("router replay: goes on without its kernels, by operators of torch and the host: %s", error.message)
+        return None
+
+
+@functools.cache
 def _load() -> ctypes.CDLL:
     try:
         loaded = ctypes.CDLL(str(_core.find(_NAME)))
         _core.declare(loaded, _FALLIBLE, {}, "rrt_cuda_", _ABI_VERSION)
     except (ImportError, OSError) as error:
         raise errors.FailedPreconditionError(
-            f"cuda.library: {error}; tensors on a GPU need the kernels, which are built where nvcc is found",
+            f"cuda.library: {error}; the kernels are built where nvcc is found",
             code_name="FAILED_PRECONDITION",
             field="cuda.library",
         ) from error

@@ -1,4 +1,5 @@
-"""Index buffers of a model on a GPU: one copy and one launch per pass bring everything of all its layers."""
+"""Index buffers of a model on a GPU: one copy and one launch per pass bring everything of all its layers; without the
+kernels, one copy of what the host has realigned."""
 
 from __future__ import annotations
 
@@ -18,8 +19,12 @@ from routing_replay_trainer.plan import Plan
 
 def buffers_for(module: Any) -> Any:
     """Those for the device of a model's parameters: `Buffers` or `DeviceBuffers`."""
-    device = next((parameter.device for parameter in module.parameters()), None)
+    device = device_of(module)
     return DeviceBuffers(Queue(device)) if device is not None and device.type == "cuda" else Buffers()
+
+
+def device_of(module: Any) -> torch.device | None:
+    return next((parameter.device for parameter in module.parameters()), None)
 
 
 class DeviceBuffers:
@@ -38,7 +43,7 @@ class DeviceBuffers:
         self._slots.give(number)
 
     def fetch(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
-        stage = getattr(source, "stage", None)
+        stage = getattr(source, "stage", None) if self._queue.realigns else None
         if stage is None:
             return self._copy(number, source, plan, **options)
         staged = stage(plan, **options)
@@ -51,7 +56,7 @@ class DeviceBuffers:
         return batch
 
     def _copy(self, number: int, source: Source, plan: Plan, **options: Any) -> Batch:
-        """Of a source that realigns on the host."""
+        """Of what is realigned on the host."""
         offset = _states_offset(plan)
         block = self._queue.pinned(offset + plan.rows)[: offset + plan.rows]
         batch = source.fetch(plan, out=block[: plan.buffer_bytes], **options)

@@ -59,6 +59,9 @@ class PassHooks:
             self._passes.end_backward(ended)
         for tensor in outputs:
             tensor.register_hook(lambda _, of=ended: self._backward(of))
+            if tensor._is_view() and tensor._base.requires_grad:
+                # A loss that changes a view in place takes the hooks off it, but not off what it is a view of.
+                tensor._base.register_hook(lambda _, of=ended: self._backward(of))
         if in_backward():  # A checkpoint around the module: whether this output gets a gradient is not known.
             self._end_with_backward(ended)
 

@@ -15,6 +15,11 @@ from routing_replay_trainer import _cuda
 from routing_replay_trainer._core import LIBRARY
 
 
+def has_code(device: torch.device) -> bool:
+    """Whether `launch` can be called for tensors there."""
+    return device.type == "cpu" or (device.type == "cuda" and _cuda.kernels(device.index) is not None)
+
+
 def launch(name: str, device: torch.device, *arguments: Any) -> None:
     """rrt_NAME on the CPU; rrt_cuda_NAME, which takes the stream besides, on a GPU."""
     if device.type == "cpu":

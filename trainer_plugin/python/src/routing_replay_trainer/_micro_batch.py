@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, replace
@@ -12,6 +13,14 @@ import numpy as np
 from routing_replay_trainer._values import INT32, integer, invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
 
+PACKED = (  # Fields of Megatron's PackedSeqParams.
+    "qkv_format",
+    "cu_seqlens_q",
+    "cu_seqlens_q_padded",
+    "total_tokens",
+    "tokens_per_sample",
+    "local_cp_size",
+)
 _BY = "packed_seq_params or tokens"
 _LIVE = FetchSequence("", live=True)  # Of no sample.
 
@@ -251,3 +260,18 @@ def _tokens(tokens: Any, counts: list[int], said: Mapping[str, Any]) -> list[Any
 def host(values: Any) -> Any:
     """A tensor of torch as an array; anything else as an array of numpy."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+
+
+def on_host(said: Any) -> Any:
+    """An argument of `micro_batch`, or all of them, without tensors: each is copied, once."""
+    if hasattr(said, "detach"):
+        return host(said)
+    if isinstance(said, Sequence):
+        return replace(said, sample=on_host(said.sample))
+    if isinstance(said, Mapping):
+        return {name: on_host(value) for name, value in said.items()}
+    if isinstance(said, (list, tuple)) and not (said and isinstance(said[0], int)):
+        return [on_host(value) for value in said]
+    if hasattr(said, "cu_seqlens_q"):
+        return types.SimpleNamespace(**{name: on_host(getattr(said, name, None)) for name in PACKED})
+    return said

@@ -23,17 +23,22 @@ class Queue:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._library = _cuda.library(device.index)
+        self._kernels = _cuda.kernels(device.index)
         self._stream = torch.cuda.Stream(device)
         # Of equal size, each with the event that its copy has ended; the one that was last taken is the last.
         self._blocks: collections.deque[tuple[torch.Tensor, torch.cuda.Event]] = collections.deque()
         self._largest = 0
         self._landing = self.allocate(0)
 
+    @property
+    def realigns(self) -> bool:
+        """Whether `realign` may be called."""
+        return self._kernels is not None
+
     def allocate(self, size: int) -> torch.Tensor:
         """[size] uint8 on the device, for this queue's work first."""
         with torch.cuda.stream(self._stream):
-            return torch.empty(size, dtype=torch.uint8, device=self._device)
+            return _bytes(size, device=self._device)
 
     def drop(self, memory: torch.Tensor) -> None:
         """Its memory may serve others when the stream that computes is through with it."""
@@ -44,11 +49,11 @@ class Queue:
         a multiple of 16."""
         self._largest = max(self._largest, size)
         if len(self._blocks) < _BLOCKS and not (self._blocks and self._blocks[0][1].query()):
-            self._blocks.append((_pinned(self._largest), torch.cuda.Event()))
+            self._blocks.append((self._pinned(), torch.cuda.Event()))
         else:
             memory, copied = self._blocks.popleft()
             copied.synchronize()
-            self._blocks.append((memory if len(memory) == self._largest else _pinned(self._largest), copied))
+            self._blocks.append((memory if len(memory) == self._largest else self._pinned(), copied))
         return self._blocks[-1][0].numpy()
 
     def send(self, size: int) -> torch.Tensor:
@@ -63,8 +68,9 @@ class Queue:
         return landing
 
     def realign(self, block: torch.Tensor, staging_offset: int, units: int, indices: Any, states: Any) -> None:
+        assert self._kernels is not None
         with on(self._device):
-            self._library.rrt_cuda_realign(
+            self._kernels.rrt_cuda_realign(
                 block.data_ptr(),
                 staging_offset,
                 units,
@@ -90,10 +96,16 @@ class Queue:
         """When the stream that computes is through with what it has been given so far."""
         return torch.cuda.current_stream(self._device).record_event()
 
+    def _pinned(self) -> torch.Tensor:
+        # Not where torch.set_default_device says.
+        return _bytes(self._largest, device="cpu", pin_memory=True)
+
     @property
     def pinned_bytes(self) -> int:
         return sum(len(memory) for memory, _ in self._blocks)
 
 
-def _pinned(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+def _bytes(size: int, **where: Any) -> torch.Tensor:
+    """They outlive a torch.inference_mode() around the first pass, and the next one writes to them outside of it."""
+    with torch.inference_mode(False):
+        return torch.empty(size, dtype=torch.uint8, **where)

@@ -31,8 +31,8 @@ _MOST_IDS = 1 << 22  # Of the records that one judgement is made from.
 
 @dataclass
 class _Seen:
-    """A watched pass: what was replayed, or would be, and what its routers chose, [local rows, K] per slot, where the
-    model is."""
+    """A watched pass: what was replayed, or would be, and what its routers chose, [rows, K] compact ids per slot, where
+    the model is; of its first local rows, as many as a judgement is made from."""
 
     described: MicroBatch
     batch: Batch
@@ -75,9 +75,12 @@ class Watch:
         """live, replayed: [N, K] ids; counts: those of `ops.compare`"""
         seen = self._seen.get(chunk)
         if seen is not None and seen.batch is batch and self._alarm is not None:
+            rows = max(1, _MOST_IDS // sum(layer.top_k for layer in batch.plan.layers))
             # Its buffer is another pass's when the step ends.
-            seen.replayed[slot] = replayed.clone() if hasattr(replayed, "clone") else replayed.copy()
-            seen.live[slot] = live
+            kept = replayed[:rows]
+            seen.replayed[slot] = kept.clone() if hasattr(kept, "clone") else kept.copy()
+            live = live[:rows]
+            seen.live[slot] = live.to(kept.dtype) if hasattr(live, "to") else live.astype(kept.dtype)
             seen.counts.append(counts)
 
     def forget(self) -> None:
@@ -198,12 +201,12 @@ def _record_shape(geometry: dict[str, Any], rows: int) -> tuple[int, int, int]:
 
 
 def _by_layer(seen: _Seen) -> NDArray[np.int32]:
-    """Live ids [local rows, layers, K], -1 where a layer was not seen."""
+    """Live ids [local rows, layers, K], -1 where none were seen."""
     plan = seen.batch.plan
     shape = _record_shape(geometry_of(plan), plan.rows)
     live = np.full((plan.rows, len(plan.layers), shape[2]), -1, np.int32)
     for slot, ids in seen.live.items():
-        live[:, slot, : plan.layers[slot].top_k] = host(ids)
+        live[: len(ids), slot, : plan.layers[slot].top_k] = host(ids)
     return live
 
 
@@ -212,10 +215,12 @@ def _records_of_rank(seen: _Seen) -> list[NDArray[np.int32] | None]:
     plan, local = seen.batch.plan, seen.batch.plan.local_rows()
     geometry = geometry_of(plan)
     replayed = {slot: host(ids) for slot, ids in seen.replayed.items()}
+    kept = max(map(len, replayed.values()), default=0)
     records: list[NDArray[np.int32] | None] = []
     room = _MOST_IDS
     for sequence in range(len(seen.described.fetch)):
         at = np.flatnonzero((local.sequence == sequence) & (seen.batch.states == REPLAYED))
+        at = at[at < kept]
         rows = local.row[at]
         shape = _record_shape(geometry, int(rows.max()) + 1 if len(rows) else 0)
         room -= int(np.prod(shape))

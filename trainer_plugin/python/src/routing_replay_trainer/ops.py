@@ -6,7 +6,8 @@ The operators run where their tensors are, on the CPU or on a GPU, there with on
 neither wait for it nor copy anything, so they may be captured in a CUDA graph. They have fake and autograd
 registrations: torch.compile keeps them in the graph, and activation checkpointing runs them again with the same result.
 In eager mode `router_replay` goes around them, as what torch.library puts around each call takes longer than the rest.
-Nothing is linked against torch: the core gets addresses.
+Nothing is linked against torch: the core gets addresses. `compare` needs no kernel: without one it is made of torch's
+own operators, on any device.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from routing_replay_trainer import _core, errors
-from routing_replay_trainer._launch import launch, zeros
+from routing_replay_trainer._launch import has_code, launch, zeros
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.fetch import REPLAYED, UNRECORDED
 from routing_replay_trainer.router import Router
@@ -265,6 +266,8 @@ def _compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -
     replayed = replayed.contiguous()
     live = _exactly("live", live, (rows, top_k), replayed.dtype, device)
     states = _exactly("states", states, (rows,), torch.uint8, device)
+    if not has_code(device):
+        return _compare_sets(live.int(), replayed.int(), states == REPLAYED)
     counters = zeros(len(COMPARED), device)
     launch(
         "compare",
@@ -279,6 +282,16 @@ def _compare(live: torch.Tensor, replayed: torch.Tensor, states: torch.Tensor) -
         counters.data_ptr(),
     )
     return counters
+
+
+def _compare_sets(live: torch.Tensor, replayed: torch.Tensor, takes_part: torch.Tensor) -> torch.Tensor:
+    """By operators of torch, for any device."""
+    same = live.unsqueeze(2) == replayed.unsqueeze(1)  # [N, K live, K replayed]
+    again = (replayed.unsqueeze(2) == replayed.unsqueeze(1)).tril(-1).any(2)
+    common = (same.any(1) & ~again).sum(1)
+    different = ~(same.any(1) & same.any(2)).all(1)
+    counts = (torch.ones_like(common), different, common == 0, common)
+    return torch.stack([(count * takes_part).sum() for count in counts])
 
 
 # Ids are not looked at, so all that counts is how wide they are.
@@ -329,20 +342,36 @@ class _Eager(torch.autograd.Function):
 _OPERATORS = torch.library.Library("routing_replay", "DEF")
 
 
-def _define(name: str, schema: str, run: Any, fake: Any) -> None:
+def _define(name: str, schema: str, run: Any, fake: Any, *keys: str) -> None:
+    """keys: of torch's dispatcher, for which tensors"""
     _OPERATORS.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-    for key in ("CPU", "CUDA"):
+    for key in keys:
         _OPERATORS.impl(name, run, key)
     torch.library.register_fake(f"routing_replay::{name}", fake, lib=_OPERATORS)
 
 
 _TENSORS = "Tensor logits, Tensor indices, Tensor states, Tensor? expert_bias, "
-_define("router_forward", f"({_TENSORS}{_CONFIG}) -> (Tensor, Tensor, Tensor, Tensor)", _forward, _fake_forward)
+_define(
+    "router_forward",
+    f"({_TENSORS}{_CONFIG}) -> (Tensor, Tensor, Tensor, Tensor)",
+    _forward,
+    _fake_forward,
+    "CPU",
+    "CUDA",
+)
 _define(
     "router_backward",
     f"(Tensor logits, Tensor chosen, Tensor grad_probs, {_CONFIG}) -> Tensor",
     _backward,
     _fake_backward,
+    "CPU",
+    "CUDA",
 )
-_define("compare", "(Tensor live, Tensor replayed, Tensor states) -> Tensor", _compare, _fake_compare)
+_define(
+    "compare",
+    "(Tensor live, Tensor replayed, Tensor states) -> Tensor",
+    _compare,
+    _fake_compare,
+    "CompositeExplicitAutograd",
+)
 torch.library.register_autograd("routing_replay::router_forward", _gradient, setup_context=_save, lib=_OPERATORS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -245,6 +245,29 @@ class Plan:
     def __repr__(self) -> str:
         layers = [layer.layer for layer in self.layers]
         return f"<Plan: layers {layers}, {self.rows} rows, {self.bytes_to_read} bytes to read>"
+
+
+class Plans:
+    """The last plans that were asked for, by what they were made from: a micro-batch that is announced, checked and run
+    has one. Used by one thread.
+
+    make: from a chunk of the model and the `micro_batch` of a plan
+    """
+
+    _MOST = 512
+
+    def __init__(self, make: Callable[[int, Mapping[str, Any]], Plan]) -> None:
+        self._make = make
+        self._plans: dict[tuple[int, str], Plan] = {}
+
+    def of(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
+        said = plain(micro_batch, "micro_batch")
+        key = chunk, json.dumps(said)
+        plan = self._plans.pop(key, None) or self._make(chunk, said)
+        self._plans[key] = plan  # The one that was used last is the last.
+        if len(self._plans) > self._MOST:
+            del self._plans[next(iter(self._plans))]
+        return plan
 
 
 def description_of(geometry: Any, micro_batch: Mapping[str, Any], **fields: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from routing_replay_trainer import _options, errors
 from routing_replay_trainer._attached import Attached, announced
 from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
 from routing_replay_trainer._hooks import PassHooks, in_backward
@@ -30,7 +31,7 @@ from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 from routing_replay_trainer.hf import _micro_batch, _modules
 from routing_replay_trainer.hf._choice import Chooser
 from routing_replay_trainer.on_policy import Contract, OnPolicy
-from routing_replay_trainer.plan import Plan
+from routing_replay_trainer.plan import Plan, Plans
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
@@ -152,8 +153,9 @@ class Replay(Attached):
         self._mode = mode
         self._live_pads = pads == "live"
         self._placed = placed
+        self._plans = Plans(lambda _, said: Plan(**self._plan_arguments(said)))
         self._targets = ReplayTargets()
-        self._buffers: Any = buffers_for(model)
+        self._buffers: Any = Buffers() if mode == "disabled" else buffers_for(model)
         self._passes = ChunkPasses(0, self._targets, self._buffers, new_lock())
         self._tally = Tally()
         self._watch = watch
@@ -326,7 +328,7 @@ class Replay(Attached):
         )
 
     def _plan(self, micro_batch: Mapping[str, Any]) -> Plan:
-        return Plan(**self._plan_arguments(micro_batch))
+        return self._plans.of(0, micro_batch)
 
     def _plan_arguments(self, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -7,6 +7,7 @@ Megatron-Core's. The function is replaced where this router's `routing` looks fo
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 import weakref
@@ -17,6 +18,9 @@ import torch
 
 from routing_replay_trainer import ops
 from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._launch import has_code
+from routing_replay_trainer._passes import Answer
+from routing_replay_trainer.megatron import _native
 from routing_replay_trainer.megatron._modules import refusal
 from routing_replay_trainer.router import Router
 
@@ -54,10 +58,14 @@ def routing(self: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[..., Any]:
+    asks = "router_replay" in inspect.signature(original).parameters
+
     def topk_routing(logits: torch.Tensor, topk: int, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         answer = binding.ask(tuple(logits.shape), topk)
         if answer is None:
             return original(logits, topk, **options)
+        if asks and not has_code(logits.device):
+            return _without_kernels(binding, answer, original, logits, topk, options)
         router, bias = _router_of(logits.shape[1], topk, options), options.get("expert_bias")
         if answer.of.use == "replay":
             ids, states = binding.ids(answer, logits.device), binding.states(answer, logits.device)
@@ -73,6 +81,35 @@ def _replacement(binding: Binding, original: Callable[..., Any]) -> Callable[...
         return original(logits, topk, **options) if answer.of.use == "compare" else (out.probs, out.routing_map)
 
     return topk_routing
+
+
+def _without_kernels(
+    binding: Binding,
+    answer: Answer,
+    original: Callable[..., Any],
+    logits: torch.Tensor,
+    topk: int,
+    options: dict[str, Any],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """By Megatron-Core's own function, unfused, which asks here for the experts as it asks a RouterReplay."""
+
+    def choice(
+        scores: torch.Tensor, topk: int, num_groups: Any, group_topk: Any, compute_topk: Callable[..., Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        def live() -> tuple[torch.Tensor, torch.Tensor]:
+            return compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+
+        if answer.of.use == "replay":
+            ids = _native.replayed(binding, answer, scores.device, live)
+            return scores.gather(1, ids), ids
+        return _native.live_choice(binding, answer, live)
+
+    asking = options | {"fused": False, "router_replay": types.SimpleNamespace(get_replay_topk=choice)}
+    if answer.of.use != "compare":
+        return original(logits, topk, **asking)
+    with torch.no_grad():
+        original(logits, topk, **asking)
+    return original(logits, topk, **options)
 
 
 def _router_of(experts: int, topk: int, options: dict[str, Any]) -> Router:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,10 +11,12 @@ from typing import Any
 
 from routing_replay_trainer import errors
 
+LOG = logging.getLogger("routing_replay_trainer")
 FLAGS = ("moe_enable_routing_replay", "enable_routing_replay")  # Megatron-Core's, and that of older patches.
 # Choices of experts that no RouterReplay is asked about (TopKRouter.routing).
 _OTHER_CHOICES = ("sinkhorn", "quantile_balancing")
 _GRAPHED = {"moe", "moe_router", "full_iteration"}
+_DROPPING = ("moe_expert_capacity_factor", "moe_expert_rank_capacity_factor")
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,7 @@ def _layer_of(name: str, modules: Mapping[str, Any], default: Any) -> Any:
 def check(chunk: Any, routers: Iterable[LiveRouter], inject: str) -> list[int]:
     """Layers that the model leaves to their own choice (hash routing). FailedPreconditionError naming the option and
     the router for whatever would run without asking."""
-    config = getattr(unwrap(chunk), "config", None)
-    _check_config(config)
+    _check_config(getattr(unwrap(chunk), "config", None))
     hashed = []
     for router in routers:
         if router.is_mtp:
@@ -98,12 +100,26 @@ def _check_config(config: Any) -> None:
         raise refusal("config", "mlp_chunks_for_training > 1 asks a router several times for one micro-batch")
     graphs = getattr(config, "cuda_graph_impl", None)
     if graphs not in (None, "none"):
-        scope = getattr(config, "cuda_graph_scope", None) or ()
-        names = {getattr(part, "name", part) for part in ((scope,) if isinstance(scope, str) else scope)}
+        # Since 0.18 the second moves what it is given into the first.
+        modules = getattr(config, "cuda_graph_modules", None) or getattr(config, "cuda_graph_scope", None) or ()
+        names = {getattr(part, "name", part) for part in ((modules,) if isinstance(modules, str) else modules)}
         if not names or names & _GRAPHED:
             raise refusal(
                 "config", f"cuda_graph_impl={graphs} captures routers, whose ids would be those of the capture"
             )
+
+
+def check_dropping(config: Any, strict: bool) -> None:
+    """Megatron drops tokens behind the router, replayed ones as well: FailedPreconditionError, or a warning where not
+    strict."""
+    for option in _DROPPING:
+        factor = getattr(config, option, None)
+        if factor is None:
+            continue
+        why = f"{option}={factor} drops experts of replayed rows behind the router, which nothing counts"
+        if strict:
+            raise refusal("config", f'{why}: leave it off, or attach with missing="live"')
+        LOG.warning("router replay: config: %s", why)
 
 
 def _check_native(router: LiveRouter) -> None:

@@ -53,15 +53,20 @@ def get_replay_topk(
     if answer is None:
         return original(self, scores, topk, num_groups, group_topk, default_compute_topk)
     if answer.of.use == "replay":
-        ids = _replayed(binding, answer, scores.device, live)
+        ids = replayed(binding, answer, scores.device, live)
         return _with_target(self, original, ids, (scores, topk, num_groups, group_topk, default_compute_topk))
+    return live_choice(binding, answer, live)
+
+
+def live_choice(binding: Binding, answer: Answer, live: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Scores and ids of a pass that records or compares."""
     values, chosen = live()
     binding.seen(answer, chosen)
     binding.used(answer, chosen)
     return values, chosen
 
 
-def _replayed(binding: Binding, answer: Answer, device: Any, live: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
+def replayed(binding: Binding, answer: Answer, device: Any, live: Callable[[], tuple[Any, Any]]) -> torch.Tensor:
     """[N, K] int64: those of the record, and the live choice where a row has none."""
     ids = binding.ids(answer, device).long()
     batch, wants_live = answer.of.batch, binding.wants_live(answer)

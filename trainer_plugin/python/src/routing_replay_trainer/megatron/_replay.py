@@ -13,6 +13,7 @@ import torch
 from routing_replay_trainer import _options, errors
 from routing_replay_trainer._attached import Attached, announced
 from routing_replay_trainer._binding import Binding
+from routing_replay_trainer._buffers import Buffers
 from routing_replay_trainer._device_buffers import buffers_for
 from routing_replay_trainer._fetching import Fetching
 from routing_replay_trainer._hooks import PassHooks, is_hooked
@@ -29,7 +30,7 @@ from routing_replay_trainer.fetch import FetchSequence, Missing, Source
 from routing_replay_trainer.megatron import _fused, _micro_batch, _modules, _native
 from routing_replay_trainer.megatron._schedule import micro_batch_index
 from routing_replay_trainer.on_policy import Contract, OnPolicy
-from routing_replay_trainer.plan import Plan
+from routing_replay_trainer.plan import Plan, Plans
 from routing_replay_trainer.targets import PassKey, ReplayTargets
 
 Mode = Literal["disabled", "shadow", "R2", "R3"]
@@ -118,6 +119,8 @@ def attach(
     _options.check_agreement(mode, missing, agree, *_modules.replica(config))
     if mode == "shadow":
         missing, max_fallback_fraction = "live", 1.0  # It stops no training: what cannot be compared is counted.
+    if mode != "disabled":
+        _modules.check_dropping(config, missing == "strict")
     watched, contract = Watch(source, "all" if mode == "shadow" else watch, alarm_no_overlap), Contract(on_policy)
     steps = None
     if mode in ("R3", "shadow"):
@@ -154,9 +157,10 @@ class Replay(Attached):
             "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
             "last_row_filler": last_row == "filler",
         }
+        self._plans = Plans(lambda chunk, said: Plan(None, **self._plan_arguments(chunk, said)))
         self._injection = _INJECTIONS[inject]
         self._targets = ReplayTargets()
-        self._buffers: Any = buffers_for(_modules.unwrap(chunks[0]))
+        self._buffers: Any = Buffers() if mode == "disabled" else buffers_for(_modules.unwrap(chunks[0]))
         self._geometry = 0
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
@@ -183,6 +187,7 @@ class Replay(Attached):
                 }
             )
         self._model, self._native_layers = model, native
+        self._config_json = _modules.config_json(self._config)
         for number, (chunk, routers) in enumerate(zip(chunks, found, strict=True)):
             passes = ChunkPasses(number, self._targets, self._buffers, lock)
             live = [router for router in routers if not router.is_mtp and router.layer not in native]
@@ -339,12 +344,12 @@ class Replay(Attached):
         return _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, self._parallel, layout)
 
     def _plan(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
-        return Plan(None, **self._plan_arguments(chunk, micro_batch))
+        return self._plans.of(chunk, micro_batch)
 
     def _plan_arguments(self, chunk: int, micro_batch: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "micro_batch": micro_batch,
-            "megatron": _modules.config_json(self._config),
+            "megatron": self._config_json,
             "rank": self._ranks | {"chunk": chunk, "model": self._model},
             "native_layers": self._native_layers or None,
             "ep_size": self._ep_size,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from routing_replay_trainer._micro_batch import expected
+from routing_replay_trainer._micro_batch import expected, on_host
 from routing_replay_trainer._values import invalid
 from routing_replay_trainer.megatron._micro_batch import lengths_and_tokens
 
@@ -54,7 +54,8 @@ def replayed(
         only = {"forward_only": True} if schedule.get("forward_only") else {}
         try:
             batches, iterators = _batches(iterators, num_microbatches, peek)
-            described = [said if said is None else only | dict(said) for said in map(describe, batches)]
+            # A copy in a forward step would wait there for all that is queued on the device.
+            described = [said if said is None else only | on_host(said) for said in map(describe, batches)]
             replays = [said for said in described if said is not None]
             said = _step(replays)
             name = _name(replay, said["sequences"]) if step is None else step
