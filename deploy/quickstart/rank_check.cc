@@ -102,6 +102,7 @@ void CountRow(RowState state, RankResult& result) {
       ++result.replayed_rows;
       break;
     case RowState::kUnrecorded:
+    case RowState::kLive:  // A sequence of no sample: the quick start has none.
       ++result.unrecorded_rows;
       break;
     case RowState::kPad:
