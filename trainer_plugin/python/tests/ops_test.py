@@ -139,6 +139,14 @@ class OpsTest(unittest.TestCase):
             for gradient in gradients[1:]:
                 self.assertTrue(torch.equal(gradient, gradients[0]), router)
 
+    def test_second_gradients_are_refused(self) -> None:
+        router, dtype = ROUTERS[0]
+        logits, ids, _ = self.inputs(router, dtype)
+        loss = ops.router_replay(router, logits.requires_grad_(), ids, STATES).probs.square().sum()
+        (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
+        with self.assertRaisesRegex(RuntimeError, "once_differentiable"):
+            gradient.sum().backward()
+
     def test_refusals_name_the_field(self) -> None:
         router = trainer.Router(8, 2)
         logits, ids, _ = self.inputs(router, torch.float32)

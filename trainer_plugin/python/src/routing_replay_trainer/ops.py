@@ -329,13 +329,16 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_probs: Any) -> Any:
-        logits, chosen = ctx.saved_tensors
-        grad_probs, router = grad_probs.to(logits.dtype), ctx.router
-        if torch.is_grad_enabled():  # Whoever differentiates twice: the operator refuses that.
-            gradient = torch.ops.routing_replay.router_backward(logits, chosen, grad_probs, *_config(router))
-        else:
-            gradient = _run_backward(_handle(router, logits.dtype), logits, chosen, grad_probs)
-        return gradient, None, None, None, None, None
+        return (_first_gradients if torch.is_grad_enabled() else _gradients)(ctx, grad_probs)
+
+
+def _gradients(ctx: Any, grad_probs: Any) -> Any:
+    logits, chosen = ctx.saved_tensors
+    handle = _handle(ctx.router, logits.dtype)
+    return _run_backward(handle, logits, chosen, grad_probs.to(logits.dtype)), None, None, None, None, None
+
+
+_first_gradients = torch.autograd.function.once_differentiable(_gradients)  # Of which there are no second ones.
 
 
 # Not torch.library.custom_op: what it puts around each call takes longer than the kernel.
