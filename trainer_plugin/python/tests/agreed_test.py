@@ -97,6 +97,35 @@ class AgreedTest(unittest.TestCase):
         self.assertEqual([one["status"] for one in batch.sequences], ["LENGTH_MISMATCH", "TOKENS_MISMATCH"])
         self.assertEqual(batch.fallback_sequences, 2)
 
+    def test_a_shadow_that_compares_nothing_says_so(self) -> None:
+        """Once for each set of reasons, whether a step is begun or not."""
+        unknown = trainer.FetchSequence("mute", 9, np.arange(9))
+        self.rows.add("mute", rows_of(9, 1))
+        absent = trainer.FetchSequence("absent", 9)
+        plan = plan_of({"mute": 9, "absent": 9})
+        steps = AgreedSteps(self.source, missing="live", max_fallback_fraction=1.0, binds=False)
+
+        def run(*sequences: Any, begun: bool, passes: int = 1) -> None:
+            self.source.begin_step()
+            if begun:
+                steps.begin(sequences)
+            for _ in range(passes):
+                own = plan if len(sequences) == 2 else plan_of({one.sample: one.num_tokens for one in sequences})
+                steps.saw(self.source.fetch(own, sequences=steps.apply(sequences), missing="live"))
+            steps.end_pass()
+
+        with self.assertLogs("routing_replay_trainer", "WARNING") as logged:
+            run(unknown, absent, begun=False)
+        self.assertEqual(len(logged.output), 1)
+        self.assertRegex(logged.output[0], r"shadow compares nothing.*: 1 NOT_FOUND, 1 TOKENS_MISMATCH; first mute \(")
+        with self.assertNoLogs("routing_replay_trainer"):
+            run(unknown, absent, begun=True, passes=2)
+            run(*expected_of(0), absent, begun=True)
+        with self.assertLogs("routing_replay_trainer", "WARNING") as logged:
+            run(unknown, begun=True)
+        self.assertEqual(len(logged.output), 1)
+        self.assertRegex(logged.output[0], r": 1 TOKENS_MISMATCH; first mute")
+
     def test_other_tokens_and_lengths_fall_back(self) -> None:
         steps = self.steps("live")
         begun = steps.begin(

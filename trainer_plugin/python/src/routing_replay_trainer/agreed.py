@@ -118,7 +118,9 @@ class AgreedSteps:
             decision = agree(
                 self._collective, states, self._missing, left, geometry=geometry, failed=failure is not None
             )
-            self._check_limit("begin_step", Counter((one.sample, one.status, one.action) for one in decision.samples))
+            statuses = Counter((one.sample, one.status, one.action) for one in decision.samples)
+            self._check_limit("begin_step", statuses)
+            self._check_compares(statuses)
         self._decided, self._rowless = {}, {one.sample for one in named if one.num_tokens in (0, 1)}
         for one, decided in zip(samples, decision.samples, strict=True):
             self._decided.setdefault(one.sample, []).append((one, decided))
@@ -162,8 +164,8 @@ class AgreedSteps:
         return [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
 
     def saw(self, batch: Batch) -> None:
-        """What a fetch gave, which counts where no step was begun."""
-        if self._decided is None:
+        """What a fetch gave, which counts where no step was begun, or where what was decided binds nothing."""
+        if self._decided is None or not self._binds:
             for one in batch.sequences:
                 action = "replay" if one["status"] == "OK" else self._missing
                 self._fetched[one["sample"], one["status"], action] += 1
@@ -172,6 +174,7 @@ class AgreedSteps:
         """After the passes of a schedule: FallbackLimitError, where no step was begun, as `begin` raises it."""
         fetched, self._fetched = self._fetched, Counter()
         self._check_limit("end_step", fetched)
+        self._check_compares(fetched)
 
     def forget_pass(self) -> None:
         """The passes of a schedule have failed: what they fetched is judged by nothing."""
@@ -186,19 +189,27 @@ class AgreedSteps:
         if not LIBRARY.rrt_exceeds_fallback_limit(self._limit, total, fallen):
             return
         by_status = +by_status
-        first = [(sample, status) for sample, status, action in samples if action != "replay"][:_NAMED]
-        counted = ", ".join(f"{count} {status}" for status, count in sorted(by_status.items()))
-        named = ", ".join(f"{sample} ({status})" for sample, status in first)
         raise errors.FallbackLimitError(
             f"{where}: {fallen} of {total} samples fall back, more than max_fallback_fraction "
-            f"{self._limit:g} allows: {counted}; first {named}",
+            f"{self._limit:g} allows: {_reasons(by_status, samples)}",
             code_name="FAILED_PRECONDITION",
             field="max_fallback_fraction",
             samples=total,
             fallen_back=fallen,
             by_status=dict(by_status),
-            first=first,
+            first=_first(samples),
         )
+
+    def _check_compares(self, samples: Counter[tuple[str | int, str, str]]) -> None:
+        """One warning for each set of reasons, of a replay that only compares and has nothing to compare with."""
+        by_status: Counter[str] = Counter()
+        for (_, status, _), count in samples.items():
+            by_status[status] += count
+        del by_status["UNSPECIFIED"]  # Live by what was decided, or said, before.
+        if self._binds or not by_status or "OK" in by_status:
+            return
+        words = f"mode shadow compares nothing, as all samples fall back: {_reasons(by_status, samples)}"
+        self._warn_once(f"nothing: {sorted(by_status)}", words)
 
     def _applied(self, sequence: FetchSequence) -> FetchSequence:
         assert self._decided is not None
@@ -241,6 +252,15 @@ class AgreedSteps:
             return [_judged(one, said) for one, said in zip(samples, records, strict=True)], None
         except Exception as error:
             return [{"status": "OK"} for _ in samples], error
+
+
+def _first(samples: Counter[tuple[str | int, str, str]]) -> list[tuple[str | int, str]]:
+    return [(sample, status) for sample, status, action in samples if action != "replay"][:_NAMED]
+
+
+def _reasons(by_status: Counter[str], samples: Counter[tuple[str | int, str, str]]) -> str:
+    counted = ", ".join(f"{count} {status}" for status, count in sorted(by_status.items()))
+    return f"{counted}; first {', '.join(f'{sample} ({status})' for sample, status in _first(samples))}"
 
 
 def _claims(sequences: Sequence[FetchSequence]) -> list[FetchSequence]:
