@@ -97,8 +97,6 @@ class RunImpl final : public Run {
   absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string> samples, Producer producer) override;
   absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>> groups,
                                                 Producer producer) override;
-  absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>> groups,
-                                          absl::Span<const int32_t> layers, Producer producer) override;
   absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples, const ReleaseOptions& options) override;
   absl::StatusOr<ReleaseOutcome> ReleaseGroups(int64_t begin, int64_t end, const ReleaseOptions& options) override;
   absl::StatusOr<ReleaseOutcome> Drop() override;
@@ -227,26 +225,6 @@ absl::StatusOr<std::vector<SampleState>> RunImpl::List(std::optional<std::pair<i
     request.set_page_token(page->next_page_token());
   } while (!request.page_token().empty());
   return all;
-}
-
-absl::StatusOr<ExpertLoad> RunImpl::CountExperts(std::optional<std::pair<int64_t, int64_t>> groups,
-                                                 absl::Span<const int32_t> layers, Producer producer) {
-  v1::ExpertLoadRequest request;
-  request.set_run(name_);
-  request.set_producer(ToProto(producer));
-  if (groups) {
-    request.mutable_groups()->set_begin(groups->first);
-    request.mutable_groups()->set_end(groups->second);
-  }
-  request.mutable_layers()->Add(layers.begin(), layers.end());
-  const auto response = caller_->Call(&Stub::ExpertLoad, request);
-  if (!response.ok()) return response.status();
-  if (absl::Status status = CheckLife(response->life()); !status.ok()) return status;
-  ExpertLoad load{.rows = static_cast<int64_t>(response->rows()), .samples = static_cast<int64_t>(response->samples())};
-  for (const v1::ExpertLoadResponse::Layer& layer : response->layers()) {
-    load.layers.push_back({static_cast<int32_t>(layer.layer()), {layer.counts().begin(), layer.counts().end()}});
-  }
-  return load;
 }
 
 absl::StatusOr<ReleaseOutcome> RunImpl::CallRelease(v1::ReleaseRequest request, const ReleaseOptions& options) {

@@ -71,10 +71,6 @@ class FakeRun final : public Run {
   }
   absl::StatusOr<SampleState> Stat(absl::string_view, Producer) override { return None(); }
   absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string>, Producer) override { return None(); }
-  absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>>, absl::Span<const int32_t>,
-                                          Producer) override {
-    return None();
-  }
   absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string>, const ReleaseOptions&) override {
     return None();
   }

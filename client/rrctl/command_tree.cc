@@ -19,7 +19,6 @@ Examples:
   rrctl ls grpo-42                            the samples of a run
   rrctl stat grpo-42 step1/0                  one sample: rows, weight versions, gaps
   rrctl get grpo-42 step1/0 --layer 24 --rows 0:4
-  rrctl load grpo-42 --group 7                which experts the rows of group 7 chose
   rrctl put grpo-42 step1/0 rows.npy --experts 128 --seal
   rrctl -w json ls grpo-42 | jq '.[] | select(.sealed | not) | .sample'
   rrctl export grpo-42 /checkpoints/grpo-42   sealed samples, those that are not there yet
@@ -81,7 +80,6 @@ CommandTree::CommandTree(CLI::App& app, Settings& settings, Command& command)
   AddProgram();
   AddLooks();
   AddGet();
-  AddLoad();
   AddPut();
   AddDoctor();
   AddDiff();
@@ -249,20 +247,6 @@ void CommandTree::AddGet() {
          "only this row, or these: 3:17 is row 3 to row 16")
       ->type_name("ROW|BEGIN:END");
   AddTrainerFlag(get, settings_.get.producer);
-}
-
-void CommandTree::AddLoad() {
-  LoadOptions& options = settings_.load;
-  CLI::App* load = AddLook("load", "how the choices of a run's rows spread over the experts, layer by layer",
-                           Layout::kColumns, [&options](Client& client) { return DescribeLoad(client, options); });
-  AddRun(load, options.run);
-  load->add_option("--layer", options.layers, "only these decoder layers, ascending, for example 0,47")
-      ->delimiter(',')
-      ->type_name("ID,…")
-      ->allow_extra_args(false);
-  AddGroups(load, options.groups);
-  load->add_flag("--counts", options.counts, "each expert's count, too");
-  AddTrainerFlag(load, options.producer);
 }
 
 void CommandTree::AddPut() {

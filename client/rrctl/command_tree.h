@@ -32,7 +32,6 @@ class CommandTree {
   CLI::App* AddLook(const std::string& name, const std::string& help, Layout layout, Query query);
   void AddLooks();
   void AddGet();
-  void AddLoad();
   void AddPut();
   void AddLayouts();
   void AddTransfers();

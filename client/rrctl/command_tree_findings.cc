@@ -39,8 +39,8 @@ void CommandTree::AddReport() {
       Add("report",
           "draw a run's routes into one HTML file\n"
           "Expert load, balance over groups and weight versions, how alike neighbouring tokens are, lengths, "
-          "missing rows, and what the trainer recorded otherwise. The server counts the load of all rows; "
-          "what needs the rows themselves is of some samples, which the page names.",
+          "missing rows, and what the trainer recorded otherwise. What needs the rows themselves is of some samples, "
+          "of which the page says how many.",
           &Session::Report);
   AddRun(report, options.run);
   report->add_option("-o,--output", settings_.report_file, "the file; - is standard output")

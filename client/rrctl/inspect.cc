@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/rrctl/load_balance.h"
 #include "client/shard/fan_out.h"
 #include "client/shard/members.h"
 #include "proto/json/geometry_json.h"
@@ -193,14 +192,6 @@ absl::StatusOr<std::pair<int64_t, int64_t>> ParseGroups(absl::string_view text) 
   }
   if (!good) return absl::InvalidArgumentError(absl::StrCat("'", text, "' is neither a group nor BEGIN:END"));
   return std::pair(begin, end);
-}
-
-absl::StatusOr<Document> DescribeLoad(Client& client, const LoadOptions& options) {
-  const auto joined = client.JoinRun(options.run);
-  if (!joined.ok()) return joined.status();
-  const auto load = (*joined)->CountExperts(options.groups, options.layers, options.producer);
-  if (!load.ok()) return load.status();
-  return LoadToDocument(*load, options.counts);
 }
 
 absl::StatusOr<Document> Remove(Client& client, const std::string& run, const std::vector<std::string>& samples) {

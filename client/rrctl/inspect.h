@@ -31,17 +31,8 @@ absl::StatusOr<Document> ListSamples(Client& client, const std::string& run, Pro
 absl::StatusOr<Document> DescribeSamples(Client& client, const std::string& run,
                                          const std::vector<std::string>& samples, Producer producer);
 
-struct LoadOptions {
-  std::string run;
-  Producer producer = Producer::kRollout;
-  std::optional<std::pair<int64_t, int64_t>> groups;
-  std::vector<int32_t> layers;  // Ascending; empty: all MoE layers.
-  bool counts = false;          // Each expert's count, too.
-};
 // "7" is group 7, "3:17" groups 3 to 16. INVALID_ARGUMENT for anything else.
 absl::StatusOr<std::pair<int64_t, int64_t>> ParseGroups(absl::string_view text);
-// How the choices spread over the experts: an array with one object per layer. NOT_FOUND (kNoRun).
-absl::StatusOr<Document> DescribeLoad(Client& client, const LoadOptions& options);
 
 // Releases the samples; without samples: drops the run. An object: what that freed.
 absl::StatusOr<Document> Remove(Client& client, const std::string& run, const std::vector<std::string>& samples);

@@ -5,13 +5,6 @@
 #include <numeric>
 
 namespace routing_replay {
-namespace {
-
-using Document = nlohmann::ordered_json;
-
-Document OrNull(std::optional<double> value) { return value ? Document(*value) : Document(); }
-
-}  // namespace
 
 LoadBalance BalanceOf(absl::Span<const int64_t> counts) {
   const auto busiest = std::max_element(counts.begin(), counts.end());
@@ -29,24 +22,6 @@ LoadBalance BalanceOf(absl::Span<const int64_t> counts) {
   }
   balance.entropy = counts.size() == 1 ? 1.0 : bits / std::log2(experts);
   return balance;
-}
-
-Document LoadToDocument(const ExpertLoad& load, bool counts) {
-  Document rows = Document::array();
-  for (const ExpertLoad::Layer& layer : load.layers) {
-    const LoadBalance balance = BalanceOf(layer.counts);
-    Document row = {{"layer", layer.layer_id},
-                    {"rows", load.rows},
-                    {"experts", layer.counts.size()},
-                    {"unused", balance.unused},
-                    {"busiest", balance.busiest},
-                    {"busiest_count", balance.busiest_count},
-                    {"max_to_mean", OrNull(balance.max_to_mean)},
-                    {"entropy", OrNull(balance.entropy)}};
-    if (counts) row["counts"] = layer.counts;
-    rows.push_back(std::move(row));
-  }
-  return rows;
 }
 
 }  // namespace routing_replay

@@ -1,13 +1,11 @@
-// How evenly the choices of one layer spread over its experts: the one rule behind `rrctl load` and `rrctl report`.
+// How evenly the choices of one layer spread over its experts: the one rule behind `rrctl report`.
 #ifndef CLIENT_RRCTL_LOAD_BALANCE_H_
 #define CLIENT_RRCTL_LOAD_BALANCE_H_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "absl/types/span.h"
-#include "routing_replay/wire/expert_load.h"
 
 namespace routing_replay {
 
@@ -24,10 +22,6 @@ struct LoadBalance {
 
 // `counts` of each expert, not empty.
 LoadBalance BalanceOf(absl::Span<const int64_t> counts);
-
-// An array, an object per layer: "layer", "rows", "experts", "unused", "busiest", "busiest_count", "max_to_mean",
-// "entropy", and with `counts` each expert's count.
-nlohmann::ordered_json LoadToDocument(const ExpertLoad& load, bool counts);
 
 }  // namespace routing_replay
 

@@ -41,12 +41,5 @@ TEST(LoadBalanceTest, AgreesWithASlowReference) {
   }
 }
 
-TEST(LoadBalanceTest, OfALayerThatNobodyUsed) {
-  const auto rows = LoadToDocument({.layers = {{.layer_id = 3, .counts = {0, 0}}}}, true);
-  EXPECT_EQ(rows.dump(),
-            R"([{"layer":3,"rows":0,"experts":2,"unused":2,"busiest":0,"busiest_count":0,"max_to_mean":null,)"
-            R"("entropy":null,"counts":[0,0]}])");
-}
-
 }  // namespace
 }  // namespace routing_replay

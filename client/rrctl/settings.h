@@ -36,7 +36,6 @@ struct Settings {
   bool watching = false;
   WatchOptions watch;
   GetOptions get;
-  LoadOptions load;
   PutOptions put;
   TransferOptions transfer;
   BenchOptions bench;

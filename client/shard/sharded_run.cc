@@ -23,15 +23,6 @@ absl::StatusOr<ReleaseOutcome> Sum(const absl::StatusOr<std::vector<ReleaseOutco
   return total;
 }
 
-void Add(const ExpertLoad& part, ExpertLoad& total) {
-  total.rows += part.rows;
-  total.samples += part.samples;
-  for (size_t layer = 0; layer < total.layers.size(); ++layer) {
-    std::vector<int64_t>& counts = total.layers[layer].counts;
-    for (size_t expert = 0; expert < counts.size(); ++expert) counts[expert] += part.layers[layer].counts[expert];
-  }
-}
-
 class ShardedRun final : public Run {
  public:
   ShardedRun(std::shared_ptr<const MemberSet> members, std::string name, const OpenedRun& opened,
@@ -77,8 +68,6 @@ class ShardedRun final : public Run {
   absl::StatusOr<std::vector<SampleState>> StatMany(absl::Span<const std::string> samples, Producer producer) override;
   absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>> groups,
                                                 Producer producer) override;
-  absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>> groups,
-                                          absl::Span<const int32_t> layers, Producer producer) override;
   absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples,
                                          const ReleaseOptions& options) override {
     return Sum(
@@ -184,15 +173,6 @@ absl::StatusOr<std::vector<SampleState>> ShardedRun::List(std::optional<std::pai
   for (std::vector<SampleState>& part : *parts) std::move(part.begin(), part.end(), std::back_inserter(all));
   std::sort(all.begin(), all.end(), [](const SampleState& a, const SampleState& b) { return a.sample < b.sample; });
   return all;
-}
-
-absl::StatusOr<ExpertLoad> ShardedRun::CountExperts(std::optional<std::pair<int64_t, int64_t>> groups,
-                                                    absl::Span<const int32_t> layers, Producer producer) {
-  auto parts = OfAll<ExpertLoad>([&](Run& run) { return run.CountExperts(groups, layers, producer); }, Needed::kAll);
-  if (!parts.ok()) return parts.status();
-  ExpertLoad total = std::move(parts->front());
-  for (size_t i = 1; i < parts->size(); ++i) Add((*parts)[i], total);
-  return total;
 }
 
 }  // namespace

@@ -68,11 +68,6 @@ class WatchedStore final : public Store {
                                 int32_t page_size, absl::string_view page_token) override {
     return Counted(store_->List(run, producer, groups, page_size, page_token));
   }
-  absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                          absl::Span<const int32_t> layers,
-                                          const std::function<bool()>& stop) override {
-    return Counted(store_->CountExperts(run, producer, groups, layers, stop));
-  }
 
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
                                         absl::Span<const SampleRef> samples, ReleaseMode mode) override {

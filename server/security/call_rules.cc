@@ -17,7 +17,6 @@ constexpr CallRule kRules[] = {
     {"Read", Rpc::kRead, Scope::kRead},
     {"Stat", Rpc::kStat, kPutOrRead},
     {"List", Rpc::kList, Scope::kRead},
-    {"ExpertLoad", Rpc::kExpertLoad, Scope::kRead},
     {"Release", Rpc::kRelease, Scope::kAdmin},
     {"ReleaseForCheckpoint", Rpc::kReleaseForCheckpoint, Scope::kAdmin},
     {"DropRun", Rpc::kDropRun, Scope::kAdmin},

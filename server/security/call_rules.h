@@ -19,7 +19,6 @@ enum class Rpc {
   kRead,
   kStat,
   kList,
-  kExpertLoad,
   kRelease,
   kReleaseForCheckpoint,
   kDropRun,

@@ -288,46 +288,6 @@ absl::Status DoList(ServiceContext& context, const v1::ListRequest& request, v1:
   return absl::OkStatus();
 }
 
-absl::Status DoExpertLoad(ServiceContext& context, const ControlCaller& caller, const v1::ExpertLoadRequest& request,
-                          v1::ExpertLoadResponse& response) {
-  if (absl::Status allowed = Authorize(context, caller.call, Rpc::kExpertLoad, request.run()); !allowed.ok()) {
-    return allowed;
-  }
-  auto producer = FromProto(request.producer(), "producer");
-  if (!producer.ok()) return producer.status();
-  std::optional<GroupRange> groups;
-  if (request.has_groups()) {
-    auto read = ReadGroups(request.groups());
-    if (!read.ok()) return read.status();
-    groups = *read;
-  }
-  std::vector<int32_t> layers;
-  for (const uint32_t layer : request.layers()) {
-    if (layer >= kMaxLayers || (!layers.empty() && static_cast<int32_t>(layer) <= layers.back())) {
-      return Invalid("layers", "not strictly ascending layer ids");
-    }
-    layers.push_back(static_cast<int32_t>(layer));
-  }
-  const Clock::Time give_up = DeadlineAfter(context.clock.Now(), context.config.max_deadline);
-  const auto late = [&] { return context.clock.Now() >= give_up; };
-  uint64_t life = 0;
-  const auto load = OfOneLife(context, request.run(), life, [&] {
-    return context.store.CountExperts(request.run(), *producer, groups, layers,
-                                      [&] { return caller.is_gone() || late(); });
-  });
-  if (absl::IsCancelled(load.status()) && late()) return OverDeadline(context);
-  if (!load.ok()) return load.status();
-  for (const ExpertLoad::Layer& layer : load->layers) {
-    v1::ExpertLoadResponse::Layer& out = *response.add_layers();
-    out.set_layer(layer.layer_id);
-    out.mutable_counts()->Add(layer.counts.begin(), layer.counts.end());
-  }
-  response.set_life(life);
-  response.set_rows(load->rows);
-  response.set_samples(load->samples);
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<SampleRef>> ReadReleaseRefs(const v1::ReleaseRequest& request) {
   std::vector<SampleRef> refs = ReadRefs(request.samples(), request.handles());
   if (request.has_groups() && !refs.empty()) return Invalid("groups", "given together with samples or handles");
@@ -532,7 +492,6 @@ const std::vector<ControlMethod>& ControlMethods() {
       AuditedMethodOnRun<v1::TruncateRequest, v1::SampleState>("Truncate", Rpc::kTruncate, "truncate", DoTruncate),
       MethodOnRun<v1::StatRequest, v1::StatResponse>("Stat", Rpc::kStat, DoStat),
       MethodOnRun<v1::ListRequest, v1::ListResponse>("List", Rpc::kList, DoList),
-      Method<v1::ExpertLoadRequest, v1::ExpertLoadResponse>("ExpertLoad", DoExpertLoad),
       Method<v1::ListRunsRequest, v1::ListRunsResponse>("ListRuns", DoListRuns),
       AuditedMethodOnRun<v1::ReleaseRequest, v1::ReleaseResponse>("Release", Rpc::kRelease, "release",
                                                                   DoRelease<false>),

@@ -12,9 +12,9 @@
 namespace routing_replay {
 namespace {
 
-constexpr const char* kFeatures[] = {"append-credit",    "encoded-blocks", "expert-load",   "packed",
-                                     "prefix-reference", "provenance",     "restart-nonce", "resume-at",
-                                     "tensor-payload",   "token-checks",   "waiting-read"};
+constexpr const char* kFeatures[] = {"append-credit", "encoded-blocks", "packed",    "prefix-reference",
+                                     "provenance",    "restart-nonce",  "resume-at", "tensor-payload",
+                                     "token-checks",  "waiting-read"};
 constexpr int kMinorVersionsBack = 2;
 
 struct Version {

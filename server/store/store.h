@@ -28,7 +28,6 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/durability.h"
-#include "routing_replay/wire/expert_load.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/release_mode.h"
 #include "routing_replay/wire/sample_state.h"
@@ -175,14 +174,6 @@ class Store {
   // `page_size` 0: 1000; at most 10000 come in one page. INVALID_ARGUMENT (kField) below 0.
   virtual absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                         int32_t page_size, absl::string_view page_token) = 0;
-
-  // What the samples in `groups` (absent: all) show; see expert_load.h. `layers`: global ids of MoE layers, each once;
-  // empty: all. Every sample is looked at once, while others may change. Does not count as use for the TTL.
-  // INVALID_ARGUMENT (kField): no such layer. CANCELLED soon after `stop` gives true. DATA_LOSS naming sample, row and
-  // layer if stored rows are damaged.
-  virtual absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer,
-                                                  std::optional<GroupRange> groups, absl::Span<const int32_t> layers,
-                                                  const std::function<bool()>& stop) = 0;
 
   // Unknown samples are skipped.
   virtual absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,

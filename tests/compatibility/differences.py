@@ -35,7 +35,6 @@ RULES = {
     "OpenRunResponse.endpoint": ANYTHING,
     "OpenRunResponse.life": RENAMED,
     "ListResponse.life": RENAMED,
-    "ExpertLoadResponse.life": RENAMED,
     "RunState.stored_bytes": ANYTHING,
     "ReleaseResponse.bytes": ANYTHING,
     "DropRunResponse.bytes": ANYTHING,

@@ -1,4 +1,4 @@
-// The commands of rrctl that need a server, without the process around them: portions of a read, and the load.
+// The commands of rrctl that need a server, without the process around them: portions of a read, and groups.
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -140,25 +140,8 @@ TEST_F(RrctlCommandsTest, StatTellsWhereRowsCameFrom) {
                                 {"rows": [6, 10], "engine": "y 2", "version": null, "label": "", "appends": 1}])"));
 }
 
-TEST_F(RrctlCommandsTest, LoadCountsTheChoices) {
-  const Geometry geometry = Geometry::Uniform(2, 8, 2);
-  const RunHandle run = OpenRun("r", geometry);
-  const RandomRoutes routes = MakeRandomRoutes(geometry, 10, 1);
-  ASSERT_OK(PutRows(*run, routes, {0, 10}, {.sample = "s", .group = 4}));
-  std::vector<int64_t> counts(8);
-  for (const uint16_t id : routes.layers[1]) ++counts[id];
-  const int64_t most = *std::max_element(counts.begin(), counts.end());
-  ASSERT_OK_AND_ASSIGN(const auto groups, ParseGroups("4"));
-  ASSERT_OK_AND_ASSIGN(const Document load,
-                       DescribeLoad(*client_, {.run = "r", .groups = groups, .layers = {1}, .counts = true}));
-  ASSERT_EQ(load.size(), 1u);
-  EXPECT_EQ(load[0]["rows"], 10);
-  EXPECT_EQ(load[0]["counts"], counts);
-  EXPECT_EQ(load[0]["busiest_count"], most);
-  EXPECT_EQ(load[0]["max_to_mean"], static_cast<double>(most) * 8 / 20);
-  ASSERT_OK_AND_ASSIGN(const Document none, DescribeLoad(*client_, {.run = "r", .groups = std::pair(5, 9)}));
-  EXPECT_EQ(none[0]["unused"], 8);
-  EXPECT_THAT(DescribeLoad(*client_, {.run = "x"}).status(), Fails(absl::StatusCode::kNotFound, Reason::kNoRun));
+TEST_F(RrctlCommandsTest, GroupsAreReadAsARange) {
+  EXPECT_EQ(*ParseGroups("4"), std::pair(int64_t{4}, int64_t{5}));
   EXPECT_EQ(*ParseGroups("-3:5"), std::pair(int64_t{-3}, int64_t{5}));
   for (const char* bad : {"", "x", "5:5", "1:2:3", "9223372036854775807"}) EXPECT_FALSE(ParseGroups(bad).ok()) << bad;
 }

@@ -184,7 +184,6 @@ const std::vector<AnyCall>& EveryCall() {
       Unary<v1::StatRequest, v1::StatResponse>("Stat", &Stub::Stat,
                                                [](v1::StatRequest& request) { request.add_samples("sample"); }),
       Unary<v1::ListRequest, v1::ListResponse>("List", &Stub::List),
-      Unary<v1::ExpertLoadRequest, v1::ExpertLoadResponse>("ExpertLoad", &Stub::ExpertLoad),
       Unary<v1::ReleaseRequest, v1::ReleaseResponse>("Release", &Stub::Release),
       Unary<v1::ReleaseRequest, v1::ReleaseResponse>(
           "ReleaseForCheckpoint", &Stub::ReleaseForCheckpoint,

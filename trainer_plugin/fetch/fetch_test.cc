@@ -60,10 +60,6 @@ class ScriptedRun final : public Run {
   absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>>, Producer) override {
     return unused_;
   }
-  absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>>, absl::Span<const int32_t>,
-                                          Producer) override {
-    return unused_;
-  }
   absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string>, const ReleaseOptions&) override {
     return unused_;
   }

@@ -348,12 +348,12 @@ RR_API rr_error* rr_reader_result(const rr_reader* reader, rr_bytes** json);
 RR_API rr_error* rr_reader_take_ids(rr_reader* reader, size_t index, rr_bytes** ids);
 
 /* Which making of a run the host means; one life per server that the run is on, 1 unless the endpoint is of several
- * servers as one. `life`: as the answers of OpenRun, List and ExpertLoad say; 0: not said. Thread-safe. */
+ * servers as one. `life`: as the answers of OpenRun and List say; 0: not said. Thread-safe. */
 RR_API rr_error* rr_lives_new(size_t servers, rr_lives** lives);
 RR_API void rr_lives_free(rr_lives* lives);
 /* The run was opened on a server. */
 RR_API rr_error* rr_lives_open(rr_lives* lives, size_t server, uint64_t life);
-/* Of an answer of List or ExpertLoad: DATA_LOSS if the run was made again since it was opened. */
+/* Of an answer of List: DATA_LOSS if the run was made again since it was opened. */
 RR_API rr_error* rr_lives_check(rr_lives* lives, size_t server, const char* run, size_t run_size, uint64_t life);
 /* One number for all servers; 0 while one is not known. */
 RR_API uint64_t rr_lives_whole(const rr_lives* lives);

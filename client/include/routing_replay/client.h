@@ -25,7 +25,6 @@
 #include "routing_replay/security.h"
 #include "routing_replay/wire/durability.h"
 #include "routing_replay/wire/error_detail.h"
-#include "routing_replay/wire/expert_load.h"
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/release_mode.h"
@@ -46,10 +45,10 @@ struct ClientOptions {
   // sample goes to the member that rendezvous hashing of its handle says (client/shard/members.h), a fork to where its
   // parent is. Every client of a run must state the same list, in any order. An id is opened as a fork or on its own,
   // never once so and once so. A run is made on all members; it is joined, and used, without those that cannot be
-  // reached. Reads say UNAVAILABLE of their samples. Release leaves them out; List, CountExperts, Drop and ListRuns,
-  // whose answers would not be whole, fail with UNAVAILABLE naming one. So does an append whose sample may be with one
-  // of them. A member that is back without the run fails List and CountExperts with DATA_LOSS; OpenRun makes the run
-  // there again. After a Drop that failed, what the others had is gone: call it again.
+  // reached. Reads say UNAVAILABLE of their samples. Release leaves them out; List, Drop and ListRuns, whose
+  // answers would not be whole, fail with UNAVAILABLE naming one. So does an append whose sample may be with one of
+  // them. A member that is back without the run fails List with DATA_LOSS; OpenRun makes the run there again. After a
+  // Drop that failed, what the others had is gone: call it again.
   std::string endpoint;
   SecuritySettings security;
   // HTTP proxies of the environment are ignored unless this is set.
@@ -270,8 +269,8 @@ class Run {
   virtual const RunSettings& settings() const = 0;  // In force, defaults filled in.
   // What OpenRun's resume_at removed.
   virtual const ReleaseOutcome& dropped() const = 0;
-  // Another number once a server lost the run and it was opened again; 0 where a server has not said. List and
-  // CountExperts of a run that was made again since it was opened here are DATA_LOSS: open it again.
+  // Another number once a server lost the run and it was opened again; 0 where a server has not said. List of a
+  // run that was made again since it was opened here is DATA_LOSS: open it again.
   virtual uint64_t life() const { return 0; }
 
   virtual std::unique_ptr<Appender> NewAppender(AppenderOptions options = {}) = 0;
@@ -300,12 +299,6 @@ class Run {
   // All pages. Groups are half-open; absent: all.
   virtual absl::StatusOr<std::vector<SampleState>> List(std::optional<std::pair<int64_t, int64_t>> groups = {},
                                                         Producer producer = Producer::kRollout) = 0;
-  // How often each expert was chosen in the rows of these groups (absent: all), without reading them; see
-  // expert_load.h. `layers`: global ids of MoE layers, ascending; empty: all. The server counts rows when it is first
-  // asked for them. UNIMPLEMENTED from a server without it.
-  virtual absl::StatusOr<ExpertLoad> CountExperts(std::optional<std::pair<int64_t, int64_t>> groups = {},
-                                                  absl::Span<const int32_t> layers = {},
-                                                  Producer producer = Producer::kRollout) = 0;
   // UNIMPLEMENTED from a server without the mode.
   virtual absl::StatusOr<ReleaseOutcome> Release(absl::Span<const std::string> samples,
                                                  const ReleaseOptions& options = {}) = 0;

@@ -83,43 +83,6 @@ class AppenderTest(ServerTest):
                 run.append("u", rows, take=(490, 501))
             self.assertEqual(caught.exception.field, "append.tensor.take")
 
-    def test_expert_load(self) -> None:
-        run = self.open()
-        for i in range(6):
-            run.append(f"a/{i}", ROWS[i * 10 : 100], group=i % 3)
-        run.flush()
-
-        def counts(samples: list[int], column: int) -> np.ndarray:
-            ids = np.concatenate([ROWS[i * 10 : 100, column].ravel() for i in samples])
-            return np.bincount(ids, minlength=64)
-
-        load = run.expert_load()
-        self.assertEqual((load.shape, load.dtype), ((3, 64), np.int64))
-        np.testing.assert_array_equal(load, [counts(list(range(6)), column) for column in range(3)])
-        np.testing.assert_array_equal(run.expert_load(groups=(1, 3), layers=[2]), [counts([1, 2, 4, 5], 1)])
-        np.testing.assert_array_equal(run.expert_load(group=2, layers=[1]), [counts([2, 5], 0)])
-        np.testing.assert_array_equal(run.expert_load(2), run.expert_load(groups=(2, 3)))
-        run.truncate("a/1", 20)
-        run.release(["a/4"])
-        expected = np.bincount(ROWS[10:30, 0].ravel(), minlength=64)
-        np.testing.assert_array_equal(run.expert_load(groups=(1, 2), layers=np.array([1])), [expected])
-        self.assertEqual(run.expert_load(producer="trainer").sum(), 0)
-        for options, field in (
-            ({"layers": [0]}, "layers"),
-            ({"layers": 1}, "layers"),
-            ({"layers": "x"}, "layers"),
-            ({"layers": [1.0]}, "layers"),
-            ({"group": "x"}, "group"),
-            ({"group": (1, 3)}, "group"),
-            ({"group": 2**63 - 1}, "group"),
-            ({"group": 1, "groups": (1, 2)}, "groups"),
-            ({"groups": 3}, "groups"),
-            ({"producer": "x"}, "producer"),
-        ):
-            with self.assertRaises(rr.InvalidArgumentError) as caught:
-                run.expert_load(**options)
-            self.assertEqual(caught.exception.field, field)
-
     def test_provenance(self) -> None:
         run = self.open()
         run.append("s", ROWS[:10], engine="vllm 0.33.0", weight_version=4)

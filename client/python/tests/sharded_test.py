@@ -83,7 +83,6 @@ class ShardedTest(unittest.TestCase):
             with self.assertRaises(rr.NotFoundError):
                 run.stat("no")
         rows = sum(map(len, samples.values()))
-        np.testing.assert_array_equal(self.run_.expert_load().sum(axis=1), [4 * rows] * 3)
         self.assertEqual(self.run_.metrics()["rows"], rows)
         (summary,) = self.client.runs()
         self.assertEqual((summary.samples, summary.committed_rows), (len(samples), rows))
@@ -154,7 +153,7 @@ class ShardedTest(unittest.TestCase):
             self.expect(run, samples, gone)
             there = sorted(samples.keys() - gone)
             self.assertEqual([state.sample for state in run.stat_many(there)], there)
-            for refused in (run.list, run.expert_load, lambda run=run: run.stat_many(samples)):
+            for refused in (run.list, lambda run=run: run.stat_many(samples)):
                 with self.assertRaisesRegex(rr.UnavailableError, self.servers[2].endpoint):
                     refused()
         self.assertEqual(self.run_.release_groups(0, 4).samples, len(samples) - len(gone))
@@ -166,7 +165,7 @@ class ShardedTest(unittest.TestCase):
             self.run_.checkpoint(directory)
             lost = self.connect(endpoint).run("run").drop().samples
             self.assertGreater(lost, 0)
-            whole = (self.run_.list, self.run_.expert_load, lambda: self.run_.checkpoint(directory, drop_missing=True))
+            whole = (self.run_.list, lambda: self.run_.checkpoint(directory, drop_missing=True))
             for refused in whole:
                 with self.assertRaisesRegex(rr.DataLossError, f"server {endpoint}: the run is not there any more"):
                     refused()
@@ -194,7 +193,6 @@ class ShardedTest(unittest.TestCase):
         self.servers[2].process.wait()
         for refused in (
             run.list,
-            run.expert_load,
             lambda: run.seal(name, 1),
             lambda: client.run("new", GEOMETRY),
         ):

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "client/rrctl/compare/route_comparison.h"
@@ -27,10 +28,10 @@ Document Balance(absl::Span<const int64_t> counts) {
 }
 
 // The share of a row's experts that another row of the run, drawn by chance, has too.
-Document ExpectedShare(const ExpertLoad::Layer& layer, int64_t rows, int32_t top_k) {
+Document ExpectedShare(absl::Span<const int64_t> counts, int64_t rows, int32_t top_k) {
   if (rows < 2) return nullptr;
   double pairs = 0;  // Of different rows with an expert in common.
-  for (const int64_t count : layer.counts) pairs += static_cast<double>(count) * static_cast<double>(count - 1);
+  for (const int64_t count : counts) pairs += static_cast<double>(count) * static_cast<double>(count - 1);
   return pairs / (static_cast<double>(rows) * static_cast<double>(rows - 1) * top_k);
 }
 
@@ -81,22 +82,31 @@ class Gatherer {
         damaged_.push_back({{"sample", reads[i].rollout->sample}, {"error", FailureText(status)}});
       }
     }
+    CountLoad();
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Document> Groups() {
-    const auto ranges = GroupRanges(rollout_);
-    Document groups = GroupTable(rollout_, ranges);
-    for (size_t i = 0; i < ranges.size(); ++i) {
-      progress_({.phase = "count",
-                 .done = static_cast<int64_t>(i),
-                 .total = static_cast<int64_t>(ranges.size()),
-                 .unit = "groups"});
-      const auto load = run_.CountExperts(ranges[i]);
-      if (!load.ok()) return load.status();
-      groups[i]["layers"] = Document::array();
-      for (const ExpertLoad::Layer& layer : load->layers) groups[i]["layers"].push_back(Balance(layer.counts));
+  // What CountLoad found, layer by layer.
+  Document Load() const {
+    Document rows = Document::array();
+    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
+      const LoadBalance balance = BalanceOf(load_[i]);
+      rows.push_back({{"layer", run_.geometry().layer(i).layer_id},
+                      {"rows", load_rows_},
+                      {"experts", load_[i].size()},
+                      {"unused", balance.unused},
+                      {"busiest", balance.busiest},
+                      {"busiest_count", balance.busiest_count},
+                      {"max_to_mean", OrNull(balance.max_to_mean)},
+                      {"entropy", OrNull(balance.entropy)},
+                      {"counts", load_[i]}});
     }
+    return rows;
+  }
+
+  Document Groups() const {
+    Document groups = GroupTable(rollout_, ranges_);
+    for (size_t i = 0; i < ranges_.size(); ++i) groups[i]["layers"] = Balances(versions_->size() + i);
     return groups;
   }
 
@@ -107,14 +117,12 @@ class Gatherer {
   Document WeightVersions() const {
     Document rows = Document::array();
     for (size_t bin = 0; bin < versions_->size(); ++bin) {
-      Document layers = Document::array();
-      for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) layers.push_back(Balance(scan_->counts(bin, i)));
-      rows.push_back({{"label", versions_->label(bin)}, {"rows", scan_->bin_rows(bin)}, {"layers", std::move(layers)}});
+      rows.push_back({{"label", versions_->label(bin)}, {"rows", scan_->bin_rows(bin)}, {"layers", Balances(bin)}});
     }
     return rows;
   }
 
-  Document Neighbours(const ExpertLoad& load) const {
+  Document Neighbours() const {
     Document rows = Document::array();
     for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
       const LayerRouting& layer = run_.geometry().layer(i);
@@ -123,7 +131,7 @@ class Gatherer {
       if (found.pairs > 0) {
         row["shared"] = static_cast<double>(found.shared_ids) / static_cast<double>(found.pairs * layer.top_k);
       }
-      row["expected"] = ExpectedShare(load.layers[i], load.rows, layer.top_k);
+      row["expected"] = ExpectedShare(load_[i], load_rows_, layer.top_k);
       rows.push_back(std::move(row));
     }
     return rows;
@@ -147,6 +155,31 @@ class Gatherer {
   const std::vector<SampleState>& rollout() const { return rollout_; }
 
  private:
+  Document Balances(size_t bin) const {
+    Document layers = Document::array();
+    for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) layers.push_back(Balance(scan_->counts(bin, i)));
+    return layers;
+  }
+
+  // Each sample is in one group.
+  void CountLoad() {
+    for (const LayerRouting& layer : run_.geometry().layers()) load_.emplace_back(layer.num_experts);
+    for (size_t bin = versions_->size(); bin < versions_->size() + ranges_.size(); ++bin) {
+      load_rows_ += scan_->bin_rows(bin);
+      for (int32_t i = 0; i < run_.geometry().num_moe_layers(); ++i) {
+        const absl::Span<const int64_t> counts = scan_->counts(bin, i);
+        for (size_t expert = 0; expert < counts.size(); ++expert) load_[i][expert] += counts[expert];
+      }
+    }
+  }
+
+  // Where the rows of a sample are counted: in its versions, and in its group.
+  std::vector<BinnedRows> BinsOf(const SampleState& sample) const {
+    std::vector<BinnedRows> bins = versions_->BinsOf(sample);
+    bins.push_back({{0, sample.committed_rows}, versions_->size() + RangeOf(ranges_, sample.group)});
+    return bins;
+  }
+
   std::vector<ReadSample> ChooseReads() {
     std::map<std::string, const SampleState*> recorded;
     for (const SampleState& state : trainer_) recorded.emplace(state.sample, &state);
@@ -157,7 +190,8 @@ class Gatherer {
     }
     scanned_ = Choose(all, options_);
     versions_.emplace(scanned_);
-    scan_.emplace(run_.geometry(), versions_->size());
+    ranges_ = GroupRanges(rollout_);
+    scan_.emplace(run_.geometry(), versions_->size() + ranges_.size());
     std::map<const SampleState*, ReadSample> reads;
     for (const SampleState* state : scanned_) reads[state] = {.rollout = state, .scanned = true};
     for (const SampleState* state : Choose(both, options_)) {
@@ -171,7 +205,7 @@ class Gatherer {
 
   absl::Status ReadOne(const ReadSample& read) {
     const std::vector<int32_t> layers = LayersOf(run_.geometry());
-    const std::vector<BinnedRows> bins = read.scanned ? versions_->BinsOf(*read.rollout) : std::vector<BinnedRows>();
+    const std::vector<BinnedRows> bins = read.scanned ? BinsOf(*read.rollout) : std::vector<BinnedRows>();
     scan_->BeginSample();
     compared_samples_ += read.trainer != nullptr;
     const RowRange rows{0, read.rollout->committed_rows};
@@ -201,7 +235,10 @@ class Gatherer {
   std::vector<SampleState> rollout_, trainer_;
   std::vector<const SampleState*> scanned_;  // Of rollout_.
   std::optional<VersionBins> versions_;
-  std::optional<RouteScan> scan_;
+  std::vector<std::pair<int64_t, int64_t>> ranges_;  // Of groups.
+  std::optional<RouteScan> scan_;                    // Bins of the versions, then of the ranges.
+  std::vector<std::vector<int64_t>> load_;           // [ordinal][expert]
+  int64_t load_rows_ = 0;
   std::optional<RouteComparison> compared_;
   int64_t compared_samples_ = 0;
   int64_t bytes_ = 0;
@@ -213,24 +250,19 @@ class Gatherer {
 absl::StatusOr<Document> GatherReport(Client& client, const ReportOptions& options, const ShowProgress& progress) {
   const auto run = client.JoinRun(options.run);
   if (!run.ok()) return run.status();
-  const auto load = (*run)->CountExperts();
-  if (!load.ok()) return load.status();
   Gatherer gatherer(**run, options, progress);
   if (absl::Status status = gatherer.List(); !status.ok()) return status;
-  auto groups = gatherer.Groups();
-  if (!groups.ok()) return groups.status();
   if (absl::Status status = gatherer.ReadRows(); !status.ok()) return status;
-  // Last: counting takes room in the store, which belongs to the run.
   auto described = DescribeRun(client, options.run);
   if (!described.ok()) return described.status();
   int64_t missing_samples = 0;
   Document missing = MissingTable(gatherer.rollout(), missing_samples);
   return Document{{"run", *std::move(described)},
-                  {"load", LoadToDocument(*load, /*counts=*/true)},
+                  {"load", gatherer.Load()},
                   {"samples", gatherer.Samples()},
-                  {"groups", *std::move(groups)},
+                  {"groups", gatherer.Groups()},
                   {"weight_versions", gatherer.WeightVersions()},
-                  {"neighbours", gatherer.Neighbours(*load)},
+                  {"neighbours", gatherer.Neighbours()},
                   {"lengths", LengthTable(gatherer.rollout())},
                   {"missing_samples", missing_samples},
                   {"missing", std::move(missing)},

@@ -15,18 +15,19 @@ namespace routing_replay {
 
 struct ReportOptions {
   std::string run;
-  int64_t samples = 64;  // Whose rows are read, at most; the others are counted by the server alone.
-  uint64_t seed = 1;     // Of the choice.
+  int64_t samples = 64;                                          // Whose rows are read, at most.
+  uint64_t seed = 1;                                             // Of the choice.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // Of one portion.
 };
 
 // Of the rollout's rows, all exact but what is said to be of the samples that were read:
 //   "run"      as `rrctl stat RUN`
-//   "load"     as `rrctl load RUN --counts`
+//   "load"     [{"layer", "rows", "experts", "unused", "busiest", "busiest_count", "max_to_mean", "entropy", "counts"}]
+//              of the read samples, a layer each
 //   "samples"  {"all", "read", "seed", "damaged": [{"sample", "error"}]}
 //   "groups"   [{"begin", "end", "samples", "rows", "unrecorded_rows", "lost_rows", "layers": [{"max_to_mean",
 //              "entropy"}]}], groups in order, neighbours together where they are many; rows are committed ones and
-//              lost ones
+//              lost ones, of all samples; layers are of the read ones
 //   "weight_versions"  [{"label", "rows", "layers": as above}] of the read samples, by version
 //   "neighbours"  [{"layer", "pairs", "shared", "expected"}] of the read samples: the share of a row's experts that the
 //              next row chose too, and, by "load", the share that two rows of the run have in common that are drawn by

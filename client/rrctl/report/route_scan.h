@@ -1,4 +1,4 @@
-// What rows tell that the server does not count: how alike neighbouring rows are, and the load by weight version.
+// What rows tell: how alike neighbouring rows are, and the load by weight version and group.
 #ifndef CLIENT_RRCTL_REPORT_ROUTE_SCAN_H_
 #define CLIENT_RRCTL_REPORT_ROUTE_SCAN_H_
 
@@ -32,7 +32,7 @@ class RouteScan {
 
   // The next rows are those of another sample.
   void BeginSample();
-  // The rows of a portion, portions ascending. `bins` are ascending and disjoint; rows in none are not counted.
+  // The rows of a portion, portions ascending. A row counts in each of `bins` that has it.
   void Add(const DecodedRows& rows, absl::Span<const BinnedRows> bins);
 
   const Neighbours& neighbours(int32_t ordinal) const { return neighbours_[ordinal]; }

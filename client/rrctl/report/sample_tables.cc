@@ -84,13 +84,17 @@ std::vector<std::pair<int64_t, int64_t>> GroupRanges(const std::vector<SampleSta
   return ranges;
 }
 
+size_t RangeOf(const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t group) {
+  const auto behind = std::upper_bound(ranges.begin(), ranges.end(), group,
+                                       [](int64_t value, const auto& range) { return value < range.first; });
+  return static_cast<size_t>(behind - ranges.begin()) - 1;
+}
+
 Document GroupTable(const std::vector<SampleState>& samples, const std::vector<std::pair<int64_t, int64_t>>& ranges) {
   std::vector<Missing> totals(ranges.size());
   std::vector<int64_t> counts(ranges.size());
   for (const SampleState& state : samples) {
-    const auto behind = std::upper_bound(ranges.begin(), ranges.end(), state.group,
-                                         [](int64_t group, const auto& range) { return group < range.first; });
-    const size_t at = static_cast<size_t>(behind - ranges.begin()) - 1;
+    const size_t at = RangeOf(ranges, state.group);
     const Missing of = MissingOf(state);
     ++counts[at];
     totals[at].rows += of.rows;

@@ -3,9 +3,9 @@
 namespace routing_replay {
 namespace {
 
-constexpr absl::string_view kMethods[] = {"OpenRun", "Append",     "Put",      "Seal",         "Truncate",
-                                          "Read",    "Stat",       "List",     "Release",      "ReleaseForCheckpoint",
-                                          "DropRun", "ExpertLoad", "ListRuns", "GetServerInfo"};
+constexpr absl::string_view kMethods[] = {"OpenRun", "Append",   "Put",          "Seal",    "Truncate",
+                                          "Read",    "Stat",     "List",         "Release", "ReleaseForCheckpoint",
+                                          "DropRun", "ListRuns", "GetServerInfo"};
 
 // A read may wait for its rows as long as --max-wait, 10 minutes unless that is changed.
 const prometheus::Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,

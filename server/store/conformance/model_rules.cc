@@ -122,7 +122,6 @@ class ModelTest {
         Append(choose_.NextAppend(name, sample));
     }
     for (const std::string& each : kSamples) CheckSample(each);
-    if (choose_.OneIn(4)) CheckLoad();
   }
 
   void Finish(bool all_is_given_back) {
@@ -253,42 +252,6 @@ class ModelTest {
     EXPECT_EQ(row, state.committed_rows);
   }
 
-  // Of some groups, which may have been asked for before.
-  void CheckLoad() {
-    SCOPED_TRACE(absl::StrCat("load after ", last_));
-    const int64_t begin = choose_.Below(4);
-    const GroupRange groups{begin, begin + 1 + choose_.Below(4)};
-    const auto load = store_.CountExperts("run", kRollout, groups, {}, [] { return false; });
-    ASSERT_OK(load);
-    ExpertLoad expected;
-    for (const LayerRouting& layer : run_.geometry->layers()) {
-      expected.layers.push_back({layer.layer_id, std::vector<int64_t>(layer.num_experts)});
-    }
-    for (const std::string& name : kSamples) {
-      const ModelSample* sample = model_.Find(name);
-      if (sample == nullptr || sample->group < groups.begin || sample->group >= groups.end) continue;
-      ++expected.samples;
-      for (const std::optional<RowIds>& row : sample->rows) CountRow(row, expected);
-    }
-    EXPECT_EQ(load->rows, expected.rows);
-    EXPECT_EQ(load->samples, expected.samples);
-    for (size_t i = 0; i < expected.layers.size(); ++i) {
-      EXPECT_EQ(load->layers[i].layer_id, expected.layers[i].layer_id);
-      EXPECT_EQ(load->layers[i].counts, expected.layers[i].counts);
-    }
-    tally_["load"] += expected.rows > 0;
-  }
-
-  void CountRow(const std::optional<RowIds>& row, ExpertLoad& load) {
-    if (!row) return;
-    ++load.rows;
-    size_t at = 0;
-    for (ExpertLoad::Layer& layer : load.layers) {
-      const int32_t top_k = run_.geometry->layer(*run_.geometry->FindOrdinal(layer.layer_id)).top_k;
-      for (int32_t k = 0; k < top_k; ++k) ++layer.counts[(*row)[at++]];
-    }
-  }
-
   // One block per run of recorded rows inside a window.
   void CheckSealedBlocks(const SampleSnapshot& snapshot) {
     std::vector<RowRange> expected, blocks;
@@ -331,9 +294,8 @@ TEST_P(StoreConformance, RandomOperationsDoWhatTheModelDoes) {
     test.Finish(GetParam().one_server);
     if (HasFailure()) return;
   }
-  for (const char* name :
-       {"FIELD", "ROW_COUNT", "GAP", "OLD_REVISION", "SEALED", "NOT_COMMITTED", "OTHER_TOKENS", "CONFLICTING_ROWS",
-        "NO_SAMPLE", "conflicting", "late", "unverified", "restart or fork", "load"}) {
+  for (const char* name : {"FIELD", "ROW_COUNT", "GAP", "OLD_REVISION", "SEALED", "NOT_COMMITTED", "OTHER_TOKENS",
+                           "CONFLICTING_ROWS", "NO_SAMPLE", "conflicting", "late", "unverified", "restart or fork"}) {
     EXPECT_GT(tally[name], 20 * seeds / 24) << name;
   }
   EXPECT_GT(tally["REASON_UNSPECIFIED"], 1500 * seeds / 24);

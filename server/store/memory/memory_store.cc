@@ -58,8 +58,6 @@ class MemoryStore final : public Store {
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override;
-  absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                          absl::Span<const int32_t> layers, const std::function<bool()>& stop) override;
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
                                         absl::Span<const SampleRef> samples, ReleaseMode mode) override;
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
@@ -289,14 +287,6 @@ absl::StatusOr<ListPage> MemoryStore::List(absl::string_view run, Producer produ
   const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
   if (!found.ok()) return found.status();
   return (*found)->List(producer, groups, page_size, page_token);
-}
-
-absl::StatusOr<ExpertLoad> MemoryStore::CountExperts(absl::string_view run, Producer producer,
-                                                     std::optional<GroupRange> groups, absl::Span<const int32_t> layers,
-                                                     const std::function<bool()>& stop) {
-  const absl::StatusOr<std::shared_ptr<MemoryRun>> found = FindRun(run);
-  if (!found.ok()) return found.status();
-  return (*found)->CountExperts(producer, groups, layers, stop);
 }
 
 absl::StatusOr<ReleaseResult> MemoryStore::Release(absl::string_view run, std::optional<Producer> producer,

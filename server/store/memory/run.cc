@@ -19,21 +19,6 @@ constexpr size_t kScanBatch = 1024;
 constexpr int64_t kMetadataRoom = 4 << 10;
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
 
-// Made when it is counted: a table of virtual functions would take memory of every sample.
-class CountedMemorySample final : public CountedSample {
- public:
-  explicit CountedMemorySample(std::shared_ptr<MemorySample> sample) : sample_(std::move(sample)) {}
-
-  absl::string_view id() const override { return sample_->id(); }
-  uint64_t birth() const override { return sample_->birth(); }
-  absl::StatusOr<std::optional<RowsSince>> RecordedSince(int64_t row) const override {
-    return sample_->RecordedSince(row);
-  }
-
- private:
-  const std::shared_ptr<MemorySample> sample_;
-};
-
 }  // namespace
 
 int64_t MemoryRun::RecordBytes(const RunInfo& info) {
@@ -69,16 +54,12 @@ absl::StatusOr<AppendAck> MemoryRun::Append(AppendCommand command) {
   if (absl::Status status = CheckAppend(command.header, command.blocks); !status.ok()) return status;
   if (absl::Status status = CheckBlocks(info(), command); !status.ok()) return status;
   const int64_t handle = handle_of_(command.header.sample);
-  const std::optional<int64_t> group = command.header.group;
-  const Producer producer = command.header.producer;
   ParentRows parent = FindParent(command.header);
   for (;;) {
     absl::StatusOr<std::shared_ptr<MemorySample>> sample =
         index_.FindOrInsert(handle, command.header.sample, command.header.producer, context_->clock.Now());
     if (!sample.ok()) return sample.status();
-    const std::optional<int64_t> group_before = group ? (*sample)->group() : std::nullopt;
     std::optional<absl::StatusOr<AppendAck>> ack = (*sample)->Append(command, parent);
-    if (group_before && *group_before != *group) expert_counts_.Forget(producer, *group_before);
     if (!ack) {
       std::this_thread::yield();  // Until whoever ended it has taken it out of the index.
       continue;
@@ -124,24 +105,6 @@ absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupR
   }
 }
 
-absl::StatusOr<ExpertLoad> MemoryRun::CountExperts(Producer producer, const std::optional<GroupRange>& groups,
-                                                   absl::Span<const int32_t> layers,
-                                                   const std::function<bool()>& stop) {
-  ExpertCounts::Samples by_group;
-  std::string after;
-  for (bool more = true; more;) {
-    const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
-    for (const std::shared_ptr<MemorySample>& sample : batch) {
-      const std::optional<int64_t> group = sample->group();
-      if (!group || (groups && !groups->contains(*group))) continue;
-      by_group[*group].push_back(std::make_shared<const CountedMemorySample>(sample));
-    }
-    more = batch.size() == kScanBatch;
-    if (more) after = std::string(batch.back()->id());
-  }
-  return expert_counts_.Count(producer, groups, by_group, layers, stop);
-}
-
 absl::Status MemoryRun::ReleaseOne(MemorySample& sample, ReleaseMode mode, std::optional<uint64_t> content_id,
                                    ReleaseResult& result) {
   absl::StatusOr<MemorySample::Released> released = sample.Release(mode, content_id);
@@ -153,7 +116,6 @@ absl::Status MemoryRun::ReleaseOne(MemorySample& sample, ReleaseMode mode, std::
 
 void MemoryRun::Bury(MemorySample& sample, MemorySample::Remains remains, ReleaseResult& result) {
   index_.Remove(sample);
-  expert_counts_.Forget(sample.producer(), remains.group);
   ++result.samples;
   result.bytes += remains.Free();
   sample.Notify();
@@ -236,7 +198,6 @@ ReleaseResult MemoryRun::Drop() {
     }
     sample.reset();
   }
-  expert_counts_.Clear();
   context_->watches->NotifyAll();
   return result;
 }

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "server/store/expert_counts.h"
 #include "server/store/memory/memory_store.h"
 #include "server/store/memory/run_context.h"
 #include "server/store/memory/sample.h"
@@ -22,11 +21,7 @@ class MemoryRun {
  public:
   // `record`: of RecordBytes, held until nobody holds the run any more.
   MemoryRun(std::shared_ptr<const RunContext> context, ByteReservation record, HandleFunction handle_of)
-      : context_(std::move(context)),
-        record_(std::move(record)),
-        handle_of_(std::move(handle_of)),
-        index_(context_),
-        expert_counts_(context_->info.geometry, context_->budget, context_->usage) {}
+      : context_(std::move(context)), record_(std::move(record)), handle_of_(std::move(handle_of)), index_(context_) {}
 
   // What a run takes of the budget beside its samples.
   static int64_t RecordBytes(const RunInfo& info);
@@ -45,8 +40,6 @@ class MemoryRun {
   absl::StatusOr<std::shared_ptr<MemorySample>> Find(Producer producer, const SampleRef& ref) const;
   absl::StatusOr<ListPage> List(Producer producer, std::optional<GroupRange> groups, int32_t page_size,
                                 absl::string_view page_token) const;
-  absl::StatusOr<ExpertLoad> CountExperts(Producer producer, const std::optional<GroupRange>& groups,
-                                          absl::Span<const int32_t> layers, const std::function<bool()>& stop);
 
   absl::StatusOr<ReleaseResult> Release(std::optional<Producer> producer, absl::Span<const SampleRef> samples,
                                         ReleaseMode mode);
@@ -69,7 +62,6 @@ class MemoryRun {
   const ByteReservation record_;
   const HandleFunction handle_of_;
   SampleIndex index_;
-  ExpertCounts expert_counts_;
 };
 
 }  // namespace routing_replay

@@ -23,7 +23,6 @@ MemorySample::MemorySample(std::shared_ptr<const RunContext> run, absl::string_v
     : run_(std::move(run)),
       id_(CopyOf(id)),
       handle_(handle),
-      birth_(run_->content_ids.Next()),
       last_used_(last_used),
       id_size_(static_cast<uint16_t>(id.size())),
       producer_(producer),
@@ -194,17 +193,6 @@ std::optional<int64_t> MemorySample::group() const {
   MutexLock lock(mutex());
   if (life_ != Life::kAlive) return std::nullopt;
   return resting() ? resting_.group() : content_->group;
-}
-
-std::optional<CountedSample::RowsSince> MemorySample::RecordedSince(int64_t row) const {
-  MutexLock lock(mutex());
-  if (life_ != Life::kAlive) return std::nullopt;
-  const Look look = LookAt();
-  const int64_t rows = look.lists().rows();
-  return CountedSample::RowsSince{.revision = look.lists().revision,
-                                  .group = look.lists().group,
-                                  .committed_rows = rows,
-                                  .pieces = look.Find({row, std::max(row, rows)})};
 }
 
 absl::StatusOr<std::optional<MemorySample::Remains>> MemorySample::Remove(Clock::Time unused_since) {

@@ -17,7 +17,6 @@
 
 #include "absl/status/statusor.h"
 #include "proto/wire/mutex.h"
-#include "server/store/expert_counts.h"
 #include "server/store/memory/run_context.h"
 #include "server/store/sample/piece_change.h"
 #include "server/store/sample/resting_content.h"
@@ -67,10 +66,6 @@ class MemorySample final {
   // When the index looks at it again. The index's own, under its lock.
   Clock::Time due() const { return due_; }
   void set_due(Clock::Time due) { due_ = due; }
-
-  // As those of CountedSample.
-  uint64_t birth() const { return birth_; }
-  std::optional<CountedSample::RowsSince> RecordedSince(int64_t row) const;
 
   // What is left of a sample that ended: to be destroyed without a lock, once the index has let go of it.
   struct Remains {
@@ -186,7 +181,6 @@ class MemorySample final {
   // A run may have a million samples: the id is no std::string, and small members stand side by side.
   const std::unique_ptr<const char[]> id_;
   const int64_t handle_;
-  const uint64_t birth_;
   std::atomic<Clock::Time> last_used_;
   Clock::Time due_;
   const uint16_t id_size_;

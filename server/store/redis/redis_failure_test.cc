@@ -292,18 +292,6 @@ TEST_F(RedisFailureTest, DroppedRunsAreClearedAway) {
   EXPECT_EQ(*Read(*other_), ExpectedRows(TestGeometry(), {}, 40));
 }
 
-TEST_F(RedisFailureTest, CountsOfWhatAnotherServerReleasedAreGivenBack) {
-  ASSERT_OK(Append(*one_, {.rows = {0, 40}, .group = 3}));
-  ASSERT_OK(one_->CountExperts("run", kRollout, {}, {}, [] { return false; }));
-  EXPECT_GT(budget_.used(), 0);
-  ASSERT_OK(other_->ReleaseGroups("run", std::nullopt, {3, 4}));
-  for (int i = 0; i < 2; ++i) {
-    clock_.Advance(std::chrono::minutes(11));
-    one_->Sweep(10);
-  }
-  EXPECT_EQ(budget_.used(), 0);
-}
-
 // An entry whose sample is gone, as after the end of a server between the two.
 TEST_F(RedisFailureTest, EntriesWithoutASampleAreTakenOut) {
   const auto lossy = std::make_shared<LossyCluster>(Connect(), /*apart=*/true);
@@ -366,7 +354,6 @@ TEST_F(RedisFailureTest, ASampleThatCannotBeReadHidesNoOther) {
     ASSERT_OK_AND_ASSIGN(const ListPage page, store->List("run", kRollout, std::nullopt, 0, ""));
     ASSERT_EQ(page.samples.size(), 1u);
     EXPECT_EQ(page.samples[0].sample, "s");
-    EXPECT_OK(store->CountExperts("run", kRollout, {}, {}, [] { return false; }));
     for (const std::string& sample : damaged) {
       EXPECT_THAT(Read(*store, sample), Fails(absl::StatusCode::kDataLoss, Reason::kChecksum)) << sample;
     }

@@ -106,10 +106,7 @@ void RedisRemoval::TakeEnd(const SampleName& name, const RedisFound& found, bool
   context_.known.Forget(RedisSampleKeys(context_.keys, run_.life, name.handle).Manifest(name.producer));
   if (!with_index()) tidy.push_back(run_.index.Drop(name, found.stamp.version));
   result_.samples += by_this ? 1 : 0;
-  if (!found.content.ok()) return;
-  const SampleContent& content = **found.content;
-  run_.expert_counts.Forget(name.producer, content.group);
-  if (by_this) result_.bytes += found.manifest().stored_bytes();
+  if (by_this && found.content.ok()) result_.bytes += found.manifest().stored_bytes();
 }
 
 }  // namespace routing_replay

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "server/store/expert_counts.h"
 #include "server/store/redis/redis_context.h"
 #include "server/store/redis/redis_index.h"
 #include "server/store/store.h"
@@ -22,17 +21,12 @@ struct RedisRun {
       : info(std::move(run_info)),
         life(std::move(run_life)),
         lives(info.options.ttl),
-        index(redis, life, info.options.ttl),
-        usage(std::make_shared<RunUsage>(redis.budget)),
-        expert_counts(info.geometry, redis.budget, usage) {}
+        index(redis, life, info.options.ttl) {}
 
   const RunInfo info;
   const std::string life;
   const RedisLives lives;
   const RedisIndex index;
-  const std::shared_ptr<RunUsage> usage;  // Of what expert_counts keeps.
-  ExpertCounts expert_counts;
-  std::atomic<int64_t> counts_trimmed_ms{0};  // When what expert_counts keeps was last looked over.
   const std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
   std::atomic<bool> ended{false};  // It is known to be dropped.
 };

@@ -168,7 +168,6 @@ absl::StatusOr<ReleaseResult> RedisRuns::Drop(absl::string_view name) {
   done =
       context_.cluster->ExecuteOne({.command = RedisCommand({"SREM", runs, name}), .key = runs}, context_.Deadline());
   if (done.reply.ok() && Load(name).ok()) List(std::string(name)).IgnoreError();
-  (*run)->expert_counts.Clear();
   (*run)->watches->NotifyAll();
   return ReleaseResult{sums->front().samples, sums->front().stored_bytes};
 }

@@ -256,9 +256,6 @@ absl::StatusOr<std::optional<AppendAck>> RedisSample::TryAppend(AppendCommand& c
   if (!now.ok()) return now.status();
   if (!*now) return std::optional<AppendAck>();
   changed_ = changed_ || life || !KeepsContent(*plan);
-  if (before != nullptr && before->group != (*(*now)->content)->group) {
-    run_->expert_counts.Forget(name_.producer, before->group);
-  }
   Touch(context_, *run_, name_, **now);
   return AckOf(name_.sample, **(*now)->content, *plan);
 }

@@ -28,44 +28,9 @@ constexpr size_t kBatch = 256;
 
 constexpr std::chrono::seconds kHealthTimeout{3};
 
-// Counts that nobody asks for again are kept for so long at least.
-constexpr std::chrono::milliseconds kCountsKept = std::chrono::minutes(10);
-
 RunState StateOf(const RedisRun& run, const RedisIndex::Sums& sums) {
   return {run.info, sums.samples, sums.sealed_samples, sums.committed_rows, sums.stored_bytes};
 }
-
-// A sample whose blocks are counted.
-class CountedRedisSample final : public CountedSample {
- public:
-  CountedRedisSample(RedisContext& context, std::shared_ptr<RedisRun> run, SampleName name, int64_t birth)
-      : context_(context), run_(std::move(run)), name_(std::move(name)), birth_(birth) {}
-
-  absl::string_view id() const override { return name_.sample; }
-  // The time is that of one server of several, so it alone would not do.
-  uint64_t birth() const override {
-    return static_cast<uint64_t>(birth_) ^
-           (static_cast<uint64_t>(name_.handle) << 1 | (name_.producer == Producer::kTrainer));
-  }
-  absl::StatusOr<std::optional<RowsSince>> RecordedSince(int64_t row) const override {
-    const absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run_, {&name_, 1});
-    if (!found.ok()) return found.status();
-    const RedisFound& one = found->front();
-    if (!one.exists() || one.stamp.birth != birth_) return std::nullopt;
-    if (!one.content.ok()) return one.content.status();
-    const SampleContent& content = **one.content;
-    return RowsSince{.revision = content.revision,
-                     .group = content.group,
-                     .committed_rows = content.rows(),
-                     .pieces = content.pieces.Find({row, std::max(row, content.rows())})};
-  }
-
- private:
-  RedisContext& context_;
-  const std::shared_ptr<RedisRun> run_;
-  const SampleName name_;
-  const int64_t birth_;
-};
 
 class RedisStore final : public Store {
  public:
@@ -100,8 +65,6 @@ class RedisStore final : public Store {
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override;
-  absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                          absl::Span<const int32_t> layers, const std::function<bool()>& stop) override;
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
                                         absl::Span<const SampleRef> samples, ReleaseMode mode) override;
   absl::StatusOr<ReleaseResult> ReleaseGroups(absl::string_view run, std::optional<Producer> producer,
@@ -352,22 +315,6 @@ absl::StatusOr<ListPage> RedisStore::List(absl::string_view run, Producer produc
   });
 }
 
-absl::StatusOr<ExpertLoad> RedisStore::CountExperts(absl::string_view run, Producer producer,
-                                                    std::optional<GroupRange> groups, absl::Span<const int32_t> layers,
-                                                    const std::function<bool()>& stop) {
-  return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ExpertLoad> {
-    ExpertCounts::Samples samples;
-    const absl::Status status = Visit(found, producer, groups, "", [&](const SampleName& name, const RedisFound& one) {
-      if (!one.content.ok()) return true;
-      samples[(*one.content)->group].push_back(
-          std::make_shared<const CountedRedisSample>(context_, found, name, one.stamp.birth));
-      return true;
-    });
-    if (!status.ok()) return status;
-    return found->expert_counts.Count(producer, groups, samples, layers, stop);
-  });
-}
-
 absl::Status RedisStore::ReleaseNames(const RunPtr& run, const std::vector<SampleName>& names,
                                       const RedisRemoval::Filter& asked, ReleaseMode mode, ReleaseResult& result) {
   const auto ends = [&](const RedisFound& one) {
@@ -449,10 +396,6 @@ int64_t RedisStore::Sweep(int64_t limit) {
   const auto all = runs_.LoadPage("", SIZE_MAX);
   if (!all.ok()) return 0;
   for (const RunPtr& run : all->runs) {
-    if (context_.time.NowMs() - run->counts_trimmed_ms >= kCountsKept.count()) {
-      run->counts_trimmed_ms = context_.time.NowMs();
-      run->expert_counts.ForgetUnasked();
-    }
     if (time_is_right && removed < limit) removed += SweepRun(run, limit - removed).value_or(0);
   }
   if (time_is_right) runs_.ClearDropped();

@@ -79,11 +79,6 @@ class Pair final : public Store {
                                 int32_t page_size, absl::string_view page_token) override {
     return Next().List(run, producer, groups, page_size, page_token);
   }
-  absl::StatusOr<ExpertLoad> CountExperts(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
-                                          absl::Span<const int32_t> layers,
-                                          const std::function<bool()>& stop) override {
-    return Next().CountExperts(run, producer, groups, layers, stop);
-  }
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
                                         absl::Span<const SampleRef> samples, ReleaseMode mode) override {
     return Next().Release(run, producer, samples, mode);

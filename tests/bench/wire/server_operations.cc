@@ -1,6 +1,5 @@
 #include "proto/wire/block/cut.h"
 #include "proto/wire/block/id_check.h"
-#include "proto/wire/block/id_count.h"
 #include "routing_replay/wire/checksum.h"
 #include "tests/bench/wire/operation_support.h"
 
@@ -37,34 +36,6 @@ Operation SumPlanes(const WireSample& sample) {
   return MakeOperation(sample, "crc32c", sample.raw().bytes.span(), BytesOf(*sums), run);
 }
 
-// Of every layer; the planes' sums are compared, too.
-Operation CountExperts(const WireSample& sample) {
-  const Geometry& geometry = sample.geometry();
-  const size_t experts = sample.layer().num_experts;
-  const auto expected = std::make_shared<std::vector<int64_t>>(geometry.num_moe_layers() * experts);
-  for (const BlockView& block : sample.raw().blocks) {
-    for (int32_t l = 0; l < geometry.num_moe_layers(); ++l) {
-      const absl::Span<const uint8_t> plane = block.plane(geometry, l);
-      const auto width = static_cast<size_t>(sample.layer().id_bytes());
-      for (size_t i = 0; i < plane.size(); i += width) {
-        ++(*expected)[l * experts + plane[i] + (width == 2 ? plane[i + 1] << 8 : 0)];
-      }
-    }
-  }
-  const auto counts = std::make_shared<std::vector<int64_t>>(expected->size());
-  const auto run = [&sample, experts, counts, expected](uint8_t* out) {
-    std::fill(counts->begin(), counts->end(), 0);
-    for (const BlockView& block : sample.raw().blocks) {
-      for (int32_t l = 0; l < sample.geometry().num_moe_layers(); ++l) {
-        const absl::Span<int64_t> of_layer = absl::MakeSpan(*counts).subspan(l * experts, experts);
-        if (!CountIds(sample.geometry(), block, l, block.rows, of_layer).ok()) return;
-      }
-    }
-    std::memcpy(out, counts->data(), counts->size() * sizeof(int64_t));
-  };
-  return MakeOperation(sample, "count-experts", sample.raw().bytes.span(), BytesOf(*expected), run);
-}
-
 // Sums included: of the whole plane before, of the cut after.
 Operation CutPacked(const WireSample& sample) {
   const auto run = [&sample](uint8_t* out) {
@@ -85,7 +56,7 @@ Operation CutPacked(const WireSample& sample) {
 
 std::vector<Operation> ServerOperations(const WireSample& sample) {
   return {SumPlanes(sample), CheckPlanes(sample, "check-range", false), CheckPlanes(sample, "check-duplicates", true),
-          CountExperts(sample), CutPacked(sample)};
+          CutPacked(sample)};
 }
 
 }  // namespace routing_replay::bench

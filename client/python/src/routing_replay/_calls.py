@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
-
 from routing_replay import _core, _messages, _values
 from routing_replay._lives import Lives
 from routing_replay._transport import DEFAULTS
@@ -158,38 +156,6 @@ def list_page(
         return [_state(state) for state in page.samples], page.next_page_token
 
     return Call("List", request.SerializeToString(), read)
-
-
-def expert_load(
-    run: str,
-    lives: Lives,
-    group: int | None,
-    groups: tuple[int, int] | None,
-    layers: Sequence[int] | None,
-    producer: str,
-) -> Call[np.ndarray]:
-    if group is not None:
-        if groups is not None:
-            raise _values.invalid("groups", "is given beside group")
-        begin = _values.integer(group, "group", (_values.INT64[0], _values.INT64[1] - 1))
-        groups = begin, begin + 1
-    request = _messages.ExpertLoadRequest(
-        run=run,
-        producer=_values.choice(producer, "producer", _PRODUCERS),
-        layers=[] if layers is None else _values.integers(layers, "layers", _values.INT32),
-    )
-    _set_groups(request, groups)
-
-    def read(answer: bytes) -> np.ndarray:
-        response = _messages.ExpertLoadResponse.FromString(answer)
-        lives.check(0, run, response.life)
-        counts = [layer.counts for layer in response.layers]
-        load = np.zeros((len(counts), max(map(len, counts), default=0)), np.int64)
-        for row, of_layer in zip(load, counts, strict=True):
-            row[: len(of_layer)] = of_layer
-        return load
-
-    return Call("ExpertLoad", request.SerializeToString(), read)
 
 
 def list_runs(page_token: str) -> Call[tuple[list[RunSummary], str]]:

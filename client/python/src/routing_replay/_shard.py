@@ -78,8 +78,6 @@ class ShardTransport:
         """
         if method == "List":
             return self._list(lives, request)
-        if method == "ExpertLoad":
-            return self._expert_load(lives, request)
         return self.call(method, request, repeat)
 
     def call_member(self, member: int, method: str, request: bytes, repeat: bool = True, brief: bool = False) -> bytes:
@@ -280,16 +278,6 @@ class ShardTransport:
 
         return self._good(self._of_all(of_member), _ALL)
 
-    def _expert_load(self, lives: Lives, request: bytes) -> bytes:
-        run = _messages.ExpertLoadRequest.FromString(request).run
-
-        def count(member: int) -> bytes:
-            answer = self.call_member(member, "ExpertLoad", request)
-            self._check_life(lives, member, run, _messages.ExpertLoadResponse.FromString(answer).life)
-            return answer
-
-        return _merge_load(self._good(self._of_all(count), _ALL))
-
 
 def _merge_samples(answers: list[bytes]) -> bytes:
     lists = map(_messages.ListResponse.FromString, answers)
@@ -305,16 +293,6 @@ def _merge_runs(answers: list[bytes]) -> bytes:
                 _add(run, state, ("samples", "sealed_samples", "committed_rows", "stored_bytes"))
     merged = _messages.ListRunsResponse(runs=[runs[name] for name in sorted(runs)])
     return merged.SerializeToString()
-
-
-def _merge_load(answers: list[bytes]) -> bytes:
-    total, *others = map(_messages.ExpertLoadResponse.FromString, answers)
-    for other in others:
-        _add(total, other, ("rows", "samples"))
-        for layer, more in zip(total.layers, other.layers, strict=True):
-            layer.counts[:] = [a + b for a, b in zip(layer.counts, more.counts, strict=True)]
-    total.life = 0  # Each member has one of its own.
-    return total.SerializeToString()
 
 
 def _merge_released(answers: list[bytes]) -> bytes:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
-import numpy as np
 
 from routing_replay import _append, _calls, _checkpoint, _core, _counters, _read, _turns, _values
 from routing_replay._transport import SERVICE, Broken, Transport, is_refusal
@@ -271,26 +270,6 @@ class Run:
             states += page
             if not page_token:
                 return states
-
-    def expert_load(
-        self,
-        group: int | None = None,
-        layers: Sequence[int] | None = None,
-        producer: Producer = "rollout",
-        *,
-        groups: tuple[int, int] | None = None,
-    ) -> np.ndarray:
-        """How often each expert was chosen, without reading the rows: int64 [layers, experts].
-
-        group: of its samples; all if neither it nor `groups` is given
-        groups: of samples of groups[0] <= group < groups[1] instead, for example of several steps
-        layers: decoder layer ids, ascending; all MoE layers if absent or empty. Where E differs, the widest decides
-
-        Recorded rows alone, as each sample shows them: rows that were truncated or released are not in it, and rows
-        that several samples show (prefix references) count once for each. The server counts rows when it is first
-        asked for them, and keeps the counts. UnimplementedError from a server without it.
-        """
-        return self._do(_calls.expert_load(self._name, self._opened.lives, group, groups, layers, producer))
 
     def release(
         self, samples: Iterable[str], *, keep_until_checkpoint: bool = False, producer: Producer | None = None

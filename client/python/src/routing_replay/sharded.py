@@ -35,9 +35,9 @@ class ShardedRun(Run):
     of its handle says (client/shard/members.h), a fork with its parent; an id is opened as a fork or on its own, never
     once so and once so. A run is made on all of them; it is joined, and used, without those that cannot be reached:
     samples of theirs have the status UNAVAILABLE, `release` leaves them out, and what would not be whole without them
-    (`list`, `expert_load`, `drop`) raises UnavailableError naming one. So does an append whose sample may be with one
-    of them. One that is back without the run raises DataLossError from `list` and `expert_load`; `Client.run` with the
-    geometry makes the run there again. After a `drop` that failed, what the others had is gone: call it again.
+    (`list`, `drop`) raises UnavailableError naming one. So does an append whose sample may be with one of them. One
+    that is back without the run raises DataLossError from `list`; `Client.run` with the geometry makes the run there
+    again. After a `drop` that failed, what the others had is gone: call it again.
     """
 
     _transport: ShardTransport  # type: ignore[assignment]

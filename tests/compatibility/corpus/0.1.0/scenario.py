@@ -371,9 +371,6 @@ class Stranger:
         self.call("List", m.ListRequest(run="u8", producer=2))
         self.call("List", m.ListRequest(run="nobody"))
         self.call("ListRuns", m.ListRunsRequest())
-        self.call("ExpertLoad", m.ExpertLoadRequest(run="u8", layers=[0, 2], groups=m.GroupRange(begin=3, end=5)))
-        self.call("ExpertLoad", m.ExpertLoadRequest(run="packed"))
-        self.call("ExpertLoad", m.ExpertLoadRequest(run="u8", layers=[7]))
         self.call("GetServerInfo", m.GetServerInfoRequest())
 
     def ends(self):
@@ -421,8 +418,6 @@ def python_client(endpoint):
             raise AssertionError("other tokens were taken")
         except rr.AlreadyExistsError as error:
             assert (error.reason, error.sample) == ("OTHER_TOKENS", "a"), error
-        load = run.expert_load(groups=(1, 2))
-        assert int(load.sum()) == 50 * 3 * 4, load
         assert run.release(["c"]).samples == 1
         run.close()
 
@@ -447,7 +442,6 @@ def rrctl(program, endpoint):
     assert [each["sample"] for each in run("ls", "shell")] == ["a/1"]
     got = run("get", "shell", "a/1", "--layer", "1", "--rows", "4:6")
     assert rows[4:6, 1].tolist() == [each["experts"] for each in got], got
-    run("load", "shell", "--counts")
     run("verify", "shell")
     assert any(each["run"] == "shell" for each in run("runs"))
     assert run("status")["store"] == "memory"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
-import numpy as np
 
 from routing_replay import _append, _calls, _checkpoint, _core, _counters, _read, _turns, _values
 from routing_replay._transport import SERVICE, Broken, is_refusal
@@ -242,17 +241,6 @@ class Run:
             states += page
             if not page_token:
                 return states
-
-    async def expert_load(
-        self,
-        group: int | None = None,
-        layers: Sequence[int] | None = None,
-        producer: Producer = "rollout",
-        *,
-        groups: tuple[int, int] | None = None,
-    ) -> np.ndarray:
-        """See routing_replay.Run.expert_load."""
-        return await self._do(_calls.expert_load(self._name, self._opened.lives, group, groups, layers, producer))
 
     async def release(
         self, samples: Iterable[str], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
