@@ -297,7 +297,8 @@ absl::Status MemorySample::WriteContent(const SampleContent& next, int64_t first
                                .first_window = first_window,
                                .windows_before = WindowCount(content_->rows(), block_rows),
                                .pieces = pieces,
-                               .added = added});
+                               .added = added,
+                               .grows = next.rows() > content_->rows()});
 }
 
 void MemorySample::Commit(Work& work) {

@@ -25,6 +25,7 @@ struct SampleChange {
   int64_t windows_before = 0;         // That were written before; those behind the content's end go.
   absl::Span<const RowPiece> pieces;  // All those of the windows from first_window on.
   absl::Span<const std::shared_ptr<StoredBlock>> added;
+  bool grows = false;  // Has more rows than before, with or without bytes.
 };
 
 // Of one run. Thread-safe; changes of one sample come one after the other.

@@ -42,6 +42,34 @@ RowRange WindowRows(const SampleContent& content, int32_t block_rows, int64_t wi
   return Intersect(RowRange::OfSize(window * block_rows, block_rows), {0, content.rows()});
 }
 
+// The entry that `row` belongs to; null if there is none.
+const Provenance* OriginOf(const SampleContent& content, int64_t row) {
+  const auto after = std::upper_bound(content.provenance.begin(), content.provenance.end(), row,
+                                      [](int64_t at, const Provenance& from) { return at < from.rows.begin; });
+  return after == content.provenance.begin() ? nullptr : &*std::prev(after);
+}
+
+// The last range of unrecorded rows that begins at or before `row`.
+RowRange UnrecordedAround(const SampleContent& content, int64_t row) {
+  const auto after = std::upper_bound(content.unrecorded.begin(), content.unrecorded.end(), row,
+                                      [](int64_t at, RowRange range) { return at < range.begin; });
+  return after == content.unrecorded.begin() ? RowRange{} : *std::prev(after);
+}
+
+// Says what lies directly before `row`: how many windows may have no record, and the appends of the last entry there.
+template <typename Record>
+void SetBefore(const SampleContent& content, int32_t block_rows, int64_t row, Record& record) {
+  const Provenance* origin = OriginOf(content, row - 1);
+  if (origin == nullptr) return;
+  record.set_appends_before(origin->appends);
+  const RowRange range = UnrecordedAround(content, row - 1);
+  if (row % block_rows != 0 || range.end < row) return;
+  const int64_t lowest = std::max(WindowCount(range.begin, block_rows), origin->rows.begin / block_rows + 1);
+  int64_t window = row / block_rows;
+  while (window > lowest && !content.tokens.At(window * block_rows)) --window;
+  record.set_quiet_windows(row / block_rows - window);
+}
+
 // What the windows' records are put together to.
 class Assembly {
  public:
@@ -49,6 +77,7 @@ class Assembly {
 
   absl::Status Add(const WindowRecord& record,
                    const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at) {
+    if (absl::Status status = AddBefore(record.window(), record); !status.ok()) return status;
     const RowRange window = Intersect(RowRange::OfSize(rows_, block_rows_), {0, head_.rows()});
     if (window.empty() || record.window() * block_rows_ != window.begin)
       return DamagedRecord("windows are not in order");
@@ -81,6 +110,7 @@ class Assembly {
   }
 
   absl::StatusOr<SampleContent> Finish() {
+    if (absl::Status status = AddBefore(head_.rows() / block_rows_, head_); !status.ok()) return status;
     if (rows_ != head_.rows()) return DamagedRecord("windows are missing");
     if (Subtract({0, rows_}, unrecorded_) != recorded_) return DamagedRecord("rows are missing, or recorded and not");
     if ((provenance_.empty() ? 0 : provenance_.back().rows.end) != rows_) return DamagedRecord("provenance has holes");
@@ -106,6 +136,24 @@ class Assembly {
   }
 
  private:
+  // The windows up to `window` that have no record, as what comes after them says.
+  template <typename Record>
+  absl::Status AddBefore(int64_t window, const Record& record) {
+    const int64_t missing = window - rows_ / block_rows_;
+    if (missing > 0 && rows_ % block_rows_ == 0) {
+      if (missing > record.quiet_windows() || window > head_.rows() / block_rows_ || provenance_.empty()) {
+        return DamagedRecord("windows are missing");
+      }
+      const RowRange rows{rows_, window * block_rows_};
+      AppendMerged(unrecorded_, rows);
+      provenance_.back().rows.end = rows.end;
+      boundaries_.resize(boundaries_.size() + missing);
+      rows_ = rows.end;
+    }
+    if (record.appends_before() > 0 && !provenance_.empty()) provenance_.back().appends = record.appends_before();
+    return absl::OkStatus();
+  }
+
   // Neighbours in a list differ: two alike are one that goes over the end of a window.
   void AddProvenance(Provenance next) {
     if (provenance_.empty() || !SameOrigin(provenance_.back(), next)) {
@@ -148,6 +196,8 @@ SampleHead CutHead(SampleHead head, int64_t rows, absl::string_view last_window)
   head.clear_num_tokens();
   head.clear_awaits_checkpoint();
   head.clear_token_check();
+  head.clear_quiet_windows();
+  head.clear_appends_before();
   if (known) head.set_token_check(last.token_check());
   std::vector<RowRange> tokens;
   for (int i = 0; i + 1 < head.known_tokens_size(); i += 2) {
@@ -160,7 +210,15 @@ SampleHead CutHead(SampleHead head, int64_t rows, absl::string_view last_window)
 
 }  // namespace
 
-std::string EncodeHead(const SampleContent& content) {
+bool IsQuietWindow(const SampleContent& content, int32_t block_rows, int64_t window) {
+  const RowRange rows = RowRange::OfSize(window * block_rows, block_rows);
+  if (window == 0 || rows.end > content.rows()) return false;
+  const Provenance* origin = OriginOf(content, rows.begin - 1);
+  return UnrecordedAround(content, rows.begin).contains(rows) && !content.tokens.At(rows.end) && origin != nullptr &&
+         origin->rows.contains(rows);
+}
+
+std::string EncodeHead(const SampleContent& content, int32_t block_rows) {
   SampleHead head;
   head.set_revision(content.revision);
   head.set_content_id(content.content_id);
@@ -178,6 +236,7 @@ std::string EncodeHead(const SampleContent& content) {
   head.set_awaits_checkpoint(content.awaits_checkpoint);
   if (const auto check = content.tokens.At(content.rows())) head.set_token_check(*check);
   AddRanges(content.tokens.known(), 0, *head.mutable_known_tokens());
+  SetBefore(content, block_rows, content.rows(), head);
   return FrameRecord(head);
 }
 
@@ -186,6 +245,7 @@ std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece
   const RowRange rows = WindowRows(content, block_rows, window);
   WindowRecord record;
   record.set_window(window);
+  SetBefore(content, block_rows, rows.begin, record);
   for (size_t i = FirstEndingAfter(pieces, rows.begin); i < pieces.size() && pieces[i].rows.begin < rows.end; ++i) {
     const RowPiece& piece = pieces[i];
     PieceRecord& out = *record.add_pieces();
@@ -245,7 +305,9 @@ absl::StatusOr<SalvagedContent> SalvageContent(
     if (!AddWindow(windows[whole], block_at, assembly).ok()) break;
   }
   for (; whole > 0; --whole) {
-    SampleHead shorter = CutHead(facts, static_cast<int64_t>(whole) * block_rows, windows[whole - 1]);
+    WindowRecord last;
+    if (!UnframeRecord(windows[whole - 1], last).ok()) continue;
+    SampleHead shorter = CutHead(facts, (last.window() + 1) * block_rows, windows[whole - 1]);
     absl::StatusOr<SampleContent> content =
         DecodeContent(FrameRecord(shorter), windows.first(whole), block_rows, block_at);
     if (!content.ok()) continue;

@@ -27,7 +27,11 @@ struct BlockPlace {
 };
 
 // Looks at no piece.
-std::string EncodeHead(const SampleContent& content);
+std::string EncodeHead(const SampleContent& content, int32_t block_rows);
+// Whether a window may go without a record, where neither the first nor the last that is written is: it has nothing but
+// unrecorded rows that come from where the row before them does. The records after it tell of it.
+bool IsQuietWindow(const SampleContent& content, int32_t block_rows, int64_t window);
+
 // Requires window in [0, WindowCount(content.rows(), block_rows)). `pieces`, ascending, are the content's from this
 // window on at least; those of the content itself are not looked at. `id_of` gives the number of a block that one of
 // them shows.
@@ -37,9 +41,9 @@ std::string EncodeWindow(const SampleContent& content, absl::Span<const RowPiece
 // Whether a record is a window's that shows the block.
 bool WindowShows(absl::string_view record, uint64_t block);
 
-// `windows`: all of them, ascending. `block_at` is called once for each piece; null: the block is gone. DATA_LOSS if a
-// record is damaged or if they do not fit together: each row of [0, rows) is either recorded, by one piece, or
-// unrecorded.
+// `windows`: all that were written, ascending. `block_at` is called once for each piece; null: the block is gone.
+// DATA_LOSS if a record is damaged or if they do not fit together: each row of [0, rows) is either recorded, by one
+// piece, or unrecorded.
 absl::StatusOr<SampleContent> DecodeContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
     const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at);

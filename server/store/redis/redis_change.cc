@@ -122,11 +122,20 @@ class CommitWork {
     const int32_t block_rows = run_.info.options.block_rows;
     const int64_t windows = WindowCount(next_->rows(), block_rows);
     const int64_t windows_before = before() == nullptr ? 0 : WindowCount(before()->rows(), block_rows);
-    command.Add(std::max<int64_t>(0, windows_before - windows));
-    for (int64_t window = windows; window < windows_before; ++window) command.Add(WindowField(window));
-    command.Add("head").Add(EncodeHead(*next_));
+    std::vector<int64_t> written, removed;
+    for (int64_t window = change_.first_window; window < std::max(windows, windows_before); ++window) {
+      const bool inside = change_.first_window < window && window + 1 < windows;
+      if (window < windows && !(inside && IsQuietWindow(*next_, block_rows, window))) {
+        written.push_back(window);
+      } else if (window < windows_before) {
+        removed.push_back(window);
+      }
+    }
+    command.Add(static_cast<int64_t>(removed.size()));
+    for (const int64_t window : removed) command.Add(WindowField(window));
+    command.Add("head").Add(EncodeHead(*next_, block_rows));
     const auto id_of = [](const StoredBlock& block) { return static_cast<const RedisBlock&>(block).id(); };
-    for (int64_t window = change_.first_window; window < windows; ++window) {
+    for (const int64_t window : written) {
       command.Add(WindowField(window)).Add(EncodeWindow(*next_, next_->pieces.all(), block_rows, window, id_of));
     }
     if (change_.once) command.Add("t").Add(token_);

@@ -95,6 +95,8 @@ TEST_F(RocksDiskTest, AFullDiskRefusesAppendsServesReadsAndLosesNothing) {
   EXPECT_OK(store_->Health());
   ExpectSamples(samples);
   EXPECT_TRUE(absl::IsResourceExhausted(Append(samples))) << "again";
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      store_->Append(MakeAppend(run_, {.sample = "n", .rows = {0, kRows}, .unrecorded = {{0, kRows}}})).status()));
   EXPECT_TRUE(absl::IsNotFound(store_->Stat("run", Producer::kRollout, {.sample = absl::StrCat(samples)}).status()));
   ASSERT_OK(Remount(0, "size=256m"));
   ASSERT_OK(Open());

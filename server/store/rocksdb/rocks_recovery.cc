@@ -86,7 +86,7 @@ class Recovery {
     if (doubtful_) {
       ++report_.doubtful_samples;
       MarkDoubtful(*content, now_ms_, content_ids_);
-      changes_.Put(family_.handle, {key.data(), key.size()}, EncodeHead(*content));
+      changes_.Put(family_.handle, {key.data(), key.size()}, EncodeHead(*content, block_rows_));
       if (changes_.Count() >= kChangesAtOnce) status = WriteChanges();
       if (!status.ok()) return status;
     }

@@ -24,6 +24,8 @@ struct ReadBlock {
   std::vector<uint32_t> crcs;
 };
 
+constexpr int64_t kSingleDeletes = 64;  // Of windows; more at once leave one mark that reads have to look for.
+
 }  // namespace
 
 class RocksRun::DiskBlock final : public StoredBlock {
@@ -123,22 +125,31 @@ std::shared_ptr<StoredBlock> RocksRun::Found(const BlockPlace& place) {
 absl::Status RocksRun::Write(const SampleChange& change) {
   rocksdb::WriteBatch batch;
   for (const std::shared_ptr<StoredBlock>& block : change.added) PutBlock(static_cast<DiskBlock&>(*block), batch);
-  absl::StatusOr<ByteReservation> room;
-  if (!change.added.empty()) {
-    room = space_->Promise(static_cast<int64_t>(batch.GetDataSize()));
-    if (!room.ok()) return room.status();
+  const int64_t before = std::max(change.first_window, change.windows_before);
+  if (before - change.first_window > kSingleDeletes) {
+    batch.DeleteRange(family_->handle, rocks::WindowKey(change.producer, change.sample, change.first_window),
+                      rocks::WindowKey(change.producer, change.sample, before));
+  } else {
+    for (int64_t window = change.first_window; window < before; ++window) {
+      batch.Delete(family_->handle, rocks::WindowKey(change.producer, change.sample, window));
+    }
   }
   const int64_t windows = WindowCount(change.lists.rows(), change.block_rows);
   const auto id_of = [](const StoredBlock& block) { return static_cast<const DiskBlock&>(block).id(); };
   for (int64_t window = change.first_window; window < windows; ++window) {
+    const bool inside = change.first_window < window && window + 1 < windows;
+    if (inside && IsQuietWindow(change.lists, change.block_rows, window)) continue;
     batch.Put(family_->handle, rocks::WindowKey(change.producer, change.sample, window),
               EncodeWindow(change.lists, change.pieces, change.block_rows, window, id_of));
   }
-  for (int64_t window = windows; window < change.windows_before; ++window) {
-    batch.Delete(family_->handle, rocks::WindowKey(change.producer, change.sample, window));
-  }
-  batch.Put(family_->handle, rocks::HeadKey(change.producer, change.sample), EncodeHead(change.lists));
+  batch.Put(family_->handle, rocks::HeadKey(change.producer, change.sample),
+            EncodeHead(change.lists, change.block_rows));
   batch.Put(family_->handle, rocks::UseKey(change.producer, change.sample), rocks::EncodeTime(time_->NowMs()));
+  absl::StatusOr<ByteReservation> room;
+  if (change.grows || !change.added.empty()) {
+    room = space_->Promise(static_cast<int64_t>(batch.GetDataSize()));
+    if (!room.ok()) return room.status();
+  }
   if (absl::Status status = Commit(std::move(batch)); !status.ok()) return status;
   for (const std::shared_ptr<StoredBlock>& block : change.added) static_cast<DiskBlock&>(*block).Written();
   return absl::OkStatus();

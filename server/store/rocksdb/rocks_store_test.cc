@@ -179,6 +179,32 @@ TEST_F(RocksStoreTest, EverythingIsThereAfterwards) {
   EXPECT_EQ(Read("a"), ExpectedRows(TestGeometry(), {}, 160, std::vector<RowRange>{{40, 50}}));
 }
 
+TEST_F(RocksStoreTest, RowsWithoutBytesTakeAShortLog) {
+  Open();
+  const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
+  const auto append = [&](RowRange rows, int64_t revision) {
+    AppendCommand command = MakeAppend(run, {.rows = rows, .unrecorded = {rows}, .revision = revision});
+    command.header.token_ids.clear();
+    command.header.token_check_start.reset();
+    return store_->Append(std::move(command));
+  };
+  const int64_t before = files_->appended();
+  int64_t rows = 0;
+  for (int64_t revision = 0; revision < 4; ++revision) {
+    ASSERT_OK(append({rows, kMaxRows}, revision));
+    rows = 32000 * revision + 7 * (revision % 2);
+    ASSERT_OK(store_->Truncate("run", Producer::kRollout, "s", rows, std::nullopt));
+  }
+  EXPECT_LT(files_->appended() - before, 64 << 10);
+  const std::string state = Describe(Stat("s"));
+  Open();
+  EXPECT_EQ(Describe(Stat("s")), state);
+  EXPECT_EQ(report_.lost_samples + report_.lost_rows, 0);
+  ASSERT_OK(store_->Append(MakeAppend(run, {.rows = {rows, rows + 100}, .revision = 4})));
+  Open();
+  EXPECT_EQ(Read("s"), ExpectedRows(TestGeometry(), {}, rows + 100, std::vector<RowRange>{{0, rows}}));
+}
+
 TEST_F(RocksStoreTest, ARunKeepsItsDurabilityAndItsLife) {
   Open();
   ASSERT_OK_AND_ASSIGN(const RunInfo usual, store_->OpenRun("usual", &TestGeometry(), std::nullopt));
