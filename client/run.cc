@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -193,14 +194,32 @@ absl::StatusOr<SampleState> RunImpl::Stat(absl::string_view sample, Producer pro
                    {.reason = Reason::kNoSample, .sample = name});
 }
 
+// That fewer samples at a time can be asked for.
+bool IsTooLong(const absl::Status& status) {
+  const auto detail = GetErrorDetail(status);
+  return absl::IsResourceExhausted(status) && detail && detail->reason == Reason::kLength;
+}
+
 absl::StatusOr<std::vector<SampleState>> RunImpl::StatMany(absl::Span<const std::string> samples, Producer producer) {
+  std::vector<std::string> names;  // Each once, as servers answer them.
+  std::unordered_set<std::string> seen;
+  for (const std::string& sample : samples) {
+    if (seen.insert(sample).second) names.push_back(sample);
+  }
   std::vector<SampleState> all;
-  for (size_t at = 0; at < samples.size(); at += kMaxNamesPerCall) {
-    const auto response = caller_->Call(&Stub::Stat, MakeStat(name_, producer, samples.subspan(at, kMaxNamesPerCall)));
+  size_t at_once = kMaxNamesPerCall;
+  for (size_t at = 0; at < names.size();) {
+    const auto some = absl::MakeConstSpan(names).subspan(at, at_once);
+    const auto response = caller_->Call(&Stub::Stat, MakeStat(name_, producer, some));
+    if (some.size() > 1 && IsTooLong(response.status())) {
+      at_once = some.size() / 2;
+      continue;
+    }
     if (!response.ok()) return response.status();
     auto states = States(response->found());
     if (!states.ok()) return states.status();
     std::move(states->begin(), states->end(), std::back_inserter(all));
+    at += some.size();
   }
   return all;
 }

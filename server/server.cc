@@ -18,6 +18,7 @@
 #include "server/admission/byte_budget.h"
 #include "server/operations/endpoint_file.h"
 #include "server/operations/log/event_log.h"
+#include "server/operations/memory_trim.h"
 #include "server/operations/operations.h"
 #include "server/operations/operator_check.h"
 #include "server/operations/peer_limits.h"
@@ -209,6 +210,7 @@ class GrpcServer final : public Server {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Sweeper> sweeper_;
   std::unique_ptr<PeriodicThread> tls_reload_;
+  std::unique_ptr<PeriodicThread> memory_trim_;
   std::vector<std::string> addresses_;
   std::unique_ptr<EndpointFile> endpoint_file_;
 };
@@ -261,6 +263,10 @@ absl::Status GrpcServer::Listen() {
   }
   for (const auto& loop : loops_) loop->Start();
   sweeper_ = std::make_unique<Sweeper>(*store_, metrics_, config_.sweep_interval);
+  // The budget is without the store's cache, which is no less the server's.
+  memory_trim_ = StartMemoryTrim([this, cache = config_.memory_budget - budget_->limit()] {
+    return budget_->used() + cache + context_.control_memory.used() + context_.read_requests.used();
+  });
   if (tls_ != nullptr) tls_reload_ = std::make_unique<PeriodicThread>([this] { return ReloadTls(); });
   operations_->Serve({*budget_, *store_, metrics_, context_.calls.journal, versions_, Listeners(), addresses_,
                       unreachable_, lost_samples_});
@@ -321,6 +327,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
     giving_up.join();
   }
   tls_reload_.reset();
+  memory_trim_.reset();
   sweeper_.reset();
   for (WorkerPool* pool : {&workers_, &readers_, &writers_}) pool->Finish();
   for (const auto& loop : loops_) loop->ShutdownAndJoin();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -154,7 +155,9 @@ absl::StatusOr<std::vector<SampleState>> ShardedRun::StatMany(absl::Span<const s
     for (SampleState& state : part) found.try_emplace(state.sample, std::move(state));
   }
   std::vector<SampleState> states;
+  std::unordered_set<std::string> seen;
   for (const std::string& sample : samples) {
+    if (!seen.insert(sample).second) continue;
     const auto at = found.find(sample);
     if (at != found.end()) {
       states.push_back(at->second);

@@ -52,8 +52,8 @@ class WatchedStore final : public Store {
   }
 
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                          absl::Span<const RowRange> rows) override {
-    auto snapshot = Counted(store_->Snapshot(run, producer, sample, rows));
+                                          absl::Span<const RowRange> rows, const AdmitSnapshot& admit) override {
+    auto snapshot = Counted(store_->Snapshot(run, producer, sample, rows, admit));
     if (snapshot.ok()) {
       int64_t newest = kUnknownWeightVersion;
       for (const WeightSpan& span : snapshot->state.weights) newest = std::max(newest, span.version);

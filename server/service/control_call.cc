@@ -54,7 +54,8 @@ void ControlCall::Answer() {
   } else if (home_.context.draining) {
     answer_ = DrainingError();
   } else {
-    answer_ = method_.answer(home_.context, {grpc_context_, *record_, [this] { return gone_.load(); }}, request_);
+    answer_ =
+        method_.answer(home_.context, {grpc_context_, *record_, [this] { return gone_.load(); }, memory_}, request_);
   }
   answered_.Post(answered_alarm_, home_.loop.queue());
 }

@@ -60,7 +60,8 @@ class ControlCall final : public Call {
   grpc::Alarm answered_alarm_;
   grpc::Alarm answer_alarm_;
   std::unique_ptr<ConnectionCalls::Place> connection_;
-  absl::StatusOr<grpc::ByteBuffer> answer_;  // The worker's, until answered_.
+  absl::StatusOr<grpc::ByteBuffer> answer_;  // The worker's, until answered_ …
+  ByteReservation memory_;                   // … as is what it takes.
   std::atomic<bool> gone_{false};
   bool working_ = false;
   bool finishing_ = false;

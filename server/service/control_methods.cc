@@ -1,5 +1,9 @@
 #include "server/service/control_methods.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+
 #include <chrono>
 #include <optional>
 #include <set>
@@ -7,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/convert/convert.h"
@@ -17,6 +22,7 @@
 #include "server/service/features.h"
 #include "server/service/quotas.h"
 #include "server/service/service_context.h"
+#include "server/store/page_limit.h"
 
 namespace routing_replay {
 namespace {
@@ -24,6 +30,17 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kRunsAtATime = 256;  // Asked of the store.
+// Of an answer that lists things. Stock clients take messages of 4 MiB.
+constexpr size_t kAnswerBytes = 3 << 20;
+// A call that takes no more pays nothing, so that those who ask for much keep nobody else from being answered.
+constexpr int64_t kFreeBytes = 64 << 10;
+// What a state is beside its C++ form while it becomes an answer: a message of protobuf, and its bytes.
+constexpr int64_t kStateCopies = 4;
+constexpr size_t kRunCopies = 6;  // What a run's message takes, by its bytes: those of its layers are short.
+// An OpenRun of the most layers has a few thousand; its messages within messages could take thirty times their length.
+constexpr int64_t kMaxOpenRunBytes = 64 << 10;
+constexpr size_t kNameBytes = 3;     // Before a name in an answer.
+constexpr size_t kHandleBytes = 10;  // Of a handle in one.
 constexpr int64_t kMaxTtlMs = int64_t{30} * 24 * 3600 * 1000;
 
 milliseconds ToMs(Clock::Duration duration) { return std::chrono::duration_cast<milliseconds>(duration); }
@@ -58,11 +75,44 @@ void WriteOptions(const RunOptions& options, v1::RunOptions& out) {
   out.set_shard_fingerprint(options.shard_fingerprint);
 }
 
+// Makes `memory` what a call needs that takes so many bytes.
+absl::Status Pay(ServiceContext& context, int64_t bytes, ByteReservation& memory) {
+  const int64_t missing = bytes - kFreeBytes - memory.bytes();
+  if (missing <= 0) return absl::OkStatus();
+  auto more = context.control_memory.Reserve(missing);
+  if (more.ok()) {
+    memory.Merge(*std::move(more));
+    return absl::OkStatus();
+  }
+  ErrorDetail detail = GetErrorDetail(more.status()).value_or(ErrorDetail{.reason = Reason::kOverBudget});
+  detail.field = "control-memory";
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat("control-memory: the call takes ", bytes, " bytes and more, and ",
+                   context.control_memory.limit() - context.control_memory.used(), " of ",
+                   context.control_memory.limit(), " are free; ask for fewer samples at a time, or try again later"),
+      detail);
+}
+
+absl::Status TooLong(absl::string_view what, int64_t is, int64_t most) {
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat(what, " ", is, "; at most ", most, ", ask in parts"), {.reason = Reason::kLength});
+}
+
+// Each once, in the order asked. RESOURCE_EXHAUSTED (kLength).
 template <typename Samples, typename Handles>
-std::vector<SampleRef> ReadRefs(const Samples& samples, const Handles& handles) {
+absl::StatusOr<std::vector<SampleRef>> ReadRefs(const Samples& samples, const Handles& handles) {
+  const int64_t names = int64_t{samples.size()} + handles.size();
+  if (names > kMaxNames) return TooLong("samples: the number of samples named is", names, kMaxNames);
   std::vector<SampleRef> refs;
-  for (const std::string& sample : samples) refs.push_back({sample, 0});
-  for (const int64_t handle : handles) refs.push_back({"", handle});
+  absl::flat_hash_set<absl::string_view> seen_samples;
+  absl::flat_hash_set<int64_t> seen_handles;
+  for (const std::string& sample : samples) {
+    if (seen_samples.insert(sample).second) refs.push_back({sample, 0});
+  }
+  for (const int64_t handle : handles) {
+    if (seen_handles.insert(handle).second) refs.push_back({"", handle});
+  }
   return refs;
 }
 
@@ -233,17 +283,60 @@ absl::Status DoTruncate(ServiceContext& context, const v1::TruncateRequest& requ
   return absl::OkStatus();
 }
 
-absl::Status DoStat(ServiceContext& context, const v1::StatRequest& request, v1::StatResponse& response) {
+// States as they become an answer: paid before they are made, and no longer together than an answer may be.
+class AnswerOfStates {
+ public:
+  AnswerOfStates(ServiceContext& context, ByteReservation& memory)
+      : context_(context), memory_(memory), paid_(memory.bytes()) {}
+
+  // Room for so much more than states. RESOURCE_EXHAUSTED (kLength, kOverBudget).
+  absl::Status Take(size_t bytes) {
+    bytes_ += bytes;
+    if (bytes_ > kAnswerBytes) return TooLong("samples: the bytes of the answer are", bytes_, kAnswerBytes);
+    paid_ += static_cast<int64_t>(bytes);
+    return Pay(context_, paid_, memory_);
+  }
+  // One state fits always. Errors as those of Take; nothing was made.
+  absl::StatusOr<v1::SampleState> Make(const SampleState& state) {
+    paid_ += kStateCopies * StateBytes(state);
+    if (absl::Status paid = Pay(context_, paid_, memory_); !paid.ok()) return paid;
+    v1::SampleState made = ToProto(state);
+    constexpr size_t kFieldBytes = 6;  // Before it: its number, and how long it is.
+    const size_t before = bytes_;
+    bytes_ += made.ByteSizeLong() + kFieldBytes;
+    if (before > 0 && bytes_ > kAnswerBytes) {
+      return TooLong("samples: the bytes of the answer are", bytes_, kAnswerBytes);
+    }
+    return made;
+  }
+
+ private:
+  ServiceContext& context_;
+  ByteReservation& memory_;
+  int64_t paid_;      // Of the budget, or free.
+  size_t bytes_ = 0;  // On the wire.
+};
+
+absl::Status DoStat(ServiceContext& context, const ControlCaller& caller, const v1::StatRequest& request,
+                    v1::StatResponse& response) {
   auto producer = FromProto(request.producer(), "producer");
   if (!producer.ok()) return producer.status();
   if (auto run = context.store.GetRun(request.run()); !run.ok()) return run.status();
-  for (const SampleRef& ref : ReadRefs(request.samples(), request.handles())) {
-    auto state = context.store.Stat(request.run(), *producer, ref);
+  const auto refs = ReadRefs(request.samples(), request.handles());
+  if (!refs.ok()) return refs.status();
+  AnswerOfStates answer(context, caller.memory);
+  for (const SampleRef& ref : *refs) {
+    const auto state = context.store.Stat(request.run(), *producer, ref);
     if (state.ok()) {
-      *response.add_found() = ToProto(*state);
-    } else if (state.status().code() != absl::StatusCode::kNotFound) {
-      return state.status();
-    } else if (ref.sample.empty()) {
+      auto made = answer.Make(*state);
+      if (!made.ok()) return made.status();
+      *response.add_found() = *std::move(made);
+      continue;
+    }
+    if (state.status().code() != absl::StatusCode::kNotFound) return state.status();
+    absl::Status taken = answer.Take(ref.sample.empty() ? kHandleBytes : ref.sample.size() + kNameBytes);
+    if (!taken.ok()) return taken;
+    if (ref.sample.empty()) {
       response.add_missing_handles(ref.handle);
     } else {
       response.add_missing(ref.sample);
@@ -267,7 +360,8 @@ std::invoke_result_t<Look> OfOneLife(ServiceContext& context, const std::string&
   return absl::UnavailableError(absl::StrCat("run \"", name, "\" was made again during the call; ask again"));
 }
 
-absl::Status DoList(ServiceContext& context, const v1::ListRequest& request, v1::ListResponse& response) {
+absl::Status DoList(ServiceContext& context, const ControlCaller& caller, const v1::ListRequest& request,
+                    v1::ListResponse& response) {
   auto producer = FromProto(request.producer(), "producer");
   if (!producer.ok()) return producer.status();
   std::optional<GroupRange> groups;
@@ -276,26 +370,45 @@ absl::Status DoList(ServiceContext& context, const v1::ListRequest& request, v1:
     if (!read.ok()) return read.status();
     groups = *read;
   }
-  const auto size = static_cast<int32_t>(std::min<uint32_t>(request.page_size(), INT32_MAX));
+  const auto limit = PageLimit(static_cast<int32_t>(std::min<uint32_t>(request.page_size(), INT32_MAX)));
+  if (!limit.ok()) return limit.status();
+  AnswerOfStates answer(context, caller.memory);
+  std::string token = request.page_token();
+  // The page ends where the answer does.
+  const auto look = [&]() -> absl::Status {
+    do {
+      const size_t left = *limit - static_cast<size_t>(response.samples_size());
+      auto page = context.store.List(request.run(), *producer, groups, static_cast<int32_t>(left), token);
+      if (!page.ok()) return page.status();
+      for (const SampleState& state : page->samples) {
+        auto made = answer.Make(state);
+        if (!made.ok() && response.samples().empty()) return made.status();
+        if (!made.ok()) {
+          response.set_next_page_token(response.samples().rbegin()->sample());
+          return absl::OkStatus();
+        }
+        *response.add_samples() = *std::move(made);
+      }
+      token = page->next_token;
+    } while (!token.empty() && static_cast<size_t>(response.samples_size()) < *limit);
+    response.set_next_page_token(token);
+    return absl::OkStatus();
+  };
   uint64_t life = 0;
-  const auto page = OfOneLife(context, request.run(), life, [&] {
-    return context.store.List(request.run(), *producer, groups, size, request.page_token());
-  });
-  if (!page.ok()) return page.status();
+  absl::Status listed = OfOneLife(context, request.run(), life, look);
   response.set_life(life);
-  for (const SampleState& state : page->samples) *response.add_samples() = ToProto(state);
-  response.set_next_page_token(page->next_token);
-  return absl::OkStatus();
+  return listed;
 }
 
 absl::StatusOr<std::vector<SampleRef>> ReadReleaseRefs(const v1::ReleaseRequest& request) {
-  std::vector<SampleRef> refs = ReadRefs(request.samples(), request.handles());
-  if (request.has_groups() && !refs.empty()) return Invalid("groups", "given together with samples or handles");
+  auto refs = ReadRefs(request.samples(), request.handles());
+  if (!refs.ok()) return refs;
+  if (request.has_groups() && !refs->empty()) return Invalid("groups", "given together with samples or handles");
   if (request.content_ids().empty()) return refs;
-  if (static_cast<size_t>(request.content_ids_size()) != refs.size()) {
-    return Invalid("content_ids", absl::StrCat(request.content_ids_size(), " for ", refs.size(), " samples"));
+  if (static_cast<size_t>(request.content_ids_size()) != refs->size()) {
+    return Invalid("content_ids", absl::StrCat(request.content_ids_size(), " for ", refs->size(), " samples"));
   }
-  for (size_t i = 0; i < refs.size(); ++i) refs[i].content_id = request.content_ids(static_cast<int>(i));
+  for (size_t i = 0; i < refs->size(); ++i) (*refs)[i].content_id = request.content_ids(static_cast<int>(i));
   return refs;
 }
 
@@ -356,9 +469,6 @@ v1::RunState ToProto(const RunState& state) {
   return out;
 }
 
-// Stock clients take messages of 4 MiB.
-constexpr size_t kRunPageBytes = 3 << 20;
-
 absl::Status DoListRuns(ServiceContext& context, const ControlCaller& caller, const v1::ListRunsRequest& request,
                         v1::ListRunsResponse& response) {
   const auto permissions = AuthorizeAnywhere(context, caller.call, Rpc::kListRuns);
@@ -374,7 +484,9 @@ absl::Status DoListRuns(ServiceContext& context, const ControlCaller& caller, co
       v1::RunState run = ToProto(state);
       bytes += run.ByteSizeLong();
       const auto before = static_cast<size_t>(response.runs_size());
-      if (before > 0 && (before == most || bytes > kRunPageBytes)) {
+      const absl::Status paid = Pay(context, static_cast<int64_t>(kRunCopies * bytes), caller.memory);
+      if (before == 0 && !paid.ok()) return paid;
+      if (before > 0 && (before == most || bytes > kAnswerBytes || !paid.ok())) {
         response.set_next_page_token(response.runs(response.runs_size() - 1).run());
         return absl::OkStatus();
       }
@@ -417,6 +529,21 @@ absl::Status DoGetServerInfo(ServiceContext& context, const ControlCaller& calle
   return absl::OkStatus();
 }
 
+// What a request takes once it is parsed, at most: names and numbers that are a few bytes long take far more.
+int64_t ParsedBytes(grpc::ByteBuffer& bytes) {
+  constexpr int64_t kFieldBytes = 160, kLongest = 8;
+  const auto length = static_cast<int64_t>(bytes.Length());
+  if (length * kFieldBytes <= kFreeBytes) return 0;
+  grpc::ProtoBufferReader reader(&bytes);
+  google::protobuf::io::CodedInputStream in(&reader);
+  int64_t fields = 0;
+  for (uint32_t tag = in.ReadTag(); tag != 0; tag = in.ReadTag()) {
+    if (!google::protobuf::internal::WireFormatLite::SkipField(&in, tag)) break;
+    ++fields;
+  }
+  return fields * kFieldBytes + length * kLongest;
+}
+
 template <typename Message>
 absl::StatusOr<Message> Parse(grpc::ByteBuffer& bytes) {
   Message message;
@@ -428,10 +555,14 @@ absl::StatusOr<Message> Parse(grpc::ByteBuffer& bytes) {
 
 // `answer`: absl::Status(ServiceContext&, const ControlCaller&, const Request&, Response&).
 template <typename Request, typename Response, typename Answer>
-ControlMethod Method(const char* name, Answer answer) {
+ControlMethod Method(const char* name, Answer answer, int64_t max_bytes = kMaxControlBytes) {
   return {name,
-          [answer](ServiceContext& context, const ControlCaller& caller,
-                   grpc::ByteBuffer& bytes) -> absl::StatusOr<grpc::ByteBuffer> {
+          [answer, max_bytes](ServiceContext& context, const ControlCaller& caller,
+                              grpc::ByteBuffer& bytes) -> absl::StatusOr<grpc::ByteBuffer> {
+            const auto length = static_cast<int64_t>(bytes.Length());
+            if (length > max_bytes) return TooLong("the bytes of the request are", length, max_bytes);
+            ByteReservation parsed;
+            if (absl::Status paid = Pay(context, ParsedBytes(bytes), parsed); !paid.ok()) return paid;
             const absl::StatusOr<Request> request = Parse<Request>(bytes);
             if (!request.ok()) return request.status();
             Response response;
@@ -445,12 +576,18 @@ ControlMethod Method(const char* name, Answer answer) {
 }
 
 // One that names a run, and is allowed by one rule. `answer`: absl::Status(ServiceContext&, const Request&, Response&).
+// The ControlCaller stands second where the answer asks for it.
 template <typename Request, typename Response, typename Answer>
 ControlMethod MethodOnRun(const char* name, Rpc rule, Answer answer) {
   return Method<Request, Response>(
       name, [=](ServiceContext& context, const ControlCaller& caller, const Request& request, Response& response) {
         absl::Status allowed = Authorize(context, caller.call, rule, request.run());
-        return allowed.ok() ? answer(context, request, response) : allowed;
+        if (!allowed.ok()) return allowed;
+        if constexpr (std::is_invocable_v<Answer, ServiceContext&, const Request&, Response&>) {
+          return answer(context, request, response);
+        } else {
+          return answer(context, caller, request, response);
+        }
       });
 }
 
@@ -487,7 +624,7 @@ absl::Status CheckControlBytes(size_t bytes) {
 
 const std::vector<ControlMethod>& ControlMethods() {
   static const auto& methods = *new std::vector<ControlMethod>{
-      Method<v1::OpenRunRequest, v1::OpenRunResponse>("OpenRun", DoOpenRun),
+      Method<v1::OpenRunRequest, v1::OpenRunResponse>("OpenRun", DoOpenRun, kMaxOpenRunBytes),
       MethodOnRun<v1::SealRequest, v1::SampleState>("Seal", Rpc::kSeal, DoSeal),
       AuditedMethodOnRun<v1::TruncateRequest, v1::SampleState>("Truncate", Rpc::kTruncate, "truncate", DoTruncate),
       MethodOnRun<v1::StatRequest, v1::StatResponse>("Stat", Rpc::kStat, DoStat),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/admission/byte_budget.h"
 
 namespace routing_replay {
 
@@ -19,6 +20,9 @@ struct ServiceContext;
 // Ten thousand of the longest sample ids, and as much again.
 inline constexpr int64_t kMaxControlBytes = 4 << 20;
 
+// Samples that one Stat or Release may name.
+inline constexpr int kMaxNames = 16384;
+
 // RESOURCE_EXHAUSTED (kLength) if a request is longer. Asked before it waits for a thread, where it takes memory.
 absl::Status CheckControlBytes(size_t bytes);
 
@@ -27,6 +31,8 @@ struct ControlCaller {
   const CallRecord& record;
   // Thread-safe; true once nobody waits for the answer.
   std::function<bool()> is_gone;
+  // What the answer takes, of ServiceContext::control_memory: to be held until it is taken.
+  ByteReservation& memory;
 };
 
 struct ControlMethod {

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "proto/transport/byte_buffer.h"
 #include "proto/transport/grpc_status.h"
-#include "routing_replay/wire/error_detail.h"
 #include "server/service/authorize.h"
 #include "server/service/caller_deadline.h"
 #include "server/service/quotas.h"
@@ -20,21 +18,6 @@ using std::chrono::system_clock;
 
 // A waiting read answers NOT_READY a little before the caller's deadline, or the caller would only see the deadline.
 constexpr std::chrono::milliseconds kAnswerTime(200);
-
-constexpr char kReadRequests[] = "read-requests";
-
-// Memory for a request.
-absl::StatusOr<ByteReservation> Reserve(ByteBudget& requests, int64_t bytes) {
-  auto reservation = requests.Reserve(bytes);
-  if (reservation.ok()) return reservation;
-  ErrorDetail detail = GetErrorDetail(reservation.status()).value_or(ErrorDetail{.reason = Reason::kOverBudget});
-  detail.field = kReadRequests;
-  return MakeError(
-      absl::StatusCode::kResourceExhausted,
-      absl::StrCat(kReadRequests, ": the request takes ", bytes, " bytes, and ", requests.limit() - requests.used(),
-                   " of ", requests.limit(), " are free; read fewer samples at a time, or try again later"),
-      detail);
-}
 
 }  // namespace
 
@@ -86,13 +69,13 @@ void ReadCall::OnReceived(bool ok) {
 
 absl::StatusOr<ReadRequest> ReadCall::TakeRequest() {
   // The bytes, and a copy in one piece while they are parsed.
-  const auto received = Reserve(context_.read_requests, 2 * static_cast<int64_t>(request_.Length()));
+  const auto received = ReserveForRead(context_.read_requests, 2 * static_cast<int64_t>(request_.Length()));
   if (!received.ok()) return received.status();
   auto request = [&]() -> absl::StatusOr<ReadRequest> {
     const auto bytes = ReceivedBytes::From(request_);
     if (!bytes.ok()) return bytes.status();
     return ParseReadRequest(bytes->chain(), [&](int64_t memory) -> absl::Status {
-      auto reservation = Reserve(context_.read_requests, memory);
+      auto reservation = ReserveForRead(context_.read_requests, memory);
       if (!reservation.ok()) return reservation.status();
       request_memory_ = *std::move(reservation);
       return absl::OkStatus();
@@ -138,7 +121,8 @@ void ReadCall::MakeStep() {
   if (finishing_) return;
   const CallDeadline deadline(CallerDeadline(grpc_context_));
   if (session_ == nullptr) {
-    auto session = ReadSession::Create(context_.store, *std::move(asked_), context_.config.read_message_bytes);
+    auto session = ReadSession::Create(context_.store, context_.read_requests, *std::move(asked_),
+                                       context_.config.read_message_bytes);
     if (!session.ok()) {
       step_ = {.kind = ReadStep::Kind::kFailed, .failure = session.status()};
       return;

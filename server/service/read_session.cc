@@ -1,5 +1,6 @@
 #include "server/service/read_session.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -18,6 +19,8 @@ constexpr int64_t kPieceBytes = 32;
 constexpr int64_t kRangeBytes = 12;
 // Below this a copy is cheaper than a slice of its own.
 constexpr int64_t kReferenceBytes = 4 << 10;
+// What a copy takes beside its bytes: a few rows of one block each would take far more than they are long.
+constexpr int64_t kCopyBytes = 256;
 
 SampleRecord MakeRecord(int32_t index, SampleState state, SampleVerdict verdict) {
   return {.index = index,
@@ -42,11 +45,24 @@ int64_t TableBytes(const Piece& piece) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ReadSession>> ReadSession::Create(Store& store, ReadRequest request,
+absl::StatusOr<ByteReservation> ReserveForRead(ByteBudget& memory, int64_t bytes) {
+  auto reservation = memory.Reserve(bytes);
+  if (reservation.ok()) return reservation;
+  constexpr char kReadRequests[] = "read-requests";
+  ErrorDetail detail = GetErrorDetail(reservation.status()).value_or(ErrorDetail{.reason = Reason::kOverBudget});
+  detail.field = kReadRequests;
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat(kReadRequests, ": the request takes ", bytes, " bytes, and ", memory.limit() - memory.used(), " of ",
+                   memory.limit(), " are free; read fewer samples at a time, or try again later"),
+      detail);
+}
+
+absl::StatusOr<std::unique_ptr<ReadSession>> ReadSession::Create(Store& store, ByteBudget& memory, ReadRequest request,
                                                                  int64_t default_message_bytes) {
   auto run = store.GetRun(request.run);
   if (!run.ok()) return run.status();
-  auto session = std::unique_ptr<ReadSession>(new ReadSession(store, std::move(request)));
+  auto session = std::unique_ptr<ReadSession>(new ReadSession(store, memory, std::move(request)));
   session->geometry_ = run->geometry;
   const int64_t asked = session->request_.max_message_bytes;
   session->message_bytes_ = std::clamp(asked > 0 ? asked : default_message_bytes, kMinMessageBytes, kMaxMessageBytes);
@@ -69,7 +85,10 @@ absl::StatusOr<std::unique_ptr<ReadSession>> ReadSession::Create(Store& store, R
 ReadStep ReadSession::Next(bool waiting_is_over) {
   ReadStep step;
   pieces_.clear();
-  table_bytes_ = 0;
+  table_bytes_ = copied_bytes_ = 0;
+  message_memory_.Release();  // Whoever asks for the next message has sent the last one.
+  auto message = memory_.Reserve(message_bytes_);
+  room_ = message.ok() ? message_bytes_ : kMinMessageBytes;
   TakeWithdrawal(step);
   bool must_wait = false;
   while (next_sample_ < request_.samples.size() && !Full(step) && failure_.ok()) {
@@ -85,12 +104,15 @@ ReadStep ReadSession::Next(bool waiting_is_over) {
     if (open_ && next_rows_ < snapshot_.rows.size()) break;  // The message is full.
     open_ = false;
     snapshot_ = {};
+    message_memory_.Merge(std::move(snapshot_memory_));
     ++next_sample_;
   }
   if (pieces_.empty() && step.records.empty()) TakeWithdrawal(step);
   if (!step.records.empty() || !pieces_.empty()) {
     step.kind = ReadStep::Kind::kMessage;
     step.header = EncodeReadResponse(step.records, pieces_, step.payload_bytes);
+    const int64_t held = table_bytes_ + copied_bytes_;
+    if (message.ok()) message_memory_.Merge(message->Split(std::min(held, message->bytes())));
   } else if (!failure_.ok()) {
     step.kind = ReadStep::Kind::kFailed;
     step.failure = failure_;
@@ -101,7 +123,7 @@ ReadStep ReadSession::Next(bool waiting_is_over) {
   return step;
 }
 
-int64_t ReadSession::Room(const ReadStep& step) const { return message_bytes_ - table_bytes_ - step.payload_bytes; }
+int64_t ReadSession::Room(const ReadStep& step) const { return room_ - table_bytes_ - step.payload_bytes; }
 
 bool ReadSession::Full(const ReadStep& step) const { return withdrawal_ || Room(step) <= 0; }
 
@@ -115,9 +137,16 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
   const auto index = static_cast<int32_t>(next_sample_);
   const SampleRef ref{asked.sample, asked.handle};
   static constexpr RowRange kAllRows{0, std::numeric_limits<int64_t>::max()};
+  const auto admit = [&](int64_t bytes) -> absl::Status {
+    snapshot_memory_.Release();
+    auto reserved = ReserveForRead(memory_, bytes);
+    if (!reserved.ok()) return reserved.status();
+    snapshot_memory_ = *std::move(reserved);
+    return absl::OkStatus();
+  };
   auto snapshot =
       store_.Snapshot(request_.run, request_.producer, ref,
-                      asked.rows.empty() ? absl::MakeConstSpan(&kAllRows, 1) : absl::MakeConstSpan(asked.rows));
+                      asked.rows.empty() ? absl::MakeConstSpan(&kAllRows, 1) : absl::MakeConstSpan(asked.rows), admit);
   if (!snapshot.ok()) {
     const bool missing = absl::IsNotFound(snapshot.status());
     if (!missing && !absl::IsDataLoss(snapshot.status())) {
@@ -133,7 +162,10 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
   SampleVerdict verdict = CheckSample(
       snapshot->state, asked, request_.wait,
       [&](const TokenCheck& check) -> std::optional<bool> { return snapshot->tokens.Fits(check.rows, check.crc32c); });
-  if (verdict.status == SampleStatus::kNotReady && wait) return Open::kMustWait;
+  if (verdict.status == SampleStatus::kNotReady && wait) {
+    snapshot_memory_.Release();
+    return Open::kMustWait;
+  }
   const bool ready = verdict.status == SampleStatus::kOk;
   AddRecord(step, MakeRecord(index, std::move(snapshot->state), std::move(verdict)));
   if (!ready) return Open::kRefused;
@@ -217,6 +249,8 @@ void ReadSession::AddWholePlanes(ReadStep& step, const Piece& piece) {
     if (to - from >= kReferenceBytes) {
       step.payload.push_back({bytes, loaded_->owner});
     } else {
+      copied_bytes_ += to - from;
+      table_bytes_ += kCopyBytes;
       auto copy = std::make_shared<Buffer>(to - from);
       std::copy(bytes.begin(), bytes.end(), copy->data());
       step.payload.push_back({copy->span(), copy});
@@ -228,6 +262,8 @@ void ReadSession::AddWholePlanes(ReadStep& step, const Piece& piece) {
 void ReadSession::AddCut(ReadStep& step, Piece& piece) {
   const BlockView& block = loaded_->view;
   const int64_t row = piece.rows.begin - block.rows.begin;
+  copied_bytes_ += piece.bytes;
+  table_bytes_ += kCopyBytes;
   auto copy = std::make_shared<Buffer>(piece.bytes);
   absl::Span<uint8_t> out = copy->span();
   for (int32_t i = piece.layer_begin; i < piece.layer_begin + piece.layer_count; ++i) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/wire/message/read_message.h"
+#include "server/admission/byte_budget.h"
 #include "server/service/sample_check.h"
 #include "server/store/store.h"
 
@@ -38,11 +39,19 @@ struct ReadStep {
   absl::Status failure;
 };
 
+// Memory for a read. RESOURCE_EXHAUSTED (kOverBudget) naming read-requests.
+absl::StatusOr<ByteReservation> ReserveForRead(ByteBudget& memory, int64_t bytes);
+
 // Not thread-safe.
+//
+// Of `memory` it pays for the pieces and the lists of the sample at hand before it looks at them, and for what a
+// message copies until the next one. Where there is none for a long message, messages are short; where there is none
+// for a sample, the read fails.
 class ReadSession {
  public:
-  // NOT_FOUND (kNoRun); INVALID_ARGUMENT naming a layer that carries no routes. `store` must outlive the session.
-  static absl::StatusOr<std::unique_ptr<ReadSession>> Create(Store& store, ReadRequest request,
+  // NOT_FOUND (kNoRun); INVALID_ARGUMENT naming a layer that carries no routes. `store` and `memory` must outlive the
+  // session.
+  static absl::StatusOr<std::unique_ptr<ReadSession>> Create(Store& store, ByteBudget& memory, ReadRequest request,
                                                              int64_t default_message_bytes);
 
   // The next step. With `waiting_is_over` a sample that is still not ready is answered NOT_READY instead of waited for.
@@ -52,7 +61,8 @@ class ReadSession {
   Producer producer() const { return request_.producer; }
 
  private:
-  ReadSession(Store& store, ReadRequest request) : store_(store), request_(std::move(request)) {}
+  ReadSession(Store& store, ByteBudget& memory, ReadRequest request)
+      : store_(store), memory_(memory), request_(std::move(request)) {}
 
   enum class Open { kReady, kRefused, kMustWait };
   Open OpenSample(ReadStep& step, bool waiting_is_over);
@@ -73,6 +83,7 @@ class ReadSession {
   bool Full(const ReadStep& step) const;
 
   Store& store_;
+  ByteBudget& memory_;
   ReadRequest request_;
   std::shared_ptr<const Geometry> geometry_;
   std::vector<int32_t> ordinals_;  // Of request_.layers.
@@ -81,13 +92,17 @@ class ReadSession {
   size_t next_sample_ = 0;  // Index of the open sample, or of the next one to open.
   bool open_ = false;
   SampleSnapshot snapshot_;
+  ByteReservation snapshot_memory_;
   size_t next_rows_ = 0;               // Index in snapshot_.rows, …
   std::optional<LoadedBlock> loaded_;  // … its block, once it is needed, …
   int32_t next_layer_ = 0;             // … and the position of the first layer not sent yet.
   std::optional<SampleRecord> withdrawal_;
-  absl::Status failure_;       // Ends the read once what was found before is sent.
-  std::vector<Piece> pieces_;  // Of the message at hand …
-  int64_t table_bytes_ = 0;    // … and what they and its records take, about.
+  absl::Status failure_;            // Ends the read once what was found before is sent.
+  std::vector<Piece> pieces_;       // Of the message at hand, …
+  int64_t table_bytes_ = 0;         // … what they and its records take, about, …
+  int64_t copied_bytes_ = 0;        // … bytes of its payload that are not the store's, …
+  int64_t room_ = 0;                // … and how long it may be.
+  ByteReservation message_memory_;  // Of the last message, with the samples that ended in it.
 };
 
 }  // namespace routing_replay

@@ -99,7 +99,7 @@ class ReadSessionTest : public ::testing::Test {
   // All messages of a read, taken apart.
   std::vector<ReadResponse> Read(ReadRequest request) {
     request.run = "r";
-    auto session = ReadSession::Create(*store_, std::move(request), 1 << 20);
+    auto session = ReadSession::Create(*store_, memory_, std::move(request), 1 << 20);
     EXPECT_OK(session);
     std::vector<ReadResponse> messages;
     for (ReadStep step = (*session)->Next(true); step.kind == ReadStep::Kind::kMessage; step = (*session)->Next(true)) {
@@ -114,6 +114,7 @@ class ReadSessionTest : public ::testing::Test {
 
   const Geometry geometry_ = Geometry::Uniform(3, 128, 4);
   ByteBudget budget_{1 << 30};
+  ByteBudget memory_{64 << 20};
   std::unique_ptr<Store> store_ = NewMemoryStore({.budget = &budget_});
   std::deque<std::string> bytes_;
 };
@@ -137,6 +138,31 @@ TEST_F(ReadSessionTest, DamageFoundWhileCuttingTakesTheSampleBackAndNoOther) {
   EXPECT_EQ(rows[1], 290 * 3);
 }
 
+// A reader that takes nothing keeps what its last message and the sample at hand take.
+TEST_F(ReadSessionTest, WhatIsHeldIsPaidFor) {
+  ReadRequest request{.run = "r", .samples = {{.sample = "a", .rows = {{1, 290}}}, {.sample = "b"}}};
+  {
+    ASSERT_OK_AND_ASSIGN(const auto session, ReadSession::Create(*store_, memory_, request, 64 << 10));
+    EXPECT_EQ(memory_.used(), 0);
+    const ReadStep step = session->Next(true);
+    ASSERT_EQ(step.kind, ReadStep::Kind::kMessage);
+    EXPECT_GE(memory_.used(), 288 * 3 * 4 / 8) << "a cut is a copy";
+    EXPECT_EQ(session->Next(true).kind, ReadStep::Kind::kDone);
+    EXPECT_EQ(memory_.used(), 0);
+    EXPECT_EQ(ReadSession::Create(*store_, memory_, request, 64 << 10)->get()->Next(true).kind,
+              ReadStep::Kind::kMessage);
+  }
+  EXPECT_EQ(memory_.used(), 0);
+  // Without room for a long message there is a short one, …
+  const ByteReservation most = *memory_.Reserve(memory_.limit() - (48 << 10));
+  EXPECT_EQ(ReadSession::Create(*store_, memory_, request, 1 << 20)->get()->Next(true).kind, ReadStep::Kind::kMessage);
+  // … and without room for what is known of the sample there is none.
+  const ByteReservation rest = *memory_.Reserve(memory_.limit() - memory_.used());
+  const ReadStep refused = ReadSession::Create(*store_, memory_, request, 1 << 20)->get()->Next(true);
+  EXPECT_EQ(refused.kind, ReadStep::Kind::kFailed);
+  EXPECT_THAT(refused.failure, testing::Fails(absl::StatusCode::kResourceExhausted, Reason::kOverBudget));
+}
+
 TEST_F(ReadSessionTest, DamageInTheFirstCutIsAnsweredToo) {
   Damage("b");
   const auto messages = Read({.samples = {{.sample = "b", .rows = {{260, 270}}}}});
@@ -155,7 +181,7 @@ TEST_F(ReadSessionTest, AStoreThatIsAwayEndsTheRead) {
     ReadRequest request{.max_message_bytes = 64 << 10};
     request.run = "r";
     request.samples = {{.sample = "a"}, {.sample = "none"}, {.sample = "b"}};
-    auto session = ReadSession::Create(*store_, std::move(request), 1 << 20);
+    auto session = ReadSession::Create(*store_, memory_, std::move(request), 1 << 20);
     ASSERT_OK(session);
     away = code;
     const ReadStep first = (*session)->Next(true);

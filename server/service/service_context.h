@@ -31,6 +31,12 @@ inline int64_t ReadRequestBytes(const ServerConfig& config) {
   return std::max(kLeast, std::min(kMostMessages * config.max_message_bytes, share));
 }
 
+// What long requests of calls without payload may take as they are read, and long answers until they are taken: one of
+// the longest at least.
+inline int64_t ControlBytes(const ServerConfig& config) {
+  return std::max<int64_t>(int64_t{64} << 20, config.memory_budget / 16);
+}
+
 struct ServiceContext {
   ServiceContext(const ServerConfig& config, const Clock& clock, const AccessControl& access, ByteBudget& budget,
                  Store& store, Metrics& metrics)
@@ -43,6 +49,7 @@ struct ServiceContext {
         quota({.bytes = config.run_budget, .streams = config.run_streams}, clock,
               [&store](absl::string_view run) { return StoredBytes(store, run); }),
         connections(config.max_streams),
+        control_memory(ControlBytes(config)),
         read_requests(ReadRequestBytes(config)),
         waiting_reads(ReadRequestBytes(config) / 2, [&metrics](int64_t bytes) { metrics.SetWaitingReadBytes(bytes); }),
         metrics(metrics),
@@ -57,7 +64,9 @@ struct ServiceContext {
   const Clock::Time started;
   RunQuota quota;
   ConnectionCalls connections;
-  // What requests of reads under way take. Apart from the budget: a full server must still be read.
+  ByteBudget control_memory;
+  // What reads under way take beside the rows: requests, what is known of the sample at hand, messages. Apart from the
+  // budget: a full server must still be read.
   ByteBudget read_requests;
   WaitingRoom waiting_reads;  // What those of them take that wait, which may be long.
   Metrics& metrics;

@@ -100,6 +100,9 @@ struct SampleSnapshot {
   TokenChecks tokens{kDefaultBlockRows};
 };
 
+// Asked before a snapshot is made what it will take in memory, about; its error is the snapshot's.
+using AdmitSnapshot = std::function<absl::Status(int64_t bytes)>;
+
 // Half-open range of groups.
 struct GroupRange {
   int64_t begin = 0;
@@ -166,12 +169,17 @@ class Store {
   virtual absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample,
                                                int64_t rows, std::optional<int64_t> expected_revision) = 0;
 
-  // State and the recorded rows inside `rows` (normal list). Counts as use for the TTL.
+  // State and the recorded rows inside `rows` (normal list). Counts as use for the TTL. `admit` may be null.
   virtual absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                  absl::Span<const RowRange> rows) = 0;
+                                                  absl::Span<const RowRange> rows, const AdmitSnapshot& admit) = 0;
+  absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
+                                          absl::Span<const RowRange> rows) {
+    return Snapshot(run, producer, sample, rows, nullptr);
+  }
   // State alone; does not count as use.
   virtual absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) = 0;
-  // `page_size` 0: 1000; at most 10000 come in one page. INVALID_ARGUMENT (kField) below 0.
+  // `page_size` 0: 1000; at most 10000 come in one page, and fewer where they take more than about a megabyte.
+  // INVALID_ARGUMENT (kField) below 0.
   virtual absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                         int32_t page_size, absl::string_view page_token) = 0;
 

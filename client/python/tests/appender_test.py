@@ -83,6 +83,17 @@ class AppenderTest(ServerTest):
                 run.append("u", rows, take=(490, 501))
             self.assertEqual(caught.exception.field, "append.tensor.take")
 
+    def test_states_that_are_too_long_for_one_answer(self) -> None:
+        run = self.open()
+        rows = np.resize(ROWS, (4000, *ROWS.shape[1:]))
+        holes = [(row, row + 1) for row in range(0, 8000, 2)]
+        names = [f"s{i:03}" for i in range(120)]
+        for name in names:
+            run.append(name, rows, unrecorded=holes)
+        run.flush()
+        self.assertEqual([state.sample for state in run.stat_many([*names, "none", "s003"])], names)
+        self.assertEqual([state.sample for state in run.list()], names)
+
     def test_provenance(self) -> None:
         run = self.open()
         run.append("s", ROWS[:10], engine="vllm 0.33.0", weight_version=4)

@@ -54,7 +54,7 @@ class MemoryStore final : public Store {
   absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample, int64_t rows,
                                        std::optional<int64_t> expected_revision) override;
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                          absl::Span<const RowRange> rows) override;
+                                          absl::Span<const RowRange> rows, const AdmitSnapshot& admit) override;
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override;
@@ -270,10 +270,10 @@ absl::StatusOr<SampleState> MemoryStore::Truncate(absl::string_view run, Produce
 }
 
 absl::StatusOr<SampleSnapshot> MemoryStore::Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                     absl::Span<const RowRange> rows) {
+                                                     absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
   const absl::StatusOr<std::shared_ptr<MemorySample>> found = FindSample(run, producer, sample);
   if (!found.ok()) return found.status();
-  return (*found)->Snapshot(rows);
+  return (*found)->Snapshot(rows, admit);
 }
 
 absl::StatusOr<SampleState> MemoryStore::Stat(absl::string_view run, Producer producer, const SampleRef& sample) {

@@ -87,20 +87,16 @@ absl::StatusOr<ListPage> MemoryRun::List(Producer producer, std::optional<GroupR
                                          absl::string_view page_token) const {
   const absl::StatusOr<size_t> limit = PageLimit(page_size);
   if (!limit.ok()) return limit.status();
-  ListPage page;
+  PageBuilder page(*limit);
   std::string after(page_token);
   for (;;) {
     const std::vector<std::shared_ptr<MemorySample>> batch = index_.After(producer, after, kScanBatch);
     for (const std::shared_ptr<MemorySample>& sample : batch) {
       absl::StatusOr<SampleState> state = sample->Stat();
       if (!state.ok() || (groups && !groups->contains(state->group))) continue;
-      if (page.samples.size() == *limit) {
-        page.next_token = page.samples.back().sample;
-        return page;
-      }
-      page.samples.push_back(*std::move(state));
+      if (!page.Add(*std::move(state))) return page.Take();
     }
-    if (batch.size() < kScanBatch) return page;
+    if (batch.size() < kScanBatch) return page.Take();
     after = std::string(batch.back()->id());
   }
 }

@@ -113,11 +113,17 @@ absl::StatusOr<SampleState> MemorySample::TruncateLocked(int64_t rows, std::opti
   return State();
 }
 
-absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange> rows) {
+absl::StatusOr<SampleSnapshot> MemorySample::Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
   MutexLock lock(mutex());
   if (absl::Status status = CheckAlive(); !status.ok()) return status;
   Touch();
   const Look look = LookAt();
+  if (admit) {
+    size_t pieces = 0;
+    for (RowRange range : rows) pieces += look.Count(range);
+    absl::Status admitted = admit(SnapshotBytes(look.lists(), pieces));
+    if (!admitted.ok()) return admitted;
+  }
   SampleSnapshot snapshot{.state = State(look), .tokens = look.lists().tokens};
   for (RowRange range : rows) {
     for (RowPiece& piece : look.Find(range)) {

@@ -48,7 +48,7 @@ class MemorySample final {
   absl::StatusOr<SampleState> Seal(int64_t num_tokens, int64_t revision);
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
 
-  absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows);
+  absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit);
   absl::StatusOr<SampleState> Stat() const;
   // The rows [0, prefix.rows) for a child. FAILED_PRECONDITION (kOldRevision, kNotCommitted).
   absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
@@ -151,6 +151,7 @@ class MemorySample final {
     std::vector<RowPiece> Find(RowRange range) const {
       return unpacked_ ? resting_.Find(range) : lists_->pieces.Find(range);
     }
+    size_t Count(RowRange range) const { return unpacked_ ? resting_.Count(range) : lists_->pieces.Count(range); }
     int64_t charged_bytes() const { return unpacked_ ? resting_.charged_bytes() : lists_->pieces.charged_bytes(); }
 
    private:

@@ -83,7 +83,7 @@ TEST_F(SampleIndexTest, IdleSamplesComeUpWhenTheirTimeHasCome) {
   clock_.Advance(hours(6));
   EXPECT_TRUE(index_.FindIdle(0, clock_.Now(), 10).idle.empty());
   const std::vector<RowRange> none;
-  ASSERT_OK(b->Snapshot(none));
+  ASSERT_OK(b->Snapshot(none, nullptr));
   clock_.Advance(hours(4));
   EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 1).idle.size(), 1u);
   EXPECT_EQ(index_.FindIdle(0, clock_.Now(), 10).idle.size(), 2u);

@@ -413,9 +413,16 @@ absl::StatusOr<bool> RedisSample::Keep(const std::function<bool(const RedisFound
   return keeps;
 }
 
-absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> rows) {
+absl::StatusOr<SampleSnapshot> RedisSample::Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
   absl::StatusOr<RedisFound> found = FindExisting();
   if (!found.ok()) return found.status();
+  if (admit) {
+    const SampleContent& content = **found->content;
+    size_t count = 0;
+    for (RowRange range : rows) count += content.pieces.Count(range);
+    absl::Status admitted = admit(SnapshotBytes(content, count));
+    if (!admitted.ok()) return admitted;
+  }
   Touch(context_, *run_, name_, *found);
   std::vector<RowPiece> pieces;
   for (RowRange range : rows) {

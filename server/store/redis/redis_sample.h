@@ -46,7 +46,7 @@ class RedisSample {
   absl::StatusOr<SampleState> Truncate(int64_t rows, std::optional<int64_t> expected_revision);
   // What a release after a checkpoint asks of a sealed sample that `asked` is true of. False: there is none.
   absl::StatusOr<bool> Keep(const std::function<bool(const RedisFound&)>& asked);
-  absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows);
+  absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit);
   absl::StatusOr<SampleState> Stat();
   // Compares the sample with what its entry in the index said of it before this call. DATA_LOSS as above, too, where
   // the entry knows of more than the sample has, whichever server had acknowledged that.

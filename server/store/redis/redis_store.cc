@@ -61,7 +61,7 @@ class RedisStore final : public Store {
   absl::StatusOr<SampleState> Truncate(absl::string_view run, Producer producer, absl::string_view sample, int64_t rows,
                                        std::optional<int64_t> expected_revision) override;
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                          absl::Span<const RowRange> rows) override;
+                                          absl::Span<const RowRange> rows, const AdmitSnapshot& admit) override;
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override;
@@ -244,8 +244,8 @@ absl::StatusOr<SampleState> RedisStore::Truncate(absl::string_view run, Producer
 }
 
 absl::StatusOr<SampleSnapshot> RedisStore::Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                                    absl::Span<const RowRange> rows) {
-  return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).Snapshot(rows); });
+                                                    absl::Span<const RowRange> rows, const AdmitSnapshot& admit) {
+  return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).Snapshot(rows, admit); });
 }
 
 absl::StatusOr<SampleState> RedisStore::Stat(absl::string_view run, Producer producer, const SampleRef& sample) {
@@ -299,19 +299,13 @@ absl::StatusOr<ListPage> RedisStore::List(absl::string_view run, Producer produc
   const absl::StatusOr<size_t> limit = PageLimit(page_size);
   if (!limit.ok()) return limit.status();
   return WithRun(run, [&](const RunPtr& found) -> absl::StatusOr<ListPage> {
-    ListPage page;
+    PageBuilder page(*limit);
     const absl::Status status =
         Visit(found, producer, groups, std::string(page_token), [&](const SampleName& name, const RedisFound& one) {
-          if (!one.content.ok()) return true;
-          if (page.samples.size() == *limit) {
-            page.next_token = page.samples.back().sample;
-            return false;
-          }
-          page.samples.push_back(StateOf(context_, name, one));
-          return true;
+          return !one.content.ok() || page.Add(StateOf(context_, name, one));
         });
     if (!status.ok()) return status;
-    return page;
+    return page.Take();
   });
 }
 

@@ -69,8 +69,8 @@ class Pair final : public Store {
     return Next().Truncate(run, producer, sample, rows, expected_revision);
   }
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
-                                          absl::Span<const RowRange> rows) override {
-    return Next().Snapshot(run, producer, sample, rows);
+                                          absl::Span<const RowRange> rows, const AdmitSnapshot& admit) override {
+    return Next().Snapshot(run, producer, sample, rows, admit);
   }
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override {
     return Next().Stat(run, producer, sample);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
+#include "server/store/provenance.h"
 #include "server/store/sample/row_comparison.h"
 
 namespace routing_replay {
@@ -91,6 +92,28 @@ absl::Status CheckSeal(const AppendHeader& header, int64_t rows_after) {
                    {.reason = Reason::kRowCount, .field = "append.seal_num_tokens"});
 }
 
+// Every answer about the sample, every record of a read and every head on a disk has these lists whole.
+absl::Status CheckLists(const SampleContent& content, const AppendHeader& header, const AppendPlan& plan) {
+  const auto too_many = [](const char* field, size_t most, absl::string_view what) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrCat(field, ": a sample has at most ", most, " ", what, ", and this append would pass them"),
+        {.reason = Reason::kLength, .field = field});
+  };
+  const bool joined = !plan.unrecorded.empty() && !content.unrecorded.empty() &&
+                      content.unrecorded.back().end == plan.unrecorded.front().begin;
+  if (content.unrecorded.size() + plan.unrecorded.size() - joined > kMaxUnrecordedRanges) {
+    return too_many("append.unrecorded", kMaxUnrecordedRanges, "ranges of unrecorded rows");
+  }
+  const bool other =
+      !plan.added.empty() && !content.provenance.empty() &&
+      !SameOrigin(content.provenance.back(), {plan.added, header.weight_version, header.weight_label, header.engine});
+  if (other && content.provenance.size() >= kMaxProvenance) {
+    return too_many("append.weight_version", kMaxProvenance, "changes of engine or weight version");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 AppendTokens TokensOf(const AppendHeader& header) {
@@ -111,6 +134,7 @@ absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& c
   plan.unrecorded = Clip(header.unrecorded, plan.added);
   plan.seals = header.seal_num_tokens.has_value() && !content.sealed();
   if (absl::Status status = CheckSeal(header, plan.added.end); !status.ok()) return status;
+  if (absl::Status status = CheckLists(content, header, plan); !status.ok()) return status;
   return plan;
 }
 

@@ -2,6 +2,7 @@
 #ifndef SERVER_STORE_SAMPLE_APPEND_PLAN_H_
 #define SERVER_STORE_SAMPLE_APPEND_PLAN_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "server/store/store.h"
 
 namespace routing_replay {
+
+inline constexpr size_t kMaxProvenance = size_t{1} << 12;  // Entries of a sample.
 
 struct AppendPlan {
   RowRange added;                       // From the committed count on; may be empty.
@@ -27,8 +30,8 @@ struct AppendPlan {
 AppendTokens TokensOf(const AppendHeader& header);
 
 // Steps 2, 3 and 5 of store.h against `content`. Requires CheckAppend. Errors: ALREADY_EXISTS (kOtherTokens,
-// kConflictingRows), FAILED_PRECONDITION (kSealed, kGap with committed_rows and missing_rows), INVALID_ARGUMENT
-// (kRowCount), DATA_LOSS.
+// kConflictingRows), FAILED_PRECONDITION (kSealed; kGap with committed_rows and missing_rows; kLength: the sample
+// would have more than kMaxUnrecordedRanges ranges or kMaxProvenance), INVALID_ARGUMENT (kRowCount), DATA_LOSS.
 absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
                                       absl::Span<const Block> blocks);
 

@@ -257,6 +257,17 @@ std::vector<RowPiece> RestingContent::Pieces() const {
   return pieces;
 }
 
+size_t RestingContent::Count(RowRange range) const {
+  if (range.empty()) return 0;
+  const absl::Span<const BlockPointer> all = blocks();
+  if ((ReadHead().flags & kWholeBlocks) == 0) return all.size();
+  const auto begin = std::partition_point(all.begin(), all.end(),
+                                          [&](const BlockPointer& block) { return block->rows().end <= range.begin; });
+  const auto end = std::partition_point(begin, all.end(),
+                                        [&](const BlockPointer& block) { return block->rows().begin < range.end; });
+  return static_cast<size_t>(end - begin);
+}
+
 std::vector<RowPiece> RestingContent::Find(RowRange range) const {
   std::vector<RowPiece> found;
   if (range.empty()) return found;

@@ -34,6 +34,8 @@ class RestingContent {
   absl::Span<const std::shared_ptr<StoredBlock>> blocks() const;
   // As those of RowPieces.
   std::vector<RowPiece> Find(RowRange range) const;
+  // How many pieces Find has in its hands, at least as many as it gives.
+  size_t Count(RowRange range) const;
   int64_t charged_bytes() const;
   // All but the pieces.
   SampleContent Lists(int32_t block_rows) const;

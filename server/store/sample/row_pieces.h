@@ -57,6 +57,8 @@ class RowPieces {
 
   // The parts of pieces inside `range`, ascending.
   std::vector<RowPiece> Find(RowRange range) const;
+  // How many these are.
+  size_t Count(RowRange range) const;
 
  private:
   std::vector<RowPiece> pieces_;

@@ -190,6 +190,11 @@ absl::Status WithContent(const absl::Status& status, absl::string_view sample, c
   return MakeError(status.code(), status.message(), detail);
 }
 
+int64_t SnapshotBytes(const SampleContent& content, size_t pieces) {
+  constexpr int64_t kCopies = 3;  // The lists as a state, as a record, and as bytes on the way.
+  return static_cast<int64_t>(pieces * sizeof(StoredRows)) + kCopies * content.metadata_bytes();
+}
+
 SampleState StateOf(const SampleName& name, const SampleContent& content) {
   SampleState state{.sample = name.sample, .handle = name.handle, .producer = name.producer};
   state.group = content.group;

@@ -9,6 +9,7 @@
 #ifndef SERVER_STORE_SAMPLE_SAMPLE_RULES_H_
 #define SERVER_STORE_SAMPLE_SAMPLE_RULES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -82,6 +83,8 @@ struct SampleName {
   int64_t handle = 0;
   Producer producer = Producer::kRollout;
 };
+// What a snapshot of so many pieces takes, and the record that a reader gets of it, about.
+int64_t SnapshotBytes(const SampleContent& content, size_t pieces);
 // All but stored_bytes and idle_ms.
 SampleState StateOf(const SampleName& name, const SampleContent& content);
 

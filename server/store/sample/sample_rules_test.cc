@@ -40,6 +40,35 @@ TEST(SampleRulesTest, WhatAnAppendDoesToALife) {
   EXPECT_THAT(step(&content, 1, 0), Fails(kPrecondition, Reason::kOldRevision));
 }
 
+TEST(SampleRulesTest, WhatIsKnownBesideTheRowsHasALimit) {
+  const Geometry geometry = Geometry::Uniform(1, 4, 1);
+  const RunInfo run{.run = "r", .geometry = std::make_shared<const Geometry>(geometry)};
+  SampleContent content{TokenChecks(kWindow)};
+  for (size_t i = 0; i < kMaxUnrecordedRanges; ++i) {
+    content.unrecorded.push_back(RowRange::OfSize(2 * static_cast<int64_t>(i), 1));
+  }
+  const auto rows = 2 * static_cast<int64_t>(kMaxUnrecordedRanges);
+  content.tokens.Extend({{0, rows}, {}}, std::nullopt);
+  for (size_t i = 0; i < kMaxProvenance; ++i) {
+    const auto row = static_cast<int64_t>(i);
+    content.provenance.push_back({{row, i + 1 == kMaxProvenance ? rows : row + 1}, row, "", "", 1});
+  }
+  const int64_t last = content.provenance.back().weight_version;
+  const auto plan = [&](int64_t weight_version, std::vector<RowRange> unrecorded) {
+    const AppendHeader header{
+        .sample = "s", .rows = {rows, rows + 2}, .unrecorded = std::move(unrecorded), .weight_version = weight_version};
+    return PlanAppend(run, content, header, {}).status();
+  };
+  EXPECT_OK(plan(last, {}));
+  EXPECT_THAT(plan(last, {{rows + 1, rows + 2}}), Fails(kPrecondition, Reason::kLength));
+  EXPECT_THAT(plan(last + 1, {}), Fails(kPrecondition, Reason::kLength));
+  // A range that goes on with the last one, and fewer entries.
+  content.unrecorded.back().end = rows;
+  EXPECT_OK(plan(last, {{rows, rows + 1}}));
+  content.provenance.erase(content.provenance.begin());
+  EXPECT_OK(plan(last + 1, {}));
+}
+
 TEST(SampleRulesTest, ANewLifeKeepsTheGroupAndCountsOn) {
   SampleContent before = ContentOf(10);
   before.revision = 2;

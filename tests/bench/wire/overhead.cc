@@ -64,7 +64,7 @@ class Loopback {
   absl::Status Read(ReadRequest request, Sent& sent) {
     request.run = kRun;
     sent.AddMessage(static_cast<int64_t>(EncodeReadRequest(request).size()), 0);
-    auto session = ReadSession::Create(*store_, std::move(request), kReadMessageBytes);
+    auto session = ReadSession::Create(*store_, memory_, std::move(request), kReadMessageBytes);
     if (!session.ok()) return session.status();
     for (ReadStep step = (*session)->Next(true); step.kind == ReadStep::Kind::kMessage; step = (*session)->Next(true)) {
       sent.AddMessage(static_cast<int64_t>(step.header.size()), step.payload_bytes);
@@ -86,6 +86,7 @@ class Loopback {
 
   const Geometry geometry_;
   ByteBudget budget_{kBudget};
+  ByteBudget memory_{kBudget};  // Of reads.
   std::unique_ptr<Store> store_ = NewMemoryStore({.budget = &budget_});
   const AppendProcessor processor_{*store_, budget_, {.max_payload_bytes = kMaxPayloadBytes}};
 };

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from routing_replay import _core, _messages, _values
 from routing_replay._lives import Lives
 from routing_replay._transport import DEFAULTS
-from routing_replay.errors import NotFoundError
+from routing_replay.errors import NotFoundError, ResourceExhaustedError
 from routing_replay.geometry import Geometry
 from routing_replay.types import (
     Provenance,
@@ -231,13 +231,20 @@ def server_info() -> Call[ServerInfo]:
 
 
 def names_in_calls(names: Iterable[str]) -> Iterator[list[str]]:
-    """As many names at a time as one call takes."""
+    """Each name once, as many at a time as one call takes."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise _values.invalid("samples", f"{names!r} is not a list of ids")
-    all_names = [_values.text(name, "samples") for name in names]
+    all_names = list(dict.fromkeys(_values.text(name, "samples") for name in names))
     size = DEFAULTS["max_names_per_call"]
     for begin in range(0, len(all_names), size):
         yield all_names[begin : begin + size]
+
+
+def halves(names: list[str], error: ResourceExhaustedError) -> tuple[list[str], list[str]]:
+    """Of names whose answer would be too long, the second half first; any other error is raised."""
+    if error.reason != "LENGTH" or len(names) < 2:
+        raise error
+    return names[len(names) // 2 :], names[: len(names) // 2]
 
 
 def no_sample(run: str, sample: str) -> NotFoundError:

@@ -247,7 +247,8 @@ class ShardTransport:
         asked = _messages.StatRequest.FromString(request).samples
         if not found.keys() >= set(asked):
             self._good(answers, _WITH_THE_RUN)
-        return _messages.StatResponse(found=[found[name] for name in asked if name in found]).SerializeToString()
+        states = [found[name] for name in dict.fromkeys(asked) if name in found]
+        return _messages.StatResponse(found=states).SerializeToString()
 
     def _list(self, lives: Lives, request: bytes) -> bytes:
         asked = _messages.ListRequest.FromString(request)

@@ -13,6 +13,7 @@ import grpc
 from routing_replay import _append, _calls, _checkpoint, _core, _counters, _read, _turns, _values
 from routing_replay._transport import SERVICE, Broken, Transport, is_refusal
 from routing_replay.appender import Appender
+from routing_replay.errors import ResourceExhaustedError
 from routing_replay.trajectory import Trajectory
 from routing_replay.types import (
     AppendOutcome,
@@ -258,7 +259,13 @@ class Run:
         """The ones that exist, in the order asked."""
         states: SampleStates = []
         for names in _calls.names_in_calls(samples):
-            states += self._do(_calls.stat(self._name, names, producer))
+            waiting = [names]
+            while waiting:
+                some = waiting.pop()
+                try:
+                    states += self._do(_calls.stat(self._name, some, producer))
+                except ResourceExhaustedError as error:
+                    waiting += _calls.halves(some, error)
         return states
 
     def list(self, *, groups: tuple[int, int] | None = None, producer: Producer = "rollout") -> SampleStates:

@@ -17,6 +17,7 @@ from routing_replay.aio import steps, threads
 from routing_replay.aio.appender import Appender
 from routing_replay.aio.trajectory import Trajectory
 from routing_replay.aio.transport import Transport
+from routing_replay.errors import ResourceExhaustedError
 from routing_replay.types import (
     AppendOutcome,
     CheckpointOutcome,
@@ -227,7 +228,13 @@ class Run:
         """The ones that exist, in the order asked."""
         states: SampleStates = []
         for names in _calls.names_in_calls(samples):
-            states += await self._do(_calls.stat(self._name, names, producer))
+            waiting = [names]
+            while waiting:
+                some = waiting.pop()
+                try:
+                    states += await self._do(_calls.stat(self._name, some, producer))
+                except ResourceExhaustedError as error:
+                    waiting += _calls.halves(some, error)
         return states
 
     async def list(self, *, groups: tuple[int, int] | None = None, producer: Producer = "rollout") -> SampleStates:
