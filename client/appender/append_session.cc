@@ -1,9 +1,11 @@
 #include "client/appender/append_session.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay {
@@ -14,6 +16,26 @@ constexpr Backoff::Options kRefusalBackoff{.initial = std::chrono::milliseconds(
 constexpr Backoff::Options kReconnectBackoff{.initial = std::chrono::milliseconds(50),
                                              .maximum = std::chrono::seconds(1)};
 constexpr std::chrono::hours kLongWait(1);
+// Of AppendFailures; and how many samples a text names.
+constexpr size_t kMaxFailedSamples = 100'000, kMaxFailures = 100, kSamplesInText = 10;
+
+// Its first failure, with the samples named.
+absl::Status AsError(const AppendFailures& failed) {
+  if (failed.failures.empty()) return absl::OkStatus();
+  const AppendOutcome& first = failed.failures.front();
+  std::string text = absl::StrCat("sample ", first.sample, ": ", first.status.message());
+  if (failed.failed_samples.size() > 1) {
+    auto end = failed.failed_samples.begin();
+    std::advance(end, std::min(kSamplesInText, failed.failed_samples.size()));
+    absl::StrAppend(&text, "; ", failed.appends, " appends failed, of samples ",
+                    absl::StrJoin(failed.failed_samples.begin(), end, ", "));
+    const size_t more = failed.failed_samples.size() - std::min(kSamplesInText, failed.failed_samples.size());
+    if (more > 0) absl::StrAppend(&text, " and ", more, " more");
+  }
+  ErrorDetail detail = GetErrorDetail(first.status).value_or(ErrorDetail());
+  detail.sample = first.sample;
+  return MakeError(first.status.code(), text, detail);
+}
 
 }  // namespace
 
@@ -123,8 +145,19 @@ void AppendSession::OnStreamEnd(absl::Status why, Clock::Time now) {
 void AppendSession::OnDelivered(const std::vector<AppendQueue::Finished>& finished) {
   for (const AppendQueue::Finished& one : finished) {
     open_.erase(one.sequence);
-    first_error_.Update(one.outcome.status);
+    const AppendOutcome& outcome = one.outcome;
+    if (outcome.status.ok()) continue;
+    ++failures_.appends;
+    if (failures_.failures.size() < kMaxFailures) failures_.failures.push_back(outcome);
+    if (failures_.failed_samples.size() < kMaxFailedSamples) failures_.failed_samples.insert(outcome.sample);
   }
+}
+
+absl::Status AppendSession::TakeError(AppendFailures* failures) {
+  AppendFailures failed = std::exchange(failures_, {});
+  absl::Status error = AsError(failed);
+  if (failures != nullptr) *failures = std::move(failed);
+  return error;
 }
 
 absl::Status AppendSession::NotFlushed() const {

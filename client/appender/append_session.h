@@ -77,8 +77,8 @@ class AppendSession {
   bool Settled(uint64_t sequence) const { return open_.empty() || *open_.begin() > sequence; }
   // DEADLINE_EXCEEDED: what to say when waiting for outcomes took too long.
   absl::Status NotFlushed() const;
-  // The first error delivered since the last call, if any.
-  absl::Status TakeError() { return std::exchange(first_error_, absl::OkStatus()); }
+  // As Appender::Flush tells what was delivered since the last call.
+  absl::Status TakeError(AppendFailures* failures = nullptr);
 
   int64_t queued_bytes() const { return queue_.queued_bytes(); }
   AppenderMetrics metrics() const;
@@ -100,7 +100,7 @@ class AppendSession {
   bool stuck_ = false;       // The stream is ended because the server does not answer.
   bool unreadable_ = false;  // The server said something without a meaning: nothing more is known of this stream.
   std::set<uint64_t> open_;
-  absl::Status first_error_;
+  AppendFailures failures_;
   int64_t dropped_appends_ = 0;
   int64_t dropped_rows_ = 0;
 };

@@ -3,7 +3,9 @@
 #include <deque>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "client/testing/model_server.h"
+#include "routing_replay/wire/error_detail.h"
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
 
@@ -88,6 +90,29 @@ TEST_F(AppendSessionTest, ConnectsOnlyForSomethingToSend) {
   EXPECT_EQ(Next(), Step::kWait);
 }
 
+TEST_F(AppendSessionTest, AnErrorNamesAllThatFailed) {
+  const absl::Status gap = MakeError(absl::StatusCode::kFailedPrecondition, "a gap", {.reason = Reason::kGap});
+  for (int i = 0; i < 120; ++i) {
+    session_.AddFailed(MakePlan(absl::StrCat("s", i % 60), {1, 2}, {}, {0, 2}), gap, clock_.Now());
+  }
+  Deliver();
+  AppendFailures failures;
+  const absl::Status error = session_.TakeError(&failures);
+  EXPECT_THAT(error, Fails(absl::StatusCode::kFailedPrecondition, Reason::kGap));
+  EXPECT_EQ(GetErrorDetail(error)->sample, "s0");
+  EXPECT_EQ(error.message(),
+            "sample s0: a gap; 120 appends failed, of samples s0, s1, s10, s11, s12, s13, s14, s15, s16, s17 and 50 "
+            "more");
+  EXPECT_EQ(failures.appends, 120);
+  EXPECT_EQ(failures.failed_samples.size(), 60u);
+  ASSERT_EQ(failures.failures.size(), 100u);
+  EXPECT_EQ(failures.failures[99].sample, "s39");
+  EXPECT_EQ(failures.failures[99].status, gap);
+  EXPECT_OK(session_.TakeError(&failures));
+  EXPECT_EQ(failures.appends, 0);
+  EXPECT_TRUE(failures.failed_samples.empty());
+}
+
 TEST_F(AppendSessionTest, AsksBeforeItSendsAgainAndWaitsBetweenConnections) {
   session_.Add(MakePlan("a", {1, 2}, {5, 6}, {0, 2}), clock_.Now());
   EXPECT_EQ(Next(), Step::kConnect);
@@ -152,7 +177,9 @@ TEST_F(AppendSessionTest, AnAppendThatCannotBeSentHasItsOutcome) {
   EXPECT_EQ(Next(), Step::kWait);
   Deliver();
   EXPECT_TRUE(session_.Settled(sequence));
-  EXPECT_EQ(session_.TakeError(), absl::UnavailableError("nobody knows"));
+  const absl::Status error = session_.TakeError();
+  EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(error.message(), "sample a: nobody knows");
   EXPECT_EQ(session_.metrics().failed, 1);
 }
 

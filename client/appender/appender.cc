@@ -36,7 +36,7 @@ class AppenderImpl final : public Appender {
   absl::Status Append(const AppendOptions& options, const TensorDescription& tensor,
                       absl::Span<const uint8_t> payload) override;
   absl::Status AppendUnrecorded(const AppendOptions& options, int64_t rows) override;
-  absl::Status Flush(std::chrono::milliseconds timeout) override;
+  absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures) override;
   AppenderMetrics metrics() const override;
 
  private:
@@ -92,7 +92,7 @@ AppenderImpl::~AppenderImpl() {
 
 void AppenderImpl::Wake() {
   if (std::exchange(waking_, true)) return;
-  wake_.Set(&events_, std::chrono::system_clock::now(), QueueTag(kWake));
+  wake_.Set(&events_, gpr_time_0(GPR_CLOCK_MONOTONIC), QueueTag(kWake));  // Now would be rounded up to a millisecond.
 }
 
 absl::StatusOr<AppendPlan> AppenderImpl::Plan(const AppendOptions& options, const TensorDescription& tensor,
@@ -130,15 +130,16 @@ absl::Status AppenderImpl::Enqueue(absl::StatusOr<AppendPlan> plan, const std::s
   return absl::OkStatus();
 }
 
-absl::Status AppenderImpl::Flush(std::chrono::milliseconds timeout) {
+absl::Status AppenderImpl::Flush(std::chrono::milliseconds timeout, AppendFailures* failures) {
   const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
   MutexLock lock(mutex_);
+  if (failures != nullptr) *failures = {};
   const uint64_t last = session_.newest_open();
   while (!session_.Settled(last)) {
     const bool in_time = delivered_.WaitUntil(mutex_, deadline) || Clock::Real().Now() < deadline;
     if (!in_time && !session_.Settled(last)) return session_.NotFlushed();
   }
-  return session_.TakeError();
+  return session_.TakeError(failures);
 }
 
 AppenderMetrics AppenderImpl::metrics() const {

@@ -17,8 +17,7 @@ namespace {
 // What became of asking one server for what is missing.
 struct Answer {
   absl::Status status;
-  bool broke = false;    // The server went away, …
-  bool refused = false;  // … or refused a token that was replaced meanwhile.
+  bool broke = false;    // The server went away, or refused a token that was replaced meanwhile.
   bool brought = false;  // Some of it came.
 };
 
@@ -30,7 +29,6 @@ Answer AskOnce(Link& link, ResumableRead& read, Clock::Time deadline) {
     const auto bytes = stream.Next();
     answer.status = link.OnEnd(*connection, bytes.status());
     answer.broke = absl::IsUnavailable(answer.status);
-    answer.refused = absl::IsUnauthenticated(bytes.status());
     const bool more = bytes.ok() && bytes->has_value();
     if (bytes.ok()) answer.status = more ? read.OnBytes((*bytes)->chain()) : read.OnEnd();
     if (!more || !answer.status.ok()) return answer;
@@ -47,7 +45,7 @@ absl::Status ReadInto(Link& link, const Geometry& geometry, const ReadRequest& r
   while ((*read)->part() != nullptr) {
     const Answer answer = AskOnce(link, **read, deadline);
     if (answer.status.ok()) continue;
-    if (!answer.broke || !(answer.refused || link.HasOthers())) return answer.status;
+    if (!answer.broke) return answer.status;
     if (answer.brought) schedule = RetrySchedule(deadline);
     const auto wait = schedule.WaitAfter(answer.status, Clock::Real().Now());
     if (!wait) return answer.status;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "proto/wire/clock.h"
@@ -24,6 +25,12 @@ void Add(const AppenderMetrics& part, AppenderMetrics& total) {
   };
   for (const auto counter : kCounters) total.*counter += part.*counter;
   for (const auto& [reason, count] : part.refused_by_reason) total.refused_by_reason[reason] += count;
+}
+
+void Add(AppendFailures part, AppendFailures& total) {
+  total.failed_samples.merge(part.failed_samples);
+  std::move(part.failures.begin(), part.failures.end(), std::back_inserter(total.failures));
+  total.appends += part.appends;
 }
 
 class ShardedAppender final : public Appender {
@@ -49,14 +56,17 @@ class ShardedAppender final : public Appender {
     return place.ok() ? Part(*place).AppendUnrecorded(options, rows) : place.status();
   }
 
-  absl::Status Flush(std::chrono::milliseconds timeout) override {
+  absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures) override {
     const Clock::Time deadline = DeadlineAfter(Clock::Real().Now(), timeout);
+    if (failures != nullptr) *failures = {};
     absl::Status first;
     for (size_t member = 0; member < runs_.size(); ++member) {
       Appender* part = PartIfAny(member);
       if (part == nullptr) continue;
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::Real().Now());
-      const absl::Status status = part->Flush(std::max(left, std::chrono::milliseconds(0)));
+      AppendFailures of_part;
+      const absl::Status status = part->Flush(std::max(left, std::chrono::milliseconds(0)), &of_part);
+      if (failures != nullptr) Add(std::move(of_part), *failures);
       first.Update(WithServer(status, finder_->members()[member].endpoint()));
     }
     return first;

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -169,6 +170,13 @@ struct AppendOutcome {
   int64_t unverified_rows = 0;
 };
 
+// Appends that failed since the Flush before.
+struct AppendFailures {
+  std::set<std::string> failed_samples;  // All their samples, up to 100,000.
+  std::vector<AppendOutcome> failures;   // The first 100 appends.
+  int64_t appends = 0;                   // How many there are.
+};
+
 struct AppenderOptions {
   int64_t max_queued_bytes = int64_t{64} << 20;
   // How long Append waits for room in the queue, and how long an append is retried while the server is unreachable or
@@ -210,8 +218,10 @@ class Appender {
                               absl::Span<const uint8_t> payload) = 0;
   // The same without recorded rows: to open, to seal, or for rows that are all unrecorded (`rows` of them).
   virtual absl::Status AppendUnrecorded(const AppendOptions& options, int64_t rows) = 0;
-  // Waits until every append so far has its outcome. The first error since the last Flush, if any; DEADLINE_EXCEEDED.
-  virtual absl::Status Flush(std::chrono::milliseconds timeout) = 0;
+  // Waits until every append so far has its outcome. The first error since the last Flush, if any, with its sample and
+  // some of the others in the text; all of them in `failures`. DEADLINE_EXCEEDED; then the failures come with the next
+  // Flush.
+  virtual absl::Status Flush(std::chrono::milliseconds timeout, AppendFailures* failures = nullptr) = 0;
   virtual AppenderMetrics metrics() const = 0;
 };
 
@@ -279,10 +289,10 @@ class Run {
                                             absl::Span<const uint8_t> payload) = 0;
 
   // request.run is filled in. Streams into `sink` on the calling thread while the next messages arrive.
-  // With several servers, a read whose server goes away is continued on the next one within `timeout`: the sink sees
-  // each record and each row once, all of one content; ABORTED (kOldRevision) naming a sample that changed meanwhile.
-  // Else UNAVAILABLE is final, as DEADLINE_EXCEEDED always is: a sink that saw some pieces cannot be rewound, so the
-  // caller decides.
+  // A read whose server goes away is continued within `timeout`, on the next one where there are several, else when it
+  // is back: the sink sees each record and each row once, all of one content; ABORTED (kOldRevision) naming a sample
+  // that changed meanwhile. UNAVAILABLE if none came back in time. With "shard:" the samples of a server that is away
+  // have the status kUnavailable, and nothing is waited for.
   virtual absl::Status Read(ReadRequest request, ReadSink& sink, std::chrono::milliseconds timeout) = 0;
   // Reads and decodes. One entry per request.samples.
   virtual absl::StatusOr<std::vector<SampleRows>> ReadRows(ReadRequest request, std::chrono::milliseconds timeout) = 0;

@@ -636,10 +636,11 @@ class Import(_Handle):
 class Retry(_Handle):
     """rr_retry: the attempts of one call up to `deadline` (ns)."""
 
-    __slots__ = ()
+    __slots__ = ("told",)
     _free = _lib.rr_retry_free
 
     def __init__(self, deadline: int) -> None:
+        self.told = False  # That somebody waits.
         self.pointer = None
         self.pointer = _make(_lib.rr_retry_new, deadline)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -19,6 +20,7 @@ import grpc  # noqa: E402
 
 from routing_replay import _core, _fork, _values, errors  # noqa: E402
 
+_log = logging.getLogger("routing_replay")
 SERVICE = "/routing_replay.v1.RoutingReplay/"
 DEFAULTS = _core.defaults()
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
@@ -126,12 +128,14 @@ class Broken(Exception):
         self.error = error
         self.refused = refused
 
-    def wait(self, retry: _core.Retry | None, has_others: bool) -> float:
-        """Seconds until another server is asked, or with another token. Raises the error where it is final."""
-        hopeless = retry is None or not (has_others or self.refused)
-        wait = None if hopeless else retry.wait(self.error, time.monotonic_ns())
+    def wait(self, retry: _core.Retry | None) -> float:
+        """Seconds until a server is asked again. Raises the error where it is final."""
+        wait = None if retry is None else retry.wait(self.error, time.monotonic_ns())
         if wait is None:
             raise self.error.exception() from None
+        if not self.refused and retry is not None and not retry.told:
+            retry.told = True
+            _log.warning("a read waits for its server: %s", self.error.exception())
         return wait
 
 

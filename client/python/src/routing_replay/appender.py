@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from routing_replay import _append, _calls, _core, _fork, _transport, _values
+from routing_replay._failures import Failures
 from routing_replay._transport import DEFAULTS, SERVICE, Metadata, Transport, check_fork
 from routing_replay.errors import (
     CancelledError,
@@ -119,6 +120,7 @@ class Appender:
         self._changed = threading.Condition(self._lock)
         self._delivery = threading.Lock()
         self._core = self._options.new_core(self._name)
+        self._failures = Failures(self._name)
         self._thread: threading.Thread | None = None
         self._closed = False
         self._failure: RoutingReplayError | None = None  # Why it closed by itself.
@@ -222,7 +224,8 @@ class Appender:
     def flush(self, timeout: float = 120.0) -> None:
         """Waits until every append so far has its outcome.
 
-        Raises the first error since the last flush, DeadlineExceededError after `timeout` seconds.
+        Raises the first error since the last flush, whose `failed_samples` names every sample of which an append
+        failed; DeadlineExceededError after `timeout` seconds, and the failures come with the next flush.
         """
         timeout = _values.seconds(timeout)
         with self._lock:
@@ -233,6 +236,7 @@ class Appender:
                 error = self._failure or CancelledError("the appender was closed")
             else:
                 error = self._core.take_error()
+                self._failures.attach(error)
         if error is not None:
             raise error
 
@@ -415,6 +419,7 @@ class Appender:
                 finished = self._core.take_finished()
                 if not finished:
                     return
+                self._failures.add(finished)
                 self._changed.notify_all()  # There is room.
                 notes = [(self._notes.pop(record["sequence"], None), record) for record in finished]
             for note, record in notes:

@@ -28,6 +28,8 @@ class RoutingReplayError(Exception):
     missing_rows: list of half-open (begin, end)
     retry_after_ms: how long to wait
     server_version, client_version: of a pair that does not fit
+    failed_samples: of `flush`: ids of all samples of which an append failed since the last one, up to 100,000
+    failures: of `flush`: the first 100 such appends, as (sample, error)
     """
 
     code: str = "UNKNOWN"
@@ -50,6 +52,19 @@ class RoutingReplayError(Exception):
         self.server_version: str | None = detail.get("server_version")
         self.client_version: str | None = detail.get("client_version")
         self._detail = detail
+
+    @property
+    def failed_samples(self) -> list[str]:
+        return self._detail.get("failed_samples", [])
+
+    @property
+    def failures(self) -> list[tuple[str, RoutingReplayError]]:
+        return self._detail.get("failures", [])
+
+    def tell_failures(self, samples: list[str], failures: list[tuple[str, RoutingReplayError]]) -> None:
+        """Adds to `failed_samples` and `failures`."""
+        told = {"failed_samples": self.failed_samples + samples, "failures": self.failures + failures}
+        self._detail = {**self._detail, **told}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.message, self._detail)

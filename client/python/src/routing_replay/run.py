@@ -178,9 +178,10 @@ class Run:
         wait: wait for rows that are not committed yet, instead of NOT_READY
 
         A sample that cannot be read has a status that says why; it does not fail the others. Raises DataLossError
-        naming sample, layer and row for damaged bytes; UnavailableError and DeadlineExceededError (`timeout` seconds)
-        are final. With several servers, what one of them did not bring to its end is asked of the next one;
-        AbortedError (OLD_REVISION) naming a sample that changed meanwhile.
+        naming sample, layer and row for damaged bytes; DeadlineExceededError after `timeout` seconds. What a server
+        that goes away did not bring to its end is asked of the next one, or of the same one when it is back
+        ("shard:" apart, where its samples are UNAVAILABLE): UnavailableError if none is there in time, AbortedError
+        (OLD_REVISION) naming a sample that changed meanwhile.
         """
         reader = _read.make_reader(self._opened.core, samples, layers, producer, wait)
         self._read_into(reader, timeout)
@@ -196,14 +197,15 @@ class Run:
         timeout: float = 120.0,
     ) -> SampleRows:
         """As `read`, of one sample."""
-        return self.read([sample], layers=layers, producer=producer, wait=wait, timeout=timeout)[0]
+        rows = self.read([sample], layers=layers, producer=producer, wait=wait, timeout=timeout)
+        return rows[0]
 
     def read_messages(self, request: bytes, timeout: float = 120.0) -> Iterator[bytes]:
         """The messages of a Read as they come (read.proto), for callers with a core of their own.
 
-        `request` is a serialized ReadRequest. Closing the iterator ends the call. Raises RoutingReplayError. With
-        several servers, a read of which nothing came yet goes on to the next; after an UnavailableError in its middle
-        a new read does, if `has_other_servers`.
+        `request` is a serialized ReadRequest. Closing the iterator ends the call. Raises RoutingReplayError. A read
+        of which nothing came yet waits for a server that is away, or goes on to the next one; after an
+        UnavailableError in its middle a new read does.
         """
         deadline = time.monotonic() + _values.seconds(timeout)
         retry = _core.Retry(int(deadline * 1e9))
@@ -215,7 +217,7 @@ class Run:
                     yield message
                 return
             except Broken as broken:
-                time.sleep(broken.wait(None if came else retry, self.has_other_servers))
+                time.sleep(broken.wait(None if came else retry))
 
     @property
     def has_other_servers(self) -> bool:
@@ -232,7 +234,7 @@ class Run:
                     retry = _core.Retry(int(deadline * 1e9))
                 reader.end()
             except Broken as broken:
-                time.sleep(broken.wait(retry, self.has_other_servers))
+                time.sleep(broken.wait(retry))
                 reader.broke()
 
     def _read_once(self, request: bytes, deadline: float) -> Iterator[bytes]:

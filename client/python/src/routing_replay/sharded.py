@@ -182,7 +182,10 @@ class ShardedAppender(Appender):
             try:
                 part.flush(max(0.0, deadline - time.monotonic()))
             except RoutingReplayError as error:
-                first = first or self._transport.named(index, error)
+                if first is None:
+                    first = self._transport.named(index, error)
+                else:
+                    first.tell_failures(error.failed_samples, error.failures)
         if first is not None:
             raise first
 

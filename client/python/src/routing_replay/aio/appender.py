@@ -14,11 +14,18 @@ import grpc
 import grpc.aio
 
 from routing_replay import _append, _calls, _core, _values
-from routing_replay._transport import DEFAULTS, SERVICE
+from routing_replay._failures import Failures
+from routing_replay._transport import DEFAULTS, SERVICE, UNAVAILABLE, Metadata
 from routing_replay.aio import threads
 from routing_replay.aio.transport import Transport
 from routing_replay.appender import SETTLE_MARGIN, Note, queue_options
-from routing_replay.errors import CancelledError, InvalidArgumentError, RoutingReplayError
+from routing_replay.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    RoutingReplayError,
+)
 from routing_replay.types import AppendOutcome, OnFull
 
 if TYPE_CHECKING:
@@ -75,9 +82,11 @@ class Appender:
         self._encode_blocks = encode_blocks
         self._on_outcome = on_outcome
         self._core = self._options.new_core(name)
+        self._failures = Failures(name)
         self._changed = _Changes()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._failure: RoutingReplayError | None = None  # Why it closed by itself.
         self._in_order = asyncio.Lock()  # Large rows are encoded elsewhere; small ones must not overtake them.
         self._notes: dict[int, Note] = {}  # Who is told of the outcome of which append.
         self._gave_up = False  # The present stream was ended because the server does not answer.
@@ -121,11 +130,11 @@ class Appender:
     async def _settle(self, sequence: int) -> None:
         """As routing_replay.Appender._settle."""
         if not await self._settled(sequence, self._options.append_timeout + SETTLE_MARGIN):
-            raise self._core.not_flushed() or CancelledError("the appender was closed")
+            raise self._failure or self._core.not_flushed() or CancelledError("the appender was closed")
 
     def _add(self, plan: _core.Plan, sample: str, note: Note | None) -> tuple[int, bool]:
         if self._closed:
-            raise CancelledError("the appender is closed")
+            raise self._failure or CancelledError("the appender is closed")
         sequence, dropped = self._options.add(self._core, plan)
         if note is not None:
             self._notes[sequence] = note
@@ -154,9 +163,10 @@ class Appender:
         if not in_time:
             error = self._core.not_flushed()
         elif not self._core.settled(last):
-            error = CancelledError("the appender was closed")
+            error = self._failure or CancelledError("the appender was closed")
         else:
             error = self._core.take_error()
+            self._failures.attach(error)
         if error is not None:
             raise error
 
@@ -204,13 +214,24 @@ class Appender:
     async def _drive(self) -> None:
         try:
             await self._serve()
-        finally:
+        except Exception as error:
+            _log.exception("the appender of run %s has ended", self._name)
+            self._fail(InternalError(f"the appender's task has ended: {error!r}"))
+        except asyncio.CancelledError:
             left = self._core.metrics()["open_appends"]
             if left and not self._closed:  # The loop ends without close or flush.
                 _log.warning("%d appends of run %s have no outcome: flush before the loop ends", left, self._name)
+            if not self._closed:
+                self._fail(CancelledError("the appender's task was cancelled"))
+            raise
+
+    def _fail(self, error: RoutingReplayError) -> None:
+        """Nothing more can be sent: all that waits or comes raises `error`."""
+        self._closed, self._failure = True, error
+        self._changed.notify()
 
     async def _serve(self) -> None:
-        while True:
+        while not self._closed:
             await self._deliver()
             action = self._core.next(time.monotonic_ns(), False)
             if action.step == _core.ASK and action.ask is not None:
@@ -222,43 +243,81 @@ class Appender:
 
     async def _ask(self, producer: str, samples: list[str]) -> None:
         call = _calls.stat(self._name, samples, producer)
-        channel, metadata = await self._transport.channel(), self._transport.metadata()
+        channel = metadata = None
         try:
+            channel = await self._channel()
+            if channel is None:
+                return
+            metadata = self._transport.metadata()
             stub = channel.unary_unary(SERVICE + call.method)
             seconds = DEFAULTS["ask_timeout_ms"] / 1000
             states = call.read(await stub(call.request, timeout=seconds, metadata=metadata))
-        except grpc.aio.AioRpcError as failure:
-            if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        except (grpc.aio.AioRpcError, RoutingReplayError) as failure:
+            if isinstance(failure, grpc.aio.AioRpcError) and failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self._transport.leave(channel)
-            self._core.on_ask_error(self._transport.failed(channel, failure, metadata), time.monotonic_ns())
+            self._core.on_ask_error(self._error_of(channel, failure, metadata), time.monotonic_ns())
             return
         self._core.on_states(_calls.states_for_core(states), time.monotonic_ns())
+
+    async def _channel(self) -> grpc.aio.Channel | None:
+        """See routing_replay.Appender._channel."""
+        try:
+            return await self._transport.channel()
+        except (CancelledError, FailedPreconditionError) as final:
+            self._fail(final)
+            return None
+
+    def _error_of(
+        self,
+        channel: grpc.aio.Channel | None,
+        failure: grpc.aio.AioRpcError | RoutingReplayError,
+        metadata: Metadata,
+    ) -> _core.CoreError:
+        """See routing_replay.Appender._error_of."""
+        if isinstance(failure, RoutingReplayError):
+            return _core.rpc_error(UNAVAILABLE, str(failure), b"")
+        return self._transport.failed(channel, failure, metadata)
 
     async def _converse(self) -> None:
         """One stream, from its start to its end."""
         why: _core.CoreError | None = None
         self._gave_up = False
-        channel, metadata = await self._transport.channel(), self._transport.metadata()
-        call = channel.stream_stream(SERVICE + "Append")(metadata=metadata)
-        sender = asyncio.get_running_loop().create_task(self._send(call, channel))
+        channel = metadata = call = None
+        sender: asyncio.Task[None] | None = None
         try:
+            channel = await self._channel()
+            if channel is None:
+                return
+            metadata = self._transport.metadata()
+            call = channel.stream_stream(SERVICE + "Append")(metadata=metadata)
+            sender = asyncio.get_running_loop().create_task(self._send(call, channel))
             while (message := await call.read()) is not grpc.aio.EOF:
                 self._core.on_message(message, time.monotonic_ns())
                 await self._deliver()
                 self._changed.notify()
-        except grpc.aio.AioRpcError as failure:
-            why = self._transport.failed(channel, failure, metadata)
+        except (grpc.aio.AioRpcError, RoutingReplayError) as failure:
+            why = self._error_of(channel, failure, metadata)
         except asyncio.CancelledError:
             if not self._gave_up:
                 raise
             why = _core.rpc_error(1, "the stream was ended", b"")
         finally:
-            call.cancel()
-            sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
+            if call is not None:
+                call.cancel()
+            if sender is not None:
+                sender.cancel()
+                await asyncio.gather(sender, return_exceptions=True)
         self._core.on_stream_end(why, time.monotonic_ns())
 
     async def _send(self, call: Any, channel: grpc.aio.Channel) -> None:
+        try:
+            await self._send_all(call, channel)
+        except Exception as error:
+            _log.exception("the appender of run %s has ended", self._name)
+            self._fail(InternalError(f"the appender's task has ended: {error!r}"))
+            call.cancel()
+
+    async def _send_all(self, call: Any, channel: grpc.aio.Channel) -> None:
         while True:
             action = self._core.next(time.monotonic_ns(), True)
             if action.step == _core.SEND:
@@ -279,6 +338,7 @@ class Appender:
         finished = self._core.take_finished()
         if not finished:
             return
+        self._failures.add(finished)
         for record in finished:
             note = self._notes.pop(record["sequence"], None)
             if note is not None:

@@ -185,7 +185,7 @@ class Run:
                     yield message
                 return
             except Broken as broken:
-                await asyncio.sleep(broken.wait(None if came else retry, self.has_other_servers))
+                await asyncio.sleep(broken.wait(None if came else retry))
 
     @property
     def has_other_servers(self) -> bool:
@@ -202,7 +202,7 @@ class Run:
                     retry = _core.Retry(int(deadline * 1e9))
                 reader.end()
             except Broken as broken:
-                await asyncio.sleep(broken.wait(retry, self.has_other_servers))
+                await asyncio.sleep(broken.wait(retry))
                 reader.broke()
 
     async def _read_once(self, request: bytes, deadline: float) -> AsyncIterator[bytes]:

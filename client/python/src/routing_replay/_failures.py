@@ -1,0 +1,60 @@
+"""Appends that failed, for the error of flush and for the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from routing_replay import errors
+
+_log = logging.getLogger("routing_replay")
+_NAMED = 100_000  # Samples that an error names.
+_REASONED = 100  # Failures whose reason it keeps.
+_LINES, _PERIOD = 20, 10.0  # Lines of the log in so many seconds.
+
+
+class Failures:
+    """Those since the last flush. Not thread-safe."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._samples: dict[str, None] = {}
+        self._first: list[tuple[str, errors.RoutingReplayError]] = []
+        self._lines, self._since, self._rest = 0, 0.0, 0
+
+    def add(self, finished: list[dict[str, Any]]) -> None:
+        """Outcomes of appends, as the core tells them."""
+        for record in finished:
+            if "error" not in record:
+                continue
+            sample = record["sample"]
+            if len(self._first) < _REASONED:
+                self._first.append((sample, errors.from_detail(record["error"])))
+            if sample not in self._samples and len(self._samples) < _NAMED:
+                self._samples[sample] = None
+                self._warn(sample, record["error"])
+
+    def attach(self, error: errors.RoutingReplayError | None) -> None:
+        """To the error of a flush, which tells them once."""
+        self._tell_rest()
+        samples, self._samples = self._samples, {}
+        first, self._first = self._first, []
+        if error is not None:
+            error.tell_failures(list(samples), first)
+
+    def _warn(self, sample: str, error: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if now - self._since >= _PERIOD:
+            self._tell_rest()
+            self._since, self._lines = now, 0
+        if self._lines == _LINES:
+            self._rest += 1
+            return
+        self._lines += 1
+        _log.warning("run %s: an append of sample %s failed: %s", self._run, sample, errors.from_detail(error))
+
+    def _tell_rest(self) -> None:
+        if self._rest:
+            _log.warning("run %s: appends of %d more samples failed", self._run, self._rest)
+        self._rest = 0
