@@ -25,7 +25,7 @@ int64_t MemoryRun::RecordBytes(const RunInfo& info) {
   const Geometry& geometry = *info.geometry;
   return static_cast<int64_t>(sizeof(MemoryRun) + sizeof(RunContext) + sizeof(SampleMutexes) + sizeof(WatchList) +
                               sizeof(RunUsage) + sizeof(Geometry) + info.run.size() +
-                              geometry.layers().size() * sizeof(LayerRouting) +
+                              geometry.layers().size() * sizeof(LayerRouting) + geometry.offset_bytes() +
                               static_cast<size_t>(geometry.num_layers()) * sizeof(int32_t));
 }
 

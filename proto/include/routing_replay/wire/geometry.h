@@ -5,6 +5,7 @@
 #ifndef ROUTING_REPLAY_WIRE_GEOMETRY_H_
 #define ROUTING_REPLAY_WIRE_GEOMETRY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,7 +27,7 @@ inline constexpr int32_t kMinBlockRows = 32;
 inline constexpr int32_t kMaxBlockRows = 4096;
 // A part of a few bytes on the wire takes hundreds in memory. Far above what is met, and enough for whole windows of a
 // sample of kMaxRows rows.
-inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Of one append, given or found.
+inline constexpr size_t kMaxUnrecordedRanges = size_t{1} << 16;  // Of one append, given or found, and of a sample.
 inline constexpr size_t kMaxBlocks = size_t{1} << 18;            // Of one append.
 inline constexpr size_t kMaxReadSamples = size_t{1} << 18;       // Of one read.
 
@@ -92,6 +93,7 @@ class Geometry {
   // Bytes of `rows` consecutive rows of a layer that start on a byte: a plane.
   int64_t plane_bytes(int32_t ordinal, int64_t rows, Codec codec) const;
   // Where the layer's plane starts in a block of `rows` rows. `ordinal` may be num_moe_layers(): the block's size.
+  // Takes as long whatever the ordinal is.
   int64_t plane_offset(int32_t ordinal, int64_t rows, Codec codec) const;
   int64_t block_bytes(int64_t rows, Codec codec) const { return plane_offset(num_moe_layers(), rows, codec); }
   // Bytes of the rows [row, row + rows) of a plane when cut out of it: from the byte of the first bit to that of the
@@ -102,6 +104,12 @@ class Geometry {
 
   // Bytes of a cut of `rows` rows whose first id lies at `bit_offset` of its first byte.
   int64_t cut_bytes_at(int32_t ordinal, int32_t bit_offset, int64_t rows, Codec codec) const;
+
+  // What the sums behind plane_offset take in memory.
+  size_t offset_bytes() const {
+    return (raw_.row_bits.size() + raw_.fill_bits.size() + packed_.row_bits.size() + packed_.fill_bits.size()) *
+           sizeof(int64_t);
+  }
 
   // PACKED where it saves a quarter or more of RAW, else RAW.
   Codec default_codec() const;
@@ -120,6 +128,16 @@ class Geometry {
   int32_t num_layers_ = 0;
   std::vector<LayerRouting> layers_;
   std::vector<int32_t> ordinal_of_layer_;  // -1: dense.
+  // Of a codec, the sums over the layers before an ordinal: of the bits of a row, and of the bits that fill the last
+  // byte of a plane of `rows` rows, by rows % 8.
+  struct Offsets {
+    std::vector<int64_t> row_bits;
+    std::vector<int64_t> fill_bits;  // [ordinal][8]
+  };
+  const Offsets& offsets(Codec codec) const { return codec == Codec::kPacked ? packed_ : raw_; }
+  void AddOffsets(Codec codec, Offsets& offsets) const;
+
+  Offsets raw_, packed_;  // Not of a uniform geometry.
   bool uniform_ = true;
   int64_t ids_per_row_ = 0;
   int64_t raw_row_bytes_ = 0;
