@@ -16,8 +16,9 @@ namespace {
 using routing_replay::testing::FiberLane;
 using routing_replay::testing::FiberWarp;
 
-template <typename D>
-Results<D> OnWarp(const Inputs<D>& in) {
+// `run` calls what it is given with the lanes of a row and with what orders their memory.
+template <typename D, typename Run>
+Results<D> ByRows(const Inputs<D>& in, Run run) {
   Results<D> out(in.config, static_cast<int64_t>(in.states.size()));
   const RouterForwardTensors<D> forward{.id_bytes = IdBytes(in.config),
                                         .logits = in.logits.data(),
@@ -33,16 +34,13 @@ Results<D> OnWarp(const Inputs<D>& in) {
                                           .chosen = out.chosen.data(),
                                           .grad_probs = in.grad_probs.data(),
                                           .grad_logits = out.grad_logits.data()};
-  alignas(kTileAlignment) uint8_t tile[kTileBytes];
-  FiberWarp warp;
   WithArithmetic<D>(in.config.rounding, [&](auto math) {
     using Math = decltype(math);
     for (int64_t row = 0; row < static_cast<int64_t>(in.states.size()); ++row) {
       ++RowsOfState(out.counters, in.states[row]);
-      warp.Run([&](const FiberLane& lane) {
-        const WarpLanes<FiberLane> lanes(lane, tile);
+      run([&](const auto& lanes, auto sync) {
         const SlotCounts counts = ForwardRow<Math>(lanes, in.config, forward, row);
-        lane.Sync();
+        sync();
         out.counters.clamped_ids += counts.clamped_ids + BackwardRow<Math>(lanes, in.config, backward, row).clamped_ids;
         out.counters.zero_probabilities += counts.zero_probabilities;
       });
@@ -50,6 +48,25 @@ Results<D> OnWarp(const Inputs<D>& in) {
   });
   return out;
 }
+
+template <typename D>
+Results<D> OnWarp(const Inputs<D>& in) {
+  alignas(kTileAlignment) uint8_t tile[kTileBytes];
+  FiberWarp warp;
+  return ByRows(in, [&](const auto& row) {
+    warp.Run([&](const FiberLane& lane) { row(WarpLanes<FiberLane>(lane, tile), [&] { lane.Sync(); }); });
+  });
+}
+
+// Of slots with one id the first one is what stays of a row, and not the last one.
+struct FirstSlotStays : OneLane {
+  template <typename T, typename Fill>
+  void WriteRow(T* out, int32_t n, Fill&& fill, const uint16_t* ids, const T* values, int32_t k) const {
+    const std::vector<uint16_t> last_ids(std::make_reverse_iterator(ids + k), std::make_reverse_iterator(ids));
+    const std::vector<T> last_values(std::make_reverse_iterator(values + k), std::make_reverse_iterator(values));
+    OneLane().WriteRow(out, n, std::forward<Fill>(fill), last_ids.data(), last_values.data(), k);
+  }
+};
 
 template <typename D>
 void ExpectSame(const Inputs<D>& in) {
@@ -80,6 +97,26 @@ TEST(WarpRouter, Bf16RowsAreTheCpus) { ExpectSameForAllConfigs<Bf16>(); }
 TEST(WarpRouter, Fp16RowsAreTheCpus) { ExpectSameForAllConfigs<Fp16>(); }
 
 // The most experts that there can be: rows of many tiles, the last one odd, and scores that no tile holds.
+// Broken and clamped records have such rows: whichever lane of the warp writes last, it writes the same.
+TEST(WarpRouter, RowsWithAnIdTwiceAreTheSameWhicheverSlotStays) {
+  std::mt19937 random(3);
+  ForEachConfig([&](const RouterConfig& config, int64_t rows) {
+    if (config.top_k < 2) return;
+    auto in = RandomInputs<float>(config, rows, config.score_function != ScoreFunction::kSoftmax, true, random);
+    const int64_t bytes = IdBytes(config), row_bytes = config.top_k * bytes;
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto first = in.indices.begin() + row * row_bytes;
+      std::copy_n(first, bytes, first + row_bytes - bytes);
+    }
+    ExpectSame(in);
+    const Results<float> last = RunOnCpu(in);
+    const Results<float> first = ByRows(in, [](const auto& row) { row(FirstSlotStays(), [] {}); });
+    EXPECT_EQ(Bytes(first.probs), Bytes(last.probs));
+    EXPECT_EQ(first.map, last.map);
+    EXPECT_EQ(Bytes(first.grad_logits), Bytes(last.grad_logits));
+  });
+}
+
 TEST(WarpRouter, RowsOfTheMostExpertsAreTheCpus) {
   std::mt19937 random(2);
   for (int32_t groups : {1, 15}) {
