@@ -122,26 +122,6 @@ TEST(WarpRouter, RowsWithAnIdTwiceAreTheSameWhicheverSlotStays) {
 }
 
 // The most experts that there can be: rows of many tiles, the last one odd, and scores that no tile holds.
-// Broken and clamped records have such rows: whichever lane of the warp writes last, it writes the same.
-TEST(WarpRouter, RowsWithAnIdTwiceAreTheSameWhicheverSlotStays) {
-  std::mt19937 random(3);
-  ForEachConfig([&](const RouterConfig& config, int64_t rows) {
-    if (config.top_k < 2) return;
-    auto in = RandomInputs<float>(config, rows, config.score_function != ScoreFunction::kSoftmax, true, random);
-    const int64_t bytes = IdBytes(config), row_bytes = config.top_k * bytes;
-    for (int64_t row = 0; row < rows; ++row) {
-      const auto first = in.indices.begin() + row * row_bytes;
-      std::copy_n(first, bytes, first + row_bytes - bytes);
-    }
-    ExpectSame(in);
-    const Results<float> last = RunOnCpu(in);
-    const Results<float> first = ByRows(in, [](const auto& row) { row(FirstSlotStays(), [] {}); });
-    EXPECT_EQ(Bytes(first.probs), Bytes(last.probs));
-    EXPECT_EQ(first.map, last.map);
-    EXPECT_EQ(Bytes(first.grad_logits), Bytes(last.grad_logits));
-  });
-}
-
 TEST(WarpRouter, RowsOfTheMostExpertsAreTheCpus) {
   std::mt19937 random(2);
   for (int32_t groups : {1, 15}) {
