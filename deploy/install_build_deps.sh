@@ -3,7 +3,7 @@
 #
 #   deploy/install_build_deps.sh [--tests]
 #
-#   --tests  also large programs without which a few tests are skipped: a browser, and Debian's checkers of packages and of
+#   --tests  also large programs without which a few tests are skipped: a browser, a proxy, and Debian's checkers of packages and of
 #            the layout of C++
 #
 # Runs as root, or as a user who may use sudo. CUDA is not among them: the build uses nvcc where it finds one.
@@ -25,7 +25,7 @@ packages=(
 )
 
 case "${1-}" in
-  --tests) packages+=(chromium lintian clang-format) ;;
+  --tests) packages+=(chromium haproxy lintian clang-format) ;;
   "") ;;
   *) echo "unknown option $1" >&2; exit 2 ;;
 esac
