@@ -109,6 +109,12 @@ class Parser {
         ->check(CLI::NonNegativeNumber);
     Key("max-runs", config_.max_runs, "runs that there may be at a time")->check(CLI::PositiveNumber);
     Key("max-streams", config_.max_streams, "calls of one connection at a time")->check(CLI::Range(1, 1 << 20));
+    Key("max-connections", config_.max_connections,
+        "connections of clients at a time, at most a quarter of the descriptors; more are closed at once")
+        ->check(CLI::PositiveNumber);
+    Key("max-connections-per-address", config_.max_connections_per_address,
+        "connections of one address (IPv6: of one /64 network) at a time; raise it where clients come through a proxy")
+        ->check(CLI::PositiveNumber);
     TimeKey("max-deadline", config_.max_deadline, kSeconds, "longest time of a call; none for Append streams");
     TimeKey("max-connection-age", config_.max_connection_age, kSecondsOrNone,
             "a connection that is older is asked to end, so that clients of a name (dns:///) find servers that were "
@@ -395,6 +401,8 @@ std::string ToYaml(const ServerConfig& c) {
   out << YAML::Key << "run-streams" << YAML::Value << c.run_streams;
   out << YAML::Key << "max-runs" << YAML::Value << c.max_runs;
   out << YAML::Key << "max-streams" << YAML::Value << c.max_streams;
+  out << YAML::Key << "max-connections" << YAML::Value << c.max_connections;
+  out << YAML::Key << "max-connections-per-address" << YAML::Value << c.max_connections_per_address;
   out << YAML::Key << "max-deadline" << YAML::Value << TimeText(c.max_deadline);
   out << YAML::Key << "max-connection-age" << YAML::Value << TimeText(c.max_connection_age);
   out << YAML::Key << "max-connection-age-grace" << YAML::Value << TimeText(c.max_connection_age_grace);

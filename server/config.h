@@ -49,10 +49,12 @@ struct ServerConfig {
   bool run_metrics = false;       // Metrics of runs, under their names.
   // Between the moment when the server says that it is not ready and when it refuses new calls.
   std::chrono::milliseconds drain_delay{0};
-  int64_t run_budget = 0;    // Bytes that one run may take; 0: as many as there are.
-  int64_t run_streams = 0;   // Append calls, and as many Read calls, of one run at a time; 0: no limit.
-  int64_t max_runs = 10000;  // Further ones are not made.
-  int max_streams = 256;     // Calls of one connection at a time.
+  int64_t run_budget = 0;           // Bytes that one run may take; 0: as many as there are.
+  int64_t run_streams = 0;          // Append calls, and as many Read calls, of one run at a time; 0: no limit.
+  int64_t max_runs = 10000;         // Further ones are not made.
+  int max_streams = 256;            // Calls of one connection at a time.
+  int64_t max_connections = 10000;  // And no more than a quarter of the descriptors.
+  int64_t max_connections_per_address = 1000;                      // Of these.
   std::chrono::milliseconds max_deadline = std::chrono::hours(1);  // Of a call but Append, whatever its caller says.
   // A connection that is older is asked to end, and cut off after the grace; 0: it may last.
   std::chrono::milliseconds max_connection_age{0};

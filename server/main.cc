@@ -64,7 +64,7 @@ bool StopRequested() {
 
 void Warn(const std::string& line) { LogEvent(LogLevel::kWarning, "warning", line); }
 
-// gRPC does not come back from having none left.
+// Where none is left, connections wait.
 void TakeDescriptors() {
   const int64_t limit = RaiseDescriptorLimit();
   LogEvent(limit < kFewDescriptors ? LogLevel::kWarning : LogLevel::kDebug, "descriptor_limit",

@@ -1,7 +1,6 @@
 #include "server/server.h"
 
 #include <grpcpp/resource_quota.h>
-#include <sys/stat.h>
 
 #include <climits>
 #include <functional>
@@ -16,6 +15,7 @@
 #include "absl/types/span.h"
 #include "proto/wire/local_address.h"
 #include "server/admission/byte_budget.h"
+#include "server/connections/accept_loop.h"
 #include "server/operations/endpoint_file.h"
 #include "server/operations/log/event_log.h"
 #include "server/operations/memory_trim.h"
@@ -43,16 +43,16 @@ constexpr std::chrono::milliseconds kSendHome(500);
 constexpr std::chrono::milliseconds kPoll(5);
 constexpr std::chrono::milliseconds kTlsRetry(1000);
 
-// "host:port" with the port replaced; a Unix socket stays as it is.
-std::string WithPort(const std::string& address, int port) {
-  if (absl::StartsWith(address, "unix:")) return address;
-  return absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
-}
-
 // A socket is guarded by the rights on its path, and its clients are on this machine. `tls`: null where there is none.
 std::shared_ptr<grpc::ServerCredentials> CredentialsFor(const ServedTls* tls, const std::string& address) {
   const bool plain = tls == nullptr || absl::StartsWith(address, "unix:");
   return plain ? grpc::InsecureServerCredentials() : TlsListenerCredentials(*tls);
+}
+
+server::ConnectionLimits LimitsOf(const ServerConfig& config) {
+  return server::WithinDescriptors({.connections = config.max_connections,
+                                    .per_address = config.max_connections_per_address,
+                                    .calls_at_a_time = config.max_streams});
 }
 
 absl::StatusOr<std::unique_ptr<ServedTls>> OpenTls(const ServerConfig& config) {
@@ -83,14 +83,6 @@ void SetConnectionAge(const ServerConfig& config, grpc::ServerBuilder& builder) 
   };
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, in_range(config.max_connection_age));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, in_range(config.max_connection_age_grace));
-}
-
-// Others than the user and the group of the server have no business with a socket, whatever the umask says.
-void CloseToOthers(const std::string& address) {
-  constexpr mode_t kOthers = S_IRWXO;
-  struct stat status;
-  const std::string path = address.substr(sizeof("unix:") - 1);
-  if (stat(path.c_str(), &status) == 0) chmod(path.c_str(), status.st_mode & ALLPERMS & ~kOthers);
 }
 
 // Nothing is wrong with it on a network that is trusted; but a setting that was lost looks the same.
@@ -146,7 +138,8 @@ class GrpcServer final : public Server {
         warnings_(Joined(std::move(store.warnings), AccessWarnings(config_))),
         lost_samples_(std::move(store.lost_samples)),
         store_(WatchStore(std::move(store.store), metrics_, versions_)),
-        context_(config_, clock, *access_, *budget_, *store_, metrics_) {
+        context_(config_, clock, *access_, *budget_, *store_, metrics_),
+        accept_loop_(LimitsOf(config_), [this](server::ConnectionEvent event) { Count(event); }) {
     if (store_->MayWait()) {
       context_.readers = &readers_;
       context_.writers = &writers_;
@@ -176,6 +169,7 @@ class GrpcServer final : public Server {
   void Shutdown(std::chrono::milliseconds patience) override;
 
  private:
+  void Count(server::ConnectionEvent event);
   // Of all ports, as people write them.
   std::vector<std::string> Listeners() const;
   void SendHome(std::chrono::system_clock::time_point deadline);
@@ -207,6 +201,7 @@ class GrpcServer final : public Server {
   WorkerPool readers_{StoreWorkers("reads")};
   WorkerPool writers_{StoreWorkers("appends")};
   std::vector<std::unique_ptr<CallLoop>> loops_;
+  server::AcceptLoop accept_loop_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Sweeper> sweeper_;
   std::unique_ptr<PeriodicThread> tls_reload_;
@@ -214,6 +209,13 @@ class GrpcServer final : public Server {
   std::vector<std::string> addresses_;
   std::unique_ptr<EndpointFile> endpoint_file_;
 };
+
+void GrpcServer::Count(server::ConnectionEvent event) {
+  if (event == server::ConnectionEvent::kOpened) metrics_.AddConnections(1);
+  if (event == server::ConnectionEvent::kEnded) metrics_.AddConnections(-1);
+  if (event == server::ConnectionEvent::kRefused) metrics_.CountRefusedConnection();
+  if (event == server::ConnectionEvent::kCut) metrics_.CountCutConnection();
+}
 
 std::vector<std::string> GrpcServer::Listeners() const {
   std::vector<std::string> all = addresses_;
@@ -226,16 +228,16 @@ std::vector<std::string> GrpcServer::Listeners() const {
 absl::Status GrpcServer::Listen() {
   const auto owned = NewServerBuilder({.reflection = config_.reflection});
   grpc::ServerBuilder& builder = *owned;
-  std::vector<int> ports(config_.listen.size(), 0);
-  for (size_t i = 0; i < config_.listen.size(); ++i) {
-    builder.AddListeningPort(config_.listen[i], CredentialsFor(tls_.get(), config_.listen[i]), &ports[i]);
+  for (const std::string& wanted : config_.listen) {
+    auto address = accept_loop_.Listen(builder, wanted, CredentialsFor(tls_.get(), wanted));
+    if (!address.ok()) return address.status();
+    addresses_.push_back(*std::move(address));
   }
   builder.RegisterService(&service_);
   builder.SetMaxReceiveMessageSize(static_cast<int>(config_.max_message_bytes));
   builder.SetMaxSendMessageSize(-1);
   SetConnectionLimits(config_, builder);
   SetConnectionAge(config_, builder);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
   // The first is for calls without payload, which are answered while the others are busy.
@@ -244,14 +246,7 @@ absl::Status GrpcServer::Listen() {
     loops_.push_back(std::make_unique<CallLoop>(builder.AddCompletionQueue(/*is_frequently_polled=*/i > 0)));
   }
   server_ = builder.BuildAndStart();
-  const bool all_bound = std::all_of(ports.begin(), ports.end(), [](int port) { return port > 0; });
-  if (server_ == nullptr || !all_bound) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", absl::StrJoin(config_.listen, ", ")));
-  }
-  for (const std::string& address : config_.listen) {
-    if (absl::StartsWith(address, "unix:")) CloseToOthers(address);
-  }
-  for (size_t i = 0; i < ports.size(); ++i) addresses_.push_back(WithPort(config_.listen[i], ports[i]));
+  if (server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server");
   context_.advertised = config_.advertise.empty() ? addresses_[0] : config_.advertise;
   for (const ControlMethod& method : ControlMethods()) {
     ControlCall::Listen({context_, service_, *loops_[0], workers_}, method);
@@ -262,6 +257,7 @@ absl::Status GrpcServer::Listen() {
     ReadCall::Listen(context_, service_, *loop);
   }
   for (const auto& loop : loops_) loop->Start();
+  accept_loop_.Start();
   sweeper_ = std::make_unique<Sweeper>(*store_, metrics_, config_.sweep_interval);
   // The budget is without the store's cache, which is no less the server's.
   memory_trim_ = StartMemoryTrim([this, cache = config_.memory_budget - budget_->limit()] {
@@ -322,6 +318,7 @@ void GrpcServer::Shutdown(std::chrono::milliseconds patience) {
       drained.get_future().wait_until(deadline);
       store_->Abandon();
     });
+    accept_loop_.StopListening();
     server_->Shutdown(deadline);
     drained.set_value();
     giving_up.join();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/connections/accept_loop.h"
 #include "server/operations/peer_limits.h"
 #include "server/operations/server_plugins.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 // Probes make one call at a time.
 constexpr int kMaxStreams = 100;
+constexpr int kMaxConnections = 1000;
 
 class GrpcHealthPort final : public HealthPort {
  public:
@@ -27,16 +29,16 @@ class GrpcHealthPort final : public HealthPort {
     const auto builder = NewServerBuilder({.health = true, .channelz = options.channelz});
     SetPeerLimits(options.patience, *builder);
     builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
-    int port = 0;
-    builder->AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
-    builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    auto listening = accept_loop_.Listen(*builder, address, grpc::InsecureServerCredentials());
+    if (!listening.ok()) {
+      return absl::UnavailableError(absl::StrCat(listening.status().message(), " (--health-listen)"));
+    }
+    address_ = *std::move(listening);
     // gRPC builds no server that has the health service alone. This one answers UNIMPLEMENTED to everything else.
     builder->RegisterCallbackGenericService(&nothing_else_);
     server_ = builder->BuildAndStart();
-    if (server_ == nullptr || port == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", address, " (--health-listen)"));
-    }
-    address_ = absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
+    if (server_ == nullptr) return absl::UnavailableError("gRPC cannot start its server (--health-listen)");
+    accept_loop_.Start();
     SetLive(true);
     SetReady(false);
     return absl::OkStatus();
@@ -49,6 +51,9 @@ class GrpcHealthPort final : public HealthPort {
   const std::string& address() const override { return address_; }
 
  private:
+  server::AcceptLoop accept_loop_{
+      server::WithinDescriptors({.connections = kMaxConnections, .calls_at_a_time = kMaxStreams}),
+      [](server::ConnectionEvent) {}};
   grpc::CallbackGenericService nothing_else_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;

@@ -1,5 +1,5 @@
-// Whether those who connect to the server are still let in. gRPC gives up a listener for good where it has run out of
-// file descriptors once, and nothing else says so: calls of connections that are there go on.
+// Whether those who connect to the server are still let in. Where they are not (no descriptors, a socket's path that is
+// gone), nothing else says so: calls of connections that are there go on.
 #ifndef SERVER_OPERATIONS_LISTENER_WATCH_H_
 #define SERVER_OPERATIONS_LISTENER_WATCH_H_
 

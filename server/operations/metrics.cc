@@ -64,6 +64,11 @@ Metrics::Metrics()
                                .Help("1 while the token file is one that is not taken: older tokens are in force.")
                                .Register(registry_)
                                .Add({})),
+      connections_(prometheus::BuildGauge()
+                       .Name("routing_replay_connections")
+                       .Help("Connections of gRPC that are open.")
+                       .Register(registry_)
+                       .Add({})),
       appends_(Add("routing_replay_appends_total", "Appends accepted.")),
       rows_(Add("routing_replay_append_rows_total", "Rows of accepted appends.")),
       ingest_bytes_(Add("routing_replay_ingest_bytes_total", "Payload bytes of accepted appends.")),
@@ -83,7 +88,11 @@ Metrics::Metrics()
           Add("routing_replay_tls_reload_failures_total",
               "Looks at the TLS files that found them missing, not whole or not fitting; the old ones stayed.")),
       token_file_failures_(Add("routing_replay_token_file_reload_failures_total",
-                               "Changes of the token file that were not taken; the tokens stayed as they were.")) {}
+                               "Changes of the token file that were not taken; the tokens stayed as they were.")),
+      refused_connections_(Add("routing_replay_connections_refused_total",
+                               "Connections closed at once: more than there may be, in all or of one address.")),
+      cut_connections_(
+          Add("routing_replay_connections_cut_total", "Connections cut for calls that they began and took back.")) {}
 
 prometheus::Counter& Metrics::Add(const std::string& name, const std::string& help) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add({});
@@ -133,6 +142,12 @@ void Metrics::CountStoreError(absl::StatusCode code) {
 void Metrics::CountQuotaRefusal(const char* quota) { quota_refusals_.Add({{"quota", quota}}).Increment(); }
 
 void Metrics::CountExpired(int64_t samples) { expired_.Increment(static_cast<double>(samples)); }
+
+void Metrics::AddConnections(int64_t connections) { connections_.Increment(static_cast<double>(connections)); }
+
+void Metrics::CountRefusedConnection() { refused_connections_.Increment(); }
+
+void Metrics::CountCutConnection() { cut_connections_.Increment(); }
 
 void Metrics::CountTlsReloadFailure() { tls_reload_failures_.Increment(); }
 

@@ -35,6 +35,10 @@ class Metrics {
   void CountExpired(int64_t samples);
   void CountAccessRefusal(const absl::Status& status);
   void CountStoreError(absl::StatusCode code);
+  // Of gRPC that are open: so many more, or fewer.
+  void AddConnections(int64_t connections);
+  void CountRefusedConnection();
+  void CountCutConnection();
   // TLS files that are not good; those before go on being shown.
   void CountTlsReloadFailure();
   // What became of a change of the token file. One that is rejected leaves the tokens as they were.
@@ -57,10 +61,10 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& store_errors_;
   prometheus::Family<prometheus::Counter>& quota_refusals_;
   prometheus::Histogram& append_sizes_;
-  prometheus::Gauge &credit_bytes_, &waiting_read_bytes_, &token_file_rejected_;
+  prometheus::Gauge &credit_bytes_, &waiting_read_bytes_, &token_file_rejected_, &connections_;
   prometheus::Counter &appends_, &rows_, &ingest_bytes_, &trimmed_rows_, &conflicting_rows_, &late_rows_,
       &unrecorded_rows_, &unverified_rows_, &credits_, &credit_refusals_, &reads_, &egress_bytes_, &egress_table_bytes_,
-      &expired_, &tls_reload_failures_, &token_file_failures_;
+      &expired_, &tls_reload_failures_, &token_file_failures_, &refused_connections_, &cut_connections_;
 };
 
 }  // namespace routing_replay
