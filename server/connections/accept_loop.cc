@@ -19,9 +19,10 @@
 namespace routing_replay::server {
 namespace {
 
-// An attacker begins some thousand calls from one round to the next. A look at one connection costs about 20 us.
+// An attacker begins some thousand calls from one round to the next. To ask a connection for its bytes costs 1 to 2 us,
+// a look at its calls about 20 us.
 constexpr std::chrono::milliseconds kRound(20), kDescriptorWait(100);
-constexpr size_t kLooksAtATime = 50;
+constexpr size_t kAskedAtATime = 500, kLooksAtATime = 50;
 // Since the last look; fewer hold no calls that matter.
 constexpr uint64_t kFewBytes = 16 << 10;
 // One connection takes two descriptors, and files and other ports want theirs.
@@ -231,15 +232,15 @@ void AcceptLoop::LookAtCalls() {
   if (connections_.empty()) return;
   const auto now = Clock::now();
   counts_.LookAgain();
-  auto next = connections_.upper_bound(last_looked_at_);
+  auto next = connections_.upper_bound(last_asked_);
   size_t looks = 0;
-  for (size_t i = 0; i < connections_.size() && looks < kLooksAtATime; ++i, ++next) {
+  for (size_t i = 0; i < std::min(connections_.size(), kAskedAtATime) && looks < kLooksAtATime; ++i, ++next) {
     if (next == connections_.end()) next = connections_.begin();
     auto& [id, connection] = *next;
+    last_asked_ = id;
     const uint64_t bytes = ReadBytes(connection.fd);
     if (bytes < connection.read_bytes + kFewBytes) continue;
     connection.read_bytes = bytes;
-    last_looked_at_ = id;
     ++looks;
     if (const auto counts = counts_.Of(connection.peer)) table_.SawCalls(id, *counts, now);
   }

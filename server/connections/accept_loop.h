@@ -92,7 +92,7 @@ class AcceptLoop {
   Clock::time_point resume_;  // Where it waits for descriptors.
   ConnectionTable table_;
   std::map<ConnectionTable::Id, Connection> connections_;
-  ConnectionTable::Id last_looked_at_ = 0;
+  ConnectionTable::Id last_asked_ = 0;
   CallCountReader counts_;
   // gRPC works on a connection in the thread that hands it over for as long as its peer sends without a pause, so that
   // must not be the one that looks at the calls. What waits is one address's alone.
