@@ -24,7 +24,7 @@
 #include "server/security/access_control.h"
 #include "server/store/open_store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::milliseconds;
@@ -411,4 +411,4 @@ std::string ToYaml(const ServerConfig& c) {
   return absl::StrCat(out.c_str(), "\n");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "server/security/tls_files.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct ServerConfig {
   std::vector<std::string> listen = {"127.0.0.1:7400"};  // host:port, [v6]:port or unix:PATH; port 0: any free one.
@@ -75,6 +75,6 @@ absl::StatusOr<ServerConfig> ParseServerConfig(int argc, const char* const* argv
 // The configuration as YAML that ParseServerConfig accepts.
 std::string ToYaml(const ServerConfig& config);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_CONFIG_H_

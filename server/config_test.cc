@@ -11,7 +11,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_certificates.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 absl::StatusOr<ServerConfig> Parse(std::vector<const char*> arguments) {
@@ -231,4 +231,4 @@ TEST(ConfigTest, ATokenFileThatEverybodyMayChangeIsTold) {
 TEST(ConfigTest, HelpIsNotAnError) { EXPECT_EQ(Parse({"--help"}).status().code(), absl::StatusCode::kCancelled); }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -17,7 +17,7 @@
 #include "server/operations/process_watch.h"
 #include "server/server.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int kExitConfig = 2;
@@ -137,7 +137,7 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 int main(int argc, char** argv) {
   const int status = routing_replay::Main(argc, argv);

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::milliseconds;
@@ -92,4 +92,4 @@ absl::StatusOr<milliseconds> ParseTime(absl::string_view text, Bounds bounds) {
 std::string BytesText(int64_t bytes) { return Text(bytes, kBytes); }
 std::string TimeText(milliseconds time) { return Text(time.count(), kTimes); }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What a setting may be, in bytes or milliseconds, both ends included.
 struct Bounds {
@@ -27,6 +27,6 @@ absl::StatusOr<std::chrono::milliseconds> ParseTime(absl::string_view text, Boun
 std::string BytesText(int64_t bytes);
 std::string TimeText(std::chrono::milliseconds time);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_QUANTITY_H_

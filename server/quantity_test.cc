@@ -4,7 +4,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::milliseconds;
@@ -69,4 +69,4 @@ TEST(QuantityTest, BoundsAreTold) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

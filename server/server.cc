@@ -35,7 +35,7 @@
 #include "server/service/read_handler.h"
 #include "server/store/open_store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Most clients with something to do make a call in this time.
@@ -366,4 +366,4 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config, const
   return server;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

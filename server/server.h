@@ -12,7 +12,7 @@
 #include "proto/wire/clock.h"
 #include "server/config.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class Server {
  public:
@@ -47,6 +47,6 @@ class Server {
   virtual void Shutdown(std::chrono::milliseconds patience) = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVER_H_

@@ -24,6 +24,8 @@
 #include "server/security/token_file.h"
 
 namespace routing_replay {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr size_t kTokenBytes = 32;

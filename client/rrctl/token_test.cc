@@ -13,6 +13,8 @@
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using testing::Fails;

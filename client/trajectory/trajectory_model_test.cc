@@ -20,6 +20,8 @@
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using Subject = routing_replay::Trajectory;  // Not the endless sample of the store's tests.

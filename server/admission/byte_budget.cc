@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Samples leave when a training step ends or a trainer releases them: seconds, not milliseconds.
@@ -52,4 +52,4 @@ absl::StatusOr<ByteReservation> ByteBudget::Reserve(int64_t bytes) {
   return ByteReservation(this, bytes);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class ByteBudget;
 
@@ -64,6 +64,6 @@ class ByteBudget {
   std::atomic<int64_t> used_{0};
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_ADMISSION_BYTE_BUDGET_H_

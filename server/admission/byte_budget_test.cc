@@ -8,7 +8,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::Fails;
@@ -95,4 +95,4 @@ TEST(ByteBudgetTest, ThreadsNeverPassTheLimitAndLeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 absl::StatusOr<std::unique_ptr<ConnectionCalls::Place>> ConnectionCalls::Enter(absl::string_view peer) {
   if (absl::StartsWith(peer, "unix:")) return nullptr;
@@ -27,4 +27,4 @@ void ConnectionCalls::Leave(const std::string& peer) {
   if (--found->second == 0) calls_.erase(found);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

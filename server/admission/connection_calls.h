@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 inline constexpr char kMaxStreams[] = "max-streams";
 
@@ -48,6 +48,6 @@ class ConnectionCalls {
   std::map<std::string, int64_t, std::less<>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_ADMISSION_CONNECTION_CALLS_H_

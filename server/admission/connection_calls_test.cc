@@ -5,7 +5,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 TEST(ConnectionCallsTest, EachConnectionHasTwiceItsCalls) {
@@ -36,4 +36,4 @@ TEST(ConnectionCallsTest, UnixSocketsAreNotCounted) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

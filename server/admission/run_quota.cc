@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr std::chrono::milliseconds kLookInterval(1000);
@@ -159,4 +159,4 @@ void RunQuota::Close(const std::string& run, StreamKind kind) {
   if (std::all_of(left.begin(), left.end(), [](int64_t count) { return count == 0; })) streams_.erase(found);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -17,7 +17,7 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 inline constexpr char kRunBudget[] = "run-budget";
 inline constexpr char kRunStreams[] = "run-streams";
@@ -129,6 +129,6 @@ class RunQuota {
   std::map<std::string, Streams, std::less<>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_ADMISSION_RUN_QUOTA_H_

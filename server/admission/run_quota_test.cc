@@ -4,7 +4,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::Fails;
@@ -139,4 +139,4 @@ TEST_F(RunQuotaTest, StreamsOfEachRunAndKind) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int32_t kRetryAfterMs = 500;
@@ -73,4 +73,4 @@ void WaitingRoom::Add(int64_t bytes) {
   tell_(used_);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

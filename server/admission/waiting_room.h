@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 inline constexpr char kWaitingReads[] = "waiting-reads";
 
@@ -69,6 +69,6 @@ class WaitingRoom {
   std::map<std::string, Run> runs_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_ADMISSION_WAITING_ROOM_H_

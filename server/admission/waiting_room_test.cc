@@ -5,7 +5,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using ::testing::ElementsAre;
@@ -86,4 +86,4 @@ TEST_F(WaitingRoomTest, TheLargestGoFirstWhereOneIsNotEnough) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int64_t kPage = 1000;
@@ -75,4 +75,4 @@ absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::functi
   return census;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

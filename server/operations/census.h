@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct Census {
   struct Share {
@@ -38,6 +38,6 @@ struct Census {
 // soon after `stop` gives true.
 absl::StatusOr<Census> TakeCensus(Store& store, int64_t limit, const std::function<bool()>& stop);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_CENSUS_H_

@@ -9,6 +9,8 @@
 #include "server/store/memory/memory_store.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 class CensusTest : public ::testing::Test {

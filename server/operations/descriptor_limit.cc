@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 int64_t RaiseDescriptorLimit() {
   rlimit limit{};
@@ -14,4 +14,4 @@ int64_t RaiseDescriptorLimit() {
   return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT64_MAX));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 TEST(DescriptorLimitTest, IsRaisedToWhatIsAllowed) {
@@ -17,4 +17,4 @@ TEST(DescriptorLimitTest, IsRaisedToWhatIsAllowed) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -16,7 +16,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr mode_t kMode = 0644;  // Others are to find the server.
@@ -73,4 +73,4 @@ absl::StatusOr<std::unique_ptr<EndpointFile>> EndpointFile::Write(const std::str
   return failed;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

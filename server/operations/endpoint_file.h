@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // There from Write to destruction: then it is removed, unless it is another one by now, as that of a server that was
 // started in the place of this one.
@@ -19,6 +19,6 @@ class EndpointFile {
   virtual ~EndpointFile() = default;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_ENDPOINT_FILE_H_

@@ -6,7 +6,7 @@
 #include "tests/support/scratch_directory.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::ScratchDirectory;
@@ -86,4 +86,4 @@ TEST_F(EndpointFileTest, NowhereToWrite) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

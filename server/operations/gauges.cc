@@ -6,7 +6,7 @@
 #include "server/operations/process_usage.h"
 #include "server/operations/spill_counters.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using prometheus::ClientMetric;
@@ -140,4 +140,4 @@ std::vector<MetricFamily> GaugesOf(const ServerStatus& status, bool per_run) {
   return families.Take();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

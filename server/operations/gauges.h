@@ -8,7 +8,7 @@
 
 #include "server/operations/server_status.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Runs that are told of one by one are no more than this, those with the most bytes.
 inline constexpr size_t kMostRunMetrics = 100;
@@ -19,6 +19,6 @@ std::vector<prometheus::MetricFamily> ProcessGaugesOf(const ServerStatus& status
 // `per_run`: also of each run, under its name.
 std::vector<prometheus::MetricFamily> GaugesOf(const ServerStatus& status, bool per_run);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_GAUGES_H_

@@ -10,7 +10,7 @@
 #include "server/operations/peer_limits.h"
 #include "server/operations/server_plugins.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Probes make one call at a time.
@@ -67,4 +67,4 @@ absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const HealthPortOp
   return port;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

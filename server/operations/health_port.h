@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct HealthPortOptions {
   std::string address;    // host:port or [v6]:port; port 0: any free one.
@@ -30,6 +30,6 @@ class HealthPort {
   virtual const std::string& address() const = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_HEALTH_PORT_H_

@@ -8,6 +8,8 @@
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 // grpc.health.v1: HealthCheckRequest {string service = 1}, HealthCheckResponse {enum status = 1}, by hand, as the

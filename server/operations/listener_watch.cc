@@ -16,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 absl::Status Silent(const std::string& address, absl::string_view why) {
@@ -108,4 +108,4 @@ std::chrono::milliseconds ListenerWatch::Look() {
   return options_.interval;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "server/operations/periodic_thread.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Where a listener of this machine is, found once: names may be unknown for a while, and listeners do not move.
 class ListenerAddress {
@@ -68,6 +68,6 @@ class ListenerWatch {
   PeriodicThread thread_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_LISTENER_WATCH_H_

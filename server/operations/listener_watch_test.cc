@@ -14,7 +14,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/without_ipv6.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::milliseconds;
@@ -158,4 +158,4 @@ TEST(ListenerWatchTest, OneThatAnswersIsReachable) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

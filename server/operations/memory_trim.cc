@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval(1000);
@@ -50,4 +50,4 @@ std::unique_ptr<PeriodicThread> StartMemoryTrim(std::function<int64_t()> account
       });
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

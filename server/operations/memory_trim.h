@@ -13,7 +13,7 @@
 
 #include "server/operations/periodic_thread.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Not thread-safe.
 class MemoryTrim {
@@ -33,6 +33,6 @@ class MemoryTrim {
 // Looks every second. `accounted` says what the process has good reason to hold; thread-safe.
 std::unique_ptr<PeriodicThread> StartMemoryTrim(std::function<int64_t()> accounted);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_MEMORY_TRIM_H_

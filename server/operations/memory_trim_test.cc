@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -37,4 +37,4 @@ TEST(MemoryTrimTest, WhatWentByItselfComesBackAndGoes) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -5,7 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // {a="x",b="y"}; nothing where there are none. Values are words of this program: nothing in them needs an escape.
@@ -169,4 +169,4 @@ std::vector<std::pair<std::string, int64_t>> Metrics::Values() const {
   return values;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

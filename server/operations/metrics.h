@@ -16,7 +16,7 @@
 #include "proto/wire/message/append_message.h"
 #include "routing_replay/wire/read_request.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe; all counters are monotonic since start.
 class Metrics {
@@ -67,6 +67,6 @@ class Metrics {
       &expired_, &tls_reload_failures_, &token_file_failures_, &refused_connections_, &cut_connections_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_METRICS_H_

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 NewestVersions::Run& NewestVersions::Use(absl::string_view run) {
   auto found = runs_.find(run);
@@ -67,4 +67,4 @@ int64_t NewestVersions::lag() const {
   return lag;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

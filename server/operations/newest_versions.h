@@ -14,7 +14,7 @@
 #include "routing_replay/wire/sample_id.h"
 #include "routing_replay/wire/sample_state.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe. kUnknownWeightVersion changes nothing.
 class NewestVersions {
@@ -58,6 +58,6 @@ class NewestVersions {
   std::map<std::string, Run, std::less<>> runs_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_NEWEST_VERSIONS_H_

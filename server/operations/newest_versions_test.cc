@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::minutes;
@@ -113,4 +113,4 @@ TEST_F(NewestVersionsTest, RunsThatWereNotUsedForLongestMakeRoom) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

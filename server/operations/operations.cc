@@ -18,7 +18,7 @@
 #include "server/operations/status_json.h"
 #include "server/operations/store_monitor.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // What the charts are made of.
@@ -179,4 +179,4 @@ absl::StatusOr<std::unique_ptr<Operations>> Operations::Start(const ServerConfig
   return operations;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -25,7 +25,7 @@
 #include "server/security/served_tls.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What is told about. Outlives Operations::Stop.
 struct OperatedServer {
@@ -60,6 +60,6 @@ class Operations {
   virtual std::string health_address() const = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_OPERATIONS_H_

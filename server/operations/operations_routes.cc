@@ -8,7 +8,7 @@
 #include "absl/strings/strip.h"
 #include "server/operations/log/event_log.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using nlohmann::json;
@@ -106,4 +106,4 @@ HttpResponse OperationsRoutes::AnswerOperator(const HttpRequest& request) const 
   return Text(404, "there are /healthz, /readyz, /metrics, /statusz, /api/v1/status and /api/v1/log-level");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -23,7 +23,7 @@
 #include "server/operations/readiness.h"
 #include "server/security/scope.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // The name of the token if whoever asks may, empty where none is asked for: the bearer of `authorization` (which stands
 // for that of the request) has one of the scopes on every run. UNAUTHENTICATED where it is nobody; FAILED_PRECONDITION
@@ -47,6 +47,6 @@ struct OperationsRoutes {
   HttpResponse AnswerOperator(const HttpRequest& request) const;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_OPERATIONS_ROUTES_H_

@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "proto/wire/local_address.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // "Name.:7401" and "[::1]:7401" as "name" and "::1".
@@ -79,4 +79,4 @@ OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl&
   };
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

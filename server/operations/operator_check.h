@@ -6,7 +6,7 @@
 #include "server/operations/operations_routes.h"
 #include "server/security/access_control.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // By tokens, where the server has some. Without:
 // - who calls the server by another name than those of its settings is refused: a page in an operator's browser comes
@@ -19,6 +19,6 @@ namespace routing_replay {
 // `access` outlives it.
 OperatorCheck MakeOperatorCheck(const ServerConfig& config, const AccessControl& access);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_OPERATOR_CHECK_H_

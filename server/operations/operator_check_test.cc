@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 class OperatorCheckTest : public ::testing::Test {
@@ -52,4 +52,4 @@ TEST_F(OperatorCheckTest, WithoutTokensChangesComeFromThisMachine) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::milliseconds;
@@ -25,4 +25,4 @@ void SetPeerLimits(milliseconds patience, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingFloorMs);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

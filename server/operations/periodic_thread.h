@@ -9,7 +9,7 @@
 
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Calls `work` on a thread of its own from construction to destruction, the first time at once; `work` says after how
 // long it wants to be called again. Destruction waits for a call that is going on.
@@ -44,6 +44,6 @@ class PeriodicThread {
   std::thread thread_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_PERIODIC_THREAD_H_

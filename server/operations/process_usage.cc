@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 double CpuSeconds() {
@@ -65,4 +65,4 @@ ProcessUsage LookAtProcess() {
   return usage;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct ProcessUsage {
   double cpu_seconds = 0;         // User and system.
@@ -19,6 +19,6 @@ struct ProcessUsage {
 // Thread-safe.
 ProcessUsage LookAtProcess();
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_PROCESS_USAGE_H_

@@ -7,7 +7,7 @@
 
 #include <ctime>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 TEST(ProcessUsageTest, WhatAProcessHasAtLeast) {
@@ -32,4 +32,4 @@ TEST(ProcessUsageTest, DescriptorsAreCounted) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // A descriptor of the process rather than its number, which may be given to another process.
@@ -55,4 +55,4 @@ absl::StatusOr<std::unique_ptr<ProcessWatch>> ProcessWatch::Start(int pid, std::
   return std::make_unique<PidfdWatch>(process, stop, std::move(on_end));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Calls a function once another process has ended, however it ended. Nothing is called once this is destroyed.
 class ProcessWatch {
@@ -18,6 +18,6 @@ class ProcessWatch {
   virtual ~ProcessWatch() = default;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_PROCESS_WATCH_H_

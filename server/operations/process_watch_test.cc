@@ -8,7 +8,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 pid_t StartSleeper() {
@@ -47,4 +47,4 @@ TEST(ProcessWatchTest, NoSuchProcess) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

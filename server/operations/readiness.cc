@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 void Readiness::Change(const std::function<void()>& change) {
   MutexLock lock(mutex_);
@@ -21,4 +21,4 @@ absl::Status Readiness::Verdict() const {
       absl::StrCat("store: ", absl::StatusCodeToString(store_.code()), ": ", store_.message()));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

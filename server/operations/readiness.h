@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Starting, then serving as long as the store is well and the listeners answer, then draining. Thread-safe.
 class Readiness {
@@ -68,6 +68,6 @@ class Readiness {
   bool alive_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_READINESS_H_

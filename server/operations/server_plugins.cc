@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr char kReflection[] = "proto_server_reflection";
@@ -53,4 +53,4 @@ std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(const ServerPlugins& plugi
   return builder;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -7,7 +7,7 @@
 
 #include <memory>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct ServerPlugins {
   bool health = false;
@@ -18,6 +18,6 @@ struct ServerPlugins {
 // Every server of the process is built by one of these: none takes messages that gRPC compressed. Thread-safe.
 std::unique_ptr<grpc::ServerBuilder> NewServerBuilder(const ServerPlugins& plugins);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_SERVER_PLUGINS_H_

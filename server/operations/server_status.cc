@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 int64_t ResidentBytes() {
@@ -51,4 +51,4 @@ ServerStatus StatusSource::Look() const {
   return status;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -20,7 +20,7 @@
 #include "server/operations/watched_store.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct ServerStatus {
   std::string version;
@@ -61,6 +61,6 @@ struct StatusSource {
   ServerStatus Look() const;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_SERVER_STATUS_H_

@@ -9,7 +9,7 @@
 
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 inline std::vector<std::pair<std::string, int64_t>> SpillCounters(const Store::Totals::Spill& spill) {
   return {{"routing_replay_spilled_samples_total", spill.samples},
@@ -19,6 +19,6 @@ inline std::vector<std::pair<std::string, int64_t>> SpillCounters(const Store::T
           {"routing_replay_spill_failures_total", spill.write_failures}};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_SPILL_COUNTERS_H_

@@ -3,7 +3,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using nlohmann::ordered_json;
@@ -86,4 +86,4 @@ std::string StatusJson(const ServerStatus& status, const std::vector<std::pair<s
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -10,7 +10,7 @@
 #include "server/operations/calls/call_journal.h"
 #include "server/operations/server_status.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // `counters`: as Metrics::Values. One line, whatever the names in it are.
 std::string StatusJson(const ServerStatus& status, const std::vector<std::pair<std::string, int64_t>>& counters,
@@ -19,6 +19,6 @@ std::string StatusJson(const ServerStatus& status, const std::vector<std::pair<s
 // 2026-03-01T12:00:00Z
 std::string FormatUtc(std::chrono::system_clock::time_point time);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_STATUS_JSON_H_

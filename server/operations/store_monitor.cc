@@ -5,7 +5,7 @@
 
 #include "server/operations/log/event_log.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 StoreMonitor::StoreMonitor(Store& store, Readiness& readiness, const Clock& clock)
     : store_(store), readiness_(readiness), clock_(clock), next_census_(clock.Now()) {
@@ -46,4 +46,4 @@ void StoreMonitor::CountSamples() {
   census_ = std::move(shared);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

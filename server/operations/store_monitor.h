@@ -12,7 +12,7 @@
 #include "server/operations/periodic_thread.h"
 #include "server/operations/readiness.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // From construction to destruction, on a thread of its own. Thread-safe.
 class StoreMonitor {
@@ -43,6 +43,6 @@ class StoreMonitor {
   std::unique_ptr<PeriodicThread> thread_;  // Ends first.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_STORE_MONITOR_H_

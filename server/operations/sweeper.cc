@@ -1,6 +1,6 @@
 #include "server/operations/sweeper.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Keeps one sweep short, so that appends are not held up.
@@ -16,4 +16,4 @@ Sweeper::Sweeper(Store& store, Metrics& metrics, std::chrono::milliseconds inter
         return removed < kBatch ? interval : std::chrono::milliseconds(1);
       }) {}
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -8,7 +8,7 @@
 #include "server/operations/periodic_thread.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Sweeps from construction to destruction on a thread of its own. `store` and `metrics` must outlive it.
 class Sweeper {
@@ -19,6 +19,6 @@ class Sweeper {
   PeriodicThread thread_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_SWEEPER_H_

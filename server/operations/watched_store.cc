@@ -7,7 +7,7 @@
 
 #include "server/operations/calls/call_journal.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 class WatchedStore final : public Store {
@@ -110,4 +110,4 @@ std::unique_ptr<Store> WatchStore(std::unique_ptr<Store> store, Metrics& metrics
   return std::make_unique<WatchedStore>(std::move(store), metrics, versions);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -5,6 +5,8 @@
 #include "server/store/memory/memory_store.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 int64_t StoreErrors(const Metrics& metrics, const std::string& code) {

@@ -16,7 +16,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr absl::string_view kScheme = "Bearer ";
@@ -184,4 +184,4 @@ absl::Status AccessControl::Check(absl::string_view authorization, ScopeSet any_
   return permissions.ok() ? permissions->Check(any_of, run) : permissions.status();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -16,7 +16,7 @@
 #include "proto/wire/mutex.h"
 #include "server/security/token_file.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What the bearer of one token may do, as the token file was when it was asked. Immutable.
 class Permissions {
@@ -89,6 +89,6 @@ class AccessControl {
   mutable absl::Status told_ ABSL_GUARDED_BY(mutex_);  // What reloaded_ got last.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SECURITY_ACCESS_CONTROL_H_

@@ -12,7 +12,7 @@
 #include "server/store/store_errors.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::Fails;
@@ -198,4 +198,4 @@ TEST_F(AccessControlTest, ABrokenFileIsNoBeginning) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -1,6 +1,6 @@
 #include "server/security/call_rules.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Who may put asks for the state of samples too: that is how a writer goes on after a broken stream.
@@ -39,4 +39,4 @@ absl::Span<const CallRule> CallRules() { return kRules; }
 
 const CallRule& RuleOf(Rpc rpc) { return kRules[static_cast<int>(rpc)]; }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

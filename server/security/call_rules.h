@@ -6,7 +6,7 @@
 #include "absl/types/span.h"
 #include "server/security/scope.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 enum class Rpc {
   kMakeRun,
@@ -36,6 +36,6 @@ struct CallRule {
 absl::Span<const CallRule> CallRules();
 const CallRule& RuleOf(Rpc rpc);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SECURITY_CALL_RULES_H_

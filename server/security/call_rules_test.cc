@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 std::string RowOf(const CallRule& rule) {
@@ -28,4 +28,4 @@ TEST(CallRulesTest, SecurityMdShowsThem) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/security/pem.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::system_clock;
@@ -98,4 +98,4 @@ absl::Status ClientCertificates::Check(absl::string_view certificate, absl::stri
   return until ? absl::OkStatus() : NoLongerGood();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -14,7 +14,7 @@
 #include "proto/wire/mutex.h"
 #include "server/security/served_tls.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe.
 class ClientCertificates {
@@ -41,6 +41,6 @@ class ClientCertificates {
   mutable std::set<Hash> bad_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SECURITY_CLIENT_CERTIFICATES_H_

@@ -6,7 +6,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_certificates.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::TestAuthority;
@@ -88,4 +88,4 @@ TEST_F(ClientCertificatesTest, NoLongerGoodThanWhatIsBetween) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -3,7 +3,7 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr unsigned kLookSeconds = 1;
@@ -26,4 +26,4 @@ std::shared_ptr<grpc::ServerCredentials> TlsListenerCredentials(const ServedTls&
   return tls::TlsServerCredentials(options);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

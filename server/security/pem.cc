@@ -6,7 +6,7 @@
 #include <ctime>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using BioPtr = std::unique_ptr<BIO, OpenSslFree<BIO_free>>;
@@ -65,4 +65,4 @@ std::string ToPem(const KeyPtr& key) {
   return TextOf(text);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/wire/openssl_free.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 using CertificatePtr = std::unique_ptr<X509, OpenSslFree<X509_free>>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, OpenSslFree<EVP_PKEY_free>>;
@@ -31,6 +31,6 @@ absl::StatusOr<std::chrono::system_clock::time_point> ExpiryOf(const X509* certi
 std::string ToPem(const std::vector<CertificatePtr>& certificates);
 std::string ToPem(const KeyPtr& key);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SECURITY_PEM_H_

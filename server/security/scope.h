@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 enum class Scope : uint8_t { kPut = 1, kRead = 2, kAdmin = 4 };
 
@@ -32,6 +32,6 @@ struct ScopeName {
 };
 inline constexpr ScopeName kScopeNames[] = {{Scope::kPut, "put"}, {Scope::kRead, "read"}, {Scope::kAdmin, "admin"}};
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SECURITY_SCOPE_H_

@@ -12,7 +12,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 absl::Status NoMemoryFile() {
@@ -102,4 +102,4 @@ std::shared_ptr<const TlsTexts> ServedTls::texts() const {
   return texts_;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -10,7 +10,7 @@
 #include "proto/wire/mutex.h"
 #include "server/security/tls_files.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class ServedTls {
  public:
@@ -41,6 +41,6 @@ class ServedTls {
   std::shared_ptr<const TlsTexts> texts_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SECURITY_SERVED_TLS_H_

@@ -11,7 +11,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_certificates.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::TestAuthority;
@@ -97,4 +97,4 @@ TEST_F(ServedTlsTest, WhatIsNotWholeOrDoesNotFitIsNeverShown) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -6,7 +6,7 @@
 #include "proto/wire/changing_file.h"
 #include "server/security/pem.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 absl::Status Fault(absl::string_view setting, absl::string_view what) {
@@ -56,4 +56,4 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
 
 absl::Status CheckTlsFiles(const TlsFiles& files) { return ReadTlsFiles(files).status(); }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct TlsFiles {
   std::string certificate;  // PEM: the certificate, then those that lead to a root. Empty: plaintext.
@@ -32,6 +32,6 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
 // OK if the files can be read and the key fits the certificate, or if none is named. Errors as ReadTlsFiles.
 absl::Status CheckTlsFiles(const TlsFiles& files);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SECURITY_TLS_FILES_H_

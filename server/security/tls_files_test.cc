@@ -6,7 +6,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_certificates.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::TestAuthority;
@@ -60,4 +60,4 @@ TEST_F(TlsFilesTest, ExpiryIsTheCertificates) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr const char* kKeys[] = {"name", "sha256", "runs", "scopes", "max_runs", "expires"};
@@ -125,4 +125,4 @@ absl::StatusOr<std::vector<TokenGrant>> ParseTokenFile(const std::string& text) 
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -22,7 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "server/security/scope.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 using Sha256 = std::array<uint8_t, 32>;
 
@@ -41,6 +41,6 @@ struct TokenGrant {
 // not lock everybody out; "[]" is one.
 absl::StatusOr<std::vector<TokenGrant>> ParseTokenFile(const std::string& text);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SECURITY_TOKEN_FILE_H_

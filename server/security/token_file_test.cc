@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 const std::string kHash(64, 'a');
@@ -82,4 +82,4 @@ TEST(TokenFileTest, FaultsNameEntryAndKey) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -14,7 +14,7 @@
 #include "server/service/welcome.h"
 #include "server/store/call_deadline.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // A client that does not read its acks is not read from either.
@@ -276,4 +276,4 @@ void AppendCall::Drain() {
   if (record_) FinishWith(DrainingError());
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -12,7 +12,7 @@
 #include "server/service/service_context.h"
 #include "server/service/store_work.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class AppendCall final : public Call {
  public:
@@ -99,6 +99,6 @@ class AppendCall final : public Call {
   bool finishing_ = false;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_APPEND_HANDLER_H_

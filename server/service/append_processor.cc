@@ -7,7 +7,7 @@
 #include "proto/wire/payload/tensor_payload.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // The blocks' rows, in order, are exactly the recorded rows of the header.
@@ -142,4 +142,4 @@ absl::StatusOr<AppendAck> AppendProcessor::Append(const RunInfo& run, AppendRequ
   return store_.Append(std::move(command));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -9,7 +9,7 @@
 #include "server/admission/byte_budget.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe.
 class AppendProcessor {
@@ -42,6 +42,6 @@ absl::StatusOr<std::vector<Block>> TakeEncodedBlocks(const Geometry& geometry, i
                                                      const AppendHeader& header, const ByteChain& payload,
                                                      bool verify_duplicates);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_APPEND_PROCESSOR_H_

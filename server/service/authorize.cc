@@ -2,7 +2,7 @@
 
 #include <grpc/grpc_security_constants.h>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 absl::Status Counted(ServiceContext& context, absl::Status status) {
@@ -58,4 +58,4 @@ absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const grp
   return permissions;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

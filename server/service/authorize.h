@@ -12,7 +12,7 @@
 #include "server/security/call_rules.h"
 #include "server/service/service_context.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Who calls, as of now; asked anew for every message of a stream. Errors as AccessControl::Identify; counted.
 absl::StatusOr<Permissions> Identify(ServiceContext& context, const grpc::ServerContextBase& call);
@@ -26,6 +26,6 @@ absl::Status Authorize(ServiceContext& context, const grpc::ServerContextBase& c
 // For a call that names no run: one of the scopes, on whatever run.
 absl::StatusOr<Permissions> AuthorizeAnywhere(ServiceContext& context, const grpc::ServerContextBase& call, Rpc rpc);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_AUTHORIZE_H_

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 void* CallEvent::Begin() {
   ++call_->open_operations_;
@@ -57,4 +57,4 @@ void CallLoop::DrainCalls() {
   for (Call* call : calls) call->Drain();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

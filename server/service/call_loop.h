@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class Call;
 
@@ -78,6 +78,6 @@ class CallLoop {
   grpc::Alarm drain_alarm_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_CALL_LOOP_H_

@@ -8,7 +8,7 @@
 
 #include "proto/wire/clock.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // By Clock::Real(); in a hundred years where none was stated.
 inline Clock::Time CallerDeadline(const grpc::ServerContext& call) {
@@ -20,6 +20,6 @@ inline Clock::Time CallerDeadline(const grpc::ServerContext& call) {
   return DeadlineAfter(Clock::Real().Now(), ms(call.deadline()) - ms(now));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_CALLER_DEADLINE_H_

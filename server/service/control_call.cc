@@ -9,7 +9,7 @@
 #include "server/service/welcome.h"
 #include "server/store/call_deadline.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 void ControlCall::Listen(const Home& home, const ControlMethod& method) {
   auto call = std::unique_ptr<ControlCall>(new ControlCall(home, method));
@@ -99,4 +99,4 @@ void ControlCall::End(const absl::Status& status) {
   request_alarm_.Cancel();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

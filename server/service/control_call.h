@@ -12,7 +12,7 @@
 #include "server/service/service_context.h"
 #include "server/service/worker_pool.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class ControlCall final : public Call {
  public:
@@ -67,6 +67,6 @@ class ControlCall final : public Call {
   bool finishing_ = false;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_CONTROL_CALL_H_

@@ -15,7 +15,7 @@
 #include "tests/security/http2_connection.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::milliseconds;
@@ -250,4 +250,4 @@ TEST_F(ControlCallTest, RunsThatAreMadeAtOnceAreCountedOneAfterTheOther) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

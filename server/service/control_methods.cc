@@ -24,7 +24,7 @@
 #include "server/service/service_context.h"
 #include "server/store/page_limit.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::milliseconds;
@@ -640,4 +640,4 @@ const std::vector<ControlMethod>& ControlMethods() {
   return methods;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "server/admission/byte_budget.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class CallRecord;
 struct ServiceContext;
@@ -46,6 +46,6 @@ struct ControlMethod {
 // Every method of the service but Append, Put and Read.
 const std::vector<ControlMethod>& ControlMethods();
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_CONTROL_METHODS_H_

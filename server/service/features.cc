@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr const char* kFeatures[] = {"append-credit", "encoded-blocks", "packed",    "prefix-reference",
@@ -70,4 +70,4 @@ absl::Status CheckClient(absl::string_view server_version, absl::string_view cli
   return absl::OkStatus();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

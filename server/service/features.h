@@ -6,7 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 absl::Span<const char* const> ServerFeatures();
 
@@ -16,6 +16,6 @@ absl::Span<const char* const> ServerFeatures();
 absl::Status CheckClient(absl::string_view server_version, absl::string_view client_version,
                          absl::Span<const std::string> required_features);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_FEATURES_H_

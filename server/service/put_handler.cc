@@ -13,7 +13,7 @@
 #include "server/service/welcome.h"
 #include "server/store/call_deadline.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 void PutCall::Listen(ServiceContext& context, RawService& service, CallLoop& loop) {
   auto call = std::unique_ptr<PutCall>(new PutCall(context, service, loop));
@@ -103,4 +103,4 @@ absl::StatusOr<AppendAck> PutCall::Handle() {
   return ack;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -10,7 +10,7 @@
 #include "server/service/service_context.h"
 #include "server/service/store_work.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class PutCall final : public Call {
  public:
@@ -52,6 +52,6 @@ class PutCall final : public Call {
   bool finishing_ = false;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_PUT_HANDLER_H_

@@ -7,7 +7,7 @@
 #include "server/store/sample/sample_content.h"
 #include "server/store/sample/stored_block.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // What is stored of compressed bytes may be far more than came.
@@ -69,4 +69,4 @@ absl::Status OverDeadline(ServiceContext& context) {
   return absl::DeadlineExceededError("the call took longer than this server allows (max-deadline)");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -9,7 +9,7 @@
 #include "proto/wire/message/append_message.h"
 #include "server/service/service_context.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Whether the run may have what the store will charge for the request, payload or not, of which it has `promised`
 // already. Commit it when it is stored. Errors as RunQuota::Admit; `promised` is given back then.
@@ -28,6 +28,6 @@ absl::StatusOr<std::unique_ptr<RunQuota::Stream>> OpenStream(ServiceContext& con
 // What to say, and count, of a call that took longer than --max-deadline.
 absl::Status OverDeadline(ServiceContext& context);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_QUOTAS_H_

@@ -2,7 +2,7 @@
 
 #include <grpcpp/support/method_handler.h>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 const google::protobuf::ServiceDescriptor& Description() {
@@ -23,4 +23,4 @@ void RawService::RequestCall(const char* method, grpc::ServerContext* call, RawS
   RequestAsyncBidiStreaming(Description().FindMethodByName(method)->index(), call, stream, call_queue, queue, tag);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

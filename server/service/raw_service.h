@@ -10,7 +10,7 @@
 
 #include "routing_replay/v1/routing_replay.grpc.pb.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
@@ -23,6 +23,6 @@ class RawService final : public v1::RoutingReplay::Service {
                    grpc::ServerCompletionQueue* queue, void* tag);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_RAW_SERVICE_H_

@@ -11,7 +11,7 @@
 #include "server/service/welcome.h"
 #include "server/store/call_deadline.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::system_clock;
@@ -262,4 +262,4 @@ void ReadCall::Drain() {
   if (change_expected_ || without_request) FinishWith(DrainingError());
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -14,7 +14,7 @@
 #include "server/service/service_context.h"
 #include "server/service/store_work.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class ReadCall final : public Call {
  public:
@@ -107,6 +107,6 @@ class ReadCall final : public Call {
   std::atomic<bool> finishing_{false};
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_READ_HANDLER_H_

@@ -8,7 +8,7 @@
 #include "proto/wire/block/cut.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int64_t kMinMessageBytes = 64 << 10;
@@ -298,4 +298,4 @@ void ReadSession::TakeWithdrawal(ReadStep& step) {
   withdrawal_.reset();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -15,7 +15,7 @@
 #include "server/service/sample_check.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Payload bytes to send: by reference, kept alive by `owner`.
 struct PayloadPart {
@@ -105,6 +105,6 @@ class ReadSession {
   ByteReservation message_memory_;  // Of the last message, with the samples that ended in it.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_READ_SESSION_H_

@@ -9,7 +9,7 @@
 #include "tests/support/random_routes.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::AsBytes;
@@ -234,4 +234,4 @@ TEST_F(ReadSessionTest, TheTableCountsAsPartOfAMessage) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

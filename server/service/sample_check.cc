@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 SampleVerdict NotReady(std::string message) { return {SampleStatus::kNotReady, std::move(message)}; }
@@ -95,4 +95,4 @@ SampleVerdict CheckSample(const SampleState& state, const SampleRead& asked, boo
   return verdict;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -9,7 +9,7 @@
 #include "routing_replay/wire/read_request.h"
 #include "routing_replay/wire/sample_state.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct SampleVerdict {
   SampleStatus status = SampleStatus::kOk;
@@ -22,6 +22,6 @@ struct SampleVerdict {
 SampleVerdict CheckSample(const SampleState& state, const SampleRead& asked, bool until_seal,
                           const std::function<std::optional<bool>(const TokenCheck&)>& matches);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_SAMPLE_CHECK_H_

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 SampleStatus Check(const SampleState& state, const SampleRead& asked) {
@@ -23,4 +23,4 @@ TEST(SampleCheckTest, LostRowsAreSaidToBeLost) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

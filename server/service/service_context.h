@@ -21,7 +21,7 @@
 #include "server/service/worker_pool.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What requests of reads may take: a quarter of the budget beside it, and so much at least that the longest request and
 // the one with the most samples can be read.
@@ -99,6 +99,6 @@ inline absl::Status LateRequest() {
   return absl::DeadlineExceededError("the request did not come within stall-timeout");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_SERVICE_CONTEXT_H_

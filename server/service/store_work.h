@@ -12,7 +12,7 @@
 #include "server/service/call_loop.h"
 #include "server/service/worker_pool.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Of one call, one thing at a time, which keeps the order of what a call asks. Used on the loop's thread.
 class StoreWork {
@@ -53,6 +53,6 @@ class StoreWork {
   bool busy_ = false;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_STORE_WORK_H_

@@ -4,7 +4,7 @@
 
 #include "server/service/authorize.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 absl::Status Welcome(ServiceContext& context, const grpc::ServerContext& call,
                      std::unique_ptr<ConnectionCalls::Place>& place) {
@@ -16,4 +16,4 @@ absl::Status Welcome(ServiceContext& context, const grpc::ServerContext& call,
   return absl::OkStatus();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int32_t kRetryAfterMs = 500;
@@ -111,4 +111,4 @@ void WorkerPool::End(const std::string& owner) {
   if (--found->second.working == 0 && found->second.waiting.empty()) owners_.erase(found);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

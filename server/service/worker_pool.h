@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe.
 class WorkerPool {
@@ -71,6 +71,6 @@ class WorkerPool {
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_WORKER_POOL_H_

@@ -8,7 +8,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::Fails;
@@ -130,4 +130,4 @@ TEST(WorkerPoolTest, WithoutANewThreadTheOthersGoOn) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -7,7 +7,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr size_t kMaxTextBytes = 128;
@@ -103,4 +103,4 @@ absl::Status CheckAppend(const AppendHeader& header, absl::Span<const Block> blo
   return CheckCoverage(header, blocks);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -7,7 +7,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::Fails;
@@ -100,4 +100,4 @@ TEST(AppendCheckTest, NamesTheBadField) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

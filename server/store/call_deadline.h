@@ -6,7 +6,7 @@
 
 #include "proto/wire/clock.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // In force on the thread that made it, until it ends: a store that waits there for something outside of this process
 // waits no longer. It is no parameter of the store's calls because most stores never wait. Of several the earliest
@@ -28,6 +28,6 @@ class CallDeadline {
   const Clock::Time before_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_CALL_DEADLINE_H_

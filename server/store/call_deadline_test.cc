@@ -4,7 +4,7 @@
 
 #include <thread>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::seconds;
@@ -27,4 +27,4 @@ TEST(CallDeadlineTest, TheEarliestOfThisThreadHolds) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -11,7 +11,7 @@
 #include "routing_replay/wire/geometry.h"
 #include "routing_replay/wire/row_range.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // The bytes of a block, for as long as `owner` is held.
 struct LoadedBlock {
@@ -50,6 +50,6 @@ inline absl::StatusOr<LoadedBlock> Load(std::shared_ptr<const KeptBlock> block) 
   return loaded;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_KEPT_BLOCK_H_

@@ -16,7 +16,7 @@
 #include "server/store/redis/redis_store.h"
 #include "server/store/rocksdb/rocks_store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr absl::string_view kMemory = "memory";
@@ -146,4 +146,4 @@ absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view 
   return OpenedStore{*std::move(store), Describe(report), {}};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

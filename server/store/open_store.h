@@ -14,7 +14,7 @@
 #include "server/store/memory/memory_store.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // "memory"; "rocksdb:PATH" with the directory of a database, which is made if it is not there; or what
 // ParseRedisEndpoint takes: "redis://HOST:PORT,…", "rediss://…". INVALID_ARGUMENT naming what is wrong.
@@ -52,6 +52,6 @@ struct StoreWait {
 absl::StatusOr<OpenedStore> OpenStore(absl::string_view name, absl::string_view durability, int64_t cache_bytes,
                                       MemoryStoreOptions options, const StoreWait& wait = {});
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_OPEN_STORE_H_

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int32_t kDefaultPageSize = 1000;
@@ -39,4 +39,4 @@ bool PageBuilder::Add(SampleState state) {
   return true;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What Store::List says of page_size. INVALID_ARGUMENT (kField) below 0.
 absl::StatusOr<size_t> PageLimit(int32_t page_size);
@@ -32,6 +32,6 @@ class PageBuilder {
   ListPage page_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_PAGE_LIMIT_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 bool SameOrigin(const Provenance& a, const Provenance& b) {
   return a.weight_version == b.weight_version && a.weight_label == b.weight_label && a.engine == b.engine;
@@ -36,4 +36,4 @@ std::vector<WeightSpan> WeightSpansOf(const std::vector<Provenance>& list) {
   return spans;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -7,7 +7,7 @@
 
 #include "routing_replay/wire/sample_state.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Whether the two differ in rows and appends at most.
 bool SameOrigin(const Provenance& a, const Provenance& b);
@@ -22,6 +22,6 @@ void TruncateProvenance(std::vector<Provenance>& list, int64_t rows);
 // The same rows by their weights alone.
 std::vector<WeightSpan> WeightSpansOf(const std::vector<Provenance>& list);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_PROVENANCE_H_

@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using Spans = std::vector<WeightSpan>;
@@ -75,4 +75,4 @@ TEST(ProvenanceTest, AnySplitGivesTheSameSpans) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

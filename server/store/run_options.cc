@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 absl::Status BadOption(absl::string_view field, absl::string_view why) {
@@ -100,4 +100,4 @@ absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command) {
   return absl::OkStatus();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 inline constexpr Clock::Duration kMaxTtl = std::chrono::hours(24 * 30);
 
@@ -34,6 +34,6 @@ absl::Status CheckJoin(const RunInfo& run, const Geometry* geometry, const std::
 // of CheckJoin and CheckShape. Reads no payload byte.
 absl::Status CheckBlocks(const RunInfo& run, const AppendCommand& command);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_RUN_OPTIONS_H_

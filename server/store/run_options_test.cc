@@ -7,7 +7,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::Fails;
@@ -89,4 +89,4 @@ TEST(RunOptionsTest, ADurabilityThatTheStoreCannotGiveIsRefused) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

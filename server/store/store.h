@@ -35,7 +35,7 @@
 #include "server/store/kept_block.h"
 #include "server/store/token_checks.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What is in force for a run; fixed when it is created.
 struct RunOptions {
@@ -248,6 +248,6 @@ inline absl::StatusOr<ByteReservation> ReserveOrMakeRoom(Store& store, ByteBudge
   return budget.Reserve(bytes);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_STORE_H_

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 absl::Status NoRunError(absl::string_view run) {
   return MakeError(absl::StatusCode::kNotFound, absl::StrCat("there is no run \"", run, "\""),
@@ -24,4 +24,4 @@ absl::Status HandleCollisionError(absl::string_view sample, absl::string_view ot
                    {.reason = Reason::kHandleCollision, .sample = std::string(sample)});
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

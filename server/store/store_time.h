@@ -7,7 +7,7 @@
 
 #include "proto/wire/clock.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // The time of day as servers write it down, for themselves after a restart or for each other, in ms. It goes on as the
 // store's clock does; two servers' differ as their machines' clocks do. Thread-safe.
@@ -29,6 +29,6 @@ class StoreTime {
   const std::chrono::milliseconds offset_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_STORE_TIME_H_

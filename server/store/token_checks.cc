@@ -4,7 +4,7 @@
 
 #include "routing_replay/wire/checksum.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // The append's own check, carried from one row to the next as far as it is known.
@@ -100,4 +100,4 @@ void TokenChecks::Truncate(int64_t rows) {
   known_ = Clip(known_, {0, rows});
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

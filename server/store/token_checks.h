@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "routing_replay/wire/row_range.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What an append says of its tokens.
 struct AppendTokens {
@@ -81,6 +81,6 @@ class TokenChecks {
   std::vector<RowRange> known_;                      // Rows whose tokens went into a check; normal list.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_TOKEN_CHECKS_H_

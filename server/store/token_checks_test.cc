@@ -8,7 +8,7 @@
 
 #include "routing_replay/wire/checksum.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using ::testing::ElementsAre;
@@ -148,4 +148,4 @@ TEST(TokenChecksTest, ARepeatTeachesNothingNew) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

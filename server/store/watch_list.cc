@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class WatchList::Entry {
  public:
@@ -119,4 +119,4 @@ void WatchList::Remove(int64_t handle, const Entry* entry) {
   --size_;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

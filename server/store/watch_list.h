@@ -15,7 +15,7 @@
 #include "routing_replay/wire/sample_id.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // The watches of one run. Thread-safe. Lives on while one of its watches does.
 class WatchList : public std::enable_shared_from_this<WatchList> {
@@ -46,6 +46,6 @@ class WatchList : public std::enable_shared_from_this<WatchList> {
   Entries entries_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_WATCH_LIST_H_

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr auto kRollout = Producer::kRollout;
@@ -57,4 +57,4 @@ TEST(WatchListTest, EndingAWatchWaitsForItsCallback) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -15,6 +15,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 inline constexpr std::chrono::seconds kCallTimeout(60);
 // Inside a test class `Run` is a member of ::testing::Test.
 using RunHandle = std::shared_ptr<Run>;

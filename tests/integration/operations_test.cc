@@ -19,6 +19,8 @@
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 // Names that dashboards, alerts and other people's tests rely on.

@@ -22,6 +22,8 @@
 #include "tests/support/server_process.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using std::chrono::milliseconds;

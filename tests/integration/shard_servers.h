@@ -15,6 +15,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 inline std::unique_ptr<Client> ConnectTo(const std::string& endpoint) {
   auto client = Client::Connect({.endpoint = endpoint});
   EXPECT_OK(client);

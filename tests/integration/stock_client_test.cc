@@ -6,6 +6,8 @@
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 // 5 rows, 2 MoE layers (decoder layers 1 and 2 of 3), K 2, ids of E 16 as u8, all layers.

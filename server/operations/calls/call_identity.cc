@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/sample_id.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 bool IsLowerHex(absl::string_view text) { return text.find_first_not_of("0123456789abcdef") == text.npos; }
@@ -31,4 +31,4 @@ std::string TraceParent(absl::string_view given) {
   return std::string(given);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

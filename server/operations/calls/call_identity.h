@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 inline constexpr char kRequestIdKey[] = "x-request-id";
 inline constexpr char kTraceParentKey[] = "traceparent";
@@ -17,6 +17,6 @@ std::string RequestId(absl::string_view given);
 // `given` where it is what W3C Trace Context, version 00, calls valid, otherwise nothing.
 std::string TraceParent(absl::string_view given);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_CALLS_CALL_IDENTITY_H_

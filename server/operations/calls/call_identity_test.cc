@@ -3,6 +3,8 @@
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 TEST(CallIdentityTest, ARequestIdOfTheClientIsKeptWhereItIsPlain) {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 CallTrouble Describe(absl::string_view method, const absl::Status& status) {
@@ -84,4 +84,4 @@ std::vector<CallTrouble> CallJournal::Latest() const {
   return {latest_.begin(), latest_.end()};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -17,7 +17,7 @@
 #include "server/operations/log/event_log.h"
 #include "server/operations/log/repeat_filter.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // A kind of trouble: the calls of one method that ended in the same way. Words of this program, no ids of clients.
 struct CallTrouble {
@@ -59,6 +59,6 @@ class CallJournal {
 // Whether a call that ends so is the server's fault, and not its caller's.
 bool IsServersFault(absl::StatusCode code);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_CALLS_CALL_JOURNAL_H_

@@ -8,6 +8,8 @@
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 class CallJournalTest : public ::testing::Test {

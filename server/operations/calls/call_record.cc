@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/operations/calls/call_identity.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 absl::string_view Metadata(const grpc::ServerContext& call, const char* key) {
@@ -72,4 +72,4 @@ LogFields CallRecord::Identity() const {
   return fields;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

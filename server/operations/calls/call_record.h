@@ -12,7 +12,7 @@
 #include "server/operations/calls/rpc_metrics.h"
 #include "server/security/access_control.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What all records of a server use. Outlives them.
 struct CallBook {
@@ -55,6 +55,6 @@ class CallRecord {
   mutable std::string request_id_;  // Made for the first line.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_CALLS_CALL_RECORD_H_

@@ -1,6 +1,6 @@
 #include "server/operations/calls/rpc_metrics.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr absl::string_view kMethods[] = {"OpenRun", "Append",   "Put",          "Seal",    "Truncate",
@@ -46,4 +46,4 @@ void RpcMetrics::End(absl::string_view method, absl::StatusCode code, std::chron
   calls_.Add({{"method", std::string(method)}, {"code", absl::StatusCodeToString(code)}}).Increment();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

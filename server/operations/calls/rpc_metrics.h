@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Every RPC of the service, by its name there.
 absl::Span<const absl::string_view> RpcMethods();
@@ -46,6 +46,6 @@ class RpcMetrics {
   std::map<absl::string_view, Method> methods_;  // Fixed once made.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_CALLS_RPC_METRICS_H_

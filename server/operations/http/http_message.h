@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct HttpRequest {
   std::string method;  // "GET", …
@@ -32,6 +32,6 @@ struct HttpResponse {
 // Called by several threads at once, which it may hold up. Does not throw.
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_HTTP_HTTP_MESSAGE_H_

@@ -14,7 +14,7 @@
 #include "server/operations/http/http_session.h"
 #include "server/operations/http/tls_context.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 namespace asio = boost::asio;
@@ -104,4 +104,4 @@ absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const HttpPortOptions&
   return port;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

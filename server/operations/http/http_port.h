@@ -12,7 +12,7 @@
 #include "server/operations/http/http_message.h"
 #include "server/security/served_tls.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct HttpPortOptions {
   // host:port or [v6]:port; port 0: any free one. "[::]" is every address of the machine, also where it has no IPv6.
@@ -39,6 +39,6 @@ class HttpPort {
   virtual const std::string& address() const = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_HTTP_HTTP_PORT_H_

@@ -13,6 +13,8 @@
 #include "tests/support/without_ipv6.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using std::chrono::milliseconds;

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 namespace beast = boost::beast;
@@ -183,4 +183,4 @@ void StartHttpSession(tcp::socket socket, std::shared_ptr<boost::asio::ssl::cont
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

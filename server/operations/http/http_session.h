@@ -13,7 +13,7 @@
 #include "proto/wire/mutex.h"
 #include "server/operations/http/http_port.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // A connection that the port waits for: for its request, for it to take the answer, or for its end.
 class WaitingSession {
@@ -49,6 +49,6 @@ class HttpSessions {
 void StartHttpSession(boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
                       HttpSessions& sessions);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_HTTP_HTTP_SESSION_H_

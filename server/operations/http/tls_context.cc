@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 namespace ssl = boost::asio::ssl;
@@ -35,4 +35,4 @@ std::shared_ptr<ssl::context> TlsContext::Get() {
   return context_;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "server/security/served_tls.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Not thread-safe. Clients are not asked for certificates, as probes have none.
 class TlsContext {
@@ -28,6 +28,6 @@ class TlsContext {
   std::shared_ptr<boost::asio::ssl::context> context_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_HTTP_TLS_CONTEXT_H_

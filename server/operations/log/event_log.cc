@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/operations/log/line_queue.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using nlohmann::ordered_json;
@@ -174,4 +174,4 @@ void LogEvent(LogLevel level, absl::string_view event, absl::string_view message
   started->logger->log(kLevels[static_cast<size_t>(level)].level, spdlog::string_view_t(line));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

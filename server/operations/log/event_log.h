@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 enum class LogFormat { kText, kJson };
@@ -46,6 +46,6 @@ bool IsLogged(LogLevel level);
 // `event` and the names of fields are words of this program: [a-z_]+. Messages and values may be anything.
 void LogEvent(LogLevel level, absl::string_view event, absl::string_view message, const LogFields& fields = {});
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_LOG_EVENT_LOG_H_

@@ -9,6 +9,8 @@
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 std::vector<std::string> Lines(const std::ostringstream& out) {

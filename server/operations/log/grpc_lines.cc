@@ -11,7 +11,7 @@
 #include "server/operations/log/event_log.h"
 #include "server/operations/log/repeat_filter.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr std::chrono::seconds kInterval(10);
@@ -41,4 +41,4 @@ void LogLine(gpr_log_func_args* line) {
 
 void LogGrpcLines() { gpr_set_log_function(LogLine); }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -10,6 +10,8 @@
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 TEST(GrpcLinesTest, OneOfManyComesInTheFormOfTheLog) {

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // What cannot be written, as to a pipe without a reader, is gone.
@@ -107,4 +107,4 @@ void LineQueue::Write(State& state) {
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

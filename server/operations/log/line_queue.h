@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe. Lives as long as the process: its thread may be in a write that never ends.
 class LineQueue {
@@ -33,6 +33,6 @@ class LineQueue {
   State* const state_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_LOG_LINE_QUEUE_H_

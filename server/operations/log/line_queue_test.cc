@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr std::chrono::seconds kPatience(60);
@@ -87,4 +87,4 @@ TEST_F(LineQueueTest, AReaderThatIsGoneIsNoReader) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -1,6 +1,6 @@
 #include "server/operations/log/repeat_filter.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 std::optional<int64_t> RepeatFilter::Pass(const std::string& key) {
   const Clock::Time now = clock_.Now();
@@ -28,4 +28,4 @@ std::vector<std::pair<std::string, int64_t>> RepeatFilter::TakeHeldBack() {
   return taken;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -12,7 +12,7 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Of one key one line passes per interval, and the next one says how many were held back. Thread-safe. Keys come from a
 // small set: words of this program, never of clients.
@@ -39,6 +39,6 @@ class RepeatFilter {
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_LOG_REPEAT_FILTER_H_

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 void RateHistory::Add(Clock::Time now, const Totals& totals) {
   MutexLock lock(mutex_);
@@ -36,4 +36,4 @@ double RateHistory::RateBetween(size_t older, size_t newer, Series series) const
   return took.count() > 0 ? grew / took.count() : 0;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

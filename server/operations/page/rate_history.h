@@ -10,7 +10,7 @@
 #include "proto/wire/clock.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // A ring of fixed size. Thread-safe.
 class RateHistory {
@@ -48,6 +48,6 @@ class RateHistory {
   size_t size_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_PAGE_RATE_HISTORY_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr double kWidth = 240, kHeight = 60;
@@ -42,4 +42,4 @@ double RoundBytesTop(std::vector<double> values) {
   return RoundTop(values) * unit;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

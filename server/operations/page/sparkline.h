@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // In a box of 240 x 60 with 0 at its lower edge and `top` at its upper; empty of fewer than two values.
 struct Sparkline {
@@ -19,6 +19,6 @@ double RoundTop(const std::vector<double>& values);
 // The same in the unit of bytes (KiB, MiB, …) that the largest value has.
 double RoundBytesTop(std::vector<double> values);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_PAGE_SPARKLINE_H_

@@ -14,7 +14,7 @@
 #include "server/operations/page/sparkline.h"
 #include "server/operations/status_json.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using kainjow::mustache::data;
@@ -273,4 +273,4 @@ std::string StatusPage(const StatusPageInput& input) {
   return kainjow::mustache::mustache(kStatusPageTemplate).render(page);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -11,7 +11,7 @@
 #include "server/operations/page/rate_history.h"
 #include "server/operations/server_status.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct StatusPageInput {
   const ServerStatus& status;
@@ -29,6 +29,6 @@ inline constexpr size_t kMostShares = 50;
 // Every value is escaped.
 std::string StatusPage(const StatusPageInput& input);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_OPERATIONS_PAGE_STATUS_PAGE_H_

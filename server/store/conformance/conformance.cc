@@ -8,6 +8,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 const Geometry& TestGeometry() {
   static const Geometry geometry = *Geometry::Create(
       {.num_layers = 4, .moe_layer_ids = {1, 2, 3}, .num_experts = {60, 300, 128}, .top_k = {4, 2, 3}});

@@ -24,6 +24,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 struct StoreFactory {
   std::string name;
   // An empty store on this budget and clock, whose handles come from `handle_of`.

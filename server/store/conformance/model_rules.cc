@@ -9,6 +9,8 @@
 #include "server/store/conformance/reference_model.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr auto kRollout = Producer::kRollout;

@@ -5,6 +5,8 @@
 #include "routing_replay/wire/error_detail.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;

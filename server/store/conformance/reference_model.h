@@ -15,6 +15,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 using Tokens = std::vector<uint32_t>;
 
 // What a call gives: an error, or an ack.

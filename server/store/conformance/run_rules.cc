@@ -5,6 +5,8 @@
 #include "server/store/conformance/conformance.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using std::chrono::hours;

@@ -2,6 +2,8 @@
 #include "server/store/conformance/conformance.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr auto kExists = absl::StatusCode::kAlreadyExists;

@@ -7,6 +7,8 @@
 #include "routing_replay/wire/checksum.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 uint64_t Scramble(uint64_t seed, uint64_t a, uint64_t b) {

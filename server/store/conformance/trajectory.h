@@ -13,6 +13,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 // The ids of one row: all MoE layers one after the other.
 using RowIds = std::vector<uint16_t>;
 // Recorded rows, and nothing where a row is unrecorded.

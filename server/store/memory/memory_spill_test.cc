@@ -12,6 +12,8 @@
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr auto kRollout = Producer::kRollout;

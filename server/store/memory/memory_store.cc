@@ -16,7 +16,7 @@
 #include "server/store/spill/spill_home.h"
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 namespace {
 
@@ -389,4 +389,4 @@ absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
   return store;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

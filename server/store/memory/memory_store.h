@@ -21,7 +21,7 @@
 #include "server/store/memory/spill_options.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct MemoryStoreOptions {
   const Clock* clock = &Clock::Real();             // Outlives the store.
@@ -39,6 +39,6 @@ absl::StatusOr<std::unique_ptr<Store>> NewKeptStore(MemoryStoreOptions options,
                                                     const std::shared_ptr<RunKeeper>& keeper,
                                                     std::vector<KeptRun> runs);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_MEMORY_MEMORY_STORE_H_

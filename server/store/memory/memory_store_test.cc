@@ -7,6 +7,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 // They are never idle, so whoever makes them without end takes memory for good.

@@ -10,7 +10,7 @@
 #include "server/store/run_options.h"
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Samples looked at in one go while filtering by group.
@@ -198,4 +198,4 @@ ReleaseResult MemoryRun::Drop() {
   return result;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -14,7 +14,7 @@
 #include "server/store/memory/sample_index.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe. Methods mean what the same ones of Store mean.
 class MemoryRun {
@@ -64,6 +64,6 @@ class MemoryRun {
   SampleIndex index_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_MEMORY_RUN_H_

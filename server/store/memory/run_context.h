@@ -16,7 +16,7 @@
 #include "server/store/store.h"
 #include "server/store/watch_list.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Locks that the samples of a run share, many samples to one: a lock of its own would be a good part of what a small
 // sample takes. No two samples are ever locked together.
@@ -41,6 +41,6 @@ struct RunContext {
   std::shared_ptr<WatchList> watches = std::make_shared<WatchList>();
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_MEMORY_RUN_CONTEXT_H_

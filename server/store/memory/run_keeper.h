@@ -14,7 +14,7 @@
 #include "server/store/sample/stored_block.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Where a run's blocks and samples go.
 struct RunPlace {
@@ -57,6 +57,6 @@ class RunKeeper {
   virtual absl::Status Drop(absl::string_view run) = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_MEMORY_RUN_KEEPER_H_

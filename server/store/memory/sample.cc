@@ -6,7 +6,7 @@
 
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 namespace {
 
@@ -362,4 +362,4 @@ void MemorySample::CountUsage(int sign) const {
   run_->usage->committed_rows += sign * (resting() ? resting_.rows() : content_->rows());
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -22,7 +22,7 @@
 #include "server/store/sample/resting_content.h"
 #include "server/store/sample/sample_rules.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // The prefix that an append wants to open with, looked up before the sample is locked, so that no two samples are ever
 // locked together. Used only if the append opens the sample.
@@ -193,6 +193,6 @@ class MemorySample final {
   int64_t metadata_bytes_ ABSL_GUARDED_BY(mutex()) = 0;  // Detached from the run's budget, counted in its usage.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_MEMORY_SAMPLE_H_

@@ -3,7 +3,7 @@
 
 #include "server/store/memory/sample.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 std::optional<absl::StatusOr<AppendAck>> MemorySample::Append(AppendCommand& command, ParentRows& parent) {
   Work work;
@@ -68,4 +68,4 @@ absl::Status MemorySample::WriteHead(const SampleContent& next) {
   return WriteContent(next, WindowCount(next.rows(), run_->info.options.block_rows), {}, {});
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

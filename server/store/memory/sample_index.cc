@@ -5,7 +5,7 @@
 
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
@@ -143,4 +143,4 @@ std::vector<std::shared_ptr<MemorySample>> SampleIndex::Close() {
   return all;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

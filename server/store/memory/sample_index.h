@@ -18,7 +18,7 @@
 #include "server/store/memory/run_context.h"
 #include "server/store/memory/sample.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Spread over shards by handle, one lock each, held for look-ups only. One handle belongs to one id in the whole run,
 // whatever the producer. Thread-safe.
@@ -105,6 +105,6 @@ class SampleIndex {
   std::array<Shard, kShards> shards_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_MEMORY_SAMPLE_INDEX_H_

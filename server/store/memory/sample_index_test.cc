@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/conformance/conformance.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::hours;
@@ -106,4 +106,4 @@ TEST_F(SampleIndexTest, AClosedIndexTakesNothing) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -13,7 +13,7 @@
 #include "server/store/sample/sample_content.h"
 #include "server/store/sample/stored_block.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // The next content of a sample. What it does not name stays as it was written before.
 struct SampleChange {
@@ -43,6 +43,6 @@ class SampleJournal {
   virtual absl::Status Remove(Producer producer, absl::string_view sample) = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_MEMORY_SAMPLE_JOURNAL_H_

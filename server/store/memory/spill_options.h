@@ -10,7 +10,7 @@
 
 #include "server/store/spill/spill_disk.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct SpillOptions {
   std::shared_ptr<SpillDisk> disk;            // None: nothing is spilled.
@@ -23,6 +23,6 @@ struct SpillOptions {
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // Once for failures in a row. Any thread.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_MEMORY_SPILL_OPTIONS_H_

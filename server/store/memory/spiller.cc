@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Where nothing can be spilled, looking for it takes one part in so many of the time.
@@ -141,4 +141,4 @@ void Spiller::Failed(const absl::Status& status) {
   options_.warn(absl::StrCat("cold samples stay in memory: ", status.message()));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -15,7 +15,7 @@
 #include "server/store/memory/spill_options.h"
 #include "server/store/spill/segment.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Spills sealed samples, those first that were not used for the longest time. Thread-safe.
 class Spiller {
@@ -76,6 +76,6 @@ class Spiller {
   std::thread thread_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_MEMORY_SPILLER_H_

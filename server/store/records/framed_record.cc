@@ -7,7 +7,7 @@
 #include "routing_replay/wire/checksum.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr size_t kCrcBytes = sizeof(uint32_t);
@@ -42,4 +42,4 @@ absl::Status UnframeRecord(absl::string_view record, google::protobuf::MessageLi
   return absl::OkStatus();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -9,7 +9,7 @@
 #include "server/store/records/run_record.pb.h"
 #include "server/store/run_options.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 std::string EncodeRun(const RunInfo& run) {
   store::v1::RunRecord record;
@@ -46,4 +46,4 @@ absl::StatusOr<RunInfo> DecodeRun(absl::string_view bytes) {
   return run;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

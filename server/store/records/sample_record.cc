@@ -9,7 +9,7 @@
 #include "server/store/records/framed_record.h"
 #include "server/store/records/sample_record.pb.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using store::v1::PieceRecord;
@@ -321,4 +321,4 @@ absl::StatusOr<SalvagedContent> SalvageContent(
   return salvaged;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "server/store/sample/sample_content.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // A block by the number that its store knows it by.
 struct BlockPlace {
@@ -58,6 +58,6 @@ absl::StatusOr<SalvagedContent> SalvageContent(
     absl::string_view head, absl::Span<const std::string> windows, int32_t block_rows,
     const std::function<std::shared_ptr<StoredBlock>(const BlockPlace&)>& block_at);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_RECORDS_SAMPLE_RECORD_H_

@@ -11,7 +11,7 @@
 #include "server/store/conformance/conformance.h"
 #include "server/store/provenance.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::Trajectory;
@@ -259,4 +259,4 @@ TEST(SampleRecord, WhatIsWholeIsSalvaged) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // A piece with its block and the words around it.
@@ -99,4 +99,4 @@ void KnownSamples::DropContent(Entry& entry) {
   entry.manifest.content.reset();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

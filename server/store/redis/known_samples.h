@@ -14,7 +14,7 @@
 #include "server/store/redis/redis_manifest.h"
 #include "server/store/sample/sample_content.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // A sample as it was acknowledged. Within one birth, what comes later has a higher revision, or the same one and no
 // fewer rows.
@@ -72,6 +72,6 @@ class KnownSamples {
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_KNOWN_SAMPLES_H_

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 std::shared_ptr<const SampleContent> ContentOf(int64_t revision, int64_t rows, bool sealed) {
@@ -89,4 +89,4 @@ TEST(KnownSamplesTest, WhatIsLessThanWasAcknowledged) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -7,7 +7,7 @@
 #include "proto/wire/mutex.h"
 #include "server/store/redis/redis_block.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // So much is read ahead of a reader.
@@ -78,4 +78,4 @@ std::vector<StoredRows> ReadAhead(std::vector<RowPiece> pieces) {
   return rows;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // What Redis takes for a key of the length of ours with a time to live, beside the value.
@@ -129,4 +129,4 @@ std::shared_ptr<StoredBlock> RedisHome::Found(const BlockPlace& at) const {
   return std::make_shared<RedisBlock>(place_, at, Cost(*place_->geometry, at.rows.size(), at.codec));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

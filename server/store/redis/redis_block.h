@@ -20,7 +20,7 @@
 #include "server/store/sample/content_ids.h"
 #include "server/store/sample/stored_block.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Longer values hold a server up for too long: one thread of it serves everybody.
 inline constexpr int64_t kRedisChunkBytes = int64_t{1} << 20;
@@ -93,6 +93,6 @@ class RedisHome final : public BlockHome {
   ContentIds& ids_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_BLOCK_H_

@@ -10,7 +10,7 @@
 #include "server/store/redis/redis_scripts.h"
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 Producer OtherProducer(Producer producer) {
@@ -319,4 +319,4 @@ std::string ChangeMessage(const RedisContext& context, const SampleName& name) {
   return absl::StrCat(context.server, " ", static_cast<int>(name.producer), " ", name.sample);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

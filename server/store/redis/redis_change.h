@@ -14,7 +14,7 @@
 #include "server/store/redis/redis_run.h"
 #include "server/store/sample/sample_rules.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisChange {
   const SampleName& name;
@@ -60,6 +60,6 @@ std::string ChangeMessage(const RedisContext& context, const SampleName& name);
 // Of all blocks of the pieces, each once.
 std::vector<std::string> ChunkKeys(absl::Span<const RowPiece> pieces);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_CHANGE_H_

@@ -24,7 +24,7 @@
 #include "server/store/redis/redis_trouble.h"
 #include "server/store/sample/content_ids.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // For how long the keys of a run live after the last use of their sample. Samples end when a server sweeps them; the
 // times to live in Redis are longer, and see to what no server takes away.
@@ -83,6 +83,6 @@ struct RedisContext {
   std::array<Mutex, 256> writer_locks;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_CONTEXT_H_

@@ -20,6 +20,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 // Loses answers to commits and lets others go first.
 class LossyCluster final : public RedisCluster {
  public:

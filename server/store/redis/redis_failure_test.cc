@@ -10,6 +10,8 @@
 #include "server/store/redis/redis_keys.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr auto kRollout = Producer::kRollout;

@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "server/store/redis/redis_scripts.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
@@ -234,4 +234,4 @@ std::vector<std::string> RedisIndex::keys() const {
   return keys;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

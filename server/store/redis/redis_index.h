@@ -23,7 +23,7 @@
 #include "server/store/redis/redis_manifest.h"
 #include "server/store/sample/sample_rules.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisEntry {
   std::string sample;
@@ -96,6 +96,6 @@ class RedisIndex {
   mutable std::array<std::array<std::atomic<int64_t>, RedisBucketKeys::kBuckets>, 2> kept_ms_{};
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_INDEX_H_

@@ -8,7 +8,7 @@
 #include "server/store/redis/redis_change.h"
 #include "server/store/redis/redis_sample.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Samples marked in one go.
@@ -95,4 +95,4 @@ absl::StatusOr<int64_t> KeepForCheckpoint(RedisContext& context, const std::shar
   return kept;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 int Number(Producer producer) { return static_cast<int>(producer); }
@@ -31,4 +31,4 @@ std::string RedisBucketKeys::Entries(Producer producer) const { return absl::Str
 
 std::string RedisBucketKeys::Due(Producer producer) const { return absl::StrCat(base_, "d", Number(producer)); }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -22,7 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "routing_replay/wire/sample_id.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Of a deployment.
 class RedisKeys {
@@ -74,6 +74,6 @@ class RedisBucketKeys {
   std::string base_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_KEYS_H_

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 absl::Status ClaimRedisLayout(RedisCluster& cluster, const RedisKeys& keys, Clock::Time deadline) {
   const std::string key = keys.Layout();
@@ -22,4 +22,4 @@ absl::Status ClaimRedisLayout(RedisCluster& cluster, const RedisKeys& keys, Cloc
                                                     ": start the version that wrote it, or state another ?prefix="));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

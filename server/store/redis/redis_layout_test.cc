@@ -5,6 +5,8 @@
 #include "server/store/redis/redis_failure_fixture.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using ::testing::AllOf;

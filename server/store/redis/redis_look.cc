@@ -5,7 +5,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 class Look {
@@ -133,4 +133,4 @@ absl::Status CheckLifeOf(RedisRun& run, const RedisResult& answer) {
   return NoRunError(run.info.run);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -13,7 +13,7 @@
 #include "server/store/redis/redis_run.h"
 #include "server/store/sample/sample_rules.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisFound {
   RedisStamp stamp;  // Version 0: there is no such sample.
@@ -43,6 +43,6 @@ absl::StatusOr<std::vector<RedisFound>> LookAt(RedisContext& context, RedisRun& 
 RedisRequest AskForLife(const RedisContext& context, const RedisRun& run);
 absl::Status CheckLifeOf(RedisRun& run, const RedisResult& answer);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_LOOK_H_

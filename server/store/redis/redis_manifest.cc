@@ -10,7 +10,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/records/framed_record.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 absl::Status NoManifest() { return absl::DataLossError("redis: the answer is no manifest"); }
@@ -91,4 +91,4 @@ ParsedManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHo
 
 std::string WindowField(int64_t window) { return absl::StrCat("w", window); }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

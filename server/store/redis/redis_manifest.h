@@ -21,7 +21,7 @@
 #include "server/store/redis/redis_block.h"
 #include "server/store/sample/sample_content.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Of a sample whose manifest is damaged where the version should be. No change fits it: it goes when its time is up.
 inline constexpr int64_t kUnreadableVersion = -1;
@@ -58,6 +58,6 @@ ParsedManifest ParseManifest(RedisReply reply, int32_t block_rows, const RedisHo
 
 std::string WindowField(int64_t window);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_MANIFEST_H_

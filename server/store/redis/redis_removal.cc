@@ -7,7 +7,7 @@
 #include "server/store/redis/redis_change.h"
 #include "server/store/redis/redis_scripts.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Samples removed in one go.
@@ -109,4 +109,4 @@ void RedisRemoval::TakeEnd(const SampleName& name, const RedisFound& found, bool
   if (by_this && found.content.ok()) result_.bytes += found.manifest().stored_bytes();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -12,7 +12,7 @@
 #include "server/store/redis/redis_run.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Removes samples of one run. Not thread-safe.
 class RedisRemoval {
@@ -45,6 +45,6 @@ class RedisRemoval {
   ReleaseResult result_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_REMOVAL_H_

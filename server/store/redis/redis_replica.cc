@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // After so long it is asked again whether there is a replica to wait for.
@@ -88,4 +88,4 @@ absl::Status AwaitReplica(RedisContext& context, const RedisRun& run, const std:
   return absl::UnavailableError("no replica of Redis has the change yet");
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "server/store/redis/redis_run.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Returns OK when a replica of the master that has `manifest_key` has all that was done there before this call. It is
 // OK, too, where there is no replica: the server alone has none that follows it (one that is still being given its
@@ -19,6 +19,6 @@ namespace routing_replay {
 // What the master had lost before this call is not found out: look at the sample afterwards.
 absl::Status AwaitReplica(RedisContext& context, const RedisRun& run, const std::string& manifest_key);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_REPLICA_H_

@@ -9,6 +9,8 @@
 #include "server/store/conformance/conformance.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr char kAlone[] = "role:master\r\nconnected_slaves:0\r\n";

@@ -12,7 +12,7 @@
 #include "server/store/store.h"
 #include "server/store/watch_list.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe.
 struct RedisRun {
@@ -31,6 +31,6 @@ struct RedisRun {
   std::atomic<bool> ended{false};  // It is known to be dropped.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_RUN_H_

@@ -13,7 +13,7 @@
 #include "server/store/run_options.h"
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Samples of a dropped run that are cleared away in one go.
@@ -259,4 +259,4 @@ absl::StatusOr<std::vector<RedisIndex::Sums>> SumsOf(RedisContext& context,
   return sums;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -16,7 +16,7 @@
 #include "server/store/run_options.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What Redis has answered for; whether that is on a disk is a setting of Redis.
 inline constexpr DurabilityLevels kRedisDurability{Durability::kWritten, Durability::kWritten};
@@ -69,6 +69,6 @@ class RedisRuns {
 absl::StatusOr<std::vector<RedisIndex::Sums>> SumsOf(RedisContext& context,
                                                      absl::Span<const std::shared_ptr<RedisRun>> runs);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_RUNS_H_

@@ -12,7 +12,7 @@
 #include "server/store/sample/piece_change.h"
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // An append holds a thread of its server's, of which there are not many, and most come without a deadline.
@@ -455,4 +455,4 @@ absl::StatusOr<SampleState> RedisSample::Stat() {
   return StateOf(context_, name_, *found);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -18,7 +18,7 @@
 #include "server/store/redis/redis_run.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // A handle on a sample for one call. Methods mean what the same ones of Store mean; errors too as those of
 // RedisCluster. DATA_LOSS (kNotCommitted, with missing_rows) once if rows that this server had acknowledged are gone,
@@ -91,6 +91,6 @@ class RedisSample {
   bool changed_ = false;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_SAMPLE_H_

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay::redis_scripts {
+namespace routing_replay::server::redis_scripts {
 namespace {
 
 // Versions are microseconds of the server's clock, but always more than the one before: so a later life of a sample has
@@ -254,4 +254,4 @@ const RedisScript& DropEntry() {
   return script;
 }
 
-}  // namespace routing_replay::redis_scripts
+}  // namespace routing_replay::server::redis_scripts

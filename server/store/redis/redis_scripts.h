@@ -6,7 +6,7 @@
 
 #include "server/store/redis/client/redis_script.h"
 
-namespace routing_replay::redis_scripts {
+namespace routing_replay::server::redis_scripts {
 
 // What the scripts answer first.
 enum Answer : int64_t {
@@ -67,6 +67,6 @@ const RedisScript& LeftEntry();
 // Takes an entry out, unless something later than `version` is known. ARGV: sample id, version.
 const RedisScript& DropEntry();
 
-}  // namespace routing_replay::redis_scripts
+}  // namespace routing_replay::server::redis_scripts
 
 #endif  // SERVER_STORE_REDIS_REDIS_SCRIPTS_H_

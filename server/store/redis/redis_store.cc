@@ -19,7 +19,7 @@
 #include "server/store/run_options.h"
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr Producer kProducers[] = {Producer::kRollout, Producer::kTrainer};
@@ -435,4 +435,4 @@ std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisClus
   return std::make_unique<RedisStore>(std::move(name), std::move(cluster), options);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -50,7 +50,7 @@
 #include "server/store/redis/client/redis_cluster.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisStoreOptions {
   const Clock* clock = &Clock::Real();                                 // Of use and expiry. Outlives the store.
@@ -80,6 +80,6 @@ struct RedisStoreOptions {
 std::unique_ptr<Store> NewRedisStore(std::string name, std::shared_ptr<RedisCluster> cluster,
                                      const RedisStoreOptions& options);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_STORE_H_

@@ -15,6 +15,8 @@
 #include "tests/support/redis/redis_process.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 // Servers that all tests of this process use, one after the other.

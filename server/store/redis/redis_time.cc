@@ -5,7 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 int64_t TimeOfDayMs(const Clock& clock) {
@@ -56,4 +56,4 @@ absl::Status RedisTime::Follow(RedisCluster& cluster, Clock::Time deadline) {
   return apart;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -10,7 +10,7 @@
 #include "proto/wire/clock.h"
 #include "server/store/redis/client/redis_cluster.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe.
 class RedisTime {
@@ -36,6 +36,6 @@ class RedisTime {
   std::atomic<int64_t> offset_ms_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_TIME_H_

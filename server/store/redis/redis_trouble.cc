@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr std::chrono::minutes kQuiet{1};
@@ -99,4 +99,4 @@ std::shared_ptr<RedisCluster> HideRedisErrors(std::shared_ptr<RedisCluster> redi
   return std::make_shared<OpaqueCluster>(std::move(redis), trouble);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

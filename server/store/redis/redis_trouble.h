@@ -16,7 +16,7 @@
 #include "proto/wire/mutex.h"
 #include "server/store/redis/client/redis_cluster.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Warnings for the log. Thread-safe.
 class RedisTrouble {
@@ -60,6 +60,6 @@ class RedisTrouble {
 // `trouble` outlives it.
 std::shared_ptr<RedisCluster> HideRedisErrors(std::shared_ptr<RedisCluster> redis, RedisTrouble& trouble);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_TROUBLE_H_

@@ -9,7 +9,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using ::testing::HasSubstr;
@@ -112,4 +112,4 @@ TEST_F(RedisLossTest, LossesAreCountedAndNoneIsLeftOutOfTheLog) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

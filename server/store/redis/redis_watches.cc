@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // A reader that waits sets up a watch after each change: its channels are kept in between, for a channel that is opened
@@ -146,4 +146,4 @@ void RedisWatches::Work() {
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

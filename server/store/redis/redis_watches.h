@@ -18,7 +18,7 @@
 #include "server/store/sample/sample_rules.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe. Outlives its watches.
 class RedisWatches {
@@ -57,6 +57,6 @@ class RedisWatches {
   std::thread worker_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_REDIS_WATCHES_H_

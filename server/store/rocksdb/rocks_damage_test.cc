@@ -20,6 +20,8 @@
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 namespace fs = std::filesystem;

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/rocksdb/rocks_status.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr absl::string_view kWhat = "the damaged log cannot be kept";
@@ -65,4 +65,4 @@ absl::Status DamagedLog::Forget() const {
   return FromRocks(env_.DeleteDir(NotedAt()), kWhat);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // One per database, by whoever opens it, before and after. `env` outlives it. Errors as FromRocks.
 class DamagedLog {
@@ -40,6 +40,6 @@ class DamagedLog {
   const std::string database_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_DAMAGED_LOG_H_

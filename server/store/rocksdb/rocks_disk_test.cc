@@ -17,6 +17,8 @@
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr int64_t kRows = 20000;

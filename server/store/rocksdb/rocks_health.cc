@@ -2,7 +2,7 @@
 
 #include "server/store/rocksdb/rocks_status.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr char kWhat[] = "the database refuses writes";
@@ -25,4 +25,4 @@ void RocksHealth::OnErrorRecoveryEnd(const rocksdb::BackgroundErrorRecoveryInfo&
   status_ = FromRocks(info.new_bg_error, kWhat);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

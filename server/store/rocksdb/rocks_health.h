@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // One per database. Thread-safe.
 class RocksHealth final : public rocksdb::EventListener {
@@ -23,6 +23,6 @@ class RocksHealth final : public rocksdb::EventListener {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_HEALTH_H_

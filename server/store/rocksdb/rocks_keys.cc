@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay::rocks {
+namespace routing_replay::server::rocks {
 namespace {
 
 std::string BigEndian(uint64_t number) {
@@ -58,4 +58,4 @@ int64_t DecodeTime(absl::string_view value) {
   return value.size() == sizeof(uint64_t) ? static_cast<int64_t>(FromBigEndian(value)) : 0;
 }
 
-}  // namespace routing_replay::rocks
+}  // namespace routing_replay::server::rocks

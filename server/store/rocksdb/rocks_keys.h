@@ -18,7 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "routing_replay/wire/sample_id.h"
 
-namespace routing_replay::rocks {
+namespace routing_replay::server::rocks {
 
 inline constexpr char kRunPrefix = 'r';
 inline constexpr char kHeadPrefix = 'h';
@@ -51,6 +51,6 @@ std::string EncodeTime(int64_t ms);
 // 0 if it is none.
 int64_t DecodeTime(absl::string_view value);
 
-}  // namespace routing_replay::rocks
+}  // namespace routing_replay::server::rocks
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_

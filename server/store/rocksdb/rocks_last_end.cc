@@ -7,7 +7,7 @@
 #include "server/store/rocksdb/rocks_options.h"
 #include "server/store/rocksdb/rocks_status.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr absl::string_view kClosed = "closed";
@@ -54,4 +54,4 @@ absl::Status MarkClosed(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family) {
   return Mark(db, family, std::string(kClosed));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

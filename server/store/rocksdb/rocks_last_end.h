@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "routing_replay/wire/durability.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 enum class LastEnd {
   kClean,     // It closed the database.
@@ -35,6 +35,6 @@ absl::StatusOr<LastEnd> ReadLastEnd(rocksdb::DB& db, rocksdb::ColumnFamilyHandle
 absl::Status MarkOpen(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id);
 absl::Status MarkClosed(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_LAST_END_H_

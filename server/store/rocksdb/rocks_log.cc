@@ -8,7 +8,7 @@
 
 #include "absl/strings/ascii.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr size_t kLongestLine = 1024;
@@ -31,4 +31,4 @@ class RocksLog final : public rocksdb::Logger {
 
 std::shared_ptr<rocksdb::Logger> NewRocksLog() { return std::make_shared<RocksLog>(); }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -6,12 +6,12 @@
 
 #include <memory>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Warnings and errors go to the server's log. A file of RocksDB's own beside the database ends the process: once the
 // disk is full, RocksDB's second line to it fails an assertion. Thread-safe.
 std::shared_ptr<rocksdb::Logger> NewRocksLog();
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_LOG_H_

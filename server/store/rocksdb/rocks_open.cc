@@ -15,7 +15,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/rocksdb/rocks_status.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 rocksdb::Status Open(const std::string& path, const rocksdb::Options& options, rocksdb::WALRecoveryMode mode,
@@ -101,4 +101,4 @@ absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocks
   return FromRocks(status, absl::StrCat("rocksdb:", path, Advice(status)));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

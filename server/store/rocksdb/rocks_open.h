@@ -12,7 +12,7 @@
 #include "server/store/rocksdb/rocks_damaged_log.h"
 #include "server/store/rocksdb/rocks_run.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct OpenedDatabase {
   std::shared_ptr<rocksdb::DB> db;
@@ -27,6 +27,6 @@ struct OpenedDatabase {
 absl::StatusOr<OpenedDatabase> OpenDatabase(const std::string& path, const rocksdb::Options& options,
                                             const DamagedLog& log);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_OPEN_H_

@@ -9,7 +9,7 @@
 
 #include "server/store/rocksdb/rocks_log.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr uint64_t kBlobBytes = 4 << 10;
@@ -75,4 +75,4 @@ rocksdb::FlushOptions RocksFlushAtOnce() {
   return options;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -8,7 +8,7 @@
 
 #include "routing_replay/wire/durability.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Values of 4 KiB and more are blobs: compaction does not move them.
 // `cache` holds what is read and, up to half of it, what is not yet in a table file, of all runs together. `env`: null
@@ -19,6 +19,6 @@ rocksdb::WriteOptions RocksWriteOptions(Durability durability);
 // Returns when it is done, whoever else writes.
 rocksdb::FlushOptions RocksFlushAtOnce();
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_OPTIONS_H_

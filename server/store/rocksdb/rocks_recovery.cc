@@ -13,7 +13,7 @@
 #include "server/store/rocksdb/rocks_status.h"
 #include "server/store/sample/sample_rules.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Longer than any TTL, twice.
@@ -208,4 +208,4 @@ std::string Describe(const RecoveryReport& report) {
   return line;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

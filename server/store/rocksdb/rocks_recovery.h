@@ -11,7 +11,7 @@
 #include "server/store/memory/run_keeper.h"
 #include "server/store/rocksdb/rocks_run.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Counts of what was found.
 struct RecoveryReport {
@@ -39,6 +39,6 @@ std::string Describe(const RecoveryReport& report);
 absl::StatusOr<std::vector<KeptSample>> RecoverSamples(const RocksFamily& family, int32_t block_rows, bool doubtful,
                                                        const StoreTime& time, RocksRun& run, RecoveryReport& report);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_RECOVERY_H_

@@ -11,7 +11,7 @@
 #include "server/store/sample/row_pieces.h"
 #include "server/store/store_errors.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // So many blocks may wait for a write that takes them away.
@@ -233,4 +233,4 @@ absl::Status RocksRun::GiveBack(std::atomic<bool>& stop) {
   return FromRocks(family_->db->CompactRange(options, family_->handle, nullptr, nullptr), what);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

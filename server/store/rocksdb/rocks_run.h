@@ -21,7 +21,7 @@
 #include "server/store/store.h"
 #include "server/store/store_time.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Lets writes in until it is closed. A batch with a column family that is dropped makes the whole database refuse
 // writes from then on, so that none may be on its way when one is. Thread-safe.
@@ -97,6 +97,6 @@ class RocksRun final : public BlockHome, public SampleJournal, public SpaceUser 
   std::vector<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_RUN_H_

@@ -8,7 +8,7 @@
 #include "proto/wire/human.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int64_t kMostKept = int64_t{64} << 20;
@@ -81,4 +81,4 @@ void RocksSpace::Run() {
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -19,7 +19,7 @@
 #include "proto/wire/mutex.h"
 #include "server/admission/byte_budget.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // A run, as one that may hold what nobody wants any more.
 class SpaceUser {
@@ -67,6 +67,6 @@ class RocksSpace {
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_SPACE_H_

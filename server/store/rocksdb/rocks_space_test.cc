@@ -12,6 +12,8 @@
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 // More than any disk has.

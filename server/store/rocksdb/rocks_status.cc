@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
   if (status.ok()) return absl::OkStatus();
@@ -18,4 +18,4 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
   return MakeError(absl::StatusCode::kUnavailable, message, {.reason = Reason::kUnspecified});
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

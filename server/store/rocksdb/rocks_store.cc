@@ -21,7 +21,7 @@
 #include "server/store/rocksdb/rocks_run.h"
 #include "server/store/rocksdb/rocks_status.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr uint64_t kSmallLogs = 1 << 20;
@@ -265,4 +265,4 @@ absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options,
   return NewKeptStore(std::move(options.memory), std::move(keeper), *std::move(runs));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -24,7 +24,7 @@
 #include "server/store/rocksdb/rocks_options.h"
 #include "server/store/rocksdb/rocks_recovery.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RocksStoreOptions {
   std::string path;                              // A directory; made if it is not there.
@@ -41,6 +41,6 @@ struct RocksStoreOptions {
 // is damaged as a whole, otherwise as NewKeptStore.
 absl::StatusOr<std::unique_ptr<Store>> OpenRocksStore(RocksStoreOptions options, RecoveryReport& report);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_ROCKSDB_ROCKS_STORE_H_

@@ -8,7 +8,7 @@
 #include "server/store/provenance.h"
 #include "server/store/sample/row_comparison.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 absl::Status OtherTokens(int64_t window, int64_t row, absl::string_view what) {
@@ -138,4 +138,4 @@ absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& c
   return plan;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -12,7 +12,7 @@
 #include "server/store/sample/sample_content.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 inline constexpr size_t kMaxProvenance = size_t{1} << 12;  // Entries of a sample.
 
@@ -35,6 +35,6 @@ AppendTokens TokensOf(const AppendHeader& header);
 absl::StatusOr<AppendPlan> PlanAppend(const RunInfo& run, const SampleContent& content, const AppendHeader& header,
                                       absl::Span<const Block> blocks);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SAMPLE_APPEND_PLAN_H_

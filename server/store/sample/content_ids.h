@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <random>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Never gives the same number twice in its life; a random start keeps the numbers of two processes apart. Thread-safe.
 class ContentIds {
@@ -29,6 +29,6 @@ class ContentIds {
   std::atomic<uint64_t> next_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SAMPLE_CONTENT_IDS_H_

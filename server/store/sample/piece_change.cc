@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "proto/wire/block/merge.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // So many pieces may lie in an open run before small ones are merged.
@@ -158,4 +158,4 @@ std::vector<RowPiece> PieceChange::Commit(RowPieces& pieces, ByteReservation& po
   return old;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

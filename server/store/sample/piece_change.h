@@ -24,7 +24,7 @@
 #include "server/store/sample/row_pieces.h"
 #include "server/store/store.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Not thread-safe. `pieces` must not change between construction and Commit. Without a Commit nothing has changed.
 class PieceChange {
@@ -88,6 +88,6 @@ class PieceChange {
   int64_t reclaimable_bytes_ = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SAMPLE_PIECE_CHANGE_H_

@@ -8,7 +8,7 @@
 #include "proto/wire/block/cut.h"
 #include "server/store/conformance/conformance.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using ::testing::ElementsAre;
@@ -181,4 +181,4 @@ TEST_F(PieceChangeTest, BlocksOfAFailedMergeAreGivenBack) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

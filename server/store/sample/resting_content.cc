@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using BlockPointer = std::shared_ptr<StoredBlock>;
@@ -339,4 +339,4 @@ SampleContent RestingContent::Wake(int32_t block_rows) {
   return content;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

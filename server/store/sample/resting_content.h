@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "server/store/sample/sample_content.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // One allocation. Move-only. Not thread-safe.
 //
@@ -55,6 +55,6 @@ class RestingContent {
   char* packed_ = nullptr;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SAMPLE_RESTING_CONTENT_H_

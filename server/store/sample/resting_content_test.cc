@@ -6,7 +6,7 @@
 #include "server/store/conformance/conformance.h"
 #include "server/store/provenance.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::TestGeometry;
@@ -125,4 +125,4 @@ TEST(RestingContentTest, AContentComesBackAsItWas) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -4,7 +4,7 @@
 #include "proto/wire/block/merge.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 int64_t CountIn(const Geometry& geometry, const BlockView& a, const BlockView& b, RowRange rows) {
@@ -51,4 +51,4 @@ absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPi
   return differences;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -10,7 +10,7 @@
 #include "routing_replay/wire/geometry.h"
 #include "server/store/sample/row_pieces.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RowDifferences {
   int64_t rows = 0;
@@ -22,6 +22,6 @@ struct RowDifferences {
 absl::StatusOr<RowDifferences> CompareRows(const Geometry& geometry, const RowPieces& stored,
                                            absl::Span<const Block> blocks, RowRange range);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SAMPLE_ROW_COMPARISON_H_

@@ -6,7 +6,7 @@
 
 #include "server/store/conformance/conformance.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::MakeBlock;
@@ -74,4 +74,4 @@ TEST(RowComparisonTest, ADamagedBlockIsNoConflict) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-namespace routing_replay {
+namespace routing_replay::server {
 size_t FirstEndingAfter(absl::Span<const RowPiece> pieces, int64_t row) {
   const auto first = std::partition_point(pieces.begin(), pieces.end(),
                                           [row](const RowPiece& piece) { return piece.rows.end <= row; });
@@ -69,4 +69,4 @@ std::vector<RowPiece> RowPieces::Find(RowRange range) const {
   return found;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

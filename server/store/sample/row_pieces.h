@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "server/store/sample/stored_block.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RowPiece {
   std::shared_ptr<StoredBlock> stored;
@@ -64,6 +64,6 @@ class RowPieces {
   std::vector<RowPiece> pieces_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SAMPLE_ROW_PIECES_H_

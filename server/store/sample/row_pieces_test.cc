@@ -5,7 +5,7 @@
 
 #include "server/store/conformance/conformance.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::TestGeometry;
@@ -98,4 +98,4 @@ TEST_F(RowPiecesTest, ExclusiveChargesCanBeTakenAway) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

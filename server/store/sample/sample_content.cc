@@ -2,7 +2,7 @@
 
 #include "server/store/provenance.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 namespace {
 
@@ -63,4 +63,4 @@ SampleContent SampleContent::Prefix(int64_t rows) const {
   return child;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

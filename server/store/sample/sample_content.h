@@ -13,7 +13,7 @@
 #include "server/store/sample/row_pieces.h"
 #include "server/store/token_checks.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Move-only. Not thread-safe.
 struct SampleContent {
@@ -52,6 +52,6 @@ struct SampleContent {
   SampleContent Prefix(int64_t rows) const;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SAMPLE_SAMPLE_CONTENT_H_

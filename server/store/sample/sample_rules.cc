@@ -7,7 +7,7 @@
 #include "routing_replay/wire/error_detail.h"
 #include "server/store/provenance.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 absl::StatusOr<LifeStep> CheckLife(const SampleContent* content, const AppendHeader& header) {
   if (content == nullptr) {
@@ -214,4 +214,4 @@ SampleState StateOf(const SampleName& name, const SampleContent& content) {
   return state;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -24,7 +24,7 @@
 #include "server/store/sample/content_ids.h"
 #include "server/store/sample/sample_content.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What an append does to the life of its sample.
 enum class LifeStep { kContinue, kOpen, kRestart };
@@ -88,6 +88,6 @@ int64_t SnapshotBytes(const SampleContent& content, size_t pieces);
 // All but stored_bytes and idle_ms.
 SampleState StateOf(const SampleName& name, const SampleContent& content);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SAMPLE_SAMPLE_RULES_H_

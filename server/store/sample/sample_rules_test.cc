@@ -5,7 +5,7 @@
 
 #include "server/store/conformance/conformance.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using testing::Fails;
@@ -138,4 +138,4 @@ TEST(SampleRulesTest, ErrorsSayWhereTheSampleIs) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

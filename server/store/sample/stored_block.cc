@@ -6,7 +6,7 @@
 
 #include "server/store/sample/row_pieces.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // The allocator's share: headers of the block, its bytes, its CRC list and the growing piece list.
@@ -81,4 +81,4 @@ std::shared_ptr<StoredBlock> MemoryHome::Keep(Block block, int64_t cost) {
   return std::make_shared<ResidentBlock>(shared_from_this(), std::move(block), cost);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

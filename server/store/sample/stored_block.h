@@ -12,7 +12,7 @@
 #include "server/store/kept_block.h"
 #include "server/store/sample/stored_charge.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class BlockHome;
 
@@ -86,6 +86,6 @@ class MemoryHome final : public BlockHome {
   std::shared_ptr<StoredBlock> Keep(Block block, int64_t cost) override;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SAMPLE_STORED_BLOCK_H_

@@ -9,7 +9,7 @@
 
 #include "server/admission/byte_budget.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Running totals of a run. Thread-safe; each one is right by itself.
 struct RunUsage {
@@ -59,6 +59,6 @@ class StoredCharge {
   std::shared_ptr<RunUsage> usage_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SAMPLE_STORED_CHARGE_H_

@@ -14,6 +14,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 // Files in memory. Thread-safe.
 class FaultySpillDisk final : public SpillDisk {
  public:

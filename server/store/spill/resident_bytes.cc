@@ -8,7 +8,7 @@
 
 #include "server/store/sample/stored_block.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct ResidentBytes::Held {
   explicit Held(bool is_small) : small(is_small) {}
@@ -60,4 +60,4 @@ BlockView ResidentBytes::view(const Geometry& geometry, RowRange rows, Codec cod
   return {rows, codec, {crcs, planes}, {reinterpret_cast<const uint8_t*>(crcs + planes), bytes}};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -7,7 +7,7 @@
 #include "proto/wire/block/block.h"
 #include "routing_replay/wire/geometry.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // One holder of them; a copy is another one. A small block is one allocation: holders, CRCs, bytes. Any other one is
 // taken over as it is. Where what is follows from geometry, rows and codec: nothing is kept of them. Not thread-safe;
@@ -38,6 +38,6 @@ class ResidentBytes {
   Held* held_ = nullptr;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SPILL_RESIDENT_BYTES_H_

@@ -5,7 +5,7 @@
 #include "server/store/conformance/conformance.h"
 #include "server/store/sample/stored_block.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using ::testing::ElementsAreArray;
@@ -46,4 +46,4 @@ TEST(ResidentBytesTest, ALargeBlockIsNotCopied) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

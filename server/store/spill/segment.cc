@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/checksum.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 struct FrameHeader {
@@ -65,4 +65,4 @@ absl::StatusOr<SpillPlace> SegmentWriter::Put(absl::Span<const absl::Span<const 
   return SpillPlace{std::move(segment), *offset};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -20,7 +20,7 @@
 #include "server/admission/byte_budget.h"
 #include "server/store/spill/spill_disk.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // A frame that was read and is what was written.
 class SpillFrame {
@@ -100,6 +100,6 @@ class SegmentWriter {
   std::weak_ptr<SpillSegment> open_ ABSL_GUARDED_BY(mutex_);  // Gone as soon as nobody wants its frames.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SPILL_SEGMENT_H_

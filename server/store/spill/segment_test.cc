@@ -6,6 +6,8 @@
 #include "tests/support/status_matchers.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using Bytes = std::vector<uint8_t>;

@@ -16,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr char kLockName[] = "routing-replay-spill.lock";
@@ -135,4 +135,4 @@ absl::StatusOr<std::shared_ptr<SpillDisk>> OpenSpillDirectory(const std::string&
   return std::make_shared<SpillDirectory>(path, std::move(lock));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Files that grow at their end, are read anywhere and go as a whole. Thread-safe; a file is written by one thread at a
 // time. Tests inject failures here.
@@ -35,6 +35,6 @@ class SpillDisk {
 // the directory open, UNAVAILABLE if it cannot be used.
 absl::StatusOr<std::shared_ptr<SpillDisk>> OpenSpillDirectory(const std::string& path);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SPILL_SPILL_DISK_H_

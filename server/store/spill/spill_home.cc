@@ -10,7 +10,7 @@
 #include "server/store/sample/row_pieces.h"
 #include "server/store/spill/resident_bytes.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int64_t kAllocationOverhead = 64;
@@ -127,4 +127,4 @@ absl::StatusOr<LoadedBlock> SpillHome::Read(const SpillPlace& place, RowRange ro
   return LoadedBlock{std::move(loaded), view};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

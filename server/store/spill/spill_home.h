@@ -13,7 +13,7 @@
 #include "server/store/sample/stored_block.h"
 #include "server/store/spill/segment.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Of one run. Thread-safe. A block that was spilled is read from the disk whenever it is asked for, and takes memory
 // for as long as somebody holds what was loaded: there is no cache but the operating system's.
@@ -41,6 +41,6 @@ class SpillHome final : public BlockHome {
   mutable std::array<Mutex, 64> mutexes_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_SPILL_SPILL_HOME_H_

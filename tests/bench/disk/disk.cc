@@ -20,6 +20,8 @@
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::bench {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using std::chrono::steady_clock;

@@ -16,6 +16,8 @@
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::bench {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr int64_t kSamples = 1'000'000, kQuickSamples = 20'000;

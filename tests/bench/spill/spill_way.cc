@@ -13,6 +13,8 @@
 #include "server/store/spill/segment.h"
 
 namespace routing_replay::bench {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 class SegmentWay final : public SpillWay {

@@ -13,6 +13,8 @@
 #include "tests/bench/store/side.h"
 
 namespace routing_replay::bench {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 class RocksSide final : public Side {

@@ -18,6 +18,8 @@
 
 namespace routing_replay::bench {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 // Used by one thread, which starts kStoreCallers callers in Append, Read and Check.
 class Side {
  public:

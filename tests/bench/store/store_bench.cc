@@ -19,6 +19,8 @@
 #include "tests/support/scratch_directory.h"
 
 namespace routing_replay::bench {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 using testing::RedisProcess;

@@ -15,6 +15,8 @@
 #include "trainer_plugin/fetch/staging_sink.h"
 
 namespace routing_replay::bench {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr char kRun[] = "overhead";

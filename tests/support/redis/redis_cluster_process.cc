@@ -14,6 +14,8 @@
 #include "server/store/redis/client/slot_map.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr std::chrono::seconds kFormTimeout(30);

@@ -13,6 +13,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 // Empty, or why tests that need a redis-server cannot run here.
 std::string NoRedisReason();
 

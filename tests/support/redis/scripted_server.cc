@@ -12,6 +12,8 @@
 #include "server/store/redis/client/slot_map.h"
 
 namespace routing_replay::testing {
+
+using namespace server;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr size_t kMaxCommand = size_t{64} << 20;

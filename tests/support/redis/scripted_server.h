@@ -14,6 +14,8 @@
 
 namespace routing_replay::testing {
 
+using namespace server;  // NOLINT(google-build-using-namespace)
+
 // Listens on the loopback interface until destroyed. Thread-safe.
 class ScriptedServer {
  public:

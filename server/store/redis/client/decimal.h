@@ -10,7 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Digits and nothing else, without a leading zero: absl::SimpleAtoi also takes signs and white space.
 inline std::optional<int64_t> ParseDecimal(absl::string_view text) {
@@ -20,6 +20,6 @@ inline std::optional<int64_t> ParseDecimal(absl::string_view text) {
   return value;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_DECIMAL_H_

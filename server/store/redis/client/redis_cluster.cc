@@ -9,7 +9,7 @@
 #include "server/store/redis/client/redis_execution.h"
 #include "server/store/redis/client/redis_topology.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr Backoff::Options kConnectPauses = {.initial = std::chrono::milliseconds(20),
@@ -89,4 +89,4 @@ RedisResult RedisCluster::ExecuteOne(const RedisRequest& request, Clock::Time de
   return std::move(Execute(absl::MakeConstSpan(&request, 1), deadline).front());
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -20,7 +20,7 @@
 #include "server/store/redis/client/redis_reply.h"
 #include "server/store/redis/client/redis_script.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisRequest {
   RedisCommand command;
@@ -117,6 +117,6 @@ class RedisCluster {
   virtual std::shared_ptr<RedisTopology> topology() = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_CLUSTER_H_

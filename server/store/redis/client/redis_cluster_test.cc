@@ -16,7 +16,7 @@
 #include "tests/support/redis/redis_cluster_process.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using routing_replay::testing::NoRedisReason;
@@ -282,4 +282,4 @@ TEST_F(RedisClusterTest, SubscriptionsFollowTheirSlots) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Below this a copy is cheaper than a piece of its own.
@@ -106,4 +106,4 @@ size_t RedisCommandQueue::commands_written() const {
   return static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), written_) - ends_.begin());
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

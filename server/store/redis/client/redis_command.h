@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // A command and its arguments, any bytes each. Values are borrowed where the caller says so, so that they are copied
 // only by the socket.
@@ -82,6 +82,6 @@ class RedisCommandQueue {
   size_t total_ = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_COMMAND_H_

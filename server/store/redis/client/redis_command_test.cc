@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/redis/client/redis_script.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 std::string Text(const RedisCommand& command) {
@@ -104,4 +104,4 @@ TEST(RedisScriptTest, HashAndCalls) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -12,7 +12,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int kKeepIdleSeconds = 30;
@@ -88,4 +88,4 @@ absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait) 
   return fd;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -11,7 +11,7 @@
 #include "server/store/redis/client/redis_endpoint.h"
 #include "server/store/redis/client/redis_wait.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // UNAVAILABLE: the connection is over, or never was.
 absl::Status RedisConnectionGone(absl::string_view what);
@@ -26,6 +26,6 @@ absl::StatusOr<RedisAddressList> ResolveRedisAddress(const RedisAddress& address
 // one refuses; DEADLINE_EXCEEDED, CANCELLED.
 absl::StatusOr<int> ConnectInTurn(const addrinfo* first, const RedisWait& wait);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_CONNECT_H_

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using std::chrono::milliseconds;
@@ -96,4 +96,4 @@ TEST(RedisConnectTest, ANumberIsAnAddress) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

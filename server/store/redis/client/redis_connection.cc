@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/redis/client/redis_error.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr size_t kReadBytes = size_t{64} << 10;
@@ -151,4 +151,4 @@ bool RedisConnection::CheckIdle() {
   return alive_;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

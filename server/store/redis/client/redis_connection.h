@@ -11,7 +11,7 @@
 #include "server/store/redis/client/redis_reply_parser.h"
 #include "server/store/redis/client/redis_socket.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // After any error the connection is dead and stays so: a reply is never matched with another command.
 // Thread-compatible.
@@ -70,6 +70,6 @@ class RedisConnection {
   bool alive_ = true;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_CONNECTION_H_

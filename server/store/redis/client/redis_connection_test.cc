@@ -4,7 +4,7 @@
 #include "tests/support/redis/scripted_server.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using routing_replay::testing::ScriptedServer;
@@ -143,4 +143,4 @@ TEST(RedisConnectionTest, NobodyThere) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -13,7 +13,7 @@
 #include "routing_replay/wire/sample_id.h"
 #include "server/store/redis/client/decimal.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr uint16_t kDefaultPort = 6379;
@@ -198,4 +198,4 @@ absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint) {
   return std::string(line);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisAddress {
   std::string host;  // A name, an IPv4 or an IPv6 address without brackets.
@@ -52,6 +52,6 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(absl::string_view url);
 // where there is no file. PERMISSION_DENIED (kField: password_file) if it cannot be read, is empty or above 4 KiB.
 absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_ENDPOINT_H_

@@ -7,7 +7,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using routing_replay::testing::Fails;
@@ -95,4 +95,4 @@ TEST(RedisEndpointTest, PasswordFile) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -10,7 +10,7 @@
 #include "server/store/redis/client/decimal.h"
 #include "server/store/redis/client/slot_map.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr size_t kRepeatedText = 256;
@@ -69,4 +69,4 @@ absl::Status StatusOfRedisError(absl::string_view command, absl::string_view tex
   return absl::Status(code, message);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "server/store/redis/client/redis_endpoint.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisError {
   enum class Kind {
@@ -34,6 +34,6 @@ RedisError ParseRedisError(absl::string_view text);
 // At most 256 bytes of the text are repeated.
 absl::Status StatusOfRedisError(absl::string_view command, absl::string_view text);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_ERROR_H_

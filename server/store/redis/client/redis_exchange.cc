@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 class Pipeline {
@@ -73,4 +73,4 @@ void RunRedisExchanges(absl::Span<RedisExchange> exchanges, const RedisExchangeL
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

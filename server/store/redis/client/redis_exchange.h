@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "server/store/redis/client/redis_connection.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisExchange {
   RedisConnection* connection;                // Alive, with nothing due.
@@ -31,6 +31,6 @@ struct RedisExchangeLimits {
 // Returns when each exchange is complete or has failed. A failed one leaves its connection dead, or with answers due.
 void RunRedisExchanges(absl::Span<RedisExchange> exchanges, const RedisExchangeLimits& limits, const RedisWait& wait);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_EXCHANGE_H_

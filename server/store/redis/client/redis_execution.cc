@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // A slot that is sent to and fro by two servers that do not agree yet.
@@ -211,4 +211,4 @@ void RedisExecution::GiveUp() {
   }
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

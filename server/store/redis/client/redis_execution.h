@@ -12,7 +12,7 @@
 #include "server/store/redis/client/redis_error.h"
 #include "server/store/redis/client/redis_topology.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Used once, by one thread.
 class RedisExecution {
@@ -80,6 +80,6 @@ class RedisExecution {
   bool refresh_ = false;  // The map is not to be trusted.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_EXECUTION_H_

@@ -6,7 +6,7 @@
 #include "tests/support/redis/scripted_server.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using routing_replay::testing::Bulk;
@@ -367,4 +367,4 @@ TEST(RedisExecutionTest, ConnectWaitsForAServer) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

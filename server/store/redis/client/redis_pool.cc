@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 RedisLease::~RedisLease() {
   if (connection_ != nullptr) pool_->GiveBack(std::move(connection_));
@@ -83,4 +83,4 @@ void RedisPool::Closed(const RedisAddress& server) {
   freed_.NotifyAll();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -11,7 +11,7 @@
 #include "proto/wire/mutex.h"
 #include "server/store/redis/client/redis_connection.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 class RedisPool;
 
@@ -73,6 +73,6 @@ class RedisPool {
   std::map<RedisAddress, Server> servers_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_POOL_H_

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using Type = RedisReply::Type;
@@ -48,4 +48,4 @@ absl::StatusOr<std::vector<RedisReply>> TakeArray(RedisReply reply) {
   return std::move(reply.elements);
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

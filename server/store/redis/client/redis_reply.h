@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisReply {
   enum class Type { kNil, kInteger, kBulk, kStatus, kError, kArray };
@@ -30,6 +30,6 @@ absl::StatusOr<int64_t> TakeInteger(const RedisReply& reply);
 absl::StatusOr<std::string> TakeText(RedisReply reply);
 absl::StatusOr<std::vector<RedisReply>> TakeArray(RedisReply reply);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_REPLY_H_

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/redis/client/decimal.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr char kLineBreak[] = "\r\n";
@@ -153,4 +153,4 @@ absl::StatusOr<std::optional<RedisReply>> RedisReplyParser::Next() {
   return std::optional<RedisReply>(std::move(*reply));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

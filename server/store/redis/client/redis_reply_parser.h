@@ -14,7 +14,7 @@
 
 struct redisReader;
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Not thread-safe. Memory grows with the bytes that came, never with a length or a count that was only announced.
 // Arrays nest at most seven deep.
@@ -60,6 +60,6 @@ class RedisReplyParser {
   absl::Status broken_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_REPLY_PARSER_H_

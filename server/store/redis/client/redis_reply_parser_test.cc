@@ -4,7 +4,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using Type = RedisReply::Type;
@@ -184,4 +184,4 @@ TEST(RedisReplyTest, TakesOnlyThePromisedType) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

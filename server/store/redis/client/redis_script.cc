@@ -6,7 +6,7 @@
 
 #include "absl/strings/escaping.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 std::string Sha1(absl::string_view text) {
@@ -33,4 +33,4 @@ RedisCommand RedisScript::WithSource(RedisCommand call) const {
   return call;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

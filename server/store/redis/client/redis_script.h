@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "server/store/redis/client/redis_command.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Immutable; thread-safe. Answer from the script by values, not by redis.error_reply: errors become statuses, and which
 // of them are the script's own is then only seen in their text.
@@ -28,6 +28,6 @@ class RedisScript {
   std::string sha1_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_SCRIPT_H_

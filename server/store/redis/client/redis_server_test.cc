@@ -8,7 +8,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_certificates.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using routing_replay::testing::Fails;
@@ -254,4 +254,4 @@ TEST_F(RedisServerTest, AReplicaIsNoPersistence) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/redis/client/redis_connect.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 absl::StatusOr<std::unique_ptr<RedisSocket>> RedisSocket::Connect(const RedisAddress& address, const RedisTls* tls,
                                                                   const RedisWait& wait) {
@@ -99,4 +99,4 @@ pollfd RedisSocket::PollFor(bool to_write) const {
   return {fd_, static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -12,7 +12,7 @@
 #include "server/store/redis/client/redis_tls.h"
 #include "server/store/redis/client/redis_wait.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Closed by the destructor. Not thread-safe.
 class RedisSocket {
@@ -49,6 +49,6 @@ class RedisSocket {
   UniqueSsl ssl_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_SOCKET_H_

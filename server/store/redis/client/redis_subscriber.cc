@@ -15,7 +15,7 @@
 #include "server/store/redis/client/subscriber_link.h"
 #include "server/store/redis/client/wake_event.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr Backoff::Options kPauses = {.initial = std::chrono::milliseconds(10),
@@ -289,4 +289,4 @@ std::unique_ptr<RedisSubscriber> RedisSubscriber::Start(RedisCluster& cluster, C
   return std::make_unique<Subscriber>(cluster.topology(), std::move(callback));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

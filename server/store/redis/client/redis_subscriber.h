@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "server/store/redis/client/redis_cluster.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisEvent {
   std::string channel;
@@ -45,6 +45,6 @@ class RedisSubscriber {
   virtual absl::Status status() const = 0;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_SUBSCRIBER_H_

@@ -8,7 +8,7 @@
 #include "tests/support/redis/scripted_server.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using routing_replay::testing::NoRedisReason;
@@ -169,4 +169,4 @@ TEST(RedisSubscriberWithoutServerTest, EndsWhileAServerDoesNotAnswer) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

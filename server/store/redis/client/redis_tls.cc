@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "routing_replay/wire/error_detail.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 int FdOf(BIO* bio) { return *static_cast<const int*>(BIO_get_data(bio)); }
@@ -114,4 +114,4 @@ absl::StatusOr<UniqueSsl> RedisTls::NewSession(int* fd, const std::string& host)
   return ssl;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "server/store/redis/client/redis_endpoint.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct FreeSsl {
   void operator()(SSL* ssl) const { SSL_free(ssl); }
@@ -39,6 +39,6 @@ class RedisTls {
 // What OpenSSL has to say about the last failure of this thread, and clears it.
 std::string TakeTlsError();
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_TLS_H_

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/redis/client/redis_error.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr int kHurry = 4;
@@ -133,4 +133,4 @@ absl::StatusOr<RedisTopology::View> RedisTopology::Read(const RedisAddress& serv
   return View{.map = *std::move(map), .clustered = true};
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -14,7 +14,7 @@
 #include "server/store/redis/client/slot_map.h"
 #include "server/store/redis/client/wake_event.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Whether trying again later cannot help: PERMISSION_DENIED, FAILED_PRECONDITION, INVALID_ARGUMENT.
 bool IsFinalRedisError(const absl::Status& status);
@@ -80,6 +80,6 @@ class RedisTopology {
   bool nobody_answered_ ABSL_GUARDED_BY(mutex_) = false;  // To the last refresh.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_TOPOLOGY_H_

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // Long waits are cut, so that a clock that was moved is looked at again.
@@ -35,4 +35,4 @@ absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait) {
   return absl::OkStatus();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "proto/wire/clock.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 struct RedisWait {
   Clock::Time deadline;
@@ -21,6 +21,6 @@ struct RedisWait {
 // (CANCELLED). The first look never waits: what is there already is found even after the deadline.
 absl::Status WaitForSockets(absl::Span<pollfd> sockets, const RedisWait& wait);
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_REDIS_WAIT_H_

@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "server/store/redis/client/decimal.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using Settings = std::map<std::string, std::string>;
@@ -139,4 +139,4 @@ absl::StatusOr<std::vector<std::string>> CheckRedisServers(RedisCluster& cluster
   return warnings;
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using Type = RedisReply::Type;
@@ -119,4 +119,4 @@ int SlotMap::unserved_slots() const {
   return static_cast<int>(std::count(nodes_of_slots_.begin(), nodes_of_slots_.end(), kNobody));
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

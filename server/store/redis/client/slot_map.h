@@ -12,7 +12,7 @@
 #include "server/store/redis/client/redis_endpoint.h"
 #include "server/store/redis/client/redis_reply.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 constexpr int kRedisSlots = 16384;
 
@@ -48,6 +48,6 @@ class SlotMap {
   std::array<uint16_t, kRedisSlots> nodes_of_slots_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_SLOT_MAP_H_

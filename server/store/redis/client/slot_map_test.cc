@@ -3,7 +3,7 @@
 #include "server/store/redis/client/redis_error.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using routing_replay::testing::Fails;
@@ -118,4 +118,4 @@ TEST(RedisErrorTest, Statuses) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 constexpr absl::string_view kSubscribe = "SSUBSCRIBE";
@@ -99,4 +99,4 @@ absl::Status SubscriberLink::Take(RedisReply reply, std::vector<ChannelNews>& ne
   return absl::OkStatus();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "server/store/redis/client/redis_connection.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // What a server has to say about a channel.
 struct ChannelNews {
@@ -60,6 +60,6 @@ class SubscriberLink {
   bool pinged_ = false;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_SUBSCRIBER_LINK_H_

@@ -5,7 +5,7 @@
 #include "tests/support/redis/scripted_server.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 using routing_replay::testing::Bulk;
@@ -104,4 +104,4 @@ TEST_F(SubscriberLinkTest, PingsAfterSilence) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Thread-safe. Stays set until cleared.
 class WakeEvent {
@@ -31,6 +31,6 @@ class WakeEvent {
   const int fd_;
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_STORE_REDIS_CLIENT_WAKE_EVENT_H_
