@@ -39,7 +39,7 @@ class RowPieces {
   absl::Span<const RowPiece> all() const { return pieces_; }
   size_t size() const { return pieces_.size(); }
   const RowPiece& operator[](size_t i) const { return pieces_[i]; }
-  size_t FirstEndingAfter(int64_t row) const { return routing_replay::FirstEndingAfter(pieces_, row); }
+  size_t FirstEndingAfter(int64_t row) const { return server::FirstEndingAfter(pieces_, row); }
   // Bytes charged for the pieces that are not shared.
   int64_t charged_bytes() const;
   // Bytes charged for the blocks that nobody else holds.
