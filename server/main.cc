@@ -140,7 +140,7 @@ int Main(int argc, char** argv) {
 }  // namespace routing_replay::server
 
 int main(int argc, char** argv) {
-  const int status = routing_replay::Main(argc, argv);
-  routing_replay::FlushLog();
+  const int status = routing_replay::server::Main(argc, argv);
+  routing_replay::server::FlushLog();
   return status;
 }

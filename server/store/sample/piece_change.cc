@@ -129,7 +129,7 @@ absl::StatusOr<Block> PieceChange::MergeParts(const Group& group) const {
     parts.push_back({block->view, part.rows});
     loaded.push_back(*std::move(block));
   }
-  return server::Merge(*run_.geometry, parts, FinalCodec(run_, group.rows().size()));
+  return routing_replay::Merge(*run_.geometry, parts, FinalCodec(run_, group.rows().size()));
 }
 
 void PieceChange::Keep(Block block, RowRange rows) {
