@@ -1,7 +1,7 @@
-# cmake -DFILE=page.html -DHEADER=folder/page.h -DNAME=kPage -DOUT=page.cc -P embed.cmake: the file as the constant
-# `const char kPage[]` that the header declares.
+# cmake -DFILE=page.html -DHEADER=folder/page.h -DNAME=ns::kPage -DOUT=page.cc -P embed.cmake: the file as the constant
+# `const char ns::kPage[]` that the header declares.
 file(READ ${FILE} text)
 if(text MATCHES "\\)rr\"")
   message(FATAL_ERROR "${FILE} ends the string literal")
 endif()
-file(WRITE ${OUT} "#include \"${HEADER}\"\n\nnamespace routing_replay {\nconst char ${NAME}[] = R\"rr(${text})rr\";\n}\n")
+file(WRITE ${OUT} "#include \"${HEADER}\"\n\nconst char ${NAME}[] = R\"rr(${text})rr\";\n")
