@@ -372,7 +372,7 @@ TEST(TrainerCapiRouterTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(forward([](rrt_router& r) { r.rounding = -1; }).detail["field"], "router.rounding");
   EXPECT_EQ(forward([](rrt_router& r) { r.top_k = 5; }).detail["field"], "router.top_k");
   EXPECT_EQ(forward([](rrt_router& r) { r.scaling_factor = INFINITY; }).detail["field"], "router.scaling_factor");
-  EXPECT_EQ(forward([](rrt_router&) {}, 3).detail["field"], "states");
+  EXPECT_EQ(forward([](rrt_router&) {}, 4).detail["field"], "states");
   EXPECT_EQ(forward([](rrt_router&) {}, 0, -1).detail["field"], "rows");
   const rrt_router router{.num_experts = 4, .top_k = 2, .num_groups = 1, .group_topk = 1, .scaling_factor = 1};
   const uint8_t state = 0;
@@ -385,6 +385,8 @@ TEST(TrainerCapiRouterTest, RefusesWhatDoesNotFit) {
   EXPECT_THAT(probs, Each(7));
   EXPECT_EQ(counters.replayed_rows, 0);
   EXPECT_EQ(forward([](rrt_router&) {}).code, 0);
+  EXPECT_EQ(forward([](rrt_router&) {}, 3).code, 0);
+  EXPECT_EQ(counters.live_rows, 1);
 }
 
 TEST(TrainerCapiTargetsTest, KeepsIdsByKey) {
@@ -452,11 +454,14 @@ TEST(TrainerCapiRouterTest, CompareCountsReplayedRows) {
               ElementsAre(3, 2, 1, 3));
   ASSERT_EQ(rrt_compare(&router, 4, replayed, states, nullptr, logits, nullptr, &by_logits), nullptr);
   EXPECT_EQ(memcmp(&by_ids, &by_logits, sizeof(by_ids)), 0);
-  states[3] = 3;
+  states[3] = 4;
   EXPECT_EQ(Take(rrt_compare(&router, 4, replayed, states, live, nullptr, nullptr, &by_ids)).detail["field"], "states");
   EXPECT_EQ(Take(rrt_compare(&router, 4, replayed, states, nullptr, nullptr, nullptr, &by_ids)).detail["field"],
             "logits");
   EXPECT_EQ(by_ids.rows, 3);
+  states[3] = 3;
+  ASSERT_EQ(rrt_compare(&router, 4, replayed, states, live, nullptr, nullptr, &by_ids), nullptr);
+  EXPECT_EQ(by_ids.rows, 6);
 }
 
 TEST_F(TrainerCapiTest, MoreRowsOfIdsThanAreGivenAreRefused) {

@@ -71,7 +71,7 @@ Choices RandomChoices(const RouterConfig& config, int64_t rows, std::mt19937& ra
     if (kind == 4) ids[pick(config.top_k - 1)] = ids[pick(config.top_k - 1)];
     StoreRow(config, ids, row, c.live);
     std::iota(ids.begin(), ids.end(), 0);
-    c.states.push_back(static_cast<RowState>(pick(5) > 1 ? 0 : pick(2)));
+    c.states.push_back(static_cast<RowState>(pick(5) > 1 ? 0 : pick(3)));
   }
   if (pick(1) == 0) std::swap(c.replayed, c.live);
   return c;

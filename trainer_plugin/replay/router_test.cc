@@ -191,20 +191,20 @@ TEST(RouterReplay, MixesRowKindsAndCountsThem) {
       Tensors t = RandomTensors(config, 60, random);
       std::normal_distribution<float> bias(0, 0.2f);
       for (int e = 0; e < 64; ++e) t.bias.push_back(bias(random));
-      for (int64_t row = 0; row < 60; ++row) t.states[row] = static_cast<RowState>(row % 3);
+      for (int64_t row = 0; row < 60; ++row) t.states[row] = static_cast<RowState>(row % 4);
       ASSERT_OK(t.Forward());
       ASSERT_OK(t.Backward());
       ExpectMatchesReference(t);
       for (int64_t row = 0; row < 60; ++row) {
         const std::vector<double> b(t.bias.begin(), t.bias.end());
-        const std::vector<int> expected = t.states[row] == RowState::kUnrecorded
-                                              ? ReferenceLiveChoice(config, t.Row(t.logits, row), b)
-                                              : t.Ids(t.indices, row);
+        const bool live = t.states[row] == RowState::kUnrecorded || t.states[row] == RowState::kLive;
+        const std::vector<int> expected =
+            live ? ReferenceLiveChoice(config, t.Row(t.logits, row), b) : t.Ids(t.indices, row);
         EXPECT_EQ(t.Ids(t.chosen, row), expected) << "row " << row;
       }
-      EXPECT_EQ(t.counters.replayed_rows, 20);
-      EXPECT_EQ(t.counters.live_rows, 20);
-      EXPECT_EQ(t.counters.pad_rows, 20);
+      EXPECT_EQ(t.counters.replayed_rows, 15);
+      EXPECT_EQ(t.counters.live_rows, 30);
+      EXPECT_EQ(t.counters.pad_rows, 15);
     }
   }
 }

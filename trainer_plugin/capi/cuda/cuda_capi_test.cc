@@ -53,7 +53,7 @@ struct Call {
     for (int64_t row = 0; row < kRows; ++row) {
       const auto first = static_cast<uint16_t>(std::uniform_int_distribution<int>(0, experts - 5)(random));
       for (uint16_t k = 0; k < 4; ++k) ids.push_back(first + k);
-      states.push_back(static_cast<uint8_t>(row % 3));
+      states.push_back(static_cast<uint8_t>(row % 4));
     }
     indices = experts <= 256 ? Bytes(ids.begin(), ids.end()) : BytesOf(ids);
   }

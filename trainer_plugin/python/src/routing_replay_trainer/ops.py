@@ -68,7 +68,7 @@ def router_replay(
 
     logits: [N, E] float32, float64, bfloat16 or float16
     indices: [N, K] compact ids of `id_dtype`
-    states: [N] uint8: rows that are UNRECORDED take the live choice; all rows are replayed if absent
+    states: [N] uint8: UNRECORDED and LIVE rows take the live choice; all rows are replayed if absent
     expert_bias: [E], taken as float32
 
     On a GPU `states` are not looked at before: one that is none counts as replayed.

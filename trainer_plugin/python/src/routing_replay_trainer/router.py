@@ -90,7 +90,7 @@ def router_replay_forward(
 
     logits: [N, E] float32, float64, float16, or bfloat16 (of ml_dtypes, or its bits as uint16)
     indices: [N, K] compact ids (`Batch.indices`): uint8 for E <= 256, else uint16
-    states: [N] (`Batch.states`): rows that are UNRECORDED take the live choice; all rows are replayed if absent
+    states: [N] (`Batch.states`): UNRECORDED and LIVE rows take the live choice; all rows are replayed if absent
     expert_bias: [E] float32 (as Megatron-Core keeps it, whatever the dtype of the logits): enters a live choice of
         sigmoid and sqrtsoftplus
 
