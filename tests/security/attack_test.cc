@@ -174,7 +174,9 @@ TEST_F(AttackTest, NamesThatAreNone) {
        {std::string("../../etc/passwd\n"), std::string("a\0b", 3), std::string("a b"), std::string("\x1b[31m"),
         std::string("{\"level\":\"info\"}"), std::string(129, 'a'), std::string(2 << 20, 'a')}) {
     EXPECT_EQ(Put(OneAppend("run", name, 3)).code(), kInvalid) << absl::CHexEscape(name.substr(0, 20));
-    EXPECT_EQ(FromGrpcStatus(OpenRun(*stub_, "attacker", name)).code(), kInvalid);
+    const bool too_long = name.size() > 64 << 10;  // The request is not read.
+    EXPECT_EQ(FromGrpcStatus(OpenRun(*stub_, "attacker", name)).code(),
+              too_long ? absl::StatusCode::kResourceExhausted : kInvalid);
   }
 }
 

@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(RedisPair, StoreConformance,
                              "redis_pair", [] { return SingleRedis().endpoint(); }, {8, 16}, true)),
                          FactoryName);
 INSTANTIATE_TEST_SUITE_P(RedisCluster, StoreConformance,
-                         ::testing::Values(Factory("redis_cluster", [] { return RedisNodes().endpoint(); }, {16, 24})),
+                         ::testing::Values(Factory("redis_cluster", [] { return RedisNodes().endpoint(); }, {16, 28})),
                          FactoryName);
 
 }  // namespace routing_replay::testing
