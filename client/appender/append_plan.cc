@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -128,6 +129,13 @@ void ShareTokens(const AppendHeader& whole, std::vector<AppendPiece>& pieces) {
   }
 }
 
+// Each piece is an append of its own to the server. Not from an engine of this process, which a fork would double.
+void GiveResendKeys(std::vector<AppendPiece>& pieces) {
+  std::random_device random;
+  uint64_t key = uint64_t{random()} << 32 | random();
+  for (AppendPiece& piece : pieces) piece.header.resend_key = std::max<uint64_t>(1, ++key);
+}
+
 // Rows of the pieces: whole windows while they fit.
 std::vector<RowRange> PieceRows(RowRange rows, absl::Span<const Block> blocks, int32_t block_rows,
                                 int64_t piece_bytes) {
@@ -197,6 +205,7 @@ class PieceMaker {
   AppendPlan Finish() {
     plan_.pieces.back().header.seal_num_tokens = whole_.seal_num_tokens;
     ShareTokens(whole_, plan_.pieces);
+    GiveResendKeys(plan_.pieces);
     plan_.bytes = HeldBytes(plan_);
     return std::move(plan_);
   }
@@ -229,6 +238,7 @@ AppendPlan OnePiece(AppendHeader header) {
   plan.pieces.resize(1);
   plan.pieces[0].header = header;
   ShareTokens(header, plan.pieces);
+  GiveResendKeys(plan.pieces);
   return plan;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <set>
 
 #include "client/testing/model_server.h"
 #include "proto/wire/payload/tensor_payload.h"
@@ -129,6 +130,20 @@ TEST(AppendPlanTest, TokensOfTheRowsAloneLeaveTheHistoryUnchecked) {
                        PlanBlocks({.sample = "s", .row_start = 100}, ModelRows(ids, {100, 300}, {}, 64), 64));
   EXPECT_EQ(silent.pieces.size(), 1u);
   EXPECT_TRUE(silent.pieces[0].header.token_ids.empty());
+}
+
+TEST(AppendPlanTest, EachPieceCanBeToldWhenItIsSentAgain) {
+  std::mt19937_64 random(1);
+  const std::vector<uint8_t> ids = ModelIds(random, 640);
+  std::set<uint64_t> keys;
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_OK_AND_ASSIGN(const AppendPlan plan, PlanBlocks({.sample = "s"}, ModelRows(ids, {0, 640}, {}, 64), 64, 64));
+    for (const AppendPiece& piece : plan.pieces) keys.insert(piece.header.resend_key);
+    ASSERT_OK_AND_ASSIGN(const AppendPlan unrecorded, PlanUnrecorded({.sample = "s"}, 3));
+    keys.insert(unrecorded.pieces[0].header.resend_key);
+  }
+  EXPECT_EQ(keys.size(), 10u * 11);
+  EXPECT_FALSE(keys.contains(0));
 }
 
 TEST(AppendPlanTest, OnlyTheFirstPieceOpensFromAPrefix) {

@@ -85,6 +85,7 @@ AppendAck AppendProcessor::Process(absl::string_view run, AppendRequest request,
   AppendAck ack;
   if (result.ok()) {
     ack = *std::move(result);
+    recent_.Add(run, *request.append, ack);
   } else {
     ack.error = WithSample(result.status(), sample);
   }
@@ -93,8 +94,17 @@ AppendAck AppendProcessor::Process(absl::string_view run, AppendRequest request,
   return ack;
 }
 
+std::optional<AppendAck> AppendProcessor::AckOfGone(absl::string_view run, const AppendHeader& header) const {
+  std::optional<AppendAck> ack = recent_.Find(run, header);
+  if (!ack) return std::nullopt;
+  const absl::Status there = store_.Stat(run, header.producer, {.sample = header.sample}).status();
+  const bool gone = GetErrorDetail(there).value_or(ErrorDetail()).reason == Reason::kNoSample;
+  return gone ? ack : std::nullopt;
+}
+
 absl::StatusOr<AppendAck> AppendProcessor::Run(absl::string_view run, AppendRequest& request,
                                                ByteReservation reservation) const {
+  if (std::optional<AppendAck> ack = AckOfGone(run, *request.append)) return *std::move(ack);
   const auto known = store_.KnownRun(run);
   if (!known.ok()) return known.status();
   const int64_t reserved = reservation.bytes();

@@ -3,10 +3,12 @@
 #define SERVER_SERVICE_APPEND_PROCESSOR_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "proto/wire/message/append_message.h"
 #include "server/admission/byte_budget.h"
+#include "server/service/recent_appends.h"
 #include "server/store/store.h"
 
 namespace routing_replay::server {
@@ -27,6 +29,8 @@ class AppendProcessor {
   AppendAck Process(absl::string_view run, AppendRequest request, ByteReservation reservation) const;
 
  private:
+  // The ack of an append that is sent again and whose sample is gone since.
+  std::optional<AppendAck> AckOfGone(absl::string_view run, const AppendHeader& header) const;
   absl::StatusOr<AppendAck> Run(absl::string_view run, AppendRequest& request, ByteReservation reservation) const;
   // `request` can be processed again.
   absl::StatusOr<AppendAck> Append(const RunInfo& run, AppendRequest& request, ByteReservation reservation) const;
@@ -34,6 +38,7 @@ class AppendProcessor {
   Store& store_;
   ByteBudget& budget_;
   const Options options_;
+  mutable RecentAppends recent_;
 };
 
 // Cuts the payload of encoded blocks apart and checks lengths, ranges, CRCs and ids: INVALID_ARGUMENT naming field, row

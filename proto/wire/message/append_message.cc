@@ -69,6 +69,7 @@ std::string EncodeHeader(const AppendHeader& header) {
   if (header.seal_num_tokens) w.IntAlways(14, *header.seal_num_tokens);
   if (header.prefix) w.BytesAlways(15, EncodePrefix(*header.prefix));
   w.Bytes(16, header.engine);
+  w.Fixed64(17, header.resend_key);
   EncodePayloadKind(header, w);
   return w.Take();
 }
@@ -276,6 +277,9 @@ void ParseHeaderRest(MessageReader& r, AppendHeader& header) {
       break;
     case 16:
       header.engine = r.Text("engine", kMaxLabelBytes);
+      break;
+    case 17:
+      header.resend_key = r.Fixed64("resend_key");
       break;
     case 20:
       Take(r, ParseTensor(r.Bytes("tensor"), r.path().Child("tensor")), header.payload_kind);

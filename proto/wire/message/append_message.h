@@ -50,6 +50,7 @@ struct AppendHeader {
   std::optional<int64_t> seal_num_tokens;
   std::optional<PrefixReference> prefix;
   std::string engine;
+  uint64_t resend_key = 0;
   // monostate: no recorded rows and no payload.
   std::variant<std::monostate, TensorDescription, std::vector<BlockHeader>> payload_kind;
 };

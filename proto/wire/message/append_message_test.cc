@@ -84,6 +84,7 @@ v1::AppendRequest RandomRequest(Random& random) {
   header.set_rows(rows.size());
   header.set_revision(Below(random, 3));
   if (Below(random, 2)) header.set_restart_nonce(random());
+  if (Below(random, 2)) header.set_resend_key(random());
   FillOptional(random, header);
   std::vector<RowRange> holes = RandomHoles(random, rows);
   const uint64_t kind = Below(random, 3);
