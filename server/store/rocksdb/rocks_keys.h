@@ -2,6 +2,7 @@
 //
 //   default             'r' run                        → RunRecord
 //                       "end"                          → how the last process ended; see rocks_last_end.h
+//                       "seen"                         → when it began or ended, in ms since 1970
 //   "run:" + run        'h' producer sample            → SampleHead
 //                       'w' producer sample 0 window   → WindowRecord
 //                       'u' producer sample            → when it was last used, in ms since 1970
@@ -27,6 +28,7 @@ inline constexpr char kUsePrefix = 'u';
 inline constexpr char kBlockPrefix = 'b';
 inline constexpr char kBlockIdPrefix = 'i';
 inline constexpr char kEndKey[] = "end";
+inline constexpr char kSeenKey[] = "seen";
 
 std::string RunFamily(absl::string_view run);
 std::string RunKey(absl::string_view run);

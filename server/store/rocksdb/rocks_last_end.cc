@@ -14,8 +14,11 @@ constexpr absl::string_view kClosed = "closed";
 
 std::string OpenBy(const std::string& boot_id) { return absl::StrCat("open ", boot_id); }
 
-absl::Status Mark(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& value) {
-  rocksdb::Status status = db.Put(RocksWriteOptions(Durability::kSynced), family, rocks::kEndKey, value);
+absl::Status Mark(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& value, int64_t now_ms) {
+  rocksdb::WriteBatch batch;
+  batch.Put(family, rocks::kEndKey, value);
+  batch.Put(family, rocks::kSeenKey, rocks::EncodeTime(now_ms));
+  rocksdb::Status status = db.Write(RocksWriteOptions(Durability::kSynced), &batch);
   if (status.ok()) status = db.Flush(RocksFlushAtOnce(), family);
   return FromRocks(status, "the database cannot be written to");
 }
@@ -46,12 +49,18 @@ absl::StatusOr<LastEnd> ReadLastEnd(rocksdb::DB& db, rocksdb::ColumnFamilyHandle
   return !log_damaged && !boot_id.empty() && mark == OpenBy(boot_id) ? LastEnd::kSameBoot : unknown;
 }
 
-absl::Status MarkOpen(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id) {
-  return Mark(db, family, OpenBy(boot_id));
+absl::Status MarkOpen(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id,
+                      int64_t now_ms) {
+  return Mark(db, family, OpenBy(boot_id), now_ms);
 }
 
-absl::Status MarkClosed(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family) {
-  return Mark(db, family, std::string(kClosed));
+absl::Status MarkClosed(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, int64_t now_ms) {
+  return Mark(db, family, std::string(kClosed), now_ms);
+}
+
+int64_t LastMarkMs(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family) {
+  std::string value;
+  return db.Get(rocksdb::ReadOptions(), family, rocks::kSeenKey, &value).ok() ? rocks::DecodeTime(value) : 0;
 }
 
 }  // namespace routing_replay::server

@@ -4,6 +4,7 @@
 
 #include <rocksdb/db.h>
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -32,8 +33,10 @@ absl::StatusOr<LastEnd> ReadLastEnd(rocksdb::DB& db, rocksdb::ColumnFamilyHandle
                                     bool log_damaged);
 // Each in a file other than the log when it returns, so that damage to the log cannot bring back the mark before. The
 // latter requires that all else is in such files, too: after it, nothing that is in the log is needed.
-absl::Status MarkOpen(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id);
-absl::Status MarkClosed(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family);
+absl::Status MarkOpen(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id, int64_t now_ms);
+absl::Status MarkClosed(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, int64_t now_ms);
+// `now_ms` of the last mark; 0 if there is none.
+int64_t LastMarkMs(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family);
 
 }  // namespace routing_replay::server
 

@@ -3,7 +3,9 @@
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <numeric>
 #include <set>
@@ -59,6 +61,8 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Drop(absl::string_view run) override;
 
  private:
+  // Of what samples were not used for.
+  void LeaveOutDowntime(std::vector<KeptRun>& runs) const;
   absl::Status Close();
   // What is in the log or in memory, of all runs, is in files as well.
   absl::Status Flush();
@@ -136,7 +140,20 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
   for (const auto& [name, family] : unknown) {
     if (absl::Status status = DropFamily(name); !status.ok()) return status;
   }
+  LeaveOutDowntime(runs);
   return runs;
+}
+
+// There was a server when it began or ended, and when a sample was used; after the last of these times perhaps none.
+void RocksKeeper::LeaveOutDowntime(std::vector<KeptRun>& runs) const {
+  Clock::Duration down = std::chrono::milliseconds(time_->NowMs() - LastMarkMs(*db_, default_->handle));
+  for (const KeptRun& run : runs) {
+    for (const KeptSample& sample : run.samples) down = std::min(down, sample.idle);
+  }
+  down = std::max(down, Clock::Duration::zero());
+  for (KeptRun& run : runs) {
+    for (KeptSample& sample : run.samples) sample.idle -= down;
+  }
 }
 
 absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::string_view record, LastEnd end,
@@ -158,7 +175,7 @@ absl::Status RocksKeeper::Start(RecoveryReport& report) {
   if (report.log_damaged) {
     if (absl::Status status = Flush(); !status.ok()) return status;
   }
-  if (absl::Status status = MarkOpen(*db_, default_->handle, boot_id_); !status.ok()) return status;
+  if (absl::Status status = MarkOpen(*db_, default_->handle, boot_id_, time_->NowMs()); !status.ok()) return status;
   if (report.log_damaged) {
     absl::StatusOr<std::string> kept = damaged_log_.Settle(time_->NowMs());
     if (!kept.ok()) return kept.status();
@@ -180,7 +197,7 @@ absl::Status RocksKeeper::Flush() {
 
 absl::Status RocksKeeper::Close() {
   absl::Status status = Flush();
-  return status.ok() ? MarkClosed(*db_, default_->handle) : status;
+  return status.ok() ? MarkClosed(*db_, default_->handle, time_->NowMs()) : status;
 }
 
 absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {

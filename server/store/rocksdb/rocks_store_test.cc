@@ -241,6 +241,28 @@ TEST_F(RocksStoreTest, RestartsAreNoUse) {
   EXPECT_EQ(store_->Sweep(10), 1);
 }
 
+TEST_F(RocksStoreTest, TimeWithoutAServerIsNoIdleness) {
+  const auto hours = [](int count) { return std::chrono::hours(count); };
+  for (const bool clean : {true, false}) {
+    SCOPED_TRACE(clean);
+    Open();
+    const std::string sample = clean ? "ended" : "killed";
+    const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.ttl = hours(10), .block_rows = 32});
+    ASSERT_OK(store_->Append(MakeAppend(run, {.sample = sample, .rows = {0, 40}})));
+    if (clean) {
+      clock_.Advance(hours(9));
+      store_.reset();
+    }
+    clock_.Advance(hours(1000));
+    clean ? Open() : OpenAfterACrash();
+    EXPECT_EQ(store_->Sweep(10), 0);
+    EXPECT_EQ(Stat(sample).committed_rows, 40);
+    // With a server it does count.
+    clock_.Advance(hours(11));
+    EXPECT_EQ(store_->Sweep(10), 1);
+  }
+}
+
 TEST_F(RocksStoreTest, AFullDiskRefusesAppendsAndServesReads) {
   Open();
   const RunInfo run = *store_->OpenRun("run", &TestGeometry(), RunOptions{.block_rows = 32});
