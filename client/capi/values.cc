@@ -168,6 +168,7 @@ absl::StatusOr<ReadRequest> ReadRequestFrom(absl::string_view text) {
   ReadProducer(object, request.producer);
   object.Read("layers", request.layers);
   object.Read("wait", request.wait);
+  object.Read("only_begun", request.only_begun);
   object.Read("max_message_bytes", request.max_message_bytes);
   const json* samples = object.Find("samples");
   if (absl::Status status = object.status(); !status.ok()) return status;

@@ -32,11 +32,11 @@ int64_t ReadMerge::HandleOf(size_t sample) const {
   return asked.sample.empty() ? asked.handle : SampleHandle(asked.sample);
 }
 
-void ReadMerge::AddStreams(absl::Span<const size_t> samples, absl::Span<const size_t> member_of) {
+void ReadMerge::AddStreams(absl::Span<const size_t> samples, absl::Span<const size_t> member_of, bool wait_for_begin) {
   std::map<size_t, size_t> stream_of;  // By member.
   for (size_t i = 0; i < samples.size(); ++i) {
     const auto [found, is_new] = stream_of.try_emplace(member_of[i], streams_.size());
-    if (is_new) streams_.push_back({.member = member_of[i]});
+    if (is_new) streams_.push_back({.member = member_of[i], .waits_for_begin = wait_for_begin});
     Stream& stream = streams_[found->second];
     samples_[samples[i]].stream = found->second;
     samples_[samples[i]].index = static_cast<int32_t>(stream.samples.size());
@@ -52,7 +52,8 @@ ReadMerge::Step ReadMerge::Next() {
                         .producer = request_.producer,
                         .layers = request_.layers,
                         .wait = request_.wait,
-                        .max_message_bytes = request_.max_message_bytes};
+                        .max_message_bytes = request_.max_message_bytes,
+                        .only_begun = request_.wait && !stream.waits_for_begin};
     for (const int32_t sample : stream.samples) part.samples.push_back(request_.samples[sample]);
     return {.kind = Kind::kStart, .stream = next_start_++, .member = stream.member, .request = EncodeReadRequest(part)};
   }
@@ -125,7 +126,7 @@ void ReadMerge::OnLocated(absl::Span<const std::optional<std::vector<int64_t>>> 
       if (!is_new && places_.members().NaturalOwner(handle) == member) at->second = member;
     }
   }
-  std::vector<size_t> moved, to;
+  std::vector<size_t> moved, to, unbegun, owners;
   for (const size_t sample : std::exchange(searching_, {})) {
     samples_[sample].searched = true;
     const int64_t handle = HandleOf(sample);
@@ -137,12 +138,17 @@ void ReadMerge::OnLocated(absl::Span<const std::optional<std::vector<int64_t>>> 
     } else {
       places_.Remember(request_.producer, handle, at->second);
     }
+    if (request_.wait && !request_.only_begun && !is_found && all_answered) {
+      unbegun.push_back(sample);
+      owners.push_back(places_.members().NaturalOwner(handle));
+    }
     const Stream& stream = streams_[samples_[sample].stream];
     if (!is_found || (at->second == stream.member && !stream.end)) continue;
     moved.push_back(sample);
     to.push_back(at->second);
   }
   AddStreams(moved, to);
+  AddStreams(unbegun, owners, true);
 }
 
 void ReadMerge::OnMessage(size_t stream, const ByteChain& bytes) {

@@ -20,7 +20,8 @@ namespace routing_replay {
 //
 // A sample that its place does not have, or whose place cannot be reached, is asked for at all members at once,
 // together with every later one of the read whose place is not proven; it is then read where it was found. Found
-// nowhere it is NOT_FOUND, or UNAVAILABLE if a member did not answer. Not thread-safe.
+// nowhere it is waited for where it would be begun, if the read waits; else it is NOT_FOUND, or UNAVAILABLE if a member
+// did not answer. Not thread-safe.
 class ReadMerge {
  public:
   enum class Kind {
@@ -56,7 +57,7 @@ class ReadMerge {
   struct Stream {
     size_t member = 0;
     std::vector<int32_t> samples;  // Positions in the request, ascending; a position in this is an index of the stream.
-    bool started = false;
+    bool waits_for_begin = false;
     std::optional<absl::Status> end;
     ReadResponse message;  // What has come and was not delivered, from here on:
     size_t record = 0;
@@ -77,7 +78,7 @@ class ReadMerge {
   };
 
   int64_t HandleOf(size_t sample) const;
-  void AddStreams(absl::Span<const size_t> samples, absl::Span<const size_t> member_of);
+  void AddStreams(absl::Span<const size_t> samples, absl::Span<const size_t> member_of, bool wait_for_begin = false);
   // The next step of the sample at next_; nothing if it is over.
   std::optional<Step> Advance();
   std::optional<Step> OnSampleWithoutAnswer(const Stream& stream);

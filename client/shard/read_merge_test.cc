@@ -54,6 +54,9 @@ class Cluster {
     if (fate.has_no_run) return {{}, MakeError(absl::StatusCode::kNotFound, "no run", {.reason = Reason::kNoRun})};
     const auto request = ParseReadRequest(ByteChain(AsBytes(bytes)));
     EXPECT_OK(request);
+    if (request->wait && !request->only_begun) {
+      for (const SampleRead& sample : request->samples) Begin(sample, member);
+    }
     std::deque<std::string> messages = Messages(member, *request);
     if (!fate.breaks_after) return {std::move(messages), absl::OkStatus()};
     messages.resize(std::min(messages.size(), *fate.breaks_after));
@@ -79,6 +82,11 @@ class Cluster {
   }
 
  private:
+  // Who waits for a sample gets it.
+  void Begin(const SampleRead& sample, size_t member) {
+    const int64_t handle = sample.sample.empty() ? sample.handle : SampleHandle(sample.sample);
+    held_.try_emplace(handle, member, Ids{1, 2, 3});
+  }
   std::deque<std::string> Messages(size_t member, const ReadRequest& request) {
     std::deque<std::string> messages;
     std::vector<SampleRecord> records;
@@ -228,6 +236,23 @@ class ReadMergeTest : public ::testing::TestWithParam<uint64_t> {
   std::mt19937_64 random_{GetParam()};
   const ShardMembers members_ = *ShardMembers::Parse("shard:a:1,b:1,c:1,d:1,e:1");
 };
+
+TEST_P(ReadMergeTest, SamplesThatNobodyHasBegunAreWaitedForWhereTheyWillBe) {
+  Cluster cluster(members_, random_);
+  Fill(cluster, 40);
+  Places places(members_);
+  ReadRequest request = AnyRequest(60);
+  request.wait = request.only_begun = true;
+  Expect(cluster, request, ReadAll(cluster, places, request), {});
+  request.only_begun = false;
+  const Outcome outcome = ReadAll(cluster, places, request);
+  Expect(cluster, request, outcome, {});
+  for (const SampleRows& sample : outcome.samples) EXPECT_NE(sample.record.status, SampleStatus::kNotFound);
+  for (int i = 40; i < 60; ++i) {
+    const int64_t handle = SampleHandle(absl::StrCat("s", i));
+    if (cluster.Find(handle) != nullptr) EXPECT_EQ(cluster.MemberOf(handle), members_.NaturalOwner(handle));
+  }
+}
 
 TEST_P(ReadMergeTest, GivesWhatOneServerWould) {
   for (int round = 0; round < 200; ++round) {

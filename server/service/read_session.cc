@@ -147,8 +147,12 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
   auto snapshot =
       store_.Snapshot(request_.run, request_.producer, ref,
                       asked.rows.empty() ? absl::MakeConstSpan(&kAllRows, 1) : absl::MakeConstSpan(asked.rows), admit);
+  const bool wait = request_.wait && !waiting_is_over;
   if (!snapshot.ok()) {
     const bool missing = absl::IsNotFound(snapshot.status());
+    const bool may_begin =
+        missing && GetErrorDetail(snapshot.status()).value_or(ErrorDetail()).reason != Reason::kNoRun;
+    if (may_begin && wait && !request_.only_begun) return Open::kMustWait;
     if (!missing && !absl::IsDataLoss(snapshot.status())) {
       failure_ = snapshot.status();
       return Open::kRefused;
@@ -158,7 +162,6 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
                      .message = std::string(snapshot.status().message())});
     return Open::kRefused;
   }
-  const bool wait = request_.wait && !waiting_is_over;
   SampleVerdict verdict = CheckSample(
       snapshot->state, asked, request_.wait,
       [&](const TokenCheck& check) -> std::optional<bool> { return snapshot->tokens.Fits(check.rows, check.crc32c); });

@@ -54,7 +54,8 @@ class ReadSession {
   static absl::StatusOr<std::unique_ptr<ReadSession>> Create(Store& store, ByteBudget& memory, ReadRequest request,
                                                              int64_t default_message_bytes);
 
-  // The next step. With `waiting_is_over` a sample that is still not ready is answered NOT_READY instead of waited for.
+  // The next step. With `waiting_is_over` a sample that is still not ready, or not there, is answered NOT_READY or
+  // NOT_FOUND instead of waited for.
   ReadStep Next(bool waiting_is_over);
 
   const std::string& run() const { return request_.run; }

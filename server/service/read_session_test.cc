@@ -170,6 +170,38 @@ TEST_F(ReadSessionTest, DamageInTheFirstCutIsAnsweredToo) {
   EXPECT_EQ(messages.back().records.back().status, SampleStatus::kLost);
 }
 
+TEST_F(ReadSessionTest, ASampleThatNobodyHasBegunIsWaitedFor) {
+  ReadRequest request{.run = "r", .samples = {{.sample = "late"}, {.sample = "never"}}, .wait = true};
+  ASSERT_OK_AND_ASSIGN(const auto session, ReadSession::Create(*store_, request, 1 << 20));
+  ReadStep step = session->Next(false);
+  EXPECT_EQ(step.kind, ReadStep::Kind::kWait);
+  EXPECT_EQ(step.wait_for.sample, "late");
+  Append("late");
+  step = session->Next(false);
+  ASSERT_EQ(step.records.size(), 1u);
+  EXPECT_EQ(step.records[0].status, SampleStatus::kOk);
+  step = session->Next(false);
+  EXPECT_EQ(step.kind, ReadStep::Kind::kWait);
+  EXPECT_EQ(step.wait_for.sample, "never");
+  step = session->Next(true);
+  ASSERT_EQ(step.records.size(), 1u);
+  EXPECT_EQ(step.records[0].status, SampleStatus::kNotFound);
+
+  request.samples = {{.sample = "never"}};
+  request.only_begun = true;
+  ASSERT_OK_AND_ASSIGN(const auto only_begun, ReadSession::Create(*store_, request, 1 << 20));
+  EXPECT_EQ(only_begun->Next(false).kind, ReadStep::Kind::kMessage);
+}
+
+TEST_F(ReadSessionTest, NobodyWaitsForASampleOfARunThatIsGone) {
+  ReadRequest request{.run = "r", .samples = {{.sample = "late"}}, .wait = true};
+  ASSERT_OK_AND_ASSIGN(const auto session, ReadSession::Create(*store_, request, 1 << 20));
+  ASSERT_OK(store_->DropRun("r"));
+  const ReadStep step = session->Next(false);
+  ASSERT_EQ(step.records.size(), 1u);
+  EXPECT_EQ(step.records[0].status, SampleStatus::kNotFound);
+}
+
 // What cannot be read at the moment is not lost.
 TEST_F(ReadSessionTest, AStoreThatIsAwayEndsTheRead) {
   Away away{absl::StatusCode::kOk};

@@ -207,6 +207,42 @@ TEST_F(AppendReadTest, WaitingReadGetsRowsThatComeLater) {
   EXPECT_EQ(read[0].layers[1], routes.layers[1]);
 }
 
+// The answer about "ready" comes when "late" was looked for; only then is it begun.
+TEST_F(AppendReadTest, AWaitingReadWaitsForASampleThatNobodyHasBegun) {
+  const Geometry geometry = Geometry::Uniform(2, 16, 2);
+  const auto run = OpenRun("begin", geometry);
+  const RandomRoutes routes = MakeRandomRoutes(geometry, 20, 1);
+  ASSERT_OK(PutRows(*run, routes, {0, 20}, {.sample = "ready", .seal_num_tokens = 21}));
+  class BeginWhenReady final : public ReadSink {
+   public:
+    explicit BeginWhenReady(std::function<void()> begin) : begin_(std::move(begin)) {}
+    absl::Status OnRecord(const SampleRecord& record) override {
+      statuses.push_back(record.status);
+      if (record.index == 0) begin_();
+      return absl::OkStatus();
+    }
+    absl::Status OnPiece(const ReadPiece&) override { return absl::OkStatus(); }
+
+    std::vector<SampleStatus> statuses;
+
+   private:
+    const std::function<void()> begin_;
+  };
+  BeginWhenReady sink([&] {
+    EXPECT_OK(PutRows(*run, routes, {0, 10}, {.sample = "late"}));
+    EXPECT_OK(PutRows(*run, routes, {10, 20}, {.sample = "late", .seal_num_tokens = 21}));
+  });
+  ASSERT_OK(run->Read({.samples = {{.sample = "ready"}, {.sample = "late"}}, .wait = true}, sink, kCallTimeout));
+  EXPECT_EQ(sink.statuses, (std::vector<SampleStatus>{SampleStatus::kOk, SampleStatus::kOk}));
+
+  ReadRequest never{.samples = {{.sample = "never"}}, .wait = true};
+  ASSERT_OK_AND_ASSIGN(auto read, run->ReadRows(never, std::chrono::seconds(1)));
+  EXPECT_EQ(read[0].record.status, SampleStatus::kNotFound);
+  never.only_begun = true;
+  ASSERT_OK_AND_ASSIGN(read, run->ReadRows(never, kCallTimeout));
+  EXPECT_EQ(read[0].record.status, SampleStatus::kNotFound);
+}
+
 TEST_F(AppendReadTest, WaitingReadEndsWithNotReadyAtItsDeadline) {
   const Geometry geometry = Geometry::Uniform(2, 16, 2);
   const auto run = OpenRun("wait", geometry);

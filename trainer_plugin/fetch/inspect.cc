@@ -32,7 +32,8 @@ std::vector<RowRange> RowToAsk(const FetchSequence& sequence) {
 
 ReadRequest MakeInspectRequest(const Geometry& geometry, absl::Span<const FetchSequence> sequences,
                                const FetchOptions& options) {
-  ReadRequest request{.producer = options.producer, .layers = {geometry.layer(0).layer_id}, .wait = options.wait};
+  ReadRequest request{
+      .producer = options.producer, .layers = {geometry.layer(0).layer_id}, .wait = options.wait, .only_begun = true};
   for (const FetchSequence& sequence : sequences) {
     request.samples.push_back({.sample = sequence.sample,
                                .handle = sequence.handle,

@@ -69,7 +69,7 @@ std::vector<int32_t> SlicesToRead(const ReplayPlan& plan, absl::Span<const Fetch
 
 ReadRequest MakeReadRequest(const ReplayPlan& plan, absl::Span<const int32_t> slices,
                             absl::Span<const FetchSequence> sequences, const FetchOptions& options) {
-  ReadRequest request{.producer = options.producer, .wait = options.wait};
+  ReadRequest request{.producer = options.producer, .wait = options.wait, .only_begun = true};
   for (const OwnedLayer& layer : plan.layers) request.layers.push_back(layer.layer_id);
   for (const int32_t slice : slices) {
     const FetchSequence& sequence = sequences[plan.slices[slice].sequence];

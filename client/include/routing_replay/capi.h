@@ -323,7 +323,7 @@ RR_API rr_error* rr_trajectory_state(const rr_trajectory* trajectory, rr_bytes**
 
 /* Reads. What is asked for; everything but samples has a default, that of layers being all MoE layers (an empty list is
  * refused):
- *   {"producer": "rollout", "layers": [3, 4], "wait": false, "max_message_bytes": 0,
+ *   {"producer": "rollout", "layers": [3, 4], "wait": false, "only_begun": false, "max_message_bytes": 0,
  *    "samples": [{"sample" | "handle", "rows": [[0, 10]], "num_tokens", "token_checks": [[rows, crc32c]],
  *                 "min_weight_version", "max_weight_version"}]} */
 RR_API rr_error* rr_reader_new(const rr_run* run, const char* json, size_t size, rr_reader** reader);

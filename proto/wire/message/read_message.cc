@@ -300,6 +300,7 @@ std::string EncodeReadRequest(const ReadRequest& request) {
   for (const SampleRead& sample : request.samples) w.BytesAlways(4, EncodeSampleRead(sample));
   w.Varint(5, request.wait ? 1 : 0);
   w.Int(6, request.max_message_bytes);
+  w.Varint(7, request.only_begun ? 1 : 0);
   return w.Take();
 }
 
@@ -337,6 +338,9 @@ absl::StatusOr<ReadRequest> ParseReadRequest(const ByteChain& bytes,
         // Only a hint that the server clamps.
         request.max_message_bytes =
             static_cast<int32_t>(std::min<uint64_t>(r.Unsigned("max_message_bytes"), kMaxInt32));
+        break;
+      case 7:
+        request.only_begun = r.Unsigned("only_begun") != 0;
         break;
       default:
         break;

@@ -29,8 +29,9 @@ struct ReadRequest {
   Producer producer = Producer::kRollout;
   std::vector<int32_t> layers;  // Global decoder layer ids, strictly ascending. Empty: all MoE layers.
   std::vector<SampleRead> samples;
-  bool wait = false;
+  bool wait = false;  // For rows that are not committed yet, and for samples that nobody has begun.
   int32_t max_message_bytes = 0;
+  bool only_begun = false;  // `wait` does not wait for samples that nobody has begun.
 };
 
 // Numbers are those of SampleRecord.SampleStatus.
