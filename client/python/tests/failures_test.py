@@ -6,6 +6,7 @@ import asyncio
 import logging
 import pickle
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 
@@ -95,6 +96,35 @@ class FlushTest(ServerTest):
                         await run.flush(PATIENCE)
                 self.check(raised.exception, logs.output)
                 await run.flush(PATIENCE)
+
+        asyncio.run(work())
+
+    def test_a_sample_that_nobody_has_begun(self) -> None:
+        with rr.Client(self.server.endpoint) as client, client.run(self.run_name, GEOMETRY) as run:
+            self.assertEqual(run.read_one("never", wait=True, only_begun=True, timeout=PATIENCE).status, "NOT_FOUND")
+            self.assertEqual(run.read_one("never", wait=True, timeout=0.5).status, "NOT_FOUND")
+
+            def begin() -> None:
+                run.append("late", ROWS, seal=True)
+                run.flush(PATIENCE)
+
+            beginning = threading.Timer(0.2, begin)
+            beginning.start()
+            np.testing.assert_array_equal(run.read_one("late", wait=True, timeout=PATIENCE).rows, ROWS)
+            beginning.join()
+
+    def test_a_sample_that_nobody_has_begun_in_an_event_loop(self) -> None:
+        async def work() -> None:
+            async with (
+                aio.Client(self.server.endpoint) as client,
+                await client.run(self.run_name, GEOMETRY) as run,
+            ):
+                never = await run.read_one("never", wait=True, only_begun=True, timeout=PATIENCE)
+                self.assertEqual(never.status, "NOT_FOUND")
+                reading = asyncio.create_task(run.read_one("late", wait=True, timeout=PATIENCE))
+                await asyncio.sleep(0.2)
+                await run.append("late", ROWS, seal=True)
+                np.testing.assert_array_equal((await reading).rows, ROWS)
 
         asyncio.run(work())
 

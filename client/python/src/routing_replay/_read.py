@@ -10,7 +10,12 @@ from routing_replay.types import SampleLike, SampleRead, SampleRows, TokenCheck,
 
 
 def make_reader(
-    run: _core.Run, samples: Iterable[SampleLike], layers: Sequence[int] | None, producer: str, wait: bool
+    run: _core.Run,
+    samples: Iterable[SampleLike],
+    layers: Sequence[int] | None,
+    producer: str,
+    wait: bool,
+    only_begun: bool = False,
 ) -> _core.Reader:
     """InvalidArgumentError naming what is wrong, and a layer that carries no routes."""
     if isinstance(samples, (str, SampleRead)) or not isinstance(samples, Iterable):
@@ -20,6 +25,8 @@ def make_reader(
         "wait": bool(wait),
         "samples": [_sample(sample, f"samples[{i}]") for i, sample in enumerate(samples)],
     }
+    if only_begun:
+        request["only_begun"] = True
     if layers is not None:
         request["layers"] = _values.integers(layers, "layers")
     return _core.Reader(run, request)

@@ -169,13 +169,16 @@ class Run:
         layers: Sequence[int] | None = None,
         producer: Producer = "rollout",
         wait: bool = False,
+        only_begun: bool = False,
         timeout: float = 120.0,
     ) -> Sequence[SampleRows]:
         """Reads and decodes; every byte is checked against its CRC32C. One result per sample, in the order asked.
 
         samples: ids, handles, or SampleRead where more is to be said
         layers: global decoder layer ids, ascending; all MoE layers if absent
-        wait: wait for rows that are not committed yet, instead of NOT_READY
+        wait: wait until shortly before `timeout` for rows that are not committed yet, instead of NOT_READY, and for
+            samples that nobody has begun, instead of NOT_FOUND
+        only_begun: with wait, a sample that nobody has begun is NOT_FOUND at once
 
         A sample that cannot be read has a status that says why; it does not fail the others. Raises DataLossError
         naming sample, layer and row for damaged bytes; DeadlineExceededError after `timeout` seconds. What a server
@@ -183,7 +186,7 @@ class Run:
         ("shard:" apart, where its samples are UNAVAILABLE): UnavailableError if none is there in time, AbortedError
         (OLD_REVISION) naming a sample that changed meanwhile.
         """
-        reader = _read.make_reader(self._opened.core, samples, layers, producer, wait)
+        reader = _read.make_reader(self._opened.core, samples, layers, producer, wait, only_begun)
         self._read_into(reader, timeout)
         return _read.rows_from(reader)
 
@@ -194,10 +197,11 @@ class Run:
         layers: Sequence[int] | None = None,
         producer: Producer = "rollout",
         wait: bool = False,
+        only_begun: bool = False,
         timeout: float = 120.0,
     ) -> SampleRows:
         """As `read`, of one sample."""
-        rows = self.read([sample], layers=layers, producer=producer, wait=wait, timeout=timeout)
+        rows = self.read([sample], layers=layers, producer=producer, wait=wait, only_begun=only_begun, timeout=timeout)
         return rows[0]
 
     def read_messages(self, request: bytes, timeout: float = 120.0) -> Iterator[bytes]:

@@ -153,10 +153,11 @@ class Run:
         layers: Sequence[int] | None = None,
         producer: Producer = "rollout",
         wait: bool = False,
+        only_begun: bool = False,
         timeout: float = 120.0,
     ) -> Sequence[SampleRows]:
         """Reads and decodes: one result per sample, in the order asked."""
-        reader = _read.make_reader(self._opened.core, samples, layers, producer, wait)
+        reader = _read.make_reader(self._opened.core, samples, layers, producer, wait, only_begun)
         await self._read_into(reader, timeout)
         return _read.rows_from(reader)
 
@@ -167,10 +168,13 @@ class Run:
         layers: Sequence[int] | None = None,
         producer: Producer = "rollout",
         wait: bool = False,
+        only_begun: bool = False,
         timeout: float = 120.0,
     ) -> SampleRows:
         """As `read`, of one sample."""
-        rows = await self.read([sample], layers=layers, producer=producer, wait=wait, timeout=timeout)
+        rows = await self.read(
+            [sample], layers=layers, producer=producer, wait=wait, only_begun=only_begun, timeout=timeout
+        )
         return rows[0]
 
     async def read_messages(self, request: bytes, timeout: float = 120.0) -> AsyncIterator[bytes]:
