@@ -5,7 +5,7 @@
 #include "server/store/memory/memory_store.h"
 #include "tests/support/status_matchers.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 class AppendProcessorTest : public ::testing::Test {
@@ -74,4 +74,4 @@ TEST_F(AppendProcessorTest, WhatWasRefusedIsNotAcknowledgedLater) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -4,7 +4,7 @@
 
 #include "absl/hash/hash.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 // The same for an append that is sent again, and for nothing else.
@@ -40,4 +40,4 @@ void RecentAppends::Add(absl::string_view run, const AppendHeader& header, const
   order_.pop_front();
 }
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server

@@ -11,7 +11,7 @@
 #include "proto/wire/message/append_message.h"
 #include "proto/wire/mutex.h"
 
-namespace routing_replay {
+namespace routing_replay::server {
 
 // Of appends with a resend_key; some 6 MB at most. Thread-safe.
 class RecentAppends {
@@ -36,6 +36,6 @@ class RecentAppends {
   std::deque<uint64_t> order_ ABSL_GUARDED_BY(mutex_);  // Its keys, the oldest first.
 };
 
-}  // namespace routing_replay
+}  // namespace routing_replay::server
 
 #endif  // SERVER_SERVICE_RECENT_APPENDS_H_

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace routing_replay {
+namespace routing_replay::server {
 namespace {
 
 AppendHeader Header(uint64_t resend_key) { return {.sample = "s", .rows = {0, 4}, .resend_key = resend_key}; }
@@ -43,4 +43,4 @@ TEST(RecentAppendsTest, TheOldestAreForgotten) {
 }
 
 }  // namespace
-}  // namespace routing_replay
+}  // namespace routing_replay::server
