@@ -17,6 +17,9 @@ class StoreTime {
       : clock_(clock),
         offset_(std::chrono::duration_cast<std::chrono::milliseconds>(clock.TimeOfDay().time_since_epoch()) -
                 SinceStart()) {}
+  // A time of its own, which is `now_ms` at first.
+  StoreTime(const Clock& clock, int64_t now_ms)
+      : clock_(clock), offset_(std::chrono::milliseconds(now_ms) - SinceStart()) {}
 
   int64_t NowMs() const { return (SinceStart() + offset_).count(); }
 

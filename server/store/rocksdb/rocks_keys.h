@@ -2,14 +2,15 @@
 //
 //   default             'r' run                        → RunRecord
 //                       "end"                          → how the last process ended; see rocks_last_end.h
-//                       "seen"                         → when it began or ended, in ms since 1970
+//                       "seen"                         → when it began or ended: ms, time of use
 //   "run:" + run        'h' producer sample            → SampleHead
 //                       'w' producer sample 0 window   → WindowRecord
-//                       'u' producer sample            → when it was last used, in ms since 1970
+//                       'u' producer sample            → when it was last used: ms, time of use
 //                       'b' block                      → CRCs of the planes, then the block's bytes; a blob
 //                       'i' block                      → nothing: which blocks there are, without reading blobs
 //
-// producer: one byte. window, block, times: 8 bytes, big-endian. Sample ids have no byte 0. Pure; thread-safe.
+// producer: one byte. window, block, times: 8 bytes, big-endian. Sample ids have no byte 0. The time of use stands
+// still while there is no server. Pure; thread-safe.
 #ifndef SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_
 #define SERVER_STORE_ROCKSDB_ROCKS_KEYS_H_
 

@@ -35,7 +35,7 @@ absl::StatusOr<LastEnd> ReadLastEnd(rocksdb::DB& db, rocksdb::ColumnFamilyHandle
 // latter requires that all else is in such files, too: after it, nothing that is in the log is needed.
 absl::Status MarkOpen(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, const std::string& boot_id, int64_t now_ms);
 absl::Status MarkClosed(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family, int64_t now_ms);
-// `now_ms` of the last mark; 0 if there is none.
+// `now_ms` of the last mark; 0 if there is none that can be read.
 int64_t LastMarkMs(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family);
 
 }  // namespace routing_replay::server

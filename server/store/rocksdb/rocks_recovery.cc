@@ -42,12 +42,13 @@ absl::Status ForEach(const RocksFamily& family, absl::string_view prefix, const 
 
 class Recovery {
  public:
-  Recovery(const RocksFamily& family, int32_t block_rows, bool doubtful, const StoreTime& time, RocksRun& run,
-           RecoveryReport& report)
+  Recovery(const RocksFamily& family, int32_t block_rows, bool doubtful, const StoreTime& time,
+           const StoreTime& use_time, RocksRun& run, RecoveryReport& report)
       : family_(family),
         block_rows_(block_rows),
         doubtful_(doubtful),
         now_ms_(time.NowMs()),
+        use_now_ms_(use_time.NowMs()),
         run_(run),
         report_(report) {}
 
@@ -102,8 +103,8 @@ class Recovery {
     std::string value;
     const rocksdb::Status got =
         family_.db->Get(rocksdb::ReadOptions(), family_.handle, rocks::UseKey(producer, sample), &value);
-    const int64_t used_ms = got.ok() ? rocks::DecodeTime(value) : now_ms_;
-    return std::chrono::milliseconds(std::clamp<int64_t>(now_ms_ - used_ms, 0, kLongestIdleMs));
+    const int64_t used_ms = got.ok() ? rocks::DecodeTime(value) : use_now_ms_;
+    return std::chrono::milliseconds(std::clamp<int64_t>(use_now_ms_ - used_ms, 0, kLongestIdleMs));
   }
 
   // What is left of a damaged sample, in the database as well. Errors are those of writing it there.
@@ -170,6 +171,7 @@ class Recovery {
   const int32_t block_rows_;
   const bool doubtful_;
   const int64_t now_ms_;
+  const int64_t use_now_ms_;
   RocksRun& run_;
   RecoveryReport& report_;
   ContentIds content_ids_;
@@ -184,7 +186,8 @@ class Recovery {
 }  // namespace
 
 absl::StatusOr<std::vector<KeptSample>> RecoverSamples(const RocksFamily& family, int32_t block_rows, bool doubtful,
-                                                       const StoreTime& time, RocksRun& run, RecoveryReport& report) {
+                                                       const StoreTime& time, const StoreTime& use_time, RocksRun& run,
+                                                       RecoveryReport& report) {
   return Recovery(family, block_rows, doubtful, time, run, report).Run();
 }
 

@@ -37,7 +37,8 @@ std::string Describe(const RecoveryReport& report);
 // of the database, as are blocks that no sample shows. `doubtful`: each is marked so (MarkDoubtful). DATA_LOSS if the
 // run cannot be read; otherwise errors as those of SampleJournal.
 absl::StatusOr<std::vector<KeptSample>> RecoverSamples(const RocksFamily& family, int32_t block_rows, bool doubtful,
-                                                       const StoreTime& time, RocksRun& run, RecoveryReport& report);
+                                                       const StoreTime& time, const StoreTime& use_time, RocksRun& run,
+                                                       RecoveryReport& report);
 
 }  // namespace routing_replay::server
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <numeric>
 #include <set>
@@ -37,7 +36,8 @@ class RocksKeeper final : public RunKeeper {
         cache_(rocksdb::NewLRUCache(options.cache_bytes)),
         env_(options.env),
         damaged_log_(env_ != nullptr ? *env_ : *rocksdb::Env::Default(), path_),
-        time_(std::make_shared<const StoreTime>(*options.memory.clock)),
+        clock_(*options.memory.clock),
+        time_(clock_),
         budget_(*options.memory.budget) {}
   ~RocksKeeper() override {
     if (space_ != nullptr) space_->Stop();
@@ -61,8 +61,7 @@ class RocksKeeper final : public RunKeeper {
   absl::Status Drop(absl::string_view run) override;
 
  private:
-  // Of what samples were not used for.
-  void LeaveOutDowntime(std::vector<KeptRun>& runs) const;
+  int64_t LastServedMs() const;
   absl::Status Close();
   // What is in the log or in memory, of all runs, is in files as well.
   absl::Status Flush();
@@ -74,8 +73,8 @@ class RocksKeeper final : public RunKeeper {
   // Of a run without a record. Nothing is written to it afterwards, even if this fails.
   absl::Status DropFamily(const std::string& name);
   std::shared_ptr<RocksRun> MakeRun(std::shared_ptr<RocksFamily> family, const RunInfo& run) {
-    auto made = std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, time_, forgets_,
-                                           space_);
+    auto made = std::make_shared<RocksRun>(std::make_shared<RunUsage>(budget_), std::move(family), run, use_time_,
+                                           forgets_, space_);
     space_->Join(made);
     return made;
   }
@@ -86,7 +85,10 @@ class RocksKeeper final : public RunKeeper {
   const std::shared_ptr<rocksdb::Cache> cache_;
   rocksdb::Env* const env_;
   const DamagedLog damaged_log_;
-  const std::shared_ptr<const StoreTime> time_;
+  const Clock& clock_;
+  const StoreTime time_;
+  // When samples are used: it stands still while there is no server. From Recover on.
+  std::shared_ptr<const StoreTime> use_time_;
   ByteBudget& budget_;
   const std::shared_ptr<RocksHealth> health_ = std::make_shared<RocksHealth>();
   const std::shared_ptr<std::atomic<bool>> forgets_ = std::make_shared<std::atomic<bool>>(false);
@@ -116,6 +118,7 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
   const absl::StatusOr<LastEnd> end = ReadLastEnd(*db_, default_->handle, boot_id_, damaged_log_.noted());
   if (!end.ok()) return end.status();
   report.log_damaged = *end == LastEnd::kDamaged;
+  use_time_ = std::make_shared<const StoreTime>(clock_, LastServedMs());
   std::vector<KeptRun> runs;
   std::map<std::string, std::shared_ptr<RocksFamily>> unknown = families_;
   const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), default_->handle));
@@ -140,20 +143,21 @@ absl::StatusOr<std::vector<KeptRun>> RocksKeeper::Recover(RecoveryReport& report
   for (const auto& [name, family] : unknown) {
     if (absl::Status status = DropFamily(name); !status.ok()) return status;
   }
-  LeaveOutDowntime(runs);
   return runs;
 }
 
 // There was a server when it began or ended, and when a sample was used; after the last of these times perhaps none.
-void RocksKeeper::LeaveOutDowntime(std::vector<KeptRun>& runs) const {
-  Clock::Duration down = std::chrono::milliseconds(time_->NowMs() - LastMarkMs(*db_, default_->handle));
-  for (const KeptRun& run : runs) {
-    for (const KeptSample& sample : run.samples) down = std::min(down, sample.idle);
+// What cannot be read is told by who recovers its run.
+int64_t RocksKeeper::LastServedMs() const {
+  const std::string prefix(1, rocks::kUsePrefix);
+  int64_t last = LastMarkMs(*db_, default_->handle);
+  for (const auto& [name, family] : families_) {
+    const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), family->handle));
+    for (it->Seek(prefix); it->Valid() && it->key().starts_with(prefix); it->Next()) {
+      last = std::max(last, rocks::DecodeTime({it->value().data(), it->value().size()}));
+    }
   }
-  down = std::max(down, Clock::Duration::zero());
-  for (KeptRun& run : runs) {
-    for (KeptSample& sample : run.samples) sample.idle -= down;
-  }
+  return last;
 }
 
 absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::string_view record, LastEnd end,
@@ -165,7 +169,7 @@ absl::StatusOr<KeptRun> RocksKeeper::RecoverRun(absl::string_view name, absl::st
   const std::shared_ptr<RocksRun> run = MakeRun(family, *info);
   const bool doubtful = MayLack(end, *info->options.durability);
   report.doubtful_runs += doubtful ? 1 : 0;
-  auto samples = RecoverSamples(*family, info->options.block_rows, doubtful, *time_, *run, report);
+  auto samples = RecoverSamples(*family, info->options.block_rows, doubtful, time_, *use_time_, *run, report);
   if (!samples.ok()) return samples.status();
   return KeptRun{*std::move(info), {run, run}, *std::move(samples)};
 }
@@ -175,9 +179,9 @@ absl::Status RocksKeeper::Start(RecoveryReport& report) {
   if (report.log_damaged) {
     if (absl::Status status = Flush(); !status.ok()) return status;
   }
-  if (absl::Status status = MarkOpen(*db_, default_->handle, boot_id_, time_->NowMs()); !status.ok()) return status;
+  if (absl::Status status = MarkOpen(*db_, default_->handle, boot_id_, use_time_->NowMs()); !status.ok()) return status;
   if (report.log_damaged) {
-    absl::StatusOr<std::string> kept = damaged_log_.Settle(time_->NowMs());
+    absl::StatusOr<std::string> kept = damaged_log_.Settle(time_.NowMs());
     if (!kept.ok()) return kept.status();
     report.log_copy = *std::move(kept);
   } else if (absl::Status status = damaged_log_.Forget(); !status.ok()) {
@@ -197,7 +201,7 @@ absl::Status RocksKeeper::Flush() {
 
 absl::Status RocksKeeper::Close() {
   absl::Status status = Flush();
-  return status.ok() ? MarkClosed(*db_, default_->handle, time_->NowMs()) : status;
+  return status.ok() ? MarkClosed(*db_, default_->handle, use_time_->NowMs()) : status;
 }
 
 absl::StatusOr<RunPlace> RocksKeeper::Create(const RunInfo& info) {
