@@ -152,7 +152,10 @@ ReadSession::Open ReadSession::OpenSample(ReadStep& step, bool waiting_is_over) 
     const bool missing = absl::IsNotFound(snapshot.status());
     const bool may_begin =
         missing && GetErrorDetail(snapshot.status()).value_or(ErrorDetail()).reason != Reason::kNoRun;
-    if (may_begin && wait && !request_.only_begun) return Open::kMustWait;
+    if (may_begin && wait && !request_.only_begun) {
+      snapshot_memory_.Release();
+      return Open::kMustWait;
+    }
     if (!missing && !absl::IsDataLoss(snapshot.status())) {
       failure_ = snapshot.status();
       return Open::kRefused;

@@ -172,7 +172,7 @@ TEST_F(ReadSessionTest, DamageInTheFirstCutIsAnsweredToo) {
 
 TEST_F(ReadSessionTest, ASampleThatNobodyHasBegunIsWaitedFor) {
   ReadRequest request{.run = "r", .samples = {{.sample = "late"}, {.sample = "never"}}, .wait = true};
-  ASSERT_OK_AND_ASSIGN(const auto session, ReadSession::Create(*store_, request, 1 << 20));
+  ASSERT_OK_AND_ASSIGN(const auto session, ReadSession::Create(*store_, memory_, request, 1 << 20));
   ReadStep step = session->Next(false);
   EXPECT_EQ(step.kind, ReadStep::Kind::kWait);
   EXPECT_EQ(step.wait_for.sample, "late");
@@ -189,13 +189,13 @@ TEST_F(ReadSessionTest, ASampleThatNobodyHasBegunIsWaitedFor) {
 
   request.samples = {{.sample = "never"}};
   request.only_begun = true;
-  ASSERT_OK_AND_ASSIGN(const auto only_begun, ReadSession::Create(*store_, request, 1 << 20));
+  ASSERT_OK_AND_ASSIGN(const auto only_begun, ReadSession::Create(*store_, memory_, request, 1 << 20));
   EXPECT_EQ(only_begun->Next(false).kind, ReadStep::Kind::kMessage);
 }
 
 TEST_F(ReadSessionTest, NobodyWaitsForASampleOfARunThatIsGone) {
   ReadRequest request{.run = "r", .samples = {{.sample = "late"}}, .wait = true};
-  ASSERT_OK_AND_ASSIGN(const auto session, ReadSession::Create(*store_, request, 1 << 20));
+  ASSERT_OK_AND_ASSIGN(const auto session, ReadSession::Create(*store_, memory_, request, 1 << 20));
   ASSERT_OK(store_->DropRun("r"));
   const ReadStep step = session->Next(false);
   ASSERT_EQ(step.records.size(), 1u);
