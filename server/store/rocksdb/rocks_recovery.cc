@@ -188,7 +188,7 @@ class Recovery {
 absl::StatusOr<std::vector<KeptSample>> RecoverSamples(const RocksFamily& family, int32_t block_rows, bool doubtful,
                                                        const StoreTime& time, const StoreTime& use_time, RocksRun& run,
                                                        RecoveryReport& report) {
-  return Recovery(family, block_rows, doubtful, time, run, report).Run();
+  return Recovery(family, block_rows, doubtful, time, use_time, run, report).Run();
 }
 
 std::string Describe(const RecoveryReport& report) {
