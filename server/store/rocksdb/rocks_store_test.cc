@@ -117,7 +117,11 @@ class RocksStoreTest : public ::testing::Test {
   // Opens what a process that was killed now would have left. The first store of the test ends with it.
   void OpenAfterACrash() {
     const std::string next = absl::StrCat(directory_.path(), "/", ++crashes_);
-    std::filesystem::copy(path_, next, std::filesystem::copy_options::recursive);
+    // RocksDB may be removing a log that it has flushed meanwhile: then the copy is none, and is made once more.
+    for (std::error_code error(ENOENT, std::generic_category()); error;) {
+      std::filesystem::remove_all(next);
+      std::filesystem::copy(path_, next, std::filesystem::copy_options::recursive, error);
+    }
     path_ = next;
     clock_.Advance(std::chrono::seconds(1));
     Open();
