@@ -1,0 +1,41 @@
+"""What passed beside which version of another project: the rows that the README's support table is made of.
+
+A test calls `passed` behind its last assertion, which leaves a row under build/peers/passed. `python3 -m common.support`
+(from tests/peers; the end of `tests/run.sh --peers`) writes all rows to tests/peers/passed.txt, which is committed and
+from which tests/support/support_table.py makes the table.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+PASSED = ROOT / "tests/peers/passed.txt"
+
+
+def _folder() -> pathlib.Path:
+    return pathlib.Path(os.environ.get("RR_PEERS_PASSED", ROOT / "build/peers/passed"))
+
+
+def passed(project: str, version: str, what: str, changed: str = "nothing") -> None:
+    """Notes that `what` (a few words for the table) was shown with `version` of `project`, just now, by this process.
+
+    changed: what of the project was changed or replaced for that, e.g. "one line about pinned memory".
+    """
+    row = "\t".join((project, version, what, changed))
+    assert row.count("\t") == 3 and "\n" not in row, f"a field must have no tab and no line end, got {row!r}"
+    name = re.sub(r"[^a-z0-9.]+", "-", f"{project} {version} {what}".lower()).strip("-")[:200]
+    _folder().mkdir(parents=True, exist_ok=True)
+    (_folder() / name).write_text(row + "\n")
+
+
+def main() -> None:
+    rows = sorted((file.read_text() for file in _folder().iterdir()), key=str.lower)
+    PASSED.write_text("".join(rows))
+    print("".join(rows), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+# Sourced by the scripts beside it from the root of the repository: Python environments of other projects under
+# build/peers, each made once and kept, and a note of what passed.
+
+# peer_python: the Python that the environments are made of: 3.12, which all of these projects have wheels for, where the
+# machine has it.
+peer_python() {
+  local candidate
+  for candidate in python3.12 python3.13 python3.11 python3.10; do
+    ! "$candidate" -c '' 2>/dev/null || { echo "$candidate"; return; }
+  done
+  echo "no Python of 3.10 to 3.13 is here" >&2
+  return 1
+}
+
+# peer_site PYTHON: the folder of its packages.
+peer_site() { "$1" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'; }
+
+# peer_environment NAME BASES [pip install's arguments...]: names the interpreter of build/peers/NAME. It is made unless
+# it is there whole: over the packages of the environments BASES (a list with commas, "" for none), which pip does not
+# look at, so that one torch serves many; with them an environment's own packages come first. MADE_BY, where it is set,
+# is a function that ends the work with the interpreter as its argument. Time and size are left in NAME/made.
+peer_environment() {
+  local name=$1 bases=$2 venv=$PWD/build/peers/$1 base python started=$SECONDS
+  shift 2
+  if [ ! -e "$venv/made" ]; then
+    echo "making build/peers/$name" >&2
+    mkdir -p build/peers
+    python=$(peer_python) || return 1
+    "$python" -m venv --clear "$venv" >&2 || return 1
+    for base in ${bases//,/ }; do
+      peer_site "$PWD/build/peers/$base/bin/python" >>"$(peer_site "$venv/bin/python")/peers.pth" || return 1
+    done
+    [ $# -eq 0 ] || "$venv/bin/pip" install --quiet --disable-pip-version-check "$@" >&2 || return 1
+    [ -z "${MADE_BY:-}" ] || "$MADE_BY" "$venv/bin/python" >&2 || return 1
+    echo "$((SECONDS - started)) s, $(du -sm "$venv" | cut -f1) MB" >"$venv/made"
+    echo "made build/peers/$name: $(cat "$venv/made")" >&2
+  fi
+  echo "$venv/bin/python"
+}
+
+# peer_torch: names the interpreter of the environment whose torch the trainers' share.
+peer_torch() { peer_environment torch '' 'torch>=2.6' 'numpy>=1.25'; }
+
+# peer_build BUILD TARGET...: names the built release tree: BUILD, or build/release with the targets built.
+peer_build() {
+  local build=$1
+  shift
+  if [ -z "$build" ]; then
+    build=build/release
+    cmake --preset release >/dev/null && cmake --build $build -j "$(nproc)" --target "$@" >&2 || return 1
+  fi
+  realpath "$build"
+}
