@@ -2,7 +2,7 @@
 #ifndef PROTO_WIRE_SIMD_TARGETS_TEST_UTIL_H_
 #define PROTO_WIRE_SIMD_TARGETS_TEST_UTIL_H_
 
-#include <hwy/targets.h>
+#include <hwy/highway.h>
 
 #include <functional>
 
@@ -12,7 +12,7 @@ namespace routing_replay::testing {
 
 // Not thread-safe: the choice is the process's.
 inline void ForEachSimdTarget(const std::function<void()>& body) {
-  for (int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+  for (int64_t targets = hwy::SupportedTargets() & HWY_TARGETS; targets != 0; targets &= targets - 1) {
     const int64_t target = targets & -targets;
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);

@@ -1,5 +1,6 @@
 // routing-replay-bench: every benchmark of this repository, each beside its floor in the same run. README.md has
 // the figures and says how to read them.
+#include <hwy/highway.h>
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +10,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/bench/common/figure.h"
 #include "tests/bench/common/host.h"
 #include "tests/bench/common/options.h"
@@ -31,6 +33,7 @@ struct Flags {
   BenchOptions options;
   std::string allocator = "tuned";
   std::string network = "auto";
+  std::string instructions;
   std::string json;
 };
 
@@ -43,6 +46,20 @@ absl::Status EnterNetwork(const std::string& network) {
   if (network == "host") return absl::OkStatus();
   const absl::Status entered = EnterOwnNetwork();
   return network == "auto" && absl::IsFailedPrecondition(entered) ? absl::OkStatus() : entered;
+}
+
+// Leaves out all instruction sets that are better than the named one, for this process and those that it forks.
+absl::Status LimitInstructions(const std::string& name) {
+  std::vector<std::string> names;
+  for (int64_t targets = hwy::SupportedTargets() & HWY_TARGETS; targets != 0; targets &= targets - 1) {
+    const int64_t target = targets & -targets;
+    names.push_back(hwy::TargetName(target));
+    if (names.back() != name) continue;
+    hwy::DisableTargets(target - 1);  // The better one has the lower bit.
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--instructions must be one of ", absl::StrJoin(names, ", "), " here, got ", name));
 }
 
 void PrintHost(const Host& host, const BenchOptions& options) {
@@ -58,6 +75,7 @@ absl::Status WriteJson(const std::string& path, const std::vector<Figure>& figur
                        const Flags& flags) {
   nlohmann::json json{{"figures", nlohmann::json::array()}, {"host", host}};
   json["host"]["allocator"] = flags.allocator;
+  if (!flags.instructions.empty()) json["host"]["instructions"] = flags.instructions;
   json["host"]["repetitions"] = flags.options.rounds();
   for (const Figure& figure : figures) json["figures"].push_back(ToJson(figure));
   std::ofstream file(path);
@@ -78,6 +96,9 @@ absl::Status Run(Flags& flags, const Benchmark& benchmark) {
     return absl::InvalidArgumentError("--allocator both: this benchmark runs in one process, with one allocator");
   }
   if (absl::Status status = EnterNetwork(flags.network); !status.ok()) return status;
+  if (!flags.instructions.empty()) {
+    if (absl::Status status = LimitInstructions(flags.instructions); !status.ok()) return status;
+  }
   const Host host = DescribeHost();
   PrintHost(host, flags.options);
   const absl::StatusOr<std::vector<Figure>> figures = benchmark.run(flags.options);
@@ -105,6 +126,10 @@ int Main(int argc, char** argv) {
   app.add_option("--network", flags.network, "own: a loopback interface of one's own with reno; host; auto")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "own", "host"}));
+  app.add_option(
+      "--instructions", flags.instructions,
+      "The best instruction set to use of those that the CPU has, e.g. AVX2 on a CPU with AVX-512; the server, "
+      "which handles bytes alone, has all");
   app.add_option("--json", flags.json, "Also write the figures to this file");
   Benchmark benchmark;
   const auto add = [&](const std::string& name, const std::string& help, const Benchmark& b) {

@@ -75,12 +75,13 @@ std::vector<Operation> AllOperations(const WireSample& sample) {
   return all;
 }
 
-// The operations, and those that vectors make fast once more on each instruction set that the CPU has.
+// The operations, and those that vectors make fast once more on each instruction set that this build holds and the CPU
+// has.
 std::vector<Operation> OnEachTarget(std::vector<Operation> operations) {
   const size_t count = operations.size();
   for (size_t i = 0; i < count; ++i) {
     if (!operations[i].vectors) continue;
-    for (int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+    for (int64_t targets = hwy::SupportedTargets() & HWY_TARGETS; targets != 0; targets &= targets - 1) {
       Operation on_target = operations[i];
       on_target.target = targets & -targets;
       absl::StrAppend(&on_target.name, ".", hwy::TargetName(on_target.target));
