@@ -1,0 +1,93 @@
+"""For projects that say "cuda": here that is the CPU. Tensors are made there, and what waits for a device does nothing.
+
+It is for what surrounds a test, and nothing of the plugin is touched: to it the model is one on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # What is compiled for a GPU runs as it is written.
+import torch
+from torch.overrides import TorchFunctionMode
+
+CPU = torch.device("cpu")
+
+
+def _device(of: Any) -> Any:
+    if isinstance(of, (str, torch.device)):
+        return CPU if torch.device(of).type == "cuda" else of
+    return of
+
+
+class OnCpu(TorchFunctionMode):
+    """Functions that are told a device of CUDA take the CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        if func is torch.Tensor.to and len(args) > 1:
+            args = (args[0], _device(args[1]), *args[2:])
+        if "device" in kwargs:
+            kwargs["device"] = _device(kwargs["device"])
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        return func(*args, **kwargs)
+
+
+class Queue:
+    """A stream or an event: the CPU has done everything already."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    def record_event(self, event: Any = None) -> Queue:
+        return Queue()
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+def install() -> None:
+    """For the rest of the process, and what it forks; behind the imports of the project. Other threads call
+    `OnCpu().__enter__()` themselves."""
+    nothing = lambda *_, **__: None  # noqa: E731
+    cuda: Any = torch.cuda
+    cuda.current_device = lambda: CPU
+    for name in ("synchronize", "empty_cache", "set_device", "manual_seed", "manual_seed_all"):
+        setattr(cuda, name, nothing)
+    cuda.Stream = cuda.Event = Queue
+    cuda.current_stream = cuda.default_stream = Queue
+    cuda.stream = lambda *_, **__: contextlib.nullcontext()
+    for module in (cuda, cuda.random):
+        module.get_rng_state = lambda *_, **__: torch.get_rng_state()
+        module.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    OnCpu().__enter__()
+
+
+def install_megatron() -> None:
+    """`install`, and Megatron-Core's own way of setting the random state of a device."""
+    install()
+    from megatron.core.tensor_parallel import random
+
+    random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
