@@ -2,11 +2,13 @@
 # build/peers, each made once and kept, and a note of what passed.
 
 # peer_python: the Python that the environments are made of: 3.12, which all of these projects have wheels for, where the
-# machine has it.
+# machine has it, be it pyenv's, whose name on PATH may be one that does not run.
 peer_python() {
-  local candidate
-  for candidate in python3.12 python3.13 python3.11 python3.10; do
-    ! "$candidate" -c '' 2>/dev/null || { echo "$candidate"; return; }
+  local version candidate
+  for version in 3.12 3.13 3.11 3.10; do
+    for candidate in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python3; do
+      ! "$candidate" -c '' 2>/dev/null || { echo "$candidate"; return; }
+    done
   done
   echo "no Python of 3.10 to 3.13 is here" >&2
   return 1
