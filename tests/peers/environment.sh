@@ -19,18 +19,20 @@ peer_site() { "$1" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])
 
 # peer_environment NAME BASES [pip install's arguments...]: names the interpreter of build/peers/NAME. It is made unless
 # it is there whole: over the packages of the environments BASES (a list with commas, "" for none), which pip does not
-# look at, so that one torch serves many; with them an environment's own packages come first. MADE_BY, where it is set,
-# is a function that ends the work with the interpreter as its argument. Time and size are left in NAME/made.
+# look at, so that one torch serves many, and of their Python; an environment's own packages come first. MADE_BY, where
+# it is set, is a function that ends the work with the interpreter as its argument. Time and size are left in NAME/made.
 peer_environment() {
-  local name=$1 bases=$2 venv=$PWD/build/peers/$1 base python started=$SECONDS
+  local name=$1 bases=$2 venv base python started=$SECONDS
   shift 2
+  mkdir -p build/peers
+  venv=$(realpath build/peers)/$name
   if [ ! -e "$venv/made" ]; then
     echo "making build/peers/$name" >&2
-    mkdir -p build/peers
-    python=$(peer_python) || return 1
+    python=${venv%/*}/${bases%%,*}/bin/python
+    [ -n "$bases" ] || python=$(peer_python) || return 1
     "$python" -m venv --clear "$venv" >&2 || return 1
     for base in ${bases//,/ }; do
-      peer_site "$PWD/build/peers/$base/bin/python" >>"$(peer_site "$venv/bin/python")/peers.pth" || return 1
+      peer_site "${venv%/*}/$base/bin/python" >>"$(peer_site "$venv/bin/python")/peers.pth" || return 1
     done
     [ $# -eq 0 ] || "$venv/bin/pip" install --quiet --disable-pip-version-check "$@" >&2 || return 1
     [ -z "${MADE_BY:-}" ] || "$MADE_BY" "$venv/bin/python" >&2 || return 1
