@@ -80,3 +80,7 @@ build=$(realpath "$build")
 export PYTHONPATH=$PWD/client/python/src PYTHONDONTWRITEBYTECODE=1
 export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
 "$python" tests/peers/engine_contracts_test.py
+python3 tests/peers/common/support.py SGLang "$sglang" "classes of its answers"
+for each in $vllms; do
+  python3 tests/peers/common/support.py vLLM "${each#*==}" "classes of its answers"
+done

@@ -78,6 +78,8 @@ while IFS= read -r each; do
   # The stand-ins are the same for all.
   [ -z "$standins" ] || "$each" trainer_plugin/python/tests/hf_standin_test.py || status=1
   standins=''
-  "$each" trainer_plugin/python/tests/hf_test.py || status=1
+  "$each" trainer_plugin/python/tests/hf_test.py || { status=1; continue; }
+  python3 tests/peers/common/support.py transformers "$("$each" -c 'import transformers; print(transformers.__version__)')" \
+    "all families"
 done <<<"$python"
 exit $status

@@ -20,8 +20,7 @@ README = ROOT / "README.md"
 GOLDEN = ROOT / "tests/golden/data"
 BEGIN = "<!-- tests/support/support_table.py --write -->\n"
 END = "<!-- end of the table -->\n"
-FRAMEWORKS = ("verl", "slime", "miles", "SkyRL", "RL", "ms-swift", "prime-rl")
-NAMES = {"RL": "NeMo-RL"}
+FRAMEWORKS = ("verl", "slime", "miles", "SkyRL", "NeMo-RL", "ms-swift", "prime-rl")
 
 
 def text(path: str) -> str:
@@ -64,40 +63,36 @@ def recorded() -> dict[str, list[str]]:
     return {project: sorted(versions) for project, versions in found.items()}
 
 
-def engines(by: dict[str, list[str]]) -> list[tuple[str, ...]]:
-    generations = re.findall(
-        r"^\| RequestOutput \| ([^|]+?) \|", text("client/python/src/routing_replay/engines/vllm.py"), re.M
-    )
-    oldest = generations[0].split()[0]
-    vllm = " and ".join(re.findall(r"==([0-9.]+)", only("^vllms='([^']+)'$", "tests/peers/engines.sh")))
-    sglang = only(r"^sglang=([0-9.]+)$", "tests/peers/engines.sh")
-    return [
-        (
-            "vLLM",
-            f"single classes of {vllm}",
-            ", ".join(by["vllm"]),
-            f"a running engine; others from {oldest} on, by the fields of their answers",
-        ),
-        (
-            "SGLang",
-            f"single classes of {sglang}",
-            ", ".join(by["sglang"]),
-            "a running engine; others, by the fields of their answers",
-        ),
-        ("TensorRT-LLM, Dynamo", "", "", "a running engine; adapters follow the fields of their answers"),
-    ]
+def shown() -> dict[str, dict[str, list[str]]]:
+    """By project and version, what the last whole run of the peers' tests showed (tests/peers/common/support.py)."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for line in text("tests/peers/passed.txt").splitlines():
+        project, version, what, changed = line.split("\t")
+        said = what if changed == "nothing" else f"{what} (changed: {changed})"
+        found.setdefault(project, {}).setdefault(version, []).append(said)
+    return found
 
 
-def trainers(by: dict[str, list[str]]) -> list[tuple[str, ...]]:
-    script = text("tests/peers/megatron.sh")
-    megatron = sorted(set(re.findall(r"^ .*version=(\d+\.\d+\.\d+)$", script, re.M)), reverse=True)
-    transformers = only(r"^versions='([^']+)'$", "tests/peers/hf.sh").split()
-    rows = [
-        ("Megatron-Core", f"{', '.join(megatron)} on the CPU", ", ".join(by["Megatron-LM"]), "others; on GPUs"),
-        ("transformers", f"{', '.join(transformers)} on the CPU", ", ".join(by["transformers"]), "others; on GPUs"),
-    ]
-    for name in FRAMEWORKS:
-        rows.append((NAMES.get(name, name), "", ", ".join(by[name]), "the framework running"))
+def oldest_vllm() -> str:
+    source = text("client/python/src/routing_replay/engines/vllm.py")
+    return re.findall(r"^\| RequestOutput \| ([^|]+?) \|", source, re.M)[0].split()[0]
+
+
+def peers() -> list[tuple[str, ...]]:
+    """tested, by recorded form, untested: a project for which nothing passed says so."""
+    by, tested = recorded(), shown()
+    untested = {
+        "vLLM": f"GPUs; others from {oldest_vllm()} on, by the fields of their answers",
+        "SGLang": "GPUs; others, by the fields of their answers",
+        "TensorRT-LLM, Dynamo": "a running engine; adapters follow the fields of their answers",
+    }
+    names = {"vLLM": "vllm", "SGLang": "sglang", "Megatron-Core": "Megatron-LM", "NeMo-RL": "RL"}
+    rows = []
+    for name in (*untested, "Megatron-Core", "transformers", *FRAMEWORKS):
+        versions = [f"{version}: {', '.join(what)}" for version, what in tested.pop(name, {}).items()]
+        rest = untested.get(name, "GPUs; others" if versions else "the framework running")
+        rows.append((name, "; ".join(versions), ", ".join(by.get(names.get(name, name), [])), rest))
+    assert not tested, f"tests/peers/passed.txt names projects that the table has no row for: {sorted(tested)}"
     return rows
 
 
@@ -141,9 +136,8 @@ def platforms() -> list[tuple[str, ...]]:
 
 
 def table() -> str:
-    by = recorded()
     lines = ["| | tested | by recorded form | untested |", "|---|---|---|---|"]
-    for row in (*engines(by), *trainers(by), *platforms()):
+    for row in (*peers(), *platforms()):
         lines.append("| " + " | ".join(cell or "-" for cell in row) + " |")
     return "\n".join(lines) + "\n"
 
