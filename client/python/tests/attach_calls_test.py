@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import pickle
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ GEOMETRY = rr.Geometry(num_layers=4, num_experts=32, top_k=4)
 RNG = np.random.default_rng(17)
 PROMPT, ANSWER = [1, 2, 3, 4, 5], [6, 7, 8]
 ROUTES = random_routes(RNG, len(PROMPT + ANSWER) - 1, 4, 32, 4)
+PATIENCE = 60.0
 TEXT = base64.b64encode(ROUTES.astype("<i4").tobytes()).decode()
 
 
@@ -233,6 +235,60 @@ class GapTest(AttachedTest):
         with self.assertLogs("routing_replay", logging.WARNING):
             attachment.detach()
         self.assertTrue(self.run_.stat("0/0").sealed)
+
+
+class FlushTest(AttachedTest):
+    def hand_over(self) -> tuple[rr.Appender, _handover.HandOver]:
+        appender = self.run_.appender()
+        queue = _handover.HandOver(appender, 100, "block", PATIENCE)
+        self.addCleanup(queue.close, PATIENCE)
+        return appender, queue
+
+    def test_all_that_failed_are_named(self) -> None:
+        """What is refused here as well as what the server refuses."""
+        llm = Llm()
+        attachment = self.attached(llm)
+        for sample in ("0/0", "1/0"):
+            self.run_.append(sample, ROUTES[:2], tokens=[91, 92])
+        self.run_.flush()
+        twice = np.zeros_like(ROUTES)
+        llm.generate(["a", "b"])
+        with mock.patch.object(output, "__defaults__", (0, ANSWER, twice)):
+            llm.generate(["c", "d"])
+        with self.assertRaises(rr.RoutingReplayError) as caught:
+            attachment.flush(PATIENCE)
+        names = ["0/0", "1/0", "2/0", "3/0"]
+        self.assertEqual(sorted(caught.exception.failed_samples), names)
+        self.assertEqual(sorted(sample for sample, _ in caught.exception.failures), names)
+        self.assertEqual(sorted(pickle.loads(pickle.dumps(caught.exception)).failed_samples), names)
+        attachment.flush(PATIENCE)
+
+    def test_it_ends_while_outputs_go_on(self) -> None:
+        _, queue = self.hand_over()
+        stop = threading.Event()
+
+        def run() -> None:
+            if not stop.wait(0.001):
+                queue.put(_handover.Job("a", 0, run, run), queue.patience())
+
+        queue.put(_handover.Job("a", 0, run, run), queue.patience())
+        try:
+            queue.flush(PATIENCE)
+        finally:
+            stop.set()
+
+    def test_what_failed_comes_with_the_next_one_where_there_was_no_time(self) -> None:
+        appender, queue = self.hand_over()
+        go = threading.Event()
+        self.addCleanup(go.set)
+        wait: Callable[[], Any] = lambda: go.wait(PATIENCE)  # noqa: E731
+        appender._append("gap", ROUTES, lambda _: queue.mark(_handover.Job("gap", 0, wait, wait)), row_start=5)
+        with self.assertRaises(rr.DeadlineExceededError):
+            queue.flush(1)
+        go.set()
+        with self.assertRaises(rr.FailedPreconditionError) as caught:
+            queue.flush(PATIENCE)
+        self.assertEqual(caught.exception.failed_samples, ["gap"])
 
 
 class VersionTest(AttachedTest):

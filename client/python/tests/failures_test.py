@@ -8,6 +8,7 @@ import pickle
 import tempfile
 import threading
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -55,11 +56,14 @@ class FailuresTest(unittest.TestCase):
 
     def test_what_is_kept_is_bounded(self) -> None:
         failures = _failures.Failures("run")
-        with self.assertLogs(LOG, logging.WARNING):
-            failures.add([outcome(f"s{i}") for i in range(100_010)])
         error = errors.FailedPreconditionError("a gap")
-        failures.attach(error)
+        with self.assertLogs(LOG, logging.WARNING) as logs:
+            failures.add([outcome(f"s{i}") for i in range(100_010)])
+            failures.attach(error)
         self.assertEqual((len(error.failed_samples), len(error.failures)), (100_000, 100))
+        lines = [line for line in logs.output if "an append of sample" in line]
+        rest = [int(line.split("appends of ")[1].split()[0]) for line in logs.output if "more samples" in line]
+        self.assertEqual(len(lines) + sum(rest), 100_010)
 
 
 class FlushTest(ServerTest):
@@ -82,6 +86,40 @@ class FlushTest(ServerTest):
                     run.flush(PATIENCE)
             self.check(raised.exception, logs.output)
             run.flush(PATIENCE)
+
+    def test_a_failure_is_named_by_the_flush_that_raises_it(self) -> None:
+        """Not lost to one that waited for appends before it, and comes to its end while the failure is being told."""
+        entered, told, telling, go = (threading.Event() for _ in range(4))
+
+        def on_outcome(outcome: rr.AppendOutcome) -> None:
+            told.set()
+            if outcome.error is not None:
+                telling.set()
+                with appender._changed:
+                    appender._changed.notify_all()
+                go.wait(PATIENCE)
+
+        with rr.Client(self.server.endpoint) as client, client.run(self.run_name, GEOMETRY) as run:
+            appender = run.appender(on_outcome=on_outcome)
+            wait_for = appender._changed.wait_for
+
+            def wait_late(predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+                if threading.current_thread() is not flushing:
+                    return wait_for(predicate, timeout)
+                entered.set()
+                return wait_for(lambda: telling.is_set() and predicate(), timeout)
+
+            appender._changed.wait_for = wait_late  # type: ignore[method-assign]
+            flushing = threading.Thread(target=appender.flush)
+            appender.append("good", ROWS)
+            flushing.start()
+            self.assertTrue(entered.wait(PATIENCE) and told.wait(PATIENCE))
+            appender.append("gap", ROWS, row_start=5)
+            flushing.join(PATIENCE)
+            go.set()
+            with self.assertRaises(rr.FailedPreconditionError) as raised:
+                appender.flush(PATIENCE)
+            self.assertEqual(raised.exception.failed_samples, ["gap"])
 
     def test_in_an_event_loop_too(self) -> None:
         async def work() -> None:

@@ -126,8 +126,8 @@ def _bytes_of(data: Any) -> int:
 
 
 def outcome_from(record: dict[str, Any]) -> AppendOutcome:
-    error = record.pop("error", None)
-    return AppendOutcome(**record, error=None if error is None else from_detail(error))
+    error = record.get("error")
+    return AppendOutcome(**(record | {"error": None if error is None else from_detail(error)}))
 
 
 def listed(span: WeightSpan) -> list[Any]:

@@ -26,14 +26,20 @@ class Failures:
     def add(self, finished: list[dict[str, Any]]) -> None:
         """Outcomes of appends, as the core tells them."""
         for record in finished:
-            if "error" not in record:
-                continue
-            sample = record["sample"]
-            if len(self._first) < _REASONED:
-                self._first.append((sample, errors.from_detail(record["error"])))
-            if sample not in self._samples and len(self._samples) < _NAMED:
-                self._samples[sample] = None
-                self._warn(sample, record["error"])
+            if "error" in record:
+                error = errors.from_detail(record["error"])
+                if self.keep(record["sample"], error):
+                    self._warn(record["sample"], error)
+
+    def keep(self, sample: str, error: errors.RoutingReplayError) -> bool:
+        """Without a line in the log. False for a sample that is kept already."""
+        if len(self._first) < _REASONED:
+            self._first.append((sample, error))
+        if sample in self._samples:
+            return False
+        if len(self._samples) < _NAMED:
+            self._samples[sample] = None
+        return True
 
     def attach(self, error: errors.RoutingReplayError | None) -> None:
         """To the error of a flush, which tells them once."""
@@ -43,7 +49,7 @@ class Failures:
         if error is not None:
             error.tell_failures(list(samples), first)
 
-    def _warn(self, sample: str, error: dict[str, Any]) -> None:
+    def _warn(self, sample: str, error: errors.RoutingReplayError) -> None:
         now = time.monotonic()
         if now - self._since >= _PERIOD:
             self._tell_rest()
@@ -52,7 +58,7 @@ class Failures:
             self._rest += 1
             return
         self._lines += 1
-        _log.warning("run %s: an append of sample %s failed: %s", self._run, sample, errors.from_detail(error))
+        _log.warning("run %s: an append of sample %s failed: %s", self._run, sample, error)
 
     def _tell_rest(self) -> None:
         if self._rest:

@@ -419,7 +419,6 @@ class Appender:
                 finished = self._core.take_finished()
                 if not finished:
                     return
-                self._failures.add(finished)
                 self._changed.notify_all()  # There is room.
                 notes = [(self._notes.pop(record["sequence"], None), record) for record in finished]
             for note, record in notes:
@@ -429,6 +428,7 @@ class Appender:
                 for record in finished:
                     self._tell(_append.outcome_from(record))
             with self._lock:
+                self._failures.add(finished)  # With the core's own, so that one flush takes both.
                 self._core.delivered()
                 self._changed.notify_all()
 

@@ -63,7 +63,8 @@ class RoutingReplayError(Exception):
 
     def tell_failures(self, samples: list[str], failures: list[tuple[str, RoutingReplayError]]) -> None:
         """Adds to `failed_samples` and `failures`."""
-        told = {"failed_samples": self.failed_samples + samples, "failures": self.failures + failures}
+        names = list(dict.fromkeys(self.failed_samples + samples))
+        told = {"failed_samples": names, "failures": self.failures + failures}
         self._detail = {**self._detail, **told}
 
     def __reduce__(self) -> tuple[Any, ...]:

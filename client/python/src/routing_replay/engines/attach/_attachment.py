@@ -233,7 +233,9 @@ class Attachment:
         return stamps
 
     def flush(self, timeout: float = 120.0) -> None:
-        """Waits until the rows of all finished outputs are acknowledged; raises the first error since the last one."""
+        """Waits until the rows of all outputs finished so far are acknowledged; raises the first error since the last
+        one, whose `failed_samples` names every sample that failed. DeadlineExceededError after `timeout` seconds, and
+        the failures come with the next flush."""
         self._handover.flush(timeout)
 
     def metrics(self) -> dict[str, int]:

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import collections
 import contextlib
+import copy
 import logging
 import threading
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from routing_replay import _fork
+from routing_replay._failures import Failures
 from routing_replay.errors import DeadlineExceededError, InternalError, ResourceExhaustedError, RoutingReplayError
 
 if TYPE_CHECKING:
@@ -81,9 +83,11 @@ class HandOver:
         self._waiting: collections.deque[_Waiting] = collections.deque()  # In event loops.
         self._jobs: collections.deque[tuple[Job, bool]] = collections.deque()  # And whether its rows are dropped.
         self._queued_bytes = 0
-        self._working = False
+        self._queued = self._done = 0  # Jobs so far.
+        self._marks = 0  # Those of `mark`.
         self._thread: threading.Thread | None = None
         self._error: RoutingReplayError | None = None  # The first one since the last flush.
+        self._failures = Failures("")  # All since then.
         self._counts = dict.fromkeys(("handed_over", "refused", "dropped"), 0)
 
     def patience(self) -> Patience:
@@ -120,6 +124,7 @@ class HandOver:
         """Queues what says of an append that its rows were not delivered; from a thread that must not wait."""
         with self._changed:
             if not self._closed:
+                self._marks += 1
                 self._queue(job, True)
 
     def drop(self, job: Job) -> None:
@@ -175,6 +180,7 @@ class HandOver:
 
     def _queue(self, job: Job, dropped: bool) -> None:
         self._jobs.append((job, dropped))
+        self._queued += 1
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="routing-replay-hand-over", daemon=True)
             self._thread.start()
@@ -187,14 +193,15 @@ class HandOver:
                 if not self._jobs:
                     return
                 job, dropped = self._jobs.popleft()
-                self._working = True
             error = self._do(job, dropped)
             with self._changed:
-                self._working = False
+                self._done += 1
                 self._queued_bytes -= 0 if dropped else job.size
                 self._counts["handed_over"] += error is None and not dropped
-                self._counts["refused"] += error is not None
-                self._error = self._error or error
+                if error is not None:
+                    self._counts["refused"] += 1
+                    self._failures.keep(job.sample, error)
+                    self._error = self._error or copy.copy(error)  # Which will name the others, and itself.
                 self._changed.notify_all()
                 self._admit()
 
@@ -215,27 +222,30 @@ class HandOver:
             return InternalError(f"sample {job.sample}: {error!r}", sample=job.sample)
 
     def flush(self, timeout: float) -> None:
-        """Waits until all that was put is acknowledged; raises the first error since the last flush."""
+        """Waits until all that was put is acknowledged; raises the first error since the last flush, which names every
+        sample that failed. DeadlineExceededError after `timeout` seconds, and the failures come with the next flush."""
         deadline = time.monotonic() + timeout
-        error: RoutingReplayError | None = None
-        while True:
+        marks = -1
+        while marks != self._marks:  # What the server refused is marked behind what is waited for.
             with self._changed:
-                if not self._changed.wait_for(self._is_idle, max(0.0, deadline - time.monotonic())):
-                    raise DeadlineExceededError(f"{len(self._jobs)} appends still wait for their turn")
-                error, self._error = error or self._error, None
+                marks, last = self._marks, self._queued
+                if not self._changed.wait_for(lambda last=last: self._done >= last, _left(deadline)):
+                    raise DeadlineExceededError(f"{last - self._done} appends still wait for their turn")
             try:
-                self._appender.flush(max(0.0, deadline - time.monotonic()))
+                self._appender.flush(_left(deadline))
             except RoutingReplayError as later:
-                error = error or later
-            with self._changed:
-                done = self._is_idle()
-            if done:  # Nothing was queued to mark what the server refused.
-                break
+                if not later.failed_samples:  # Not in time, or closed.
+                    raise
+                with self._changed:
+                    if self._error is None:
+                        self._error = later
+                    else:
+                        self._error.tell_failures(later.failed_samples, later.failures)
+        with self._changed:
+            error, self._error = self._error, None
+            self._failures.attach(error)
         if error is not None:
             raise error
-
-    def _is_idle(self) -> bool:
-        return not self._jobs and not self._working
 
     def metrics(self) -> dict[str, int]:
         """Counters handed_over, refused and dropped (appends), the gauge waiting_bytes, and the appender's."""
@@ -251,14 +261,14 @@ class HandOver:
             except RoutingReplayError as error:
                 _log.warning("closing an attachment: %s", error)
         with self._changed:
-            lost = 0 if self._closed else len(self._jobs) + self._working
+            lost = 0 if self._closed else self._queued - self._done
             self._closed = True
             self._changed.notify_all()
             self._admit()
         if lost:
             _log.warning("rows of %d outputs are lost, which still waited when their attachment was closed", lost)
         _open.discard(self)
-        self._appender.close(max(0.0, deadline - time.monotonic()))
+        self._appender.close(_left(deadline))
 
     def _before_fork(self) -> None:
         """Nothing: the thread makes no calls of its own."""
@@ -268,6 +278,10 @@ class HandOver:
 
     def _after_fork_in_child(self) -> None:
         self._start_afresh()
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 class _Waiting:
@@ -292,7 +306,7 @@ def _at_exit() -> None:
     """Before the appenders are closed: what was registered last comes first."""
     deadline = time.monotonic() + _EXIT_TIMEOUT
     for handover in list(_open):
-        handover.close(max(0.0, deadline - time.monotonic()))
+        handover.close(_left(deadline))
 
 
 getattr(threading, "_register_atexit", atexit.register)(_at_exit)
