@@ -89,6 +89,7 @@ for extra in "${extras[@]}"; do
       long megatron tests/peers/megatron.sh
       long hf tests/peers/hf.sh
       long engines tests/peers/engines.sh
+      long vllm tests/peers/vllm.sh
       long pythons tests/peers/wheels.sh
       long peers tests/bench/peers.sh
       [ ${#failed[@]} -gt 0 ] || python3 tests/peers/common/support.py

@@ -28,8 +28,6 @@ const char* SampleStatusName(SampleStatus status) {
       return "OUT_OF_RANGE";
     case SampleStatus::kUnavailable:
       return "UNAVAILABLE";
-    case SampleStatus::kTokensNotKnown:
-      return "TOKENS_NOT_KNOWN";
   }
   return "UNKNOWN";
 }

@@ -47,9 +47,8 @@ enum class SampleStatus : uint8_t {
   kTokensMismatch = 8,
   kOutOfRange = 9,
   kUnavailable = 10,
-  kTokensNotKnown = 11,
 };
-inline constexpr SampleStatus kLastSampleStatus = SampleStatus::kTokensNotKnown;
+inline constexpr SampleStatus kLastSampleStatus = SampleStatus::kUnavailable;
 const char* SampleStatusName(SampleStatus status);
 
 struct SampleRecord {

