@@ -28,6 +28,8 @@ const char* SampleStatusName(SampleStatus status) {
       return "OUT_OF_RANGE";
     case SampleStatus::kUnavailable:
       return "UNAVAILABLE";
+    case SampleStatus::kTokensNotKnown:
+      return "TOKENS_NOT_KNOWN";
   }
   return "UNKNOWN";
 }

@@ -64,6 +64,12 @@ class WatchedStore final : public Store {
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override {
     return Counted(store_->Stat(run, producer, sample));
   }
+  absl::Status StatEach(absl::string_view run, Producer producer, absl::Span<const SampleRef> samples,
+                        const TakeState& take) override {
+    return store_->StatEach(run, producer, samples, [&](const SampleRef& sample, absl::StatusOr<SampleState> state) {
+      return take(sample, Counted(std::move(state)));
+    });
+  }
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override {
     return Counted(store_->List(run, producer, groups, page_size, page_token));

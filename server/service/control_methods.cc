@@ -325,13 +325,12 @@ absl::Status DoStat(ServiceContext& context, const ControlCaller& caller, const 
   const auto refs = ReadRefs(request.samples(), request.handles());
   if (!refs.ok()) return refs.status();
   AnswerOfStates answer(context, caller.memory);
-  for (const SampleRef& ref : *refs) {
-    const auto state = context.store.Stat(request.run(), *producer, ref);
+  const auto take = [&](const SampleRef& ref, const absl::StatusOr<SampleState>& state) -> absl::Status {
     if (state.ok()) {
       auto made = answer.Make(*state);
       if (!made.ok()) return made.status();
       *response.add_found() = *std::move(made);
-      continue;
+      return absl::OkStatus();
     }
     if (state.status().code() != absl::StatusCode::kNotFound) return state.status();
     absl::Status taken = answer.Take(ref.sample.empty() ? kHandleBytes : ref.sample.size() + kNameBytes);
@@ -341,8 +340,9 @@ absl::Status DoStat(ServiceContext& context, const ControlCaller& caller, const 
     } else {
       response.add_missing(ref.sample);
     }
-  }
-  return absl::OkStatus();
+    return absl::OkStatus();
+  };
+  return context.store.StatEach(request.run(), *producer, *refs, take);
 }
 
 // look(), if the run that it looked at was one and the same from begin to end, and the life of that run in `life`.

@@ -54,7 +54,7 @@ SampleVerdict CheckTokens(const SampleState& state, const SampleRead& asked,
     }
     const std::optional<bool> same = matches(check);
     if (same.value_or(false)) continue;
-    return {SampleStatus::kTokensMismatch,
+    return {same ? SampleStatus::kTokensMismatch : SampleStatus::kTokensNotKnown,
             absl::StrCat(same ? "other tokens" : "tokens not known", " before row ", check.rows)};
   }
   return {};

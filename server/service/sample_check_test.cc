@@ -22,5 +22,16 @@ TEST(SampleCheckTest, LostRowsAreSaidToBeLost) {
   EXPECT_EQ(Check(state, {.sample = "s", .num_tokens = 101}), SampleStatus::kOk);
 }
 
+TEST(SampleCheckTest, TokensThatNobodyKnowsAreNotOtherOnes) {
+  const SampleState state{.sample = "s", .committed_rows = 64};
+  const SampleRead asked{.sample = "s", .rows = {{0, 64}}, .token_checks = {{20, 1}}};
+  const auto status = [&](std::optional<bool> same) {
+    return CheckSample(state, asked, /*until_seal=*/true, [same](const TokenCheck&) { return same; }).status;
+  };
+  EXPECT_EQ(status(true), SampleStatus::kOk);
+  EXPECT_EQ(status(false), SampleStatus::kTokensMismatch);
+  EXPECT_EQ(status(std::nullopt), SampleStatus::kTokensNotKnown);
+}
+
 }  // namespace
 }  // namespace routing_replay::server

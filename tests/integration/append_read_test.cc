@@ -161,14 +161,16 @@ TEST_F(AppendReadTest, RecordsSayWhyASampleCannotAnswer) {
                                   {.sample = "sealed", .num_tokens = 50},
                                   {.sample = "sealed", .token_checks = {{50, 12345}}},
                                   {.sample = "sealed", .min_weight_version = 4},
-                                  {.sample = "open"}}};
+                                  {.sample = "open"},
+                                  {.sample = "open", .token_checks = {{20, 12345}}}}};
   ASSERT_OK_AND_ASSIGN(const auto read, run->ReadRows(request, kCallTimeout));
   std::vector<SampleStatus> statuses;
   for (const SampleRows& sample : read) statuses.push_back(sample.record.status);
-  EXPECT_THAT(statuses, ::testing::ElementsAre(SampleStatus::kNotFound, SampleStatus::kOk, SampleStatus::kNotReady,
-                                               SampleStatus::kNotRecorded, SampleStatus::kOutOfRange,
-                                               SampleStatus::kLengthMismatch, SampleStatus::kTokensMismatch,
-                                               SampleStatus::kVersionRefused, SampleStatus::kOk));
+  EXPECT_THAT(statuses,
+              ::testing::ElementsAre(SampleStatus::kNotFound, SampleStatus::kOk, SampleStatus::kNotReady,
+                                     SampleStatus::kNotRecorded, SampleStatus::kOutOfRange,
+                                     SampleStatus::kLengthMismatch, SampleStatus::kTokensMismatch,
+                                     SampleStatus::kVersionRefused, SampleStatus::kOk, SampleStatus::kTokensNotKnown));
   EXPECT_EQ(read[8].rows, (std::vector<RowRange>{{0, 20}}));
 }
 

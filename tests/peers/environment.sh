@@ -55,3 +55,16 @@ peer_build() {
   fi
   realpath "$build"
 }
+
+# peer_paths BUILD: tells Python where the packages, the libraries and the server of a built tree are, and what tests
+# share: `common` of this folder, the server of the tests (client/python/tests/support.py), Megatron's small models and
+# the recipes of the README (trainer_plugin/python/tests).
+peer_paths() {
+  local folder
+  PYTHONPATH=$PWD/tests/peers
+  for folder in client trainer_plugin; do
+    PYTHONPATH+=:$PWD/$folder/python/src:$PWD/$folder/python/tests
+  done
+  export PYTHONPATH PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore OMP_NUM_THREADS=1
+  export ROUTING_REPLAY_LIBRARY_DIR=$1/lib ROUTING_REPLAY_SERVER=$1/bin/routing-replay-server
+}

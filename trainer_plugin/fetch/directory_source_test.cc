@@ -149,6 +149,7 @@ TEST_P(DirectorySourceTest, AnswersAsRowsInMemoryDo) {
     EXPECT_EQ(source->Inspect(read).message, local_.Inspect(read).message);
   }
   EXPECT_EQ(source->Inspect(asked[6]).status, SampleStatus::kTokensMismatch);
+  EXPECT_EQ(source->Inspect(asked[7]).status, SampleStatus::kTokensNotKnown);
   EXPECT_EQ(source->producer(), Producer::kRollout);
   EXPECT_EQ(source->Inspect(asked[0], Producer::kTrainer).status, SampleStatus::kNotFound);
   EXPECT_THAT(source->Inspect(asked[0], Producer::kTrainer).message,

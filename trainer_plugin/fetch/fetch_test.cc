@@ -146,6 +146,20 @@ TEST_F(FetchTest, StrictNamesTheSample) {
   EXPECT_THAT(std::string(staged.status().message()), HasSubstr("TOKENS_MISMATCH: other tokens"));
 }
 
+TEST_F(FetchTest, WhatHasNoTokensToCompareFallsBackThoughItWasAgreedOn) {
+  run_.records = {{.index = 0, .status = SampleStatus::kOk, .content_id = 4},
+                  {.index = 1, .status = SampleStatus::kTokensNotKnown, .message = "tokens not known"}};
+  sequences_[0].content_id = 4;
+  sequences_[1].content_id = 5;
+  ASSERT_OK_AND_ASSIGN(const StagedRows live, Fetch(MissingPolicy::kLive));
+  EXPECT_THAT(StatesOf(live), ElementsAre(kReplayed, kReplayed, kReplayed, kLive, kLive, kLive, kLive, kLive));
+  ASSERT_OK_AND_ASSIGN(const StagedRows drop, Fetch(MissingPolicy::kDrop));
+  EXPECT_THAT(drop.dropped, ElementsAre(1));
+  EXPECT_THAT(Fetch(MissingPolicy::kStrict), Fails(absl::StatusCode::kFailedPrecondition, Reason::kOtherTokens));
+  run_.records[1].status = SampleStatus::kTokensMismatch;
+  EXPECT_THAT(Fetch(MissingPolicy::kLive), Fails(absl::StatusCode::kFailedPrecondition, Reason::kOtherTokens));
+}
+
 TEST_F(FetchTest, WhatDoesNotComeFallsBack) {
   run_.records = {{.index = 0, .status = SampleStatus::kOk}};
   for (const absl::Status& end : {absl::DeadlineExceededError("too late"), absl::UnavailableError("gone")}) {

@@ -35,7 +35,7 @@ void KnownSample::Judge(const SampleRead& asked, SampleRecord& record) const {
   for (const TokenCheck& check : asked.token_checks) {
     const std::optional<uint32_t> known = TokenCheckAt(check.rows);
     if (known == check.crc32c) continue;
-    return refuse(SampleStatus::kTokensMismatch,
+    return refuse(known ? SampleStatus::kTokensMismatch : SampleStatus::kTokensNotKnown,
                   absl::StrCat(known ? "other tokens" : "tokens not known", " before row ", check.rows));
   }
   if (rows > 0 && TotalRows(unrecorded) == rows) return refuse(SampleStatus::kNotRecorded, "without a recorded row");

@@ -159,7 +159,7 @@ TEST_P(LocalSourceTest, WhatCannotBeReadFallsBackOrIsRefused) {
   ++wrong.crc32c;
   EXPECT_EQ(StatusOf({.sample = "s", .token_checks = {wrong}}), SampleStatus::kTokensMismatch);
   ASSERT_OK(Add({.sample = "no-tokens"}));
-  EXPECT_EQ(StatusOf({.sample = "no-tokens", .token_checks = {CheckOf(tokens_, 20)}}), SampleStatus::kTokensMismatch);
+  EXPECT_EQ(StatusOf({.sample = "no-tokens", .token_checks = {CheckOf(tokens_, 20)}}), SampleStatus::kTokensNotKnown);
   const auto refused = Fetch({.sample = "t"});
   EXPECT_THAT(refused, Fails(absl::StatusCode::kFailedPrecondition, Reason::kNoSample));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("sample t: NOT_FOUND"));

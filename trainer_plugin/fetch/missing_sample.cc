@@ -13,6 +13,7 @@ Reason MissingReason(SampleStatus status) {
     case SampleStatus::kLengthMismatch:
       return Reason::kRowCount;
     case SampleStatus::kTokensMismatch:
+    case SampleStatus::kTokensNotKnown:
       return Reason::kOtherTokens;
     default:
       return Reason::kUnspecified;

@@ -106,7 +106,9 @@ absl::Status StagingSink::OnRecord(const SampleRecord& record) {
   out_.records[slice] = record;
   out_.records[slice].index = slice;
   const bool readable = record.status == SampleStatus::kOk;
-  if (named.content_id && (!readable || record.content_id != *named.content_id)) {
+  // It is not another sample than was agreed on, and it has none of the tokens for any rank that names some.
+  const bool uncompared = record.status == SampleStatus::kTokensNotKnown && options_.missing != MissingPolicy::kStrict;
+  if (named.content_id && !uncompared && (!readable || record.content_id != *named.content_id)) {
     return NotAsAgreed(sequence, named, record);
   }
   if (readable) {

@@ -154,6 +154,38 @@ TEST_P(StoreConformance, SamplesAreFoundByHandle) {
   EXPECT_EQ(released.samples, 1);
 }
 
+TEST_P(StoreConformance, SamplesAreLookedUpTogetherAsOneByOne) {
+  Remake(int64_t{1} << 30, [](absl::string_view id) { return id == "x" || id == "y" ? 5 : SampleHandle(id); });
+  std::vector<SampleRef> refs{{.sample = "y"}, {.handle = 5}, {.handle = 12}, {.sample = "none"}};
+  Fill("x", 20);
+  for (int i = 0; i < 10; ++i) {
+    const std::string sample = absl::StrCat("s", i);
+    ASSERT_OK(Append({.sample = sample, .rows = {0, 10 + i}, .group = i}));
+    refs.push_back(i % 2 == 0 ? SampleRef{.sample = sample} : SampleRef{.handle = SampleHandle(sample)});
+  }
+  size_t next = 0;
+  const auto take = [&](const SampleRef& ref, const absl::StatusOr<SampleState>& state) {
+    const SampleRef& asked = refs.at(next++);
+    EXPECT_EQ(ref.sample, asked.sample);
+    EXPECT_EQ(ref.handle, asked.handle);
+    const absl::StatusOr<SampleState> alone = store_->Stat("run", kRollout, asked);
+    EXPECT_EQ(state.status().code(), alone.status().code());
+    if (state.ok() && alone.ok()) {
+      EXPECT_EQ(Describe(*state), Describe(*alone));
+    }
+    if (next == 9) return absl::CancelledError("enough");
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(store_->StatEach("run", kRollout, refs, take), absl::CancelledError("enough"));
+  EXPECT_EQ(next, 9u);
+  refs.erase(refs.begin(), refs.begin() + 9);
+  next = 0;
+  EXPECT_OK(store_->StatEach("run", kRollout, refs, take));
+  EXPECT_EQ(next, refs.size());
+  const auto no_run = [&](const SampleRef&, const absl::StatusOr<SampleState>& state) { return state.status(); };
+  EXPECT_THAT(store_->StatEach("none", kRollout, refs, no_run), Fails(kNotFound, Reason::kNoRun));
+}
+
 TEST_P(StoreConformance, TwoIdsOfOneHandleAreRefused) {
   Remake(int64_t{1} << 30, [](absl::string_view id) { return id == "x" || id == "y" ? 5 : SampleHandle(id); });
   // A sample that was refused when it opened leaves the handle free.

@@ -1,6 +1,7 @@
 // What only a store in Redis has to stand: lost keys, a Redis that comes back with less, no memory.
 #include <atomic>
 #include <csignal>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -79,6 +80,52 @@ TEST_F(RedisFailureTest, RowsThatRedisForgotRaiseTheRevision) {
   }
   EXPECT_OK(Append(*other_, {.rows = {40, 80}, .revision = 1, .seal_num_tokens = 81}));
   EXPECT_EQ(*Read(*one_), ExpectedRows(TestGeometry(), {}, 80));
+}
+
+TEST_F(RedisFailureTest, LossesAreToldOfSamplesThatAreAskedForTogether) {
+  std::map<std::string, std::string> manifests, copies;
+  for (const std::string sample : {"less", "gone", "damaged", "fine"}) {
+    ASSERT_OK(Append(*one_, {.sample = sample, .rows = {0, 40}}));
+    for (const std::string& key : Keys(":m1")) {
+      if (!copies.contains(key)) manifests[sample] = key;
+      copies.try_emplace(key, Ask(RedisCommand({"DUMP", key})).text);
+    }
+    ASSERT_OK(Append(*one_, {.sample = sample, .rows = {40, 70}}));
+  }
+  Ask(RedisCommand({"RESTORE", manifests["less"], "0", copies[manifests["less"]], "REPLACE"}));
+  Ask(RedisCommand({"DEL", manifests["gone"]}));
+  Ask(RedisCommand({"SET", manifests["damaged"], "junk"}));
+  const std::vector<SampleRef> refs{
+      {.sample = "less"}, {.sample = "gone"}, {.sample = "damaged"}, {.sample = "fine"}, {.sample = "none"}};
+  std::vector<absl::StatusCode> codes;
+  ASSERT_OK(one_->StatEach("run", kRollout, refs, [&](const SampleRef&, const absl::StatusOr<SampleState>& state) {
+    codes.push_back(state.status().code());
+    return absl::OkStatus();
+  }));
+  constexpr auto kLost = absl::StatusCode::kDataLoss;
+  EXPECT_THAT(codes, ::testing::ElementsAre(kLost, kLost, kLost, absl::StatusCode::kOk, absl::StatusCode::kNotFound));
+  EXPECT_EQ(Stat(*other_, "less")->revision, 1);
+  EXPECT_EQ(Stat(*other_, "gone")->revision, 1);
+}
+
+TEST_F(RedisFailureTest, SamplesThatAreAskedForTogetherTakeFewLooks) {
+  const auto cluster = std::make_shared<LossyCluster>(Connect());
+  const auto store = NewStore(cluster);
+  constexpr int kSamples = 300;
+  std::vector<SampleRef> refs;
+  for (int i = 0; i < kSamples; ++i) {
+    refs.push_back({.sample = absl::StrCat(i)});
+    refs.push_back({.sample = absl::StrCat("none", i)});
+    ASSERT_OK(Append(i % 2 == 0 ? *store : *one_, {.sample = refs[2 * i].sample, .rows = {0, 1}}));
+  }
+  cluster->calls = 0;
+  int found = 0;
+  ASSERT_OK(store->StatEach("run", kRollout, refs, [&](const SampleRef&, const absl::StatusOr<SampleState>& state) {
+    found += state.ok() ? 1 : 0;
+    return absl::OkStatus();
+  }));
+  EXPECT_EQ(found, kSamples);
+  EXPECT_LT(cluster->calls, 12);  // Those of 600 looks one by one: 900.
 }
 
 TEST_F(RedisFailureTest, ASealThatRedisForgotRaisesTheRevision) {

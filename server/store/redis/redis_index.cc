@@ -70,17 +70,24 @@ RedisRequest RedisIndex::End(const SampleName& name, int64_t version) const {
   return request;
 }
 
-absl::StatusOr<std::optional<RedisEntry>> RedisIndex::LeftOf(const SampleName& name) const {
-  const std::vector<std::string> keys = KeysOf(name);
+absl::StatusOr<std::vector<std::optional<RedisEntry>>> RedisIndex::LeftOf(absl::Span<const SampleName> names) const {
   const RedisScript& script = redis_scripts::LeftEntry();
-  RedisRequest request{.command = script.Call(keys), .key = keys[0], .script = &script};
-  request.command.Add(name.sample).Add(context_.time.NowMs());
-  const RedisResult answer = context_.cluster->ExecuteOne(request, context_.Deadline());
-  if (!answer.reply.ok()) return answer.reply.status();
-  if (answer.reply->text.empty()) return std::nullopt;
-  RedisEntry entry = ParseEntry(name.sample, answer.reply->text);
-  if (!entry.group) return absl::InternalError("redis: the answer is no entry of an index");
-  return entry;
+  std::vector<RedisRequest> requests;
+  for (const SampleName& name : names) {
+    const std::vector<std::string> keys = KeysOf(name);
+    requests.push_back({.command = script.Call(keys), .key = keys[0], .script = &script});
+    requests.back().command.Add(name.sample).Add(context_.time.NowMs());
+  }
+  std::vector<std::optional<RedisEntry>> left(names.size());
+  const std::vector<RedisResult> answers = context_.cluster->Execute(requests, context_.Deadline());
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto& reply = answers[i].reply;
+    if (!reply.ok()) return reply.status();
+    if (reply->text.empty()) continue;
+    left[i] = ParseEntry(names[i].sample, reply->text);
+    if (!left[i]->group) return absl::InternalError("redis: the answer is no entry of an index");
+  }
+  return left;
 }
 
 RedisRequest RedisIndex::Put(const SampleName& name, const RedisManifest& manifest) const {

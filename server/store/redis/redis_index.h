@@ -19,6 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "server/store/redis/redis_context.h"
 #include "server/store/redis/redis_manifest.h"
 #include "server/store/sample/sample_rules.h"
@@ -55,8 +56,9 @@ class RedisIndex {
                                        const RedisManifest& next) const;
   RedisRequest Drop(const SampleName& name, int64_t version) const;
   // What tells a sample that was lost from one that never was, was released or has expired: the entry of a sample that
-  // had not ended and is not due yet. It means that only where no manifest was found before it was asked for.
-  absl::StatusOr<std::optional<RedisEntry>> LeftOf(const SampleName& name) const;
+  // had not ended and is not due yet. It means that only where no manifest was found before it was asked for. One
+  // answer per name.
+  absl::StatusOr<std::vector<std::optional<RedisEntry>>> LeftOf(absl::Span<const SampleName> names) const;
 
   struct Page {
     std::vector<RedisEntry> entries;  // By id, ascending.

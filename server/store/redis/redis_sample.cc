@@ -98,7 +98,7 @@ RedisSample::~RedisSample() {
 }
 
 absl::StatusOr<RedisFound> RedisSample::Find() {
-  const std::string key = RedisSampleKeys(context_.keys, run_->life, name_.handle).Manifest(name_.producer);
+  const std::string key = ManifestKey();
   const Clock::Time deadline = context_.Deadline();
   do {
     absl::StatusOr<std::vector<RedisFound>> found = LookAt(context_, *run_, {&name_, 1});
@@ -160,10 +160,10 @@ absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportLoss(const RedisF
 
 absl::StatusOr<std::optional<absl::Status>> RedisSample::ReportGone(const RedisFound& found) {
   if (name_.sample.empty()) return std::optional(absl::OkStatus());
-  const absl::StatusOr<std::optional<RedisEntry>> left = run_->index.LeftOf(name_);
+  const auto left = run_->index.LeftOf({&name_, 1});
   if (!left.ok()) return left.status();
-  if (!*left) return std::optional(absl::OkStatus());
-  const RedisEntry& entry = **left;
+  if (!left->front()) return std::optional(absl::OkStatus());
+  const RedisEntry& entry = *left->front();
   context_.trouble.NameLoss(run_->info.run, name_.sample, 0, entry.rows);
   SampleContent nothing{TokenChecks(run_->info.options.block_rows)};
   nothing.revision = entry.revision;
@@ -194,7 +194,7 @@ absl::StatusOr<SampleContent> RedisSample::Prefix(const PrefixReference& prefix)
 
 std::optional<RedisFound> RedisSample::Guess(const AppendHeader& header) {
   if (header.prefix) return std::nullopt;
-  const std::string key = RedisSampleKeys(context_.keys, run_->life, name_.handle).Manifest(name_.producer);
+  const std::string key = ManifestKey();
   const std::optional<RedisManifest> last = context_.known.Last(key);
   const std::optional<AcknowledgedSample> acknowledged = context_.known.Acknowledged(key);
   if (!last) {  // Whatever begins is most likely new.
@@ -362,7 +362,7 @@ absl::StatusOr<SampleState> RedisSample::Seal(int64_t num_tokens, int64_t revisi
 
 // Holds no lock: others may change the sample while this waits.
 absl::Status RedisSample::KeepRevision(int64_t revision, Clock::Time deadline) {
-  const std::string key = RedisSampleKeys(context_.keys, run_->life, name_.handle).Manifest(name_.producer);
+  const std::string key = ManifestKey();
   const AcknowledgedSample acknowledged = context_.known.Acknowledged(key).value_or(AcknowledgedSample{});
   if (acknowledged.kept_revision >= revision) return absl::OkStatus();
   const absl::Status kept = [&] {
@@ -453,6 +453,14 @@ absl::StatusOr<SampleState> RedisSample::Stat() {
   const absl::StatusOr<RedisFound> found = FindExisting();
   if (!found.ok()) return found.status();
   return StateOf(context_, name_, *found);
+}
+
+std::optional<SampleState> RedisSample::StateIn(const RedisFound& found) const {
+  if (!found.exists() || !found.content.ok()) return std::nullopt;
+  if (!name_.sample.empty() && name_.sample != found.stamp.sample) return std::nullopt;
+  const std::optional<AcknowledgedSample> acknowledged = context_.known.Acknowledged(ManifestKey());
+  if (acknowledged && acknowledged->IsMoreThan(found.stamp.birth, **found.content)) return std::nullopt;
+  return StateOf(context_, {found.stamp.sample, name_.handle, name_.producer}, found);
 }
 
 }  // namespace routing_replay::server

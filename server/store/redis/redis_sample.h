@@ -48,6 +48,9 @@ class RedisSample {
   absl::StatusOr<bool> Keep(const std::function<bool(const RedisFound&)>& asked);
   absl::StatusOr<SampleSnapshot> Snapshot(absl::Span<const RowRange> rows, const AdmitSnapshot& admit);
   absl::StatusOr<SampleState> Stat();
+  // The same of what a look found. Nothing where that does not tell: of another sample, of none, and of what is damaged
+  // or less than was acknowledged.
+  std::optional<SampleState> StateIn(const RedisFound& found) const;
   // Compares the sample with what its entry in the index said of it before this call. DATA_LOSS as above, too, where
   // the entry knows of more than the sample has, whichever server had acknowledged that.
   absl::Status CompareWith(const RedisEntry& entry);
@@ -57,6 +60,9 @@ class RedisSample {
   absl::StatusOr<RedisFound> Find();
   // … and exists, or NOT_FOUND (kNoSample).
   absl::StatusOr<RedisFound> FindExisting();
+  std::string ManifestKey() const {
+    return RedisSampleKeys(context_.keys, run_->life, name_.handle).Manifest(name_.producer);
+  }
   absl::StatusOr<SampleContent> Prefix(const PrefixReference& prefix);
   // Raises the revision of a sample that lost what `acknowledged` says, and gives the error for it. Nothing: somebody
   // else was first; look again.

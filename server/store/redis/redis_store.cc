@@ -63,6 +63,8 @@ class RedisStore final : public Store {
   absl::StatusOr<SampleSnapshot> Snapshot(absl::string_view run, Producer producer, const SampleRef& sample,
                                           absl::Span<const RowRange> rows, const AdmitSnapshot& admit) override;
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override;
+  absl::Status StatEach(absl::string_view run, Producer producer, absl::Span<const SampleRef> samples,
+                        const TakeState& take) override;
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override;
   absl::StatusOr<ReleaseResult> Release(absl::string_view run, std::optional<Producer> producer,
@@ -91,6 +93,12 @@ class RedisStore final : public Store {
     return RedisSample(context_, std::move(run), NameOf(producer, ref));
   }
   absl::StatusOr<AppendAck> AppendTo(const RunPtr& run, AppendCommand& command, RedisSample& sample);
+  struct Looks {
+    RunPtr run;
+    std::vector<RedisFound> found;  // One for each name.
+    std::set<std::string> lost;     // Of those that were not found: what Redis had, and has no more.
+  };
+  absl::StatusOr<Looks> LookAtAll(const RunPtr& run, const std::vector<SampleName>& names);
   // DATA_LOSS if the sample, which was found after its entry was read, is gone, or is less than the entry says; its
   // revision is then raised.
   absl::Status LookForLoss(const RunPtr& run, const SampleName& name, const RedisEntry& entry, const RedisFound& found);
@@ -250,6 +258,43 @@ absl::StatusOr<SampleSnapshot> RedisStore::Snapshot(absl::string_view run, Produ
 
 absl::StatusOr<SampleState> RedisStore::Stat(absl::string_view run, Producer producer, const SampleRef& sample) {
   return WithRun(run, [&](const RunPtr& found) { return SampleOf(found, producer, sample).Stat(); });
+}
+
+absl::StatusOr<RedisStore::Looks> RedisStore::LookAtAll(const RunPtr& run, const std::vector<SampleName>& names) {
+  auto found = LookAt(context_, *run, names);
+  if (!found.ok()) return found.status();
+  std::vector<SampleName> missing;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!(*found)[i].exists() && !names[i].sample.empty()) missing.push_back(names[i]);
+  }
+  const auto left = run->index.LeftOf(missing);
+  if (!left.ok()) return left.status();
+  Looks looks{.run = run, .found = *std::move(found)};
+  for (size_t i = 0; i < missing.size(); ++i) {
+    if ((*left)[i]) looks.lost.insert(missing[i].sample);
+  }
+  return looks;
+}
+
+absl::Status RedisStore::StatEach(absl::string_view run, Producer producer, absl::Span<const SampleRef> samples,
+                                  const TakeState& take) {
+  for (size_t begin = 0; begin < samples.size(); begin += kBatch) {
+    const absl::Span<const SampleRef> batch = samples.subspan(begin, kBatch);
+    std::vector<SampleName> names;
+    for (const SampleRef& sample : batch) names.push_back(NameOf(producer, sample));
+    const auto looks = WithRun(run, [&](const RunPtr& found) { return LookAtAll(found, names); });
+    const auto state_of = [&](size_t i) -> absl::StatusOr<SampleState> {
+      if (!looks.ok()) return looks.status();
+      const RedisFound& found = looks->found[i];
+      if (auto state = RedisSample(context_, looks->run, names[i]).StateIn(found)) return *std::move(state);
+      if (found.exists() || looks->lost.contains(names[i].sample)) return Stat(run, producer, batch[i]);
+      return NoSampleError(names[i].sample.empty() ? absl::StrCat("handle ", names[i].handle) : names[i].sample);
+    };
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (absl::Status taken = take(batch[i], state_of(i)); !taken.ok()) return taken;
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RedisStore::LookForLoss(const RunPtr& run, const SampleName& name, const RedisEntry& entry,

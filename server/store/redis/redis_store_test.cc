@@ -77,6 +77,10 @@ class Pair final : public Store {
   absl::StatusOr<SampleState> Stat(absl::string_view run, Producer producer, const SampleRef& sample) override {
     return Next().Stat(run, producer, sample);
   }
+  absl::Status StatEach(absl::string_view run, Producer producer, absl::Span<const SampleRef> samples,
+                        const TakeState& take) override {
+    return Next().StatEach(run, producer, samples, take);
+  }
   absl::StatusOr<ListPage> List(absl::string_view run, Producer producer, std::optional<GroupRange> groups,
                                 int32_t page_size, absl::string_view page_token) override {
     return Next().List(run, producer, groups, page_size, page_token);

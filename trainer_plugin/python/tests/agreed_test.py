@@ -117,14 +117,45 @@ class AgreedTest(unittest.TestCase):
         with self.assertLogs("routing_replay_trainer", "WARNING") as logged:
             run(unknown, absent, begun=False)
         self.assertEqual(len(logged.output), 1)
-        self.assertRegex(logged.output[0], r"shadow compares nothing.*: 1 NOT_FOUND, 1 TOKENS_MISMATCH; first mute \(")
+        self.assertRegex(logged.output[0], r"shadow compares nothing.*: 1 NOT_FOUND, 1 TOKENS_NOT_KNOWN; first mute \(")
         with self.assertNoLogs("routing_replay_trainer"):
             run(unknown, absent, begun=True, passes=2)
             run(*expected_of(0), absent, begun=True)
         with self.assertLogs("routing_replay_trainer", "WARNING") as logged:
             run(unknown, begun=True)
         self.assertEqual(len(logged.output), 1)
-        self.assertRegex(logged.output[0], r": 1 TOKENS_MISMATCH; first mute")
+        self.assertRegex(logged.output[0], r": 1 TOKENS_NOT_KNOWN; first mute")
+
+    def test_tokens_that_only_a_micro_batch_tells(self) -> None:
+        """A sample that was recorded without falls back alone, and counts; other tokens are still refused."""
+        self.rows.add("mute", rows_of(9, 1))
+        told = [trainer.FetchSequence("mute", 9, np.arange(9)), *expected_of(0)]
+        untold = [trainer.FetchSequence(one.sample, one.num_tokens) for one in told]
+        plan = plan_of({"mute": 9, **some(0)})
+        for missing in ("live", "drop"):
+            steps = self.steps(missing)
+            steps.begin(untold)
+            batch = self.source.fetch(plan, sequences=steps.apply(told), missing=missing)
+            self.assertEqual([one["status"] for one in batch.sequences], ["TOKENS_NOT_KNOWN", "OK"])
+            self.assertEqual((batch.fallback_sequences, batch.dropped), (1, ("mute",) if missing == "drop" else ()))
+            other = [told[0], trainer.FetchSequence("s0", SAMPLES["s0"], np.arange(SAMPLES["s0"]) + 1)]
+            with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_MISMATCH"):
+                self.source.fetch(plan, sequences=steps.apply(other), missing=missing)
+            self.assertEqual(steps.begin(told).counts, {"TOKENS_NOT_KNOWN": 1, "OK": 1})
+        steps = self.steps("live", 0.3)
+        steps.begin(untold)
+        steps.saw(self.source.fetch(plan, sequences=steps.apply(told), missing="live"))
+        with self.assertRaises(trainer.FallbackLimitError) as caught:
+            steps.end_pass()
+        self.assertEqual(caught.exception.by_status, {"TOKENS_NOT_KNOWN": 1})
+        steps = self.steps("live", 0.3)
+        steps.begin([*untold, *expected_of(1, 2), trainer.FetchSequence("absent", 9)])
+        whole = [*told, *expected_of(1, 2), trainer.FetchSequence("absent", 9)]
+        plan_of_all = plan_of({"mute": 9, **some(0, 1, 2), "absent": 9})
+        steps.saw(self.source.fetch(plan_of_all, sequences=steps.apply(whole), missing="live"))
+        steps.end_pass()  # What begin_step has counted is not counted again.
+        with self.assertRaisesRegex(trainer.FailedPreconditionError, "TOKENS_NOT_KNOWN"):
+            self.steps("strict").begin(told)
 
     def test_other_tokens_and_lengths_fall_back(self) -> None:
         steps = self.steps("live")

@@ -28,7 +28,11 @@ absl::Status NoDriver(cudaError_t error) {
 
 // With `device` as the current one.
 absl::Status CheckCode(int32_t device) {
-  const cudaError_t error = FindCode();
+  cudaError_t error = cudaSuccess;
+  for (const auto load :
+       {LoadRealign, LoadRouterForward, LoadRouterBackward, LoadRecordLive, LoadRecordIds, LoadCompare}) {
+    if (error == cudaSuccess) error = load();
+  }
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();  // Or it would be that of the next launch.
   int major = 0, minor = 0;

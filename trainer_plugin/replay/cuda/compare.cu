@@ -35,6 +35,8 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
 
 }  // namespace
 
+cudaError_t LoadCompare() { return LoadKernels(CompareKernel); }
+
 cudaError_t RunCompare(Dtype dtype, const RouterConfig& config, const CompareTensors<const void*>& tensors,
                        int64_t rows, CompareCounters* counters, cudaStream_t stream) {
   const CompareTensors<AnyLogits> readable{.id_bytes = tensors.id_bytes,

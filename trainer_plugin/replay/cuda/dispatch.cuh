@@ -38,6 +38,15 @@ void WithRowTypes(Dtype dtype, Rounding rounding, Body&& body) {
   }
 }
 
+// Calls `body` with each of them.
+template <typename Body>
+void ForEachRowTypes(Body&& body) {
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16, Dtype::kFloat16}) {
+    WithRowTypes(dtype, Rounding::kOnce, body);
+    if (dtype != Dtype::kFloat32) WithRowTypes(dtype, Rounding::kEachStep, body);
+  }
+}
+
 }  // namespace routing_replay::trainer
 
 #endif  // TRAINER_PLUGIN_REPLAY_CUDA_DISPATCH_CUH_

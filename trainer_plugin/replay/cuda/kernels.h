@@ -14,8 +14,14 @@
 
 namespace routing_replay::trainer {
 
-// Whether there is code for the current device; all kernels are compiled for the same ones.
-cudaError_t FindCode();
+// Load what the functions below launch, for the current device: the first launch would do that otherwise, and could not
+// in a capture.
+cudaError_t LoadRealign();
+cudaError_t LoadRouterForward();
+cudaError_t LoadRouterBackward();
+cudaError_t LoadRecordLive();
+cudaError_t LoadRecordIds();
+cudaError_t LoadCompare();
 
 cudaError_t RunRealign(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states, int64_t units,
                        cudaStream_t stream);

@@ -21,10 +21,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
 
 }  // namespace
 
-cudaError_t FindCode() {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, RealignKernel);
-}
+cudaError_t LoadRealign() { return LoadKernels(RealignKernel); }
 
 cudaError_t RunRealign(const uint8_t* packed, const uint8_t* staging, uint8_t* indices, RowState* states, int64_t units,
                        cudaStream_t stream) {

@@ -18,6 +18,11 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
 
 }  // namespace
 
+cudaError_t LoadRecordIds() {
+  return LoadKernels(RecordIdsKernel<int64_t>, RecordIdsKernel<int32_t>, RecordIdsKernel<int16_t>,
+                     RecordIdsKernel<uint8_t>);
+}
+
 cudaError_t RunRecordIds(IdType type, const RouterConfig& config, int32_t id_bytes, const void* ids, int64_t count,
                          uint8_t* indices, RouterCounters* counters, cudaStream_t stream) {
   const auto run = [&](auto id) {

@@ -18,6 +18,8 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
 
 }  // namespace
 
+cudaError_t LoadRecordLive() { return LoadKernels(RecordLiveKernel); }
+
 cudaError_t RunRecordLive(Dtype dtype, const RouterConfig& config, const RecordTensors<const void*>& tensors,
                           int64_t rows, cudaStream_t stream) {
   const RecordTensors<AnyLogits> readable{.id_bytes = tensors.id_bytes,

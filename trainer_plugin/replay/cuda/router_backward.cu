@@ -25,6 +25,14 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
 
 }  // namespace
 
+cudaError_t LoadRouterBackward() {
+  cudaError_t error = cudaSuccess;
+  ForEachRowTypes([&](auto types) {
+    if (error == cudaSuccess) error = LoadKernels(RouterBackwardKernel<decltype(types)>);
+  });
+  return error;
+}
+
 cudaError_t RunRouterBackward(Dtype dtype, const RouterConfig& config, const RouterBackwardTensors<void>& tensors,
                               int64_t rows, RouterCounters* counters, cudaStream_t stream) {
   WithRowTypes(dtype, config.rounding, [&](auto types) {

@@ -27,6 +27,14 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor)
 
 }  // namespace
 
+cudaError_t LoadRouterForward() {
+  cudaError_t error = cudaSuccess;
+  ForEachRowTypes([&](auto types) {
+    if (error == cudaSuccess) error = LoadKernels(RouterForwardKernel<decltype(types)>);
+  });
+  return error;
+}
+
 cudaError_t RunRouterForward(Dtype dtype, const RouterConfig& config, const RouterForwardTensors<void>& tensors,
                              int64_t rows, RouterCounters* counters, cudaStream_t stream) {
   WithRowTypes(dtype, config.rounding, [&](auto types) {

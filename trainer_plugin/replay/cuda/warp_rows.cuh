@@ -19,6 +19,15 @@ inline uint32_t BlocksFor(int64_t warps) {
   return static_cast<uint32_t>((warps + kWarpsPerBlock - 1) / kWarpsPerBlock);
 }
 
+// For the current device.
+template <typename... Kernels>
+cudaError_t LoadKernels(Kernels*... kernels) {
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaSuccess;
+  ((error = error == cudaSuccess ? cudaFuncGetAttributes(&attributes, kernels) : error), ...);
+  return error;
+}
+
 // Among all warps of the grid. The same for the lanes of a warp.
 __device__ inline int64_t WarpIndex() {
   return static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + static_cast<int64_t>(threadIdx.x / kWarpSize);

@@ -239,7 +239,7 @@ class SampleRead:
     sample or handle: which one
     rows: half-open ranges, ascending; all that is committed if empty
     num_tokens: expected; another one gives LENGTH_MISMATCH
-    token_checks: expected; another one gives TOKENS_MISMATCH
+    token_checks: expected; another one gives TOKENS_MISMATCH, none to compare with TOKENS_NOT_KNOWN
     min_weight_version, max_weight_version: rows of other weights give VERSION_REFUSED
     """
 
@@ -260,7 +260,7 @@ class SampleRows:
     """One sample that was read.
 
     status: "OK", or why not: "NOT_FOUND", "NOT_RECORDED", "NOT_READY", "LOST", "VERSION_REFUSED", "LENGTH_MISMATCH",
-        "TOKENS_MISMATCH", "OUT_OF_RANGE", "UNAVAILABLE"
+        "TOKENS_MISMATCH", "TOKENS_NOT_KNOWN", "OUT_OF_RANGE", "UNAVAILABLE"
     rows: ids [rows, layers, K], or None if status is not "OK". dtype uint8 if every layer read has E <= 256, else
         uint16. The axis of rows holds those of `row_ranges` one after the other; that of layers the layers asked for;
         slots beyond a layer's own K are 0. A view of layer-major memory: rows[:, i] is contiguous.

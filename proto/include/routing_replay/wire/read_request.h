@@ -47,8 +47,9 @@ enum class SampleStatus : uint8_t {
   kTokensMismatch = 8,
   kOutOfRange = 9,
   kUnavailable = 10,
+  kTokensNotKnown = 11,
 };
-inline constexpr SampleStatus kLastSampleStatus = SampleStatus::kUnavailable;
+inline constexpr SampleStatus kLastSampleStatus = SampleStatus::kTokensNotKnown;
 const char* SampleStatusName(SampleStatus status);
 
 struct SampleRecord {

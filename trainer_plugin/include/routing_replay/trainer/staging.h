@@ -32,7 +32,8 @@ struct FetchSequence {
   std::optional<int64_t> num_tokens;     // Expected T; another one counts as missing.
   std::vector<TokenCheck> token_checks;  // Expected; another one counts as missing.
   // What all ranks of the replica agreed on before. A sample that has this content id must have it still, and be
-  // readable, whatever the policy: a rank that fell back alone would mix its layers with the others'.
+  // readable, whatever the policy: a rank that fell back alone would mix its layers with the others'. But for
+  // kTokensNotKnown, which is as the policy has it: ranks that name tokens alike fall back alike.
   std::optional<uint64_t> content_id;
   bool live = false;  // It falls back: nothing is read, the whole sequence is unrecorded.
 };

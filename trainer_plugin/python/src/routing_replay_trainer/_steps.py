@@ -113,8 +113,8 @@ class Steps:
         self._agreed.saw(batch)
 
     def end_pass(self) -> None:
-        """After the passes of a schedule: FallbackLimitError if too much of what they fetched fell back, and no step
-        was begun, which would have told before."""
+        """After the passes of a schedule: FallbackLimitError if too much of what they fetched fell back, and
+        begin_step could not tell before."""
         self._agreed.end_pass()
 
     def forget_pass(self) -> None:

@@ -164,14 +164,17 @@ class AgreedSteps:
         return [sequence if sequence.live else self._applied(sequence) for sequence in sequences]
 
     def saw(self, batch: Batch) -> None:
-        """What a fetch gave, which counts where no step was begun, or where what was decided binds nothing."""
-        if self._decided is None or not self._binds:
-            for one in batch.sequences:
-                action = "replay" if one["status"] == "OK" else self._missing
-                self._fetched[one["sample"], one["status"], action] += 1
+        """What a fetch gave, which counts where no step was begun, or where what was decided binds nothing. Else
+        nothing but tokens that begin_step was not told lets a sample fall back here."""
+        decided = self._decided is not None and self._binds
+        for one in batch.sequences:
+            if decided and one["status"] == "UNSPECIFIED":
+                continue
+            action = "replay" if one["status"] == "OK" else self._missing
+            self._fetched[one["sample"], one["status"], action] += 1
 
     def end_pass(self) -> None:
-        """After the passes of a schedule: FallbackLimitError, where no step was begun, as `begin` raises it."""
+        """After the passes of a schedule: FallbackLimitError for what `begin` could not know, as `begin` raises it."""
         fetched, self._fetched = self._fetched, Counter()
         self._check_limit("end_step", fetched)
         self._check_compares(fetched)

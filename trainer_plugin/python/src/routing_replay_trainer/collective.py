@@ -36,8 +36,8 @@ class SampleReport:
 
     sample: id or handle
     status: "OK", or why it cannot be replayed: NOT_FOUND, NOT_RECORDED, NOT_READY, LOST, VERSION_REFUSED,
-        LENGTH_MISMATCH, TOKENS_MISMATCH, OUT_OF_RANGE, UNAVAILABLE. Of a rank that could not ask, `agree` is
-        told that it failed
+        LENGTH_MISMATCH, TOKENS_MISMATCH, TOKENS_NOT_KNOWN, OUT_OF_RANGE, UNAVAILABLE. Of a rank that could not ask,
+        `agree` is told that it failed
     num_tokens, revision, content_id: what all ranks that have it must have the same
     oldest_weight_version, newest_weight_version: of its rows; -1 where rows are of an unknown one
     """

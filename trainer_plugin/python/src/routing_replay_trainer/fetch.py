@@ -43,7 +43,7 @@ class FetchSequence:
         the last one is not compared, as it may be that of the last token, which has no row; a service compares them up
         to the last multiple of the run's block_rows then, as it knows no token check in between
     content_id: what the ranks of the replica agreed on: the sample must be readable with this content, whatever
-        `missing` says, or the fetch fails
+        `missing` says, or the fetch fails. Recorded without the tokens that are named it is as `missing` says
     live: nothing is read of it: it is of no sample (""), or the ranks agreed that it falls back
     rows: of a part of a sample, how many rows from the sample's first one on it needs; begin_step refuses a sample that
         has fewer

@@ -1,0 +1,57 @@
+"""Ranks of one group over gloo, each in a process that is forked: what is imported before is imported once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+LIMIT = 600.0  # Seconds, for machines that have a lot to do.
+
+
+def on_ranks(world: int, body: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What `body(*arguments)` returns on each of `world` ranks, where torch.distributed is initialized and the
+    environment says RANK, WORLD_SIZE and LOCAL_RANK. AssertionError with the traces of those that raised."""
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        ends = []
+        for rank in range(world):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_rank, args=(rank, world, folder, theirs, body, arguments), daemon=True)
+            process.start()
+            theirs.close()
+            ends.append((process, ours))
+        results, wrong = [], []
+        for rank, (process, ours) in enumerate(ends):
+            said = ("no result", None)
+            try:
+                if ours.poll(10.0 if wrong else LIMIT):  # The others of one that failed fail soon.
+                    said = ours.recv()
+            except EOFError:
+                said = ("ended without a result", None)
+            if said[0] is not None:
+                wrong.append(f"rank {rank}: {said[0]}")
+                process.kill()
+            results.append(said[1])
+            process.join()
+    assert not wrong, "\n".join(wrong)
+    return results
+
+
+def _rank(rank: int, world: int, folder: str, end: Any, body: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    import torch
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
+    try:
+        said = (None, body(*arguments))
+        torch.distributed.barrier()
+    except BaseException:
+        said = (traceback.format_exc(), None)
+    end.send(said)
+    end.close()
+    os._exit(0)  # Threads of gloo may wait for a rank that does not come.
