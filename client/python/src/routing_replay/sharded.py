@@ -37,7 +37,8 @@ class ShardedRun(Run):
     samples of theirs have the status UNAVAILABLE, `release` leaves them out, and what would not be whole without them
     (`list`, `drop`) raises UnavailableError naming one. So does an append whose sample may be with one of them. One
     that is back without the run raises DataLossError from `list`; `Client.run` with the geometry makes the run there
-    again. After a `drop` that failed, what the others had is gone: call it again.
+    again. After a `drop` that failed, what the others had is gone: call it again. A `read` that waits for a sample that
+    nobody has begun waits where its handle says, so that it may miss one that is then begun as a fork.
     """
 
     _transport: ShardTransport  # type: ignore[assignment]
