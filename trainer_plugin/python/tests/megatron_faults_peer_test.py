@@ -16,6 +16,7 @@ import numpy as np
 
 import routing_replay_trainer as trainer
 from routing_replay_trainer import megatron
+from routing_replay_trainer.collective import LocalGroup
 
 SKIPPED = 77  # What ctest takes for a skipped test.
 try:
@@ -111,6 +112,27 @@ class FaultsTest(MegatronCase):
             replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0)),
         ):
             chunks[0](self.hidden(0))
+
+    def test_micro_batches_with_groups_of_their_own(self) -> None:
+        """Dynamic context parallelism, which sizes say alone: refused by name where ranks would have to agree."""
+        config = self.config()
+        rollout = Rollout(config, 2)
+        told = {"sequences": rollout.samples(0), "packed_seq_params": rollout.packed(0)}
+        told["packed_seq_params"].local_cp_size = 2
+        for missing in ("live", "drop"):
+            options = {"missing": missing, "agree": LocalGroup(2)[0], "fetch_deadline": 0.1}  # Nobody else is there.
+            replay = self.attach(self.chunks(config), config, rollout.source, **options)
+            refused = self.assertRaisesRegex(trainer.InvalidArgumentError, "local_cp_size: 2, .*dynamic")
+            with refused:
+                replay.begin_step(**told)
+            with refused:
+                replay._check_groups([told])
+            with refused:
+                replay.prefetch([told])
+            with refused, replay.micro_batch(**told):
+                self.fail("it is refused before")
+        strict = self.attach(self.chunks(config), config, rollout.source)
+        strict._check_groups([told])
 
     def test_a_step_that_goes_wrong_leaves_nothing(self) -> None:
         config = self.config()

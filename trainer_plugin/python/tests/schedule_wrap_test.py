@@ -12,9 +12,11 @@ import numpy as np
 from step_test import SAMPLES, CountingSource, geometry_of, plan_of, rows_of
 
 import routing_replay_trainer as trainer
+from routing_replay_trainer import hf, megatron
 from routing_replay_trainer._micro_batch import MicroBatch, expected
 from routing_replay_trainer._steps import NO_STEP, Steps
 from routing_replay_trainer.megatron import replayed
+from routing_replay_trainer.megatron._micro_batch import check_group
 from routing_replay_trainer.on_policy import Contract
 
 
@@ -41,6 +43,10 @@ class Replay:
     def micro_batch(self, **said: Any) -> Iterator[None]:
         self.opened.append(said)
         yield
+
+    def _check_groups(self, micro_batches: Any) -> None:
+        for said in micro_batches:
+            check_group(said.get("packed_seq_params"), said, 2)
 
     def stay_away(self, wrong: Exception) -> None:
         self.stayed = wrong
@@ -180,6 +186,49 @@ class ReplayedTest(unittest.TestCase):
         self.assertNotIn("tokens", self.replay.begun[-1])
         with self.assertRaisesRegex(trainer.InvalidArgumentError, "lengths: neither given nor said"):
             expected(["a"], [None], None, {"format": "THD"})
+
+    def test_the_weights_of_each_call(self) -> None:
+        versions = iter([7, None, 8])
+        run = replayed(self.replay, schedule, describe, weight_version=lambda: next(versions))
+        for expected_version in (7, None):
+            run(**self.said | {"data_iterator": iter("ab")})
+            self.assertEqual(self.replay.begun[-1]["weight_version"], expected_version)
+        replayed(self.replay, schedule, lambda batch: None, weight_version=versions.__next__)(
+            **self.said | {"data_iterator": iter("ab")}
+        )
+        self.assertEqual(next(versions), 8)  # Nobody asked for what routes live.
+        replayed(self.replay, schedule, describe, weight_version=3)(**self.said | {"data_iterator": iter("ab")})
+        self.assertEqual(self.replay.begun[-1]["weight_version"], 3)
+        with self.assertRaises(StopIteration) as caught:
+            run(**self.said | {"data_iterator": iter("ab")})
+        self.assertIs(self.replay.stayed, caught.exception)
+
+    def test_micro_batches_with_groups_of_their_own(self) -> None:
+        """Before anything begins; the other ranks are told."""
+        packed = {"cu_seqlens_q": np.array([0, 9]), "cu_seqlens_q_padded": None}
+        for own, refused in (
+            ({"packed_seq_params": types.SimpleNamespace(local_cp_size=4, **packed)}, True),
+            ({"padding": {"policy": "verl", "local_cp_size": 1}}, True),
+            ({"local_cp_size": 1}, True),
+            ({"packed_seq_params": types.SimpleNamespace(local_cp_size=2, **packed)}, False),
+            ({"packed_seq_params": types.SimpleNamespace(**packed)}, False),
+            ({"padding": {"policy": "verl"}}, False),
+        ):
+            self.replay.begun.clear()
+            with (
+                self.subTest(own),
+                self.assertRaises(trainer.InvalidArgumentError) if refused else contextlib.nullcontext() as caught,
+            ):
+                self.run_(lambda batch, own=own: describe(batch) | own, data_iterator=iter("ab"))
+            self.assertEqual(bool(self.replay.begun), not refused)
+            if refused:
+                self.assertEqual(caught.exception.field, "local_cp_size")
+                self.assertIs(self.replay.stayed, caught.exception)
+
+    def test_where_sequences_are_imported_from(self) -> None:
+        self.assertIs(trainer.Sequence, megatron.Sequence)
+        self.assertIs(trainer.Sequence, hf.Sequence)
+        self.assertIn("Sequence", trainer.__all__)
 
     def test_ranks_without_an_iterator(self) -> None:
         chunks = [object(), object()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -9,7 +10,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from routing_replay import _core, _messages, _values
 from routing_replay._lives import Lives
 from routing_replay._transport import DEFAULTS
-from routing_replay.errors import NotFoundError, ResourceExhaustedError
+from routing_replay.errors import (
+    DeadlineExceededError,
+    NotFoundError,
+    ResourceExhaustedError,
+    RoutingReplayError,
+    UnavailableError,
+)
 from routing_replay.geometry import Geometry
 from routing_replay.types import (
     Provenance,
@@ -22,15 +29,40 @@ from routing_replay.types import (
     WeightSpan,
 )
 
+K = TypeVar("K", str, int)
 T_co = TypeVar("T_co", covariant=True)
 
 _PRODUCERS = {"rollout": 1, "trainer": 2}
 _PRODUCER_NAMES = {number: name for name, number in _PRODUCERS.items()}
 _CODECS = {None: 0, "": 0, "RAW": 1, "PACKED": 2}
 _CODEC_NAMES = {0: "", 1: "RAW", 2: "PACKED"}
+_FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0  # Seconds between looks for a run.
+NOT_THERE = (NotFoundError, UnavailableError, DeadlineExceededError)
 _RELEASE_MODES = {"now": 1, "after_checkpoint": 2, "checkpointed": 3}
 _DURABILITIES = {None: 0, "": 0, "memory": 1, "written": 2, "synced": 3}
 _DURABILITY_NAMES = {0: "", 1: "memory", 2: "written", 3: "synced"}
+
+
+class Waiting:
+    """For a run that nobody has made yet, and for a server that is not there yet."""
+
+    def __init__(self, run: str, seconds: float) -> None:
+        self._run = run
+        self._seconds = _values.seconds(seconds, "wait")
+        self._end = time.monotonic() + self._seconds
+        self._pause = _FIRST_LOOK
+
+    def pause(self, error: RoutingReplayError) -> float:
+        """Seconds until the next look after one that found `error`. DeadlineExceededError where the time is over."""
+        if isinstance(error, NotFoundError) and error.reason != "NO_RUN":
+            raise error
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceededError(
+                f"run {self._run} could not be joined within {self._seconds:g} s: {error.message}", reason=error.reason
+            ) from error
+        pause, self._pause = min(self._pause, left), min(2 * self._pause, _LONGEST_LOOK)
+        return pause
 
 
 @dataclass(frozen=True)
@@ -175,10 +207,12 @@ def release(
     groups: tuple[int, int] | None = None,
     producer: str | None = None,
     content_ids: Sequence[int] = (),
+    handles: Sequence[int] = (),
 ) -> Call[ReleaseOutcome]:
     request = _messages.ReleaseRequest(
         run=run,
         samples=samples,
+        handles=handles,
         producer=_values.choice(producer, "producer", {None: 0, **_PRODUCERS}),
         mode=_RELEASE_MODES[mode],
         content_ids=content_ids,
@@ -230,14 +264,37 @@ def server_info() -> Call[ServerInfo]:
     return Call("GetServerInfo", _messages.GetServerInfoRequest().SerializeToString(), read)
 
 
+def releases(
+    run: str, samples: Iterable[str | int], keep_until_checkpoint: bool, producer: str | None
+) -> Iterator[Call[ReleaseOutcome]]:
+    """Of ids and handles; handle 0 is that of no sample."""
+    if isinstance(samples, str) or not isinstance(samples, Iterable):
+        raise _values.invalid("samples", f"{samples!r} is not a list of ids and handles")
+    names: list[str] = []
+    handles: list[int] = []
+    for one in samples:
+        if isinstance(one, str):
+            names.append(one)
+        elif (handle := _values.integer(one, "samples")) != 0:
+            handles.append(handle)
+    mode = release_mode(keep_until_checkpoint)
+    for some in names_in_calls(names):
+        yield release(run, mode, some, producer=producer)
+    for some in _in_calls(list(dict.fromkeys(handles))):
+        yield release(run, mode, handles=some, producer=producer)
+
+
 def names_in_calls(names: Iterable[str]) -> Iterator[list[str]]:
     """Each name once, as many at a time as one call takes."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise _values.invalid("samples", f"{names!r} is not a list of ids")
-    all_names = list(dict.fromkeys(_values.text(name, "samples") for name in names))
+    yield from _in_calls(list(dict.fromkeys(_values.text(name, "samples") for name in names)))
+
+
+def _in_calls(keys: list[K]) -> Iterator[list[K]]:
     size = DEFAULTS["max_names_per_call"]
-    for begin in range(0, len(all_names), size):
-        yield all_names[begin : begin + size]
+    for begin in range(0, len(keys), size):
+        yield keys[begin : begin + size]
 
 
 def halves(names: list[str], error: ResourceExhaustedError) -> tuple[list[str], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import logging
@@ -15,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from routing_replay import _append, _calls, _core, _fork, _transport, _values
+from routing_replay._commits import Key, Open, Trouble, attempt_of
 from routing_replay._failures import Failures
 from routing_replay._transport import DEFAULTS, SERVICE, Metadata, Transport, check_fork
 from routing_replay.errors import (
     CancelledError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
@@ -44,7 +47,7 @@ class QueueOptions:
     """How much an appender holds and for how long; times in seconds."""
 
     max_queued_bytes: int
-    on_full: OnFull
+    on_full: OnFull | None
     queue_timeout: float
     append_timeout: float
 
@@ -60,7 +63,7 @@ class QueueOptions:
 
 
 def queue_options(
-    max_queued_bytes: int | None, on_full: OnFull, queue_timeout: float | None, append_timeout: float | None
+    max_queued_bytes: int | None, on_full: OnFull | None, queue_timeout: float | None, append_timeout: float | None
 ) -> QueueOptions:
     """With defaults where nothing is given."""
     size = DEFAULTS["max_queued_bytes"] if max_queued_bytes is None else max_queued_bytes
@@ -68,7 +71,9 @@ def queue_options(
     append = DEFAULTS["append_timeout_ms"] / 1000 if append_timeout is None else append_timeout
     return QueueOptions(
         _values.integer(size, "max_queued_bytes", _values.NATURAL),
-        _values.choice(on_full, "on_full", {name: name for name in ("block", "drop", "raise")}),
+        None
+        if on_full is None
+        else _values.choice(on_full, "on_full", {name: name for name in ("block", "drop", "raise")}),
         _values.seconds(queue, "queue_timeout"),
         _values.seconds(append, "append_timeout"),
     )
@@ -97,7 +102,7 @@ class Appender:
         run: _core.Run,
         *,
         max_queued_bytes: int | None = None,
-        on_full: OnFull = "block",
+        on_full: OnFull | None = None,
         queue_timeout: float | None = None,
         append_timeout: float | None = None,
         encode_blocks: bool = True,
@@ -121,6 +126,7 @@ class Appender:
         self._delivery = threading.Lock()
         self._core = self._options.new_core(self._name)
         self._failures = Failures(self._name)
+        self._open = Open()
         self._thread: threading.Thread | None = None
         self._closed = False
         self._failure: RoutingReplayError | None = None  # Why it closed by itself.
@@ -150,7 +156,7 @@ class Appender:
         check_fork()
         with self.counting_refusals():
             plan = _append.make_plan(self._run, self._encode_blocks, sample, rows, **options)
-        return self._enqueue(plan, sample, note)[0]
+        return self._enqueue(plan, sample, note, attempt_of(options))[0]
 
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:
@@ -163,7 +169,9 @@ class Appender:
                 self._core.count_refusal(error.reason)
             raise
 
-    def _enqueue(self, plan: _core.Plan, sample: str, note: Note | None = None) -> tuple[int, bool]:
+    def _enqueue(
+        self, plan: _core.Plan, sample: str, note: Note | None = None, attempt: int | None = None
+    ) -> tuple[int, bool]:
         """Sequence number, and whether only a mark of the append was taken. `note` gets the record of its outcome."""
         check_fork()
         with self._lock:
@@ -171,6 +179,7 @@ class Appender:
             if self._closed:
                 raise self._failure or CancelledError("the appender is closed")
             sequence, dropped = self._options.add(self._core, plan)
+            self._open.queued(sequence, sample, attempt, dropped)
             if note is not None:
                 self._notes[sequence] = note
             if dropped:
@@ -179,7 +188,9 @@ class Appender:
             self._changed.notify_all()
         return sequence, dropped
 
-    def _enqueue_failed(self, plan: _core.Plan, why: RoutingReplayError, note: Note | None = None) -> int:
+    def _enqueue_failed(
+        self, plan: _core.Plan, why: RoutingReplayError, sample: str, note: Note | None, attempt: int | None
+    ) -> int:
         """Sequence number of an append that cannot be sent anywhere: its outcome is `why`."""
         check_fork()
         with self._lock:
@@ -187,6 +198,7 @@ class Appender:
                 raise self._failure or CancelledError("the appender is closed")
             error = _core.rpc_error(_transport.UNAVAILABLE, why.message, b"")
             sequence = self._core.add_failed(plan, error, time.monotonic_ns())
+            self._open.queued(sequence, sample, attempt, False)
             if note is not None:
                 self._notes[sequence] = note
             self._ensure_thread()
@@ -206,6 +218,17 @@ class Appender:
         with self._lock:
             raise self._failure or self._core.not_flushed() or CancelledError("the appender was closed")
 
+    def _settle_sample(self, key: Key, deadline: float) -> Trouble | None:
+        """Waits for the outcomes of the appends of one sample, and takes what went wrong with them since the last time.
+        DeadlineExceededError; why the appender has ended."""
+        with self._lock:
+            left = max(0.0, deadline - time.monotonic())
+            if not self._changed.wait_for(lambda: self._closed or not self._open.has(key), left):
+                raise DeadlineExceededError("appends of the sample have no outcome yet", sample=key[0])
+            if self._open.has(key):
+                raise self._failure or CancelledError("the appender was closed")
+            return self._open.take(key)
+
     def _wait_for_room(self, size: int, sample: str) -> None:
         if self._core.has_room(size):
             return
@@ -213,7 +236,7 @@ class Appender:
             error = self._core.no_room(sample)
             assert error is not None
             raise error
-        if self._options.on_full == "block":
+        if self._options.on_full == "block" or (self._options.on_full is None and not _in_event_loop()):
             self._changed.wait_for(lambda: self._closed or self._core.has_room(size), self._options.queue_timeout)
 
     def _tell_of_drop(self, sample: str) -> None:
@@ -420,6 +443,7 @@ class Appender:
                 if not finished:
                     return
                 self._changed.notify_all()  # There is room.
+                ended = Open.ended(finished)
                 notes = [(self._notes.pop(record["sequence"], None), record) for record in finished]
             for note, record in notes:
                 if note is not None:
@@ -429,6 +453,7 @@ class Appender:
                     self._tell(_append.outcome_from(record))
             with self._lock:
                 self._failures.add(finished)  # With the core's own, so that one flush takes both.
+                self._open.finished(ended)  # Now: who is told may have queued more of the sample.
                 self._core.delivered()
                 self._changed.notify_all()
 
@@ -484,6 +509,15 @@ class Appender:
         _core.leak((self._call, self._core))
         self._start_afresh()
         self._closed = closed
+
+
+def _in_event_loop() -> bool:
+    """Whether an event loop runs in this thread: to wait would stop all that it serves."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _until(nanoseconds: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 from routing_replay import _calls, _checkpoint, _shard_core
@@ -60,6 +61,7 @@ class Client:
         codec: str | None = None,
         durability: str | None = None,
         resume_at: int | None = None,
+        wait: float = 0.0,
     ) -> Run:
         """Makes the run, or joins it; without a geometry it only joins.
 
@@ -72,11 +74,23 @@ class Client:
         resume_at: training goes on from a checkpoint with this group: samples of this and of higher groups, of both
             producers, are what an earlier life of the training left, and are removed; `Run.dropped` tells how much. For
             the one coordinator, before any worker appends
+        wait: seconds to wait for a run that nobody has made yet, where there is no geometry to make it with, and for a
+            server that cannot be reached, beyond call_timeout: a trainer may start before the rollout
 
         Raises FailedPreconditionError if the run has another geometry or other settings, NotFoundError (NO_RUN) if it
-        is not there to join.
+        is not there to join, and with `wait` DeadlineExceededError if it was not made in time.
         """
+        waiting = _calls.Waiting(name, wait) if wait else None
         call = _calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at)
+        while True:
+            try:
+                return self._open(name, call)
+            except _calls.NOT_THERE as error:
+                if waiting is None:
+                    raise
+                time.sleep(waiting.pause(error))
+
+    def _open(self, name: str, call: _calls.Call[_calls.OpenedRun]) -> Run:
         if isinstance(self._transport, ShardTransport):
             answer, lives = self._transport.open_run(call.request)
             return ShardedRun(self._transport, name, call.read(answer)._replace(lives=lives))

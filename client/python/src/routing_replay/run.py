@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from routing_replay import _append, _calls, _checkpoint, _core, _counters, _read, _turns, _values
+from routing_replay import _append, _calls, _checkpoint, _commits, _core, _counters, _read, _turns, _values
 from routing_replay._transport import SERVICE, Broken, Transport, is_refusal
 from routing_replay.appender import Appender
 from routing_replay.errors import ResourceExhaustedError
@@ -18,6 +18,7 @@ from routing_replay.trajectory import Trajectory
 from routing_replay.types import (
     AppendOutcome,
     CheckpointOutcome,
+    Commit,
     OnFull,
     Producer,
     ReleaseOutcome,
@@ -28,6 +29,7 @@ from routing_replay.types import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
     from routing_replay._turns import Existing
@@ -51,6 +53,7 @@ class Run:
         self._lock = threading.Lock()  # Held for moments only, so that a fork can hardly meet it taken.
         self._appender: Appender | None = None
         self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()  # The transport keeps them until they close.
+        self._handovers: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @property
     def name(self) -> str:
@@ -76,7 +79,7 @@ class Run:
         self,
         *,
         max_queued_bytes: int | None = None,
-        on_full: OnFull = "block",
+        on_full: OnFull | None = None,
         queue_timeout: float | None = None,
         append_timeout: float | None = None,
         encode_blocks: bool = True,
@@ -86,8 +89,10 @@ class Run:
 
         max_queued_bytes: bound of what waits in memory (default 64 MiB)
         on_full: what `append` does when the queue is full: "block" for at most queue_timeout seconds (default 60) and
-            then drop; "drop"; or "raise" ResourceExhaustedError. The rows of a dropped append are marked as unrecorded
-            in the store, so that a trainer learns of it at once, and are counted in metrics()
+            then drop; "drop"; or "raise" ResourceExhaustedError. If absent: "block", but "drop" in a thread whose event
+            loop runs, which would stand still (routing_replay.aio waits there, and stops nobody). The rows of a dropped
+            append are marked as unrecorded in the store, so that a trainer learns of it at once, and are counted in
+            metrics()
         append_timeout: seconds for which an append is tried while the server is unreachable or full (default 120)
         encode_blocks: decode, check, narrow and tile here and send blocks; False sends what the engine gave
         on_outcome: called once per append, in order per sample, from a thread of the appender; must not call it
@@ -107,6 +112,11 @@ class Run:
             self._appenders.add(appender)
         return appender
 
+    def _hand_over(self, source: Any) -> None:
+        """Another queue, before an appender of this run, that has _settle_sample and _has_open."""
+        with self._lock:
+            self._handovers.add(source)
+
     def append(self, sample: str, rows: Rows | None = None, **options: Unpack[AppendOptions]) -> int:
         """Appends through an appender that the run keeps for this: see `Appender.append`."""
         return self._default_appender().append(sample, rows, **options)
@@ -115,6 +125,43 @@ class Run:
         """Waits for the outcomes of what `append` queued: see `Appender.flush`."""
         if self._appender is not None:
             self._appender.flush(timeout)
+
+    def commit(
+        self,
+        sample: str,
+        num_tokens: int | None = None,
+        *,
+        tokens: ArrayLike | None = None,
+        attempt: int | None = None,
+        timeout: float = 120.0,
+    ) -> Commit:
+        """Waits until all that was appended of one sample has its outcome, and says whether it is in the store: before
+        a rollout worker gives its key on. Beside other samples, which are not waited for.
+
+        What went through any appender of this Run object counts, and through `engines.attach`, but not what other
+        processes append.
+
+        num_tokens: of the sample, where it is complete: what did not come is then marked as unrecorded up to there, and
+            the sample sealed, so that no trainer waits for it. If absent, nothing is marked that was not before
+        tokens: token ids from position 0 on, num_tokens of them or one fewer, of what is marked; they say num_tokens
+        attempt: of the appends, see AppendOptions
+
+        Never raises for trouble of the service, be it that the server is away: `Commit.status` says what became of the
+        sample, and `Commit.error` why. What `flush` raises it still raises. InvalidArgumentError for arguments that
+        are none. In a coroutine: `await asyncio.to_thread(run.commit, sample)`, or routing_replay.aio.
+        """
+        return _checkpoint.drive(_commits.commit(self, sample, num_tokens, tokens, attempt, timeout))
+
+    def _settle_sample(self, key: _commits.Key, timeout: float) -> _commits.Trouble | None:
+        deadline = time.monotonic() + timeout
+        trouble: _commits.Trouble | None = None
+        while True:
+            with self._lock:
+                handovers, appenders = list(self._handovers), list(self._appenders)
+            for source in [*handovers, *appenders]:
+                trouble = _commits.worse(trouble, source._settle_sample(key, deadline))
+            if not any(handover._has_open(key) for handover in handovers):  # Marks of what was refused.
+                return trouble
 
     def metrics(self) -> dict[str, int]:
         """Counters of what `append` queued: see `Appender.metrics`. And of all calls of adapters in this process, for
@@ -285,20 +332,17 @@ class Run:
                 return states
 
     def release(
-        self, samples: Iterable[str], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
+        self, samples: Iterable[str | int], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
     ) -> ReleaseOutcome:
         """Gives samples back, by default of both producers. Unknown ones are not counted, so a retry is harmless.
 
+        samples: ids or handles, as a batch carries them (a tensor's elements, too); handle 0, of no sample, is skipped
         keep_until_checkpoint: sealed samples stay, for their time to live, until a `checkpoint` holds them, so that
             training that has to go back to the checkpoint before can replay them again. Others, which no checkpoint
             takes, are given back now; so are the trainer's, unless producer="trainer" asks for them: a checkpoint holds
             the samples of one producer. To truncate or restart a sample takes this back
         """
-        mode = _calls.release_mode(keep_until_checkpoint)
-        return _calls.sum_of(
-            self._do(_calls.release(self._name, mode, names, producer=producer))
-            for names in _calls.names_in_calls(samples)
-        )
+        return _calls.sum_of(map(self._do, _calls.releases(self._name, samples, keep_until_checkpoint, producer)))
 
     def release_groups(
         self, begin: int, end: int, *, keep_until_checkpoint: bool = False, producer: Producer | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 
 from routing_replay import _append, _calls, _core, _shard_core, _values
+from routing_replay._commits import Key, Trouble, worse
 from routing_replay._shard import ShardTransport
 from routing_replay._transport import SERVICE, UNAVAILABLE, Broken, Metadata, is_refusal
 from routing_replay.appender import Appender, Note, queue_options
@@ -50,7 +51,7 @@ class ShardedRun(Run):
         self,
         *,
         max_queued_bytes: int | None = None,
-        on_full: OnFull = "block",
+        on_full: OnFull | None = None,
         queue_timeout: float | None = None,
         append_timeout: float | None = None,
         encode_blocks: bool = True,
@@ -157,15 +158,17 @@ class ShardedAppender(Appender):
         with self._parts[0].counting_refusals():
             yield
 
-    def _enqueue(self, plan: _core.Plan, sample: str, note: Note | None = None) -> tuple[int, bool]:
+    def _enqueue(
+        self, plan: _core.Plan, sample: str, note: Note | None = None, attempt: int | None = None
+    ) -> tuple[int, bool]:
         try:
             index = self._transport.route(self._name, plan)
         except UnavailableError as error:  # Trouble of the service is told by the outcome.
             index = self._transport.first_gone()
             told = None if note is None else self._noter(index, note)
-            return self._number(index, self._parts[index]._enqueue_failed(plan, error, told)), False
+            return self._number(index, self._parts[index]._enqueue_failed(plan, error, sample, told, attempt)), False
         told = None if note is None else self._noter(index, note)
-        sequence, dropped = self._parts[index]._enqueue(plan, sample, told)
+        sequence, dropped = self._parts[index]._enqueue(plan, sample, told, attempt)
         return self._number(index, sequence), dropped
 
     def _settled(self, sequence: int, timeout: float) -> bool:
@@ -175,6 +178,12 @@ class ShardedAppender(Appender):
     def _settle(self, sequence: int) -> None:
         part, own = self._part_of(sequence)
         part._settle(own)
+
+    def _settle_sample(self, key: Key, deadline: float) -> Trouble | None:
+        trouble: Trouble | None = None
+        for part in self._parts:
+            trouble = worse(trouble, part._settle_sample(key, deadline))
+        return trouble
 
     def flush(self, timeout: float = 120.0) -> None:
         deadline = time.monotonic() + _values.seconds(timeout)

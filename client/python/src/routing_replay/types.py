@@ -204,6 +204,28 @@ class AppendOutcome:
 
 
 @dataclass(frozen=True)
+class Commit:
+    """What became of a sample that was appended: see `Run.commit`.
+
+    status: "committed": all that was appended of it is in the store. "marked": rows did not come, and stand there
+        as unrecorded, so that no trainer waits for them. "missing": the store has less than was appended, or nothing,
+        and could not be told: a trainer finds it so (NOT_FOUND, NOT_READY), and it falls back
+    committed_rows, num_tokens: of the store; num_tokens is None if it is not sealed
+    error: why it is not "committed"
+    """
+
+    sample: str
+    status: Literal["committed", "marked", "missing"]
+    committed_rows: int
+    num_tokens: int | None
+    error: Exception | None
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "committed"
+
+
+@dataclass(frozen=True)
 class SampleState:
     """What is known of a sample without reading its rows. num_tokens is None until it is sealed."""
 

@@ -17,6 +17,7 @@ into the core give up the GIL.
 """
 
 from routing_replay_trainer._core import VERSION
+from routing_replay_trainer._micro_batch import Sequence
 from routing_replay_trainer.errors import (
     CancelledError,
     DataLossError,
@@ -68,6 +69,7 @@ __all__ = (
     "Plan",
     "ReplayError",
     "Router",
+    "Sequence",
     "ServiceSource",
     "Slice",
     "Source",

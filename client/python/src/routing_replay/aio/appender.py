@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from routing_replay import _append, _calls, _core, _values
+from routing_replay._commits import Key, Open, Trouble, attempt_of
 from routing_replay._failures import Failures
 from routing_replay._transport import DEFAULTS, SERVICE, UNAVAILABLE, Metadata
 from routing_replay.aio import threads
@@ -21,6 +22,7 @@ from routing_replay.aio.transport import Transport
 from routing_replay.appender import SETTLE_MARGIN, Note, queue_options
 from routing_replay.errors import (
     CancelledError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
@@ -68,7 +70,7 @@ class Appender:
         run: _core.Run,
         *,
         max_queued_bytes: int | None = None,
-        on_full: OnFull = "block",
+        on_full: OnFull | None = None,
         queue_timeout: float | None = None,
         append_timeout: float | None = None,
         encode_blocks: bool = True,
@@ -83,6 +85,7 @@ class Appender:
         self._on_outcome = on_outcome
         self._core = self._options.new_core(name)
         self._failures = Failures(name)
+        self._open = Open()
         self._changed = _Changes()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -104,7 +107,7 @@ class Appender:
             with self.counting_refusals():
                 plan = await threads.finish(_append.size_of(rows) >= threads.LARGE_BYTES, make)
             await self._wait_for_room(plan.bytes, sample)
-            return self._add(plan, sample, None)[0]
+            return self._add(plan, sample, None, attempt_of(options))[0]
 
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:
@@ -120,7 +123,7 @@ class Appender:
         await self._transport.channel()
         async with self._in_order:
             await self._wait_for_room(plan.bytes, sample)
-            return self._add(plan, sample, note)
+            return self._add(plan, sample, note, None)
 
     async def _settled(self, sequence: int, timeout: float) -> bool:
         """As routing_replay.Appender._settled."""
@@ -132,10 +135,20 @@ class Appender:
         if not await self._settled(sequence, self._options.append_timeout + SETTLE_MARGIN):
             raise self._failure or self._core.not_flushed() or CancelledError("the appender was closed")
 
-    def _add(self, plan: _core.Plan, sample: str, note: Note | None) -> tuple[int, bool]:
+    async def _settle_sample(self, key: Key, deadline: float) -> Trouble | None:
+        """As routing_replay.Appender._settle_sample."""
+        left = max(0.0, deadline - time.monotonic())
+        if not await self._wait_for(lambda: self._closed or not self._open.has(key), left):
+            raise DeadlineExceededError("appends of the sample have no outcome yet", sample=key[0])
+        if self._open.has(key):
+            raise self._failure or CancelledError("the appender was closed")
+        return self._open.take(key)
+
+    def _add(self, plan: _core.Plan, sample: str, note: Note | None, attempt: int | None) -> tuple[int, bool]:
         if self._closed:
             raise self._failure or CancelledError("the appender is closed")
         sequence, dropped = self._options.add(self._core, plan)
+        self._open.queued(sequence, sample, attempt, dropped)
         if note is not None:
             self._notes[sequence] = note
         if dropped:
@@ -152,7 +165,7 @@ class Appender:
             error = self._core.no_room(sample)
             assert error is not None
             raise error
-        if self._options.on_full == "block":
+        if self._options.on_full in (None, "block"):
             await self._wait_for(lambda: self._closed or self._core.has_room(size), self._options.queue_timeout)
 
     async def flush(self, timeout: float = 120.0) -> None:
@@ -339,6 +352,7 @@ class Appender:
         if not finished:
             return
         self._failures.add(finished)
+        ended = Open.ended(finished)
         for record in finished:
             note = self._notes.pop(record["sequence"], None)
             if note is not None:
@@ -346,6 +360,7 @@ class Appender:
         if self._on_outcome is not None:
             for record in finished:
                 self._tell(_append.outcome_from(record))
+        self._open.finished(ended)
         self._core.delivered()
         self._changed.notify()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from routing_replay import _calls, _checkpoint, _shard_core, _values
@@ -42,10 +43,18 @@ class Client:
         codec: str | None = None,
         durability: str | None = None,
         resume_at: int | None = None,
+        wait: float = 0.0,
     ) -> Run:
         """Makes the run, or joins it; see routing_replay.Client.run."""
-        opened = await self._do(_calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at))
-        return Run(self._transport, name, opened)
+        waiting = _calls.Waiting(name, wait) if wait else None
+        call = _calls.open_run(name, geometry, ttl, strict, block_rows, codec, durability, resume_at)
+        while True:
+            try:
+                return Run(self._transport, name, await self._do(call))
+            except _calls.NOT_THERE as error:
+                if waiting is None:
+                    raise
+                await asyncio.sleep(waiting.pause(error))
 
     async def restore(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from routing_replay import _append, _calls, _checkpoint, _core, _counters, _read, _turns, _values
+from routing_replay import _append, _calls, _checkpoint, _commits, _core, _counters, _read, _turns, _values
 from routing_replay._transport import SERVICE, Broken, is_refusal
 from routing_replay.aio import steps, threads
 from routing_replay.aio.appender import Appender
@@ -21,6 +21,7 @@ from routing_replay.errors import ResourceExhaustedError
 from routing_replay.types import (
     AppendOutcome,
     CheckpointOutcome,
+    Commit,
     OnFull,
     Producer,
     ReleaseOutcome,
@@ -31,6 +32,7 @@ from routing_replay.types import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
     from routing_replay._turns import Existing
@@ -72,13 +74,14 @@ class Run:
         self,
         *,
         max_queued_bytes: int | None = None,
-        on_full: OnFull = "block",
+        on_full: OnFull | None = None,
         queue_timeout: float | None = None,
         append_timeout: float | None = None,
         encode_blocks: bool = True,
         on_outcome: Callable[[AppendOutcome], None] | None = None,
     ) -> Appender:
-        """See routing_replay.Run.appender; on_outcome is called in the event loop."""
+        """See routing_replay.Run.appender; on_outcome is called in the event loop. Without on_full it is
+        "block": what waits is the coroutine."""
         appender = Appender(
             self._transport,
             self._name,
@@ -101,6 +104,25 @@ class Run:
         """Waits for the outcomes of what `append` queued."""
         if self._appender is not None:
             await self._appender.flush(timeout)
+
+    async def commit(
+        self,
+        sample: str,
+        num_tokens: int | None = None,
+        *,
+        tokens: ArrayLike | None = None,
+        attempt: int | None = None,
+        timeout: float = 120.0,
+    ) -> Commit:
+        """See routing_replay.Run.commit."""
+        return await steps.drive(_commits.commit(self, sample, num_tokens, tokens, attempt, timeout))
+
+    async def _settle_sample(self, key: _commits.Key, timeout: float) -> _commits.Trouble | None:
+        deadline = time.monotonic() + timeout
+        trouble: _commits.Trouble | None = None
+        for appender in list(self._appenders):
+            trouble = _commits.worse(trouble, await appender._settle_sample(key, deadline))
+        return trouble
 
     def metrics(self) -> dict[str, int]:
         """See routing_replay.Run.metrics."""
@@ -254,11 +276,10 @@ class Run:
                 return states
 
     async def release(
-        self, samples: Iterable[str], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
+        self, samples: Iterable[str | int], *, keep_until_checkpoint: bool = False, producer: Producer | None = None
     ) -> ReleaseOutcome:
         """See routing_replay.Run.release."""
-        mode = _calls.release_mode(keep_until_checkpoint)
-        calls = [_calls.release(self._name, mode, names, producer=producer) for names in _calls.names_in_calls(samples)]
+        calls = _calls.releases(self._name, samples, keep_until_checkpoint, producer)
         return _calls.sum_of([await self._do(call) for call in calls])
 
     async def release_groups(

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Listing
 from typing import Any
 
 from routing_replay_trainer._micro_batch import MicroBatch, described, expected, host, told
-from routing_replay_trainer._values import integer, plain
+from routing_replay_trainer._values import integer, invalid, plain
 from routing_replay_trainer.fetch import FetchSequence
 
 
@@ -35,6 +35,24 @@ def lengths_and_tokens(
 ) -> tuple[list[int] | None, list[Any] | None]:
     """What the same arguments tell of each sequence."""
     return told(sequences, tokens, lengths, _layout(tokens, packed_seq_params, {}, layout))
+
+
+def check_group(packed_seq_params: Any, layout: Mapping[str, Any], cp_size: int) -> None:
+    """InvalidArgumentError where a micro-batch is cut over other ranks than the model's configuration says."""
+    padding = layout.get("padding")
+    said = (
+        getattr(packed_seq_params, "local_cp_size", None),
+        layout.get("local_cp_size"),
+        padding.get("local_cp_size") if isinstance(padding, Mapping) else None,
+    )
+    for size in said:
+        if size is not None and size != cp_size:
+            raise invalid(
+                "local_cp_size",
+                f"{size}, and context_parallel_size is {cp_size}: a micro-batch with process groups of its own "
+                "(dynamic or hybrid context parallelism) cannot fall back to live routing, as the ranks of `agree`, "
+                "which decide that together, are the same for all: attach with missing='strict'",
+            )
 
 
 def _layout(

@@ -149,6 +149,7 @@ class Replay(Attached):
         self._config = config
         self._steps = steps
         self._mode = mode
+        self._falls_back = mode == "R3" and missing != "strict"
         self._ranks = dict(_modules.parallel_ranks() if ranks is None else ranks)
         self._ep_size: int = getattr(self._config, "expert_model_parallel_size", 1) or 1
         self._parallel: Mapping[str, Any] = {
@@ -241,11 +242,18 @@ class Replay(Attached):
             return NO_STEP
 
         def expected() -> list[FetchSequence]:
+            self._check_group(packed_seq_params, layout)
             if layout:  # Its fields must be such as micro_batch takes.
                 self._plan(0, self._describe(sequences, tokens, packed_seq_params, lengths, layout).layout)
             return _micro_batch.expect(sequences, tokens, packed_seq_params, lengths, layout)
 
         return self._steps.begin(expected, weight_version, self._geometry, step)
+
+    def _check_groups(self, micro_batches: Listing[Mapping[str, Any]]) -> None:
+        """Before begin_step: InvalidArgumentError naming local_cp_size where one of the micro-batches, each with the
+        arguments of its `micro_batch`, has context-parallel groups of its own, unless missing="strict"."""
+        for said in micro_batches:
+            self._check_group(said.get("packed_seq_params"), said)
 
     def prefetch(self, micro_batches: Listing[Mapping[str, Any]], *, next_step: bool = False) -> None:
         """Announces micro-batches, each with the arguments that `micro_batch` will get for it (sequences, tokens,
@@ -341,7 +349,12 @@ class Replay(Attached):
     def _describe(
         self, sequences: Listing[Any], tokens: Any, packed_seq_params: Any, lengths: Any, layout: Mapping[str, Any]
     ) -> _micro_batch.MicroBatch:
+        self._check_group(packed_seq_params, layout)
         return _micro_batch.describe(sequences, tokens, packed_seq_params, lengths, self._parallel, layout)
+
+    def _check_group(self, packed_seq_params: Any, layout: Mapping[str, Any]) -> None:
+        if self._falls_back:
+            _micro_batch.check_group(packed_seq_params, layout, self._parallel["cp_size"])
 
     def _plan(self, chunk: int, micro_batch: Mapping[str, Any]) -> Plan:
         return self._plans.of(chunk, micro_batch)

@@ -21,7 +21,7 @@ def replayed(
     describe: Callable[[Any], Mapping[str, Any] | None],
     *,
     peek: Callable[[Any, int], Any] | None = None,
-    weight_version: int | None = None,
+    weight_version: int | Callable[[], int | None] | None = None,
     step: Any = None,
 ) -> Callable[..., Any]:
     """Megatron's forward_backward_func with every forward step inside of the replay: each call begins a step with all
@@ -33,9 +33,11 @@ def replayed(
         what the framework does not know
     peek: for data iterators that are none of Python, or None on some ranks: peek(data_iterator, n) is the batch that
         is n further than the next, and describe is called with it
-    weight_version, step: as `Replay.begin_step` takes them. Without a `step` a call goes on with the step of the last
-        one of this replay that had all of its samples, as training passes do after the log-probability pass of a
-        rollout: their slices are read once
+    weight_version: the trainer's, as `Replay.begin_step` takes it, or a function that each call asks anew, as weights
+        change between calls
+    step: as `Replay.begin_step` takes it. Without one a call goes on with the step of the last one of this replay that
+        had all of its samples, as training passes do after the log-probability pass of a rollout: their slices are
+        read once
 
     Under missing="drop" the loss function finds in `replay.last_step.dropped` the samples that it is to leave out.
 
@@ -58,6 +60,9 @@ def replayed(
             described = [said if said is None else only | on_host(said) for said in map(describe, batches)]
             replays = [said for said in described if said is not None]
             said = _step(replays)
+            if replays:
+                replay._check_groups(replays)
+                said["weight_version"] = weight_version() if callable(weight_version) else weight_version
             name = _name(replay, said["sequences"]) if step is None else step
         except Exception as error:
             replay.stay_away(error)
@@ -74,7 +79,7 @@ def replayed(
                 return forward_step_func(iterator, model, *more)
 
         if replays:
-            replay.begin_step(**said, weight_version=weight_version, step=name)
+            replay.begin_step(**said, step=name)
             replay.prefetch(replays)
         try:
             result = forward_backward_func(

@@ -150,6 +150,7 @@ class Attachment:
         self._handover = HandOver(
             self._appender, values["max_queued_bytes"], values["on_full"], values["queue_timeout"]
         )
+        run._hand_over(self._handover)
 
     def wrap(self, engine: Any, around: Mapping[str, Around]) -> None:
         """Stands around these methods of the engine until `detach`."""

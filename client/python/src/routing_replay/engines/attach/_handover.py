@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from routing_replay import _fork
+from routing_replay._commits import Key, Trouble, Troubles
 from routing_replay._failures import Failures
 from routing_replay.errors import DeadlineExceededError, InternalError, ResourceExhaustedError, RoutingReplayError
 
@@ -89,6 +90,8 @@ class HandOver:
         self._error: RoutingReplayError | None = None  # The first one since the last flush.
         self._failures = Failures("")  # All since then.
         self._counts = dict.fromkeys(("handed_over", "refused", "dropped"), 0)
+        self._of_samples: collections.Counter[str] = collections.Counter()  # Jobs that are queued or under way.
+        self._troubles = Troubles()
 
     def patience(self) -> Patience:
         """For one call of the engine."""
@@ -176,11 +179,13 @@ class HandOver:
         level = logging.DEBUG if self._counts["dropped"] else logging.WARNING
         _log.log(level, "rows of sample %s are dropped: %s", job.sample, why)
         self._counts["dropped"] += 1
+        self._troubles.note((job.sample, None), ResourceExhaustedError(why, sample=job.sample), marked=True)
         self._queue(Job(job.sample, 0, job.mark, job.mark), True)  # Lets go of the rows.
 
     def _queue(self, job: Job, dropped: bool) -> None:
         self._jobs.append((job, dropped))
         self._queued += 1
+        self._of_samples[job.sample] += 1
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="routing-replay-hand-over", daemon=True)
             self._thread.start()
@@ -196,6 +201,11 @@ class HandOver:
             error = self._do(job, dropped)
             with self._changed:
                 self._done += 1
+                self._of_samples[job.sample] -= 1
+                if not self._of_samples[job.sample]:
+                    del self._of_samples[job.sample]
+                if error is not None and not dropped:
+                    self._troubles.note((job.sample, None), error, marked=True)
                 self._queued_bytes -= 0 if dropped else job.size
                 self._counts["handed_over"] += error is None and not dropped
                 if error is not None:
@@ -246,6 +256,21 @@ class HandOver:
             self._failures.attach(error)
         if error is not None:
             raise error
+
+    def _settle_sample(self, key: Key, deadline: float) -> Trouble | None:
+        """As Appender._settle_sample: until what was put of a sample is the appender's."""
+        with self._changed:
+            left = max(0.0, deadline - time.monotonic())
+            if not self._changed.wait_for(lambda: not self._holds(key), left):
+                raise DeadlineExceededError("rows of the sample still wait for their turn", sample=key[0])
+            return self._troubles.take(key)
+
+    def _has_open(self, key: Key) -> bool:
+        with self._changed:
+            return self._holds(key)
+
+    def _holds(self, key: Key) -> bool:
+        return key[1] is None and key[0] in self._of_samples
 
     def metrics(self) -> dict[str, int]:
         """Counters handed_over, refused and dropped (appends), the gauge waiting_bytes, and the appender's."""

@@ -1,0 +1,289 @@
+"""Whether one sample is in the store; runs that are joined before they are made; release by handle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import unittest
+from typing import Any
+
+import numpy as np
+from attach_calls_test import ANSWER, PROMPT, Llm
+from attach_calls_test import GEOMETRY as ENGINE_GEOMETRY
+from support import Gate, ServerTest, random_routes, reserve_address
+
+import routing_replay as rr
+from routing_replay import aio
+from routing_replay.engines import attach
+
+GEOMETRY = rr.Geometry(num_layers=4, num_experts=64, top_k=4)
+ROWS = random_routes(np.random.default_rng(1), 500, 4, 64, 4)
+TOKENS = np.arange(501)
+PATIENCE = 60.0
+
+
+class QuietTest(ServerTest):
+    def setUp(self) -> None:
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.client = self.open(self.server.endpoint)
+
+    def open(self, endpoint: str, **options: Any) -> rr.Client:
+        client = rr.Client(endpoint, **options)
+        self.addCleanup(client.close, 0)
+        return client
+
+
+class CommitTest(QuietTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.run_ = self.client.run(self.run_name, GEOMETRY)
+
+    def unrecorded(self, sample: str) -> tuple[tuple[int, int], ...]:
+        return self.run_.stat(sample).unrecorded
+
+    def test_what_was_appended(self) -> None:
+        run = self.run_
+        run.append("s", ROWS[:9], tokens=TOKENS[:9])
+        self.assertEqual(run.commit("s"), rr.Commit("s", "committed", 9, None, None))
+        run.append("s", ROWS[9:20], row_start=9, tokens=TOKENS[9:20], seal=True)
+        self.assertEqual(run.commit("s", 21), rr.Commit("s", "committed", 20, 21, None))
+        turns = run.trajectory("t")
+        turns.add(ROWS[:9], tokens=TOKENS[:10])
+        self.assertEqual(run.commit("t", 10), rr.Commit("t", "committed", 9, 10, None))  # And sealed by this.
+        self.assertTrue(run.commit("t", 10).ok)
+        self.assertEqual(self.unrecorded("t"), ())
+
+    def test_other_samples_are_not_waited_for(self) -> None:
+        go = threading.Event()
+        self.addCleanup(go.set)
+        slow = self.run_.appender(on_outcome=lambda outcome: go.wait(PATIENCE))
+        slow.append("slow", ROWS[:9], seal=True)
+        self.run_.append("s", ROWS[:9], seal=True)
+        self.assertTrue(self.run_.commit("s", 10).ok)
+        self.assertIsInstance(self.run_.commit("slow", 10, timeout=0.1).error, rr.DeadlineExceededError)
+        go.set()
+        self.assertTrue(self.run_.commit("slow", 10).ok)
+
+    def test_a_sample_of_which_nothing_came(self) -> None:
+        said = self.run_.commit("never")
+        self.assertEqual((said.status, said.committed_rows, said.error.reason), ("missing", 0, "NO_SAMPLE"))
+        said = self.run_.commit("never", 10)
+        self.assertEqual((said.status, said.committed_rows, said.num_tokens), ("marked", 9, 10))
+        self.assertEqual(self.unrecorded("never"), ((0, 9),))
+        self.assertEqual(self.run_.read_one("never").status, "NOT_RECORDED")
+
+    def test_rows_that_the_server_refused(self) -> None:
+        run = self.run_
+        run.append("gap", ROWS[:9], tokens=TOKENS[:9])
+        run.append("gap", ROWS[20:30], row_start=20, tokens=TOKENS[20:30], seal=True)
+        said = run.commit("gap", tokens=TOKENS[:31])
+        self.assertEqual((said.status, said.committed_rows, said.error.reason), ("marked", 30, "GAP"))
+        self.assertEqual(self.unrecorded("gap"), ((9, 30),))
+        self.assertEqual(run.stat("gap").token_check, rr.token_check(TOKENS[:30]))
+        with self.assertRaises(rr.FailedPreconditionError):
+            run.flush()  # Still says so.
+        run.append("alone", ROWS[20:30], row_start=20)
+        said = run.commit("alone")
+        self.assertEqual((said.status, said.error.reason), ("missing", "GAP"))
+
+    def test_a_name_that_is_taken(self) -> None:
+        """What is there is another trajectory's, and stays as it is."""
+        run = self.run_
+        run.put("s", ROWS[:9], tokens=TOKENS[:9])
+        run.append("s", ROWS[:20], tokens=TOKENS[1:21], seal=True)
+        said = run.commit("s", 21)
+        self.assertEqual((said.status, said.error.reason), ("missing", "OTHER_TOKENS"))
+        self.assertEqual(run.stat("s").committed_rows, 9)
+        run.put("t", ROWS[:9], seal=True)
+        self.assertEqual(run.commit("t", 21).error.reason, "SEALED")
+
+    def test_a_queue_that_is_full(self) -> None:
+        dropping = self.run_.appender(max_queued_bytes=1, on_full="drop")
+        dropping.append("s", ROWS[:9])
+        dropping.append("s", ROWS[9:20], row_start=9, seal=True)
+        said = self.run_.commit("s", 21)
+        self.assertEqual((said.status, said.error.reason), ("marked", "OVER_BUDGET"))
+        self.assertTrue(self.unrecorded("s"))
+        self.assertTrue(self.run_.commit("s", 21).ok)  # Told once.
+
+    def test_a_server_that_is_away(self) -> None:
+        gate = Gate(self.server)
+        run = self.open(gate.endpoint, call_timeout=0.3).run(self.run_name, GEOMETRY)
+        gate.shut()
+        appender = run.appender(append_timeout=0.3)
+        appender.append("s", ROWS[:9], seal=True)
+        said = run.commit("s", 10)
+        self.assertEqual((said.status, said.committed_rows), ("missing", 0))
+        self.assertIsInstance(said.error, rr.RoutingReplayError)
+        patient = run.appender()
+        patient.append("t", ROWS[:9], seal=True)
+        self.assertIsInstance(run.commit("t", timeout=0.2).error, rr.DeadlineExceededError)
+        gate.open()
+        self.assertTrue(run.commit("t", 10, timeout=PATIENCE).ok)
+
+    def test_arguments(self) -> None:
+        run = self.run_
+        for arguments, options, field in (
+            ((7,), {}, "sample"),
+            (("s", 0), {}, "num_tokens"),
+            (("s", 9), {"tokens": TOKENS[:7]}, "tokens"),
+            (("s",), {"timeout": -1}, "timeout"),
+        ):
+            with self.subTest(field), self.assertRaises(rr.InvalidArgumentError) as caught:
+                run.commit(*arguments, **options)
+            self.assertEqual(caught.exception.field, field)
+        self.assertIsInstance(run.commit("no id", 9).error, rr.InvalidArgumentError)
+
+    def test_what_went_through_an_engine(self) -> None:
+        run = self.client.run(f"{self.run_name}_engine", ENGINE_GEOMETRY)
+        llm = Llm()
+        attachment = attach.vllm(llm, run, version="0.33.0")
+        self.addCleanup(attachment.detach)
+        llm.generate(["a", "b"])
+        tokens = len(PROMPT + ANSWER)
+        for sample in ("0/0", "1/0"):
+            self.assertEqual(run.commit(sample, tokens), rr.Commit(sample, "committed", tokens - 1, tokens, None))
+        llm.enqueue(["c"])
+        llm.queue[0].outputs[0].routed_experts = np.full((tokens - 1, 4, 4), 3, np.uint8)  # Ids that stand twice.
+        llm.wait_for_completion()
+        said = run.commit("2/0", tokens)
+        self.assertEqual((said.status, said.error.reason), ("marked", "DUPLICATE_ID"))
+        self.assertEqual(run.stat("2/0").unrecorded, ((0, tokens - 1),))
+
+
+class AioCommitTest(QuietTest):
+    def test_what_was_appended_and_what_was_not(self) -> None:
+        async def work() -> list[rr.Commit]:
+            async with aio.Client(self.server.endpoint) as client:
+                run = await client.run(self.run_name, GEOMETRY)
+                for number in range(20):
+                    await run.append(f"s{number}", ROWS[:9], tokens=TOKENS[:9], seal=True)
+                said = list(await asyncio.gather(*(run.commit(f"s{number}", 10) for number in range(20))))
+                await run.append("gap", ROWS[20:30], row_start=20, tokens=TOKENS[20:30], seal=True)
+                return [*said, await run.commit("gap", 31), await run.commit("never")]
+
+        *good, gap, never = asyncio.run(work())
+        self.assertEqual([one.ok for one in good], [True] * 20)
+        self.assertEqual((gap.status, gap.committed_rows, gap.error.reason), ("marked", 30, "GAP"))
+        self.assertEqual((never.status, never.error.reason), ("missing", "NO_SAMPLE"))
+
+    def test_a_wait_that_is_cancelled(self) -> None:
+        async def work() -> None:
+            gate = Gate(self.server)
+            async with aio.Client(gate.endpoint) as client:
+                run = await client.run(self.run_name, GEOMETRY)
+                gate.shut()
+                await run.append("s", ROWS[:9], seal=True)
+                waiting = asyncio.create_task(run.commit("s", 10))
+                await asyncio.sleep(0)
+                waiting.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await waiting
+                gate.open()
+                self.assertTrue((await run.commit("s", 10)).ok)
+
+        asyncio.run(work())
+
+
+class EventLoopTest(QuietTest):
+    """An appender of threads in a coroutine: nothing that the loop serves may stand still for it."""
+
+    def test_a_full_queue_drops(self) -> None:
+        gate = Gate(self.server)
+        run = self.open(gate.endpoint).run(self.run_name, GEOMETRY)
+        appender = run.appender(max_queued_bytes=4000)
+        gate.shut()
+
+        async def work() -> float:
+            began = time.monotonic()
+            for row in range(0, 400, 20):
+                appender.append("s", ROWS[row : row + 20], row_start=row)
+            return time.monotonic() - began
+
+        self.assertLess(asyncio.run(work()), 30)  # Blocking for 60 s each.
+        self.assertGreater(appender.metrics()["dropped_appends"], 0)
+        gate.open()
+        self.assertEqual(run.commit("s", 401, timeout=PATIENCE).status, "marked")
+        # Who says that it is to block has meant it.
+        blocking = run.appender(max_queued_bytes=4000, on_full="block", queue_timeout=0.3)
+        gate.shut()
+
+        async def wait() -> float:
+            began = time.monotonic()
+            while not blocking.metrics()["dropped_appends"]:
+                blocking.append("t", ROWS[:100])
+            return time.monotonic() - began
+
+        self.assertGreaterEqual(asyncio.run(wait()), 0.3)
+        gate.open()
+
+
+class JoinTest(QuietTest):
+    def later(self, work: Any) -> None:
+        """While the caller waits."""
+        timer = threading.Timer(0.3, work)
+        timer.start()
+        self.addCleanup(timer.join)
+
+    def test_a_run_that_is_made_later(self) -> None:
+        self.later(lambda: self.client.run(self.run_name, GEOMETRY))
+        self.assertEqual(self.open(self.server.endpoint).run(self.run_name, wait=PATIENCE).geometry, GEOMETRY)
+        name = f"{self.run_name}_aio"
+
+        async def join() -> rr.Geometry:
+            async with aio.Client(self.server.endpoint) as client:
+                return (await client.run(name, wait=PATIENCE)).geometry
+
+        self.later(lambda: self.client.run(name, GEOMETRY))
+        self.assertEqual(asyncio.run(join()), GEOMETRY)
+
+    def test_a_run_that_nobody_makes(self) -> None:
+        with self.assertRaises(rr.DeadlineExceededError) as caught:
+            self.client.run(self.run_name, wait=0.2)
+        self.assertEqual(caught.exception.reason, "NO_RUN")
+        self.assertIn(self.run_name, caught.exception.message)
+        self.assertIsInstance(caught.exception.__cause__, rr.NotFoundError)
+        with self.assertRaises(rr.NotFoundError):
+            self.client.run(self.run_name)
+        with self.assertRaises(rr.InvalidArgumentError):
+            self.client.run(self.run_name, wait=-1)
+
+    def test_a_server_that_is_not_there_yet(self) -> None:
+        with self.assertRaises(rr.DeadlineExceededError):
+            self.open(reserve_address(), call_timeout=0.1).run("r", wait=0.2)
+        gate = Gate(self.server)
+        gate.shut()
+        self.later(gate.open)
+        run = self.open(gate.endpoint, call_timeout=0.1).run(self.run_name, GEOMETRY, wait=PATIENCE)
+        self.assertEqual(run.geometry, GEOMETRY)
+
+
+class ReleaseTest(QuietTest):
+    def test_by_handle(self) -> None:
+        run = self.client.run(self.run_name, GEOMETRY)
+        names = [f"s{number}" for number in range(6)]
+        for name in names:
+            run.put(name, ROWS[:9], seal=True)
+        column = np.array([rr.sample_handle(name) for name in names[:3]] + [0, rr.sample_handle("s0")])
+        self.assertEqual(run.release(column).samples, 3)  # As a batch carries them, with padding.
+        self.assertEqual(run.release(column).samples, 0)
+        self.assertEqual(run.release(["s3", rr.sample_handle("s4"), "nobody"]).samples, 2)
+        self.assertEqual([state.sample for state in run.list()], ["s5"])
+        for wrong in ([1.5], [None], "s5", 7):
+            with self.subTest(wrong), self.assertRaises(rr.InvalidArgumentError) as caught:
+                run.release(wrong)
+            self.assertEqual(caught.exception.field, "samples")
+
+        async def release() -> int:
+            async with aio.Client(self.server.endpoint) as client:
+                return (await (await client.run(self.run_name)).release([rr.sample_handle("s5")])).samples
+
+        self.assertEqual(asyncio.run(release()), 1)
+        self.assertEqual(run.list(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
