@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import concurrent.futures
 import json
 import logging
 import pickle
 import subprocess
 import sys
 import threading
+import time
 import types
 import unittest
 from collections.abc import Callable
@@ -354,6 +357,29 @@ class EndTest(AttachedTest):
 
     def test_nothing_is_said_of_objects_that_live_to_the_end(self) -> None:
         self.assertEqual(self.play(HELD), "")
+
+    def test_what_waits_for_room_arrives(self) -> None:
+        go, done = threading.Event(), []
+        queue = _handover.HandOver(self.run_.appender(), 100, "block", PATIENCE)
+        first: Callable[[], Any] = lambda: go.wait(PATIENCE)  # noqa: E731
+        queue.put(_handover.Job("a", 100, first, first), queue.patience())
+
+        def late() -> None:
+            time.sleep(0.3)
+            done.append("b")
+
+        async def wait() -> bool:
+            return await queue.put_async(_handover.Job("b", 100, late, late), queue.patience())
+
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            taken = pool.submit(asyncio.run, wait())
+            while not queue._waiting:
+                time.sleep(0.01)
+            closing = pool.submit(queue.close, PATIENCE)
+            time.sleep(0.3)  # So that it waits for the first one: it could find both in the queue, as well.
+            go.set()
+            closing.result(PATIENCE)
+            self.assertEqual((done, taken.result(PATIENCE)), (["b"], True))
 
     def test_what_is_lost_is_counted(self) -> None:
         go = threading.Event()

@@ -285,7 +285,8 @@ class HandOver:
                 self.flush(timeout)
             except RoutingReplayError as error:
                 _log.warning("closing an attachment: %s", error)
-        with self._changed:
+        with self._changed:  # Also for what has found room meanwhile.
+            self._changed.wait_for(lambda: self._done == self._queued, _left(deadline))
             lost = 0 if self._closed else self._queued - self._done
             self._closed = True
             self._changed.notify_all()
