@@ -178,18 +178,34 @@ TEST_F(RunTest, AServerThatStallsEndsWithTheDeadline) {
   EXPECT_EQ(sink.last(), 2);
 }
 
+// How a call ends that had the time for an answer: a machine that is busy may let all of it go by before.
+absl::StatusCode CodeOf(const std::function<absl::Status()>& call) {
+  const auto end = std::chrono::steady_clock::now() + kLong;
+  absl::Status status;
+  do {
+    status = call();
+  } while (absl::IsDeadlineExceeded(status) && std::chrono::steady_clock::now() < end);
+  return status.code();
+}
+
 TEST(DeadServerTest, EveryCallFailsInItsTime) {
+  constexpr milliseconds kTime(300);
   std::shared_ptr<routing_replay::Run> run;
   std::unique_ptr<Client> client;
   {
     FakeService service;
-    client = *Client::Connect({.endpoint = service.endpoint(), .call_timeout = milliseconds(300)});
-    run = *client->OpenRun("run", ModelGeometry());
+    client = *Client::Connect({.endpoint = service.endpoint(), .call_timeout = kTime});
+    ASSERT_EQ(CodeOf([&] {
+                auto opened = client->OpenRun("run", ModelGeometry());
+                if (opened.ok()) run = *std::move(opened);
+                return opened.status();
+              }),
+              absl::StatusCode::kOk);
   }
-  EXPECT_EQ(client->JoinRun("run").status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(run->Stat("s").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(CodeOf([&] { return client->JoinRun("run").status(); }), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(CodeOf([&] { return run->Stat("s").status(); }), absl::StatusCode::kUnavailable);
   EXPECT_EQ(run->Truncate("s", Producer::kRollout, 0, {}).status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(run->ReadRows({.samples = {{.sample = "s"}}}, milliseconds(300)).status().code(),
+  EXPECT_EQ(CodeOf([&] { return run->ReadRows({.samples = {{.sample = "s"}}}, kTime).status(); }),
             absl::StatusCode::kUnavailable);
 }
 

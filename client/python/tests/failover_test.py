@@ -71,8 +71,9 @@ class FailoverTest(ServerTest):
                 for _ in range(5):
                     for sample in run.read(SAMPLES, timeout=60):
                         np.testing.assert_array_equal(sample.rows, ROWS)
+                while shutters.rounds < 4:
+                    run.stat_many(SAMPLES)
             self.assertEqual(appender.metrics()["conflicting_rows"], 0)
-            self.assertGreater(shutters.rounds, 3)
 
     def test_asyncio_too(self) -> None:
         async def work() -> None:
@@ -80,18 +81,20 @@ class FailoverTest(ServerTest):
                 aio.Client(self.endpoint, call_timeout=60) as client,
                 await client.run(self.run_name, GEOMETRY) as run,
             ):
-                for begin in range(0, 2000, 400):
-                    for name in SAMPLES:
-                        await run.append(name, ROWS[begin : begin + 400], row_start=begin, seal=begin == 1600)
-                    await asyncio.sleep(0.01)
-                await run.flush(60)
-                for _ in range(5):
-                    for sample in await run.read(SAMPLES, timeout=60):
-                        np.testing.assert_array_equal(sample.rows, ROWS)
+                with Shutters(self.gates):
+                    for begin in range(0, 2000, 400):
+                        for name in SAMPLES:
+                            await run.append(name, ROWS[begin : begin + 400], row_start=begin, seal=begin == 1600)
+                        await asyncio.sleep(0.01)
+                    await run.flush(60)
+                    for _ in range(5):
+                        for sample in await run.read(SAMPLES, timeout=60):
+                            np.testing.assert_array_equal(sample.rows, ROWS)
+                # Not repeated: it would fail where its server goes away while it is on its way.
+                self.gates[0].shut()
                 self.assertEqual((await run.truncate("s1", 10)).committed_rows, 10)
 
-        with Shutters(self.gates):
-            asyncio.run(work())
+        asyncio.run(work())
 
     def test_a_call_on_a_server_that_was_left_goes_on(self) -> None:
         async def work() -> None:

@@ -76,10 +76,9 @@ class Gate:
         self._listener: socket.socket | None = None
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._address = free.getsockname()
-        self.endpoint = f"127.0.0.1:{self._address[1]}"
+        self.endpoint = reserve_address()  # Nobody else gets its port while it is shut.
+        own, port = self.endpoint.rsplit(":", 1)
+        self._address = own, int(port)
         self.open()
 
     def open(self) -> None:
