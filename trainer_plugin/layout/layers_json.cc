@@ -1,6 +1,7 @@
 #include "trainer_plugin/layout/layers_json.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -22,6 +23,7 @@ using Json = nlohmann::json;
 struct Source {
   Geometry geometry;
   std::optional<LayerSplit> split;
+  std::vector<int32_t> hash_layers;
 };
 
 // The fields of a split under the names of the configuration that it came from.
@@ -82,22 +84,25 @@ absl::StatusOr<LayerSplit> SplitFromJson(const Json& json, int32_t num_layers) {
 }
 
 absl::StatusOr<Source> SourceFromMegatron(const LayerFields& fields) {
-  if (fields.geometry != nullptr || fields.split != nullptr) {
-    return Invalid("megatron", "says geometry and split: leave these out");
-  }
+  if (fields.split != nullptr) return Invalid("megatron", "says the split: leave it out");
   auto layers = LayersFromMegatron(DumpJson(*fields.megatron));
   if (!layers.ok()) {
     const auto detail = GetErrorDetail(layers.status());
     return WithField(layers.status(), absl::StrCat("megatron.", detail ? detail->field : ""));
   }
-  return Source{std::move(layers->model.geometry), std::move(layers->split)};
+  return Source{std::move(layers->model.geometry), std::move(layers->split),
+                std::move(layers->model.routing.hash_layers)};
+}
+
+absl::StatusOr<Geometry> GeometryFromJson(const Json& json) {
+  const auto options = GeometryOptionsFromJson(json, "geometry");
+  if (!options.ok()) return options.status();
+  return Geometry::Create(*options);
 }
 
 absl::StatusOr<Source> SourceOf(const LayerFields& fields) {
   if (fields.megatron != nullptr) return SourceFromMegatron(fields);
-  const auto options = GeometryOptionsFromJson(*fields.geometry, "geometry");
-  if (!options.ok()) return options.status();
-  auto geometry = Geometry::Create(*options);
+  auto geometry = GeometryFromJson(*fields.geometry);
   if (!geometry.ok()) return geometry.status();
   Source source{*std::move(geometry)};
   if (fields.split == nullptr) return source;
@@ -178,6 +183,33 @@ absl::StatusOr<DescribedLayers> LayersOfModel(const Geometry& geometry, const Pl
   return described;
 }
 
+// Engines that capture no hash layers record runs without them, in which the others have other places.
+absl::Status PlaceInRun(Geometry run, const Source& source, const std::vector<int32_t>& native_layers,
+                        DescribedLayers& described) {
+  std::set<int32_t> may_lack(source.hash_layers.begin(), source.hash_layers.end());
+  may_lack.insert(native_layers.begin(), native_layers.end());
+  const std::vector<LayerRouting> own(run.layers().begin(), run.layers().end());
+  std::vector<LayerRouting> both;
+  for (const LayerRouting& layer : source.geometry.layers()) {
+    if (run.FindOrdinal(layer.layer_id) || may_lack.count(layer.layer_id) == 0) both.push_back(layer);
+  }
+  if (both != own || run.num_layers() != source.geometry.num_layers()) {
+    return Invalid(Reason::kGeometryMismatch, "geometry",
+                   absl::StrCat(run.DebugString(), " is not that of megatron, ", source.geometry.DebugString()));
+  }
+  for (OwnedLayer& layer : described.layers) {
+    const auto ordinal = run.FindOrdinal(layer.layer_id);
+    if (!ordinal) {
+      return Invalid(Reason::kGeometryMismatch, "geometry",
+                     absl::StrCat("the model's router of layer ", layer.layer_id,
+                                  " chooses by scores, and the run has no routes of that layer"));
+    }
+    layer.ordinal = *ordinal;
+  }
+  described.geometry = std::move(run);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<DescribedLayers> DescribedLayersFromJson(const LayerFields& fields, const PlanRank& rank) {
@@ -195,6 +227,11 @@ absl::StatusOr<DescribedLayers> DescribedLayersFromJson(const LayerFields& field
   auto layers = WithoutNativeLayers(source->geometry, std::move(described->layers), rank.native_layers);
   if (!layers.ok()) return layers.status();
   described->layers = *std::move(layers);
+  if (fields.megatron == nullptr || fields.geometry == nullptr) return described;
+  auto run = GeometryFromJson(*fields.geometry);
+  if (!run.ok()) return run.status();
+  absl::Status placed = PlaceInRun(*std::move(run), *source, rank.native_layers, *described);
+  if (!placed.ok()) return placed;
   return described;
 }
 

@@ -17,7 +17,7 @@
 namespace routing_replay::trainer {
 
 // Fields of the description; null where they are absent.
-struct LayerFields {
+struct LayerFields {  // With `megatron`, `geometry` is that of the run: it may lack hash and native layers.
   const nlohmann::json* geometry = nullptr;
   const nlohmann::json* split = nullptr;
   const nlohmann::json* megatron = nullptr;

@@ -1,5 +1,6 @@
 #include "trainer_plugin/layout/plan_json.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -67,6 +68,9 @@ absl::StatusOr<Description> ReadDescription(absl::string_view text) {
   if (!status.ok()) return status;
   auto layers = DescribedLayersFromJson(fields, plan_rank);
   if (!layers.ok()) return layers.status();
+  std::vector<int32_t>& native = plan_rank.native_layers;
+  const auto is_absent = [&](int32_t layer) { return !layers->geometry.FindOrdinal(layer); };
+  native.erase(std::remove_if(native.begin(), native.end(), is_absent), native.end());
   return Description{*std::move(layers), *std::move(described), std::move(plan_rank)};
 }
 

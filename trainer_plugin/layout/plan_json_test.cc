@@ -248,6 +248,35 @@ TEST(PlanFromJson, NativeLayers) {
   EXPECT_EQ(GetErrorDetail(PlanFromJson(description.dump()).status())->field, "native_layers");
 }
 
+TEST(PlanFromJson, ARunWithoutHashLayers) {
+  Json description = {{"megatron",
+                       {{"num_layers", 6},
+                        {"num_moe_experts", 64},
+                        {"moe_router_topk", 4},
+                        {"moe_n_hash_layers", 2},
+                        {"pipeline_model_parallel_size", 2}}},
+                      {"micro_batch", WithLayout()["micro_batch"]},
+                      {"native_layers", {0, 1}}};
+  EXPECT_EQ(PlanOf(description)["layers"][0], (Json{{"layer", 2}, {"ordinal", 2}, {"chunk", 0}}));
+  description["geometry"] = {{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}};
+  EXPECT_EQ(PlanOf(description)["layers"], (Json{{{"layer", 2}, {"ordinal", 0}, {"chunk", 0}}}));
+  // On a rank whose model has none of them.
+  description.erase("native_layers");
+  description["rank"] = {{"pp", 1}};
+  EXPECT_THAT(LayersOf(PlanOf(description)), ::testing::ElementsAre(3, 4, 5));
+  EXPECT_EQ(PlanOf(description)["layers"][0]["ordinal"], 1);
+  const auto refused = [&](Json geometry, int pp) {
+    description["geometry"] = std::move(geometry);
+    description["rank"] = {{"pp", pp}};
+    const absl::Status status = PlanFromJson(description.dump()).status();
+    EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).field, "geometry") << status;
+    EXPECT_EQ(GetErrorDetail(status).value_or(ErrorDetail{}).reason, Reason::kGeometryMismatch) << status;
+  };
+  refused({{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}}, 0);
+  refused({{"num_layers", 6}, {"num_experts", 64}, {"top_k", 4}, {"moe_layers", {3, 4, 5}}}, 1);
+  refused({{"num_layers", 6}, {"num_experts", 32}, {"top_k", 4}, {"moe_layers", {2, 3, 4, 5}}}, 1);
+}
+
 TEST(PlanFromJson, TheLiveModelBearsTheSplitOutOrStandsAlone) {
   Json description = WithLayout();
   const Json by_split = PlanOf(description);

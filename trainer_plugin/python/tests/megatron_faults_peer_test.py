@@ -356,6 +356,41 @@ class FaultsTest(MegatronCase):
             replay.begin_step(rollout.samples(0), tokens=stream, **said, nonsense=3)
         self.assertEqual(caught.exception.field, "micro_batch.nonsense")
 
+    def test_a_run_without_hash_layers(self) -> None:
+        """They choose by themselves, as where the run has routes of them; the others replay theirs."""
+        config = models.make_config()
+        rollout = Rollout(config, 3)
+        part = trainer.LocalSource(rollout.source.geometry | {"moe_layers": [2, 3]})
+        for sample, rows, tokens in zip(rollout.samples(0), rollout.rows[0], rollout.tokens[0], strict=True):
+            part.add(sample, rows[:, 2:].astype(np.int32), tokens=tokens)
+        for mode in ("R3", "shadow"):
+            for source in (rollout.source, part):
+                model = models.Model(config, [1, 2, 3, 4])
+                for hashed in model.decoder.layers[:2]:
+                    hashed.mlp.router.tid2eid = torch.zeros(1)
+                with torch.no_grad():
+                    model(self.hidden(0))
+                replay = self.attach(model, config, source, mode=mode)
+                with replay.micro_batch(rollout.samples(0), packed_seq_params=rollout.packed(0), index=0):
+                    output = model(self.hidden(0))
+                output.sum().backward()
+                replay.end_step()
+                metrics = replay.metrics()
+                self.assertEqual(metrics["routing_replay/replayed_rows"], sum(LENGTHS[0]) - len(LENGTHS[0]))
+                for layer, moe in models.moe_layers(model).items():
+                    live, used = (seen[1] for seen in moe.seen[:2])
+                    if layer < 2:
+                        self.assertTrue(torch.equal(used, live))
+                        self.assertNotIn(f"routing_replay/overlap/layer_{layer:02}", metrics)
+                    elif mode == "R3":
+                        ids, recorded = rollout.ids(0, layer)
+                        used = used.nonzero()[:, 1].view(len(ids), -1)
+                        self.assertEqual(used[recorded].tolist(), ids[recorded].sort(1).values.tolist())
+                replay.detach()
+        model.decoder.layers[1].mlp.router.tid2eid = None  # The run does not have what it is to replay.
+        with self.assertRaisesRegex(trainer.InvalidArgumentError, "layer 1 chooses by scores|not that of megatron"):
+            self.attach(model, config, part)
+
 
 class FetchingTest(unittest.TestCase):
     def test_versions_of_what_falls_back_are_no_matter(self) -> None:

@@ -61,6 +61,11 @@ class Steps:
         self._contract = contract
         self._counters = Counters()
 
+    @property
+    def geometry(self) -> Any:
+        """The run's, where the source says it."""
+        return getattr(self.source, "geometry", None)
+
     def begin(
         self,
         expected: Callable[[], list[FetchSequence]],

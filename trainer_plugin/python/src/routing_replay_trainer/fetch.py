@@ -259,6 +259,7 @@ class RowSource:
 
     keeps_rows = False  # Whether all rows are in this process's memory in any case.
     check_every = 1  # Multiples of this many rows have token checks, beside the end of each sample.
+    geometry: dict[str, Any]  # The run's.
 
     def fetch(
         self,
@@ -317,9 +318,9 @@ class LocalSource(RowSource):
     keeps_rows = True
 
     def __init__(self, geometry: Any) -> None:
-        self._geometry = geometry_json(geometry)
+        self.geometry = geometry_json(geometry)
         self._handle = _core.Handle(
-            LIBRARY.rrt_local_source_free, LIBRARY.rrt_local_source_new, *_core.text(self._geometry)
+            LIBRARY.rrt_local_source_free, LIBRARY.rrt_local_source_new, *_core.text(self.geometry)
         )
 
     def add(
@@ -394,7 +395,7 @@ class LocalSource(RowSource):
         return bool(LIBRARY.rrt_local_source_remove(self._handle.pointer, name, len(name)))
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
-        inspection = _Inspection(sequences, {"geometry": self._geometry})
+        inspection = _Inspection(sequences, {"geometry": self.geometry})
         LIBRARY.rrt_local_source_inspect(self._handle.pointer, inspection.pointer)
         return inspection.result()
 
@@ -420,7 +421,7 @@ class DirectorySource(RowSource):
         said = json.loads(_core.give(LIBRARY.rrt_directory_source_json, self._handle.pointer))
         self.run: str = said["run"]
         self.producer: Literal["rollout", "trainer"] = said["producer"]
-        self.geometry: dict[str, Any] = said["geometry"]
+        self.geometry = said["geometry"]
         self.samples: tuple[str, ...] = tuple(said["samples"])
 
     def inspect(self, sequences: Sequence[FetchSequence], *, timeout: float | None = None) -> list[dict[str, Any]]:
@@ -453,11 +454,12 @@ class ServiceSource(RowSource):
     ) -> None:
         self._run = run
         self._timeout = timeout
+        self.geometry = geometry_json(run.geometry)
         self._options: Mapping[str, Any] = {
             "run": run.name,
             "producer": producer,
             "wait": wait,
-            "geometry": geometry_json(run.geometry),
+            "geometry": self.geometry,
         }
         self.check_every = integer(run.settings.block_rows, "run.settings.block_rows", (1, INT32[1]))
 

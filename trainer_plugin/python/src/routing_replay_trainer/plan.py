@@ -85,7 +85,8 @@ class Plan:
     split: how layers are split over pipeline stages, for example {"pipeline_size": 2}; {"pipeline_size": 16,
         "layout": "Et*3|(tt|)*29m|L", "mtp_num_layers": 1}; {"pipeline_size": 2, "hybrid_pattern": "M*ME|MEME"}; one
         stage if absent
-    megatron: the fields of Megatron-Core's TransformerConfig, instead of geometry (None then) and split
+    megatron: the fields of Megatron-Core's TransformerConfig, instead of geometry (None then) and split. A geometry
+        beside it is that of the run, which may lack hash layers and native_layers
     native_layers: MoE layers that the trainer leaves to their own choice (hash-routed ones, in some trainers)
     ep_size: size of the expert-parallel group, which filler is spread over
 

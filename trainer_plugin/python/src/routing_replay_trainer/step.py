@@ -106,6 +106,10 @@ class StepSource:
         self._seen = dict.fromkeys(("hits", "misses", "evictions", "bytes_read"), 0)  # At the last `counts`.
 
     @property
+    def geometry(self) -> Any:
+        return self._source.geometry
+
+    @property
     def deadline(self) -> float:
         return self._deadline
 

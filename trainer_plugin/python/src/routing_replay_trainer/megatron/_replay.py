@@ -158,11 +158,12 @@ class Replay(Attached):
             "sequence_parallel": bool(getattr(self._config, "sequence_parallel", False)),
             "last_row_filler": last_row == "filler",
         }
-        self._plans = Plans(lambda chunk, said: Plan(None, **self._plan_arguments(chunk, said)))
+        self._plans = Plans(lambda chunk, said: Plan(**self._plan_arguments(chunk, said)))
         self._injection = _INJECTIONS[inject]
         self._targets = ReplayTargets()
         self._buffers: Any = Buffers() if mode == "disabled" else buffers_for(_modules.unwrap(chunks[0]))
         self._geometry = 0
+        self._run_geometry: Any = None
         self._open: _Open | None = None
         self._chunks: list[_Chunk] = []
         self._tally = Tally()
@@ -189,6 +190,8 @@ class Replay(Attached):
             )
         self._model, self._native_layers = model, native
         self._config_json = _modules.config_json(self._config)
+        if native or getattr(self._config, "moe_n_hash_layers", None):  # A run may be without them.
+            self._run_geometry = None if self._steps is None else self._steps.geometry
         for number, (chunk, routers) in enumerate(zip(chunks, found, strict=True)):
             passes = ChunkPasses(number, self._targets, self._buffers, lock)
             live = [router for router in routers if not router.is_mtp and router.layer not in native]
@@ -363,6 +366,7 @@ class Replay(Attached):
         return {
             "micro_batch": micro_batch,
             "megatron": self._config_json,
+            "geometry": self._run_geometry,
             "rank": self._ranks | {"chunk": chunk, "model": self._model},
             "native_layers": self._native_layers or None,
             "ep_size": self._ep_size,
