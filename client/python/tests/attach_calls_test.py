@@ -23,7 +23,7 @@ import numpy as np
 from support import ServerTest, random_routes
 
 import routing_replay as rr
-from routing_replay.engines import attach, sglang
+from routing_replay.engines import attach, sglang, vllm
 from routing_replay.engines.attach import _handover, _sglang, _vllm
 
 GEOMETRY = rr.Geometry(num_layers=4, num_experts=32, top_k=4)
@@ -159,6 +159,7 @@ class CallsTest(AttachedTest):
                 llm.embed(["d"])
         self.assertEqual(len(logs.output), 2)
         self.assertIn("beam_search are not recorded", logs.output[0])
+        self.assertIn("methods that are not known here are not recorded", logs.output[1])
         attachment.flush()
         self.assertEqual((attachment.metrics()["not_recorded"], self.run_.list()), (6, []))
         attachment.detach()
@@ -181,6 +182,11 @@ class ReferenceTest(AttachedTest):
         [out] = llm.generate(["a"])
         self.assertIsNone(out.outputs[0].routed_experts)  # Which servers send on as an array.
         self.check(out.outputs[0].routing_replay, "0/0")
+        for absent in ("raise", "unrecorded"):
+            with self.assertRaisesRegex(rr.InvalidArgumentError, "is a reference"):
+                vllm.rows(out, absent=absent)
+        resolved = vllm.rows(out, resolver=lambda text: ROUTES)
+        np.testing.assert_array_equal(resolved.rows, ROUTES)
 
     def test_the_reference_of_sglang_is_text(self) -> None:
         meta = {"id": "q", "finish_reason": {"type": "length"}, "routed_experts": TEXT, "prompt_tokens": len(PROMPT)}

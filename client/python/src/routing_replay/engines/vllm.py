@@ -92,6 +92,8 @@ def rows(
     if value is None and resolver is not None and _fields.get(choice, "aux_output_keys") is not None:
         value = resolver(_fields.get(choice, "aux_output_keys"))
     if value is None:
+        value = _fields.get(choice, "routing_replay")  # What `attach` leaves in place of rows: they are not missing.
+    if value is None:
         policy = "unrecorded" if aborted(choice, counted) else absent
         return _forms.absent(_FIELD, _why(choice), policy, counted, prompt_start, **others)
     found, said = _forms.any_payload(value, _FIELD, "npy", None, resolver)

@@ -111,12 +111,14 @@ class _Offline:
         return method
 
     def _passes(self, original: Callable[..., Any], attachment: Attachment) -> Callable[..., Any]:
+        name = "methods that are not known here" if original.__name__ == "_run_engine" else original.__name__
+
         @functools.wraps(original)
         def method(*arguments: Any, **keywords: Any) -> Any:
             with self._entered() as outermost:
                 outputs = original(*arguments, **keywords)
             if outermost:
-                attachment.pass_by(original.__name__, sum(map(_is_of_tokens, outputs)))
+                attachment.pass_by(name, sum(map(_is_of_tokens, outputs)))
             return outputs
 
         return method
