@@ -90,6 +90,7 @@ for extra in "${extras[@]}"; do
       long hf tests/peers/hf.sh
       long engines tests/peers/engines.sh
       long vllm tests/peers/vllm.sh
+      long verl tests/peers/verl.sh
       long pythons tests/peers/wheels.sh
       long peers tests/bench/peers.sh
       [ ${#failed[@]} -gt 0 ] || python3 tests/peers/common/support.py

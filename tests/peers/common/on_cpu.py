@@ -76,6 +76,10 @@ def install() -> None:
     cuda.current_device = lambda: CPU
     for name in ("synchronize", "empty_cache", "set_device", "manual_seed", "manual_seed_all"):
         setattr(cuda, name, nothing)
+    cuda.get_device_name = lambda *_, **__: "CPU"
+    cuda.mem_get_info = lambda *_, **__: (0, 0)
+    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
+        setattr(cuda, name, lambda *_, **__: 0)
     cuda.Stream = cuda.Event = Queue
     cuda.current_stream = cuda.default_stream = Queue
     cuda.stream = lambda *_, **__: contextlib.nullcontext()

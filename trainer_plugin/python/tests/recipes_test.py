@@ -1,4 +1,5 @@
-"""Every recipe of the trainer plugin's README, executed with stand-ins for the frameworks' objects.
+"""Recipes of the trainer plugin's README, executed with stand-ins for the frameworks' objects; verl's runs with verl
+(tests/peers/verl).
 
 What a recipe says of its micro-batches is planned and fetched for real, and the framework's model looks whose rows are
 open when it is called.
@@ -54,13 +55,6 @@ class Tensor(np.ndarray):
 
 def tensor(values: Any) -> Tensor:
     return np.array(values).view(Tensor)
-
-
-class Nested(list):
-    """A nested tensor: a row per sample."""
-
-    def unbind(self) -> list[Any]:
-        return list(self)
 
 
 def tokens_of(name: str) -> Tensor:
@@ -318,38 +312,6 @@ class RecipesTest(unittest.TestCase):
 
     def attach_of_megatron(self) -> Any:
         return self.recipe("Megatron-LM")["attach"]
-
-    def test_verl(self) -> None:
-        path = "verl.workers.engine.megatron.transformer_impl"
-        modules = module(path, get_forward_backward_func=lambda: schedule)
-        self.patch_modules(modules)
-        recipe = self.recipe("verl")
-
-        def forward_step(batch_iter: Any, model: Any, postprocess_micro_batch_func: Any) -> Any:
-            return model(next(batch_iter)["input_ids"]), postprocess_micro_batch_func
-
-        def forward_backward_batch(micro_batches: Any, chunks: Any) -> None:
-            modules[path].get_forward_backward_func()(
-                forward_step_func=lambda batch_iter, model: forward_step(batch_iter, model, "loss"),
-                data_iterator=[iter(micro_batches) for _ in chunks],
-                model=chunks,
-                num_microbatches=len(micro_batches),
-                seq_length=1,
-                micro_batch_size=1,
-                forward_only=False,
-            )
-
-        plain = [{"input_ids": Nested(tokens_of(name) for name in samples)} for samples in STEP]
-        engine = types.SimpleNamespace(module=[self.model])
-        replay = recipe["after_initialize"](engine, self.attach_of_megatron(), current_version)
-        for batch, samples in zip(plain, STEP, strict=True):
-            recipe["add_handles"](batch, [f"key-{name}" for name in samples])
-        forward_backward_batch(plain, engine.module)
-        self.assert_replayed(replay)
-        self.assertEqual(replay.begun, [routing_replay.sample_handle(name) for name in self.names])
-        reference = [{"input_ids": batch["input_ids"]} for batch in plain]
-        forward_backward_batch(reference, engine.module)
-        self.assertEqual(self.model.seen[2:], [[], []])
 
     def test_slime(self) -> None:
         path = "slime.backends.megatron_utils.model"

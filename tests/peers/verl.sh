@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# verl's own agent loops, TransferQueue over Ray, worker and Megatron engine through the service, as the README's recipe
+# has them, and beside verl's own R3.
+#
+#   tests/peers/verl.sh [--build DIR]
+#
+#   --build DIR      a built release tree (default: build/release, built where needed)
+#
+# The environment build/peers/verl is made once, on those of torch and megatron-core. Exit status 77: no packages are to
+# be had.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. tests/peers/environment.sh
+
+build=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --build)
+      [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
+      build=$2
+      shift ;;
+    -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' tests/peers/verl.sh; exit 0 ;;
+    *) echo "unknown option $1" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+# on_torch PYTHON: what would bring a torch of its own.
+on_torch() {
+  "$1" -m pip install --quiet --disable-pip-version-check --no-deps \
+    verl==0.9.1 TransferQueue==0.1.11 tensordict==0.10.0 pyvers orjson accelerate peft torchdata
+}
+
+environment() {
+  peer_torch >/dev/null && peer_environment megatron-core-0.19.2 torch --no-deps megatron-core==0.19.2 packaging >/dev/null &&
+    MADE_BY=on_torch peer_environment verl torch,megatron-core-0.19.2 transformers==5.9.0 'ray>=2.41' aiohttp cachetools \
+      cloudpickle codetiming datasets fastapi grpcio hydra-core importlib_metadata msgspec packaging pillow \
+      prometheus_client protobuf psutil pylatexenc pyzmq uvicorn
+}
+
+python=$(environment) || { echo "skipped: no packages for verl"; exit 77; }
+build=$(peer_build "$build" routing_replay_capi routing_replay_trainer_capi routing-replay-server)
+peer_paths "$build"
+export TORCHDYNAMO_DISABLE=1 # What verl compiles for a GPU runs as it is written.
+"$python" tests/peers/verl/differential_test.py

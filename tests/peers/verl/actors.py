@@ -1,0 +1,144 @@
+"""verl's own actor on the CPU: its worker, its engine and Megatron-Core's routers around a small model.
+
+Replaced are what wants a checkpoint and Transformer Engine (the model and its configuration), the optimizer, and
+"cuda", which means the CPU (common/on_cpu.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import megatron_models as models
+import numpy as np
+import recipes
+import torch
+import verl
+from common import on_cpu
+from hydra import compose, initialize_config_dir
+from megatron.core.enums import ModelType
+from omegaconf import DictConfig
+from torch import nn
+from verl.workers import engine_workers
+from verl.workers.engine.megatron import transformer_impl as engines
+
+MODEL = "mixtral"  # Of common/models.py; only its configuration and its tokenizer are used.
+LAYERS, EXPERTS, TOP_K, VOCABULARY = 4, 8, 2, 1000
+CONFIG = Path(verl.__file__).parent / "trainer/config"
+CHANGED = "a small model in the place of a checkpoint's, no optimizer, CPU for CUDA"
+ROUTES = "verl_routes"  # The recipe's name for itself.
+
+
+def recipe(folder: Path) -> Any:
+    """The recipe of the README as its user has it: a file that every worker can import, here in `folder`."""
+    Path(folder, f"{ROUTES}.py").write_text(recipes.blocks()["verl"])
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = f"{folder}:{os.environ['PYTHONPATH']}"  # Of Ray's workers.
+
+
+def flags() -> list[str]:
+    """What the README says verl is to be started with."""
+    section = recipes.README.read_text().split("## verl\n")[1].split("```python")[0]
+    return [line.strip() for line in section.splitlines() if line.startswith("    ")]
+
+
+def configuration(model: Path, *overrides: str) -> DictConfig:
+    """verl's own, as its command line composes it."""
+    said = [
+        f"actor_rollout_ref.model.path={model}",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.actor.use_dynamic_bsz=True",
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True",
+        "actor_rollout_ref.actor.megatron.use_distributed_optimizer=False",
+    ]
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        return compose("ppo_megatron_trainer", [*said, *overrides])
+
+
+class Actor(nn.Module):
+    """Megatron-Core's routers with an embedding and a head, which keeps the token ids that it was fed."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.share_embeddings_and_output_weights = False
+        self.pre_process = self.post_process = True
+        self.vp_stage, self.model_type = 0, ModelType.encoder_or_decoder
+        self.body = models.Model(config, list(range(1, LAYERS + 1)))
+        self.decoder = self.body.decoder
+        self.embedding = nn.Embedding(VOCABULARY, models.HIDDEN)
+        self.head = nn.Linear(models.HIDDEN, VOCABULARY, bias=False)
+        self.fed: list[torch.Tensor] = []
+
+    def set_input_tensor(self, tensor: Any) -> None:
+        pass
+
+    def zero_grad_buffer(self) -> None:
+        pass
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        self.fed.append(input_ids.reshape(-1))
+        hidden = self.body(self.embedding(self.fed[-1]).unsqueeze(1))
+        return self.head(hidden).transpose(0, 1).contiguous()  # [1, T, V], as GPTModel gives it.
+
+
+class Optimizer:
+    """Keeps the gradients that it is to step with, and steps nowhere."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.gradients: dict[str, np.ndarray] = {}
+
+    def zero_grad(self) -> None:
+        self._model.zero_grad()
+
+    def step(self) -> tuple[bool, float, int]:
+        named = self._model.named_parameters()
+        self.gradients = {name: value.grad.numpy().copy() for name, value in named if value.grad is not None}
+        return True, 1.0, 0
+
+
+def worker(config: DictConfig, role: str = "actor") -> engine_workers.ActorRolloutRefWorker:
+    """verl's worker with its engines initialized, in this process, which is one of torch.distributed's."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # Nobody meets there: the process has met.
+    on_cpu.install()
+    models.set_up(mock.Mock())
+    build()
+    made = engine_workers.ActorRolloutRefWorker(config.actor_rollout_ref, role=role)
+    made.init_model()
+    return made
+
+
+def build() -> None:
+    """verl's engines have a small model in the place of a checkpoint's."""
+
+    def tf_config(engine: Any) -> None:
+        said = engine.engine_config.override_transformer_config
+        engine.is_value_model = engine.model_config.model_type == "value_model"
+        engine.bridge = engine.provider = engine.peft_cls = None
+        engine.param_dtype = torch.float32
+        engine.share_embeddings_and_output_weights = False
+        options = {name: said[name] for name in ("recompute_granularity", "recompute_method", "recompute_num_layers")}
+        engine.tf_config = models.make_config(
+            num_layers=LAYERS,
+            context_parallel_size=engine.engine_config.context_parallel_size,
+            moe_enable_routing_replay=said.get("moe_enable_routing_replay", engine.enable_routing_replay),
+            **options,
+        )
+
+    def module(engine: Any) -> list[nn.Module]:
+        torch.manual_seed(3)
+        return [Actor(engine.tf_config)]
+
+    for name, value in (
+        ("_build_tf_config", tf_config),
+        ("_build_megatron_module", module),
+        ("_build_optimizer", lambda engine: Optimizer(*engine.module)),
+        ("_build_lr_scheduler", lambda engine: None),
+        ("lr_scheduler_step", lambda engine: 0.0),
+    ):
+        setattr(engines.MegatronEngine, name, value)
+    engines.MegatronCheckpointManager = lambda **_: None
