@@ -55,7 +55,7 @@ export ROUTING_REPLAY_LIBRARY_DIR=$build/lib ROUTING_REPLAY_SERVER=$build/bin/ro
 export TRITON_INTERPRET=1 VLLM_LOGGING_LEVEL=WARNING VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 HF_HUB_OFFLINE=1
 "$python" -m common.models "$PEER_MODELS"
 status=0
-for test in offline scheduler; do
+for test in offline scheduler families async http; do
   echo "== $test"
   "$python" tests/peers/vllm/${test}_test.py || status=1
 done

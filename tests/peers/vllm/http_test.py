@@ -1,0 +1,188 @@
+"""vLLM's server: all of its routes that give routed experts, through the adapter, and the README's rollout worker."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+from typing import Any
+
+import numpy as np
+from common.support import ROOT
+from peer import MODELS, PeerTest, settings
+from routing_replay import http
+from routing_replay.engines import vllm
+
+sys.path.insert(0, str(ROOT / "client/python/tests"))
+from support import reserve_address
+
+PATIENCE = 600  # Seconds for a server to be there: two minutes on a machine that does nothing else.
+
+
+def rows_of(choice: dict[str, Any]) -> np.ndarray:
+    """As vLLM says how they are read."""
+    return np.load(io.BytesIO(base64.b64decode(choice["routed_experts"])))
+
+
+class HttpTest(PeerTest):
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        address = reserve_address()
+        flags = {"served_model_name": "m", "port": address.split(":")[1], "host": "127.0.0.1"}
+        words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enable-scale-out"]
+        for name, value in (settings() | flags).items():
+            words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+        cls.log = cls.enterClassContext(tempfile.TemporaryFile("w+"))
+        process = subprocess.Popen(words, stdout=cls.log, stderr=subprocess.STDOUT, start_new_session=True)
+        cls.addClassCleanup(cls.end, process)
+        cls.url = f"http://{address}"
+        deadline = time.monotonic() + PATIENCE
+        while not cls.is_there():
+            if process.poll() is not None or time.monotonic() > deadline:
+                cls.log.seek(0)
+                raise RuntimeError(f"no server: exit status {process.poll()}\n{cls.log.read()[-5000:]}")
+            time.sleep(0.5)
+        cls.run_ = cls.open_run("http")
+
+    @staticmethod
+    def end(process: subprocess.Popen[bytes]) -> None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(60)
+        finally:
+            process.poll() is None and os.killpg(process.pid, signal.SIGKILL)
+
+    @classmethod
+    def is_there(cls) -> bool:
+        try:
+            return urllib.request.urlopen(cls.url + "/health", timeout=5).status == 200
+        except OSError:
+            return False
+
+    def post(self, route: str, **body: Any) -> bytes:
+        body = {"model": "m", "max_tokens": 12, "temperature": 1.0} | body
+        if route.endswith("generate"):
+            sampling = {name: body.pop(name) for name in ("max_tokens", "temperature", "n") if name in body}
+            body["sampling_params"] = sampling
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + route, json.dumps(body).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+                return reply.read()
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{route}: {error.code} {error.read()[:500]!r}") from error
+
+    def check_reply(self, case: str, text: bytes, index: int, prompt: list[int], **options: Any) -> None:
+        """Read both as json.loads and as routing_replay.http do."""
+        plain = json.loads(text)
+        [choice] = [each for each in plain["choices"] if each["index"] == index]
+        for kind, reply in (("json", plain), ("http", http.routed_experts(text))):
+            sample = f"{case}/{index}/{kind}".replace(" ", "-")
+            self.run_.append(sample, vllm.rows(reply, index, **options), seal=True)
+            self.run_.flush()
+            tokens = prompt + options.get("output_token_ids", choice["token_ids"])
+            self.check(case, self.run_, sample, tokens, rows_of(choice))
+
+    def test_completions(self) -> None:
+        prompt, second = self.ids(15), self.ids(9)
+        text = self.post("/v1/completions", prompt=prompt, n=2, return_token_ids=True)
+        for index in range(2):
+            self.check_reply("completions", text, index, prompt)
+        text = self.post("/v1/completions", prompt=[prompt, second], n=2, max_tokens=5, return_token_ids=True)
+        for index in range(4):
+            self.check_reply("completions of two prompts", text, index, (prompt, second)[index // 2])
+        text = self.post("/v1/completions", prompt=prompt, max_tokens=1, return_token_ids=True)
+        self.check_reply("completions of one token", text, 0, prompt)
+        text = self.post("/v1/completions", prompt=prompt, echo=True, logprobs=1, return_token_ids=True)
+        self.check_reply("completions with echo", text, 0, prompt)
+
+    def test_completions_without_token_ids(self) -> None:
+        """Counted by usage, and bound to no tokens."""
+        text = self.post("/v1/completions", prompt=self.ids(15), max_tokens=6)
+        reply = json.loads(text)
+        self.run_.append("counted", vllm.rows(reply), seal=True)
+        self.run_.flush()
+        np.testing.assert_array_equal(self.run_.read_one("counted").rows, rows_of(reply["choices"][0]))
+
+    def test_chat(self) -> None:
+        messages = [{"role": "user", "content": "w10 w20 w30 w40"}]
+        text = self.post("/v1/chat/completions", messages=messages, n=2, return_token_ids=True)
+        prompt = json.loads(text)["prompt_token_ids"]
+        self.assertEqual(prompt, [10, 20, 30, 40])
+        for index in range(2):
+            self.check_reply("chat", text, index, prompt)
+
+    def test_generate(self) -> None:
+        prompt = self.ids(15)
+        text = self.post("/inference/v1/generate", token_ids=prompt, n=2)
+        for index in range(2):
+            self.check_reply("generate", text, index, prompt, prompt_token_ids=prompt)
+        self.assertIsNone(vllm.rows(json.loads(text)).tokens)  # The answer does not tell those of the prompt.
+        text = self.post("/inference/v1/generate", token_ids=prompt, return_token_ids=True)
+        self.check_reply("generate with token ids", text, 0, prompt)
+
+    def test_streams(self) -> None:
+        prompt = self.ids(15)
+        for number in (1, 2):
+            text = self.post("/inference/v1/generate", token_ids=prompt, n=number, stream=True)
+            lines = [line[6:] for line in text.split(b"\n") if line.startswith(b"data: {")]
+            sampled: dict[int, list[int]] = {}
+            finished = 0
+            for line in lines:
+                for choice in json.loads(line)["choices"]:
+                    sampled.setdefault(choice["index"], []).extend(choice["token_ids"] or [])
+                    if choice.get("routed_experts"):
+                        ids = {"prompt_token_ids": prompt, "output_token_ids": sampled[choice["index"]]}
+                        self.check_reply(f"stream of {number}", line, choice["index"], prompt, **ids)
+                        finished += 1
+            self.assertEqual(finished, number)
+        for route, asked in (
+            ("/v1/completions", {"prompt": prompt}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "w10"}]}),
+        ):
+            text = self.post(route, stream=True, return_token_ids=True, **asked)
+            self.assertNotIn(b'"routed_experts":"', text)
+
+    def test_turns(self) -> None:
+        agent, context = self.run_.trajectory("agent", group=1), self.ids(40)
+        for turn in range(3):
+            start = min(agent.next_row(context), len(context))
+            asked = {"prompt": context, "return_token_ids": True, "routed_experts_prompt_start": start}
+            text = self.post("/v1/completions", **asked)
+            agent.add(vllm.rows(http.routed_experts(text), prompt_start=start), weight_version=turn)
+            [choice] = json.loads(text)["choices"]
+            tokens = context + choice["token_ids"]
+            context = tokens + self.ids(5)
+        agent.seal()
+        self.run_.flush()
+        self.check("turns", self.run_, "agent", tokens, rows_of(choice), start=start)
+
+    def test_the_readmes_rollout_worker(self) -> None:
+        """The part of it that asks vLLM."""
+        blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "client/README.md").read_text(), re.S | re.M)
+        [block] = [block for block in blocks if 'os.environ["VLLM_URL"]' in block]
+        code = block.split("\n# SGLang")[0] + "\nrun.flush()\n"
+        code += 'print(json.dumps([[*prompt, *choice["token_ids"]] for choice in reply["choices"]]))\n'
+        around = {"MODEL_CONFIG": str(MODELS / "qwen3/config.json"), "VLLM_URL": self.url}
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, env=os.environ | around, check=True, timeout=PATIENCE, stdout=subprocess.PIPE)
+        run = self.client.run("grpo-42")
+        for index, tokens in enumerate(json.loads(done.stdout)):
+            self.check("README", run, f"step1/math-7/{index}", tokens)
+            self.assertEqual([span.version for span in run.stat(f"step1/math-7/{index}").weights], [17])
+        self.assertEqual(len(run.list()), 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
